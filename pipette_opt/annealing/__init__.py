@@ -1,1 +1,1 @@
-"""Simulated annealing of placements, on the solver's problem. Import from the modules; it loads numba."""
+"""Simulated annealing of placements, on the integer placement problem. Import from the modules; they load numba."""

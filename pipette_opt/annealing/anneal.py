@@ -1,4 +1,4 @@
-"""Simulated annealing over the placements of the promising candidates."""
+"""Simulated annealing over the placements of promising candidates (configurations with a host tile)."""
 
 import threading
 import time
@@ -16,13 +16,10 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.problem.solution import Result, Solution, checked_solution, result_of
 
 SHARED_MOVES = 100_000
-"""
-A restart of at least this many moves offers every archived placement to the other candidates of the same
-grid shape.
-"""
+"""A restart of at least this many moves offers all its archived placements to candidates with an equal grid. Chosen."""
 
 TEMPERED_MOVES, MAX_TEMPERED_MOVES = 200_000, 2_000_000
-"""Moves of a restart from which replica exchange takes over on small grids, and moves of a replica turn at most."""
+"""Restart length at which replica exchange takes over on small grids, and largest length of one turn, moves. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +35,16 @@ class AnnealingParams:
     time_limit_s
         Wall time, seconds. The order of restarts depends only on the seed; their number depends on the time.
     max_moves
-        Moves of all restarts together; with this and no time limit the result depends only on the seed.
+        Total number of moves; with it and without a time limit, the result depends only on the seed.
+    seed
+        Random seed.
     first_moves
-        Moves of the first restart of each candidate; each later restart has twice as many as the one before.
+        Number of moves in the first restart of each candidate; it doubles from restart to restart.
     hot, cold
-        First and last temperature of a restart, as a share of the start's distance to the lower bound.
+        First and last temperature of a restart, as a fraction of the start's distance to the lower bound.
     pool_gap, pool_size
         Candidates that cannot beat the best placement get one restart for the pool, because another cost model may rank
-        them first. ``pool_gap`` limits their optimistic time, as a share above the best; ``pool_size`` limits their
+        them first. ``pool_gap`` limits their optimistic time, as a fraction above the best; ``pool_size`` limits their
         number. Together they take at most a third of the budget.
     """
 
@@ -77,12 +76,16 @@ class AnnealingParams:
 
 
 LONG_SHARE, MIN_LONG_MOVES = 1 / 2, 100_000
-"""Moves of a restart when one large grid is left: as a share of all its moves before, and at least. One long restart
-finds placements that several short ones miss; short ones come first, so that an early stop has a result."""
+"""
+Length of a restart when one large grid is left: fraction of all moves it had before, and least number. Chosen.
+
+One long restart finds placements that several short ones miss. Short restarts come first, so that an early stop has a
+result.
+"""
 
 
 class _Shapes:
-    """Known placements of each shape of grid, whichever candidate they were found for."""
+    """Known placements by grid shape, from any candidate with that shape."""
 
     def __init__(self, data: ProblemData, start: Sequence[Solution]) -> None:
         self.data = data
@@ -95,7 +98,10 @@ class _Shapes:
                 self.found.setdefault(grid, []).append(np.concatenate([known.nodes.ravel(), unused]))
 
     def join(self, search: CandidateSearch) -> None:
-        """Offer a new candidate the known placements of its shape; the first of a large shape gets coarse starts."""
+        """
+        Offer a new candidate the known placements of its grid shape; a large shape gets coarse starts from its first
+        candidate.
+        """
         if search.simple is not None and search.is_large and search.grid not in self.searches:
             search.starts = coarse_starts(self.data, self.data.candidates[search.index])
             self.found.setdefault(search.grid, []).extend(search.starts)
@@ -104,7 +110,10 @@ class _Shapes:
         self.searches.setdefault(search.grid, []).append(search)
 
     def share(self, search: CandidateSearch, *, archive: bool) -> None:
-        """Offer a candidate's best placement, and its archive if asked, to the others of its shape."""
+        """
+        Offer a candidate's best placement, with ``archive`` also its archived ones, to other candidates of its grid
+        shape.
+        """
         placements = [search.best_nodes.copy(), *(search.archived_nodes() if archive else ())]
         known = self.found.setdefault(search.grid, [])
         known.append(placements[0])
@@ -116,14 +125,14 @@ class _Shapes:
 
 
 class _Budget:
-    """Moves and seconds left; ``ends`` is the deadline on the clock of ``time.perf_counter``."""
+    """Remaining moves and seconds; ``ends`` is the deadline on the clock of ``time.perf_counter``."""
 
     def __init__(self, max_moves: int | None, ends: float | None = None, stop: threading.Event | None = None) -> None:
         self.moves_left, self.ends, self.stop = max_moves, ends, stop
 
     @property
     def is_over(self) -> bool:
-        """Return whether moves or time are used up, or a stop was asked for."""
+        """Return whether moves or time are used up, or the stop event is set."""
         if self.stop is not None and self.stop.is_set():
             return True
         if self.moves_left is not None and self.moves_left <= 0:
@@ -131,7 +140,11 @@ class _Budget:
         return self.ends is not None and time.perf_counter() >= self.ends
 
     def take(self, moves: int, moves_per_s: float = np.inf) -> int:
-        """Take at most ``moves`` from the budget, fewer if they would end after the deadline at ``moves_per_s``."""
+        """
+        Take moves from the budget and return their number: at most ``moves``, fewer if they would exceed the deadline.
+
+        ``moves_per_s`` is the expected speed.
+        """
         taken = moves
         if self.ends is not None:
             seconds = max(self.ends - time.perf_counter(), 0.0)
@@ -160,14 +173,15 @@ def anneal(
     Parameters
     ----------
     candidates
-        Indices of the candidates to try; all by default.
+        Indices of the candidates to place; all by default.
     start
         Known placements, for the tuned variant; placements that break a rule are ignored.
 
     Returns
     -------
     Result
-        Its pool has the best placement of every candidate tried; its lower bound is the smallest optimistic time.
+        Its pool has the best placement of every candidate that was annealed. Its lower bound is the least optimistic
+        time.
     """
     started = time.perf_counter()
     ends = None if params.time_limit_s is None else started + params.time_limit_s
@@ -186,12 +200,12 @@ def anneal(
 
 class _Tuned:
     """
-    The tuned annealing of the promising candidates.
+    Tuned annealing of the promising candidates.
 
     Attributes
     ----------
     searches
-        Searches of the candidates begun so far.
+        Searches of the candidates that have been started.
     """
 
     def __init__(
@@ -208,7 +222,7 @@ class _Tuned:
         self._shapes, self._budget = shapes, budget
 
     def run(self) -> list[CandidateSearch]:
-        """Anneal until the budget is used up or no candidate can improve; the first candidate is placed in any case."""
+        """Anneal until the budget is used up or no candidate can improve. The first candidate is always placed."""
         for _ in self._in_turns():
             if self._budget.is_over:
                 break
@@ -216,14 +230,14 @@ class _Tuned:
 
     @property
     def _best(self) -> int:
-        """Objective of the best placement."""
+        """Objective of the best placement, ticks."""
         return min((search.best for search in self.searches), default=UNUSABLE_TICKS)
 
     def _in_turns(self) -> Iterator[None]:
         """
-        Run restarts of doubling length; each round goes on with the better half of the open candidates.
+        Run restarts of doubling length; each round continues with the better half of the candidates that may improve.
 
-        Yields before each turn but the first, so that the caller can stop between turns.
+        Yields before each turn except the first, so that the caller can stop between turns.
         """
         params, budget = self.params, self._budget
         pool_share, num_promising = _Share(budget, 3), 0
@@ -255,14 +269,18 @@ class _Tuned:
 
 
 def load_replicas(data: ProblemData) -> None:
-    """Load the kernels that annealing calls only after some seconds; numba compiles them once per installation."""
+    """Load the kernels that annealing calls only after a few seconds; numba compiles them once per installation."""
     params = AnnealingParams()
     for index in range(len(data.candidates)):
         CandidateSearch(data, index, 0, seed=0, hot=params.hot, cold=params.cold).load_replicas()
 
 
 def _take_turn(search: CandidateSearch, moves: int, budget: _Budget, *, alone: bool) -> None:
-    """Run one restart or replica turn; the first turn long enough for it compares all coarse starts."""
+    """
+    Run one restart or one turn of replica exchange.
+
+    On a large grid, the first turn that is long enough compares all coarse starts.
+    """
     if search.simple is None or search.is_large:
         if alone:
             moves = max(min(moves, MIN_LONG_MOVES), int(LONG_SHARE * search.moves))
@@ -285,7 +303,7 @@ def _run_pipette(
     order: Sequence[int],
     budget: _Budget,
 ) -> list[CandidateSearch]:
-    """Anneal every candidate in turn, each with an equal share of the budget left."""
+    """Anneal each candidate with Pipette's variant, with an equal part of the remaining budget."""
     searches: list[CandidateSearch] = []
     chunk = min(params.first_moves, 5_000)
     for position, index in enumerate(order):
@@ -301,7 +319,7 @@ def _run_pipette(
 
 
 class _Share:
-    """An equal part of the budget left at its creation."""
+    """Equal part (1 / ``parts``) of the budget that remains at creation."""
 
     def __init__(self, budget: _Budget, parts: int) -> None:
         self.budget = budget
@@ -311,7 +329,7 @@ class _Share:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the part is used up."""
+        """Return whether this part of the budget is used up."""
         if self.budget.is_over or (self.ends is not None and time.perf_counter() >= self.ends):
             return True
         left = self.budget.moves_left

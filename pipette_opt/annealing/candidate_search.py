@@ -2,8 +2,8 @@
 Annealing of one candidate: restarts from hot to cold, and replica exchange between several temperatures.
 
 A restart needs to know its length beforehand; replica exchange (Swendsen and Wang, Phys. Rev. Lett. 57, 1986) does not.
-Hot replicas cross between valleys, and good placements move down the temperature ladder to the cold ones. With the same
-seed a longer run repeats a shorter one and goes on.
+Hot replicas cross between valleys, and good placements move down the temperature ladder to the cold ones. With an equal
+seed, a longer run repeats a shorter one and continues it.
 """
 
 import time
@@ -20,41 +20,58 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 
 CHUNK_S = 0.2
-"""Seconds of replica exchange between two checks of the time and the stop event, about."""
+"""Approximate seconds of replica exchange between two checks of the time and the stop event. Chosen."""
 
 CHUNK_MOVES = 16 * swaps.REBUILD
-"""Moves of a restart between two such checks; a constant, because random thresholds are drawn when a chunk begins."""
+"""
+Number of moves of a restart between two checks of the time and the stop event.
+
+It is a constant because random thresholds are drawn when a part of the restart begins.
+"""
 
 MAX_CHUNK_MOVES = 1_000_000
-"""Largest number of moves of one restart in the general kernel, which cannot be stopped before its end."""
+"""Largest number of moves of one restart in the general kernel, which cannot be stopped before its end. Chosen."""
 
 GENERAL_HOT = 4.0
-"""Factor on the temperatures in the general kernel, whose moves are accepted by the hard maximum."""
+"""Factor on the temperatures in the general kernel, which accepts moves by the hard maximum. Chosen."""
 
 SCHEDULES = ((1.0, 10.0, False), (2.0, 5.0, False), (1.0, 20.0, False), (0.4, 10.0, True))
-"""Schedules that the restarts take in turn: temperature factor, softness of the soft maxima, start from the best."""
+"""
+Schedules of restarts, taken in turn: temperature factor, softness of the soft maxima, start from the best.
+Chosen.
+"""
 
 LARGE_CELLS = 256
-"""Cells from which annealing refines coarse placements, because a random start would take too long."""
+"""From this number of cells, annealing refines coarse placements, as a random start would take too long. Chosen."""
 
 LARGE_SCHEDULES = ((0.4, 10.0, True), (0.2, 10.0, True), (1.0, 10.0, True), (2.0, 10.0, True))
 LARGE_FACTOR_CELLS = 64
-"""Schedules of large grids, and the number of cells that their temperature factors are for. On more cells the factor
-falls in proportion, because one exchange changes a smaller part of the objective."""
+"""
+Schedules of large grids, and the number of cells for which their temperature factors are chosen.
+
+On more cells, the factor falls in proportion, because one swap changes a smaller part of the objective.
+"""
 
 SETTLED_MOVES, SETTLED_FACTOR, SETTLED_SOFTNESS = 200, 0.4, 10.0
-"""Moves per cell and start that suffice to compare coarse starts, and temperature factor and softness meanwhile."""
+"""
+Number of moves per cell and start that suffice to compare coarse starts; temperature factor and softness then.
+Chosen.
+"""
 
 NUM_REPLICAS, REPLICA_SOFTNESS = 10, 10.0
 HOTTEST, HOTTEST_CELLS, COLDEST = 1.5, 64, 3.0
-"""Factors of the hottest and the coldest replica's temperature on those of a restart. On fewer than ``HOTTEST_CELLS``
-cells the hottest rises in proportion, because one exchange changes a larger part of the objective."""
+"""
+Factors of the hottest and the coldest replica's temperature, relative to those of a restart. Chosen.
+
+With fewer cells than ``HOTTEST_CELLS``, the hottest temperature rises in proportion, because one swap changes a larger
+part of the objective.
+"""
 
 QUENCH_FACTOR = 0.1
-"""Restarts from the best replica begin at this fraction of the usual temperatures."""
+"""Temperature factor of restarts from the best replica. Chosen."""
 
 ROUND_MOVES = NUM_REPLICAS * swaps.REBUILD * (QUENCH_EVERY + 1) // QUENCH_EVERY
-"""Average moves of all replicas between two exchanges, with their part of a restart from the best replica."""
+"""Mean number of moves of all replicas between two exchanges, including restarts from the best replica."""
 
 
 class CandidateSearch:
@@ -64,9 +81,9 @@ class CandidateSearch:
     Parameters
     ----------
     bound
-        Lower bound of its objective, ticks.
+        Lower bound of the candidate's objective, ticks.
     hot, cold
-        First and last temperature of a restart, as a share of the start's distance to the bound.
+        First and last temperature of a restart, as a fraction of the start's distance to the bound.
     """
 
     def __init__(self, data: ProblemData, index: int, bound: int, *, seed: int, hot: float, cold: float) -> None:
@@ -92,7 +109,10 @@ class CandidateSearch:
         self.times = np.zeros((6, len(t.row)), dtype=np.int64)
 
     def offer(self, nodes: IntArray) -> None:
-        """Take a placement (all hosts, the grid first) if it fits and is better than the best."""
+        """
+        Keep a placement if it fits and is better than the best; ``nodes`` lists all hosts, those of the grid
+        first.
+        """
         if kernels.fits(self.tables, nodes):
             value = self.value(nodes)
             if value < self.best:
@@ -107,7 +127,7 @@ class CandidateSearch:
         self.archive[:] = -1
 
     def restart(self, moves: int, is_over: Callable[[], bool]) -> None:
-        """Anneal once from hot to cold by the next schedule of the tuned variant."""
+        """Anneal once from hot to cold, by the next schedule of the tuned variant."""
         factor, softness, from_best = (LARGE_SCHEDULES if self.is_large else SCHEDULES)[self.restarts % len(SCHEDULES)]
         if self.is_large:
             factor *= self._cooler
@@ -127,15 +147,15 @@ class CandidateSearch:
 
     @property
     def settling_moves(self) -> int:
-        """Moves that suffice to compare the coarse starts."""
+        """Number of moves that suffice to compare the coarse starts."""
         return SETTLED_MOVES * self.archived.shape[1] * len(self.starts)
 
     def settle(self, moves: int, is_over: Callable[[], bool]) -> None:
         """
-        Anneal all starts at low temperature, drop the worse half, and repeat until one is left; all rounds have equally
-        many moves.
+        Anneal all coarse starts at low temperature, drop the worse half, and repeat until one is left.
 
-        The objective of a start does not predict its valley: a poor start can become the best.
+        All rounds have equally many moves. The objective of a start does not predict the result: a poor start can
+        become the best.
         """
         scale = SETTLED_FACTOR * self._cooler * max(self.random_start() - self.bound, 1)
         rounds = len(self.starts).bit_length()
@@ -156,20 +176,20 @@ class CandidateSearch:
 
     @property
     def _cooler(self) -> float:
-        """Factor that scales a temperature for ``LARGE_FACTOR_CELLS`` cells to the cells of this grid."""
+        """Factor from a temperature for ``LARGE_FACTOR_CELLS`` cells to the temperature for this grid."""
         return LARGE_FACTOR_CELLS / self.archived.shape[1]
 
     def temper(self, moves: int, is_over: Callable[[], bool]) -> None:
         """
-        Continue replica exchange for about ``moves`` moves; only for candidates that the plain-grid
-        kernel covers.
+        Continue replica exchange for about ``moves`` moves; only for candidates that the plain-grid kernel
+        supports.
         """
         if self.replicas is None:
             self.replicas = _Replicas(self)
         self.replicas.run(moves, is_over)
 
     def load_replicas(self) -> None:
-        """Load the kernels of replicas and offers, which numba compiles once per installation."""
+        """Load the kernels of replica exchange and of shared placements, which numba compiles once per installation."""
         kernels.fits(self.tables, np.arange(len(self.nodes), dtype=np.int64))
         kernels.uniform(self.random.copy())
 
@@ -180,7 +200,7 @@ class CandidateSearch:
             self.best, self.best_nodes = int(found), trial_nodes
 
     def _anneal_grid(self, moves: int, hot: float, cold: float, softness: float, is_over: Callable[[], bool]) -> int:
-        """Anneal in chunks, so that a stop takes effect; return the number of moves made."""
+        """Anneal in parts between checks of the stop event. Return the number of moves made."""
         for begin in range(0, moves, CHUNK_MOVES):
             if begin and is_over():
                 self.moves += begin
@@ -207,7 +227,7 @@ class CandidateSearch:
         return moves
 
     def proceed(self, moves: int) -> None:
-        """Continue Pipette's annealing for ``moves`` moves."""
+        """Continue annealing with Pipette's variant for ``moves`` moves."""
         if self.best == UNUSABLE_TICKS:
             self.energy = self.random_start()
             self.best = self.energy
@@ -221,17 +241,17 @@ class CandidateSearch:
         return self.best_nodes[: int(np.prod(self.grid))].reshape(self.grid)
 
     def random_start(self) -> int:
-        """Fill ``nodes`` with a random placement and return its objective."""
+        """Fill ``nodes`` with a random placement. Return its objective, ticks."""
         kernels.random_start(self.tables, self.nodes, self.random)
         return self.value(self.nodes)
 
     def value(self, nodes: IntArray) -> int:
-        """Return the objective of a placement, ticks."""
+        """Return the integer objective of a placement, ticks."""
         return int(evaluate(self.tables, nodes, self.finish, self.ring, self.times))
 
 
 class _Replicas:
-    """Replicas of one candidate at temperatures from hot to cold."""
+    """Placements of one candidate at temperatures from hot to cold, for replica exchange."""
 
     def __init__(self, search: CandidateSearch) -> None:
         self.search = search
@@ -247,8 +267,9 @@ class _Replicas:
 
     def run(self, moves: int, is_over: Callable[[], bool]) -> None:
         """
-        Run rounds of moves and exchanges; a better placement found elsewhere since the last run becomes the
-        coldest replica.
+        Run rounds of moves and exchanges for about ``moves`` moves.
+
+        A better placement found otherwise since the last call becomes the coldest replica.
         """
         search = self.search
         if search.best < self.best:
@@ -264,7 +285,7 @@ class _Replicas:
         self.best = search.best
 
     def anneal(self, rounds: int) -> None:
-        """Run ``rounds`` more rounds."""
+        """Run ``rounds`` more rounds of moves and exchanges."""
         search, cool = self.search, QUENCH_FACTOR * self.scale
         assert search.simple is not None
         search.best = int(

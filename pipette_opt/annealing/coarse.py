@@ -2,8 +2,8 @@
 Coarse first placements of many hosts: neighbours in the network fill whole columns or whole rows, slow hosts go last.
 
 Each rack fills as many rows, or columns, as it can. Slow hosts belong in the last rows, because the gradient reduction
-of a late row has the most time. Other hosts separate them, so that no link joins two slow hosts. They also stay away
-from the border between two racks, so that none of their links crosses it.
+of a late row has the most time. Other hosts separate them, so that no link joins two slow hosts. Slow hosts also stay
+away from the border between two racks, so that none of their links crosses it.
 """
 
 from typing import NamedTuple
@@ -15,12 +15,15 @@ from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.problem.neighbours import Neighbours, find_neighbours
 
 ALIKE, SLOW = 1.04, 1.1
-"""Ratios of hosts' usual link costs: two hosts up to ``ALIKE`` apart are equally good; a host above ``SLOW`` times the
-median is slow."""
+"""
+Ratios of hosts' usual link costs. Chosen.
+
+Two hosts with a ratio up to ``ALIKE`` are equally good; a host above ``SLOW`` times the median is slow.
+"""
 
 EVERY: dict[P2PMode, int] = {"blocking": 2, "async": 3}
 """
-Least distance between slow hosts of a column, rows.
+Least distance between slow hosts of a column, in rows. Chosen.
 
 The period of blocking sends depends on a host and its two links, so every second host may be slow. Asynchronous sends
 take the mean over a run of hosts, whose links would then all be slow; with two others between, a third of the links are
@@ -30,7 +33,7 @@ not. A larger distance was no better, as slow hosts then come into earlier rows.
 
 def coarse_starts(data: ProblemData, candidate: CandidateData) -> list[IntArray]:
     """
-    Return several placements (all hosts, the grid first, row by row) of a candidate whose cells are single hosts.
+    Return several placements of a candidate whose cells are single hosts; each lists all hosts, the grid first, by row.
 
     Memory is not checked; the caller drops placements that do not fit.
     """
@@ -49,7 +52,7 @@ def coarse_starts(data: ProblemData, candidate: CandidateData) -> list[IntArray]
 
 
 def _bands(number: int, units: list[int]) -> list[list[int]]:
-    """Return the widths of bands of columns or rows: equal bands, or one band per rack and one for the rest."""
+    """Return lists of widths of bands of columns or rows: equal bands, or one for each rack and one for the rest."""
     equal = [[number // parts] * parts for parts in (1, 2, 4, 8) if number % parts == 0]
     rest = number - sum(units)
     return [*equal, [*units, rest] if rest else units]
@@ -57,12 +60,16 @@ def _bands(number: int, units: list[int]) -> list[list[int]]:
 
 class _Chosen(NamedTuple):
     """
-    Chosen hosts of the grid and the spare hosts.
+    Hosts chosen for the grid, and the spare hosts.
 
     Attributes
     ----------
+    order
+        Hosts of the grid, racks one after the other.
     units
-        Whole rows (or columns) that each rack fills, in the order of ``order``.
+        Number of whole rows (or columns) that each rack fills, in the order of ``order``.
+    spare
+        Hosts outside the grid.
     """
 
     order: IntArray
@@ -72,9 +79,10 @@ class _Chosen(NamedTuple):
 
 def _chosen(neighbours: Neighbours, number: int, unit: int, *, slow_last: bool) -> _Chosen:
     """
-    Choose ``number`` hosts, racks in whole units as far as possible; the fastest hosts unless all are alike.
+    Choose ``number`` hosts, racks in whole rows or columns as far as possible; the fastest hosts unless all are
+    similar.
 
-    Racks lie beside their neighbours, or in order of speed if ``slow_last``.
+    Racks are next to their neighbours, or in order of speed with ``slow_last``.
     """
     usual, place = neighbours.usual, neighbours.place
     by_speed = np.argsort(usual, kind="stable")
@@ -101,8 +109,8 @@ def _filled(
     order: IntArray, usual: FloatArray, shape: tuple[int, int], bands: list[int], *, columns: bool, every: int
 ) -> IntArray:
     """
-    Fill bands of columns or rows with consecutive hosts; in each band slow hosts come last, apart from
-    each other.
+    Return a grid whose bands of columns or rows have consecutive hosts; in each band, slow hosts come last and
+    apart.
     """
     P, D = shape
     grid = np.empty(shape, dtype=np.int64)

@@ -1,7 +1,7 @@
 """
-Compiled integer objective: the numbers of ``problem.objective.objective_ticks``, one column or one row at a time.
+Compiled integer objective: equal to ``problem.objective.objective_ticks``, for one column or one row at a time.
 
-Annealing evaluates millions of placements with it. A link that may not be used costs a penalty instead of being
+Annealing evaluates millions of placements with it. A link that must not be used costs a penalty instead of being
 refused.
 """
 
@@ -27,8 +27,8 @@ class Tables(NamedTuple):
         Rows, columns and hosts of a slot of the grid, hosts of a slot's context groups, and hosts of a ring inside a
         slot, shape ``(5,)``.
     scalars
-        Form (``BLOCKING``, ``ASYNC`` or ``LOWER``), micro-batches, transfer inside a host, optimizer step, penalty,
-        least embedding reduction, shape ``(6,)``.
+        Objective (``BLOCKING`` or ``ASYNC`` analytical model, or ``LOWER`` relaxation), micro-batches, transfer inside
+        a host, optimizer step, penalty, least embedding reduction, shape ``(6,)``.
     row
         Grid row of each stage, shape ``(pp,)``.
     watched
@@ -36,7 +36,7 @@ class Tables(NamedTuple):
     first_watched
         Index in ``watched`` of the first watched stage of each row, shape ``(P + 1,)``.
     path_stage, path_work, path_forward, path_backward, path_up, path_down
-        The candidate's :class:`~pipette_opt.problem.data.Paths`; empty where the analytical 1F1B model is exact.
+        The candidate's :class:`~pipette_opt.problem.data.Paths`; empty for the analytical 1F1B model.
     """
 
     shape: IntArray
@@ -66,7 +66,7 @@ class Tables(NamedTuple):
 
 
 def tables(data: ProblemData, candidate: CandidateData) -> Tables:
-    """Return the arrays of a candidate; a link that may not be used costs more than any plan without it."""
+    """Return the arrays of a candidate; a link that must not be used costs more than any plan without it."""
     row = np.arange(candidate.num_stages) // candidate.block.stages
     paths = candidate.paths or _no_paths(candidate)
     watched = _watched_stages(candidate, row)
@@ -111,7 +111,7 @@ def tables(data: ProblemData, candidate: CandidateData) -> Tables:
 
 
 def _no_paths(candidate: CandidateData) -> Paths:
-    """Return empty paths, for candidates whose analytical 1F1B model is exact."""
+    """Return empty paths, for candidates with the analytical 1F1B model."""
     none = np.zeros((0, candidate.num_stages), dtype=np.int64)
     return Paths(
         stage=np.zeros(0, dtype=np.int64),
@@ -125,11 +125,11 @@ def _no_paths(candidate: CandidateData) -> Paths:
 
 def _watched_stages(candidate: CandidateData, row: IntArray) -> IntArray:
     """
-    Return the stages whose end can decide the objective.
+    Return the stages whose end can decide the objective (watched stages), ascending.
 
-    In the analytical 1F1B model a later stage ends earlier. Of the stages of a row with equal rings only the first
-    counts, and the last stage if it reduces tied embeddings. The first stage is always the first watched one; with tied
-    embeddings the last stage is the last.
+    In the analytical 1F1B model, a later stage ends earlier. Of the stages of a row with equal rings, only the first
+    counts, and the last stage if it reduces tied embeddings. The first stage is always the first watched stage; with
+    tied embeddings, the last stage is the last watched stage.
     """
     stages = range(candidate.num_stages)
     if not candidate.has_closed_form:
@@ -144,22 +144,19 @@ def _penalised(ticks: IntArray, penalty: int) -> IntArray:
 
 
 FORWARD, BACKWARD, SEND, SEND_BACK, TENSOR_FORWARD, TENSOR_BACKWARD = range(6)
-"""Rows of a column's ``times``: work of each stage, transfers to the next stage (cyclic), tensor hops of a layer."""
+"""Rows of a column's ``times``: compute of each stage, transfers to the next stage (cyclic), tensor hops of a layer."""
 
 
 @njit(cache=True, nogil=True)
 def overwrite(target, source):  # type: ignore[no-untyped-def]
-    """Write an array over another of the same length; assigning to a slice takes numba seconds to compile."""
+    """Copy an array into another of equal length; assigning to a slice takes numba seconds to compile."""
     for i in range(source.shape[0]):
         target[i] = source[i]
 
 
 @njit(cache=True, nogil=True)
 def finish_of_column(t, nodes, column, finish, times):  # type: ignore[no-untyped-def]
-    """
-    Write the end of each watched stage of a column into ``finish[:, column]`` and fill ``times``, shape
-    ``(6, pp)``.
-    """
+    """Write the end of each watched stage of a column into ``finish[:, column]``; fill ``times``, shape ``(6, pp)``."""
     D, K = t.shape[1], t.shape[2]
     pp = t.row.shape[0]
     for s in range(pp):
@@ -208,8 +205,9 @@ def finish_of_column(t, nodes, column, finish, times):  # type: ignore[no-untype
 @njit(cache=True, nogil=True)
 def finish_of_times(t, times, column, finish):  # type: ignore[no-untyped-def]
     """
-    Write the end of each watched stage into ``finish[:, column]`` from stage and transfer times, by the analytical
-    1F1B model.
+    Write the end of each watched stage into ``finish[:, column]``, by the analytical 1F1B model.
+
+    ``times`` has the stage and transfer times.
     """
     form, m = t.scalars[0], t.scalars[1]
     pp = t.row.shape[0]
@@ -241,9 +239,9 @@ def finish_of_times(t, times, column, finish):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _largest_segment_mean(times, pp):  # type: ignore[no-untyped-def]
     """
-    Return the largest mean over runs of consecutive stages of work plus the transfers inside the run, rounded up.
+    Return the largest mean time over runs of consecutive stages, with the transfers inside the run, rounded up.
 
-    Newton's method on the mean.
+    Computed by Newton's method on the mean.
     """
     level = np.int64(0)
     for s in range(pp):
@@ -304,7 +302,7 @@ def _longest_paths(t, nodes, times, column, finish):  # type: ignore[no-untyped-
 
 @njit(cache=True, nogil=True)
 def ring_of_row(t, nodes, row, ring):  # type: ignore[no-untyped-def]
-    """Write the gradient reduction times of the watched stages of a row into ``ring``."""
+    """Write the gradient reduction of each watched stage of a row into ``ring``, ticks."""
     length = t.shape[1] * t.shape[3]
     parts = t.shape[2] // t.shape[3]
     begin, end = t.first_watched[row], t.first_watched[row + 1]
@@ -328,7 +326,10 @@ def ring_of_row(t, nodes, row, ring):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def slowest_end(t, nodes, finish, ring):  # type: ignore[no-untyped-def]
-    """Return the objective from the ends of all columns, the rings, and the embeddings of the first and last stage."""
+    """
+    Return the objective from the ends of all columns, the rings, and the embeddings of first and last stage,
+    ticks.
+    """
     worst = np.int64(0)
     ends = np.int64(0)
     last = ring.shape[0] - 1
@@ -350,7 +351,7 @@ def slowest_end(t, nodes, finish, ring):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def evaluate(t, nodes, finish, ring, times):  # type: ignore[no-untyped-def]
-    """Compute the objective of a placement from scratch; fills ``finish`` and ``ring``."""
+    """Return the objective of a placement, ticks, computed from scratch; fills ``finish`` and ``ring``."""
     for column in range(t.shape[1]):
         finish_of_column(t, nodes, column, finish, times)
     for row in range(t.shape[0]):

@@ -1,4 +1,4 @@
-"""Moves of annealing on plain grids: pairs of cells that exchange their hosts."""
+"""Annealing moves on plain grids (cells are single hosts): pairs of cells that swap their hosts."""
 
 from pipette_opt.annealing.kernels import below
 from pipette_opt.base.jit import njit
@@ -6,7 +6,7 @@ from pipette_opt.base.jit import njit
 
 @njit(cache=True, nogil=True)
 def draw_move(choice, P, D, M, nodes, first, second, state):  # type: ignore[no-untyped-def]
-    """Write the pairs of cells to exchange into ``first`` and ``second``; return their number."""
+    """Write the pairs of cells to swap into ``first`` and ``second``. Return their number."""
     cells = P * D
     if choice < 86 or cells < 3:  # two cells, or a cell and a spare host
         i = below(state, cells)
@@ -77,8 +77,9 @@ def cell_of_slowest_column(total, P, state):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def cell_of_slowest_hop(weight, hop, watched_row, state):  # type: ignore[no-untyped-def]
     """
-    Return either end of the slowest hop in the ring of largest weight; ``weight`` and ``hop`` are by
-    watched stage.
+    Return either end of the slowest hop in the ring with the largest weight.
+
+    ``weight`` and ``hop`` have the watched stages as first axis.
     """
     W, D = hop.shape
     index = 0

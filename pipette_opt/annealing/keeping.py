@@ -1,7 +1,8 @@
 """
-Annealing with hosts that already hold weights: the fastest placement for each number of hosts that must load.
+Annealing for hosts that already hold weights: the fastest placement for each number of hosts that must load weights.
 
-Every move evaluates the integer objective from scratch, which is slower than :mod:`.annealing` but counts exactly.
+Every move evaluates the integer objective from scratch, which is slower than :mod:`.annealing` but counts loads
+exactly.
 """
 
 import time
@@ -19,15 +20,18 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.problem.solution import Solution, checked_solution
 
 PENALTIES = (1.0, 0.2, 0.05, 0.01, 0.003, 0.001, 0.0)
-"""Penalties per host that must load, as a share of the start's distance to the bound; from few loads to any number."""
+"""
+Penalties per host that must load, as a fraction of the start's distance to the bound; from few loads to many.
+Chosen.
+"""
 
 PROBE = 500
-"""Exchanges of the first run, which measures their speed."""
+"""Number of swaps in the first run, which measures their speed. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kept:
-    """A placement, and the number of its hosts that must load weights they do not hold."""
+    """Placement, and the number of its hosts that must load weights that they do not hold."""
 
     num_loads: int
     solution: Solution
@@ -54,12 +58,14 @@ def anneal_keeping(
     start
         Host of each cell, shape of the candidate's grid.
     held
-        Model part that each host holds: ``row * K + part of the tensor-parallel group`` of the candidate's grid; -1 if
-        no part of use; shape ``(num_nodes,)``.
+        Model part that each host holds, shape ``(num_nodes,)``: ``row * K + part of the slot`` of the candidate's grid,
+        or -1 if the host holds no usable part.
+    seconds
+        Time limit, seconds; the number of swaps then follows from the measured speed.
     num_moves
-        Exchanges tried for each penalty; with ``seconds`` their number follows from the measured speed.
+        Number of swaps tried for each penalty, without ``seconds``.
     stopped
-        Called before each penalty; once it returns True the placements found so far are the answer.
+        Called before each penalty; once it returns ``True``, the placements found so far are returned.
     """
     candidate = data.candidates[index]
     compiled = tables(data, candidate)
@@ -101,7 +107,7 @@ def anneal_keeping(
 
 
 def _affordable(run: Callable[[float, int], None], seconds: float) -> int:
-    """Return the exchanges per penalty that take ``seconds`` in all, from the measured speed after compilation."""
+    """Return the number of swaps per penalty that take ``seconds`` in all, by the speed measured after compilation."""
     run(PENALTIES[0], 1)
     started = time.perf_counter()
     run(PENALTIES[0], PROBE)
@@ -110,7 +116,7 @@ def _affordable(run: Callable[[float, int], None], seconds: float) -> int:
 
 
 def num_loads(held: IntArray, nodes: IntArray) -> int:
-    """Count the hosts of a placement (grid of hosts) that must load; ``held`` as in :func:`anneal_keeping`."""
+    """Return the number of hosts of a placement that must load weights; ``held`` as in :func:`anneal_keeping`."""
     rows, _, parts = nodes.shape
     wanted = np.arange(rows)[:, None, None] * parts + np.arange(parts)[None, None, :]
     return int((held[nodes] != wanted).sum())
@@ -120,7 +126,7 @@ def num_loads(held: IntArray, nodes: IntArray) -> int:
 def _anneal(  # type: ignore[no-untyped-def]
     t, nodes, wanted, held, best, best_nodes, state, moves, penalty, hot, finish, ring, times
 ):
-    """Exchange hosts and keep the best placement for each number of loads; the temperature falls a hundredfold."""
+    """Swap hosts, and keep the best placement for each number of loads; the temperature falls to a hundredth."""
     cells, M = wanted.shape[0], nodes.shape[0]
     loads = (held[nodes[:cells]] != wanted).sum()
     energy = np.float64(evaluate(t, nodes, finish, ring, times)) + penalty * loads

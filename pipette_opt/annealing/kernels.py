@@ -18,7 +18,7 @@ def fits(t, nodes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def draw(state):  # type: ignore[no-untyped-def]
-    """Return the next 64 random bits (xorshift64*, Vigna 2016); the state is never zero."""
+    """Return the next 64 random bits (xorshift64*, Vigna 2016); ``state`` is never zero."""
     x = state[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -42,11 +42,10 @@ def uniform(state):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def random_start(t, nodes, state):  # type: ignore[no-untyped-def]
     """
-    Fill ``nodes`` with a random order of all hosts in which every row has the memory it needs; return False if none
-    exists.
+    Fill ``nodes`` with a random order of all hosts in which every row has the memory it needs.
 
-    Rows that need most memory choose first. Hosts that fit them fit every other row, so the choice never runs into a
-    dead end.
+    Return ``False`` if none exists. Rows that need the most memory choose first. Their hosts fit every other row, so
+    the choice never reaches a dead end.
     """
     P, width = t.shape[0], t.shape[1] * t.shape[2]
     M = nodes.shape[0]
@@ -91,7 +90,7 @@ def _swap_blocks(nodes, first, second, length):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _grid_move(t, nodes, choice, state):  # type: ignore[no-untyped-def]
-    """Apply a random tuned move that touches many cells."""
+    """Apply a random tuned move that changes many cells."""
     P, D, K = t.shape[0], t.shape[1], t.shape[2]
     width = D * K
     if choice < 10:  # two columns, or their tails from a row on
@@ -131,9 +130,10 @@ def _grid_move(t, nodes, choice, state):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def smoothing(t, finish, ring, spread):  # type: ignore[no-untyped-def]
     """
-    Return the excess of the soft maxima over columns and over rings above the hard ones, which tells plateaus apart.
+    Return the excess of the soft maxima over columns and over rings above the hard maxima, ticks.
 
-    ``spread`` is the scale of the exponentials in ticks; the excess vanishes with it.
+    It distinguishes placements with equal objectives. ``spread`` is the scale of the exponentials in ticks; the excess
+    vanishes with it.
     """
     if spread < 1.0:
         return 0.0
@@ -158,7 +158,7 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
     Anneal ``nodes`` (all hosts, the grid first), write the best placement to ``best_nodes`` and return its objective.
 
     Seven of ten moves swap a cell with another cell or a spare host, and update two columns and two rows. The others
-    exchange or reverse columns, rows, tails and tensor groups. ``hot`` and ``cold`` are in ticks.
+    swap or reverse columns, rows, ends of columns and tensor groups. ``hot`` and ``cold`` are in ticks.
     """
     P, D, K = t.shape[0], t.shape[1], t.shape[2]
     width, cells, M = D * K, P * D * K, nodes.shape[0]
@@ -247,7 +247,10 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
 
 @njit(cache=True, nogil=True)
 def _pipette_move(order, choice, state):  # type: ignore[no-untyped-def]
-    """Apply a Pipette move to a sequence: reverse a part, move or swap hosts, move a part unchanged or reversed."""
+    """
+    Apply a Pipette move to a sequence of hosts: reverse a part, move or swap hosts, move a part unchanged or
+    reversed.
+    """
     n = order.shape[0]
     low, high = below(state, n), below(state, n)
     low, high = min(low, high), max(low, high)
@@ -272,7 +275,7 @@ def _pipette_move(order, choice, state):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def anneal_pipette(t, nodes, best_nodes, state, moves, temperature, energy, best):  # type: ignore[no-untyped-def]
     """
-    Continue Pipette's annealing for ``moves`` moves; return temperature, energy and best objective.
+    Continue Pipette's annealing for ``moves`` moves. Return temperature, energy and best objective (ticks).
 
     The sequence of hosts runs through one replica after the other, spare hosts last. A worsening is divided by the
     power of ten above it. The temperature starts at 1 and is multiplied by 0.999 per move.

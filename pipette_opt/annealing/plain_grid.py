@@ -1,10 +1,10 @@
 """
-Plain grids, whose cells are single hosts, with the analytical 1F1B model: times of columns, rings and placements.
+Times of columns, rings and placements on plain grids (cells are single hosts), by the analytical 1F1B model.
 
-A placement lists all hosts, the grid first, row by row. The kernels keep arrays of it. ``work``, ``between`` and
-``wait``, shape ``(D, pp)``, are the work of each stage of each column, the sum of its transfers to the next stage and
-back, and the longer of the two. ``hop``, shape ``(W, D)``, is the time of each watched stage's ring from each column to
-the next.
+A placement lists all hosts, the grid first, row by row. The kernels keep these arrays of it. ``work``, ``between`` and
+``wait``, shape ``(D, pp)``, are the compute of each stage of each column, the sum of its transfers to the next stage
+and back, and the longer of the two. ``hop``, shape ``(W, D)``, is the time of each watched stage's ring from each
+column to the next. A watched stage is a stage whose end can decide the objective.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from pipette_opt.base.types import IntArray
 
 class Grid(NamedTuple):
     """
-    Arrays of a candidate for the plain-grid kernels; ``W`` is the number of watched stages
+    Arrays of a candidate for the plain-grid kernels, times in ticks; ``W`` is the number of watched stages
     (:class:`~pipette_opt.annealing.compiled.Tables`).
 
     Parameters
@@ -28,18 +28,24 @@ class Grid(NamedTuple):
     link
         Transfers of a pair of hosts in both directions, shape ``(M, M, 2)``.
     cost
-        Forward and backward of each stage on each host, shape ``(pp, M)``.
+        Forward plus backward of each stage on each host, shape ``(pp, M)``.
     inside
-        Transfer to the next stage on the same host, one way.
+        Transfer to the next stage on the same host, one direction.
     row_back, own_back
         Time of a host to pass a gradient back through its whole row, shape ``(P, M)``, and through the stages of the
-        row before each watched one, shape ``(W, M)``.
+        row before each watched stage, shape ``(W, M)``.
     hop
-        Reduction time of a stage of each class whose slowest hop is (i, j), shape ``(num_classes, M, M)``.
+        Reduction of a stage of each ring class whose slowest hop is (i, j), shape ``(num_classes, M, M)``.
     which, floor, watched_row
-        Class, least reduction and grid row of each watched stage, shape ``(W,)``.
+        Ring class, least reduction and grid row of each watched stage, shape ``(W,)``.
     first_watched
         Index of the first watched stage of each row, shape ``(P + 1,)``.
+    embedding, embedding_floor
+        Reduction of tied embeddings by host pair, and its least time.
+    optimizer
+        Optimizer step.
+    allowed
+        Mask of hosts with enough memory for each row, shape ``(P, M)``.
     """
 
     sizes: IntArray
@@ -61,14 +67,14 @@ class Grid(NamedTuple):
 
 def has_grid(t: Tables) -> bool:
     """
-    Return whether the plain-grid kernels cover the candidate: single hosts as cells, and an analytical
-    1F1B model.
+    Return whether the plain-grid kernels support the candidate: single hosts as cells, and an analytical 1F1B
+    model.
     """
     return int(t.shape[2]) == 1 and int(t.scalars[0]) in (BLOCKING, ASYNC)
 
 
 def grid_of(t: Tables) -> Grid:
-    """Rearrange the tables of a candidate for the plain-grid kernels."""
+    """Return the arrays of a candidate, rearranged for the plain-grid kernels."""
     P, D = int(t.shape[0]), int(t.shape[1])
     pp, M, W = len(t.row), len(t.kind), len(t.watched)
     forward, backward = t.forward[t.kind].T, t.backward[t.kind].T  # (pp, M)
@@ -122,10 +128,7 @@ def read_placement(g, nodes, work, between, wait, hop):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True)
 def column_times(d, pp, work, between, wait, guess, blocking):  # type: ignore[no-untyped-def]
-    """
-    Return round trip and period of a column from its work and transfers; ``guess`` is a period close to
-    the result.
-    """
+    """Return round trip and period of a column, ticks; ``guess`` is a period close to the result."""
     total = np.int64(0)
     period = np.int64(0)
     before = np.int64(0)
@@ -171,7 +174,7 @@ def column_times(d, pp, work, between, wait, guess, blocking):  # type: ignore[n
 
 @njit(cache=True, nogil=True)
 def slowest_hop(least, hop, index):  # type: ignore[no-untyped-def]
-    """Return the reduction time of a watched stage: its slowest hop, at least ``least``."""
+    """Return the reduction of a watched stage, ticks: its slowest hop, at least ``least``."""
     slowest = least
     for d in range(hop.shape[1]):
         slowest = max(slowest, hop[index, d])
@@ -195,7 +198,7 @@ def _finish(g, nodes, total, finish):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def ends_below(g, nodes, d, total, ring, limit):  # type: ignore[no-untyped-def]
-    """Return whether all watched stages of a column are reduced before ``limit``."""
+    """Return whether all watched stages of a column end before ``limit``, their reductions included."""
     D, W = g.sizes[1], g.sizes[4]
     if total + ring[0] >= limit:
         return False
@@ -213,7 +216,7 @@ def ends_below(g, nodes, d, total, ring, limit):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def objective(g, nodes, total, finish, ring):  # type: ignore[no-untyped-def]
-    """Return the integer objective, ticks; fills ``finish``."""
+    """Return the integer objective, ticks; fill ``finish``."""
     P, D, W = g.sizes[0], g.sizes[1], g.sizes[4]
     _finish(g, nodes, total, finish)
     worst = np.int64(0)
@@ -230,7 +233,7 @@ def objective(g, nodes, total, finish, ring):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def embedding(g, nodes, P, D):  # type: ignore[no-untyped-def]
-    """Return the reduction of tied embeddings, ticks >= 0: the slowest column's, from its first host to its last."""
+    """Return the reduction of tied embeddings, ticks: the slowest column's, between its first and last host."""
     slowest = np.int64(g.embedding_floor)
     if g.embedding.shape[0] > 0:
         for d in range(D):

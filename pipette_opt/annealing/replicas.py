@@ -1,9 +1,9 @@
 """
 Replica exchange (Swendsen and Wang, Phys. Rev. Lett. 57, 1986): annealing without a fixed length.
 
-Each replica of a grid has its own temperature. Hot replicas cross between valleys. Neighbours in temperature exchange
+Each replica of a placement has its own temperature. Hot replicas cross between valleys. Neighbours in temperature swap
 their placements by the Metropolis rule, so that good placements move down to the cold ones. Every ``QUENCH_EVERY``
-rounds the best replica is annealed from hot to cold.
+rounds, the best replica is annealed from hot to cold.
 """
 
 import math
@@ -17,7 +17,7 @@ from pipette_opt.annealing.swaps import REBUILD, anneal_grid
 from pipette_opt.base.types import FloatArray, IntArray
 
 QUENCH_EVERY = 10
-"""Rounds between two restarts from the best replica; a restart has as many moves as a round."""
+"""Number of rounds between two restarts from the best replica; a restart has as many moves as a round. Chosen."""
 
 
 def anneal_replicas(
@@ -37,22 +37,23 @@ def anneal_replicas(
     archived: IntArray,
 ) -> int:
     """
-    Anneal each replica for ``REBUILD`` moves and exchange neighbours, ``rounds`` times; return the best objective.
+    Anneal each replica for ``REBUILD`` moves and exchange neighbours, ``rounds`` times. Return the best objective,
+    ticks.
 
     Not compiled: a call of the kernel takes milliseconds, and a kernel around it would compile all of it again.
 
     Parameters
     ----------
     g, t
-        The grid, and the tables it is made of.
+        Arrays of the plain grid, and the tables from which they are made.
     replicas
         All hosts of each replica, the grid first, shape ``(K, M)``; changed in place.
     temperatures
         Temperatures from hot to cold, ticks, shape ``(K,)``.
     done, rounds
-        Rounds done before, and rounds to do.
+        Number of rounds done before, and number of rounds to do.
     hot, cold
-        First and last temperature of the restarts from the best replica.
+        First and last temperature of the restarts from the best replica, ticks.
     best, best_nodes, state, softness, archive, archived
         See :func:`~pipette_opt.annealing.swaps.anneal_grid`.
     """

@@ -1,10 +1,10 @@
 """
-Annealing of plain grids, whose cells are single hosts, with the analytical 1F1B model and incremental updates.
+Annealing of plain grids (cells are single hosts) by the analytical 1F1B model, with incremental updates.
 
 The state has each link of each column, each hop of each ring, and the times that follow from them. A move looks up the
-links and hops of the cells it touches, and sums over their columns and rows. The energy is the product of two sums of
-exponentials; its logarithm is a soft maximum over the columns' times plus another over the rings'. Nothing is allocated
-once a restart has begun.
+links and hops of the cells it changes, and sums over their columns and rows. The energy is the product of two sums of
+exponentials; its logarithm is a soft maximum over the columns' times plus another over the rings'. No memory is
+allocated once a restart has begun.
 """
 
 import numpy as np
@@ -23,18 +23,18 @@ from pipette_opt.annealing.plain_grid import (
 from pipette_opt.base.jit import njit
 
 NUM_THRESHOLDS = 1 << 12
-"""Random acceptance thresholds of a restart; drawn once, then used in turn from a random position."""
+"""Number of random acceptance thresholds of a restart; drawn once, then used in turn from a random position. Chosen."""
 
 REBUILD = 4096
-"""Moves between two changes of the temperature; each change rebuilds all sums."""
+"""Number of moves between two changes of the temperature; each change recomputes all sums. Chosen."""
 
 NUM_ARCHIVED = 16
-"""Archived placements; none is worse than another in both terms, the pipelines' and the rings'."""
+"""Number of archived placements; none is worse than another in both column time and ring time. Chosen."""
 
 
 @njit(cache=True, nogil=True)
 def _keep(archive, archived, nodes, column, ring):  # type: ignore[no-untyped-def]
-    """Archive a placement unless another is as good in both terms; a full archive drops the largest sum."""
+    """Archive a placement unless another is as good in both times; a full archive drops the largest sum."""
     place = -1
     largest = np.int64(-1)
     for k in range(archive.shape[0]):
@@ -61,10 +61,10 @@ def _keep(archive, archived, nodes, column, ring):  # type: ignore[no-untyped-de
 @njit(cache=True, nogil=True)
 def _weigh(total, finish, ring, tied, tau, column_weight, ring_weight, offset):  # type: ignore[no-untyped-def]
     """
-    Write the weight of each column and ring in the soft maxima of temperature ``tau``; return the times of weight 1.
+    Write the weight of each column and ring in the soft maxima of temperature ``tau``. Return the times of weight 1.
 
-    A ring's time is reduced by ``offset`` ticks: the average time from the end of its stage to the end of the columns.
-    At the first and last stage ``tied``, the reduction of tied embeddings, is added back.
+    A ring's time is reduced by ``offset`` ticks: the mean time from the end of its stage to the end of the columns. At
+    the first and last stage, ``tied``, the reduction of tied embeddings, is added back.
     """
     D, W = len(total), len(ring)
     column_reference = 0.0
@@ -91,13 +91,16 @@ def anneal_grid(  # type: ignore[no-untyped-def]
     g, nodes, best, best_nodes, state, begin, end, moves, hot, cold, softness, archive, archived
 ):
     """
-    Run moves ``begin`` to ``end`` of an annealing of ``nodes`` (all hosts, the grid first); return the best objective
-    so far.
+    Run moves ``begin`` to ``end`` of an annealing of ``nodes`` (all hosts, the grid first). Return the best objective.
 
     Parameters
     ----------
+    g
+        Arrays of the plain grid.
     best, best_nodes
-        Best objective of the moves before, and its hosts.
+        Best objective before these moves, ticks, and its hosts.
+    state
+        State of the random numbers.
     begin, end, moves
         First move of this part, the move after its last, and the moves of the whole annealing; ``begin`` is a multiple
         of ``REBUILD``.
@@ -105,9 +108,9 @@ def anneal_grid(  # type: ignore[no-untyped-def]
         First and last temperature, ticks; geometric between.
     softness
         Temperature of the soft maxima over that of the moves.
-    archive
-        Column and ring time of each placement of ``archived``; shapes ``(NUM_ARCHIVED, 2)`` and ``(NUM_ARCHIVED,
-        cells)``; free places have negative times.
+    archive, archived
+        Column and ring time of each archived placement, ``(NUM_ARCHIVED, 2)``, and its hosts, ``(NUM_ARCHIVED,
+        cells)``. Free places have negative times.
     """
     P, D, M, pp, W, m = g.sizes[0], g.sizes[1], g.sizes[2], g.sizes[3], g.sizes[4], g.sizes[5]
     blocking = g.sizes[6] == 1

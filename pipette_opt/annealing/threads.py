@@ -1,4 +1,4 @@
-"""Annealing on several threads, with a seed of its own on each."""
+"""Annealing on several threads, each with its own seed."""
 
 import threading
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ def anneal_on_threads(
     start: Sequence[Solution] = (),
 ) -> list[Result]:
     """
-    Anneal on each thread from known placements and return the results; the first thread has the seed of the
-    parameters.
+    Anneal on each thread from known placements. Return the results by thread; the first thread has the seed of
+    ``params``.
     """
     settings = [replace(params, seed=params.seed + SEED_STEP * number) for number in range(threads)]
     with ThreadPoolExecutor(threads) as pool:

@@ -1,4 +1,4 @@
-"""Simulator: iteration time of the real schedule on the times of a placement."""
+"""Simulator: iteration time of a schedule on the operation times of a placement."""
 
 from pipette_opt.simulate.closed_form import closed_s, period_s
 from pipette_opt.simulate.critical_path import critical_path

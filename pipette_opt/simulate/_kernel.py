@@ -1,8 +1,8 @@
 """
-Compiled loops of the critical path; imported only for a simulation, as numba takes a while to load.
+Compiled execution of a schedule; imported only for a simulation, as numba takes a while to load.
 
-Each stage's work is first written as instructions. These are brought into one order for all stages, which depends only
-on the schedule and is cached. Then they are executed for many replicas at once.
+Each stage's operations are first written as instructions. These are brought into one order for all stages, which
+depends only on the schedule and is cached. Then they are executed for many replicas together.
 """
 
 from typing import Any
@@ -15,14 +15,14 @@ COMPUTE, POST, WAIT, MEET = 0, 1, 2, 3
 IDEAL, MEGATRON, MEGATRON_INTERLEAVED, MEGATRON_INTERLEAVED_WAITING = 0, 1, 2, 3
 
 BLOCK = 32
-"""Number of replicas timed together, so that their clocks and messages stay in the cache."""
+"""Number of replicas timed together, so that their clocks and messages stay in the cache. Chosen."""
 
 _MAX_INSTRUCTIONS_PER_OPERATION = 8
 
 
 @njit(cache=True)
 def _emit(code: Any, argument: Any, length: Any, stage: int, instruction: int, value: int) -> None:
-    """Append an instruction; a message that does not exist (-1) is skipped."""
+    """Append an instruction to a stage's list; a message number of -1 (no message) is skipped."""
     if value >= 0:
         code[stage, length[stage]] = instruction
         argument[stage, length[stage]] = value
@@ -34,11 +34,11 @@ def _emit_waiting(
     code: Any, argument: Any, length: Any, stage: int, incoming: Any, arriving: Any, outgoing: Any, t: int, warm: int
 ) -> None:
     """
-    Append one operation of the interleaved schedule that waits for all its sends.
+    Append the instructions of one operation in the interleaved schedule that waits for all its sends.
 
     Warm-up and flush: each send goes together with the receive of the next operation. Steady state: a forward and a
-    backward run one after the other; then both are sent and the inputs of the next two received, together. The last
-    operation of the warm-up receives the first two inputs, the last of the steady state the first one of the flush.
+    backward run one after the other. Then both are sent and the inputs of the next two received, together. The last
+    operation of the warm-up receives the first two inputs, the last of the steady state the first input of the flush.
     """
     num_ops = incoming.shape[1]
     steady_end = num_ops - warm
@@ -73,9 +73,9 @@ def instructions(incoming: Any, arriving: Any, outgoing: Any, num_warmup: Any, m
     Return the instructions of each stage: compute an operation, post a message (as sender or receiver), wait for it.
 
     ``incoming`` and ``outgoing`` are the messages of each operation or -1, shape ``(pp, num_ops)``. ``arriving`` are
-    those received during the operation before; interleaving with groups larger than the number of stages needs them
-    later (``recv_tensor_from_previous_stage``). Returns codes and arguments, shape ``(pp, at least the longest)``, and
-    lengths, shape ``(pp,)``.
+    the messages received during the operation before. Interleaving with groups larger than the number of stages needs
+    them later (``recv_tensor_from_previous_stage``). Returns codes and arguments, shape ``(pp, at least the longest)``,
+    and lengths, shape ``(pp,)``.
     """
     pp, num_ops = incoming.shape
     size = _MAX_INSTRUCTIONS_PER_OPERATION * num_ops + _MAX_INSTRUCTIONS_PER_OPERATION
@@ -136,7 +136,7 @@ def order(code: Any, argument: Any, length: Any, num_messages: int, receives_pos
     Return an order in which one thread can execute the instructions of all stages.
 
     Returns stages and positions, shape ``(total,)`` each, the number of executable instructions (below the total on
-    deadlock), and the number of stages that are stuck.
+    deadlock), and the number of deadlocked stages.
     """
     pp = code.shape[0]
     posts = np.zeros(num_messages, dtype=np.int8)
@@ -165,9 +165,9 @@ def order(code: Any, argument: Any, length: Any, num_messages: int, receives_pos
 @njit(cache=True)
 def program(code: Any, argument: Any, stages: Any, positions: Any, count: int, num_messages: int, posted: bool) -> Any:
     """
-    Return the instructions in that order as rows ``(instruction, stage, value)``, shape ``(at most count, 3)``.
+    Return the instructions in the given order as rows ``(instruction, stage, value)``, shape ``(at most count, 3)``.
 
-    The second post of a message becomes ``MEET``. A wait for a message that the stage has already passed stays, as it
+    The second post of a message becomes ``MEET``. A wait for a message that the stage has already passed is kept, as it
     costs little.
     """
     rows = np.empty((count, 3), dtype=np.int32)
@@ -202,7 +202,11 @@ def _execute(
     ends: Any,
     arrivals: Any,
 ) -> None:
-    """Execute a program for the replicas from ``first`` up to ``last``; all clocks start at zero."""
+    """
+    Execute a program for the replicas from ``first`` up to ``last``; all clocks start at zero.
+
+    Arguments as in :func:`run`; results go to ``launched``, ``finish``, ``ends`` and ``arrivals``.
+    """
     pp = work_s.shape[1]
     width = last - first
     num_messages = hop_s.shape[0] * m
@@ -271,11 +275,13 @@ def run(
     launch
         Chunk whose reduction may start after an operation, or -1, shape ``(pp, num_ops)``.
     work_s
-        Seconds by kind and chunk, shape ``(kinds * num_chunks, pp, num_replicas)``; forwards first.
+        Seconds by operation type and chunk, shape ``(types * num_chunks, pp, num_replicas)``; forwards first.
     ready_s
-        Earliest end of a chunk's forwards, shape ``(num_chunks, pp, num_replicas)``.
+        Earliest end of a chunk's forwards, seconds, shape ``(num_chunks, pp, num_replicas)``.
     hop_s
-        Transfer times, shape ``(messages // m, num_replicas)``.
+        Transfer times, seconds, shape ``(messages // m, num_replicas)``.
+    m
+        Number of micro-batches.
     num_forward_rows
         Number of rows of ``work_s`` that are forwards.
 
@@ -284,7 +290,7 @@ def run(
     tuple
         Earliest start of each chunk's reduction, shape ``(num_chunks, pp, num_replicas)``; end of each stage's last
         operation; if ``record``, the end of each operation, shape ``(pp, num_ops, num_replicas)``, and of each message,
-        ``(messages, num_replicas)``.
+        ``(messages, num_replicas)``. All in seconds.
     """
     replicas = work_s.shape[2]
     launched = np.zeros((ready_s.shape[0], work_s.shape[1], replicas))

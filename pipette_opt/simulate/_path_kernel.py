@@ -1,4 +1,7 @@
-"""Compiled loop of :mod:`pipette_opt.simulate.longest_paths` and :mod:`pipette_opt.simulate.breakdown`."""
+"""
+Compiled search for critical paths, for :mod:`pipette_opt.simulate.longest_paths` and
+:mod:`pipette_opt.simulate.breakdown`.
+"""
 
 from typing import Any
 
@@ -24,29 +27,31 @@ def count_critical(
     """
     Count the operations on one replica's critical paths, and the seconds that its stages wait.
 
-    Executes a program as ``_kernel.run`` does, remembers what each event waited for last, and walks back from some
-    operations.
+    Executes a program as ``_kernel.run`` does, remembers for each event the last event that it waited for, and walks
+    back from the given ends.
 
     Parameters
     ----------
+    rows, piece, m, num_forward_rows
+        Arguments of ``_kernel.run``.
     work_s
-        Seconds by kind and chunk, shape ``(kinds, pp)``; the first ``num_forward_rows`` are forwards.
+        Seconds by operation type and chunk, shape ``(kinds, pp)``; the first ``num_forward_rows`` are forwards.
     ready_s
-        Earliest end of a chunk's forwards, shape ``(num_chunks, pp)``.
+        Earliest end of a chunk's forwards, seconds, shape ``(num_chunks, pp)``.
     hop_s, hop_link
-        Transfer times of each border and direction, and their rows in the link table, shape ``(hops,)``.
+        Transfer seconds of each border and direction, and their rows in the link table, shape ``(hops,)``.
     launch
         Chunk whose reduction may start after an operation of a stage, or -1, shape ``(pp, num_ops)``.
     targets
-        Ends of paths: a stage, and the chunk whose reduction may start then, or -1 for the stage's last operation;
-        shape ``(targets, 2)``.
+        Ends of paths, shape ``(targets, 2)``: a stage, and the chunk whose reduction may start then, or -1 for the
+        stage's last operation.
 
     Returns
     -------
     tuple
-        For each path: operations by kind and chunk, shape ``(targets, kinds, pp)``; transfers by row of the link table,
+        For each path: operations by type and chunk, shape ``(targets, kinds, pp)``; transfers by row of the link table,
         shape ``(targets, 2 * pp + 1)``; seconds of parameter gathers at its start, and the chunk and stage that gather
-        them (``chunk * pp + stage``, -1 without a wait), shape ``(targets,)`` each. Of each stage until its last
+        them (``chunk * pp + stage``, -1 without a wait), shape ``(targets,)`` each. For each stage until its last
         operation ends: seconds of waiting for transfers under way, and for parameters, shape ``(pp,)`` each.
     """
     kinds, pp = work_s.shape

@@ -1,4 +1,4 @@
-"""Bound of a candidate on hosts of several GPU kinds: the simulator over the best links between kinds."""
+"""Lower bound of a candidate on hosts of several GPU types: the simulator over the best links between types."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance, LinkMatrix
 
 MAX_COLUMNS = 512
-"""Largest number of choices of GPU kinds for the rows of a column that are all simulated. Chosen."""
+"""All choices of GPU types for the rows of a column are simulated if there are at most this many. Chosen."""
 
 MAX_COLUMNS_TOLD = 4
 """Largest number of columns whose critical paths are returned. Chosen."""
@@ -28,16 +28,16 @@ MAX_COLUMNS_TOLD = 4
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BestKinds:
     """
-    Simulated times of a candidate over the best links between the GPU kinds of its rows.
+    Simulated times of a candidate over the best links between the GPU types of its rows.
 
     Parameters
     ----------
     seconds
-        Lower bound on the simulated time of every placement; infinite if a link is missing in all of them.
+        Lower bound on the simulated time of every placement, seconds; infinite if every placement lacks a link.
     times
-        Times of the fastest columns, the fastest first.
+        Times of the fastest columns, fastest first.
     backward_s
-        Least backward pass of the first chunk of each stage, shape ``(pp,)``.
+        Least backward pass of the first chunk of each stage, seconds, shape ``(pp,)``.
     """
 
     seconds: float
@@ -47,7 +47,7 @@ class BestKinds:
 
 def best_kinds(instance: Instance, data: ProblemData, candidate: CandidateData) -> BestKinds:
     """
-    Bound a candidate by the simulator, over the GPU kinds that some column of hosts has in any placement.
+    Bound a candidate by the simulator, over the GPU types that a column of hosts must have in any placement.
 
     A column is the hosts at one place in every row. Its stages are as slow as its hosts, its transfers use its own
     links, and no replica ends before it. Other hosts of a row only matter for rings, which count as the best links. If
@@ -84,10 +84,11 @@ def best_kinds(instance: Instance, data: ProblemData, candidate: CandidateData) 
 
 def columns_of_kinds(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:
     """
-    Yield sets of columns by the GPU kinds of their rows, shape ``(num_columns, rows)``; each set contains some column.
+    Yield sets of columns, as GPU types of their rows, ``(num_columns, rows)``; every placement has a column of each
+    set.
 
-    Where hosts of some kinds cannot fill the grid, a column has at least as many of the others as the mean. Yields
-    nothing if there are too many columns to list.
+    If hosts of fast GPU types cannot fill the grid, a set has the columns with at least the mean number of slow hosts.
+    Yields nothing if there are too many columns to list.
     """
     rows, columns = candidate.grid[0], candidate.num_cells // candidate.grid[0]
     allowed, kinds = data.allowed(candidate), len(candidate.forward_ticks)
@@ -107,7 +108,10 @@ def columns_of_kinds(data: ProblemData, candidate: CandidateData) -> Iterator[In
 
 
 def _likely_columns(data: ProblemData, candidate: CandidateData) -> IntArray:
-    """Return a few columns with the mean number of hosts of each kind: slow ones last, first, or at random."""
+    """
+    Return three columns with the mean number of hosts of each GPU type: slow hosts last, slow hosts first, random
+    order.
+    """
     rows = candidate.grid[0]
     speed = np.argsort((candidate.forward_ticks + candidate.backward_ticks).sum(axis=1), kind="stable")
     hosts = np.bincount(data.kind_of_node, minlength=len(speed))[speed]
@@ -117,7 +121,7 @@ def _likely_columns(data: ProblemData, candidate: CandidateData) -> IntArray:
 
 
 def _ideal(instance: Instance, candidate: CandidateData) -> Instance:
-    """Return an instance with a host of each kind for every cell, and the best links between any two kinds."""
+    """Return an instance with a host of each GPU type for every cell, and the best links between any two types."""
     cluster = instance.cluster
     first = [cluster.nodes[node] for node in np.unique(cluster.kind_of_node, return_index=True)[1].tolist()]
     nodes = tuple(

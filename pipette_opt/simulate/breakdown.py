@@ -1,21 +1,19 @@
 """
 Breakdown of an iteration's time by cause: of the whole pipeline, and of its critical path.
 
-**Whole pipeline.** Every rank does one thing at a time: its own work, one of the kinds of communication, or nothing.
-The seconds of each are averaged over all ranks, so they add up to the iteration.
+**Whole pipeline.** Every rank does one thing at a time: compute, one of the types of communication, or nothing. The
+seconds of each are averaged over all ranks, so they add up to the iteration.
 
-**Critical path.** The chain of work and messages, each waiting for the one before, that ends with the iteration. It
-goes from stage to stage and never idles, so it has no bubble. Only work on it can make the iteration shorter.
+**Critical path.** The chain of operations and messages, each waiting for the one before, that ends with the iteration.
+It goes from stage to stage and never idles, so it has no bubble. Only operations on it can make the iteration shorter.
 
 =====================  ===============================================================================================
-``compute``            kernels of the layers, recomputation included
-``tensor_parallel``    tensor- and context-parallel communication that compute does not hide
-``expert_parallel``    tokens on their way to experts and back
+``compute``            kernels of the layers, recomputation included ``tensor_parallel``    tensor- and context-parallel
+communication that compute does not hide ``expert_parallel``    tokens on their way to experts and back
 ``pipeline_parallel``  a transfer between stages is under way and the receiver (or a blocking sender) waits for it
 ``data_parallel``      gradients and parameters: slowdown and waits by their collectives, during and after compute
-``bubble``             idle: warm-up and flush, slower stages and replicas, the last reduction
-``optimizer``          the step, its gradient norm included
-``full_memory``        near-OOM slowdown of a stack
+``bubble``             idle: warm-up and flush, slower stages and replicas, the last reduction ``optimizer``
+the step, its gradient norm included ``full_memory``        near-OOM slowdown of a stack
 =====================  ===============================================================================================
 """
 
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Causes:
-    """Seconds by cause: mean of all ranks, and along the critical path; each adds up to the iteration."""
+    """Seconds by cause: mean over all ranks, and along the critical path; each adds up to the iteration time."""
 
     pipeline: Mapping[str, float]
     critical_path: Mapping[str, float]
@@ -55,7 +53,7 @@ class Causes:
 def causes_of(
     times: PlacedTimes, simulated: "Simulated", num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None
 ) -> Causes:
-    """Divide the simulated time by cause; 1F1B unless a schedule is given."""
+    """Return the simulated time divided by cause; for 1F1B unless a schedule is given."""
     from pipette_opt.simulate._path_kernel import count_critical
 
     program = program_for(times, num_microbatches, p2p, schedule)
@@ -102,7 +100,7 @@ def causes_of(
 
 
 def _adding_up(seconds: dict[str, float], times: PlacedTimes, simulated: "Simulated") -> dict[str, float]:
-    """Order seconds as in the table above, and put the rest into the bubble."""
+    """Return the seconds in the order of the module's table, with the remaining time as bubble."""
     left = simulated.iteration_time_s - times.optimizer_s - sum(seconds.values())
     bubble = left if left > 1e-12 * simulated.iteration_time_s else 0.0
     compute = seconds["compute"] + left - bubble  # rounding
@@ -118,7 +116,7 @@ def _adding_up(seconds: dict[str, float], times: PlacedTimes, simulated: "Simula
 
 
 def _parts(times: PlacedBatch, kinds: tuple[int, ...], work: FloatArray) -> dict[str, FloatArray]:
-    """Divide the work table by cause, shape ``(kinds * num_chunks, pp, dp)`` each."""
+    """Return the work table divided by cause, seconds, shape ``(kinds * num_chunks, pp, dp)`` for each cause."""
     nothing = np.zeros_like(times.forward_s)
 
     def table(forward: FloatArray | None, backward: FloatArray | None, weight: FloatArray = nothing) -> FloatArray:

@@ -1,26 +1,27 @@
 """
-Analytical model of 1F1B's iteration time, in seconds; ``objective_ticks`` of the problem is the same in integers.
+Analytical model of 1F1B's iteration time, in seconds; ``objective_ticks`` of the problem computes it in integers.
 
-Notation: stage ``s`` of ``pp``, ``m`` micro-batches, ``f_s``, ``b_s``, ``c_s = f_s + b_s`` the work of one
-micro-batch; ``u_s``, ``d_s`` the transfer from ``s`` to ``s + 1`` and back (zero beyond the ends); blocking exchanges
+Notation: stage ``s`` of ``pp``, ``m`` micro-batches, ``f_s``, ``b_s``, ``c_s = f_s + b_s`` the compute of one
+micro-batch; ``u_s``, ``d_s`` the transfer from ``s`` to ``s + 1`` and back (zero beyond the ends). Blocking exchanges
 wait for the slower direction ``p_s = max(u_s, d_s)``; a stage waits ``P_s = p_{s-1} + p_s`` in one period.
+
 The schedule is a max-plus system: the time of every event is the largest weight of a path through the event graph.
 
 **Period**, the largest cycle mean of that graph. Blocking: the exchange of round ``i`` between ``s`` and ``s + 1``
-follows the one of round ``i - 1`` at the left border by ``f_s`` and the one of round ``i`` at the right border by
-``b_{s+1}``, so a cycle is a closed walk on the line of borders, made of neighbour pairs ``c_s + P_s``, one round each:
-``max_s (c_s + P_s)``. Asynchronous: a cycle leaves the backward of stage ``s``, goes forward to stage ``k`` and back,
-and advances ``k - s + 1`` micro-batches:
-``max over s <= k of (sum_{s..k} c + sum_{s..k-1} (u + d)) / (k - s + 1)``.
+follows the exchange of round ``i - 1`` at the left border by ``f_s`` and the exchange of round ``i`` at the right
+border by ``b_{s+1}``. So a cycle is a closed walk on the line of borders, made of neighbour pairs ``c_s + P_s``, one
+round each: ``max_s (c_s + P_s)``. Asynchronous: a cycle leaves the backward of stage ``s``, goes forward to stage ``k``
+and back, and advances ``k - s + 1`` micro-batches: ``max over s <= k of (sum_{s..k} c + sum_{s..k-1} (u + d)) / (k - s
++ 1)``.
 
-**Form**: ``round_trip + (m - 1) period``, linear in the times. A path from the first forward to the last backward goes
-up to some highest stage and back, and makes ``m - 1`` further steps of one micro-batch, each worth at most one period.
-Where that stage is the last one this is the form. Elsewhere steps of the warm-up count a forward only, and as many of
-the flush a backward only: the form is too small where one stage's forward and another's backward dominate, or where one
-link outweighs the work of whole stages. Blocking transfers count the slower direction everywhere. The simulator
-decides.
+**Formula**: ``round_trip + (m - 1) period``, linear in the times. A path from the first forward to the last backward
+goes up to a highest stage and back, and makes ``m - 1`` further steps of one micro-batch, each worth at most one
+period. If that stage is the last one, the formula is exact. Otherwise, steps of the warm-up count a forward only, and
+as many of the flush a backward only. Then the formula is too small where one stage's forward and another's backward
+dominate, or where one link outweighs the compute of whole stages. Blocking transfers count the slower direction
+everywhere. The simulator decides.
 
-**Overlap.** Where the reduction overlaps with the last backward in ``K`` buckets, exactly ``max(R / K, R - (1 - 1 / K)
+**Overlap.** If the reduction overlaps with the last backward in ``K`` buckets, exactly ``max(R / K, R - (1 - 1 / K)
 b)`` of ``R`` is left after it (``estimate.reduction_ends``), and replaces the reduction. The model adds the exposed
 part by ``costs/overlap.py``, which is exact if stages are equal.
 """
@@ -33,7 +34,7 @@ from pipette_opt.costs.times import PlacedTimes
 
 def period_s(times: PlacedTimes, p2p: P2PMode) -> FloatArray:
     """
-    Period of each replica in the steady state, seconds per micro-batch, shape ``(dp,)``; 1F1B without
+    Return the steady-state period of each replica, seconds per micro-batch, shape ``(dp,)``; 1F1B without
     interleaving.
     """
     _refuse_interleaving(times)
@@ -51,7 +52,7 @@ def period_s(times: PlacedTimes, p2p: P2PMode) -> FloatArray:
 
 
 def closed_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
-    """Iteration time by the analytical model, seconds; 1F1B without interleaving."""
+    """Return the iteration time by the analytical 1F1B model, seconds; without interleaving."""
     _refuse_interleaving(times)
     cost, backward = times.forward_s[0] + times.backward_s[0], times.backward_s[0]
     up, down = times.send_forward_s[:-1], times.send_backward_s[:-1]
@@ -71,14 +72,14 @@ def _refuse_interleaving(times: PlacedTimes) -> None:
 
 
 def _waiting(times: PlacedTimes) -> FloatArray:
-    """Seconds that each stage waits for its exchanges in one period of blocking 1F1B, shape ``(pp, dp)``."""
+    """Return the seconds that each stage waits for its exchanges in one period of blocking 1F1B, shape ``(pp, dp)``."""
     wait = np.zeros((len(times.send_forward_s) + 1, times.send_forward_s.shape[1]))
     wait[1:-1] = np.maximum(times.send_forward_s, times.send_backward_s)[:-1]
     return wait[:-1] + wait[1:]
 
 
 def _before(work: FloatArray, transfer: FloatArray) -> FloatArray:
-    """Sum of work and transfer over the stages before each stage, shape ``(pp, dp)``."""
+    """Return the compute and transfers of all stages before each stage, summed, shape ``(pp, dp)``."""
     before = np.zeros_like(work)
     before[1:] = np.cumsum(work[:-1] + transfer, axis=0)
     return before

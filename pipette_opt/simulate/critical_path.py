@@ -1,38 +1,36 @@
 """
-Longest path through the real schedule: every forward, backward, send and receive.
+Simulation of a schedule: the longest path through every forward, backward, send and receive.
 
 A message between two stages starts when its sender has posted it and its receiver is ready for it, and takes the
 transfer time of its link and direction. The two directions of a link do not slow each other (full duplex); the times
-already include the contention of concurrent flows. Posts and waits:
+already include the contention of concurrent flows. Posts and waits depend on the send mode:
 
 ``async``
-    Receives are posted in advance and sends are never waited for: a stage computes whenever its next input is there.
-
+    Receives are posted in advance and sends are never waited for: a stage computes as soon as its next input arrives.
 ``blocking``, without interleaving
     Megatron-Core's 1F1B (release 0.16.1, ``forward_backward_pipelining_without_interleaving``), which refuses to
     overlap. Warm-up: receive, forward, send; steady state: forward, *send forward and receive backward* together,
-    backward, *send backward and receive forward* together; flush: receive, backward, send. Each is waited for, by both
-    sides. The send-forward-receive-backward of stage ``s`` always meets the send-backward-receive-forward of stage
+    backward, *send backward and receive forward* together; flush: receive, backward, send. Both sides wait for each
+    transfer. The send-forward-receive-backward of stage ``s`` always meets the send-backward-receive-forward of stage
     ``s + 1``: one exchange, which takes the slower direction.
-
 ``blocking``, interleaved
     Megatron-LM's interleaving unless ``--no-overlap-p2p-communication`` is given: it sets
     ``overlap_p2p_comm`` (and ``batch_p2p_comm`` to the opposite). Warm-up and flush still wait for each send together
-    with the next receive (``overlap_p2p_comm_warmup_flush`` is off by default). In the steady state a stage posts a
-    send with the receive of its next input of that direction, and goes on; it waits for the receive before it
+    with the next receive (``overlap_p2p_comm_warmup_flush`` is off by default). In the steady state, a stage posts a
+    send with the receive of its next input of that direction, and continues. It waits for the receive before it
     computes, and for a send one operation of that direction later.
-
 ``blocking``, interleaved, without ``overlap_p2p_communication``
-    Each send is waited for together with the receives posted with it; in the steady state a forward and a backward are
+    Each send is waited for together with the receives posted with it. In the steady state, a forward and a backward are
     done first, then both are sent and the inputs of the next two received.
 
 Other schedules (``orders.py``) are asynchronous. Two layer groups on one stage send each other nothing.
+
 A backward may be split: its weight half is ``weight_s`` of the times, or half of its time without tensor communication.
-A parameter gather that overlaps with the first forwards delays each chunk's forward until its last piece has arrived.
+A parameter gather that overlaps with the first forwards delays each chunk's forward until its last part has arrived.
 The first forward and the last backward of a chunk may take longer than the others (``costs/overlap.py``).
 
-Not modelled: NCCL's order of messages inside one communicator, and small messages that a sender may drop into a
-buffer before the receiver is there.
+Not modelled: NCCL's order of messages inside one communicator, and small messages that a sender may drop into a buffer
+before the receiver is ready.
 """
 
 from collections.abc import Sequence
@@ -57,14 +55,14 @@ from pipette_opt.simulate.time_tables import (
 
 class Walked(NamedTuple):
     """
-    Result of the walk through a schedule.
+    Result of executing a schedule.
 
     Parameters
     ----------
     launch_s
-        Earliest start of each chunk's reduction, shape ``(num_chunks, pp, replicas)``.
+        Earliest start of each chunk's reduction, seconds, shape ``(num_chunks, pp, replicas)``.
     finish_s
-        End of each stage's last backward, shape ``(pp, replicas)``.
+        End of each stage's last backward, seconds, shape ``(pp, replicas)``.
     """
 
     launch_s: FloatArray
@@ -75,17 +73,17 @@ def critical_path(
     times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None
 ) -> FloatArray:
     """
-    End of the last backward of each stage of each replica, seconds, shape ``(pp, dp)``.
+    Return the end of the last backward of each stage of each replica, seconds, shape ``(pp, dp)``.
 
     Gradient reduction and optimizer are not included. Without a schedule: 1F1B, interleaved if ``times`` has several
-    chunks. ``ValueError`` if the schedule deadlocks, or if stages wait for their sends in a schedule that is not
+    chunks. Raises ``ValueError`` if the schedule deadlocks, or if stages wait for their sends in a schedule that is not
     Megatron-Core's.
     """
     return walk(times, num_microbatches, p2p, schedule).finish_s
 
 
 def walk(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None) -> Walked:
-    """Walk through a schedule: ends of last backwards, and earliest starts of reductions."""
+    """Return the ends of last backwards, and the earliest starts of reductions, of a schedule."""
     program = program_for(times, num_microbatches, p2p, schedule)
     (walked,) = walk_batches(program, [PlacedBatch.of([times])], num_microbatches)
     return Walked(walked.launch_s[0], walked.finish_s[0])
@@ -93,7 +91,7 @@ def walk(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Sche
 
 def walk_batches(program: Program, batches: Sequence[PlacedBatch], num_microbatches: int) -> list[Walked]:
     """
-    Walk one program on many placements, equal replicas only once.
+    Execute one program for many placements; equal replicas only once.
 
     Returns
     -------
@@ -133,7 +131,7 @@ def walk_batches(program: Program, batches: Sequence[PlacedBatch], num_microbatc
 
 
 def program_for(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None) -> Program:
-    """Return the program of all stages. ``ValueError`` if the schedule does not match the times."""
+    """Return the program of all stages. Raise ``ValueError`` if the schedule does not match the times."""
     num_chunks, pp, _ = times.forward_s.shape
     if schedule is None:
         return megatron_program(pp, num_microbatches, num_chunks, p2p, times.overlap_p2p)
@@ -154,7 +152,8 @@ def events(
     Returns
     -------
     tuple
-        Durations and ends of all operations, shape ``(pp, num_ops)``; ends of all messages, and the program.
+        Durations and ends of all operations, seconds, shape ``(pp, num_ops)``; ends of all messages, seconds; the
+        program.
     """
     from pipette_opt.simulate import _kernel
 

@@ -1,4 +1,4 @@
-"""Iteration time of a placed configuration, by cause."""
+"""Simulated iteration time of a placed configuration, and its breakdown by cause."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,10 +21,12 @@ from pipette_opt.specs import Instance
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Simulated:
     """
-    Result of the critical path.
+    Result of a simulation.
 
     Parameters
     ----------
+    iteration_time_s
+        Seconds of the iteration, optimizer included.
     finish_s
         End of the last backward of each stage of each replica, seconds, shape ``(pp, dp)``.
     reduced_s
@@ -48,8 +50,9 @@ def simulate_times(
     times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None
 ) -> Simulated:
     """
-    Simulate placed times: the stage that ends last after its slowest replica and its reduction, then the
-    optimizer.
+    Return the simulation of placed times: 1F1B unless a schedule is given.
+
+    The iteration ends with the stage that ends last, after its slowest replica and its reduction, plus the optimizer.
     """
     walked = walk(times, num_microbatches, p2p, schedule)
     batch, walks = PlacedBatch.of([times]), Walked(walked.launch_s[None], walked.finish_s[None])
@@ -67,7 +70,7 @@ def simulate_times(
 
 
 def layout_of(schedule: Schedule | None) -> Layout:
-    """Return the placement of layer groups on stages."""
+    """Return the order in which a schedule puts layer groups on stages: ``loop`` or ``vee``."""
     return "loop" if schedule is None else schedule.layout
 
 
@@ -78,7 +81,7 @@ def is_split(schedule: Schedule | None) -> bool:
 
 def batch_done(times: PlacedBatch, walked: Walked, *, split_backward: bool = False) -> FloatArray:
     """
-    End of each stage's gradient reduction, seconds without the optimizer, shape ``(n, pp)``.
+    Return the end of each stage's gradient reduction, seconds without the optimizer, shape ``(n, pp)``.
 
     The first and the last stage then reduce the gradient of tied word embeddings between them, as Megatron-Core does
     (``finalize_model_grads``).
@@ -86,7 +89,7 @@ def batch_done(times: PlacedBatch, walked: Walked, *, split_backward: bool = Fal
     Parameters
     ----------
     walked
-        Critical path, with the placements as first axis.
+        Result of executing the schedule, with the placements as first axis.
     split_backward
         Whether the last backward is a weight half.
     """
@@ -94,7 +97,7 @@ def batch_done(times: PlacedBatch, walked: Walked, *, split_backward: bool = Fal
 
 
 def _with_embedding(times: PlacedBatch, reduced_s: FloatArray) -> FloatArray:
-    """Ends of reductions followed by those of tied embeddings, seconds, shape ``(n, pp)``."""
+    """Return the ends of reductions followed by those of tied embeddings, seconds, shape ``(n, pp)``."""
     done = reduced_s.copy()
     tied = times.embedding_s > 0
     if tied.any():
@@ -105,9 +108,10 @@ def _with_embedding(times: PlacedBatch, reduced_s: FloatArray) -> FloatArray:
 
 def reduction_ends(times: PlacedBatch, walked: Walked, *, split_backward: bool = False) -> FloatArray:
     """
-    Ends of the parts of each stage's gradient reduction, one for each chunk, in order, shape ``(num_chunks, n, pp)``.
+    Return the ends of the parts of each stage's gradient reduction, seconds, shape ``(num_chunks, n, pp)``.
 
-    Without overlap, one reduction follows the last backward, and all parts end together. With overlap:
+    Each chunk has a part, in the order of their starts. Without overlap, one reduction follows the last backward, and
+    all parts end together. With overlap:
 
     - With one chunk, in buckets: gradients arrive evenly during the last backward. Equal buckets are reduced one after
       the other, and none starts before its slowest replica has it. Of ``K`` buckets, the k-th waits for ``finish -
@@ -137,14 +141,17 @@ def reduction_ends(times: PlacedBatch, walked: Walked, *, split_backward: bool =
 
 
 def reduction_parts_s(times: PlacedBatch) -> FloatArray:
-    """Seconds of the reduction of each chunk of each stage, shape ``(n, num_chunks, pp)``."""
+    """Return the seconds of the reduction of each chunk of each stage, shape ``(n, num_chunks, pp)``."""
     chunks, whole = times.forward_s.shape[1], times.reduction_s[:, None]
     shares = np.full((1, chunks, 1), 1.0 / chunks) if times.reduction_shares is None else times.reduction_shares
     return whole * shares
 
 
 def last_backward(times: PlacedBatch, *, split_backward: bool) -> FloatArray:
-    """Seconds of the weight gradients of each chunk's last micro-batch, shape ``(n, num_chunks, pp, dp)``."""
+    """
+    Return the seconds that make the weight gradients of each chunk's last micro-batch, shape ``(n, num_chunks, pp,
+    dp)``.
+    """
     work = weight_part(times) if split_backward else times.backward_s
     return work if times.last_extra_s is None else work + times.last_extra_s
 
@@ -155,7 +162,7 @@ def estimate(
     """
     Simulate a configuration on its placement, in 1F1B unless a schedule is given.
 
-    ``InputError`` if the batch or the GPU's data do not allow it.
+    Raises ``InputError`` if the batch size does not allow it, or if the GPU has no peak for the precision.
     """
     num_microbatches = microbatches_of(instance.training, config)
     times = placed_times(instance, config, placement, layout_of(schedule))
@@ -177,7 +184,10 @@ def estimate(
 
 
 def _executed_flops_per_token(instance: Instance, config: ParallelConfig) -> float:
-    """FLOPs executed per token, recomputation included; block recomputation by its share of the layers."""
+    """
+    Return the FLOPs executed per token, recomputation included; block recomputation by its fraction of the
+    layers.
+    """
     model, seq_length = instance.model, instance.training.seq_length
 
     def executed(granularity: RecomputeGranularity | None) -> float:
@@ -191,7 +201,7 @@ def _executed_flops_per_token(instance: Instance, config: ParallelConfig) -> flo
 
 
 def _with_loss(breakdown: Mapping[str, float], instance: Instance, config: ParallelConfig) -> Mapping[str, float]:
-    """Move the near-OOM slowdown from the optimizer's step, whose time includes it, to a cause of its own."""
+    """Return the breakdown with the near-OOM slowdown as a cause of its own, taken out of the optimizer's time."""
     if instance.edge_loss_s is None:
         return breakdown
     lost = instance.edge_loss_s(config)
@@ -199,7 +209,7 @@ def _with_loss(breakdown: Mapping[str, float], instance: Instance, config: Paral
 
 
 def _peak_flops(instance: Instance, placement: Placement) -> float:
-    """Peak FLOP/s of all GPUs with a rank, in the precision of the training's matrix products."""
+    """Return the peak FLOP/s of all GPUs with a rank, in the precision of the training's matrix products."""
     recipe = instance.training.recipe
     precision = instance.training.precision if recipe is None else recipe.peak
     nodes, num_ranks = np.unique(placement.node, return_counts=True)

@@ -1,4 +1,4 @@
-"""Lower bounds on the iteration time by the number of GPUs, to choose that number by time."""
+"""Lower bounds on the iteration time by number of GPUs, to choose that number by time."""
 
 from dataclasses import replace
 
@@ -11,13 +11,13 @@ from pipette_opt.specs import Instance
 
 class LeastTimes:
     """
-    Lower bounds on the iteration time of every plan of a space, by its number of GPUs; cached.
+    Lower bounds on the iteration time of every plan of a space, by number of GPUs; cached.
 
     Parameters
     ----------
     space
-        Search space. Memory and hosts do not count. Where layers are free, every partition counts, as in the joint
-        model.
+        Search space. Memory and single hosts do not count. If layers per stage are free, every partition counts, as in
+        the joint model.
     """
 
     def __init__(self, instance: Instance, space: SearchSpace, work: WorkBounds | None = None) -> None:
@@ -28,20 +28,20 @@ class LeastTimes:
         most = instance.cluster.num_nodes * per_host
         most = most if space.max_gpus is None else min(most, space.max_gpus)
         self.numbers: tuple[int, ...] = tuple(range(most // per_host * per_host, 0, -per_host))
-        """Numbers of GPUs of whole hosts that the space allows, the most first."""
+        """Numbers of GPUs of whole hosts that the space allows, descending."""
 
     def __call__(self, num_gpus: int) -> float:
-        """Lower bound in seconds; infinite where no configuration is legal."""
+        """Return a lower bound, seconds; infinite if no configuration is legal."""
         if num_gpus not in self._found:
             self._found[num_gpus] = max(self.at_peak_s(num_gpus), self._least_s(num_gpus))
         return self._found[num_gpus]
 
     def at_peak_s(self, num_gpus: int) -> float:
-        """Lower bound by the peak rate of the fastest GPU, seconds."""
+        """Return a lower bound by the peak rate of the fastest GPU, seconds."""
         return self._gpu_seconds / num_gpus
 
     def _least_s(self, num_gpus: int) -> float:
-        """Lower bound by the work of every legal configuration, seconds."""
+        """Return a lower bound by the compute of every legal configuration, seconds."""
         bound_s = self._work.of_any_split if layers_are_free(self._instance, self._space) else self._work
         found = combinations(self._instance, self._space, num_gpus)
         return min(
@@ -50,7 +50,7 @@ class LeastTimes:
 
 
 def least_gpu_seconds(instance: Instance) -> float:
-    """Lower bound on the GPU-seconds of an iteration: the model's FLOPs at the highest peak of any GPU."""
+    """Return a lower bound on the GPU-seconds of an iteration: the model's FLOPs at the highest peak of any GPU."""
     training = instance.training
     peak = max(rate for gpu in instance.cluster.gpu_kinds for rate in gpu.peak_flops.values())
     return training.tokens * instance.model.flops_per_token(training.seq_length) / peak
@@ -58,8 +58,9 @@ def least_gpu_seconds(instance: Instance) -> float:
 
 def _without_dearer_choices(space: SearchSpace) -> SearchSpace:
     """
-    Return the space without choices that only add work: recomputation and offload where free; one choice
-    of overlap.
+    Return the space without choices that only add time.
+
+    These are recomputation and offload, where they are optional. Of overlap, a single choice is left.
     """
     return replace(
         space,

@@ -1,10 +1,10 @@
 """
-Critical paths as counts of work and transfers, in which the simulator is linear.
+Critical paths as counts of operations and transfers, in which the simulated time is linear.
 
 The simulator's clock is a maximum over the paths of an event graph that depends only on the schedule, not on the hosts.
-A path's length is linear in the times of work and links. So a critical path found at one placement is a lower bound at
-every other, and the simulated time at its own. A relaxation with enough paths is therefore as tight as the simulator
-(:mod:`pipette_opt.certify` collects them).
+A path's length is linear in the times of operations and links. So a critical path found at one placement is a lower
+bound at every other, and the simulated time at its own. A relaxation with enough paths is therefore as tight as the
+simulator (:mod:`pipette_opt.certify` collects them).
 """
 
 import numpy as np
@@ -17,15 +17,15 @@ from pipette_opt.simulate.schedule import BACKWARD, FORWARD
 from pipette_opt.simulate.time_tables import link_table, piece_rows, ready_table, work_table
 
 KINDS = (FORWARD, FIRST, BACKWARD, LAST)
-"""Operations that paths distinguish: the first forward and the last backward of a chunk may take longer."""
+"""Operation types that paths distinguish: the first forward and the last backward of a chunk may take longer."""
 
 
 def critical_counts(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> PathCounts:
     """
-    Return the critical path to each stage's last backward in each replica, each once; 1F1B, interleaved or not.
+    Return the critical path to each stage's last backward in each replica of 1F1B, without duplicates.
 
     With interleaving, the paths to the earliest start of the last chunk's reduction are added: all reductions follow
-    it.
+    that start.
     """
     from pipette_opt.simulate._path_kernel import count_critical
 
@@ -70,6 +70,6 @@ def critical_counts(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> 
 
 
 def _distinct(columns: FloatArray) -> list[int]:
-    """Return one index of each set of equal columns."""
+    """Return the index of the first column of each set of equal columns."""
     _, first = np.unique(columns, axis=1, return_index=True)
     return [int(index) for index in first]

@@ -1,8 +1,8 @@
 """
 Iteration times of thousands of placed configurations.
 
-Replicas do not interact before the reduction. So the replicas of all placements with the same schedule are stacked, and
-equal ones are timed once.
+Replicas do not interact before the reduction. So the replicas of all placements with an equal schedule are stacked, and
+equal replicas are timed once.
 """
 
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from pipette_opt.simulate.program import megatron_program
 from pipette_opt.specs import Instance
 
 _Shape = tuple[int, int, int, bool]
-"""Stages, micro-batches, chunks and overlap of sends, on which a schedule depends."""
+"""Number of stages, micro-batches and chunks, and overlap of sends, on which a schedule depends."""
 
 _Members = tuple[IntArray, PlacedBatch]
-"""Indices of placements in the answer, and their times."""
+"""Indices of placements in the result, and their times."""
 
 
 def estimate_many(instance: Instance, placed: Sequence[tuple[ParallelConfig, Placement]]) -> FloatArray:
     """
-    Iteration times of placed configurations in 1F1B, in seconds, shape ``(len(placed),)``.
+    Return the iteration times of placed configurations in 1F1B, seconds, shape ``(len(placed),)``.
 
-    Equal to :func:`~pipette_opt.simulate.estimate.estimate` of each; infinite where a placement uses a link that was
-    not measured. ``InputError`` if the batch does not divide.
+    Each equals that of :func:`~pipette_opt.simulate.estimate.estimate`; infinite if a placement uses a link that was
+    not measured. Raises ``InputError`` if the batch size does not divide.
     """
     microbatches = np.array([microbatches_of(instance.training, config) for config, _ in placed], dtype=np.int64)
     return simulate_batches(placed_batches(instance, placed), microbatches, instance.p2p)
@@ -38,12 +38,14 @@ def estimate_many(instance: Instance, placed: Sequence[tuple[ParallelConfig, Pla
 
 def simulate_batches(batches: Sequence[_Members], microbatches: IntArray, p2p: P2PMode) -> FloatArray:
     """
-    Iteration times of placements in 1F1B, in seconds, shape ``(num_placements,)``; infinite as in the function above.
+    Return the iteration times of placements in 1F1B, seconds, shape ``(num_placements,)``.
+
+    Infinite if a placement uses a link that was not measured.
 
     Parameters
     ----------
     batches
-        Costs of placements, with their indices in the answer; each index once.
+        Times of placements, with their indices in the result; each index once.
     microbatches
         Number of micro-batches of each placement, shape ``(num_placements,)``.
     """
@@ -63,7 +65,10 @@ def simulate_batches(batches: Sequence[_Members], microbatches: IntArray, p2p: P
 
 
 def simulate_many(times: Sequence[PlacedTimes], num_microbatches: Sequence[int], p2p: P2PMode) -> FloatArray:
-    """Iteration times in 1F1B, in seconds, shape ``(len(times),)``; ``num_microbatches`` of each."""
+    """
+    Return the iteration times in 1F1B, seconds, shape ``(len(times),)``; ``num_microbatches`` has one entry for
+    each.
+    """
     result = np.empty(len(times))
     alike: dict[tuple[_Shape, int], list[int]] = {}
     for index, (placed, m) in enumerate(zip(times, num_microbatches, strict=True)):
@@ -79,7 +84,7 @@ def simulate_many(times: Sequence[PlacedTimes], num_microbatches: Sequence[int],
 
 
 def _simulate_into(result: FloatArray, shape: _Shape, parts: Sequence[_Members], p2p: P2PMode) -> None:
-    """Store the times of placements that run one schedule."""
+    """Write the iteration times of placements with an equal schedule into ``result``."""
     pp, m, chunks, overlap_p2p = shape
     program = megatron_program(pp, m, chunks, p2p, overlap_p2p)
     walked = walk_batches(program, [batch for _, batch in parts], m)

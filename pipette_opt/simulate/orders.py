@@ -1,7 +1,7 @@
 """
-Schedules beside 1F1B: GPipe, zero bubble, and an order given by the user.
+Schedules other than 1F1B: GPipe, zero bubble, and an order given by the user.
 
-Zero bubble splits a backward into the gradients of the inputs, which the previous stage waits for, and those of the
+Zero bubble splits a backward into the gradients of the inputs, for which the previous stage waits, and those of the
 weights, which fill idle time. ZB-H1 (Qi et al., arXiv 2401.10241, section 2.3) keeps the order and the memory of 1F1B.
 It delays the weight gradients of stage ``s`` by ``s`` micro-batches, so that every stage has ``pp`` in flight; its
 bubble is ``(pp - 1) (F + I - W)``. ZB-V (section 6 there; also V-ZB in arXiv 2405.15362) gives each stage two chunks in
@@ -34,7 +34,7 @@ ScheduleName = Literal["1f1b", "gpipe", "zb-h1", "zb-v"]
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "zb-h1", "zb-v")
 
 Operation = tuple[int, int, int]
-"""Kind, micro-batch, chunk."""
+"""Operation of a stage: type, micro-batch, chunk."""
 
 _OPERATION = re.compile(r"([FBIW])(\d+)(?:\.(\d+))?")
 
@@ -50,7 +50,8 @@ def named_schedule(
     """
     Return a schedule by its name; 1F1B may have any number of chunks (by default one), ZB-V has two, the others one.
 
-    ``group_size``: of interleaved 1F1B, as in :func:`~pipette_opt.parallel.schedule.build_schedule`.
+    ``group_size``: micro-batch group size of interleaved 1F1B, as in
+    :func:`~pipette_opt.parallel.schedule.build_schedule`.
     """
     own = 2 if name == "zb-v" else 1
     num_chunks = own if num_chunks is None else num_chunks
@@ -67,17 +68,17 @@ def named_schedule(
 
 def parse_order(text: str, name: str = "schedule") -> Schedule:
     """
-    Read a schedule in the format of ``Schedule.text()``, or from JSON with the same lines.
+    Read a schedule in the format of ``Schedule.text()``, or from JSON with equal lines.
 
-    One line per stage, operations in order: ``F3`` the forward of micro-batch 3, ``B3`` its backward, ``I3`` and
-    ``W3`` the halves of a backward; with several chunks per stage ``F3.1`` is chunk 1. A ``B`` with a ``W`` is the
-    input half, as papers write it. ``#`` starts a comment. JSON: ``{"stages": ["F0 F1 B0 B1", ...], "layout":
-    "loop"}``; ``layout`` may also be ``vee``.
+    One line per stage, operations in order: ``F3`` the forward of micro-batch 3, ``B3`` its backward, ``I3`` and ``W3``
+    the halves of a backward; with several chunks per stage ``F3.1`` is chunk 1. A ``B`` with a ``W`` is the input half,
+    as papers write it. ``#`` starts a comment. JSON: ``{"stages": ["F0 F1 B0 B1", ...], "layout": "loop"}``; ``layout``
+    may also be ``vee``.
 
     Raises
     ------
     InputError
-        If a line cannot be read, work is missing or done twice, or the stages wait for each other.
+        If a line cannot be read, an operation is missing or done twice, or the stages wait for each other.
     """
     lines, layout = _lines(text, name)
     rows = [_operations(line, f"{name}, stage {stage}") for stage, line in enumerate(lines)]
@@ -96,16 +97,13 @@ def parse_order(text: str, name: str = "schedule") -> Schedule:
 
 
 def _gpipe_stage(stage: int, num_stages: int, m: int) -> Iterator[Operation]:
-    """
-    Yield all forwards, then all backwards, the last micro-batch first (Huang et al., arXiv 1811.06965,
-    figure 2c).
-    """
+    """Yield all forwards, then all backwards, last micro-batch first (Huang et al., arXiv 1811.06965, figure 2c)."""
     yield from ((FORWARD, microbatch, 0) for microbatch in range(m))
     yield from ((BACKWARD, microbatch, 0) for microbatch in reversed(range(m)))
 
 
 def _zb_h1_stage(stage: int, num_stages: int, m: int) -> Iterator[Operation]:
-    """Yield 1F1B of forwards and input halves; weight halves follow ``stage`` micro-batches later."""
+    """Yield 1F1B of forwards and input halves; weight halves follow ``stage`` micro-batches later (ZB-H1)."""
     warmup = min(num_stages - 1 - stage, m)
     yield from ((FORWARD, microbatch, 0) for microbatch in range(warmup))
     for microbatch in range(m):
@@ -119,7 +117,7 @@ def _zb_h1_stage(stage: int, num_stages: int, m: int) -> Iterator[Operation]:
 
 def _zb_v_stage(stage: int, num_stages: int, m: int) -> Iterator[Operation]:
     """
-    Yield the order of ZB-V for equal thirds.
+    Yield the operations of a stage in ZB-V, in the order for equal thirds.
 
     Fill: chunk 0 alone, chunks 1 and 0 in turn, then chunk 1 with its backwards at once. Steady: forward and backward
     of chunk 0, then of chunk 1. Flush: input halves of both chunks first, then weight halves. The order is that of a
@@ -171,7 +169,7 @@ def _from_rows(rows: Sequence[Sequence[Operation]], num_microbatches: int, num_c
 
 
 def _lines(text: str, name: str) -> tuple[list[str], Layout]:
-    """Return the stages' lines and the layout, from either format."""
+    """Return the stages' lines and the layout, from the text or the JSON format."""
     if not text.lstrip().startswith("{"):
         stripped = (line.split("#", 1)[0].strip() for line in text.splitlines())
         return [line for line in stripped if line], "loop"

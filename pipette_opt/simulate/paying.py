@@ -1,4 +1,4 @@
-"""Options outside the search that would save time: the plan simulated with each of them."""
+"""Options outside the search that would save time, found by simulating the plan with each of them."""
 
 from dataclasses import dataclass
 
@@ -10,22 +10,22 @@ from pipette_opt.simulate.solutions import stage_memory
 from pipette_opt.specs import Instance
 
 MIN_SAVED_SHARE = 0.005
-"""Least saved share of an iteration for an option to be reported. Chosen."""
+"""Least saved fraction of an iteration for an option to be reported. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayingOption:
     """
-    An option that would save time.
+    Option that would save time.
 
     Parameters
     ----------
     option
         Option as in a launch script.
     saved_s
-        Simulated seconds per iteration that it saves alone, on the same placement.
+        Simulated seconds per iteration that the option saves alone, on the given placement.
     saved_share
-        Saved share of the iteration, in (0, 1).
+        Saved fraction of the iteration, in (0, 1).
     condition
         Requirement or cost that the simulated time leaves out.
     """
@@ -44,7 +44,7 @@ def paying_options(
     max_oom_risk: float,
 ) -> tuple[PayingOption, ...]:
     """
-    Return the options that would save time in a placed configuration, the one that saves most first.
+    Return the options that would save time in a placed configuration, largest saving first.
 
     Options that Megatron-Core would refuse, or with which the configuration does not fit, are left out.
     """

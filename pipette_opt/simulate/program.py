@@ -1,7 +1,7 @@
 """
-Schedules as programs: one order of instructions for all stages, which the kernel executes.
+Schedules as programs: instructions of all stages in one order, which the kernel executes.
 
-:mod:`pipette_opt.simulate.critical_path` says when stages post messages and wait for them.
+:mod:`pipette_opt.simulate.critical_path` documents when stages post messages and wait for them.
 """
 
 from dataclasses import dataclass
@@ -14,23 +14,21 @@ from pipette_opt.base.types import BoolArray, IntArray, P2PMode
 from pipette_opt.simulate.schedule import BACKWARD, FORWARD, WEIGHT, Schedule, build_schedule
 
 FIRST, LAST, LAST_WEIGHT = 4, 5, 6
-"""
-Further kinds of operations: the first forward of a chunk; its last backward, whole or only the weights' half.
-"""
+"""Further operation types: the first forward of a chunk; its last backward, as a whole or only the weights' half."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Program:
     """
-    A schedule brought into one order for all stages; ``_kernel`` defines the rows.
+    Schedule as one list of instructions for all stages; ``_kernel`` defines the rows.
 
     Parameters
     ----------
     rows
         Instructions, shape ``(num_instructions, 3)``.
     kind, chunk
-        Kind and chunk of each operation, shape ``(pp, num_ops)``; the first and last of each chunk have kinds of their
-        own.
+        Type and chunk of each operation, shape ``(pp, num_ops)``; the first forward and last backward of each chunk
+        have types of their own.
     launch
         Chunk whose gradients may be reduced after an operation, or -1, shape ``(pp, num_ops)``.
     incoming, outgoing
@@ -58,7 +56,10 @@ def megatron_program(
 
 
 def schedule_program(schedule: Schedule, p2p: P2PMode, overlap_p2p: bool = True) -> Program:
-    """Bring a schedule into one order. ``ValueError`` on deadlock, or if ``p2p`` is not known for the schedule."""
+    """
+    Return the program of a schedule. Raise ``ValueError`` on deadlock, or if ``p2p`` is not known for the
+    schedule.
+    """
     from pipette_opt.simulate import _kernel
 
     pp, m = schedule.num_stages, schedule.num_microbatches
@@ -87,7 +88,10 @@ def schedule_program(schedule: Schedule, p2p: P2PMode, overlap_p2p: bool = True)
 
 
 def _megatrons(schedule: Schedule) -> Schedule:
-    """Return the schedule as Megatron-Core's own; blocking sends are only known for 1F1B."""
+    """
+    Return the schedule as Megatron-Core builds it; raise ``ValueError`` unless it is 1F1B, as blocking sends
+    need.
+    """
     if not _is_megatrons(schedule):
         raise ValueError("blocking sends are known for 1F1B, interleaved or not; give p2p 'async' for this schedule.")
     return build_schedule(
@@ -96,7 +100,7 @@ def _megatrons(schedule: Schedule) -> Schedule:
 
 
 def _is_megatrons(schedule: Schedule) -> bool:
-    """Return whether the order is Megatron-Core's 1F1B, interleaved or not."""
+    """Return whether the order of operations is Megatron-Core's 1F1B, interleaved or not."""
     try:
         own = build_schedule(
             schedule.num_stages, schedule.num_microbatches, schedule.num_chunks, group_size=schedule.group_size
@@ -111,7 +115,7 @@ def _is_megatrons(schedule: Schedule) -> bool:
 
 def _kinds_by_end(schedule: Schedule) -> IntArray:
     """
-    Kinds of operations, with own kinds for the first forward and last backward of a chunk, shape ``(pp,
+    Return the operation types, with special types for the first forward and last backward of a chunk, ``(pp,
     num_ops)``.
     """
     kind, stage = schedule.kind.copy(), np.arange(schedule.num_stages)
@@ -125,11 +129,11 @@ def _kinds_by_end(schedule: Schedule) -> IntArray:
 
 def launches(schedule: Schedule) -> IntArray:
     """
-    Chunk whose gradients may be reduced after an operation, or -1, shape ``(pp, num_ops)``.
+    Return the chunk whose gradients may be reduced after each operation, or -1, shape ``(pp, num_ops)``.
 
-    That is after its last backward. With interleaving, Megatron-Core waits for as many further backwards as the stage's
-    rank, so that all stages start together (``backward_step_helper_postprocess``; ``--no-align-grad-reduce`` is not
-    known here).
+    A reduction may start after the chunk's last backward. With interleaving, Megatron-Core waits for as many further
+    backwards as the stage's rank, so that all stages start together (``backward_step_helper_postprocess``). The option
+    ``--no-align-grad-reduce`` is not modelled.
     """
     found, stage = np.full(schedule.kind.shape, -1, dtype=np.int64), np.arange(schedule.num_stages)
     done = _done(schedule)
@@ -142,24 +146,24 @@ def launches(schedule: Schedule) -> IntArray:
 
 
 def _done(schedule: Schedule) -> BoolArray:
-    """Mask of operations that are the last of their micro-batch and chunk."""
+    """Return a mask of the operations that are the last of their micro-batch and chunk, shape ``(pp, num_ops)``."""
     done: BoolArray = (schedule.kind == BACKWARD) | (schedule.kind == WEIGHT)
     return done
 
 
 def _last(mask: BoolArray) -> IntArray:
-    """Position of the last true entry of each row."""
+    """Return the position of the last true entry of each row."""
     place: IntArray = mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1)
     return place
 
 
 def messages(schedule: Schedule) -> tuple[IntArray, IntArray]:
     """
-    Message that each operation needs and makes, or -1, shapes ``(pp, num_ops)``.
+    Return the message that each operation needs and the message that it makes, or -1, shapes ``(pp, num_ops)``.
 
     Message ``(direction * groups + group) * m + microbatch`` crosses the border between layer groups ``group`` and
-    ``group + 1``, direction 1 being the backward one. Nothing crosses a border inside a stage; weight halves need and
-    make none.
+    ``group + 1``; direction 1 is backward. No message crosses a border inside a stage; weight halves need and make
+    none.
     """
     m = schedule.num_microbatches
     group, backward = schedule.group, schedule.backward
@@ -177,11 +181,11 @@ def messages(schedule: Schedule) -> tuple[IntArray, IntArray]:
 
 def _arriving(schedule: Schedule, incoming: IntArray, outgoing: IntArray) -> IntArray:
     """
-    Message that each operation receives in Megatron-Core's turn, or -1, shape ``(pp, num_ops)``.
+    Return the message that each operation receives in Megatron-Core's order, or -1, shape ``(pp, num_ops)``.
 
-    It is the message that the operation needs, except in interleaved groups larger than the number of stages. There the
+    It is the message that the operation needs, except in interleaved groups larger than the number of stages. Then the
     first stage receives the last stage's latest message, ``pp - 1`` operations behind, and keeps it until needed; the
-    last stage likewise backwards.
+    last stage does so in the backward direction.
     """
     pp = schedule.num_stages
     if schedule.group_size in (None, pp) or schedule.num_chunks == 1:
@@ -195,7 +199,7 @@ def _arriving(schedule: Schedule, incoming: IntArray, outgoing: IntArray) -> Int
 
 
 def _hop_links(schedule: Schedule) -> IntArray:
-    """Row of the link table of each direction and border, shape ``(2 * groups,)``."""
+    """Return the row of the link table for each direction and border between layer groups, shape ``(2 * groups,)``."""
     owner, pp = schedule.stage_of_group, schedule.num_stages
     here, following = owner[:-1], owner[1:]
     onward = (following == here + 1) | (schedule.layout == "loop")

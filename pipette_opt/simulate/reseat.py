@@ -1,9 +1,9 @@
 """
-Placements that only the simulator can rank: all of them, or a local search that swaps two hosts.
+Placement by the simulator alone: every placement of a candidate, or a swap local search.
 
-Where expert-parallel groups span hosts, their all-to-alls depend on all links of a group together. Where collectives
-overlap with compute, waits for parameters depend on the schedule. The integer relaxations express neither. So the
-simulator places these candidates, many placements at a time.
+If expert-parallel groups span hosts, their all-to-alls depend on all links of a group together. If collectives overlap
+with compute, waits for parameters depend on the schedule. The integer relaxations express neither. So the simulator
+places these candidates, many placements at a time.
 """
 
 import threading
@@ -21,14 +21,14 @@ from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
 
 MAX_ORDERS = 5040
-"""Largest number of placements of a candidate that are all simulated: 7 hosts in any order. Chosen."""
+"""Candidates with at most this many placements are simulated on all of them: 7 hosts in any order. Chosen."""
 
 ORDERS_AT_ONCE = 128
-"""Number of placements simulated together."""
+"""Number of placements simulated together. Chosen."""
 
 
 def num_orders(data: ProblemData, candidate: CandidateData) -> int:
-    """Number of placements of a candidate, whether they fit or not."""
+    """Return the number of placements of a candidate, including those that do not fit."""
     return perm(data.num_nodes, candidate.num_cells)
 
 
@@ -36,9 +36,9 @@ def best_of_all(
     instance: Instance, data: ProblemData, candidate: CandidateData, ends: float, stop: threading.Event
 ) -> tuple[IntArray | None, float] | None:
     """
-    Return the fastest of all placements and its time in seconds, ``(None, inf)`` if none has memory and links.
+    Return the fastest of all placements and its time in seconds; ``(None, inf)`` if none has memory and links.
 
-    ``None`` if that is not known at ``ends`` (:func:`time.perf_counter`).
+    Return ``None`` if ``ends`` (on the clock of :func:`time.perf_counter`) comes before all are simulated.
     """
     best: IntArray | None = None
     fastest = float("inf")
@@ -61,7 +61,7 @@ def climb(
     stop: threading.Event,
     seed: int = 0,
 ) -> IntArray:
-    """Swap two hosts, used or not, as long as that makes the plan faster. Return the last placement."""
+    """Swap two hosts, used or spare, as long as a swap makes the plan faster. Return the last placement."""
     rng = np.random.default_rng(seed)
     spare = sorted(set(range(data.num_nodes)) - set(nodes.ravel().tolist()))
     seats = np.array([*nodes.ravel().tolist(), *spare], dtype=np.int64)
@@ -87,7 +87,7 @@ def climb(
 
 
 def has_room(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> bool:
-    """Return whether every host has the memory for its row."""
+    """Return whether every host has the memory that its grid row needs."""
     allowed = data.allowed(candidate)
     rows = np.arange(nodes.shape[0])[:, None, None]
     return bool(allowed[rows, nodes].all())

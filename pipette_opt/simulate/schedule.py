@@ -1,7 +1,7 @@
 """
-Checks of a schedule before it is timed (all work done once, no deadlock), and its dependencies.
+Checks of a schedule before it is simulated (every operation once, no deadlock), and its dependencies.
 
-The schedule itself is in ``parallel/schedule.py``, since the memory of a stage is computed from the same object.
+The schedule itself is in ``parallel/schedule.py``, since the memory of a stage is computed from it, too.
 """
 
 import numpy as np
@@ -38,10 +38,10 @@ __all__ = [
 
 def check_schedule(schedule: Schedule) -> None:
     """
-    Raise ``ValueError`` unless each stage does each chunk of each micro-batch once each way, without deadlock.
+    Raise ``ValueError`` unless each stage does each chunk of each micro-batch exactly once, without deadlock.
 
-    Each way: one forward, and one backward or its two halves, the input half first. Deadlock: every stage waits for an
-    input that no stage can make.
+    It needs one forward, and one backward or its two halves, the input half first. In a deadlock, every stage waits for
+    an input that no stage can make.
     """
     _check_complete(schedule)
     needs, makes = dependencies(schedule)
@@ -87,7 +87,10 @@ def dependencies(schedule: Schedule) -> tuple[IntArray, IntArray]:
 
 
 def _check_complete(schedule: Schedule) -> None:
-    """Check that every stage does each forward once, and each backward once, whole or as two halves."""
+    """
+    Raise ``ValueError`` unless every stage does each forward once, and each backward once, whole or as two
+    halves.
+    """
     chunks, m = schedule.num_chunks, schedule.num_microbatches
     for stage in range(schedule.num_stages):
         piece = schedule.chunk[stage] * m + schedule.microbatch[stage]

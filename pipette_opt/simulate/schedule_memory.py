@@ -1,4 +1,4 @@
-"""Memory of stages under other schedules than a configuration's own."""
+"""Memory of stages under a schedule other than 1F1B."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,8 +25,10 @@ def schedule_memory(
     max_oom_risk: float,
 ) -> tuple[tuple[StageMemory, ...], float]:
     """
-    Memory with a schedule's activations in flight, from ``memory`` of 1F1B; and the near-OOM slowdown, seconds.
-    The share of activations is that of the memory formula; the rest of the prediction stays.
+    Return the stages' memory with a schedule's activations in flight, and the near-OOM slowdown, seconds.
+
+    ``memory`` is that of 1F1B. The fraction of activations comes from the memory formula; the rest of the prediction
+    stays.
     """
     table = stage_table(instance.model, instance.training, [config])
     formula = formula_bytes(table)
@@ -51,5 +53,5 @@ def schedule_memory(
 
 
 def _with_activations(components: Mapping[str, int], more_bytes: int) -> dict[str, int]:
-    """Add bytes to the activations of a peak's parts; empty where the parts are not known."""
+    """Return the parts of a peak with ``more_bytes`` added to the activations; empty if the parts are not known."""
     return {name: size + more_bytes * (name == "activations") for name, size in components.items()}

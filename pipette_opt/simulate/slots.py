@@ -1,9 +1,9 @@
 """
-Choice of the GPU of each rank inside its host, where links of single GPUs are known.
+Choice of the GPU (slot) of each rank inside its host, if links of single GPUs are known.
 
-The search before this works on :meth:`~pipette_opt.specs.ClusterSpec.relaxed` hosts, where every group has the best
-slots possible for its size. So its bounds are below every order of slots. Here the hosts of a solution are given, and
-each gets an order: local rank i runs on slot ``order[i]``.
+The search before works on :meth:`~pipette_opt.specs.ClusterSpec.relaxed` hosts, where every group has the best slots
+possible for its size. So its bounds are below every order of slots. This module gets the hosts of a solution and gives
+each an order: local rank i runs on slot ``order[i]``.
 
 On small hosts, all orders are scored by their busiest slots. The best orders are simulated, equal on all hosts, and
 with stages reversed on every other row of hosts, so that a stage and the next one on another host share a rail. From
@@ -32,10 +32,10 @@ from pipette_opt.specs import Instance
 from pipette_opt.specs.gpu_links import GpuLinks
 
 SLOTS_SHARE = 0.1
-"""Share of the time limit kept for orders of GPUs, where links of single GPUs are known. Chosen."""
+"""Fraction of the time limit reserved for orders of GPUs, if links of single GPUs are known. Chosen."""
 
 MAX_SCORED = 8
-"""Largest number of GPUs of a host at which every order is scored: 40,320 orders; nine have 362,880. Chosen."""
+"""Every order is scored on hosts with at most this many GPUs: 40,320 orders; nine GPUs have 362,880. Chosen."""
 
 MAX_STARTS = 48
 """Number of orders with the best scores that are simulated. Chosen."""
@@ -44,23 +44,23 @@ MAX_DESCENTS = 4
 """Number of simulated orders from which the local search starts. Chosen."""
 
 MAX_REORDERED = 4
-"""Largest number of GPUs of a host at which a step tries all 24 orders; above, it swaps two slots. Chosen."""
+"""A step tries all 24 orders on hosts with at most this many GPUs; on larger hosts, it swaps two slots. Chosen."""
 
 MAX_PACKINGS = 512
-"""Largest number of tilings of configurations that are looked at. Chosen."""
+"""Largest number of candidates (configurations with a host tile) that get slots. Chosen."""
 
 MAX_IMPROVED = 4
 """Number of solutions that the local search improves further. Chosen."""
 
 FIRST_PASS = 0.5
-"""Share of the time for the first orders of all tilings. Chosen."""
+"""Fraction of the time for the first orders of all candidates. Chosen."""
 
 IMPROVED = 1e-9
-"""Relative gain above rounding at which a swap counts as an improvement."""
+"""Least relative gain of a swap that counts as an improvement; above rounding errors. Chosen."""
 
 
 def search_share(instance: Instance) -> float:
-    """Share of the time limit left for the search on relaxed hosts; 1 if hosts are not relaxed."""
+    """Return the fraction of the time limit left for the search on relaxed hosts; 1 if hosts are not relaxed."""
     return 1.0 if instance.cluster.gpu_links is None else 1.0 - SLOTS_SHARE
 
 
@@ -74,22 +74,22 @@ def with_slots(
     also: Sequence[SimulatedSolution] = (),
 ) -> list[SimulatedSolution]:
     """
-    Assign slots to solutions, and simulate them with these.
+    Return solutions with slots, simulated with these.
 
-    The fastest plan on relaxed hosts need not be the fastest with slots. So every tiling of ``data`` with a relaxed
-    time below the best time with slots is looked at, most promising first. Local search then improves the best of them.
+    The fastest plan on relaxed hosts need not be the fastest with slots. So every candidate of ``data`` with a relaxed
+    time below the best time with slots gets slots, most promising first. Local search then improves the best of them.
 
     Parameters
     ----------
     instance
         Instance with the links of single GPUs.
     data
-        Candidates. Those without a simulated solution are placed on the hosts of the best one, or on hosts in listed
-        order.
+        Candidates. Those without a simulated solution are placed on the hosts of the best solution, or on hosts in
+        listed order.
     num_others
-        Number of further solutions that get slots in any case.
+        Number of further solutions that always get slots.
     seconds
-        Time limit; the first solution is simulated in some orders at least.
+        Time limit, seconds; the first solution is simulated in a few orders at least.
     also
         Solutions that get slots whatever their relaxed time.
     """
@@ -113,7 +113,7 @@ def with_slots(
 
 
 def _packings(instance: Instance, data: ProblemData, simulated: Sequence[SimulatedSolution]) -> list[SimulatedSolution]:
-    """Return each tiling once, on its best known hosts, with its relaxed time; the fastest first."""
+    """Return each candidate once, on its best known hosts, with its relaxed time; fastest first."""
     best_of: dict[tuple[ParallelConfig, NodeBlock], SimulatedSolution] = {}
     for solution in sorted(simulated, key=lambda solution: -solution.estimate.iteration_time_s):
         best_of[solution.candidate.config, solution.candidate.block] = solution
@@ -147,11 +147,11 @@ def assign_slots(
     """
     Return the solution on its hosts with the fastest order of slots found by ``ends`` (``time.perf_counter()``).
 
-    If that time is over already, the fastest of the first orders.
+    If that time is over already, it is the fastest of the first orders.
     """
 
     def times_s(orders: list[IntArray]) -> FloatArray:
-        """Simulate orders, each of shape ``(*nodes.shape, gpus)``."""
+        """Return the simulated seconds of orders, each of shape ``(*nodes.shape, gpus)``."""
         placed = [
             (config, block_placement(config, solution.candidate.block, solution.nodes, slots)) for slots in orders
         ]
@@ -188,7 +188,7 @@ def _exchanged(
     times_s: Callable[[list[IntArray]], FloatArray],
     is_over: Callable[[], bool],
 ) -> tuple[IntArray, float]:
-    """Swap slots on some hosts as long as that is faster. Return the order of each host, and the time in seconds."""
+    """Swap slots on groups of hosts as long as a swap is faster. Return the order of each host, and the seconds."""
     used = order.shape[-1]
     spare = [sorted(set(range(num_slots)) - set(slots)) for slots in order.reshape(-1, used).tolist()]
     whole = np.concatenate([order.reshape(-1, used), np.array(spare, dtype=np.int64).reshape(len(spare), -1)], 1)
@@ -212,7 +212,10 @@ def _exchanged(
 
 
 def _moves(used: int, num_slots: int) -> list[IntArray]:
-    """Return permutations of slots: all of them on small hosts, else swaps of two, at least one of which has a rank."""
+    """
+    Return permutations of slots: all of them on small hosts, else swaps of two slots of which at least one has
+    a rank.
+    """
     if num_slots <= MAX_REORDERED:
         return [np.array(order) for order in permutations(range(num_slots))]
     moves = []
@@ -244,20 +247,20 @@ def _areas(grid: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
 
 class _HostRanks(NamedTuple):
     """
-    Communication between ranks of a host, by position in its rank order.
+    Communication between the ranks of a host, by position in its rank order.
 
     Parameters
     ----------
     groups
-        Ring groups with several members on a host, and the bytes of one hop in an iteration.
+        Groups of a ring with several members on a host, each with the bytes of one hop in an iteration.
     sends
-        Pairs of positions, from a stage to the next on the same host.
+        Pairs of positions, from a stage to the next on the host.
     leaves
-        Pairs of positions from the last stage of a host to the first of another one.
+        Pairs of positions from the last stage of a host to the first of another host.
     reversed_stages
-        Position with the order of stages reversed.
+        Position of each rank with the order of stages reversed.
     message_bytes
-        Bytes that a pair sends in an iteration, both ways.
+        Bytes that a pair sends in an iteration, both directions.
     """
 
     groups: list[tuple[list[int], float]]
@@ -306,8 +309,8 @@ def _host_ranks(instance: Instance, candidate: CandidateData) -> _HostRanks:
 
 def _scored(instance: Instance, links: GpuLinks, candidate: CandidateData, nodes: IntArray) -> list[IntArray]:
     """
-    Return the orders with the best scores, equal on all hosts of a kind, and with stages reversed on every
-    other row.
+    Return the orders with the best scores, equal on all hosts of a type, without and with stages reversed on
+    odd rows.
     """
     ranks = _host_ranks(instance, candidate)
     used = candidate.config.world_size // nodes.size
@@ -334,7 +337,10 @@ def _scored(instance: Instance, links: GpuLinks, candidate: CandidateData, nodes
 def _scores(
     links: GpuLinks, kind: int, ranks: _HostRanks, orders: IntArray, between: FloatArray | None, turned: bool
 ) -> FloatArray:
-    """Approximate seconds of the slowest groups of each sort, one after the other, shape ``(len(orders),)``."""
+    """
+    Return approximate seconds of each order: the slowest groups of each ring, and the sends; shape
+    ``(len(orders),)``.
+    """
     rings, inside = links.ring_bytes_per_s[kind], links.kinds[kind]
     slowest: dict[float, FloatArray] = {}
     for members, moved in ranks.groups:
@@ -353,7 +359,7 @@ def _scores(
 
 
 def _best_scores(scores: FloatArray) -> IntArray:
-    """Return the first and the last order of each of the best scores, as long as they are few."""
+    """Return the indices of the first and the last order of each of the best scores, at most ``MAX_STARTS``."""
     ranked = np.argsort(scores, kind="stable")
     step = np.flatnonzero(np.diff(scores[ranked]) > IMPROVED * scores[ranked][:-1])
     first, last = np.concatenate([[0], step + 1]), np.concatenate([step, [len(ranked) - 1]])
@@ -363,7 +369,11 @@ def _best_scores(scores: FloatArray) -> IntArray:
 
 
 def _slowest_pairs(links: GpuLinks, nodes: IntArray) -> FloatArray | None:
-    """Slowest bandwidth from slot to slot over all pairs of a placement's hosts, bytes/s, shape ``(slots, slots)``."""
+    """
+    Return the slowest bandwidth from slot to slot over all pairs of a placement's hosts, bytes/s, ``(slots, slots)``.
+
+    ``None`` if links between hosts are not known by slot.
+    """
     if links.between is None:
         return None
     used = nodes.ravel()

@@ -1,7 +1,7 @@
 """
-From solutions to a plan: simulated times, the best solution, and why the others lost.
+From solver solutions to a plan: simulated times, the best solution, and reasons why others are slower.
 
-Solutions are in ticks of the solver's objective; the plan is in seconds by the critical path.
+Solutions are in ticks of the solver's objective; the plan is in simulated seconds.
 """
 
 import platform
@@ -40,26 +40,28 @@ from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
 
 TIE = 1e-6
-"""Relative difference below which plans are equally fast, as ticks are not much finer."""
+"""Relative difference below which plans are equally fast, as ticks are not much finer. Chosen."""
 
 
 INSTANT_BYTES_PER_S = 1e30
-"""Bandwidth of a link that takes no time."""
+"""Bandwidth of a link that takes no time, bytes per second."""
 
 MAX_SWAPS = 200_000
-"""Largest number of swaps looked at to explain why hosts are left out."""
+"""Largest number of swaps that are evaluated to explain why hosts are unused. Chosen."""
 
 MAX_EXCHANGES = 8
-"""Number of swaps simulated for each host, those with the least objective or relaxation."""
+"""Number of swaps simulated for each unused host, those with the least objective. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulatedSolution:
     """
-    A solution with its simulated time.
+    Placed candidate with its simulated time.
 
     Parameters
     ----------
+    nodes
+        Host of each cell, shape of the candidate's grid.
     slots
         GPUs of each host of the grid in rank order, shape ``(*nodes.shape, gpus)``; by default 0, 1, ...
     """
@@ -75,12 +77,12 @@ class SimulatedSolution:
         return self.placed_on(self.nodes)
 
     def placed_on(self, nodes: IntArray) -> Placement:
-        """Return the placement on other hosts."""
+        """Return the placement of the candidate on the given hosts."""
         return block_placement(self.candidate.config, self.candidate.block, nodes, self.slots)
 
 
 def simulate_solution(instance: Instance, data: ProblemData, solution: Solution) -> SimulatedSolution:
-    """Simulate the real schedule of a solution."""
+    """Return a solution with the simulated time of its schedule."""
     candidate = data.candidates[solution.candidate]
     placement = block_placement(candidate.config, candidate.block, solution.nodes)
     return SimulatedSolution(
@@ -92,10 +94,10 @@ def simulate_solution(instance: Instance, data: ProblemData, solution: Solution)
 
 def best_first(simulated: Sequence[SimulatedSolution]) -> list[SimulatedSolution]:
     """
-    Sort by simulated time, each configuration once.
+    Return the solutions by simulated time, each configuration once.
 
-    Among those as fast as the fastest, the simplest configuration is first; of equal configurations, the one given
-    last.
+    Among those as fast as the fastest, the simplest configuration is first. Of equal configurations, the one given last
+    is kept.
     """
     ranked = sorted(simulated, key=attrgetter("estimate.iteration_time_s"))
     limit_s = (1 + TIE) * ranked[0].estimate.iteration_time_s if ranked else 0.0
@@ -111,7 +113,10 @@ def best_first(simulated: Sequence[SimulatedSolution]) -> list[SimulatedSolution
 
 
 def simplicity(config: ParallelConfig) -> tuple[int, ...]:
-    """Sort key among equally fast configurations, least first: fewer GPUs, less recomputation, fewer chunks."""
+    """
+    Return the sort key among equally fast configurations: fewer GPUs, less recomputation, fewer chunks come
+    first.
+    """
     return (
         config.world_size,
         amount(config.recomputation),
@@ -128,7 +133,7 @@ def simplicity(config: ParallelConfig) -> tuple[int, ...]:
 
 def judge_lower_bound_s(lower: ProblemData) -> float:
     """
-    Lower bound on the simulated time of every candidate: the relaxation at the best hosts and links, seconds.
+    Return a lower bound on the simulated time of every candidate, seconds: its relaxation on the best hosts and links.
 
     Parameters
     ----------
@@ -145,16 +150,16 @@ def judge_lower_bound_s(lower: ProblemData) -> float:
 
 def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int | None = None) -> PlacedTimes | None:
     """
-    Times of a candidate with every link as fast as the cluster's fastest.
+    Return the times of a candidate with every link as fast as the cluster's fastest.
 
     The simulated time never falls when a time grows, so no placement is faster than the simulation of these times.
-    ``None`` where hosts differ in kind, or nothing was measured.
+    ``None`` if hosts differ in GPU type, or no link was measured.
 
     Parameters
     ----------
     slow_row
         Row of the grid with one host with slower links: among any hosts that fill the grid, at least one has no faster
-        ones. The least simulated time over all rows is then a lower bound.
+        links. The least simulated time over all rows is then a lower bound.
     """
     cluster = instance.cluster
     if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1 or (slow_row is not None and cluster.levels):
@@ -174,7 +179,11 @@ def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int
 
 
 def _with_slow_host(cluster: ClusterSpec, equal: ClusterSpec, host: int, num_cells: int) -> ClusterSpec:
-    """Return equal links, with slower ones of one host: of any ``num_cells`` hosts, at least one has no faster ones."""
+    """
+    Return a cluster of equal links, except for slower links of one host.
+
+    Among any ``num_cells`` hosts of the cluster, at least one has no faster links than that.
+    """
     matrices, slowest = [], None
     for matrix in equal.link_matrices:
         bytes_per_s = np.nan_to_num(cluster.pair_bytes_per_s(matrix.concurrent_flows), nan=0.0)
@@ -189,7 +198,7 @@ def _with_slow_host(cluster: ClusterSpec, equal: ClusterSpec, host: int, num_cel
 
 
 def placement_dependent_s(instance: Instance, best: SimulatedSolution) -> float:
-    """Seconds of the simulated time that transfers between hosts cost."""
+    """Return the seconds of the simulated time that transfers between hosts cost."""
     apart = estimate(_links_free(instance), best.candidate.config, best.placement).iteration_time_s
     return max(0.0, best.estimate.iteration_time_s - apart)
 
@@ -226,7 +235,7 @@ def make_plan(
     seed: int = 0,
     inputs: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Make the plan of the first of the ranked solutions."""
+    """Return the plan of the first of the ranked solutions."""
     best = ranked[0]
     return Plan(
         config=best.candidate.config,
@@ -252,7 +261,7 @@ def make_plan(
 
 
 def _versions() -> dict[str, str]:
-    """Versions of the programs that make the plan."""
+    """Return the versions of the programs that make the plan."""
     found = {"pipette-opt": __version__, "python": platform.python_version()}
     for name in ("ortools", "numpy", "numba"):
         found[name] = version(name)
@@ -266,7 +275,7 @@ def stage_memory(
     predictor: MemoryPredictor,
     max_oom_risk: float,
 ) -> tuple[StageMemory, ...]:
-    """Memory of every stage, against the smallest of the GPUs that hold it."""
+    """Return the memory of every stage, compared with the smallest of the GPUs that hold it."""
     (prediction,) = predicted_memory(instance, predictor, [config], max_oom_risk)
     hosts = placement.node[RankGrid.of(config, placement.order).ranks()]
     capacity = usable_bytes(instance.cluster, predictor)[hosts].reshape(len(hosts), -1).min(axis=1)
@@ -292,7 +301,7 @@ def lost_because(best: SimulatedSolution, other: SimulatedSolution) -> str:
 
 
 def unused_hosts(instance: Instance, data: ProblemData, best: SimulatedSolution) -> dict[str, str]:
-    """Explain for each host without a rank how much the plan would lose by the best swap that uses it."""
+    """Explain for each unused host how much the plan would lose by the best swap that uses it."""
     unused = sorted(set(range(data.num_nodes)) - set(best.nodes.ravel().tolist()))
     if not unused:
         return {}
@@ -303,7 +312,7 @@ def unused_hosts(instance: Instance, data: ProblemData, best: SimulatedSolution)
 
 def _why_unused(instance: Instance, data: ProblemData, best: SimulatedSolution, node: int) -> str:
     """
-    Explain the loss by the fastest swap of a used host for this one; only the best by the objective are
+    Explain the loss by the fastest swap of a used host for ``node``; only the best swaps by the objective are
     simulated.
     """
     allowed, exchanges = data.allowed(best.candidate), []

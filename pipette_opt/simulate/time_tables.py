@@ -1,4 +1,4 @@
-"""Times of placements as tables for the kernel, one column a replica."""
+"""Times of placements as tables for the kernel; each column is a replica."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from pipette_opt.simulate.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 
 
 def table_kinds(program: Program, batches: Sequence[PlacedBatch]) -> tuple[int, ...]:
-    """Return the kinds of operations that the work table must distinguish, forwards first."""
+    """Return the operation types that the work table must distinguish, forwards first."""
     ends = any(batch.first_extra_s is not None or batch.last_extra_s is not None for batch in batches)
     split = bool((program.kind == INPUT).any())
     kinds = (FORWARD, FIRST, BACKWARD, LAST) if ends else (FORWARD, BACKWARD)
@@ -20,7 +20,7 @@ def table_kinds(program: Program, batches: Sequence[PlacedBatch]) -> tuple[int, 
 
 
 def piece_rows(program: Program, kinds: tuple[int, ...], num_chunks: int) -> IntArray:
-    """Row of the work table for each operation, shape ``(pp, num_ops)``."""
+    """Return the row of the work table for each operation, shape ``(pp, num_ops)``."""
     place = np.zeros(LAST_WEIGHT + 1, dtype=np.int64)
     place[list(kinds)] = np.arange(len(kinds))
     for kind, plain in ((FIRST, FORWARD), (LAST, BACKWARD), (LAST_WEIGHT, WEIGHT)):
@@ -31,7 +31,7 @@ def piece_rows(program: Program, kinds: tuple[int, ...], num_chunks: int) -> Int
 
 
 def work_table(times: PlacedBatch, kinds: tuple[int, ...]) -> FloatArray:
-    """Seconds of each kind of operation on each chunk, shape ``(n, kinds * num_chunks, pp, dp)``."""
+    """Return the seconds of each operation type on each chunk, shape ``(n, kinds * num_chunks, pp, dp)``."""
 
     def seconds(kind: int) -> FloatArray:
         if kind in (FORWARD, FIRST):
@@ -49,7 +49,7 @@ def work_table(times: PlacedBatch, kinds: tuple[int, ...]) -> FloatArray:
 
 
 def weight_part(times: PlacedBatch) -> FloatArray:
-    """Seconds of a backward pass for the gradients of weights."""
+    """Return the seconds of a backward pass that compute gradients of weights, shape ``(n, num_chunks, pp, dp)``."""
     if times.weight_s is not None:
         return times.weight_s
     half: FloatArray = (times.backward_s - times.tensor_backward_s) / 2
@@ -57,18 +57,24 @@ def weight_part(times: PlacedBatch) -> FloatArray:
 
 
 def link_table(times: PlacedBatch) -> FloatArray:
-    """Transfer times from each stage to the next, back, and of no transfer: shape ``(n, 2 * pp + 1, dp)``."""
+    """
+    Return the transfer seconds from each stage to the next, back, and of no transfer: shape ``(n, 2 * pp + 1,
+    dp)``.
+    """
     nothing = np.zeros((times.size, 1, times.send_forward_s.shape[2]))
     return np.concatenate([times.send_forward_s, times.send_backward_s, nothing], axis=1)
 
 
 def ready_table(times: PlacedBatch) -> FloatArray:
-    """Earliest end of each chunk's forwards, by the arrival of its parameters, ``(n, num_chunks, pp, dp)``."""
+    """
+    Return the earliest end of each chunk's forwards, by the arrival of its parameters, seconds, ``(n, num_chunks, pp,
+    dp)``.
+    """
     return np.zeros_like(times.forward_s) if times.ready_s is None else times.ready_s
 
 
 def distinct_columns(*tables: FloatArray) -> tuple[IntArray, IntArray]:
-    """Return the columns that differ in some table, and for each column its index among them."""
+    """Return the indices of columns that differ in any table, and for each column its index among them."""
     stacked = np.ascontiguousarray(np.concatenate(tables).T)
     if len(stacked) == 1:
         return np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -78,7 +84,7 @@ def distinct_columns(*tables: FloatArray) -> tuple[IntArray, IntArray]:
 
 
 def replica_columns(table: FloatArray) -> FloatArray:
-    """Reshape tables of placements, ``(n, ..., dp)``, to one table of all their replicas, ``(..., n * dp)``."""
+    """Return tables of placements, ``(n, ..., dp)``, as one table of all their replicas, ``(..., n * dp)``."""
     if len(table) == 1:
         only: FloatArray = table[0]
         return only

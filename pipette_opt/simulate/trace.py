@@ -1,7 +1,7 @@
 """
 Predicted schedule of the slowest replica as a trace for Chrome (``chrome://tracing``) or Perfetto.
 
-A stage is a process with rows for its computation, its concurrent transfers and its gradients. The format is the Trace
+A stage is a process with rows for its compute, its concurrent transfers and its gradients. The format is the Trace
 Event Format's JSON object with complete events (``ph`` X), in microseconds.
 """
 
@@ -37,7 +37,7 @@ _CATEGORIES = ("forward", "backward", "backward (inputs)", "backward (weights)")
 
 
 class Event(NamedTuple):
-    """An event on a row of a stage; times in seconds."""
+    """Event on a row of a stage; times in seconds."""
 
     stage: int
     row: int
@@ -52,7 +52,7 @@ class Event(NamedTuple):
 def write_trace(
     path: Path, instance: Instance, config: ParallelConfig, placement: Placement, schedule: Schedule | None = None
 ) -> None:
-    """Write the trace of a placed configuration, in 1F1B by default; it ends with the estimated iteration time."""
+    """Write the trace of a placed configuration, in 1F1B by default; it ends at the simulated iteration time."""
     times = placed_times(instance, config, placement, layout_of(schedule))
     found = trace_events(times, microbatches_of(instance.training, config), instance.p2p, schedule)
     try:
@@ -64,7 +64,7 @@ def write_trace(
 def trace_events(
     times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None
 ) -> list[Event]:
-    """Return all events of the slowest replica; no two of a row overlap."""
+    """Return all events of the slowest replica; no two events on a row overlap."""
     chunks, pp, _ = times.forward_s.shape
     order = build_schedule(pp, num_microbatches, chunks) if schedule is None else schedule
     replica = simulate_times(times, num_microbatches, p2p, schedule).critical_replica
@@ -108,7 +108,7 @@ def _computation(order: Schedule, durations: FloatArray, ends: FloatArray) -> It
 def _transfers(
     order: Schedule, direction: str, table: Any, starts: FloatArray, arrivals: FloatArray
 ) -> Iterator[Event]:
-    """Yield each message on its sender's, or its receiver's, side."""
+    """Yield each message as an event of its sender (``send``) or of its receiver (``receive``)."""
     for stage, at in np.argwhere(table >= 0):
         message = table[stage, at]
         microbatch, chunk = int(order.microbatch[stage, at]), int(order.chunk[stage, at])
@@ -126,7 +126,7 @@ def _transfers(
 
 
 def _in_rows(transfers: Iterable[Event], direction: str) -> Iterator[Event]:
-    """Assign concurrent events to different rows: even ones for sends, odd ones for receives."""
+    """Yield events with concurrent ones on different rows: even rows for sends, odd rows for receives."""
     free: dict[int, list[float]] = {}
     for event in sorted(transfers, key=attrgetter("start_s")):
         ends = free.setdefault(event.stage, [])
@@ -139,8 +139,8 @@ def _gathers(times: PlacedTimes, order: Schedule, starts: FloatArray, ends: Floa
     """
     Yield parameter gathers that overlap with the first forwards.
 
-    With one chunk, the first forward waits for each bucket and then requests the next one; with several chunks, they
-    are gathered from the start.
+    With one chunk, the first forward waits for each bucket and then requests the next one. With several chunks, all are
+    gathered from the start.
     """
     if times.gather_s is None or times.reduction_buckets is None:
         return
@@ -184,7 +184,7 @@ def _gradients(times: PlacedTimes, walked: Walked, *, split_backward: bool) -> I
 
 
 def _piece_ends(times: PlacedTimes, walked: Walked, stage: int, *, split_backward: bool) -> list[float]:
-    """Ends of the equal pieces of a stage's reduction, seconds: buckets, or one for each chunk."""
+    """Return the ends of the parts of a stage's reduction, seconds: equal buckets, or one part for each chunk."""
     batch, walks = PlacedBatch.of([times]), Walked(walked.launch_s[None], walked.finish_s[None])
     ends = reduction_ends(batch, walks, split_backward=split_backward)[:, 0, stage].tolist()
     buckets = 0 if times.reduction_buckets is None else int(times.reduction_buckets[stage])
