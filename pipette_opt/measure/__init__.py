@@ -1,5 +1,5 @@
 """
-Measurements with torch, which is imported inside functions.
+Measurements with torch: links between hosts, layers on a device, and the memory of one rank of megatron-core.
 
-Links between hosts, layers on a device, and the memory of one rank of megatron-core.
+torch is imported inside functions.
 """

@@ -1,4 +1,4 @@
-"""Run of the fullest rank of a plan alone, as a correction of predicted memory."""
+"""Run of the rank with the highest predicted memory, to correct the memory prediction of a plan."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,20 +12,25 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
 
 Measure = Callable[[ModelSpec, TrainingSpec, ParallelConfig, int, str], int]
-"""Function that returns the peak bytes of a rank's tensors, by model, job, configuration, stage and device."""
+"""
+Function that returns the peak bytes of a rank's tensors: (model, training, configuration, stage,
+device) to bytes.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
     """
-    A stage that was run.
+    Stage whose rank was run, with measured and predicted memory.
 
     Parameters
     ----------
     work
-        Key of its work in a stack's constants (:func:`~pipette_opt.memory.twins.work_keys`).
-    measured_bytes, counted_bytes
-        Peak of its tensors: allocated or counted in the run, and predicted by formula and network.
+        Key of the stage's work among a stack's memory constants (:func:`~pipette_opt.memory.twins.work_keys`).
+    measured_bytes
+        Peak of the rank's tensors, allocated on a GPU or counted without one.
+    counted_bytes
+        Peak predicted by tensor sizes and network.
     """
 
     stage: int
@@ -35,12 +40,12 @@ class Anchor:
 
     @property
     def offset(self) -> float:
-        """Logarithm of measured over predicted bytes."""
+        """Logarithm of measured over predicted bytes, clipped to ``LARGEST_OFFSET``."""
         return float(np.clip(np.log(self.measured_bytes / self.counted_bytes), -LARGEST_OFFSET, LARGEST_OFFSET))
 
 
 def usual_device() -> str:
-    """Return ``cuda`` if there is a GPU, else ``cpu``."""
+    """Return ``cuda`` if torch sees a GPU, else ``cpu``."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -54,9 +59,9 @@ def run_fullest(
     measure: Measure = measure_rank,
 ) -> Anchor:
     """
-    Run the rank of the stage whose predicted peak is the largest.
+    Run the rank of the stage with the largest predicted peak, and return its measured and predicted memory.
 
-    ``InputError`` for a configuration or a device that cannot be run.
+    Raises ``InputError`` for a configuration or a device that cannot be run.
     """
     model, training, per_node = instance.model, instance.training, instance.cluster.gpus_per_node
     (prediction,) = predictor.predict(model, training, [config], gpus_per_node=per_node)
@@ -73,6 +78,6 @@ def run_fullest(
 
 
 def anchored(framework: Framework, anchor: Anchor) -> Framework:
-    """Return the constants with this anchor, in place of an older one of equal work."""
+    """Return the memory constants with this measurement, in place of an older measurement of equal work."""
     others = tuple((work, offset) for work, offset in framework.anchors if work != anchor.work)
     return replace(framework, anchors=(*others, (anchor.work, anchor.offset)))

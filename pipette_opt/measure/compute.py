@@ -1,4 +1,4 @@
-"""Time a transformer layer, forward and backward, by tensor-parallel size and micro-batch, on a device at hand."""
+"""Timing of a transformer layer, forward and backward, by tensor-parallel size and micro-batch size, on this device."""
 
 import csv
 import io
@@ -22,12 +22,12 @@ DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeParams:
     """
-    Settings of the timing of layers.
+    Settings for timing layers.
 
     Parameters
     ----------
     repeats
-        Timed runs of each layer, after two untimed; the median counts.
+        Timed runs of each layer, after two untimed runs; the median is recorded.
     """
 
     tensor_parallel: tuple[int, ...] = (1, 2, 4, 8)
@@ -50,21 +50,21 @@ def profile_compute(
     on_row: Callable[[int, int, str], None] = lambda done, total, next_row: None,
 ) -> ComputeProfile:
     """
-    Time every tensor-parallel size that divides the model, and write the CSV that ``solve --profile`` reads.
+    Time a layer for each tensor-parallel size that divides the model, and write the CSV that ``solve --profile`` reads.
 
-    Rows that ``path`` already has are kept. Combinations that do not fit on the device are left out.
+    Existing rows of ``path`` are kept. Combinations that do not fit on the device are skipped.
 
     Parameters
     ----------
     gpu
-        Name in the catalogue; by default found from the driver's name.
+        Catalogue name of the GPU; ``None`` to derive it from the driver's name.
     on_row
-        Progress callback: rows done, rows in all, and the next row.
+        Progress callback: rows done, rows in total, and text for the next row.
 
     Raises
     ------
     InputError
-        If the model has experts, whose layer is not timed, or if no tensor-parallel size divides it.
+        If the model has experts, whose layers are not timed, or if no tensor-parallel size divides it.
     """
     if model.num_experts is not None:
         raise InputError(f"model {model.name}", f"has {model.num_experts} experts; only dense layers are timed.")
@@ -95,7 +95,7 @@ def profile_compute(
 
 
 def divides(model: ModelSpec, tensor_parallel: int) -> bool:
-    """Return whether ``tensor_parallel`` ranks can share a layer."""
+    """Return whether ``tensor_parallel`` ranks can share a layer: its heads, query groups and MLP divide."""
     groups = model.num_query_groups % tensor_parallel == 0 or tensor_parallel % model.num_query_groups == 0
     return groups and model.num_attention_heads % tensor_parallel == 0 and model.ffn_hidden_size % tensor_parallel == 0
 
@@ -103,7 +103,7 @@ def divides(model: ModelSpec, tensor_parallel: int) -> bool:
 def time_layer(
     model: ModelSpec, training: TrainingSpec, key: ProfileKey, device: str, repeats: int
 ) -> tuple[float, float] | None:
-    """Median seconds of forward and backward; ``None`` if the device has too little memory."""
+    """Return the median seconds of forward and backward; ``None`` if the device has too little memory."""
     import torch
 
     dtype = getattr(torch, DTYPES[training.precision])
@@ -131,7 +131,7 @@ def time_layer(
 
 
 def profile_csv(layers: dict[ProfileKey, tuple[float, float]]) -> str:
-    """Write the file that ``solve --profile`` reads."""
+    """Return layer times as CSV text that ``solve --profile`` reads."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -145,7 +145,7 @@ def profile_csv(layers: dict[ProfileKey, tuple[float, float]]) -> str:
 
 
 def device_name(device: str) -> str:
-    """Return the catalogue's name of the GPU at hand, ``cpu`` without a GPU."""
+    """Return the catalogue name of the GPU on this device; ``cpu`` for the processor."""
     import torch
 
     if device == "cpu":
@@ -162,7 +162,7 @@ def device_name(device: str) -> str:
 
 
 def _now(device: str) -> float:
-    """Return the time in seconds after all work on the device is done."""
+    """Return the time in seconds after all work on the device has finished."""
     if device.split(":")[0] == "cuda":
         import torch
 

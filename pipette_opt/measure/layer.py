@@ -1,8 +1,8 @@
 """
-A transformer layer of one tensor-parallel rank, in torch, that really computes.
+Transformer layer of one tensor-parallel rank in torch, for timing.
 
-The shapes are Megatron-Core's: query, key and value in one product, heads and MLP width divided by the tensor size,
-fused attention, GPT's or Llama's norm and activation. Communication is left out; the estimator prices it.
+Shapes are Megatron-Core's: query, key and value in one product, heads and MLP width divided by the tensor size, fused
+attention, GPT's or Llama's norm and activation. Communication is left out; the estimator adds it.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def build_layer(model: ModelSpec, tensor_parallel: int) -> "nn.Module":
     """
-    Build the layer on the meta device; call ``to_empty`` for the device on which it runs.
+    Return the layer on torch's meta device; call ``to_empty`` for the device on which it runs.
 
     Parameters
     ----------

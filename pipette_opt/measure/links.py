@@ -1,9 +1,9 @@
 """
-Measure every link: a tournament of all pairs of hosts, with torch.distributed over NCCL or gloo.
+Measurement of the link between any two hosts, with torch.distributed over NCCL or gloo.
 
-One process of a host measures single flows. With several, the processes of equal local rank measure at once,
-and their sum is the aggregate rate of as many flows. Results are in the log at once, so an interrupted run
-continues where it was.
+Pairs of hosts are measured in rounds, as in a tournament. One process per host measures single flows. With several
+processes per host, those of equal local rank measure at once, and their sum is the total rate of that many flows. Each
+result is written to the log at once, so an interrupted run continues where it stopped.
 """
 
 import time
@@ -30,16 +30,16 @@ MAX_REPEATS = 1000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkParams:
     """
-    Settings of the measurement.
+    Settings for measuring links.
 
     Parameters
     ----------
     sizes
-        Bytes of a message.
+        Message sizes, bytes.
     seconds
-        Shortest measurement of each size and direction, at most a thousand messages.
+        Shortest measurement for each size and direction, seconds; at most a thousand messages are sent.
     flows
-        Numbers of processes of a host that measure at once, each at most the processes of a host.
+        Numbers of processes per host that measure at once; each is at most the number of processes on a host.
     together
         Whether all pairs of a round measure at once, as in training, or one pair after the other.
     timeout_s
@@ -63,7 +63,7 @@ class LinkParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Results of a process as sender: seconds of a message by size, and seconds of a ping one way."""
+    """Results of a sending process: seconds per message by size in bytes, and one-way seconds of a ping."""
 
     seconds: Mapping[int, float]
     ping_s: float
@@ -78,24 +78,24 @@ def profile_links(
     on_round: Callable[[int, int], None] = lambda done, total: None,
 ) -> LinkLog | None:
     """
-    Run the tournament; every process of the job calls this.
+    Measure all links; every process of the job calls this function.
 
     Parameters
     ----------
     backend
         ``auto``: NCCL if there is a GPU, else gloo.
     on_round
-        Progress callback in rank 0: rounds done, and rounds in all.
+        Progress callback in rank 0: rounds done, and rounds in total.
 
     Returns
     -------
     LinkLog or None
-        The whole log in rank 0, ``None`` in other ranks.
+        Complete log in rank 0, ``None`` in other ranks.
 
     Raises
     ------
     InputError
-        If hosts have different numbers of processes, or fewer than ``flows``, or the log is of other hosts.
+        If hosts have different numbers of processes, or fewer than ``flows``, or if the log has other hosts.
     """
     import torch
     import torch.distributed as dist
@@ -124,7 +124,12 @@ def profile_links(
 
 
 def ranks_of_hosts(processes: Sequence[tuple[str, int]], flows: Sequence[int]) -> dict[str, list[int]]:
-    """Return the ranks of each host by local rank, hosts in rank order; ``processes`` are (host, local rank)."""
+    """
+    Return the ranks of each host by local rank, hosts in rank order.
+
+    ``processes`` has (host, local rank) for each rank. Raises ``InputError`` for hosts with different numbers of
+    processes.
+    """
     found: dict[str, dict[int, int]] = {}
     for rank, (host, local_rank) in enumerate(processes):
         if local_rank in found.setdefault(host, {}):
@@ -144,7 +149,7 @@ def ranks_of_hosts(processes: Sequence[tuple[str, int]], flows: Sequence[int]) -
 
 
 def _open_log(world: World, path: Path, hosts: list[str], gpus: int, device: str, params: LinkParams) -> LinkLog:
-    """Return the log so far in every process; rank 0 reads it, or begins a new one."""
+    """Return the log so far in every process; rank 0 reads it, or starts a new log."""
     import torch.distributed as dist
 
     shared: list[Any] = [None]
@@ -162,7 +167,7 @@ def _open_log(world: World, path: Path, hosts: list[str], gpus: int, device: str
 
 
 def _continue_log(path: Path, fresh: LinkLog) -> LinkLog:
-    """Return the log at ``path``, cut behind its last whole line; a new log if there is none."""
+    """Return the log at ``path``, truncated after its last complete line; a new log if the file does not exist."""
     import json
 
     note_continued(path)
@@ -193,7 +198,7 @@ def _play(
     params: LinkParams,
     on_round: Callable[[int, int], None],
 ) -> LinkLog | None:
-    """Play all rounds that the log lacks."""
+    """Measure all rounds that the log lacks; return the log in rank 0, ``None`` in other ranks."""
     hosts = list(ranks)
     games = [
         (flows, [(hosts[a], hosts[b]) for a, b in pairs if not _is_done(log, flows, hosts[a], hosts[b])])
@@ -225,7 +230,7 @@ def _measure_at_once(
     flows: int,
     params: LinkParams,
 ) -> list[Measured | None]:
-    """Measure every link of the list at once; return the results of all ranks in every process."""
+    """Measure all these links at once; return the result of each rank, ``None`` for ranks that did not send."""
     import torch.distributed as dist
 
     role: tuple[str, int] | None = None
@@ -247,7 +252,7 @@ def _measure_at_once(
 
 
 def _send(device: Any, peer: int, params: LinkParams) -> Measured:
-    """Send messages of every size to the peer, which answers when all have come."""
+    """Send messages of every size to a peer, which confirms each series; return the times."""
     import torch
     import torch.distributed as dist
 
@@ -275,7 +280,7 @@ def _send(device: Any, peer: int, params: LinkParams) -> Measured:
 
 
 def _receive(device: Any, peer: int, params: LinkParams) -> None:
-    """Receive the messages of :func:`_send`, and answer."""
+    """Receive the messages that :func:`_send` sends, and confirm each series."""
     import torch
     import torch.distributed as dist
 
@@ -295,7 +300,7 @@ def _receive(device: Any, peer: int, params: LinkParams) -> None:
 
 
 def _wait_for(device: Any) -> None:
-    """Wait until kernels and NCCL's messages of this device are done."""
+    """Wait until kernels and NCCL messages on this device have finished."""
     if device.type == "cuda":
         import torch
 
@@ -310,7 +315,7 @@ def _write(
     results: Sequence[Measured | None],
     flows: int,
 ) -> None:
-    """Append the results of the links to the log, in one write that is on disk on return."""
+    """Append the results of these links to the log in one write, and flush it to disk."""
     import os
 
     lines = []

@@ -1,4 +1,4 @@
-"""Bytes of live tensor storages, counted without a GPU."""
+"""Count of the bytes of live tensor storages, without a GPU."""
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +12,7 @@ from pipette_opt.base.units import ceil_div
 
 
 class Event(NamedTuple):
-    """An allocation of ``size`` bytes under a key, or its end with ``size`` -1."""
+    """Allocation of a storage with ``size`` bytes under a key, or the end of that storage with ``size`` -1."""
 
     key: int
     size: int
@@ -20,21 +20,21 @@ class Event(NamedTuple):
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
-    Sum of the bytes of all storages created under this mode that are still alive.
+    Torch dispatch mode that sums the bytes of storages created under it and still alive.
 
-    A storage is counted once, however many tensors view it, from its creation until its last reference goes.
+    A storage is counted once, however many tensors view it, from its creation until its last reference is dropped.
 
     Parameters
     ----------
     rounding_bytes
-        Every storage counts as a multiple of this; PyTorch's CUDA allocator rounds to 512 bytes.
+        Size of a storage is rounded up to a multiple of this; PyTorch's CUDA allocator rounds to 512 bytes.
     apart
-        Tensors made before, of which operations may return views. They must outlive the mode and are never counted.
+        Tensors made earlier that operations may return views of. They must outlive the mode and are never counted.
 
     Attributes
     ----------
     events
-        Allocations and their ends in order, unrounded.
+        Allocations and their ends in order, with unrounded sizes.
     """
 
     def __init__(self, rounding_bytes: int = 512, apart: Iterable[torch.Tensor] = ()) -> None:
@@ -81,5 +81,5 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return ceil_div(storage.nbytes(), self.rounding_bytes) * self.rounding_bytes
 
     def size_of(self, tensor: torch.Tensor) -> int:
-        """Return the rounded bytes of a tensor's storage."""
+        """Return the bytes of a tensor's storage, rounded up."""
         return self._rounded(tensor.untyped_storage())

@@ -1,11 +1,11 @@
 """
-Peak memory of one rank of megatron-core's own model, run through its passes.
+Peak memory of one rank of megatron-core's own model, run through its forward and backward passes.
 
-The other ranks are megatron-core's process groups over torch's ``fake`` backend, whose collectives return at once. On a
-GPU everything is computed, in Transformer Engine's layers if it is installed. Without a GPU the rank runs on tensors
-without data (``FakeTensorMode``), and live storages are counted. Kernels that a processor lacks, fused attention and
-norms, are replaced by outputs of their size. Gradients are cleared as soon as they exist, as DDP does that adds
-them to the main gradients; main gradients and optimizer state are buffers of their size.
+Megatron-core's process groups stand for the other ranks, over torch's ``fake`` backend, whose collectives return at
+once. On a GPU everything is computed, with Transformer Engine's layers if installed. Without a GPU the rank runs on
+tensors without data (``FakeTensorMode``), and live storages are counted. Kernels that a processor lacks (fused
+attention, norms) are replaced by outputs of the same size. Gradients are cleared as soon as they exist, as DDP does
+after adding them to the main gradients. Main gradients and optimizer state are buffers of the right size.
 """
 
 import os
@@ -27,7 +27,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 ITERATIONS = 2
-"""Iterations on a GPU: Adam's moments come with the first, placeholders of gradients remain after it."""
+"""Iterations on a GPU: Adam's moments appear in the first, and placeholders of gradients remain after it."""
 
 
 def measure_rank(
@@ -39,12 +39,12 @@ def measure_rank(
     Parameters
     ----------
     device
-        ``cuda``: allocated on the first GPU; ``cpu``: counted.
+        ``cuda``: bytes allocated on the first GPU; ``cpu``: bytes counted without a GPU.
 
     Raises
     ------
     InputError
-        For a job that cannot run this way, or without megatron-core.
+        For a job that cannot be run on one rank, or without megatron-core.
     """
     _check(model, training, config, device)
     with ExitStack() as stack:
@@ -65,7 +65,7 @@ def measure_rank(
 
 
 def _check(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, device: str) -> None:
-    """Raise ``InputError`` for a job that cannot run this way."""
+    """Raise ``InputError`` for a job that cannot be run on one rank of this device, or without megatron-core."""
     never = {
         "ZeRO 2 and 3": config.sharding_stage > 1,
         "interleaved stages": config.num_chunks > 1,
@@ -97,7 +97,10 @@ def _check(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, dev
 
 @contextmanager
 def _process_groups(config: ParallelConfig, stage: int) -> Iterator[None]:
-    """Make megatron-core's groups of one replica, seen from the first rank of the stage."""
+    """
+    Set up megatron-core's process groups of one replica, as the first rank of the stage sees them; tear them down at
+    exit.
+    """
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import initialize_rng_tracker
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -123,7 +126,7 @@ def _run(
     *,
     iterations: int,
 ) -> None:
-    """Run the iterations that memory depends on, with weights, gradients and optimizer state."""
+    """Run the iterations that decide peak memory, with weights, gradients and optimizer state allocated."""
     module = _build(model, training, config, stage, device)
     owners = config.data_parallel_size if config.use_distributed_optimizer else 1
     kept = []
@@ -151,7 +154,7 @@ def _clear(parameter: Tensor) -> None:
 def _build(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stage: int, device: torch.device
 ) -> nn.Module:
-    """Build megatron-core's model of the stage."""
+    """Return megatron-core's model for the stage."""
     from megatron.core.models.gpt import GPTModel
     from megatron.core.transformer import TransformerConfig
 
@@ -209,7 +212,7 @@ def _build(
 
 
 def _layout(config: ParallelConfig) -> str:
-    """Return the layers of each stage in megatron-core's layout."""
+    """Return the layers of each stage in megatron-core's layout notation."""
     stages = ["t" * layers for layers in config.layers_per_stage]
     return "|".join(["E" + stages[0], *stages[1:-1], stages[-1] + "L"])
 
@@ -222,7 +225,10 @@ def has_transformer_engine() -> bool:
 
 
 def _block(transformer: Any, model: ModelSpec, config: ParallelConfig, stage: int, on_gpu: bool) -> Any:
-    """Return layers of the stage: Transformer Engine's, or megatron-core's with stand-ins of fused kernels."""
+    """
+    Return the layer specification of the stage: Transformer Engine's, or megatron-core's with stand-ins for fused
+    kernels.
+    """
     from megatron.core.models.gpt import gpt_layer_specs
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
@@ -240,7 +246,7 @@ def _block(transformer: Any, model: ModelSpec, config: ParallelConfig, stage: in
 
 
 class _Passes:
-    """Forward and backward passes of the stage, and the tensors that wait between them."""
+    """Forward and backward passes of the stage, with the tensors kept between both."""
 
     def __init__(
         self,
@@ -260,7 +266,7 @@ class _Passes:
         self.sent: Tensor | None = None
 
     def go(self, stage_pass: Pass) -> None:
-        """Run a pass."""
+        """Run one forward or backward pass."""
         (self._forward if stage_pass.kind == "forward" else self._backward)((stage_pass.chunk, stage_pass.microbatch))
 
     def _activation(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Passes of one stage that its memory depends on, from the schedule that the simulator times."""
+"""Forward and backward passes of one stage that decide its peak memory, from the schedule that the simulator times."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -9,7 +9,7 @@ from pipette_opt.specs import TrainingSpec
 
 
 class Pass(NamedTuple):
-    """A forward or backward of a model chunk for a micro-batch."""
+    """Forward or backward pass of one model chunk for one micro-batch."""
 
     kind: Literal["forward", "backward"]
     chunk: int
@@ -21,8 +21,8 @@ def stage_passes(schedule: Schedule, stage: int) -> Iterator[Pass]:
     Yield the passes of a stage from the start of the iteration until memory can no longer grow.
 
     These are all passes before the first backward, then one full round: every chunk at least once in each direction,
-    with the largest number in flight. The rest of 1F1B repeats that round or only frees. ``ValueError`` for schedules
-    with halves of backwards.
+    with the most activations held. The rest of 1F1B repeats that round or only frees memory. Raises ``ValueError`` for
+    schedules that split backward passes into halves.
     """
     kinds = schedule.kind[stage]
     if not ((kinds == FORWARD) | (kinds == BACKWARD)).all():
@@ -42,7 +42,10 @@ def passes_of(
     num_microbatches: int | None = None,
     schedule: Schedule | None = None,
 ) -> list[Pass]:
-    """Return the passes to run. ``ValueError`` for a stage or schedule that does not fit the configuration."""
+    """
+    Return the passes of a stage to run; ``ValueError`` for a stage or schedule that does not fit the
+    configuration.
+    """
     if num_microbatches is None:
         num_microbatches = microbatches_of(training, config)
     if not 0 <= stage < config.pipeline_model_parallel_size:

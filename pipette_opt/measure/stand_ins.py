@@ -1,4 +1,7 @@
-"""Stand-ins of fused kernels: outputs of their size, and the tensors that they keep for the backward pass."""
+"""
+Stand-ins for fused kernels: outputs of the same size, and the tensors that the kernels keep for the backward
+pass.
+"""
 # ruff: noqa: D102 (forward and backward are names of torch)
 
 from typing import Any
@@ -8,17 +11,20 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""Types of torch by the name of a precision."""
+"""torch type of each precision."""
 
 
 def apply(function: Any, *inputs: Any) -> Tensor:
-    """Apply an operation; torch leaves ``Function.apply`` untyped."""
+    """Return the output of an autograd function with a type; torch leaves ``Function.apply`` untyped."""
     out: Tensor = function.apply(*inputs)
     return out
 
 
 class Normalise(Function):
-    """LayerNorm (two statistics a row) or RMSNorm (one) over rows of ``width``: keeps input and fp32 statistics."""
+    """
+    Stand-in for a norm over rows of ``width``: keeps the input and fp32 statistics (LayerNorm two per row, RMSNorm
+    one).
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, width: int, num_statistics: int) -> Tensor:
@@ -32,7 +38,7 @@ class Normalise(Function):
 
 
 class NormStandIn(nn.Module):
-    """Stand-in of a fused norm, with the constructor that megatron-core calls."""
+    """Stand-in for a fused norm, with the constructor that megatron-core calls."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__()
@@ -42,12 +48,12 @@ class NormStandIn(nn.Module):
             self.bias = nn.Parameter(torch.empty(hidden_size, dtype=config.params_dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return an output of the norm's size."""
+        """Return an uninitialised output of the norm's size."""
         return apply(Normalise, x, self.width, self.statistics)
 
 
 class _FlashAttention(Function):
-    """Stand-in that keeps query, key, value, output and an fp32 number for each head and token."""
+    """Stand-in for fused attention: keeps query, key, value, output, and one fp32 number per head and token."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -64,12 +70,12 @@ class _FlashAttention(Function):
 
 
 class AttentionStandIn(nn.Module):
-    """Stand-in of fused attention, with the constructor that megatron-core calls."""
+    """Stand-in for fused attention, with the constructor that megatron-core calls."""
 
     def __init__(self, config: Any, **_: Any) -> None:
         super().__init__()
         self.config = config
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Return an output of the attention's size."""
+        """Return an uninitialised output of the attention's size."""
         return apply(_FlashAttention, query, key, value)

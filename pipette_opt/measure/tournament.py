@@ -1,11 +1,12 @@
-"""Rounds of a tournament: every pair of hosts meets once, and no host has two partners in a round."""
+"""Rounds of measurements: every pair of hosts is measured once, and no host is in two pairs of a round."""
 
 
 def rounds(num_nodes: int) -> list[list[tuple[int, int]]]:
     """
-    Return rounds by the circle method: ``n - 1`` of ``n / 2`` pairs (``n`` of ``(n - 1) / 2`` if ``n`` is odd).
+    Return rounds of host pairs by the circle method: ``n - 1`` rounds of ``n / 2`` pairs (``n`` of ``(n - 1) / 2`` if
+    odd).
 
-    In each pair the first is smaller. One host stays, the others move on by a place after each round.
+    Each pair has the smaller index first. One host keeps its place, and the others move one place after each round.
     """
     if num_nodes < 2:
         return []

@@ -1,4 +1,4 @@
-"""Rank, size and host of this process, by the variables of torchrun, Slurm and Open MPI."""
+"""Rank, world size and host of this process, from the environment of torchrun, Slurm or Open MPI."""
 
 import os
 import re
@@ -20,7 +20,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """A process among all processes of the job."""
+    """Process with its rank and host among all processes of the job."""
 
     rank: int
     size: int
@@ -38,9 +38,9 @@ def find_world(
     host: str | None = None,
 ) -> World:
     """
-    Read the environment of a process that torchrun, ``srun`` or ``mpirun`` has started.
+    Return the rank and host of a process that torchrun, ``srun`` or ``mpirun`` has started, from its environment.
 
-    The address of rank 0 comes from ``MASTER_ADDR``, from Slurm's list of nodes, or from ``master_addr``.
+    The address of rank 0 comes from ``master_addr``, from ``MASTER_ADDR``, or from Slurm's list of nodes.
     """
     for names in _NAMES.values():
         rank, size, local_rank, local_size = (environment.get(name) for name in names)

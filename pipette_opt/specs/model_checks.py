@@ -278,7 +278,7 @@ def _check_experts(model: "ModelSpec") -> None:
         raise ValueError(f"moe_layer_freq={model.moe_layer_freq} leaves no layer with experts.")
     if model.hybrid_layer_pattern is not None:
         return
-    # Equal models are equal, however it was said which layers have experts.
+    # Models with the same layers compare equal, whichever option selected the layers with experts.
     dense, freq = expert_frequency([kind.has_experts for kind in model.layers])
     object.__setattr__(model, "num_dense_layers", dense)
     object.__setattr__(model, "moe_layer_freq", freq)

@@ -1,8 +1,9 @@
 """
 Independent checks of a finished plan, in plain Python.
 
-The checks use nothing of the solver's problem or solution. So a plan that passes agrees with the given data, whatever
-produced it. Each rule is a function whose docstring states the rule; it yields each violation with its numbers.
+The checks use neither the solver's problem nor its solution. A plan that passes therefore agrees with the given data,
+whatever produced it. Each rule is a function whose docstring states the rule; it yields a text with the numbers for
+each violation.
 """
 
 from collections.abc import Sequence
@@ -85,7 +86,7 @@ SPACE_RULES: tuple[SpaceRule, ...] = (
     bound_holds,
     no_exchange_is_faster,
 )
-"""Rules that need the searched space enumerated again."""
+"""Rules that need the search space of the plan enumerated again."""
 
 RULES: tuple[Rule | SpaceRule, ...] = (*MAP_RULES, *CONTENT_RULES, *SPACE_RULES)
 """All rules, in the order of the checks."""
@@ -94,17 +95,17 @@ RULES: tuple[Rule | SpaceRule, ...] = (*MAP_RULES, *CONTENT_RULES, *SPACE_RULES)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """
-    Rules and counts of a plan that passed.
+    Result of a verification that passed.
 
     Parameters
     ----------
     rules
         Names of the rules that hold.
     num_configurations
-        Number of configurations that are legal and fit.
+        Number of configurations that are legal and fit into memory.
     open_configs
-        Configurations whose bound only the search proves. All others are bounded here: over the fastest links, or by
-        simulating all of their few placements.
+        Configurations whose lower bound only the search proves. The lower bounds of all others are verified: over the
+        fastest links, or by simulating all of their few placements.
     """
 
     rules: tuple[str, ...]
@@ -113,16 +114,16 @@ class Checked:
 
     @property
     def num_bounded(self) -> int:
-        """Number of configurations whose bound does not rest on the search."""
+        """Number of configurations whose lower bound is verified without the search."""
         return self.num_configurations - len(self.open_configs)
 
 
 def verify(instance: Instance, plan: Plan, also: Sequence[str] = ()) -> Checked:
     """
-    Check a plan against the given data, and its certificate against the searched space.
+    Check a plan against the given data, and its certificate against the search space.
 
-    Raises ``PlanError`` with every broken rule by name. Rules that read the map are skipped if the map itself is
-    broken.
+    Raises ``PlanError`` with every broken rule by name. If a rule on the rank map is broken, rules that read the map
+    are skipped.
 
     Parameters
     ----------
@@ -148,10 +149,10 @@ def verify(instance: Instance, plan: Plan, also: Sequence[str] = ()) -> Checked:
 
 def verify_content(instance: Instance, plan: Plan) -> None:
     """
-    Check the rules on the plan itself, without enumerating the searched space.
+    Check the rules on the plan itself, without enumerating the search space; raises ``PlanError`` as :func:`verify`
+    does.
 
-    A search checks its own plan this way, because it has just enumerated and bounded that space. Raises as
-    :func:`verify`.
+    ``solve`` checks its own plan this way, because it has just enumerated and bounded that space.
     """
     problems = broken_rules(instance, plan)
     if problems:
@@ -159,7 +160,7 @@ def verify_content(instance: Instance, plan: Plan) -> None:
 
 
 def broken_rules(instance: Instance, plan: Plan) -> list[str]:
-    """Return every broken rule on the plan itself, by name, with the numbers."""
+    """Return a text for every broken rule on the plan itself: name of the rule, problem, numbers."""
     instance = with_edge_loss(instance)
     for rules in (MAP_RULES, CONTENT_RULES):
         problems = [f"{rule.__name__}: {problem}" for rule in rules for problem in rule(instance, plan)]

@@ -1,4 +1,4 @@
-"""Rules on the slower plans recorded beside the plan, simulated again on their hosts."""
+"""Rules on the other plans recorded beside the plan; each is simulated again on its hosts."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,14 +18,17 @@ from pipette_opt.verify.memory import accepted_risk, stages_memory
 
 
 def named_alternatives(plan: Plan) -> list[tuple[str, Alternative]]:
-    """Return all plans recorded beside the plan, with their place in its file."""
+    """Return all other plans that a plan records, each with its place in ``plan.json``."""
     found = [(f"alternatives[{number}]", alternative) for number, alternative in enumerate(plan.alternatives)]
     found += [("fastest", plan.fastest)] if plan.fastest is not None else []
     return found + [(f"risks[{number}].plan", trade.plan) for number, trade in enumerate(plan.risks)]
 
 
 def alternatives_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Each plan beside the plan is legal, fits, has the simulated time and risk, and is slower for the reason given."""
+    """
+    Each recorded alternative is legal, fits, has its recorded time and risk,
+    and is slower for the recorded reason.
+    """
     seen = {plan.config}
     try:
         best = estimate(instance, plan.config, on_cluster(instance, plan))
@@ -76,7 +79,7 @@ def _alternative_problems(
         yield f"takes {alternative.iteration_time_s} s and is faster than the fastest plan, {fastest_s} s"
     time_s, bound_s = alternative.iteration_time_s, alternative.lower_bound_s
     if bound_s is not None and not 0 <= bound_s <= time_s * (1 + ROUNDING):
-        yield f"takes {time_s} s, and no plan of its kind is said to take less than {bound_s} s"
+        yield f"takes {time_s} s, and the recorded bound on plans of its kind is {bound_s} s"
     if alternative.reason != (reason := why_slower(best, again)):
         yield f"lost because {alternative.reason!r}, the times say {reason!r}"
     for cause in {**again.breakdown, **alternative.breakdown} if alternative.breakdown else ():
@@ -86,7 +89,7 @@ def _alternative_problems(
 
 
 def alternative_placements(instance: Instance, alternative: Alternative) -> Iterator[Placement]:
-    """Yield every tiling that fills the hosts of an alternative, which lists its hosts in grid order."""
+    """Yield every placement of an alternative that fills its hosts, which are listed in grid order."""
     index = {host: number for number, host in enumerate(instance.cluster.hosts)}
     nodes = np.array([index[host] for host in alternative.hosts], dtype=np.int64)
     slots = None if alternative.slots is None else np.array(alternative.slots, dtype=np.int64)
@@ -100,7 +103,7 @@ def alternative_placements(instance: Instance, alternative: Alternative) -> Iter
 
 
 def _slots_problem(instance: Instance, slots: Sequence[Sequence[int]], num_hosts: int) -> str | None:
-    """Return the fault in the GPUs of hosts; ``None`` if each host has equally many different GPUs."""
+    """Return the problem with the recorded GPUs of hosts; ``None`` if each host has equally many different GPUs."""
     per_node = instance.cluster.gpus_per_node
     if len(slots) != num_hosts or len({len(gpus) for gpus in slots}) > 1:
         return f"has GPUs for {len(slots)} hosts, or not equally many of each, on {num_hosts} hosts"
@@ -111,7 +114,7 @@ def _slots_problem(instance: Instance, slots: Sequence[Sequence[int]], num_hosts
 
 
 def _risk_problems(instance: Instance, plan: Plan, alternative: Alternative, placement: Placement) -> Iterator[str]:
-    """Yield faults in the memory and risk of an alternative's fullest stage."""
+    """Yield problems with the recorded memory and OOM risk of an alternative's fullest stage."""
     try:
         stages = stages_memory(instance, alternative.config, placement, accepted_risk(plan.inputs))
     except InputError:

@@ -1,9 +1,10 @@
 """
-Bounds on every placement of a configuration: its work alone, or the simulated time over the fastest links.
+Lower bounds on the time of every placement of a configuration: its compute alone, or the simulation with the fastest
+links.
 
-The first costs microseconds and mostly suffices (:mod:`pipette_opt.costs.work`). The second takes every link to be as
-fast as the fastest. The simulated time never falls when a transfer takes longer, so this bounds every placement of a
-tiling. Neither needs a search or anything of the solver.
+Compute alone costs microseconds and mostly suffices (:mod:`pipette_opt.costs.work`). The simulation gives every link
+the speed of the fastest link. The simulated time never falls when a transfer takes longer, so the result bounds all
+placements with the same rectangles of stages and replicas per host. Neither bound needs the solver.
 """
 
 import math
@@ -22,10 +23,10 @@ from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
 
 AT_ONCE = 1000
-"""Placements simulated together, which take some hundred MiB for a thousand GPUs."""
+"""Number of placements simulated together; they take some hundred MiB for a thousand GPUs. Chosen."""
 
 FLOWS_PER_GPU = 2
-"""Most concurrent flows between two hosts per GPU of a host; all-to-alls of experts go both ways at once."""
+"""Most concurrent flows between two hosts, per GPU of a host; all-to-alls of experts go both ways at once."""
 
 
 def cheap_bounds_s(
@@ -37,11 +38,11 @@ def cheap_bounds_s(
     both_ways: bool = False,
 ) -> FloatArray:
     """
-    Return a lower bound on the simulated time of every placement of each configuration, seconds, shape
+    Return a lower bound on the simulated time of all placements of each configuration, seconds, shape
     ``(len(checked),)``.
 
-    Infinite where too few hosts have the memory in every tiling. The bound is the work alone where that suffices, and
-    where GPU kinds differ and none is fastest in every stage.
+    Infinite if too few hosts have enough memory. The bound is compute alone if that suffices, and if no GPU type is the
+    fastest in every stage.
 
     Parameters
     ----------
@@ -50,8 +51,8 @@ def cheap_bounds_s(
     enough_s
         Time from which a bound need not be tighter, seconds.
     both_ways
-        Take the pair of hosts whose slower direction is fastest, and use that speed for all links; pairs with one
-        measured direction are left out. This bounds stages that wait for each other, but not rings, which go one way.
+        Give all links the speed of the host pair whose slower direction is fastest; pairs with one measured direction
+        do not count. This bounds stages that wait for each other, but not rings, which use one direction.
     """
     work = WorkBounds(instance)
     bounds = np.array([work(fitting.config) for fitting in checked])
@@ -75,7 +76,7 @@ def cheap_bounds_s(
 
 
 def num_without_room(instance: Instance, checked: Sequence[CheckedConfig], capacity_bytes: IntArray) -> int:
-    """Count the configurations for which too few hosts have the memory in every tiling."""
+    """Return the number of configurations for which too few hosts have enough memory."""
     return sum(next(_with_room(instance, fitting, capacity_bytes), None) is None for fitting in checked)
 
 
@@ -83,9 +84,9 @@ def fastest_placement_s(
     instance: Instance, fitting: CheckedConfig, capacity_bytes: IntArray, most: int
 ) -> tuple[float, int] | None:
     """
-    Return the simulated time of the fastest of all placements, infinite if there is none, and their number.
+    Return the simulated time of the fastest of all placements (infinite without any), and the number of placements.
 
-    ``None`` if there are more than ``most`` placements.
+    ``None`` if the number is above ``most``.
     """
     blocks = list(_with_room(instance, fitting, capacity_bytes))
     cells = [math.prod(block.node_grid(fitting.config)) for block in blocks]
@@ -104,7 +105,7 @@ def fastest_placement_s(
 def _every(
     instance: Instance, fitting: CheckedConfig, block: NodeBlock, capacity_bytes: IntArray
 ) -> Iterator[Placement]:
-    """Yield every placement of a tiling on hosts with enough memory."""
+    """Yield every placement on hosts with enough memory, for one rectangle of stages and replicas per host."""
     grid = block.node_grid(fitting.config)
     need = np.repeat(fitting.need_bytes.reshape(grid[0], -1).max(axis=1), math.prod(grid[1:]))
     for hosts in permutations(range(instance.cluster.num_nodes), len(need)):
@@ -114,7 +115,7 @@ def _every(
 
 
 def ideal_cluster(cluster: ClusterSpec, kind: int, *, both_ways: bool) -> ClusterSpec:
-    """Return the cluster with all GPUs of one kind and all links as fast as the fastest for any number of flows."""
+    """Return the cluster with all GPUs of one type, and all links as fast as the fastest for each number of flows."""
     gpu, size = cluster.gpu_kinds[kind], (cluster.num_nodes, cluster.num_nodes)
     nodes = tuple(replace(node, gpu=gpu) for node in cluster.nodes)
     if cluster.num_nodes == 1:
@@ -130,7 +131,7 @@ def ideal_cluster(cluster: ClusterSpec, kind: int, *, both_ways: bool) -> Cluste
 
 
 def _fastest_kind(instance: Instance, config: ParallelConfig) -> int | None:
-    """Return the GPU kind that is fastest in every stage and chunk, if there is one."""
+    """Return the index of the GPU type that is fastest in every stage and chunk; ``None`` if there is none."""
     if len(instance.cluster.gpu_kinds) == 1:
         return 0
     compute = costs_of(instance, config).compute
@@ -140,7 +141,11 @@ def _fastest_kind(instance: Instance, config: ParallelConfig) -> int | None:
 
 
 def _with_room(instance: Instance, fitting: CheckedConfig, capacity_bytes: IntArray) -> Iterator[NodeBlock]:
-    """Yield the tilings for which enough hosts have the memory, counting hosts for the rows that need most first."""
+    """
+    Yield the rectangles of stages and replicas per host for which enough hosts have enough memory.
+
+    Stages that need the most memory take hosts first.
+    """
     for block in node_blocks(fitting.config, instance.cluster.gpus_per_node, instance.launcher):
         rows, *columns = block.node_grid(fitting.config)
         need = np.sort(fitting.need_bytes.reshape(rows, -1).max(axis=1))[::-1]
@@ -150,6 +155,6 @@ def _with_room(instance: Instance, fitting: CheckedConfig, capacity_bytes: IntAr
 
 
 def _somewhere(config: ParallelConfig, block: NodeBlock) -> tuple[ParallelConfig, Placement]:
-    """Place a configuration on the first hosts, because all hosts are equal."""
+    """Return a configuration with its placement on the first hosts; any hosts will do, as all are equal."""
     grid = block.node_grid(config)
     return config, block_placement(config, block, np.arange(math.prod(grid)).reshape(grid))

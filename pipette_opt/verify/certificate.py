@@ -1,4 +1,4 @@
-"""Rules on the certificate, against the searched space enumerated again."""
+"""Rules on the certificate, checked against the search space enumerated again."""
 
 from collections.abc import Callable, Iterator
 from typing import get_args
@@ -15,24 +15,24 @@ from pipette_opt.verify.common import CHEAP, CLOSED_GAP, REPRODUCED, ROUNDING
 from pipette_opt.verify.space import Searched
 
 SpaceRule = Callable[[Searched, Plan], Iterator[str]]
-"""Rule on the certificate; takes the searched space, enumerated again, and yields each violation."""
+"""Rule on the certificate: takes the search space, enumerated again, and the plan, and yields each violation."""
 
 LEFT_OUT = ("legality rules", "memory", "fewer recomputed layers", "less on the host", "tensor overlap")
-"""Parts of a proof for configurations that were left out before any bound."""
+"""Proof steps that rule out configurations before any lower bound is computed."""
 
 NOT_RUNNABLE = (*LEFT_OUT, "no placement")
 """
-Parts of a proof without a bound: configurations that cannot run, or differ from another only by recomputing or
-moving more.
+Proof steps without a lower bound: configurations that cannot run,
+or that only recompute or offload more than another.
 """
 
 
 def plan_is_searched(searched: Searched, plan: Plan) -> Iterator[str]:
     """
-    The plan's and its alternatives' configurations are in the searched space and fit; the count of fitting ones is
+    The configurations of the plan and its alternatives are in the search space and fit, and ``num_candidates`` is
     right.
 
-    Block recomputation of more layers than memory asks for is accepted, too: it has less risk and is no faster.
+    Block recomputation of more layers than memory requires is accepted, too: it has less risk and is no faster.
     """
     fitting = {candidate.config for candidate in searched.memory.fitting}
     fewest = {base: layers for config in fitting for base, layers in (_block_layers(config),)}
@@ -46,14 +46,18 @@ def plan_is_searched(searched: Searched, plan: Plan) -> Iterator[str]:
 
 
 def _block_layers(config: ParallelConfig) -> tuple[ParallelConfig, int]:
-    """Return a configuration with one layer of block recomputation in place of all, and the number of all."""
+    """
+    Return a configuration with block recomputation of a single layer, and its own number of recomputed layers.
+
+    Without block recomputation: the configuration itself, and 0.
+    """
     if config.recomputation != "block":
         return config, 0
     return with_whole_layers(config, "block", 1), config.recompute_num_layers
 
 
 def scope_is_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
-    """The searched values, the values left out and the sentence on the scope follow from the space."""
+    """The recorded searched values, choices left out and scope text follow from the search space."""
     proof = plan.certificate
     values = searched_values(searched.instance, searched.enumeration)
     for name in sorted({*values, *proof.searched}):
@@ -69,14 +73,14 @@ def scope_is_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
 
 
 def notes_are_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
-    """The notes are exactly those that follow from the job and the plan."""
+    """The recorded notes are exactly those that follow from the job and the plan."""
     expected = plan_notes(searched.instance, plan.config, plan.estimate.iteration_time_s, searched.memory, plan.memory)
     yield from (f"the note {note!r} is missing" for note in expected if note not in plan.notes)
     yield from (f"the note {note!r} does not follow from the plan" for note in plan.notes if note not in expected)
 
 
 def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
-    """Every configuration counts in one part of the proof, and no part's bound is below the certificate's."""
+    """Each configuration counts in one proof step, and no step has a bound below the certificate's lower bound."""
     certificate, counts = plan.certificate, dict.fromkeys((*NOT_RUNNABLE, *get_args(ProofStep)), 0)
     for part in certificate.proof:
         if part.by not in counts or part.configurations < 1 or counts[part.by]:
@@ -84,7 +88,7 @@ def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
             return
         counts[part.by] = part.configurations
         if (part.bound_s is None) != (part.by in NOT_RUNNABLE):
-            yield f"what {part.by} rules out has bound_s {part.bound_s}"
+            yield f"proof step {part.by} has bound_s {part.bound_s}"
         elif part.bound_s is not None and not part.bound_s >= certificate.lower_bound_s * (1 - ROUNDING):
             yield f"{part.by} bounds {part.bound_s} s, lower_bound_s is {certificate.lower_bound_s}"
     least_s = min((part.bound_s for part in certificate.proof if part.bound_s is not None), default=0.0)
@@ -113,7 +117,7 @@ def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
 
 
 def _names_add_up(searched: Searched, part: Proof) -> Iterator[str]:
-    """Rules, bounds and engines of one part add up to its count; rules have their counts, and all have an example."""
+    """The named rules, bounds and engines of one proof step add up to its count, and each has a valid example."""
     names, number = [entry.name for entry in part.named], sum(entry.configurations for entry in part.named)
     if number != part.configurations or len(set(names)) < len(names):
         yield f"{', '.join(names)} rule out {number} configurations, {part.by} rules out {part.configurations}"
@@ -140,9 +144,10 @@ def _names_add_up(searched: Searched, part: Proof) -> Iterator[str]:
 
 def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:
     """
-    The joint model ran only where the layers are free; the search has its splits, and its bound covers all others.
+    The joint CP-SAT model ran only if layers per stage are open; its splits are searched, and its bound is high enough.
 
-    The model itself proved that no other split is faster than its bound. Verification with a proof runs it again.
+    The bound covers the splits that were not searched; the model itself proved it. ``verify`` with a proof runs it
+    again.
     """
     model, certificate = plan.certificate.joint_model, plan.certificate
     if model is None:
@@ -160,7 +165,7 @@ def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:
 
 
 def other_numbers_are_bounded(searched: Searched, plan: Plan) -> Iterator[str]:
-    """Numbers of GPUs of whole hosts that the search left out by time take at least the certificate's bound."""
+    """Numbers of whole hosts that the search skipped by their bounds take at least the certificate's lower bound."""
     space = searched.space
     if not space.world_sizes or "world_sizes" in space.narrowed:
         return
@@ -174,9 +179,9 @@ def other_numbers_are_bounded(searched: Searched, plan: Plan) -> Iterator[str]:
 
 def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
     """
-    Bounds without a search are reproduced, and no placement that can be simulated is below the certificate's bound.
+    Lower bounds without a search are reproduced, and no simulated placement is below the certificate's lower bound.
 
-    Where GPU kinds differ only the second is checked, because the search may know which kinds a stage can have.
+    With several GPU types only the placements are checked, because the search may know which types a stage can have.
     """
     certificate, fitting = plan.certificate, {candidate.config for candidate in searched.memory.fitting}
     for baseline in plan.baselines:
@@ -192,14 +197,14 @@ def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
             if reached < part.configurations:
                 yield (
                     f"{part.by} rules out {part.configurations} configurations below {part.bound_s} s, by their work "
-                    f"alone or over the best links {reached} take as long"
+                    f"alone or over the best links only {reached} take as long"
                 )
     unplaced = sum(part.configurations for part in certificate.proof if part.by == "no placement")
     if unplaced and searched.all_measured:
         memory = searched.memory
         roomless = num_without_room(searched.instance, memory.fitting, memory.capacity_bytes)
         if unplaced > roomless:
-            yield f"{unplaced} configurations are said to have no placement, {roomless} have none"
+            yield f"{unplaced} configurations are recorded as having no placement, {roomless} have none"
     by_search = sum(part.configurations for part in certificate.proof if part.by not in (*CHEAP, *NOT_RUNNABLE))
     num_fitting = len(searched.memory.fitting)
     num_below = num_fitting - searched.num_from(searched.claimed_s, num_fitting - by_search)

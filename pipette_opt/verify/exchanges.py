@@ -1,6 +1,6 @@
 """
-Rule on exchanges of the plan's hosts: one faster exchange refutes the bound where placements are too
-many to list.
+Rule on exchanges of the plan's hosts: a faster exchange refutes the lower bound if placements are too many to
+list.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,11 @@ from pipette_opt.verify.common import on_cluster
 from pipette_opt.verify.space import Searched
 
 MAX_EXCHANGES = 1000
-"""Most exchanges simulated, unused hosts first; about a second for a hundred hosts. Chosen."""
+"""Most exchanges that are simulated, unused hosts first; about a second for a hundred hosts. Chosen."""
 
 
 def no_exchange_is_faster(searched: Searched, plan: Plan) -> Iterator[str]:
-    """
-    No exchange of a host of the plan for another of its GPU kind makes the plan faster than the
-    certificate's bound.
-    """
+    """No exchange of two hosts with the same GPU type makes the plan faster than the certificate's lower bound."""
     if plan.config not in searched.bounded.open_configs:
         return  # all of its placements are bounded
     placement, hosts = on_cluster(searched.instance, plan), searched.instance.cluster.hosts
@@ -42,7 +39,7 @@ def no_exchange_is_faster(searched: Searched, plan: Plan) -> Iterator[str]:
 
 
 def _pairs(instance: Instance, placement: Placement) -> Iterator[tuple[int, int]]:
-    """Yield pairs of a used host and another of its GPU kind: unused hosts first, then used ones."""
+    """Yield pairs of a used host and another host with the same GPU type: unused hosts first, then used hosts."""
     used, kind = placement.nodes_used.tolist(), instance.cluster.kind_of_node
     unused = sorted(set(range(instance.cluster.num_nodes)) - set(used))
     for others in (unused, used):

@@ -1,4 +1,4 @@
-"""Rule on memory: the predictor that made the plan predicts each stage again, for this or any other placement."""
+"""Rule on memory: the plan's predictor is run again for each stage."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -15,7 +15,7 @@ from pipette_opt.verify.common import REPRODUCED, on_cluster, same
 
 
 def accepted_risk(inputs: Mapping[str, Any]) -> float:
-    """Return the accepted probability of running out of memory. ``InputError`` if the plan does not record it."""
+    """Return the accepted OOM risk that a plan records; ``InputError`` if it records none."""
     risk = inputs.get("max_oom_risk")
     if not is_number(risk) or not 0 <= risk <= 1:
         raise InputError("inputs.max_oom_risk", f"must be the accepted risk, from 0 to 1, got {risk!r}; solve again.")
@@ -26,7 +26,7 @@ def stages_memory(
     instance: Instance, config: ParallelConfig, placement: Placement, max_oom_risk: float
 ) -> tuple[StageMemory, ...]:
     """
-    Predict the memory of every stage, against the smallest GPU that holds it.
+    Return the predicted memory of every stage, compared with the smallest GPU that holds the stage.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def stages_memory(
 
 
 def memory_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Every stage's predicted, upper and usable memory, its risk and its flag for extrapolation are reproduced."""
+    """Predicted, upper and usable memory of every stage, its OOM risk and its extrapolation flag are reproduced."""
     try:
         again = stages_memory(instance, plan.config, on_cluster(instance, plan), accepted_risk(plan.inputs))
     except InputError as error:
@@ -74,7 +74,7 @@ def memory_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def _parts_are_reproduced(stage: int, recorded: Mapping[str, int], right: Mapping[str, int]) -> Iterator[str]:
-    """Each component of a peak agrees to a share of the whole; plans of older versions have none."""
+    """Each component of a stage's peak is reproduced within a share of the whole; plans of older versions have none."""
     if not recorded:
         return
     slack = REPRODUCED * sum(right.values())

@@ -1,4 +1,4 @@
-"""Rules on the preference for plain plans, the trade between time and risk, and uneven experts."""
+"""Rules on the preference for plain plans, on plans with less OOM risk, and on uneven experts."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +18,7 @@ def preference_holds(instance: Instance, plan: Plan) -> Iterator[str]:
     """
     The plan is the fastest found, or within 1 % of it and at least as plain as every other recorded plan within 1 %.
 
-    With another objective than time the limit applies to its value; :mod:`.target` checks it.
+    With another objective than time, the limit applies to the objective's value; :mod:`.target` checks it.
     """
     fastest, proof, seconds = plan.fastest, plan.certificate, plan.estimate.iteration_time_s
     if fastest is None:
@@ -47,7 +47,7 @@ def preference_holds(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def risks_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Each plan of the trade between time and risk has at most its accepted risk, and the recorded memory."""
+    """Each recorded plan with less OOM risk has at most its accepted risk, and the recorded memory."""
     for number, trade in enumerate(plan.risks):
         name, chance = f"risks[{number}]", trade.plan.oom_probability
         if chance is None or chance > trade.max_oom_risk * (1 + REPRODUCED):
@@ -69,7 +69,7 @@ def risks_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def imbalance_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """With the recorded imbalance of experts the plan has the recorded time and risk."""
+    """With the recorded expert imbalance the plan has the recorded time and OOM risk."""
     recorded = plan.imbalance
     if recorded is None:
         return

@@ -24,7 +24,7 @@ from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, close, o
 
 
 def degrees_fill_the_world(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Tensor x context x data x pipeline degrees equal the number of ranks placed."""
+    """The product of tensor, context, data and pipeline degrees is the number of ranks placed."""
     config = plan.config
     degrees = (
         config.tensor_model_parallel_size,
@@ -55,7 +55,7 @@ def hosts_exist(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def one_rank_per_gpu(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Every rank has one GPU that its host has, and no GPU hosts two ranks."""
+    """Every rank has a GPU that its host has, and no GPU hosts two ranks."""
     if plan.gpus_per_node != instance.cluster.gpus_per_node:
         yield f"gpus_per_node is {plan.gpus_per_node}, the cluster's hosts have {instance.cluster.gpus_per_node}"
     owner: dict[tuple[int, int], int] = {}
@@ -70,7 +70,7 @@ def one_rank_per_gpu(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def coordinates_in_rank_order(instance: Instance, plan: Plan) -> Iterator[str]:
-    """The coordinates of each rank are Megatron-Core's in the plan's order, by division with remainder."""
+    """The coordinates of each rank agree with Megatron-Core's rank order, computed here by division with remainder."""
     grid = RankGrid.of(plan.config, plan.placement.order).coordinates()
     for rank, expected in enumerate(coordinates_of(plan)):
         if tuple(grid[rank]) != expected:
@@ -79,9 +79,9 @@ def coordinates_in_rank_order(instance: Instance, plan: Plan) -> Iterator[str]:
 
 def torchrun_ranks_contiguous(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    With torchrun each host has equally many consecutive ranks, and its GPUs are in rank order.
+    With torchrun, each host has equally many consecutive ranks, on GPUs in rank order.
 
-    Where links of single GPUs are known the GPUs may be in any order, which ``CUDA_VISIBLE_DEVICES`` sets.
+    If links of single GPUs are known, GPUs may be in any order, which ``CUDA_VISIBLE_DEVICES`` sets.
     """
     if plan.launcher != "torchrun":
         return
@@ -98,7 +98,7 @@ def torchrun_ranks_contiguous(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def settings_are_the_given(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Batch, launcher, sends, reduction, model and training of the plan are those of the instance."""
+    """Batch, launcher, pipeline sends, gradient reduction, model and training of the plan are those of the instance."""
     pairs = (
         ("global_batch_size", plan.global_batch_size, instance.training.global_batch_size),
         ("launcher", plan.launcher, instance.launcher),
@@ -115,14 +115,14 @@ def settings_are_the_given(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def gaps_are_named(instance: Instance, plan: Plan) -> Iterator[str]:
-    """``not_modelled`` of the plan lists every feature of the model that no figure counts."""
+    """``not_modelled`` of the plan lists every feature of the model that the estimates do not count."""
     for gap in not_modelled_of(instance.model, instance.training):
         if gap not in plan.not_modelled:
             yield f"not_modelled lacks {gap.option} {gap.value}".rstrip()
 
 
 def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Megatron-Core accepts the configuration; the main checks are repeated here without the candidates' code."""
+    """Megatron-Core accepts the configuration; the main checks are repeated here, independent of ``candidates``."""
     model, training, config = instance.model, instance.training, plan.config
     yield from check_legal(model, training, config)
     tp, cp, chunks = config.tensor_model_parallel_size, config.context_parallel_size, config.num_chunks
@@ -163,7 +163,7 @@ def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def links_were_measured(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Every pair of hosts that a pipeline or a ring uses, in the direction used, has a measurement."""
+    """Every pair of hosts that a pipeline or ring uses has a measured link in the direction used."""
     usable = instance.cluster.usable_links
     index = {host: number for number, host in enumerate(instance.cluster.hosts)}
     for (source, target), user in sorted((links_used(plan) | expert_links(instance, plan)).items()):
@@ -173,9 +173,10 @@ def links_were_measured(instance: Instance, plan: Plan) -> Iterator[str]:
 
 def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    Each stage's upper bound fits its capacity and covers its layers' state; its risk is at most the accepted one.
+    Each stage's upper memory bound fits its GPUs and covers its weights, gradients and optimizer state.
 
-    An accepted risk of 1 ignores memory: the upper bound may be above the capacity.
+    The OOM risk is at most the accepted risk. An accepted risk of 1 ignores memory: the bound may be above the
+    capacity.
     """
     stages = [stage.stage for stage in plan.memory]
     if stages != list(range(plan.config.pipeline_model_parallel_size)):
@@ -190,15 +191,18 @@ def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
             )
         if most < floor:
             yield (
-                f"stage {stage.stage} is said to need at most {gib(most):.1f} GiB, its layers' weights, gradients and "
-                f"optimizer state alone take {gib(floor):.1f}"
+                f"stage {stage.stage} is recorded as needing at most {gib(most):.1f} GiB, its layers' weights, "
+                f"gradients and optimizer state alone take {gib(floor):.1f}"
             )
         if isinstance(accepted, float) and not stage.oom_probability <= accepted * (1 + ROUNDING):
             yield f"stage {stage.stage} has oom_probability {stage.oom_probability}, accepted was {accepted}"
 
 
 def certificate_is_consistent(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Bounds are below the times they bound, gaps are their quotients, and only a closed gap is called optimal."""
+    """
+    Lower bounds are at most the times they bound, gaps follow from both,
+    and only a plan with a closed gap is optimal.
+    """
     proof = plan.certificate
     if proof.status not in ("OPTIMAL", "FEASIBLE"):
         yield f"status is {proof.status!r}"
@@ -225,7 +229,7 @@ def certificate_is_consistent(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Breakdown and critical path add up to the iteration time, and the rates follow from it."""
+    """Breakdown and critical path each add up to the iteration time, and tokens per second follow from that time."""
     time = plan.estimate
     if not time.iteration_time_s > 0:
         yield f"iteration_time_s is {time.iteration_time_s}"
@@ -249,7 +253,7 @@ def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """The simulator gives every figure of the estimate again: times, seconds by cause, rates and utilisation."""
+    """The simulator reproduces every figure of the estimate: times, seconds by cause, rates and utilisation."""
     from pipette_opt.simulate.estimate import estimate
 
     try:
@@ -267,11 +271,11 @@ def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 RATES = ("tokens_per_s", "tokens_per_s_per_gpu")
-"""Fields that ``estimate_adds_up`` derives from the time."""
+"""Fields of the estimate that :func:`estimate_adds_up` derives from the iteration time."""
 
 
 def _other_causes(part: str, recorded: Mapping[str, float], right: Mapping[str, float]) -> Iterator[str]:
-    """Yield the causes whose seconds differ from the simulator's."""
+    """Yield a text for each cause whose seconds differ from the simulator's."""
     slack = REPRODUCED * math.fsum(right.values())
     for name in sorted({*recorded, *right}):
         if name not in right:
@@ -281,7 +285,7 @@ def _other_causes(part: str, recorded: Mapping[str, float], right: Mapping[str, 
 
 
 def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """The certificate's objective is the plan's iteration time, and its placement-dependent share is reproduced."""
+    """``objective_s`` is the plan's iteration time, and the part of it that depends on the placement is reproduced."""
     from pipette_opt.simulate.estimate import estimate
 
     found, expected = plan.certificate.objective_s, plan.estimate.iteration_time_s
@@ -319,7 +323,8 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
     """
     Return a lower bound on the bytes of weights, gradients and optimizer state on one GPU of a stage.
 
-    It counts the sharded matrices of the run of consecutive layers with the fewest, of the stage's length.
+    Only matrices that tensor ranks split are counted, for the consecutive layers with the fewest bytes, as many as the
+    stage has.
     """
     config, training, model = plan.config, instance.training, instance.model
     tp, stage_of_zero = config.tensor_model_parallel_size, config.sharding_stage
@@ -330,8 +335,8 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
 
     def state_bytes(owners: float) -> float:
         """
-        Return bytes per parameter shared by ``owners`` ranks; optimizer state is also divided over groups
-        of ranks.
+        Return the bytes per parameter if ``owners`` ranks share it; optimizer state is also divided over groups of
+        replicas.
         """
         state = on_gpu * (training.optimizer_bytes - 4 * (training.optimizer == "muon")) / config.state_groups
         kept = ((state, 1), (training.gradient_bytes, 2), (weight, 3))
@@ -352,9 +357,9 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
 
 def _whole_in_chunks(layers: Sequence[int], chunks: int) -> bool:
     """
-    Return whether every stage has equal chunks.
+    Return whether layers per stage divide into chunks.
 
-    Otherwise all stages must be equal, with embedding, head or both counted as layers.
+    Either every stage has equal chunks, or all stages do once embedding, output head or both count as layers.
     """
     if not any(count % chunks for count in layers):
         return True
@@ -363,7 +368,7 @@ def _whole_in_chunks(layers: Sequence[int], chunks: int) -> bool:
 
 
 def _differences(name: str, recorded: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the fields that differ, compared as JSON, because a file has lists where a spec has tuples."""
+    """Yield a text for each field that differs, compared as JSON, because a file has lists where a spec has tuples."""
     for field, value in given.items():
         if field in recorded and json.dumps(recorded[field], sort_keys=True) != json.dumps(value, sort_keys=True):
             yield f"inputs.{name}.{field} is {recorded[field]!r}, given was {value!r}"

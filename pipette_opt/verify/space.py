@@ -1,4 +1,4 @@
-"""Searched space of a plan, enumerated again: legal and fitting configurations, and bounds on their placements."""
+"""Search space of a plan, enumerated again: configurations that are legal and fit, and lower bounds on their times."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,13 +21,13 @@ from pipette_opt.verify.common import CHEAP, CLOSED_GAP, REPRODUCED
 from pipette_opt.verify.memory import accepted_risk
 
 MAX_PLACEMENTS = 10_000
-"""Most placements simulated one by one; about two seconds. Chosen: seven hosts have 5,040."""
+"""Most placements that are simulated one by one; about two seconds. Chosen: seven hosts have 5,040 placements."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Searched:
     """
-    Searched space of a plan, enumerated again.
+    Search space of a plan, enumerated again.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Searched:
     claimed_s
         The certificate's lower bound, less rounding, seconds.
     enough_s
-        Largest recorded time of the cheap bounds, or ``claimed_s`` if that is more, seconds.
+        Largest recorded bound of the proof steps ``CHEAP``, at least ``claimed_s``, seconds.
     """
 
     instance: Instance
@@ -49,10 +49,10 @@ class Searched:
     @classmethod
     def again(cls, instance: Instance, plan: Plan) -> Self:
         """
-        Enumerate the space that the plan's inputs record. ``InputError`` if they do not.
+        Return the search space that the plan's inputs record, enumerated again; ``InputError`` if they record none.
 
-        Where links of single GPUs are known the cluster is relaxed: no order of GPUs is faster than on the relaxed
-        hosts.
+        If links of single GPUs are known, the cluster is replaced by :meth:`ClusterSpec.relaxed`, on which no order of
+        GPUs is slower.
         """
         instance = replace(instance, cluster=instance.cluster.relaxed())
         space = recorded_space(plan)
@@ -71,16 +71,20 @@ class Searched:
 
     @cached_property
     def bounds_s(self) -> FloatArray:
-        """Lower bounds on the simulated time of every placement of each fitting configuration; see :mod:`.bounds`."""
+        """
+        Lower bound on the time of all placements of each configuration that fits, seconds, shape ``(num_fitting,)``.
+
+        See :mod:`.bounds`.
+        """
         return cheap_bounds_s(self.instance, self.memory.fitting, self.memory.capacity_bytes, self.enough_s)
 
     @cached_property
     def bounds_both_ways_s(self) -> FloatArray:
         """
-        Bounds over the slower direction of the best pair of hosts, as bounds of the search may count messages.
+        Bounds with all links as fast as the slower direction of the best host pair, seconds, shape ``(num_fitting,)``.
 
-        It is no bound for rings, which go one way. It shows how much of a bound can come from the two directions'
-        difference.
+        The search may count messages this way. It does not bound rings, which use one direction, but shows how much of
+        a bound can come from the difference between directions.
         """
         memory = self.memory
         both = cheap_bounds_s(self.instance, memory.fitting, memory.capacity_bytes, self.enough_s, both_ways=True)
@@ -88,8 +92,9 @@ class Searched:
 
     def num_from(self, seconds: float, enough: int) -> int:
         """
-        Count the fitting configurations that take at least ``seconds``; uses the slower bound if fewer than
-        ``enough``.
+        Return the number of configurations whose lower bound is at least ``seconds``.
+
+        If fewer than ``enough`` reach it, they are counted by ``bounds_both_ways_s`` instead of ``bounds_s``.
         """
         least = seconds * (1 - REPRODUCED)
         found = int(np.count_nonzero(self.bounds_s >= least))
@@ -104,7 +109,8 @@ class Searched:
     @cached_property
     def bounded(self) -> "Bounded":
         """
-        Configurations that the cheap bounds, or all of their placements, do not show to take at least ``claimed_s``.
+        Configurations that are not shown to take at least ``claimed_s``, by cheap bounds or by simulating all
+        placements.
 
         At most ``MAX_PLACEMENTS`` placements are simulated, of all configurations together.
         """
@@ -123,14 +129,14 @@ class Searched:
 
 class Bounded(NamedTuple):
     """
-    Fitting configurations that are not bounded here.
+    Configurations that fit but are not shown to take at least the certificate's lower bound.
 
     Parameters
     ----------
     open_configs
-        Configurations whose bound only the search proves.
+        Configurations whose lower bound only the search proves.
     faster
-        Configurations with a placement faster than the claimed bound, and its time in seconds.
+        Configurations with a placement faster than the certificate's lower bound, and its time in seconds.
     """
 
     open_configs: tuple[ParallelConfig, ...]
@@ -138,8 +144,8 @@ class Bounded(NamedTuple):
 
 
 def recorded_space(plan: Plan) -> SearchSpace:
-    """Return the space that the plan records as searched. ``InputError`` if it records none."""
+    """Return the search space that a plan records; ``InputError`` if it records none."""
     recorded = plan.inputs.get("search")
     if not isinstance(recorded, Mapping):
-        raise InputError("inputs.search", "is missing, so what was searched is not known; solve again.")
+        raise InputError("inputs.search", "is missing: the searched space is not recorded; solve again.")
     return space_of(recorded)

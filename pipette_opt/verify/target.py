@@ -1,4 +1,4 @@
-"""Rule on the plan's objective where that is not its time."""
+"""Rule on the value of the plan's objective, if the objective is not time."""
 
 from collections.abc import Iterator
 
@@ -12,9 +12,9 @@ from pipette_opt.verify.common import REPRODUCED, ROUNDING, close
 
 def target_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    The objective's value is the plan's, and its bound follows from the bounds of the numbers of GPUs.
+    The recorded objective value is the plan's, and its bound follows from the bounds for each number of GPUs.
 
-    The plan is the best of these numbers, and its own number has the bound of its certificate.
+    No recorded number of GPUs has a better value, and the plan's own number has the bound of its certificate.
     """
     target = plan.target
     if target is None:

@@ -1,4 +1,4 @@
-"""Rule on unused hosts: each is exchanged again for the host that its reason names."""
+"""Rule on unused hosts: each is exchanged for the host that its recorded reason names, and simulated."""
 
 import re
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from pipette_opt.specs import Instance
 from pipette_opt.verify.common import on_cluster
 
 PARTNER = re.compile(r"(?:^in place of|; as good as) (\S+)")
-"""Pattern of the used host in a reason."""
+"""Pattern for the name of the used host in the reason why a host is unused."""
 
 
 def unused_hosts_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """A host without a rank costs what its reason states if it is exchanged for the host that the reason names."""
+    """An unused host, exchanged for the used host that its reason names, costs what the reason states."""
     placement = on_cluster(instance, plan)
     index = {host: number for number, host in enumerate(instance.cluster.hosts)}
     used = {instance.cluster.hosts[node] for node in placement.nodes_used}
