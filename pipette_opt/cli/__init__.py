@@ -1,4 +1,4 @@
-"""The command line; one file per command."""
+"""Entry point of the command line; each command is a module of this folder."""
 
 import errno
 import signal
@@ -13,18 +13,19 @@ if TYPE_CHECKING:
     from pipette_opt.base.errors import PipetteError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of a file that takes nothing more."""
+"""Error numbers of a write that failed because the disk is full, a quota is reached, or the device fails."""
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it, or SIGTERM, as schedulers send it when a job's time is over."""
+"""Exit code after Ctrl-C or SIGTERM: 128 + SIGINT, as in shells. Schedulers send SIGTERM when a job's time is over."""
 
 
 def main() -> None:
     """
     Run the command line.
 
-    Exit codes: 0 done, 2 wrong input, 3 infeasible, 4 stopped early with the best plan so far written, 130 interrupted.
-    With ``--json`` an error is a document on standard output, ``{"error": {"place", "problem", "exit_code"}}``.
+    Exit codes: 0 done, 2 wrong input, 3 no feasible plan, 4 stopped early with the best plan so far written, 130
+    interrupted. With ``--json`` an error is printed on standard output as
+    ``{"error": {"place", "problem", "exit_code"}}``.
     """
     run(_all_commands)
 
@@ -36,7 +37,7 @@ def _all_commands() -> "Typer":
 
 
 def run(load: "Callable[[], Typer]") -> None:
-    """Run the commands that ``load`` returns; errors, signals and exit codes are those of :func:`main`."""
+    """Run the commands of the app that ``load`` returns, with the errors, signals and exit codes of :func:`main`."""
     from pipette_opt.base.errors import InputError, PipetteError
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -68,7 +69,7 @@ def run(load: "Callable[[], Typer]") -> None:
 
 
 def _interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
-    """A Ctrl-C that came while compiled code called Python, which cannot pass it on, comes again, a moment later."""
+    """Repeat a Ctrl-C that Python could not raise because compiled code was running; 0.05 s later."""
     import _thread
     import threading
 
@@ -79,7 +80,7 @@ def _interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
 
 
 def _end_without_output(error: OSError) -> NoReturn:
-    """Standard output cannot be written: say so where errors are read, also of what is still to be flushed."""
+    """Report on standard error that standard output cannot be written, and exit with code 2."""
     import os
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -88,7 +89,7 @@ def _end_without_output(error: OSError) -> NoReturn:
 
 
 def _reason(error: OSError) -> str:
-    """What is wrong with the file; the folder's name if it is the folder that is missing."""
+    """Return why a file cannot be used; if its folder is missing, the text names the folder."""
     from pathlib import Path
 
     folder = Path(str(error.filename)).parent
@@ -97,7 +98,7 @@ def _reason(error: OSError) -> str:
 
 
 def _run_for_machines(app: "Typer") -> None:
-    """The same, but an option that the parser refuses is a document, too."""
+    """Run the app for ``--json``: an option that the parser refuses is reported as a JSON document."""
     try:
         ended = app(standalone_mode=False)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""All commands, and the options of the program itself."""
+"""The table of all commands, and the options of the program itself."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +37,7 @@ SETTINGS: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"]},
     "rich_markup_mode": "rich",
 }
-"""Settings of every program: how errors are shown, what asks for help, how texts are marked up."""
+"""Settings of every typer program here: plain tracebacks, ``-h`` as well as ``--help``, rich markup in help texts."""
 
 app = typer.Typer(
     name="pipette-opt",
@@ -96,17 +96,17 @@ app.add_typer(memory, name="memory")
 
 
 OUTPUTS = ("out", "csv", "plot", "trace", "moves_out", "log")
-"""Parameters of commands that name a file which the command writes; a trace may also be a flag."""
+"""Parameters of commands that name a file to write. ``trace`` is a flag in other programs."""
 
 
 def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
     """
-    The command with ``-v``, which is then taken after its name as well as before, ``-q`` and ``--json``.
+    Return the command with the options ``-v``, ``-q`` and, if it lacks its own, ``--json``.
 
-    A command without a ``--json`` of its own writes a file; its document says which, and what people would be told.
+    The added ``--json`` prints the name of the written file and the messages that would go to standard error.
     """
     parameters = opt.parameters_of(command)
-    has_json = any(one.name in ("json", "as_json") for one in parameters)
+    has_json = any(parameter.name in ("json", "as_json") for parameter in parameters)
 
     def run(*, verbose: bool = False, quiet: bool = False, **given: Any) -> None:
         from pipette_opt.base.files import files_of_run, note_targets
@@ -116,15 +116,15 @@ def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
         if verbose:
             set_up_logging(verbose)
         check_stdout(keep, given.get("out") if keep else None)
-        with manner(quiet=quiet, keep=keep, verbose=verbose) as said, files_of_run() as files:
+        with manner(quiet=quiet, keep=keep, verbose=verbose) as messages, files_of_run() as files:
             try:
                 note_targets(*(path for name in OUTPUTS if isinstance(path := given.get(name), Path)))
                 command(**given)
             finally:
                 if files.replaced:
                     say(f"replaced {', '.join(files.replaced)}")
-        if said:  # of several processes one speaks
-            show_json({"out": str(given["out"]), "said": said})
+        if messages:  # of several processes one speaks
+            show_json({"out": str(given["out"]), "messages": messages})
 
     added = [opt.parameter("verbose", opt.Verbose, default=False), opt.parameter("quiet", opt.Quiet, default=False)]
     if not has_json:
@@ -133,11 +133,11 @@ def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def give_common(group: typer.Typer) -> None:
-    """Give every command of a group, and of the groups in it, the options of all, and help that fits the terminal."""
-    for one in group.registered_commands:
-        one.cls = Command
-        if one.callback is not None:
-            one.callback = _with_common(one.callback)
+    """Add ``-v``, ``-q`` and ``--json`` to every command of a group, and format help for 80 columns."""
+    for command in group.registered_commands:
+        command.cls = Command
+        if command.callback is not None:
+            command.callback = _with_common(command.callback)
     for inner in group.registered_groups:
         if inner.typer_instance is not None:
             give_common(inner.typer_instance)

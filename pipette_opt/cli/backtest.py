@@ -22,15 +22,16 @@ def backtest(
     json: opt.Json = False,
 ) -> None:
     """
-    Predict runs that were measured, and say how wrong that is.
+    Compare predictions with measured runs, and print the errors.
 
-    Per group: mean and p90 error, median ratio of predicted to measured, rank correlation, and regret: how much slower
-    than the best measured configuration the one predicted fastest was; and pick, the same for the fastest of those
-    predicted to fit, which may have died. Then all runs by ours and by four other closed forms. Rows that cannot be
-    predicted are left out, and named with the reason.
+    The first table has a row per group of runs: mean and p90 error, median ratio of predicted to measured time, rank
+    correlation, regret and pick. Regret: how much slower than the best measured configuration is the one predicted
+    fastest. Pick: the same among configurations predicted to fit in memory, which may have run out of memory. The
+    second table compares these predictions with four other closed-form models. Rows that cannot be predicted are listed
+    with the reason.
 
-    Of memory the file says what a log will show (predicted_peak_mem_gib; at most upper_peak_mem_gib, exceeded with
-    --max-oom-risk), which may be all that the card has, and how likely the job needs more than that (oom_probability).
+    Memory columns of the file: predicted_peak_mem_gib is the peak that a log should show; upper_peak_mem_gib is
+    exceeded with probability --max-oom-risk; oom_probability is the probability that the job runs out of memory.
 
     Example: [bold]pipette-opt backtest runs.csv --calibration stack.yaml -o predictions.csv[/]
     """
@@ -68,16 +69,16 @@ def backtest(
     memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=max_oom_risk)
     predictions = predict_runs(measured, stack, hosts, memory=memory)
     left_out = unread(bad)
-    untimed = [LeftOut(one.run.row, one.reason) for one in predictions if one.reason]
+    untimed = [LeftOut(prediction.run.row, prediction.reason) for prediction in predictions if prediction.reason]
     total = len(measured) + len(bad)
     lines = [*left_out_lines(left_out, total), *left_out_lines(untimed, total, "without a predicted time")]
-    if all(one.reason and not one.memory for one in predictions):
+    if all(prediction.reason and not prediction.memory for prediction in predictions):
         raise InputError(str(runs), "\n- ".join(["has no row that can be predicted.", *lines]))
     if out is not None:
         write_atomically(out, predictions_csv(predictions, left_out))
     if plot is not None:
         write_atomically(plot, scatter_svg(predictions, f"{runs.name}, {stack.name}"))
-    slow = slow_note([(one.iter_time_s, one.measured_s) for one in predictions])
+    slow = slow_note([(prediction.iter_time_s, prediction.measured_s) for prediction in predictions])
     notes = [note for note in (unused_columns(measured), slow) if note]
     if json:
         show_json(

@@ -21,14 +21,14 @@ FIXED = (
     "ddp_bucket_size",
     "overlap_p2p_communication",
 )
-"""Options of the search space that ``benchmark solve`` lacks: what the baselines know is compared."""
+"""Options of the search space that ``benchmark solve`` does not offer, because the baselines cannot search them."""
 
 app = typer.Typer(cls=CommandGroup, help="The solver beside the baselines.", no_args_is_help=True)
 
 
 @app.callback()
 def _benchmark() -> None:
-    """The solver beside the baselines."""
+    """Compare the solver with baselines."""
 
 
 @app.command("solve")
@@ -44,11 +44,12 @@ def solve(
     json: opt.Json = False,
 ) -> None:
     """
-    Solver, annealing and the identity order on one instance, with equal seconds.
+    Compare the solver, simulated annealing and the identity order of hosts on one job, with equal seconds.
 
-    All choose among the usual splits of the layers, those of AMP's programme and those of the joint model.
+    All methods choose among the same splits of the layers: the usual ones, those of AMP's dynamic programme, and those
+    of the CP-SAT model over all configurations.
 
-    Ctrl-C gives what is done by then, with exit code 4.
+    Ctrl-C prints the methods that are done by then, with exit code 4.
 
     Example: [bold]pipette-opt benchmark solve --example lab-16x8 --time-limit 30[/]
     """

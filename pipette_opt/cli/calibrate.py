@@ -22,12 +22,12 @@ def calibrate(
     json: opt.Json = False,
 ) -> None:
     """
-    Fit the constants of a software stack to your own runs, and say how far they can be trusted.
+    Fit the constants of a software stack to your own measured runs, and print the remaining error.
 
-    One run is useful, fifty are good. All runs share every constant; solve, estimate, candidates, benchmark and
-    backtest take the file with --calibration. Rows that cannot be used, and copies of others, are left out and named
-    with the reason; without any left nothing is fitted. Ctrl-C while cross-validating writes the fit, with exit code 4;
-    before, nothing is written.
+    One run is useful, fifty are good. All runs share every constant. solve, estimate, candidates, benchmark and
+    backtest read the written file with --calibration. Rows that cannot be used and duplicate rows are listed with the
+    reason; if no row can be used, nothing is fitted. Ctrl-C during cross-validation writes the fit, with exit code 4;
+    an earlier Ctrl-C writes nothing.
 
     Example: [bold]pipette-opt calibrate runs.csv -o stack.yaml[/]
     """
@@ -55,7 +55,7 @@ def calibrate(
         show_json(
             {
                 "stack": str(out),
-                "errors": {key: errors_entry(one) for key, one in errors.items() if one is not None},
+                "errors": {key: errors_entry(error) for key, error in errors.items() if error is not None},
                 "notes": list(found.notes),
                 "left_out": left_out_entries(found.left_out),
             }

@@ -16,11 +16,11 @@ def candidates(
     json: opt.Json = False,
 ) -> None:
     """
-    List every legal configuration, whether it fits, and how fast it can be at best.
+    List every legal configuration, whether it fits in memory, and a lower bound on its iteration time.
 
     Example: [bold]pipette-opt candidates --example lab-16x8 --tensor-parallel 8[/]
 
-    [bold]explain[/] says of some of them why they are not the plan.
+    [bold]explain[/] tells why a listed configuration is not the plan.
     """
     from dataclasses import asdict
 

@@ -22,9 +22,10 @@ def capture(
     json: opt.Json = False,
 ) -> None:
     """
-    Run your own launch script, with stand-ins for launchers, and write down what it would have started.
+    Run your launch script with stand-ins for torchrun, srun and other launchers, and record the training command.
 
-    The script runs as you, with all that it does beside the launch; `import args` reads it without running it.
+    The script runs as you, with all its side effects; nothing is trained. `import args` reads a script without running
+    it.
 
     Example: [bold]pipette-opt capture -o captured.json -- bash train.sh[/]
     """
@@ -54,7 +55,7 @@ def capture(
 
 
 def _check_replaces_a_capture(out: Path) -> None:
-    """Raise ``InputError`` for another file in the place of the launch: nobody knows what the script will read."""
+    """Raise ``InputError`` if ``out`` exists and is no captured launch: it may be an input of the script."""
     from json import loads
 
     from pipette_opt.base.errors import InputError
@@ -78,7 +79,7 @@ _DEGREES = {
     "--micro-batch-size": "micro-batch",
     "--global-batch-size": "global batch",
 }
-"""Options that the summary shows, with their names in it."""
+"""Megatron options shown in the summary, and the word printed for each of them."""
 
 
 def _summary(found: "Captured", notes: list[str], out: Path) -> list[str]:

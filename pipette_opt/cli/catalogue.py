@@ -12,7 +12,7 @@ def gpus(
     json: opt.Json = False,
 ) -> None:
     """
-    List the kinds of GPU that are known: memory, peaks, links, usual hosts and sources.
+    List the known GPU types: memory, peak FLOP/s, links, usual hosts and sources.
 
     Example: [bold]pipette-opt gpus[/], or [bold]pipette-opt gpus h100-sxm --json[/]
     """
@@ -48,7 +48,7 @@ def gpus(
     entries = read_gpu_catalogue().values() if name is None else [read_gpu_entry(name, "gpus")]
     rows = [row(entry) for entry in entries]
     if json:
-        show_json([asdict(one) for one in rows])
+        show_json([asdict(shown) for shown in rows])
     else:
         show(gpus_table(rows))
 
@@ -58,7 +58,7 @@ def models(
     json: opt.Json = False,
 ) -> None:
     """
-    List the models that are shipped: parameters, shape, experts and source.
+    List the model presets that are shipped: parameters, shape, experts and source.
 
     Example: [bold]pipette-opt models[/], or [bold]pipette-opt models llama-3-8b --json[/]
     """
@@ -98,6 +98,6 @@ def models(
         raise InputError("models", f"no model {name!r} is shipped.{hint} `pipette-opt models` lists all of them.")
     rows = [row(known) for known in (list_models() if preset is None else [preset])]
     if json:
-        show_json([asdict(one) for one in rows])
+        show_json([asdict(shown) for shown in rows])
     else:
         show(models_table(rows))

@@ -9,7 +9,7 @@ from pipette_opt.cli import options as opt
 from pipette_opt.options.description import Measured, fields_of
 
 OF_PLANS = ("cluster",)
-"""Job options that say something of a plan, too: the cluster as it is now."""
+"""Job options that may be given together with a plan; the cluster is the one of today."""
 
 
 @opt.spread
@@ -40,18 +40,19 @@ def estimate(
     json: opt.Json = False,
 ) -> None:
     """
-    How long an iteration takes, and whether it fits: of a plan, or of what you run today.
+    Predict the iteration time and memory of a plan, or of the launch that you run today.
 
-    One screen has the answer; -v shows all tables. There the time is shown twice: the mean of all ranks, whose bubble
-    is the time that they idle, and the critical path, the chain of work and messages that ends with the iteration. MFU
-    is the FLOPs of the model over the peak of the GPUs used: a token counts 6 FLOPs for each weight that multiplies it,
-    and 6 x layers x query width x sequence length for causal attention; recomputation does not count. In the JSON hfu
-    has it, and attention without the mask (12 for 6).
+    The answer fits one screen; -v shows all tables. They show the time twice: averaged over ranks, with the bubble as
+    idle time, and along the critical path, the longest chain of compute and messages. MFU is the model's FLOPs over the
+    peak of the GPUs used. A token counts 6 FLOPs per weight that multiplies it, plus 6 x layers x query width x
+    sequence length for causal attention; recomputation does not count. In the JSON, hfu counts recomputation, and
+    attention without the causal mask (12 instead of 6).
 
-    The model is that of --model, or else of the arguments, or else of the example; which of them is said, and arguments
-    that say anything else of it are refused.
+    The model comes from --model, or else from the arguments, or else from the example; the answer names the source.
+    Arguments that contradict the model are refused.
 
-    A plan with --cluster is timed on that cluster, where all its hosts must be, and what changed since is said.
+    With --cluster, a plan is timed on that cluster, which must have all hosts of the plan; changes since the plan was
+    made are listed.
 
     Example: [bold]pipette-opt estimate --example lab-16x8 --args "--tensor-model-parallel-size 8
     --pipeline-model-parallel-size 4 --micro-batch-size 1" --hosts "gpu[01-16]"[/]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pipette_opt.specs import Instance
 
 RULE_S = 15.0
-"""Seconds of each solve of ``--rules``, unless a time limit is given. Chosen."""
+"""Time limit of each solve of ``--rules``, in seconds, if ``--time-limit`` is not given. Chosen."""
 
 RULED_OUT = {
     "legality rules": " by the launcher's rules",
@@ -28,7 +28,7 @@ RULED_OUT = {
     "best links": ", even if every link were the fastest",
     "search": ", as the plan's search has proven",
 }
-"""Words behind a verdict for what rules a configuration out; others say nothing."""
+"""Words added to a verdict, by the rule or bound that excludes the configuration."""
 
 
 @opt.spread
@@ -63,11 +63,11 @@ def explain(
     json: opt.Json = False,
 ) -> None:
     """
-    Why a configuration is not the plan, why there is no plan, or which rules of thumb hold.
+    Explain why a configuration is not the plan, why no plan exists, or which rules of thumb hold.
 
-    Every configuration has an answer: illegal (by which rule), too big (which stage, by how much, of what), slower (by
-    how much, and where the time goes against the plan), or not searched. Without a configuration: which requirements
-    cannot be met together, if there is no plan.
+    Every configuration gets an answer: illegal (by which rule), too big (which stage, by how many GiB, of what), slower
+    (by how much, and where the time goes against the plan), or not searched. Without a configuration, and if no plan
+    exists, the answer names the requirements that cannot be met together.
 
     Example: [bold]pipette-opt explain tp=8 pp=4 --plan plan.json[/]
 
@@ -83,7 +83,9 @@ def explain(
     if rules and (asked is not None or args is not None or plan is not None):
         raise InputError("--rules", "is about the whole job; give neither a configuration nor a plan with it.")
     params = params_of(time_limit or (RULE_S if rules else PLACE_S), workers, seed, max_oom_risk)
-    has_job = plan is None or any(opt.is_given(context, one.name) for one in fields(job_options) if one.name != "env")
+    has_job = plan is None or any(
+        opt.is_given(context, field.name) for field in fields(job_options) if field.name != "env"
+    )
     question = question_of(plan, job_options if has_job else None, lambda job: search_space(job, space_options))
     if rules:
         _show_rules(question.instance, question.space, params, json=json)
@@ -94,36 +96,36 @@ def explain(
     if not json:
         _show(found)
     elif found.answers:
-        documents = [one.as_dict() for one in found.answers]
+        documents = [answer.as_dict() for answer in found.answers]
         show_json(documents[0] if len(documents) == 1 else documents)
     else:
         show_json({"feasible": not found.conflicts, "conflicts": [list(names) for names in found.conflicts]})
 
 
 def _show(found: "Explained") -> None:
-    """Verdict, reasons and times of each configuration, or which requirements cannot be met together."""
+    """Print verdict, reasons and times of each configuration, or the requirements that cannot be met together."""
     from pipette_opt.certify.conflicts import in_words
     from pipette_opt.cli.output import show
 
-    for one in found.answers:
+    for answer in found.answers:
         show(
-            f"{one.asked}: {verdict_words(one.why.verdict, one.why.ruled_out_by)}",
-            *(f"  {reason}" for reason in one.why.reasons),
+            f"{answer.asked}: {verdict_words(answer.why.verdict, answer.why.ruled_out_by)}",
+            *(f"  {reason}" for reason in answer.why.reasons),
         )
-        if one.placed is not None:
-            show(*_placed_tables(one.placed))
+        if answer.placed is not None:
+            show(*_placed_tables(answer.placed))
     if not found.answers:
         nothing = "Something is legal and fits: `pipette-opt candidates` lists it, `solve` finds the best."
         show(in_words(found.conflicts) or nothing)
 
 
 def verdict_words(verdict: str, ruled_out_by: str) -> str:
-    """Return a verdict with what rules the configuration out, in words without the parts of a proof."""
+    """Return a verdict and, in plain words, the rule or bound that excludes the configuration."""
     return f"{verdict}{RULED_OUT.get(ruled_out_by, '')}"
 
 
 def _placed_tables(placed: "Placed") -> "list[RenderableType]":
-    """The best placement found against the plan, cause by cause, what costs most first."""
+    """Return a line and a table that compare the best placement found with the plan, largest loss first."""
     from pipette_opt.base.units import percent, three_digits
     from pipette_opt.report.cells import columns_table, seconds_text, spaced, words
 
@@ -135,7 +137,7 @@ def _placed_tables(placed: "Placed") -> "list[RenderableType]":
         else f"{percent(-more)} faster than the plan: solve again with it pinned"
     )
     table = columns_table("where the time goes", "asked for >", "the plan >", "more >")
-    rows = [(words(cause), one["asked_s"], one["plan_s"]) for cause, one in placed.causes.items()]
+    rows = [(words(cause), seconds["asked_s"], seconds["plan_s"]) for cause, seconds in placed.causes.items()]
     for name, asked_s, plan_s in sorted(rows, key=lambda row: row[2] - row[1]):
         table.add_row(name, seconds_text(asked_s), seconds_text(plan_s), f"{asked_s - plan_s:+.4f} s")
     table.add_row("iteration", seconds_text(own_s), seconds_text(best_s), f"{own_s - best_s:+.4f} s")
@@ -143,7 +145,7 @@ def _placed_tables(placed: "Placed") -> "list[RenderableType]":
 
 
 def _show_rules(instance: "Instance", space: "SearchSpace", params: "OptimizeParams", *, json: bool) -> None:
-    """The rules of the layouts study, each solved with and without."""
+    """Solve the job with and without each rule of the layouts study, and print the rows."""
     from dataclasses import asdict
 
     from pipette_opt.base.units import percent

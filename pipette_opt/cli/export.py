@@ -8,7 +8,7 @@ import typer
 from pipette_opt.cli import options as opt
 
 SLURM, PODS = "Slurm only", "Kubernetes only"
-"""Headings of the help."""
+"""Headings of Slurm's and Kubernetes' options in the help."""
 
 
 def export(
@@ -68,11 +68,11 @@ def export(
     json: opt.Json = False,
 ) -> None:
     """
-    Write the files that start a plan.
+    Write the files that launch a plan.
 
-    Refused if the format cannot say all of the plan, if an option has no effect on it, or if the plan's cluster file,
-    link matrices or profile have changed since it was made. Files in the folder that export did not write, or that were
-    changed since, stay unless --force is given.
+    The export is refused if the format cannot express the whole plan or if an option has no effect on the format. It is
+    also refused if the plan's cluster file, link matrices or profile have changed since the plan was made. Files in the
+    folder that export did not write, or that were changed since, are kept unless --force is given.
 
     Example: [bold]pipette-opt export plan.json --format slurm --partition gpu -o launch/[/]
 
@@ -95,7 +95,7 @@ def export(
         time=time,
         segment=segment,
         container_mounts=tuple(container_mounts or ()),
-        rdma_resource=tuple(parse_resource(one) for one in rdma_resource or ()),
+        rdma_resource=tuple(parse_resource(resource) for resource in rdma_resource or ()),
         host_network=host_network,
         host_ipc=host_ipc,
         shm_size=shm_size,
@@ -105,7 +105,7 @@ def export(
         say(note)
     if diff is not None:
         if json:
-            show_json([asdict(one) for one in found.changes])
+            show_json([asdict(change) for change in found.changes])
         else:
             answer("\n".join(changes_text(found.changes, found.script)))
     elif json:

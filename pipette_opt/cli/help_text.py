@@ -1,4 +1,4 @@
-"""Commands that take other names of options, and whose help cuts no name: a long one has a line of its own."""
+"""Commands that accept alternative option names, and help texts that fit 80 columns without cutting a name."""
 
 from collections import defaultdict
 from typing import Any
@@ -9,19 +9,19 @@ from pipette_opt.cli.option_names import with_usual_names
 from pipette_opt.options.names import short_name
 
 NAME_COLUMNS = 28
-"""Longest name with its type that has its text beside it. Chosen for terminals of 80 columns."""
+"""Columns of an option's name and type up to which its text stands on the same line. Chosen for 80-column terminals."""
 
 
 class Command(TyperCommand):
-    """A command that takes options by all of their names, and whose help fits a terminal of 80 columns."""
+    """A command that accepts every alternative name of an option, with help for terminals of 80 columns."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words after the command's name."""
+        """Parse the words after the command's name; alternative option names become the command's own."""
         check = not (self.ignore_unknown_options or ctx.ignore_unknown_options or ctx.resilient_parsing)
         return super().parse_args(ctx, with_usual_names(self.get_params(ctx), args, check=check))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write usage, text, and options by heading."""
+        """Write usage, help text, and the options under their headings."""
         self.format_usage(ctx, formatter)
         for paragraph in (self.help or "").split("\n\n"):
             formatter.write_paragraph()
@@ -37,7 +37,7 @@ class Command(TyperCommand):
 
 
 def _record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
-    """Names and text of an option or argument; ``None`` for a hidden one."""
+    """Return names and help text of an option or argument; ``None`` if it is hidden."""
     record = parameter.get_help_record(ctx)
     if record is None:
         return None
@@ -48,13 +48,13 @@ def _record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
 
 
 def _panel(parameter: Any) -> str:
-    """The heading that a parameter stands under."""
+    """Return the heading of a parameter in the help."""
     usual = "Options" if parameter.param_type_name == "option" else "Arguments"
     return str(getattr(parameter, "rich_help_panel", None) or usual)
 
 
 def _plain(text: str) -> str:
-    """The text without markup."""
+    """Return the text without rich markup."""
     from rich.errors import MarkupError
     from rich.text import Text
 

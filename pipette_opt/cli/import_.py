@@ -1,4 +1,4 @@
-"""``pipette-opt import links``, ``import model``, ``import args`` and ``import runs``."""
+"""``pipette-opt import``: links, regions, model, args and runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,7 +64,7 @@ def links(
     json: opt.Json = False,
 ) -> None:
     """
-    Read measured links into a cluster file, say what was assumed, and which host, NIC or GPU is behind slow links.
+    Read link measurements into a cluster file, list the assumptions, and name the host, NIC or GPU behind slow links.
 
     Example: [bold]pipette-opt import links nccl_logs/ -o cluster.yaml --fill exclude[/]
     """
@@ -136,7 +136,7 @@ def regions(
     ),
 ) -> None:
     """
-    A cluster over several regions or zones, from what was measured between each two of them.
+    Write a cluster file over several regions or zones, from measured delay and bandwidth between each two of them.
 
     Example: [bold]pipette-opt import regions pairs.csv --region Virginia=2 --region Ohio=2 --gpu a100 --nics 4x100[/]
     """
@@ -167,11 +167,11 @@ def regions(
 
 
 SOLVING_S = 10.0
-"""Seconds of the search whose plan the repair of slow hosts is simulated on. Chosen."""
+"""Time limit, in seconds, of the search for the plan that shows what repairs of slow hosts bring. Chosen."""
 
 
 def _repairs(options: opt.JobOptions, hosts: Sequence[str], *, quiet: bool) -> list[str]:
-    """What the repair of each slow host would bring to a job, planned on the cluster as it was measured."""
+    """Return a sentence for each slow host: how much faster a plan of the job runs once the host is repaired."""
     from pipette_opt.cli.links import what_repairs_bring
     from pipette_opt.cli.output import live_progress
     from pipette_opt.job.space import search_space
@@ -199,7 +199,7 @@ def model(
     json: opt.Json = False,
 ) -> None:
     """
-    Read a model and show what was understood; with -o write it as an architecture file.
+    Read a model and print its architecture; with -o also write it as an architecture file.
 
     Example: [bold]pipette-opt import model config.json -o my-model.yaml[/]
     """
@@ -232,7 +232,7 @@ def model(
     if spec.num_experts is None:
         fields = {name: value for name, value in fields.items() if "moe" not in name and name != "num_dense_layers"}
     if json:
-        not_modelled = [asdict(one) for one in left_out]
+        not_modelled = [asdict(entry) for entry in left_out]
         counts = {"num_parameters": spec.num_parameters, "num_mtp_parameters": spec.num_mtp_parameters}
         show_json({**asdict(spec), **counts, "not_modelled": not_modelled})
     else:
@@ -259,9 +259,9 @@ def args(
     json: opt.Json = False,
 ) -> None:
     """
-    Print the arguments that a launch script gives the training program, one a line; nothing is run.
+    Print the arguments that a launch script passes to the training program, one per line, without running the script.
 
-    The script is evaluated as bash does, with no variable set but those of --env and of its #SBATCH header.
+    The script is evaluated like bash does; variables come only from --env and from the script's #SBATCH header.
 
     Example: [bold]pipette-opt import args train.sh --env NNODES=8 -- 70b[/]
     """

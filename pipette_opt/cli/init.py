@@ -1,4 +1,4 @@
-"""``pipette-opt init``, which writes a commented cluster.yaml to edit."""
+"""``pipette-opt init``, which writes a commented cluster.yaml."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 DEFAULT_NODES = 16
-"""Hosts of a file for which nobody said how many: as many as the example has that the README uses."""
+"""Number of hosts in the file without ``--nodes`` and ``--hosts``. Chosen: as in the README's example."""
 
 
 def init(
@@ -25,7 +25,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
 ) -> None:
     """
-    Write a cluster.yaml with comments, ready to edit, and ready to use as it is.
+    Write a commented cluster.yaml, to edit or to use unchanged.
 
     Example: [bold]pipette-opt init --hosts "gpu[01-16]" --gpu h100 --nics 8x400 -o cluster.yaml[/]
     """

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks a run to finish with what it has."""
+"""Ctrl-C and SIGTERM: the first signal stops a search, which still returns its best plan."""
 
 import signal
 import threading
@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 STOPPED_EARLY = 4
-"""Exit code of a run that ended before its gap was closed: it was asked to finish, or its time was over."""
+"""Exit code of a search that was stopped, or reached its time limit, before its gap was closed."""
 
 
 @contextmanager
 def stop_on_interrupt(stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) asks the run to finish with what it has; a second one ends it."""
+    """Set ``stop`` on the first Ctrl-C or SIGTERM within the context; a second signal has its usual effect."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def ask(number: int, frame: object) -> None:
         stop.set()
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
 
     for number in before:
         signal.signal(number, ask)

@@ -1,4 +1,4 @@
-"""``pipette-opt links``: the health of measured links, and what repairs would bring."""
+"""``pipette-opt links``: slow links and their cause, and the gain from repairs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,10 +26,11 @@ def links(
     json: opt.Json = False,
 ) -> None:
     """
-    Which host, NIC or GPU is behind slow links; of several files also what changed, or drifts.
+    Name the host, NIC or GPU behind slow links; with several files also show which links changed or drift.
 
-    A host is named if its own part of its links' rates is far below that of the others, by medians, which no minority
-    of faults moves. With two files their rates are compared pair by pair; with more the slope over all counts.
+    A host is named if its own contribution to the rates of its links is far below that of other hosts. Medians are
+    compared, so a minority of faulty hosts changes nothing. Two files are compared pair by pair; for more files the
+    slope of each rate over all files counts.
 
     Example: [bold]pipette-opt links cluster.yaml --plan plan.json[/]
     """
@@ -62,7 +63,7 @@ def links(
 def what_repairs_bring(
     plan: "Plan", instance: "Instance", hosts: "Sequence[str]", max_oom_risk: float, workers: int, *, quiet: bool
 ) -> list[str]:
-    """What the repair of each of some hosts would bring to a plan, a sentence each, the most useful first."""
+    """Return a sentence for each host with the gain that its repair brings to the plan, the largest gain first."""
     from pipette_opt.cli.interrupt import stop_on_interrupt
     from pipette_opt.cli.output import live_progress
     from pipette_opt.optimize import OptimizeParams
@@ -73,7 +74,9 @@ def what_repairs_bring(
     asking = WhatIf(plan, instance, OptimizeParams(max_oom_risk=max_oom_risk, workers=workers), watcher)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=quiet):
         answers = asking.ask(asking.repairs(hosts))
-    answers.sort(key=lambda one: -(one.change or 0.0))
-    said = [f"{one.name}: {one.change:+.1%} tokens per second." for one in answers if (one.change or 0.0) > 0]
-    left = [host for host in hosts if not any(line.startswith(f"{host} repaired") for line in said)]
-    return [*said, *([f"The repair of {', '.join(left)} brings nothing to this job."] if left else [])]
+    answers.sort(key=lambda answer: -(answer.change or 0.0))
+    gains = [
+        f"{answer.name}: {answer.change:+.1%} tokens per second." for answer in answers if (answer.change or 0.0) > 0
+    ]
+    left = [host for host in hosts if not any(line.startswith(f"{host} repaired") for line in gains)]
+    return [*gains, *([f"The repair of {', '.join(left)} brings nothing to this job."] if left else [])]

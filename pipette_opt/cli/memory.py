@@ -148,7 +148,7 @@ def predict(
 
 
 def _equal_stages(model: "ModelSpec", pipeline_parallel: int, virtual_pipeline: int) -> tuple[int, ...]:
-    """Layers of equal stages; where that is what chunks need, with embedding, head or both counted as layers."""
+    """Return the layers of equal stages; if chunks need it, embedding, head or both count as layers."""
     from pipette_opt.candidates.splits import counted_splits
 
     splits = counted_splits(model.num_layers, pipeline_parallel, virtual_pipeline) if virtual_pipeline > 1 else []
@@ -164,7 +164,7 @@ def _equal_stages(model: "ModelSpec", pipeline_parallel: int, virtual_pipeline: 
 
 
 def _show(rows: list[dict[str, Any]], config: "ParallelConfig", as_json: bool) -> None:
-    """Print a table, or JSON."""
+    """Print a table of stages and a table of memory components, or JSON."""
     if as_json:
         import json
 

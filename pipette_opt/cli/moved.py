@@ -1,4 +1,4 @@
-"""Commands that are no longer part of ``pipette-opt``, and what runs in their place."""
+"""Former commands of ``pipette-opt``, and the modules that replace them."""
 
 from typing import Any
 
@@ -19,23 +19,23 @@ MOVED = {
     "memory train": "models.memory.train",
     "memory evaluate": "benchmarks.memory.evaluate",
 }
-"""The module that replaces each moved command; it takes the same options."""
+"""Module that replaces each former command; it takes the command's options."""
 
 
 def moved(command: str, module: str, how: str) -> InputError:
     """
-    Return the error for a command that a module of a checkout replaces.
+    Return the error for a former command that a module in a checkout replaces.
 
     Parameters
     ----------
     how
-        Options of the new command beside those of the old one, as words that follow its name.
+        Further options of the module, in words that follow its name in the message.
     """
     return InputError(command, f"is now `python -m {module}`, {how}, in a checkout of the repository.")
 
 
 class CommandGroup(TyperGroup):
-    """A group whose moved commands answer with the command that replaces them; ``--help`` does not list them."""
+    """A group of commands that answers a former command with its replacement; ``--help`` lists no former command."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """

@@ -1,4 +1,4 @@
-"""Options as people type them, before a command parses its words: other names, and what a wrong name may mean."""
+"""Alternative names of options on the command line, and suggestions for unknown options."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pipette_opt.options.names import NOT_THE_SAME, names_like, usual_name
 
 @dataclass(frozen=True, slots=True)
 class _Typed:
-    """An option on the command line: the name that was typed, and its value, if it has one."""
+    """An option on the command line: its name as typed, and its value or ``None``."""
 
     spelling: str
     value: str | None
@@ -18,24 +18,26 @@ class _Typed:
 
 def with_usual_names(parameters: Sequence[Any], words: Sequence[str], *, check: bool) -> list[str]:
     """
-    Words of a command line with options under their own names.
+    Return the words of a command line, with every alternative option name replaced by the command's own.
 
     Parameters
     ----------
     parameters
-        The command's, as click has them.
+        Parameters of the command, as click defines them.
     words
-        What was typed after the command's name.
+        Words after the command's name.
     check
-        Whether a name that the command does not have is an error.
+        Whether an unknown option raises an error.
 
     Raises
     ------
     InputError
-        If an option is given under two names with different values, or is not known; with what may be meant.
+        If an option is given under two names with different values, or is unknown; the text suggests a name.
     """
     values = _number_of_values(parameters)
-    repeated = {name for one in parameters if one.multiple for name in one.opts} if parameters else set()
+    repeated = (
+        {name for parameter in parameters if parameter.multiple for name in parameter.opts} if parameters else set()
+    )
     found: list[str] = []
     typed: dict[str, list[_Typed]] = {}
     place = 0
@@ -56,17 +58,17 @@ def with_usual_names(parameters: Sequence[Any], words: Sequence[str], *, check: 
 
 
 def _number_of_values(parameters: Sequence[Any]) -> dict[str, int]:
-    """How many words follow each name of an option."""
+    """Return the number of values that follow each name of an option."""
     found = {"--help": 0, "-h": 0}
-    for one in parameters:
-        if one.param_type_name == "option":
-            count = 0 if one.is_flag or one.count else one.nargs
-            found |= dict.fromkeys((*one.opts, *one.secondary_opts), count)
+    for parameter in parameters:
+        if parameter.param_type_name == "option":
+            count = 0 if parameter.is_flag or parameter.count else parameter.nargs
+            found |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), count)
     return found
 
 
 def _usual(name: str, known: Mapping[str, int]) -> str:
-    """The command's own name of an option; any other word as it is."""
+    """Return the command's own name of an option; any other word is returned unchanged."""
     if not name.startswith("--") or name in known:
         return name
     usual = f"--{usual_name(name[2:])}"
@@ -74,7 +76,7 @@ def _usual(name: str, known: Mapping[str, int]) -> str:
 
 
 def _check_same(usual: str, given: Sequence[_Typed]) -> None:
-    """Raise where an option stands under two names with different values."""
+    """Raise ``InputError`` if an option is given under two names with different values."""
     first = given[0]
     for other in given[1:]:
         if other.spelling != first.spelling and other.value != first.value:
@@ -83,10 +85,10 @@ def _check_same(usual: str, given: Sequence[_Typed]) -> None:
 
 
 def _unknown(name: str, known: Mapping[str, int]) -> InputError:
-    """Error for an option that a command does not have."""
+    """Return the error for an option that the command does not have, with similar names."""
     bare = name[2:].replace("_", "-")
-    options = sorted(one[2:] for one in known if one.startswith("--"))
-    near = [f"--{one}" for one in names_like(bare, options)]
+    options = sorted(option[2:] for option in known if option.startswith("--"))
+    near = [f"--{option}" for option in names_like(bare, options)]
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     if bare in NOT_THE_SAME and "--virtual-pipeline" in known:
         hint = f" {NOT_THE_SAME[bare][:1].upper()}{NOT_THE_SAME[bare][1:]}."

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the job that they describe."""
+"""Options shared by several commands, and the job that they describe."""
 
 from pathlib import Path
 from typing import Annotated
@@ -66,7 +66,7 @@ Prefer = Annotated[
 ]
 TimeLimit = Annotated[float, typer.Option(help="Seconds.", rich_help_panel=RUN)]
 DONE_GAP = 0.01
-"""Proven gap at which a search that its time limit ended counts as done if --gap-limit says nothing. Chosen."""
+"""Proven gap up to which a search that reached its time limit exits with 0, without ``--gap-limit``. Chosen."""
 
 GapLimit = Annotated[
     float | None,

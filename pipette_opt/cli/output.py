@@ -1,4 +1,4 @@
-"""Where output goes: tables and JSON to standard output, progress and messages to standard error."""
+"""Output of commands: tables and JSON go to standard output, progress and messages to standard error."""
 
 import functools
 import json
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pipette_opt.plans.watcher import Progress, Watcher
 
 PLAIN_INTERVAL_S = 5.0
-"""Seconds between progress lines where there is no terminal."""
+"""Seconds between progress lines if standard error is not a terminal. Chosen."""
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """A console of at most 100 columns, plain where it is no terminal; control characters of texts are escaped."""
+    """Return a console of at most 100 columns, without colours outside a terminal; control characters are escaped."""
     found = _kinds()[stderr](stderr=stderr, highlight=False, emoji=False)
     if not (found.is_terminal and found.width <= 100):
         found.width = 100
@@ -33,17 +33,17 @@ def console(*, stderr: bool = False) -> "Console":
 
 @functools.cache
 def _kinds() -> "tuple[type[Console], type[Console]]":
-    """Consoles of standard output and of standard error."""
+    """Return the classes of consoles for standard output and for standard error."""
     from rich.console import Console
 
     class Answers(Console):
-        """Texts in which no name of a file or host moves the cursor of a terminal."""
+        """Console that escapes control characters, so that no file or host name moves the terminal's cursor."""
 
         def render_str(self, text: str, **options: Any) -> "Text":
             return super().render_str(printable(text), **options)
 
     class Messages(Answers):
-        """Standard error; what cannot be written there nobody reads, and the run goes on."""
+        """Console for standard error; if standard error cannot be written, the run continues without messages."""
 
         def print(self, *objects: Any, **options: Any) -> None:
             try:
@@ -58,16 +58,16 @@ def _kinds() -> "tuple[type[Console], type[Console]]":
 
 
 def show(*renderables: "RenderableType", beside: Path | None = None) -> None:
-    """Print tables and text; to standard error if ``beside``, a file that is written, too, is standard output."""
+    """Print tables and text; to standard error if the output file ``beside`` is standard output."""
     out = console(stderr=is_stdout(beside))
-    for one in renderables:
-        out.print(one)
+    for renderable in renderables:
+        out.print(renderable)
 
 
 def num_lines(*renderables: "RenderableType") -> int:
-    """Return the lines that :func:`show` takes for tables and text."""
+    """Return the number of lines that :func:`show` prints for tables and text."""
     out = console()
-    return sum(len(out.render_lines(one, pad=False)) for one in renderables)
+    return sum(len(out.render_lines(renderable, pad=False)) for renderable in renderables)
 
 
 def show_json(data: Any) -> None:
@@ -77,7 +77,7 @@ def show_json(data: Any) -> None:
 
 @dataclass(slots=True)
 class _Manner:
-    """How much is said: nothing that is no answer, or all of it kept for the JSON document of a command."""
+    """State of the output: whether to print messages, show all tables, or keep messages for JSON."""
 
     quiet: bool = False
     verbose: bool = False
@@ -90,10 +90,16 @@ _manner = _Manner()
 @contextmanager
 def manner(*, quiet: bool, keep: bool, verbose: bool = False) -> Iterator[list[str]]:
     """
-    Within it, with ``verbose``, answers have all their tables; with ``quiet``, messages and progress are not printed;
-    with ``keep`` they are given back instead.
+    Context that sets the output; yields the list of kept messages.
 
-    Answers, tables and JSON documents, are printed all the same.
+    Parameters
+    ----------
+    quiet
+        Print no messages and no progress; answers are printed.
+    keep
+        Keep messages in the yielded list instead of printing them.
+    verbose
+        Show all tables of an answer.
     """
     kept: list[str] = []
     before = _manner.quiet, _manner.kept, _manner.verbose
@@ -106,22 +112,22 @@ def manner(*, quiet: bool, keep: bool, verbose: bool = False) -> Iterator[list[s
 
 
 def is_quiet() -> bool:
-    """Whether progress is not wanted."""
+    """Return whether progress is suppressed."""
     return _manner.quiet
 
 
 def set_verbose(verbose: bool) -> None:
-    """Show all tables from here on, or the first screen."""
+    """Set whether later answers show all tables, or the first screen only."""
     _manner.verbose = verbose
 
 
 def is_verbose() -> bool:
-    """Whether all tables are wanted, in place of the first screen."""
+    """Return whether answers show all tables instead of the first screen."""
     return _manner.verbose
 
 
 def say(text: str) -> None:
-    """Print a message for people."""
+    """Print a message on standard error, or keep it for the JSON document; ``--quiet`` suppresses it."""
     if _manner.kept is not None:
         _manner.kept.append(text)
     elif not _manner.quiet:
@@ -129,13 +135,13 @@ def say(text: str) -> None:
 
 
 def say_progress(text: str) -> None:
-    """Print how far something is; it is no part of an answer."""
+    """Print the progress of a measurement on standard error; it is never part of a JSON document."""
     if not _manner.quiet:
         console(stderr=True).print(text, soft_wrap=True, markup=False)
 
 
 def answer(text: str) -> None:
-    """Print lines of an answer that is no table."""
+    """Print a text answer on standard output, or keep it for the JSON document."""
     if _manner.kept is not None:
         _manner.kept.append(text)
     else:
@@ -143,7 +149,7 @@ def answer(text: str) -> None:
 
 
 def check_place(*paths: Path | None) -> None:
-    """Raise ``InputError`` for a file that could not be written, or is named twice, before its work begins."""
+    """Raise ``InputError`` for an output file that cannot be written or that is named twice."""
     taken = set()
     for path in paths:
         if path is None or is_stdout(path):
@@ -163,7 +169,7 @@ def check_place(*paths: Path | None) -> None:
 
 
 def check_stdout(json: bool, *outputs: Path | None) -> None:
-    """Raise ``InputError`` if more than one answer goes to standard output."""
+    """Raise ``InputError`` if two outputs go to standard output."""
     taken = sum(is_stdout(path) for path in outputs)
     if taken > 1:
         raise InputError("-", "standard output takes one file; give the others names.")
@@ -172,19 +178,19 @@ def check_stdout(json: bool, *outputs: Path | None) -> None:
 
 
 def check_file(path: Path, beside: str) -> None:
-    """Raise ``InputError`` for standard output where other files are written beside the one named."""
+    """Raise ``InputError`` if ``path`` is standard output; ``beside`` says why a file is needed."""
     if is_stdout(path):
         raise InputError("--out", f"needs the name of a file: {beside}.")
 
 
-def say_written(path: Path, what: str = "") -> None:
-    """Say where a file is; nothing of standard output, which everybody sees."""
+def say_written(path: Path, content: str = "") -> None:
+    """Print the path of a written file; for standard output print nothing."""
     if not is_stdout(path):
-        say(f"{what} written to {path}".lstrip())
+        say(f"{content} written to {path}".lstrip())
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows with the same fields, at least one, with a header."""
+    """Write rows, at least one, as CSV with a header; all rows have the fields of the first."""
     import csv
     import io
 
@@ -198,7 +204,7 @@ def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def set_up_logging(verbose: bool) -> None:
-    """Warnings by default, everything on request, to standard error."""
+    """Send warnings to standard error; with ``verbose`` all log messages."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger().setLevel(logging.DEBUG if verbose else logging.WARNING)
     logging.getLogger("numba").setLevel(logging.WARNING)
@@ -206,7 +212,7 @@ def set_up_logging(verbose: bool) -> None:
 
 @contextmanager
 def live_progress(watcher: "Watcher", *, quiet: bool) -> Iterator[None]:
-    """Show the watcher's progress: one live line on a terminal, a line now and then elsewhere."""
+    """Show the watcher's progress: a live line on a terminal, otherwise a line every few seconds."""
     out = console(stderr=True)
     if quiet or _manner.quiet:
         yield
@@ -228,7 +234,7 @@ def live_progress(watcher: "Watcher", *, quiet: bool) -> Iterator[None]:
 
 
 def progress_line(progress: "Progress") -> str:
-    """One line: seconds, step, incumbent, bound, gap."""
+    """Return a progress line: seconds, step, best time found, lower bound, gap."""
     parts = [f"{progress.elapsed_s:6.1f} s", progress.step]
     if progress.objective_s is not None:
         parts.append(f"incumbent {progress.objective_s:.4f} s")

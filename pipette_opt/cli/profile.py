@@ -1,4 +1,4 @@
-"""``pipette-opt profile``: measure the machines at hand."""
+"""``pipette-opt profile``: measurements on the machines at hand."""
 
 from pathlib import Path
 from typing import Annotated
@@ -50,12 +50,12 @@ def links(
     timeout: Annotated[float, typer.Option(help="Seconds without an answer after which the run ends.")] = 300.0,
 ) -> None:
     """
-    Measure every link between hosts: a tournament of all pairs, both directions.
+    Measure every link between hosts, in both directions; each round measures disjoint pairs of hosts.
 
-    Start it on every host, with one process or with one for each GPU. Run again, it goes on where it was stopped.
+    Start the command on every host, with one process per host or per GPU. A second run continues an unfinished one.
 
-    Example: [bold]srun --ntasks-per-node=8 pipette-opt profile links -o cluster.yaml[/], or
-    [bold]torchrun --nnodes=16 --nproc-per-node=8 ... -m pipette_opt profile links -o cluster.yaml[/]
+    Example: [bold]srun --ntasks-per-node=8 pipette-opt profile links -o cluster.yaml[/], or [bold]torchrun --nnodes=16
+    --nproc-per-node=8 ... -m pipette_opt profile links -o cluster.yaml[/]
     """
     from pipette_opt.base.units import MIB, counted
     from pipette_opt.cli.output import check_file, say, say_progress
@@ -109,7 +109,7 @@ def compute(
     """
     Time a transformer layer of the model on this device, for solve --profile.
 
-    Run again, it times only what the file lacks.
+    A second run times only the rows that the file lacks.
 
     Example: [bold]pipette-opt profile compute --model llama-3-70b --seq-length 4096 -o layers.csv[/]
     """
@@ -142,7 +142,7 @@ def compute(
         params,
         device=device,
         gpu=gpu,
-        on_row=lambda done, total, what: say_progress(f"{done} of {total}: {what}"),
+        on_row=lambda done, total, row: say_progress(f"{done} of {total}: {row}"),
     )
     say(f"{counted(len(found.layers), 'row')} in {out}")
 
@@ -155,11 +155,11 @@ def memory(
     device: Annotated[str, typer.Option(help="cuda, cpu (counts, no GPU), or auto.")] = "auto",
 ) -> None:
     """
-    Run one rank of a plan's fullest stage in megatron-core, all others faked, and write a stack that knows its memory.
+    Run one rank of a plan's fullest stage in megatron-core with fake peers, and write its tensor memory to a stack
+    file.
 
-    What its tensors took replaces what is counted of that stage, and constants of the stack add the rest. The stack
-    that is written is for solve and estimate, with --calibration. This was tested without a GPU only; on a real one it
-    was never run by us.
+    The measured size of the tensors replaces the computed size of that stage; constants of the stack add the rest.
+    solve and estimate read the stack with --calibration. Tested without a GPU only; never run on a GPU by the authors.
 
     Example: [bold]pipette-opt profile memory --plan plan.json -o stack.yaml[/]
     """

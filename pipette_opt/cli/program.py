@@ -1,4 +1,4 @@
-"""Programs beside ``pipette-opt`` in a checkout: options, messages and exit codes as those of its commands."""
+"""Wrapper for the programs of a checkout, with the options, messages and exit codes of ``pipette-opt`` commands."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from pipette_opt.cli.app import SETTINGS, give_common
 
 
 def program(command: Callable[..., Any]) -> typer.Typer:
-    """Return a program with one command, a function with typer's annotations."""
+    """Return a program with one command, made from a function with typer annotations."""
     app = typer.Typer(add_completion=False, **SETTINGS)
     app.command()(command)
     give_common(app)
@@ -18,5 +18,5 @@ def program(command: Callable[..., Any]) -> typer.Typer:
 
 
 def run_command(command: Callable[..., Any]) -> None:
-    """Run a function as the command of this process; exit codes are those of :func:`pipette_opt.cli.main`."""
+    """Run a function as the command of this process, with the exit codes of :func:`pipette_opt.cli.main`."""
     run(lambda: program(command))

@@ -30,10 +30,11 @@ def recommend(
     json: opt.Json = False,
 ) -> None:
     """
-    Which hosts to take: the fewest GPUs for a deadline, the cheapest, the fastest; over numbers and kinds of hosts.
+    Recommend hosts: the fewest GPUs for a deadline, the cheapest and the fastest choice, over host counts and GPU
+    types.
 
-    The hosts are those of a cluster, of which the best so many are taken, or equal ones: --nodes says how many at most,
-    and --gpu which kinds, several separated by commas.
+    With --cluster the best hosts of the cluster are taken, for each number of hosts. Without it all hosts are equal:
+    --nodes is the largest number, and --gpu lists GPU types, separated by commas.
 
     Example: [bold]pipette-opt recommend --nodes 16 --gpu h100,a100 --model llama-3-8b --global-batch-size 512
     --seq-length 8192 --tokens 1e12 --deadline 30d --gpu-price h100=2.9 --gpu-price a100=1.8[/]
@@ -64,8 +65,8 @@ def recommend(
             watcher=watcher,
         )
     if json:
-        chosen = {word: found.offers.index(one) for word, one in found.choices.items()}
-        show_json({"offers": [asdict(one) for one in found.offers], "choices": chosen})
+        chosen = {word: found.offers.index(offer) for word, offer in found.choices.items()}
+        show_json({"offers": [asdict(offer) for offer in found.offers], "choices": chosen})
     else:
         show(offers_table(found.offers), "", *(f"- {line}" for line in found.sentences))
     if watcher.stop.is_set():

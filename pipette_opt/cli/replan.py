@@ -49,7 +49,7 @@ def replan(
     json: opt.Json = False,
 ) -> None:
     """
-    Go on when hosts are lost or join: a new optimum, what must be reloaded, and what fewer moves cost.
+    Plan again after hosts are lost or join: the new optimum, the parameters to reload, and the price of fewer moves.
 
     Example: [bold]pipette-opt replan plan.json --lost gpu07 --joined gpu21 -o new.json[/]
     """
@@ -109,14 +109,14 @@ def replan(
                 "no launcher deals unequal numbers by itself)"
             )
         if found.groups is not None:
-            one = found.groups
-            gain = chosen.estimate.iteration_time_s / one.iteration_time_s - 1
-            padding = one.global_batch_size - chosen.global_batch_size
+            grouped = found.groups
+            gain = chosen.estimate.iteration_time_s / grouped.iteration_time_s - 1
+            padding = grouped.global_batch_size - chosen.global_batch_size
             say(
-                f"interleaved in groups (--microbatch-group-size-per-virtual-pipeline-stage {one.group_size}): "
-                f"{one.config.label()} with {one.num_microbatches} micro-batches a replica, "
-                f"{one.iteration_time_s:.4g} s, {gain:+.1%} tokens per second (not searched; a global batch of "
-                f"{one.global_batch_size}, of which {padding} are padding)"
+                f"interleaved in groups (--microbatch-group-size-per-virtual-pipeline-stage {grouped.group_size}): "
+                f"{grouped.config.label()} with {grouped.num_microbatches} micro-batches a replica, "
+                f"{grouped.iteration_time_s:.4g} s, {gain:+.1%} tokens per second (not searched; a global batch of "
+                f"{grouped.global_batch_size}, of which {padding} are padding)"
             )
     if watcher.stop.is_set():
         say("stopped early: this is the best plan so far")

@@ -17,10 +17,10 @@ def report(
     json: opt.Json = False,
 ) -> None:
     """
-    One page about a plan, which opens without a network: verdict, proof, time, memory, links, placement, schedule.
+    Write a self-contained HTML page about a plan: verdict, proof, time, memory, links, placement, schedule.
 
-    Links, schedule and sensitivity are derived again from the cluster file and the job that the plan names; where that
-    file is not there, the page is made without them and says so. All else is what plan.json says.
+    Links, schedule and sensitivity are computed from the cluster file and the job that the plan names. If the cluster
+    file is missing, the page leaves them out and says so. All other figures come from plan.json.
 
     Example: [bold]pipette-opt report plan.json -o report.html[/]
     """
@@ -32,16 +32,16 @@ def report(
 
     check_place(out)
     check_stdout(json, out)
-    said = read_plan(plan).verdict
+    verdict = read_plan(plan).verdict
     text, is_whole = report_of(plan, cluster)
     if is_stdout(out):
         typer.echo(text, nl=False)
         return
     write_page(out, text)
     if json:
-        show_json({"report": str(out), "verdict": said, "complete": is_whole})
+        show_json({"report": str(out), "verdict": verdict, "complete": is_whole})
         return
     if not is_whole:
         say("without links, schedule and sensitivity: the cluster file is not there; say where with --cluster")
-    say(said)
+    say(verdict)
     say_written(out, "report")

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from pipette_opt.specs.objective import Objective
 
 MAX_LINES = 40
-"""Lines of an answer without ``--verbose``."""
+"""Maximum number of lines of an answer without ``--verbose``. Chosen."""
 
 MAX_STEPS_COMPARED = 2
-"""Next commands of a plan that is compared with a launch, whose changes take the lines of the others. Chosen."""
+"""Maximum number of suggested commands when the answer also lists changes to a launch. Chosen."""
 
 
 @opt.spread
@@ -83,16 +83,17 @@ def solve(
 
     Example: [bold]pipette-opt solve --example lab-16x8 -o plan.json[/]
 
-    First and last line: does it fit, how far from the best of the searched space, how far off its time may be. MFU is
-    the model's FLOPs over the peak of the GPUs used: a token counts 6 FLOPs for each weight that multiplies it, and
-    6 x layers x query width x sequence length for causal attention; recomputation does not count. In the JSON hfu has
-    it, and attention without the mask (12 for 6).
+    First and last line: whether the plan fits in memory, its distance from the best searched plan, and the error of its
+    time. MFU is the model's FLOPs over the peak of the GPUs used. A token counts 6 FLOPs per weight that multiplies it,
+    plus 6 x layers x query width x sequence length for causal attention; recomputation does not count. In the JSON, hfu
+    counts recomputation, and attention without the causal mask (12 instead of 6).
 
-    The plan is the plainest of those within 1 % of the fastest found; the answer names that one (--prefer fastest).
+    The plan is the plainest of the plans within 1 % of the fastest found. The answer also names the fastest (--prefer
+    fastest).
 
-    Ctrl-C stops the search; the best plan so far is written. Exit code 0: the search's gap is at most --gap-limit
-    (1 % without it), 2: wrong input, 3: no feasible plan, 4: interrupted or ended before that, with the best plan so
-    far written.
+    Ctrl-C stops the search; the best plan so far is written. Exit code 0: the gap of the search is at most --gap-limit
+    (1 % if not given). 2: wrong input. 3: no feasible plan. 4: interrupted, or ended with a larger gap, with the best
+    plan so far written.
     """
     begun = time.perf_counter()
     from dataclasses import asdict
@@ -183,9 +184,9 @@ def solve(
     paying = paying_options_of(plan, job.instance, max_oom_risk)
     changes = _changes(plan, current, today)
     if json:
-        document = plan_to_dict(plan) | {"would_pay": [asdict(one) for one in paying]}
+        document = plan_to_dict(plan) | {"would_pay": [asdict(option) for option in paying]}
         if current is not None:
-            document |= {"current": current.as_dict(), "changes": [asdict(one) for one in changes]}
+            document |= {"current": current.as_dict(), "changes": [asdict(change) for change in changes]}
         show_json(document)
     elif is_verbose():
         room = None
@@ -212,7 +213,7 @@ def solve(
 
 
 def _flags(plan: "Plan") -> "list[tuple[str, ...]]":
-    """Options of Megatron-LM that say what the search decided; none where it has no option for it."""
+    """Return the Megatron-LM options that set the search's choices; empty if they cannot express the plan."""
     from pipette_opt.export.script_changes import decided_options
 
     try:
@@ -222,7 +223,7 @@ def _flags(plan: "Plan") -> "list[tuple[str, ...]]":
 
 
 def _changes(plan: "Plan", current: "Current | None", today: "MegatronArgs | None") -> "list[Change]":
-    """Options of the launch of today that the plan changes; none where Megatron-LM has no option for the plan."""
+    """Return the options of today's launch that the plan changes; empty if Megatron-LM cannot express the plan."""
     from pipette_opt.export.script_changes import script_changes
 
     if current is None or today is None:
@@ -235,12 +236,12 @@ def _changes(plan: "Plan", current: "Current | None", today: "MegatronArgs | Non
 
 def _changes_lines(changes: "list[Change]", where: str, room: int | None) -> "list[RenderableType]":
     """
-    The changes for people.
+    Return the changes to a launch as lines to print.
 
     Parameters
     ----------
     room
-        Lines that they may take; some changes are left out where they take more. ``None`` for any number.
+        Maximum number of lines; changes beyond it are left out. ``None`` for no limit.
     """
     from pipette_opt.cli.output import num_lines
     from pipette_opt.export.script_changes import changes_head, changes_rows, changes_text
@@ -259,7 +260,7 @@ def _changes_lines(changes: "list[Change]", where: str, room: int | None) -> "li
 
 
 def _writing(instance: "Instance", out: Path) -> "Callable[[Plan], None]":
-    """Writes the best plan so far; where that fails for a while, the search goes on and says it once."""
+    """Return a function that writes the best plan so far; the first failure is reported and the search continues."""
     from pipette_opt.cli.output import say
     from pipette_opt.library.plans import plan_with_band
     from pipette_opt.report.plan_file import write_plan
@@ -284,7 +285,11 @@ def _known(
     host_order: "Sequence[int] | None",
     max_oom_risk: float,
 ) -> "tuple[SearchSpace, FirstPlan | None]":
-    """What runs today, by the arguments that the plan is compared with or those of the model, and the space with it."""
+    """
+    Return the search space with the layout of today's launch, and the launch as a first plan or ``None``.
+
+    The launch is that of ``--compare-current``, or else that of the Megatron arguments in ``--model``.
+    """
     from pipette_opt.cli.output import say
     from pipette_opt.library.known import with_layout_of
 
@@ -300,7 +305,7 @@ def _known(
 def _failures(
     objective: "Objective", host_mean_days: float | None, save_s: float | None, recovery_s: float | None
 ) -> "dict[str, dict[str, float]]":
-    """How hosts fail, as a plan records it; nothing for other objectives."""
+    """Return the failure rate of hosts as a plan records it; empty unless the objective is ``progress``."""
     from dataclasses import asdict
 
     from pipette_opt.plans.failures import FailureRate

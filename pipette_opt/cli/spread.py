@@ -1,4 +1,4 @@
-"""Declared options of a job as the options of a command, which typer makes of a function's parameters."""
+"""Conversion of declared job options into the parameters from which typer makes a command's options."""
 
 import functools
 import inspect
@@ -20,21 +20,22 @@ JOB_FILE_HELP = "A job file (YAML): the options below in one place. What is give
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """Says of a parameter that holds options which of them the command lacks; they have their defaults."""
+    """Annotation of a parameter of job options: names of the options that the command does not offer."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FromLaunch:
-    """Says of a parameter that it has the launch of a job file where it is not given itself.
+    """
+    Annotation of a parameter that takes its value from the launch of a job file unless given on the command line.
 
     Parameters
     ----------
     name
-        ``args``, or ``hosts``.
+        Field of the launch: ``args`` or ``hosts``.
     is_whole
-        Whether degrees of the file are a launch, too, where it has no ``args``.
+        Whether degrees in a job file without ``args`` count as a launch.
     """
 
     name: str
@@ -43,11 +44,11 @@ class FromLaunch:
 
 @dataclass(frozen=True, slots=True)
 class OrJobFile:
-    """Says of an argument that it may be a job file, told by ``.yaml`` or ``.yml``."""
+    """Annotation of an argument that may also be a job file, recognised by ``.yaml`` or ``.yml``."""
 
 
 def typer_option(name: str) -> Any:
-    """Return the option of the command line for a declared field."""
+    """Return the typer option of a declared field."""
     field = field_of(name)
     option, text = field.option, field.option.help.replace("[", "\\[")
     names = (option_name(name),)
@@ -58,31 +59,33 @@ def typer_option(name: str) -> Any:
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """
-    Make an option of each field of a command's parameters that are classes of options, and let a job file say them.
+    Return a command with an option for each field of its :class:`JobOptions` and :class:`SpaceOptions` parameters.
 
-    ``Annotated[JobOptions, Without(("launcher",))]`` leaves fields out. The command takes a job file as its argument,
-    or as ``--job`` where it has arguments of its own.
+    ``Annotated[JobOptions, Without(("launcher",))]`` leaves fields out. A job file sets the same fields; it is the
+    command's argument, or ``--job`` if the command has arguments of its own.
     """
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[type, list[Field]]] = {}
     launches: dict[str, FromLaunch] = {}
     measured, either = "", ""
-    for one in parameters_of(command):
-        kind, *notes = get_args(one.annotation) if get_origin(one.annotation) is Annotated else (one.annotation,)
-        launches.update((one.name, note) for note in notes if isinstance(note, FromLaunch))
-        either = one.name if any(isinstance(note, OrJobFile) for note in notes) else either
+    for argument in parameters_of(command):
+        kind, *notes = (
+            get_args(argument.annotation) if get_origin(argument.annotation) is Annotated else (argument.annotation,)
+        )
+        launches.update((argument.name, note) for note in notes if isinstance(note, FromLaunch))
+        either = argument.name if any(isinstance(note, OrJobFile) for note in notes) else either
         if kind is Measured:
-            measured = one.name
+            measured = argument.name
         elif kind in (JobOptions, SpaceOptions):
             left_out = {name for note in notes if isinstance(note, Without) for name in note.names}
             taken = [field for name, field in fields_of(kind).items() if name not in left_out]
-            groups[one.name] = (kind, taken)
+            groups[argument.name] = (kind, taken)
             parameters += [_parameter_of(field) for field in taken]
         else:
-            parameters.append(one)
+            parameters.append(argument)
     if not either:
         parameters.insert(0, _job_parameter(parameters))
-    has_context = any(one.name == "context" for one in parameters)
+    has_context = any(argument.name == "context" for argument in parameters)
     if not has_context:
         parameters.append(parameter("context", typer.Context, default=inspect.Parameter.empty))
 
@@ -111,8 +114,8 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _job_parameter(parameters: Sequence[inspect.Parameter]) -> inspect.Parameter:
-    """Return the job file as an argument, or as an option of a command that has arguments."""
-    notes = [note for one in parameters for note in getattr(one.annotation, "__metadata__", ())]
+    """Return the job-file parameter: an argument, or the option ``--job`` of a command that has arguments."""
+    notes = [note for argument in parameters for note in getattr(argument.annotation, "__metadata__", ())]
     if any(isinstance(note, typer.models.ArgumentInfo) for note in notes):
         info: Any = typer.Option("--job", help=JOB_FILE_HELP, rich_help_panel="The job")
     else:
@@ -121,7 +124,7 @@ def _job_parameter(parameters: Sequence[inspect.Parameter]) -> inspect.Parameter
 
 
 def _parameter_of(field: Field) -> inspect.Parameter:
-    """Return the parameter of a declared field; sizes and words between commas are a text."""
+    """Return the parameter of a declared field; comma-separated sizes and words are read as text."""
     kind = field.kind
     if get_origin(field.plain_kind) is tuple:
         kind = str | None
@@ -135,7 +138,7 @@ def _read(path: Path) -> "JobFile":
 
 
 def _value(context: typer.Context, field: Field, value: object, file: "JobFile | None") -> Any:
-    """Return what the command line gives, or else the job file, or else the default."""
+    """Return a field's value from the command line, or else from the job file, or else its default."""
     from pipette_opt.options.values import field_value
 
     if file is not None and field.name in file.given and not is_given(context, field.name):
@@ -146,7 +149,7 @@ def _value(context: typer.Context, field: Field, value: object, file: "JobFile |
 def _say_replaced(
     context: typer.Context, file: "JobFile", known: set[str], launches: dict[str, FromLaunch], *, has_measured: bool
 ) -> None:
-    """Name what the command line says in place of the file, and refuse what the command has no use for."""
+    """Report values that the command line replaces; raise ``InputError`` for fields the command lacks."""
     from pipette_opt.base.errors import InputError
     from pipette_opt.cli.output import say
 
@@ -162,27 +165,27 @@ def _say_replaced(
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Return whether an option is on the command line, be it with its default."""
+    """Return whether an option is given on the command line, even with its default value."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def parameters_of(command: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a command, all by name, since it is called so."""
+    """Return the parameters of a command as keyword-only parameters."""
     known = inspect.signature(command).parameters.values()
-    return [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in known]
+    return [argument.replace(kind=inspect.Parameter.KEYWORD_ONLY) for argument in known]
 
 
 def parameter(name: str, annotation: object, *, default: object) -> inspect.Parameter:
-    """Return one more parameter of a command."""
+    """Return a keyword-only parameter for a command."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def with_parameters(
     run: Callable[..., None], command: Callable[..., Any], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
-    """Return ``run`` under the name and help of ``command``, with the parameters from which typer makes options."""
+    """Return ``run`` with the name and help of ``command`` and with ``parameters``, from which typer makes options."""
     functools.update_wrapper(run, command)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {argument.name: argument.annotation for argument in parameters}
     return run

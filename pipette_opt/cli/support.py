@@ -15,7 +15,7 @@ def support(
     json: opt.Json = False,
 ) -> None:
     """
-    Say what is modelled of a model on a kind of GPU, from which constants, and against which public runs.
+    List which parts of a model are modelled on a GPU type, from which constants, and against which public runs.
 
     Example: [bold]pipette-opt support deepseek-v3 gb200[/], or [bold]pipette-opt support ./config.json h100 --json[/]
     """

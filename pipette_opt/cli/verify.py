@@ -32,9 +32,9 @@ def verify(
     """
     Check every figure of a finished plan again, without the solver.
 
-    Memory and times are predicted again, the searched space is enumerated again, and each of its configurations is
-    bounded by the time that it would take over links as fast as the fastest. What is left of the certificate rests on
-    the search; [bold]--prove[/] solves again. Exit code 2 names the rules that are broken.
+    Memory and times are predicted again, and the searched space is enumerated again. A lower bound on the time of each
+    configuration is computed as if all links were as fast as the fastest. Claims that this bound cannot confirm rest on
+    the search; [bold]--prove[/] solves them again. Exit code 2 means that a rule is broken; the message names it.
 
     Example: [bold]pipette-opt verify plan.json --prove[/]
     """
@@ -74,9 +74,10 @@ def verify(
 
 def check_file(path: Path, cluster: Path | None = None) -> "tuple[Plan, Instance, Checked, list[str]]":
     """
-    The plan of a file, its job, what it was checked for, and files of its inputs that are not there any more.
+    Read and check a plan file.
 
-    Raises ``InputError`` for a damaged file or changed inputs, ``PlanError`` with every broken rule by name.
+    Return the plan, its job, the result of the check, and the input files that no longer exist. Raise ``InputError``
+    for a damaged file or changed inputs, and ``PlanError`` with the names of all broken rules.
     """
     from pipette_opt.job.inputs import check_inputs
     from pipette_opt.library.plans import plan_and_instance
@@ -91,7 +92,7 @@ def check_file(path: Path, cluster: Path | None = None) -> "tuple[Plan, Instance
 
 
 def _as_dict(checked: "Checked", proven: "Proven | None") -> dict[str, Any]:
-    """For ``--json``."""
+    """Return the result of the check as fields of the ``--json`` document."""
     return {
         "configurations": checked.num_configurations,
         "bounded_without_search": checked.num_bounded,
@@ -101,7 +102,7 @@ def _as_dict(checked: "Checked", proven: "Proven | None") -> dict[str, Any]:
 
 
 def _lines(plan: "Plan", checked: "Checked", proven: "Proven | None") -> list[str]:
-    """What was checked of the certificate, and how."""
+    """Return sentences that say how each part of the certificate was checked."""
     bound, count, left = plan.certificate.lower_bound_s, checked.num_configurations, len(checked.open_configs)
     claim = f"that nothing searched is faster than {bound:.4f} s"
     everything = f"all {count} configurations that fit" if count > 1 else "the only configuration that fits"
@@ -122,4 +123,4 @@ def _lines(plan: "Plan", checked: "Checked", proven: "Proven | None") -> list[st
 
 
 MAX_NAMED = 3
-"""Configurations that are named where the bound of several rests on the search."""
+"""Maximum number of named configurations whose bound rests on the search. Chosen."""

@@ -20,7 +20,7 @@ TITLES = {
     "GPU": "Another kind of GPU",
     "training": "Another job",
 }
-"""Title of each group of questions, in the order in which they are shown."""
+"""Titles of the groups of questions, in the order of the tables."""
 
 
 def whatif(
@@ -70,14 +70,14 @@ def whatif(
     json: opt.Json = False,
 ) -> None:
     """
-    What would become of a plan: hosts lost or repaired, other links, GPUs, batches, formats and prices.
+    Predict how a plan changes: hosts lost or repaired, other links, GPUs, batches, precisions and prices.
 
-    Without any question: each host lost, each host repaired, one host more. Each row has the best plan found, the old
-    plan as it is on the changed job where it can be there, and the time that no plan of what was searched undercuts.
+    Without any question: each host lost, each host repaired, one more host. Each row has the best plan found, the time
+    of the unchanged plan if it can run on the changed job, and a lower bound on the time of all searched plans.
 
     Example: [bold]pipette-opt whatif plan.json --without each --global-batch-size 256,1024 --gpu-price 2.5[/]
 
-    Ctrl-C keeps the answers that are there (exit code 4).
+    Ctrl-C keeps the answers found so far, with exit code 4.
     """
     begun = time.perf_counter()
     from dataclasses import asdict
@@ -113,7 +113,7 @@ def whatif(
             watcher=watcher,
         )
     if json:
-        today, *answers = [asdict(one) | {"is_proven": one.is_proven} for one in (found.today, *found.answers)]
+        today, *answers = [asdict(answer) | {"is_proven": answer.is_proven} for answer in (found.today, *found.answers)]
         show_json({"plan": today, "answers": answers, "changed": list(found.changed)})
     else:
         for line in found.changed:
@@ -125,13 +125,13 @@ def whatif(
             )
         show(answers_table("Today", [found.today]))
         for group, title in TITLES.items():
-            some = [one for one in found.answers if one.group == group]
+            answers_of_group = [answer for answer in found.answers if answer.group == group]
             if group == "without":
-                some.sort(key=lambda one: -1.0 if one.change is None else one.change)
+                answers_of_group.sort(key=lambda answer: -1.0 if answer.change is None else answer.change)
             elif group == "repaired":
-                some.sort(key=lambda one: 1.0 if one.change is None else -one.change)
-            if some:
-                show(answers_table(title, some, found.today.config))
+                answers_of_group.sort(key=lambda answer: 1.0 if answer.change is None else -answer.change)
+            if answers_of_group:
+                show(answers_table(title, answers_of_group, found.today.config))
         show("", *found.sentences)
     if watcher.stop.is_set():
         say(f"stopped early: {len(found.answers)} of {counted(found.num_questions, 'question')} are answered")

@@ -1,1 +1,1 @@
-"""Files that start a plan: one module per target; ``targets`` has the table of all of them."""
+"""Files that launch a plan: a module per format; ``targets`` has the table of all formats."""

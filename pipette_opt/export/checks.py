@@ -1,4 +1,4 @@
-"""Checks of a plan before any file is written from it."""
+"""Checks of a plan before any launch file is written."""
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.recorded import refuse_async_sends
@@ -6,7 +6,7 @@ from pipette_opt.plans.plan import Plan, rank_rows
 
 
 def check_map(plan: Plan) -> None:
-    """Check that every rank has its own GPU of its host. ``InputError`` names the first rank that does not."""
+    """Raise ``InputError`` for the first rank whose GPU does not exist or is used by another rank."""
     owner: dict[tuple[str, int], int] = {}
     for row in rank_rows(plan):
         gpu = (row.host, row.local_rank)
@@ -25,7 +25,7 @@ def check_map(plan: Plan) -> None:
 
 def check_equal_microbatches(target: str, plan: Plan) -> None:
     """
-    Raise ``InputError`` unless every replica has equally many micro-batches, as launchers need.
+    Raise ``InputError`` unless all replicas have the same number of micro-batches, as launchers require.
 
     Megatron-Core (``ConstantNumMicroBatchesCalculator``), DeepSpeed (``_batch_assertion``) and torchtitan (``Trainer``)
     assert that data-parallel size times micro-batch size divides the global batch.
@@ -46,11 +46,12 @@ def check_equal_microbatches(target: str, plan: Plan) -> None:
 
 def expert_tensor_size(plan: Plan, num_experts: int | None) -> int | None:
     """
-    Return the tensor-parallel size of the experts that megatron-core must be given; ``None`` for its default.
+    Return the expert tensor-parallel size to pass to megatron-core; ``None`` for its default.
 
-    ``initialize_model_parallel`` (0.16) numbers the ranks of experts even for a model without experts. In the order
-    that ends with data parallelism it needs ``etp * ep == tp * cp``, so that experts have as many data-parallel ranks
-    as the rest. Without experts naming the size is enough; otherwise ``InputError``.
+    ``initialize_model_parallel`` (0.16) numbers the ranks of experts even for a model without experts. In the rank
+    order that ends with data parallelism it needs ``etp * ep == tp * cp``, so that experts have as many data-parallel
+    ranks as other layers. Without experts, passing the size is enough; with experts, raise ``InputError`` if the sizes
+    differ.
     """
     config = plan.config
     if config.expert_model_parallel_size > 1 and num_experts is None:
@@ -73,7 +74,7 @@ def expert_tensor_size(plan: Plan, num_experts: int | None) -> int | None:
 
 
 def check_megatron_can(target: str, plan: Plan, *, most_sharded: int = 1) -> None:
-    """Raise ``InputError`` unless the plan waits for sends and shards at most ZeRO stage ``most_sharded``."""
+    """Raise ``InputError`` if the plan assumes asynchronous sends or a ZeRO stage above ``most_sharded``."""
     refuse_async_sends(target, plan)
     stage = plan.config.sharding_stage
     if stage > most_sharded:

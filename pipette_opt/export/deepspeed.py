@@ -1,8 +1,8 @@
 """
 DeepSpeed: host file of its launcher, its configuration, and the degrees as options of Megatron-DeepSpeed.
 
-The launcher numbers ranks along the host file, GPUs of a host ascending (``deepspeed/launcher/runner.py`` sorts them),
-and ``PipeModelDataParallelTopology`` has tensor ranks next to each other, then replicas, then stages
+The launcher numbers ranks in the order of the host file and, on a host, of GPU numbers
+(``deepspeed/launcher/runner.py``). ``PipeModelDataParallelTopology`` orders ranks by tensor, then replica, then stage
 (``deepspeed/runtime/pipe/topology.py``, 0.19). Plans in any other order are refused.
 """
 
@@ -37,13 +37,13 @@ CONFIG_FIELDS = (
 )
 
 SHARDED = ("allgather", "allreduce")
-"""Collectives of ZeRO 1 and 2, which reduces whole buckets and keeps a part (``zero/stage_1_and_2.py``, 0.19)."""
+"""NCCL's names of the collectives in ZeRO 1 and 2 (``zero/stage_1_and_2.py``, 0.19: gradients are all-reduced)."""
 
 ONE_CONNECTION = Setting("CUDA_DEVICE_MAX_CONNECTIONS", "1", "Megatron-DeepSpeed's arguments.py stops without it.")
 
 
 def export_deepspeed(plan: Plan) -> dict[str, str]:
-    """Write host file, configuration, environment and launch line. ``InputError`` if DeepSpeed cannot run the plan."""
+    """Return the files of a launch; raise ``InputError`` if DeepSpeed cannot run the plan."""
     training = recorded_training(plan)
     _refuse(plan, training)
     shares = node_shares(plan, "DeepSpeed")
@@ -64,13 +64,13 @@ def export_deepspeed(plan: Plan) -> dict[str, str]:
 
 
 def _environment(plan: Plan) -> str:
-    """Variables for every host; the launcher reads the file that ``DS_ENV_FILE`` names, which has no comments."""
+    """Return the content of the file that ``DS_ENV_FILE`` names: environment variables for every host."""
     settings = [ONE_CONNECTION, CUDA_ORDER, *nccl_settings(plan, SHARDED)]
     return "".join(f"{setting.name}={setting.value}\n" for setting in settings)
 
 
 def configuration(plan: Plan, training: TrainingSpec) -> dict[str, Any]:
-    """Return DeepSpeed's configuration: batch, ZeRO stage, number formats."""
+    """Return DeepSpeed's configuration: batch, ZeRO stage and precision."""
     config = plan.config
     content: dict[str, Any] = {
         "train_batch_size": plan.global_batch_size,
@@ -168,7 +168,7 @@ def _launch(plan: Plan, shares: Sequence[NodeShare]) -> str:
 
 
 def _unnamed(shares: Sequence[NodeShare], gpus_per_node: int) -> list[str]:
-    """Lines that write the host file from a file of the user, and the GPUs that are used on each host."""
+    """Return bash lines that write the host file from the user's list of hosts, with the GPUs used on each host."""
     gpus = [share.visible_devices for share in shares]
     lines = [
         *hosts_of_file_lines(len(shares)),

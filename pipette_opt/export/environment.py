@@ -1,4 +1,4 @@
-"""Environment variables that a launch sets; the reason stands above each of them."""
+"""Environment variables that a launch sets, each with a comment that gives the reason."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -8,10 +8,12 @@ from pipette_opt.export.shell import comment
 from pipette_opt.plans.plan import Plan, rank_rows
 
 BLACKWELL = 100
-"""Smallest compute capability, times ten, at which Megatron-LM needs no single connection (0.13 to 0.19)."""
+"""
+Compute capability of Blackwell, times ten; from here on Megatron-LM accepts several CUDA connections (0.13 to 0.19).
+"""
 
 SHARDED, REDUCED = ("allgather", "reducescatter"), ("allreduce",)
-"""NCCL's names of the collectives that reduce gradients with a distributed optimizer, and without."""
+"""NCCL's names of the collectives on gradients and weights: with a distributed optimizer, and without."""
 
 ALGORITHMS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -22,20 +24,20 @@ ALGORITHMS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 """
 Value of ``NCCL_ALGO`` for each collective, by the algorithm that the plan's times assume.
 
-The syntax by collective exists since NCCL 2.24 (its user guide, "NCCL_ALGO"). Between hosts ``nvls`` needs a switch
-that reduces; without such a switch it works inside a host only, so tensor parallelism keeps it. Collectives without
-an assumed algorithm are not set.
+NCCL accepts a value per collective since 2.24 (user guide, "NCCL_ALGO"). ``nvls`` between hosts needs a switch that
+reduces; other switches limit it to a host, where tensor parallelism uses it. A collective that is not listed keeps
+NCCL's choice.
 """
 
 
 class Setting(NamedTuple):
     """
-    A variable of the environment.
+    An environment variable.
 
     Parameters
     ----------
     yields
-        Whether a value that the environment already has wins.
+        Whether a value that the environment already has is kept.
     """
 
     name: str
@@ -56,11 +58,11 @@ def megatron_settings(plan: Plan) -> list[Setting]:
 
 def connections(plan: Plan) -> list[Setting]:
     """
-    Return the number of CUDA queues of a process; empty for CUDA's default of 8.
+    Return the setting of ``CUDA_DEVICE_MAX_CONNECTIONS``; empty for CUDA's default of 8.
 
-    Megatron-LM stops unless it is 1 where tensor or context parallelism runs on a GPU before Blackwell
-    (``validate_args`` in its ``training/arguments.py``). On Blackwell a single queue would serialise all communication;
-    Megatron-Bridge uses 32 (``recipes/run_plugins.py`` of 0.3.1).
+    Megatron-LM stops unless the value is 1 with tensor or context parallelism on a GPU before Blackwell
+    (``validate_args`` in ``training/arguments.py``). On Blackwell a single connection would serialise all
+    communication; Megatron-Bridge uses 32 (``recipes/run_plugins.py`` of 0.3.1).
     """
     config = plan.config
     if config.tensor_model_parallel_size == 1 and config.context_parallel_size == 1:
@@ -76,7 +78,7 @@ def connections(plan: Plan) -> list[Setting]:
 
 def nccl_settings(plan: Plan, sharded: Sequence[str] = SHARDED) -> list[Setting]:
     """
-    Return the NCCL algorithm that the plan's times assume for gradients, if these are reduced between hosts.
+    Return the setting of ``NCCL_ALGO`` that the plan's times assume; empty if gradients stay inside hosts.
 
     Parameters
     ----------
@@ -113,7 +115,7 @@ def setting_lines(settings: list[Setting]) -> list[str]:
 
 
 def _all_blackwell(plan: Plan) -> bool:
-    """Return whether every kind of GPU is Blackwell or newer; plans before 2026-11-24 and own GPUs do not say."""
+    """Return whether every GPU type is Blackwell or newer; ``False`` if the plan does not record it."""
     recorded = plan.inputs.get("gpus")
     if not isinstance(recorded, Mapping) or not recorded:
         return False

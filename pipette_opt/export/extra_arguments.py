@@ -1,4 +1,4 @@
-"""Extra arguments of a launch that no number counts, in a plan with other degrees than the launch."""
+"""Arguments of the user's launch that the predictions ignore, and whether they fit the plan's degrees."""
 
 from collections.abc import Callable, Mapping
 
@@ -38,24 +38,26 @@ NEEDED: Mapping[str, Callable[[ParallelConfig], bool]] = {
     "--use-precision-aware-optimizer": lambda config: config.use_distributed_optimizer,
 }
 """
-Conditions on the configuration by prefix of an argument, from Megatron-Core's own checks (``validate_args`` in
-``megatron/training/arguments.py``, ``TransformerConfig.__post_init__``). All other arguments fit any configuration.
+Condition on the configuration for arguments with a prefix; arguments without a prefix here always fit.
+
+From Megatron-LM's own checks: ``validate_args`` in ``megatron/training/arguments.py``, and
+``TransformerConfig.__post_init__``.
 """
 
 
 def goes_with(option: str, config: ParallelConfig) -> bool:
-    """Return whether Megatron-LM accepts an argument of the launch with the configuration of a plan."""
+    """Return whether Megatron-LM accepts an argument of the user's launch together with the plan's configuration."""
     return all(holds(config) for begin, holds in NEEDED.items() if option.startswith(begin))
 
 
 def divided_by_torch(training: TrainingSpec, config: ParallelConfig) -> bool:
-    """Return whether launch and plan use PyTorch's fully sharded data parallelism, which replaces other options."""
+    """Return whether launch and plan use ``--use-torch-fsdp2``, which replaces other sharding options."""
     option = "--use-torch-fsdp2"
     return (option,) in (training.other_arguments or ()) and goes_with(option, config)
 
 
 def left_out_lines(training: TrainingSpec, config: ParallelConfig) -> list[str]:
-    """Return a comment for people: arguments of the launch that the export leaves out; empty if there are none."""
+    """Return a comment that lists arguments of the user's launch that the export omits; empty if none is omitted."""
     left_out = [" ".join(words) for words in training.other_arguments or () if not goes_with(words[0], config)]
     text = f"Of the launch that the job was read from, without effect or refused here: {', '.join(left_out)}."
     return [text] if left_out else []

@@ -1,4 +1,4 @@
-"""Writing an export into a folder, and the rules for replacing files there."""
+"""Writing of an export into a folder, with rules for replacing files."""
 
 import hashlib
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ from pipette_opt.base.files import check_targets, read_output, write_atomically,
 from pipette_opt.base.units import counted
 
 RECORD = ".pipette-opt-export.json"
-"""File of the folder with the SHA-256 of each exported file; while a file is replaced, with old and new hash."""
+"""File in the folder with the SHA-256 of each exported file; both hashes while a file is being replaced."""
 
 MAX_NAMED = 3
-"""Most files that an error names. Chosen."""
+"""Maximum number of files that an error names. Chosen."""
 
 
 def write_folder(folder: Path, files: Mapping[str, str], *, force: bool = False) -> None:
     """
-    Write the files of an export and a record of their hashes: all files, or none if any must not be replaced.
+    Write the files of an export and a record of their hashes; write nothing if any file must not be replaced.
 
-    ``InputError`` for a link and for an input of the command. Without ``force`` also for a folder with files but no
-    earlier export, and for a file there that export did not write or that was changed since.
+    Raise ``InputError`` for a symbolic link and for an input file of the command. Without ``force`` also raise it for a
+    folder with other files but no record, and for a file that export did not write or that was changed since.
     """
     recorded = _recorded(folder / RECORD)
     for name in files:
@@ -41,7 +41,7 @@ def write_folder(folder: Path, files: Mapping[str, str], *, force: bool = False)
 
 
 def _check_empty(folder: Path) -> None:
-    """Raise ``InputError`` if a folder has files, so that it belongs to something else."""
+    """Raise ``InputError`` if the folder contains any files."""
     if folder.is_dir() and (names := sorted(entry.name for entry in folder.iterdir())):
         listed = ", ".join(map(shown, names[:MAX_NAMED])) + (", ..." if len(names) > MAX_NAMED else "")
         raise InputError(
@@ -51,7 +51,7 @@ def _check_empty(folder: Path) -> None:
 
 
 def _check(target: Path, recorded: str | None, *, force: bool) -> None:
-    """Raise ``InputError`` if a target must not be replaced."""
+    """Raise ``InputError`` if the file must not be replaced; ``recorded`` holds its hashes, if known."""
     if target.is_symlink():
         raise InputError(str(target), "is a link, which export does not follow; remove it.")
     if not target.exists():
@@ -64,7 +64,7 @@ def _check(target: Path, recorded: str | None, *, force: bool) -> None:
 
 
 def _recorded(record: Path) -> dict[str, str]:
-    """Return the hashes of an older export; empty if the record cannot be read."""
+    """Return the recorded hashes of an earlier export by file name; empty if the record cannot be read."""
     try:
         found = loads(read_output(record))
     except (OSError, ValueError, RecursionError):

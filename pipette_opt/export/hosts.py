@@ -1,4 +1,4 @@
-"""Plans whose hosts have no names: the launch takes the hosts that it finds, and files name none."""
+"""Plans without host names: the launch uses the hosts that it gets, and the files contain no names."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from pipette_opt.plans.plan import Plan, RankRow
 from pipette_opt.read.nominal import has_named_hosts
 
 PER_LINE = 16
-"""Entries of a bash array on each line. Chosen."""
+"""Entries per line of a bash array. Chosen."""
 
 
 def hosts_are_named(plan: Plan) -> bool:
@@ -17,7 +17,7 @@ def hosts_are_named(plan: Plan) -> bool:
 
 
 def unnamed_note(num_hosts: int) -> str:
-    """Return a note for people about the hosts that a plan without host names runs on."""
+    """Return a note on which hosts a plan without host names can run."""
     hosts = "one host" if num_hosts == 1 else f"any {num_hosts} equal hosts"
     return (
         f"The hosts of this plan have no names: it runs on {hosts}, in the order in which the launch lists them.\n"
@@ -26,26 +26,26 @@ def unnamed_note(num_hosts: int) -> str:
 
 
 def node_of_ranks(rows: Sequence[RankRow]) -> list[int]:
-    """Return the host of each rank, counted from 0 in the order of their first ranks."""
+    """Return the host number of each rank; hosts are numbered from 0 in the order of their first ranks."""
     order = launchable(row.host for row in rows)
     return [order.index(row.host) for row in rows]
 
 
 def per_host(rows: Sequence[RankRow]) -> int | None:
-    """Return the number of consecutive ranks of each host; ``None`` if hosts differ or ranks are scattered."""
+    """Return the number of ranks per host; ``None`` if hosts differ or the ranks of a host are not consecutive."""
     nodes = node_of_ranks(rows)
     number = nodes.count(0)
     return number if nodes == [rank // number for rank in range(len(nodes))] else None
 
 
 def nodes_table(rows: Sequence[RankRow]) -> list[str]:
-    """Definition of the bash array ``NODES``, the number of each rank's host."""
+    """Return bash lines that define the array ``NODES``: the host number of each rank."""
     nodes = node_of_ranks(rows)
     return array_lines("NODES", [nodes[start : start + PER_LINE] for start in range(0, len(nodes), PER_LINE)])
 
 
 def check_hosts_lines(num_hosts: int, source: str) -> list[str]:
-    """Lines of bash that stop unless the array ``HOSTS`` has as many hosts as the plan."""
+    """Return bash lines that stop with an error unless the array ``HOSTS`` has the plan's number of hosts."""
     return [
         f"if (( ${{#HOSTS[@]}} != {num_hosts} )); then",
         f'  echo "the plan has {counted(num_hosts, "host")}, {source} has ${{#HOSTS[@]}}" >&2',
@@ -55,7 +55,7 @@ def check_hosts_lines(num_hosts: int, source: str) -> list[str]:
 
 
 def hosts_of_file_lines(num_hosts: int) -> list[str]:
-    """Lines of bash that read the array ``HOSTS`` from the file that ``HOSTFILE`` names, and the master from it."""
+    """Return bash lines that read the array ``HOSTS`` from the file ``$HOSTFILE`` and set ``MASTER_ADDR``."""
     return [
         f"HOSTFILE=${{HOSTFILE:?is needed: a file with the {counted(num_hosts, 'host')} to run on, one a line}}",
         "mapfile -t HOSTS < <(sed -e 's/#.*//' -e 's/^[[:space:]]*//' -e 's/[[:space:]].*//' -e '/^$/d' \"$HOSTFILE\")",

@@ -1,10 +1,10 @@
 """
-Kubernetes: torchrun's launch script in a ConfigMap, and one pod per host that runs it with its node rank.
+Kubernetes: a ConfigMap with torchrun's launch script, and a pod per host that runs the script with its node rank.
 
-A JobSet (jobset.x-k8s.io/v1alpha2) has a replicated job for each host, whose node affinity names the host.
-A PyTorchJob (kubeflow.org/v1) has one template for the first host and one for all the others, spread by
-anti-affinity; each pod finds its node rank from the name of its node. Every pod takes all GPUs of its
-host, as a device plug-in that hands out fewer chooses them itself.
+A JobSet (jobset.x-k8s.io/v1alpha2) has a replicated job per host, whose node affinity names the host. A PyTorchJob
+(kubeflow.org/v1) has a template for the first host and a template for all other hosts, spread by anti-affinity; each
+pod finds its node rank from its node's name. Every pod requests all GPUs of its host: a device plug-in that hands out
+fewer GPUs chooses them itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ from pipette_opt.plans.plan import Plan
 
 HOST_LABEL = "kubernetes.io/hostname"
 MAX_LABEL = 63
-"""Most characters of a label's value (Kubernetes documentation, "Labels and Selectors")."""
+"""Maximum characters of a label's value (Kubernetes documentation, "Labels and Selectors")."""
 
 Manifest = dict[str, Any]
 
 
 def export_jobset(plan: Plan, options: LaunchOptions) -> dict[str, str]:
-    """Write ``jobset.yaml``: the ConfigMap, and the JobSet with a pod for each host."""
+    """Return ``jobset.yaml``: the ConfigMap, and the JobSet with a pod per host."""
     shares = _shares(plan)
     # JobSet's DNS names: <jobset>-<replicated job>-<job index>-<pod index>.<subdomain>, the jobset's name by default.
     hosts = _names(shares)
@@ -54,7 +54,7 @@ def export_jobset(plan: Plan, options: LaunchOptions) -> dict[str, str]:
 
 
 def export_pytorchjob(plan: Plan, options: LaunchOptions) -> dict[str, str]:
-    """Write ``pytorchjob.yaml``: the ConfigMap, and the PyTorchJob with its master on the first host."""
+    """Return ``pytorchjob.yaml``: the ConfigMap, and the PyTorchJob with its master on the first host."""
     shares = _shares(plan)
     hosts = _names(shares)
     replicas = {"Master": _replica(plan, options, hosts, 0, 1)}
@@ -73,16 +73,16 @@ def export_pytorchjob(plan: Plan, options: LaunchOptions) -> dict[str, str]:
 
 
 def _replicated_job(name: str, pods: int, template: Manifest) -> Manifest:
-    """Replicated job of a JobSet, with ``pods`` pods."""
+    """Return a replicated job of a JobSet with ``pods`` pods."""
     spec = {"parallelism": pods, "completions": pods, "completionMode": "Indexed", "backoffLimit": 0}
     return {"name": name, "replicas": 1, "template": {"spec": {**spec, "template": template}}}
 
 
 def _replica(plan: Plan, options: LaunchOptions, hosts: Sequence[str], start: int, stop: int) -> Manifest:
     """
-    Pods of the hosts with node ranks ``start`` to ``stop``, one on each host.
+    Return the replica spec for the hosts with node ranks ``start`` to ``stop - 1``, a pod per host.
 
-    Without names of hosts the node rank is the controller's ``RANK``, the number of the pod.
+    Without host names the node rank is the environment variable ``RANK`` that the controller sets.
     """
     ranks = " ".join(f"[{host}]={rank}" for rank, host in enumerate(hosts))
     find = f'declare -A RANKS=({ranks}); NODE_RANK="${{RANKS[$NODE_NAME]}}"' if hosts else 'NODE_RANK="$RANK"'
@@ -91,7 +91,7 @@ def _replica(plan: Plan, options: LaunchOptions, hosts: Sequence[str], start: in
 
 
 def _apart(options: LaunchOptions, pod: Manifest) -> Manifest:
-    """Template of pods that never share a host."""
+    """Return a pod template with anti-affinity, so that no two pods share a host."""
     pod.setdefault("affinity", {})["podAntiAffinity"] = {
         "requiredDuringSchedulingIgnoredDuringExecution": [
             {"labelSelector": {"matchLabels": {"app": options.job_name}}, "topologyKey": HOST_LABEL}
@@ -102,10 +102,10 @@ def _apart(options: LaunchOptions, pod: Manifest) -> Manifest:
 
 def _pod(plan: Plan, options: LaunchOptions, node_rank: str, master: str, hosts: Sequence[str]) -> Manifest:
     """
-    Pod on one of the hosts, or on any host if ``hosts`` is empty.
+    Return the spec of a pod that runs on one of the hosts, or on any host if ``hosts`` is empty.
 
-    The command sets the rendezvous: the PyTorchJob controller appends its own ``MASTER_ADDR`` to the
-    environment, and the last entry of a name wins.
+    The command sets the master address: the PyTorchJob controller appends its own ``MASTER_ADDR`` to the environment,
+    and the last entry of a name wins.
     """
     script = f'{node_rank}; MASTER_ADDR={quoted([master])} MASTER_PORT={MASTER_PORT} bash /plan/launch.sh "$NODE_RANK"'
     devices = {"nvidia.com/gpu": str(plan.gpus_per_node)}
@@ -141,7 +141,7 @@ def _pod(plan: Plan, options: LaunchOptions, node_rank: str, master: str, hosts:
 
 
 def _host_access(options: LaunchOptions) -> Manifest:
-    """Resources that a pod shares with its host; the host's network needs a DNS policy that finds cluster names."""
+    """Return the fields for the host's network and IPC namespace; the host's network needs a matching DNS policy."""
     shared: Manifest = {}
     if options.host_network:
         shared |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
@@ -151,7 +151,7 @@ def _host_access(options: LaunchOptions) -> Manifest:
 
 
 def _rdma_rights(options: LaunchOptions) -> Manifest:
-    """Right to lock memory, which RDMA needs to register buffers with the device."""
+    """Return the capability to lock memory, which RDMA needs; empty without RDMA devices."""
     return {"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}} if options.rdma_resource else {}
 
 
@@ -177,7 +177,7 @@ def _shares(plan: Plan) -> list[NodeShare]:
 
 
 def _names(shares: Sequence[NodeShare]) -> list[str]:
-    """Return the names of the hosts; empty if they have none."""
+    """Return the names of the hosts; empty if the hosts have no names."""
     return [share.host for share in shares if share.host is not None]
 
 
@@ -199,14 +199,14 @@ def _text(plan: Plan, name: str, manifests: Sequence[Mapping[str, Any]]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML writer with scripts as blocks, and without anchors."""
+    """YAML writer that writes scripts as blocks and uses no anchors."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
 
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Quote text that other YAML readers take for a number or a boolean: a host may be called 12e4."""
+    """Return a YAML node for text; text that looks like a number or boolean is quoted, such as the host name 12e4."""
     quotes = "'" if text[:1] in "0123456789.+-" or len(text) == 1 else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else quotes)
 

@@ -1,4 +1,4 @@
-"""Options of a launch that are not in the plan: containers, queues and devices of the user's cluster."""
+"""Launch options that the plan does not contain: containers, queues and devices of the user's cluster."""
 
 import re
 from collections.abc import Mapping
@@ -18,39 +18,39 @@ up to 23 characters to the name of the job.
 """
 
 WORD = re.compile(r"[A-Za-z0-9_./:@#%+,=-]+")
-"""Values that are safe unquoted in Slurm's directives and in YAML: no blanks, quotes or shell characters."""
+"""Values that are safe without quotes in Slurm directives and YAML: no blanks, quotes or shell characters."""
 
 RESOURCE = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9._-]+")
-"""Name of an extended resource with its domain (Kubernetes documentation, "Extended resources")."""
+"""Name of a Kubernetes extended resource with its domain (documentation, "Extended resources")."""
 
 QUANTITY = re.compile(r"[1-9][0-9]*(Mi|Gi|Ti)")
-"""Sizes in powers of two, as Kubernetes reads them."""
+"""Kubernetes quantities in powers of two, such as ``64Gi``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
     """
-    Options of ``export``; each field is named like its option.
+    Options of ``export``; each field has the name of its option.
 
     Parameters
     ----------
     image
-        Container image. Kubernetes needs one; Slurm runs it with pyxis.
+        Container image, required for Kubernetes; Slurm runs it with pyxis.
     job_name
-        Name of the job, and prefix of its parts.
+        Name of the job.
     account, partition, time
-        Directives of Slurm. Without a value the script has a commented line in its place.
+        Slurm directives. Without a value the script contains a commented line instead.
     segment
-        Number of hosts of a Slurm segment (topology/block), which lie in one block. ``None``: the hosts that the plan
-        uses of each NVLink domain.
+        Number of hosts per Slurm segment (topology/block). ``None``: the number of hosts that the plan uses in each
+        NVLink domain.
     container_mounts
         Folders that the container of a Slurm job sees, each as ``SOURCE:TARGET``.
     rdma_resource
-        Devices that a pod requests, by the name of their extended resource, e.g. ``rdma/hca_shared_devices_a``.
+        Devices that a pod requests: name of the extended resource, such as ``rdma/hca_shared_devices_a``, and number.
     host_network, host_ipc
-        Whether pods use the network and the shared memory segments of their host.
+        Whether pods use the network and the shared memory of their host.
     shm_size
-        Limit of ``/dev/shm`` in a pod, e.g. ``64Gi``; ``None`` for half of the host's memory.
+        Limit of ``/dev/shm`` in a pod, such as ``64Gi``; ``None`` for half of the host's memory.
     """
 
     image: str | None = None
@@ -96,7 +96,7 @@ def option_of(field: str) -> str:
 
 
 def parse_resource(text: str) -> tuple[str, int]:
-    """Parse ``NAME=COUNT`` into a resource and its number."""
+    """Return name and number of ``NAME=COUNT``."""
     name, _, count = text.partition("=")
     number = whole_number(count)
     if number is None:
@@ -106,12 +106,12 @@ def parse_resource(text: str) -> tuple[str, int]:
 
 def refuse_unused(target: str, options: LaunchOptions, takes: Mapping[str, tuple[str, ...]]) -> None:
     """
-    Raise ``InputError`` for an option that has no effect on the target.
+    Raise ``InputError`` for an option that has no effect on the format.
 
     Parameters
     ----------
     takes
-        Fields with an effect, by target.
+        Fields that have an effect, by format.
     """
     for field in fields(options):
         if getattr(options, field.name) != field.default and field.name not in takes[target]:

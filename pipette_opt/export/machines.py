@@ -1,4 +1,4 @@
-"""Plans on blocks of GPUs, mapped to the hosts that have these blocks."""
+"""Conversion of plans on blocks of GPUs, which are parts of hosts, to the hosts themselves."""
 
 from dataclasses import replace
 
@@ -9,14 +9,14 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.specs.host_names import host_and_first_gpu
 
 ANY_COUNT = ("rankmap-json", "rankmap-csv", "megatron", "nemo", "mpi")
-"""Targets that can express any number of ranks on each host."""
+"""Formats that allow different numbers of ranks per host."""
 
 
 def on_machines(target: str, plan: Plan) -> Plan:
     """
-    Replace the names and GPU numbers of blocks by those of their hosts; ranks keep their order.
+    Return the plan with blocks replaced by their hosts, and GPU numbers of the hosts; ranks keep their order.
 
-    ``InputError`` for blocks if the target needs equally many ranks on all hosts.
+    Raise ``InputError`` if the plan has blocks and the format needs the same number of ranks on every host.
     """
     blocks = [host_and_first_gpu(name) for name in plan.hosts]
     if all(name == host for name, (host, _) in zip(plan.hosts, blocks, strict=True)):

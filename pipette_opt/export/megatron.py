@@ -29,7 +29,7 @@ Option = tuple[str, ...]
 TRIAL_ITERATIONS = 20
 
 MEGATRON_ROPE_SCALING_FACTOR = 8.0
-"""Default of ``GPTModel`` for Llama 3's scaling of frequencies."""
+"""Factor of Llama 3's frequency scaling that ``GPTModel`` uses by default."""
 
 TRAINING_FIELDS = (
     "precision",
@@ -66,10 +66,10 @@ MISSING_MODEL_FIELDS = (
     "local_rotary_base",
     "multipliers",
 )
-"""Fields of a model that no layer of Megatron-Core has."""
+"""Fields of a model that Megatron-Core's layers do not support."""
 
 MODEL_FIELDS = tuple(field.name for field in fields(ModelSpec) if field.name not in MISSING_MODEL_FIELDS)
-"""Fields of a model that arguments express."""
+"""Fields of a model that Megatron-LM's arguments express."""
 
 CONFIG_FIELDS = (
     "context_parallel_size",
@@ -96,17 +96,17 @@ CONFIG_FIELDS = (
 
 
 def export_megatron(plan: Plan) -> dict[str, str]:
-    """Write a file for bash with the arrays ``MEGATRON_ARGS`` (the plan) and ``TRIAL_ARGS`` (made-up tokens)."""
+    """Return a bash file with the arrays ``MEGATRON_ARGS`` (the plan) and ``TRIAL_ARGS`` (a trial run on mock data)."""
     return arguments_file(plan)
 
 
 def arguments_file(plan: Plan) -> dict[str, str]:
-    """Write ``megatron_args.sh``, which launchers put beside their own files."""
+    """Return ``megatron_args.sh``, which other formats add to their files."""
     return {"megatron_args.sh": f"#!/bin/bash\n{SOURCED}\n{argument_arrays(plan)}"}
 
 
 def argument_arrays(plan: Plan) -> str:
-    """Bash lines that define ``MEGATRON_ARGS`` and ``TRIAL_ARGS``, an option per line."""
+    """Return bash lines that define ``MEGATRON_ARGS`` and ``TRIAL_ARGS``, an option per line."""
     lines = [
         comment(f"{plan.config.label()}, global batch {plan.global_batch_size}, {plan.p2p} sends."),
         *[comment(note) for note in builder_notes(recorded_model(plan))],
@@ -119,12 +119,12 @@ def argument_arrays(plan: Plan) -> str:
 
 
 def megatron_arguments(plan: Plan) -> list[str]:
-    """Return the plan as a flat list of arguments. ``InputError`` if Megatron-LM cannot express it."""
+    """Return the plan as a flat list of arguments; raise ``InputError`` if Megatron-LM cannot express the plan."""
     return [word for option in megatron_options(plan) for word in option]
 
 
 def megatron_options(plan: Plan) -> list[Option]:
-    """Return the plan's options: degrees, batch, memory savers, architecture, number formats."""
+    """Return the plan's options: degrees, batch, recomputation, offload, architecture and precision."""
     model, training = recorded_model(plan), recorded_training(plan)
     for spec, written in ((model, MODEL_FIELDS), (training, TRAINING_FIELDS), (plan.config, CONFIG_FIELDS)):
         refuse_unwritten("Megatron-LM", spec, written)
@@ -140,11 +140,11 @@ def megatron_options(plan: Plan) -> list[Option]:
 
 def builder_notes(model: ModelSpec) -> list[str]:
     """
-    Return notes on arguments of the model that some releases of Megatron-LM read but do not pass to the model.
+    Return notes on arguments that some releases of Megatron-LM read but do not pass to the model.
 
-    Up to core 0.18 ``gpt_builders.py`` leaves out the factor of Llama 3's scaling and that of interpolation;
-    ``gpt_config_from_args`` of 0.19 (``megatron/training/argument_utils.py``) leaves out the first. ``GPTModel`` then
-    uses 8, or none. Positions ``yarn`` are an argument since 0.19.
+    Up to core 0.18 ``gpt_builders.py`` omits the factor of Llama 3's frequency scaling and the interpolation factor;
+    ``gpt_config_from_args`` of 0.19 (``megatron/training/argument_utils.py``) omits the former. ``GPTModel`` then uses
+    8, or no interpolation. Positions of type ``yarn`` are an argument since 0.19.
     """
     notes = []
     if model.rope_scaling_factor not in (None, MEGATRON_ROPE_SCALING_FACTOR):
@@ -176,12 +176,12 @@ def builder_notes(model: ModelSpec) -> list[str]:
 
 
 YARN_WITHOUT_OPTIONS = ("original_max_position_embeddings", "beta_fast", "beta_slow")
-"""Fields of latent attention's scaling without an argument in Megatron-LM up to 0.19 (``arguments.py``)."""
+"""Fields of the YaRN scaling in latent attention that have no argument in Megatron-LM up to 0.19 (``arguments.py``)."""
 
 
 def trial_options(plan: Plan) -> list[Option]:
     """
-    Options of a short run on made-up tokens, with the vocabulary of the plan.
+    Return the options of a short run on mock data, with the vocabulary of the plan.
 
     Megatron's ``NullTokenizer`` adds an end-of-document token to ``--vocab-size``.
     """
@@ -200,15 +200,15 @@ def trial_options(plan: Plan) -> list[Option]:
 
 def layout_options(plan: Plan) -> dict[str, str | int | bool]:
     """
-    Return layers and chunks of each stage, by megatron-core's names; empty for equal stages of one chunk.
+    Return the layers and chunks of each stage as fields of megatron-core; empty for equal stages without chunks.
 
-    Megatron-core has three forms:
+    Megatron-core has three ways to express them:
 
-    - chunks that make room for the embedding or the head (``account_for_embedding_in_pipeline_split``);
-    - numbers of layers of the first and the last stage (``num_layers_in_first_pipeline_stage``);
-    - for all other splits ``pipeline_model_parallel_layout``: chunks in model order, ``E`` the embedding, ``t`` a
+    - count the embedding or the head as a layer (``account_for_embedding_in_pipeline_split``);
+    - set the numbers of layers of the first and the last stage (``num_layers_in_first_pipeline_stage``);
+    - for all other splits set ``pipeline_model_parallel_layout``: chunks in model order, ``E`` the embedding, ``t`` a
       layer, ``m`` a depth of multi-token prediction, ``L`` the head
-      (``megatron/core/transformer/pipeline_parallel_layer_layout.py``). It also gives the number of chunks.
+      (``megatron/core/transformer/pipeline_parallel_layer_layout.py``). The layout also sets the number of chunks.
     """
     layers, chunks = plan.config.layers_per_stage, plan.config.num_chunks
     if plan.config.pipeline_model_parallel_layout is not None or not is_megatron_split(sum(layers), layers):
@@ -239,7 +239,7 @@ LAYOUT_ARGUMENTS = {
     "account_for_embedding_in_pipeline_split": "--account-for-embedding-in-pipeline-split",
     "account_for_loss_in_pipeline_split": "--account-for-loss-in-pipeline-split",
 }
-"""Arguments of Megatron-LM by megatron-core's name of the field, where the two differ."""
+"""Arguments of Megatron-LM by megatron-core's field name, for the fields of :func:`layout_options`."""
 
 
 def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
@@ -280,7 +280,7 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
 
 
 def _overlap_options(plan: Plan) -> list[Option]:
-    """Options of communication beside compute."""
+    """Return the options of sharding, and of communication that overlaps with compute."""
     config = plan.config
     options: list[Option] = []
     sharded = config.sharding_stage > 1
@@ -319,9 +319,10 @@ def model_options(
     model: ModelSpec, training: TrainingSpec, layers_per_chunk: Sequence[Sequence[int]] | None = None
 ) -> list[Option]:
     """
-    Options of the architecture, and of everything else that defines the model.
+    Return the options that define the model.
 
-    ``layers_per_chunk``: layers of a pipeline's chunks, between which bars cut the pattern of a hybrid.
+    ``layers_per_chunk`` holds the layers of each pipeline chunk; bars separate the chunks in the pattern of a hybrid
+    model.
     """
     return [
         *_shape_options(model),
@@ -338,7 +339,7 @@ def model_options(
 
 
 def _shape_options(model: ModelSpec) -> list[Option]:
-    """Options of sizes, biases and ties; a tokenizer that gives its size comes before ``--vocab-size``."""
+    """Return the options of sizes, dropout, biases and tied embeddings."""
     if model.add_bias_linear and not model.add_qkv_bias:
         raise InputError("model", "Megatron-LM has no biases in all linear layers but the query-key-value projection.")
     options: list[Option] = [
@@ -368,7 +369,7 @@ def _shape_options(model: ModelSpec) -> list[Option]:
 
 
 def _latent_options(latent: LatentAttention) -> list[Option]:
-    """Options of latent attention; Megatron-LM's default of ``rope_type`` is ``yarn``."""
+    """Return the options of latent attention; ``--rope-type`` is set because Megatron-LM's default is ``yarn``."""
     sizes = {name: getattr(latent, name) for name in LATENT_SIZES}
     options: list[Option] = [("--multi-latent-attention",)]
     options += [(f"--{name.replace('_', '-')}", str(value)) for name, value in sizes.items() if value is not None]
@@ -407,7 +408,7 @@ def _activation_options(model: ModelSpec) -> list[Option]:
 
 
 def _position_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
-    """Options of positions; only learned positions have a fixed number, others cover at least a sequence."""
+    """Return the options of position embeddings; positions other than learned ones cover at least a sequence."""
     positions = model.max_position_embeddings
     if model.position_embedding_type != "learned_absolute":
         positions = max(positions, training.seq_length)
@@ -432,7 +433,7 @@ def _position_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
 
 
 def _yarn_options(yarn: YarnScaling | None) -> list[Option]:
-    """Options that Megatron-LM has since megatron-core 0.19; older releases refuse ``yarn`` positions."""
+    """Return the options of YaRN scaling, which Megatron-LM has since megatron-core 0.19; empty without scaling."""
     if yarn is None:
         return []
     rounded = "" if yarn.correction_range_round_to_int else "no-"
@@ -448,14 +449,14 @@ def _yarn_options(yarn: YarnScaling | None) -> list[Option]:
 
 
 def check_chunks(model: ModelSpec, training: TrainingSpec) -> None:
-    """Raise ``InputError`` for attention chunks shorter than sequences, which megatron-core does not have."""
+    """Raise ``InputError`` for attention chunks shorter than a sequence, which megatron-core does not support."""
     if model.attention_chunk_size is not None and model.attention_chunk_size < training.seq_length:
         problem = f"is {model.attention_chunk_size}, for which Megatron-Core has no option, but sequences have"
         raise InputError("attention_chunk_size", f"{problem} {training.seq_length} tokens.")
 
 
 def _window_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
-    """Options of windows and of the softmax; a chunk that holds the whole sequence needs no argument."""
+    """Return the options of attention windows and of the softmax."""
     check_chunks(model, training)
     options: list[Option] = []
     if model.window_size is not None:
@@ -469,7 +470,7 @@ def _window_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
 
 
 def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
-    """Options of routed and shared experts with grouped GEMM, and which layers have them; none of a dense model."""
+    """Return the options of routed and shared experts, and of the layers that have them; empty for a dense model."""
     if model.num_experts is None:
         return []
     options: list[Option] = [
@@ -495,7 +496,7 @@ def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
 
 
 def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[int]] | None) -> list[Option]:
-    """Options of layers with a state, and their sizes; bars in a pattern separate the chunks of stages."""
+    """Return the options of hybrid and linear-attention layers, with their sizes."""
     options: list[Option] = [("--attention-output-gate",)] if model.attention_output_gate else []
     if model.hybrid_layer_pattern is not None:
         chunks = [[model.num_layers]] if layers_per_chunk is None else layers_per_chunk
@@ -517,20 +518,20 @@ def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[in
 
 
 def barred_pattern(pattern: str, layers_per_chunk: Sequence[Sequence[int]]) -> str:
-    """Return a hybrid's pattern with bars between the chunks of stages, in model order."""
+    """Return the layer pattern of a hybrid model with bars between the pipeline chunks, in model order."""
     letters = iter(pattern)
     return "|".join("".join(islice(letters, count)) for chunk in layers_per_chunk for count in chunk)
 
 
 def _layers_with_experts(model: ModelSpec) -> int | tuple[int, ...]:
-    """Return Megatron's pattern: N for the first of every N layers, or 0 and 1 for each layer."""
+    """Return the value of ``--moe-layer-freq``: N if every N-th layer has experts, else 0 or 1 for each layer."""
     if isinstance(model.moe_layer_freq, int):
         return model.moe_layer_freq
     return tuple(int(kind.has_experts) for kind in model.layers)
 
 
 def _wide_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
-    """Options of the first and last layers in 16 bits; they have an effect only with narrower products."""
+    """Return the options of first and last layers in bf16; empty unless other layers use fp8 or fp4."""
     first, last = model.num_layers_at_start_in_bf16, model.num_layers_at_end_in_bf16
     if training.recipe is None or not first + last:
         return []
@@ -539,7 +540,7 @@ def _wide_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
 
 
 def _depth_options(model: ModelSpec) -> list[Option]:
-    """Options of multi-token prediction."""
+    """Return the options of multi-token prediction; empty without it."""
     if not model.mtp_num_layers:
         return []
     options: list[Option] = [

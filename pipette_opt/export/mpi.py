@@ -1,8 +1,8 @@
 """
-Open MPI: one process per rank, placed on hosts by a rankfile.
+Open MPI: a process per rank, placed on hosts by a rankfile.
 
-A rankfile also binds each rank to processors (mpirun's manual, "Rankfiles"). ``slot=*:*`` means every core of every
-socket: a plan does not place cores, and a single slot would put a rank and its data loaders on one core.
+A rankfile also binds each rank to processors (mpirun's manual, "Rankfiles"). ``slot=*:*`` allows every core of every
+socket: a plan places no cores, and a single slot would put a rank and its data loaders on the same core.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ OPEN_MPI = ProcessVariables("mpirun", rank="OMPI_COMM_WORLD_RANK", size="OMPI_CO
 
 
 def export_mpi(plan: Plan) -> dict[str, str]:
-    """Write hosts with their slots, the host of each rank, the launch script, and the script of each process."""
+    """Return host file, rankfile, launch script, and the script of each process."""
     rows = rank_rows(plan)
     hosts = launchable(row.host for row in rows)
     ranks = Counter(row.host for row in rows)
@@ -45,7 +45,7 @@ def export_mpi(plan: Plan) -> dict[str, str]:
 
 
 def _unnamed(rows: list[RankRow], slots: list[int]) -> list[str]:
-    """Lines that write host file and rankfile for the hosts of the user's file."""
+    """Return bash lines that write host file and rankfile for the hosts in the user's file."""
     return [
         *hosts_of_file_lines(len(slots)),
         f"export MASTER_PORT=${{MASTER_PORT:-{MASTER_PORT}}}",
@@ -57,7 +57,7 @@ def _unnamed(rows: list[RankRow], slots: list[int]) -> list[str]:
 
 
 def _launch(plan: Plan, rows: list[RankRow], hosts: list[str]) -> str:
-    """Script that starts all processes; ``hosts`` are lines that define their hosts."""
+    """Return the script that starts all processes; ``hosts`` are bash lines that define the hosts."""
     usage = comment(
         "Run once, from the folder that holds these files, which every host must see under the same path:\n"
         "  bash launch.sh [arguments of the training script]\n"

@@ -3,10 +3,10 @@ Megatron-Bridge (NeMo): overrides of a recipe, for Hydra's command line and as Y
 
 Names are those of ``ConfigContainer`` (megatron-bridge 0.3.1, ``megatron/bridge/training/config.py``).
 
-- A recipe's degrees, layout and recomputation are set to the plan's, also where the plan does not use them.
-- Its overlap of communication and its ``comm_overlap`` stay, unless the plan needs more overlap.
-  A comment names the overlap that the plan's times assume.
-- The launchers of other targets start it: ``ARGUMENTS=./nemo_args.sh PRETRAIN=my_recipe.py`` before
+- The recipe's degrees, layout and recomputation are always overridden, even where the plan uses the default.
+- The recipe's communication overlap and ``comm_overlap`` are kept, unless the plan needs more overlap. A comment names
+  the overlap that the plan's times assume.
+- Launchers of other formats start the recipe: ``ARGUMENTS=./nemo_args.sh PRETRAIN=my_recipe.py`` before
   ``sbatch job.sbatch`` or ``bash launch.sh``.
 """
 
@@ -49,13 +49,13 @@ MISSING_MODEL_FIELDS = (
     "local_rotary_base",
     "multipliers",
 )
-"""Fields without an override: a function, which Hydra cannot name; Megatron-LM's words; layers of no megatron-core."""
+"""Fields without an override: functions, arguments of Megatron-LM, and layers that megatron-core lacks."""
 
 GEMMA_3_FIELDS = ("activation_func", "post_norms", "local_rotary_base")
-"""Fields among these that ``Gemma3ModelProvider`` of Megatron-Bridge has, so a recipe of Gemma 3 brings them."""
+"""Fields of ``MISSING_MODEL_FIELDS`` that a Gemma 3 recipe of Megatron-Bridge sets itself (``Gemma3ModelProvider``)."""
 
 MODEL_FIELDS = tuple(field.name for field in fields(ModelSpec) if field.name not in MISSING_MODEL_FIELDS)
-"""Fields of a model that are overridden; vocabulary and positions come from the recipe's tokenizer and sequences."""
+"""Fields of a model that are overridden; vocabulary and positions come from the recipe."""
 
 CONFIG_FIELDS = (
     "context_parallel_size",
@@ -84,11 +84,11 @@ LAYOUT_FIELDS = (
 )
 COUNTED_FIELDS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 RECIPE_PRECISION = {("bf16", True): "bf16_mixed", ("fp16", False): "fp16_mixed", ("fp32", True): None}
-"""Names in Megatron-Bridge's ``training/mixed_precision.py``, by format and whether gradients are kept in fp32."""
+"""Names in Megatron-Bridge's ``training/mixed_precision.py``, by precision and whether gradients are kept in fp32."""
 
 
 def export_nemo(plan: Plan) -> dict[str, str]:
-    """Write the overrides for bash and as YAML. ``InputError`` if Megatron-Bridge cannot express the plan."""
+    """Return the overrides for bash and as YAML; raise ``InputError`` if Megatron-Bridge cannot express the plan."""
     sections = overrides(plan)
     recipe = "Megatron-Bridge recipe of Gemma 3" if _is_gemma3(recorded_model(plan)) else "Megatron-Bridge recipe"
     head = f"{plan.config.label()}, global batch {plan.global_batch_size}; overrides of a {recipe}."
@@ -109,7 +109,7 @@ def export_nemo(plan: Plan) -> dict[str, str]:
 
 
 def overrides(plan: Plan) -> dict[str, Any]:
-    """Return the fields that the plan decides, by section of ``ConfigContainer``; ``None`` unsets a field."""
+    """Return the overridden fields by section of ``ConfigContainer``; ``None`` unsets a field."""
     model, training, config = recorded_model(plan), recorded_training(plan), plan.config
     _refuse(plan, model, training)
     full = config.recompute_granularity == "full"
@@ -159,9 +159,9 @@ def overrides(plan: Plan) -> dict[str, Any]:
 
 def _optimizer(config: ParallelConfig) -> dict[str, Any]:
     """
-    Fields of the distributed optimizer, and of communication beside compute that the plan needs.
+    Return the fields of the distributed optimizer, and of communication overlap that the plan needs.
 
-    Without that optimizer no parameters are gathered, so the recipe's overlap of them is switched off.
+    Without a distributed optimizer no parameters are gathered, so the recipe's overlap of the gather is switched off.
     """
     distributed = {"use_distributed_optimizer": config.use_distributed_optimizer}
     gather: dict[str, Any] = {}
@@ -176,7 +176,7 @@ def _optimizer(config: ParallelConfig) -> dict[str, Any]:
 
 
 def assumed_overlap(config: ParallelConfig, tensor_overlap: bool) -> str:
-    """Return the overlap that the plan's times assume, and the freedom that a recipe has."""
+    """Return a comment with the overlap that the plan's times assume, and the overlap that the recipe may add."""
     tensor = (
         "half of tensor-parallel communication hidden" if tensor_overlap else "tensor-parallel communication waited for"
     )
@@ -194,11 +194,11 @@ def assumed_overlap(config: ParallelConfig, tensor_overlap: bool) -> str:
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 HYDRA_WORDS = ("null", "true", "false", "nan", "inf")
-"""Words that Hydra reads as values of other types unless they are quoted, in upper or lower case."""
+"""Words that Hydra reads as other types unless quoted, in any case."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML writer that quotes all text but plain names: OmegaConf reads ``1e5`` as a number, YAML 1.1 does not."""
+    """YAML writer that quotes all text but plain names: OmegaConf reads ``1e5`` as a number, unlike YAML 1.1."""
 
 
 _Dumper.add_representer(
@@ -210,7 +210,7 @@ _Dumper.add_representer(
 
 
 def hydra_words(sections: Mapping[str, Any]) -> list[str]:
-    """Return ``section.field=value`` for each field, as Hydra's override parser reads it."""
+    """Return ``section.field=value`` for each field, in the syntax of Hydra's override parser."""
     return list(_words("", sections))
 
 
@@ -245,7 +245,7 @@ def _trial_options() -> list[Option]:
 
 
 def _norms_and_biases(model: ModelSpec) -> dict[str, Any]:
-    """Return fields of norms, biases and dropout; the recipe has the activation."""
+    """Return the fields of norms, biases and dropout; the activation is the recipe's."""
     return {
         "gated_linear_unit": model.gated_linear_unit,
         "glu_linear_offset": model.glu_linear_offset,
@@ -265,7 +265,7 @@ def _norms_and_biases(model: ModelSpec) -> dict[str, Any]:
 
 
 def _attention(model: ModelSpec) -> dict[str, Any]:
-    """Return fields of positions, windows and softmax; only recipes with yarn positions have ``yarn_...`` fields."""
+    """Return the fields of positions, windows and softmax; ``yarn_...`` fields only if the model has YaRN scaling."""
     yarn = {} if model.yarn is None else asdict(model.yarn)
     renamed = {f"yarn_{name}": value for name, value in yarn.items()}
     return {
@@ -285,7 +285,11 @@ def _attention(model: ModelSpec) -> dict[str, Any]:
 
 
 def _is_gemma3(model: ModelSpec) -> bool:
-    """Return whether ``Gemma3ModelProvider`` builds the model: norms after branches, gated GELU, two rotary bases."""
+    """
+    Return whether the model is a Gemma 3, which ``Gemma3ModelProvider`` builds.
+
+    Signs: norms after each branch, gated GELU, two rotary bases, and periodic layers without a window.
+    """
     is_kind = model.post_norms and model.gated_linear_unit and model.activation_func == "gelu"
     has_bases = model.local_rotary_base is not None and model.position_embedding_type == "rope"
     has_windows = model.window_size is not None and model.window_size[0] >= 0
@@ -293,7 +297,7 @@ def _is_gemma3(model: ModelSpec) -> bool:
 
 
 def _windowless_every(model: ModelSpec) -> int | None:
-    """Return the period of layers without a window; ``None`` if they are not periodic."""
+    """Return N if every N-th layer has no window; ``None`` if these layers are not periodic."""
     freq = model.window_attn_skip_freq
     if not isinstance(freq, tuple):
         return freq
@@ -305,8 +309,8 @@ def _gemma3(model: ModelSpec) -> dict[str, Any]:
     """
     Return windows and positions as fields of ``Gemma3ModelProvider`` (``models/gemma/gemma3_provider.py``).
 
-    The provider counts a query's own token as part of the window. It takes the number of windowed layers between two
-    without a window, and scales positions in layers without a window only.
+    The provider counts the query's own token as part of the window. Its pattern is the number of layers with a window
+    followed by the number without; only layers without a window scale positions.
     """
     every, window = _windowless_every(model), model.window_size
     assert every is not None
@@ -323,7 +327,7 @@ def _gemma3(model: ModelSpec) -> dict[str, Any]:
 
 
 def _latent(latent: LatentAttention | None) -> dict[str, Any]:
-    """Return latent attention by the names of ``MLATransformerConfig``."""
+    """Return the fields of latent attention, with the names of ``MLATransformerConfig``; empty without it."""
     if latent is None:
         return {}
     sizes = {name: getattr(latent, name) for name in LATENT_SIZES}
@@ -359,7 +363,7 @@ def _experts(model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
 
 
 def _layer_list(model: ModelSpec, config: ParallelConfig) -> dict[str, Any]:
-    """Return layers with a state by megatron-core's names; only recipes of hybrids have the fields of hybrids."""
+    """Return the fields of hybrid and linear-attention layers; empty for other models."""
     found: dict[str, Any] = {"attention_output_gate": True} if model.attention_output_gate else {}
     if model.hybrid_layer_pattern is not None:
         depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"

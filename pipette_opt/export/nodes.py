@@ -1,4 +1,4 @@
-"""Hosts in rank order, for launchers that start one agent per host with consecutive ranks."""
+"""Hosts in rank order, for launchers that start an agent per host with consecutive ranks."""
 
 from typing import NamedTuple
 
@@ -9,27 +9,27 @@ from pipette_opt.plans.plan import Plan, rank_rows
 
 
 class NodeShare(NamedTuple):
-    """A host and the GPU of each of its ranks, in rank order; ``host`` is ``None`` for a host without a name."""
+    """A host and the GPU of each of its ranks, in rank order; ``host`` is ``None`` if hosts have no names."""
 
     host: str | None
     gpus: tuple[int, ...]
 
     @property
     def in_order(self) -> bool:
-        """Return whether local rank i has GPU i."""
+        """Return whether local rank i uses GPU i."""
         return self.gpus == tuple(range(len(self.gpus)))
 
     @property
     def visible_devices(self) -> str:
-        """Value of ``CUDA_VISIBLE_DEVICES`` with which local rank i finds its GPU at place i."""
+        """Value of ``CUDA_VISIBLE_DEVICES`` that puts the GPU of local rank i at position i."""
         return ",".join(map(str, self.gpus))
 
 
 def node_shares(plan: Plan, target: str) -> list[NodeShare]:
     """
-    Return hosts by node rank. ``InputError`` names the first rank that an agent per host cannot start.
+    Return the hosts in the order of node ranks.
 
-    Every host must have equally many consecutive ranks; their GPUs may be in any order.
+    Raise ``InputError`` unless every host has the same number of consecutive ranks; GPUs may be in any order.
     """
     rows, named = rank_rows(plan), hosts_are_named(plan)
     hosts = launchable(row.host for row in rows)

@@ -1,4 +1,4 @@
-"""The rank map alone, for launchers without a target; hosts without names are numbers from 0."""
+"""The rank map as JSON or CSV, for other launchers; hosts without names are numbered from 0."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from pipette_opt.plans.plan import Plan, rank_rows
 
 
 def export_rankmap_json(plan: Plan) -> dict[str, str]:
-    """Write a JSON object: world size, rank order, and an entry for each rank."""
+    """Return ``rankmap.json``: world size, rank order, and an entry per rank."""
     entries = ",\n".join(f"    {json.dumps(entry, ensure_ascii=False)}" for entry in _entries(plan))
     text = (
         "{\n"
@@ -25,7 +25,7 @@ def export_rankmap_json(plan: Plan) -> dict[str, str]:
 
 
 def export_rankmap_csv(plan: Plan) -> dict[str, str]:
-    """Write a CSV header and a line for each rank."""
+    """Return ``rankmap.csv``: a header, and a line per rank."""
     text = io.StringIO()
     entries = _entries(plan)
     writer = csv.writer(text, lineterminator="\n")
@@ -35,7 +35,7 @@ def export_rankmap_csv(plan: Plan) -> dict[str, str]:
 
 
 def _entries(plan: Plan) -> list[dict[str, Any]]:
-    """Return each rank with its host, or with ``node``, the number of a host without a name."""
+    """Return the entry of each rank, with its host, or ``node``, the host's number if hosts have no names."""
     rows = rank_rows(plan)
     if hosts_are_named(plan):
         return [asdict(row) for row in rows]

@@ -1,4 +1,4 @@
-"""Model and training as a plan records them, and the refusal of fields that a target cannot express."""
+"""Model and training settings recorded in a plan, and refusal of fields that a format cannot express."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields, replace
@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 def recorded_model(plan: Plan) -> ModelSpec:
-    """Read the model from the plan's inputs. ``InputError`` if the plan has none."""
+    """Return the model recorded in the plan; raise ``InputError`` if none is recorded."""
     return _recorded(plan, "model", ModelSpec)
 
 
 def recorded_training(plan: Plan) -> TrainingSpec:
     """
-    Read the training from the plan's inputs. ``InputError`` if the plan has none.
+    Return the training settings recorded in the plan; raise ``InputError`` if none are recorded.
 
-    Plans always use a GPU's fastest FlashAttention; older plans recorded version 2 for all GPUs.
+    Plans use the fastest FlashAttention of the GPU; older plans recorded version 2 for all GPUs.
     """
     training = _recorded(plan, "training", TrainingSpec)
     return replace(training, flash_version=3) if training.flash_version == 2 else training
@@ -39,7 +39,7 @@ SOLVE_OPTIONS = {
     "overlap_grad_reduce": "--no-overlap-grad-reduce",
     "overlap_param_gather": "--no-overlap-param-gather",
 }
-"""Options of ``solve`` that exclude a feature, by the field of a configuration that a target may not express."""
+"""Options of ``solve`` that avoid a feature, by the field of the configuration that a format may lack."""
 
 ASSUMED = (
     "expert_imbalance",
@@ -49,22 +49,19 @@ ASSUMED = (
     "other_arguments",
     "fp8_copies",
 )
-"""
-Fields that exports never write: assumptions about a run, fields that are checked for every target, and extra arguments,
-which the plan's notes list.
-"""
+"""Fields that exports never write: assumptions about a run, fields checked elsewhere, and extra arguments."""
 
 
 def refuse_unwritten(target: str, spec: Any, written: Collection[str]) -> None:
     """
-    Raise ``InputError`` for a field with another value than its default that the target does not write.
+    Raise ``InputError`` for fields that differ from their default but are not written by the format.
 
     Parameters
     ----------
     spec
-        Configuration, model or training: a dataclass.
+        Configuration, model or training settings: a dataclass.
     written
-        Fields that the target expresses, or checks itself.
+        Fields that the format writes or checks.
     """
     missing = [
         field
@@ -86,9 +83,9 @@ def refuse_unwritten(target: str, spec: Any, written: Collection[str]) -> None:
 
 def tensor_overlap_remark(target: str, config: ParallelConfig) -> str:
     """
-    Return the loss of a plan with tensor overlap at a target without such an option; empty for other plans.
+    Return a remark for a plan with tensor overlap if the format has no such option; empty for other plans.
 
-    Without overlap only the time grows, and memory falls, so the plan is not refused.
+    The plan is not refused: without overlap an iteration takes longer, but less memory.
     """
     if not config.tp_comm_overlap:
         return ""
@@ -99,7 +96,7 @@ def tensor_overlap_remark(target: str, config: ParallelConfig) -> str:
 
 
 def refuse_async_sends(target: str, plan: Plan) -> None:
-    """Raise ``InputError`` if the plan's pipeline assumes asynchronous sends."""
+    """Raise ``InputError`` if the plan assumes asynchronous pipeline sends."""
     if plan.p2p == "async" and plan.config.pipeline_model_parallel_size > 1:
         raise InputError(
             "p2p", f"the plan assumes sends that are never waited for; {target} waits. Solve with --p2p blocking."
@@ -107,7 +104,7 @@ def refuse_async_sends(target: str, plan: Plan) -> None:
 
 
 def refuse_second_order(target: str, plan: Plan) -> None:
-    """Raise ``InputError`` if the plan numbers pipeline stages before data-parallel ranks."""
+    """Raise ``InputError`` if the plan's rank order puts pipeline stages before replicas."""
     config = plan.config
     alike = config.pipeline_model_parallel_size == 1 or config.data_parallel_size == 1
     if plan.placement.order != "tp-cp-ep-dp-pp" and not alike:

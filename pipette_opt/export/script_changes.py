@@ -1,4 +1,4 @@
-"""Lines of a user's launch script that a plan changes, each with its reason."""
+"""Changes of a user's launch script that turn it into the plan, each with its reason."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ class Change:
     Parameters
     ----------
     line
-        Line of the script with the option's name; ``None`` if no line or several have it.
+        Number of the only line in the script that names the option, from 1; ``None`` without such a line.
     before, after
-        Values as the script writes them, empty for a flag; ``None`` if the option is not given.
+        Values as in a script, empty for a flag; ``None`` if the option is not given.
     reason
-        Purpose of the option, and the seconds that it moves if both launches were simulated.
+        Purpose of the option; if both launches were simulated, also seconds before and after all changes.
     """
 
     option: str
@@ -37,7 +37,7 @@ class Change:
 
     @property
     def action(self) -> Action:
-        """Return whether the option changes, is added, or is dropped."""
+        """Action of the change: ``change``, ``add`` or ``drop``."""
         if self.before is None:
             return "add"
         return "drop" if self.after is None else "change"
@@ -46,15 +46,15 @@ class Change:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
     """
-    A decision of the search, and the options of Megatron that express it.
+    A choice of the search, and the Megatron options that express it.
 
     Parameters
     ----------
     config_fields
-        Fields of :class:`~pipette_opt.parallel.ParallelConfig` that hold the decision. Equal fields need no change,
-        even if the script writes them with other options.
+        Fields of :class:`~pipette_opt.parallel.ParallelConfig` that hold the choice. If they are equal, nothing
+        changes, even if the script writes other options.
     cause
-        Part of the breakdown of an iteration that the decision moves most; ``None``: memory.
+        Part of the iteration time that the choice affects most; ``None`` if it affects memory.
     """
 
     purpose: str
@@ -182,7 +182,7 @@ _CHOICES = (
         cause=None,
     ),
 )
-"""Decisions that a plan and a launch script are compared by, in the order in which they are shown."""
+"""Choices that are compared between a plan and a launch script, in the order of the output."""
 
 _ORDER = _Choice(
     purpose="order of the ranks on the hosts", options=("use_tp_pp_dp_mapping",), config_fields=(), cause=None
@@ -198,20 +198,20 @@ def script_changes(
     estimate: IterationTime | None = None,
 ) -> list[Change]:
     """
-    Return the options that turn a launch into the plan: changed, added and dropped ones.
+    Return the options that turn a launch into the plan: changed, added and dropped options.
 
-    Options that the plan does not decide (the model, the data, logs) are left as they are.
+    Options that the plan does not set, such as model, data and logging, are not listed.
 
     Parameters
     ----------
     values
         Options of the launch by name with underscores, see :func:`~pipette_opt.read.megatron_options.option_values`.
     text
-        The script, to name the line of each option.
+        Text of the script, to find the line of each option.
     today
-        Configuration of the launch; without it options are compared as they are written.
+        Configuration of the launch; without it options are compared as written.
     estimate
-        Simulated time of the launch, for the seconds that a change moves.
+        Simulated time of the launch, for the seconds in each reason.
     """
     written = {_canonical(option[0]): option for option in megatron_options(plan)}
     found = []
@@ -230,7 +230,7 @@ def script_changes(
 
 
 def decided_options(plan: Plan) -> list[Option]:
-    """Return the options of Megatron-LM that express decisions of the search, in the order of its arguments."""
+    """Return the Megatron-LM options that express choices of the search, in the order of the plan's arguments."""
     decided = {field for choice in (*_CHOICES, _ORDER) for field in choice.options}
     return [option for option in megatron_options(plan) if _canonical(option[0]) in decided]
 
@@ -240,13 +240,13 @@ def _equal(choice: _Choice, today: ParallelConfig, plan: ParallelConfig) -> bool
 
 
 def _canonical(option: str) -> str:
-    """Return the first name that the table of options has for an option's field."""
+    """Return the canonical field name of an option, which may have several names."""
     known = known_options().get(field_of(option))
     return field_of(option) if known is None else known.field
 
 
 def _words(value: Any) -> str | None:
-    """Return an option's value as a script writes it; ``None`` if it is not given."""
+    """Return an option's value as a script writes it, empty for a flag; ``None`` if the option is not given."""
     if value is None or value is False:
         return None
     if value is True:
@@ -259,7 +259,7 @@ def _words_of(option: Option | None) -> str | None:
 
 
 def _line_of(option: str, text: str) -> int | None:
-    """Return the only line that names an option, comments apart, from 1."""
+    """Return the number of the only line, outside of comments, that names an option; otherwise ``None``."""
     name = re.compile(rf"(?<![\w-]){re.escape(option)}(?![\w-])")
     lines = [number for number, line in enumerate(text.splitlines(), 1) if _names(name, line)]
     return lines[0] if len(lines) == 1 else None
@@ -270,7 +270,7 @@ def _names(name: re.Pattern[str], line: str) -> bool:
 
 
 def _reason(choice: _Choice, today: IterationTime | None, plan: IterationTime) -> str:
-    """Return the purpose of a decision, and the seconds of its part of the iteration before and after all changes."""
+    """Return the purpose of a choice, and the seconds of the part that it affects, before and after all changes."""
     if choice.cause is None or today is None:
         return choice.purpose
     before, after = today.breakdown.get(choice.cause, 0.0), plan.breakdown.get(choice.cause, 0.0)
@@ -281,7 +281,7 @@ def _reason(choice: _Choice, today: IterationTime | None, plan: IterationTime) -
 
 def changes_text(changes: Sequence[Change], where: str) -> list[str]:
     """
-    Return lines for people: the number of changed options, then a line for each.
+    Return the changes as lines: a heading with the numbers of changes, then a line for each change.
 
     Parameters
     ----------
@@ -296,13 +296,13 @@ def changes_text(changes: Sequence[Change], where: str) -> list[str]:
 
 
 def changes_head(changes: Sequence[Change], where: str) -> str:
-    """Return how many options of a script are changed, added and dropped."""
+    """Return the heading: how many options of the script are changed, added and dropped."""
     counts = [(action, sum(change.action == action for change in changes)) for action in ("change", "add", "drop")]
     return f"{where}: {', '.join(f'{count} to {action}' for action, count in counts if count)}"
 
 
 def changes_rows(changes: Sequence[Change], most: int) -> list[tuple[str, str]]:
-    """Return edit and reason of the first ``most`` changes, and how many follow."""
+    """Return edit and reason of the first ``most`` changes, and a row with the number of changes that follow."""
     left = len(changes) - most
     rows = [_row(change) for change in changes[:most]]
     return [*rows, (f"{left} more: pipette-opt export, with --diff", "")] if left > 0 else rows

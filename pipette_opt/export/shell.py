@@ -1,4 +1,4 @@
-"""Pieces of bash that several targets write; every value of a plan is quoted."""
+"""Fragments of bash that several formats use; every value of a plan is quoted."""
 
 import re
 import shlex
@@ -7,23 +7,23 @@ from collections.abc import Iterable, Sequence
 from pipette_opt.base.errors import InputError
 
 MASTER_PORT = 29500
-"""Port of the rendezvous; torchrun's default."""
+"""Port of the master process; torchrun's default."""
 
 FOREIGN_SOURCE = "# shellcheck source=/dev/null"
-"""Directive for ShellCheck: the next line reads a file that is known only when the script runs."""
+"""Directive for ShellCheck before a line that sources a file known only at run time."""
 
 SOURCED = "# shellcheck disable=SC2034  # The arrays are for the script that reads this file."
-"""Directive for ShellCheck, below the first line of a file of arrays."""
+"""Directive for ShellCheck at the top of a file that defines arrays for another script."""
 
 JOB_ARGUMENTS = 'JOB_ARGS=("$@")\nif (( $# == 0 )); then JOB_ARGS=("${TRIAL_ARGS[@]}"); fi'
-"""Lines that take the script's own arguments, or those of the trial run if it has none."""
+"""Bash lines that use the script's own arguments, or those of the trial run if it has no arguments."""
 
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 """Names and addresses that every launcher accepts unquoted."""
 
 
 def launchable(hosts: Iterable[str]) -> list[str]:
-    """Return each host once, in order. ``InputError`` for a name that a launcher would misread."""
+    """Return the distinct hosts in order; raise ``InputError`` for a name that a launcher would misread."""
     order = list(dict.fromkeys(hosts))
     for host in order:
         if not HOST_NAME.fullmatch(host):
@@ -32,22 +32,26 @@ def launchable(hosts: Iterable[str]) -> list[str]:
 
 
 def quoted(words: Iterable[object]) -> str:
-    """Join words of a command, quoted for the shell."""
+    """Join words into a shell command, with quotes where needed."""
     return " ".join(shlex.quote(str(word)) for word in words)
 
 
 def comment(text: str) -> str:
-    """Return comment lines; no part of ``text`` can run."""
+    """Return the text as bash comment lines, so that no part of it can run."""
     return "\n".join(f"# {line}" for line in text.splitlines())
 
 
 def array_lines(name: str, entries: Sequence[Sequence[object]]) -> list[str]:
-    """Definition of a bash array, with one entry of several words on each line."""
+    """Return bash lines that define an array; each entry, of one or several words, is a line."""
     return [f"{name}=(", *(f"  {quoted(words)}" for words in entries), ")"]
 
 
 def master_lines(host: str | None) -> list[str]:
-    """Lines that set the rendezvous: the given host unless the environment has another; without a host it must."""
+    """
+    Return bash lines that set ``MASTER_ADDR`` and ``MASTER_PORT`` unless the environment sets them.
+
+    Without ``host``, the script stops if the environment does not set ``MASTER_ADDR``.
+    """
     address = ":?is needed: the host of rank 0" if host is None else f":-{quoted([host])}"
     return [
         f"export MASTER_ADDR=${{MASTER_ADDR{address}}}",

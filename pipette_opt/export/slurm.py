@@ -1,8 +1,8 @@
 """
-Slurm: one process per rank, placed on hosts by an explicit list.
+Slurm: a process per rank, placed on hosts by an explicit list.
 
-``srun --distribution=arbitrary`` puts task i on line i of ``SLURM_HOSTFILE`` (srun's manual), so ``SLURM_PROCID`` is
-the rank on any map.
+``srun --distribution=arbitrary`` puts task i on the host in line i of ``SLURM_HOSTFILE`` (srun's manual), so
+``SLURM_PROCID`` is the rank for any rank map.
 """
 
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ SLURM = ProcessVariables("srun", rank="SLURM_PROCID", size="SLURM_NTASKS", host=
 
 
 SITE_DIRECTIVES = ("account", "partition", "time")
-"""Directives that most clusters need; without a value they are comments that show their place."""
+"""Directives that most clusters require; without a value the script has them as comments."""
 
 
 def export_slurm(plan: Plan, options: LaunchOptions) -> dict[str, str]:
-    """Write the batch script, the host of each task, and the script of each task."""
+    """Return the batch script, the host of each task, and the script of each task."""
     rows, named = rank_rows(plan), hosts_are_named(plan)
     return {
         "job.sbatch": _job(plan, rows, options),
@@ -89,13 +89,17 @@ def _job(plan: Plan, rows: list[RankRow], options: LaunchOptions) -> str:
 
 
 def _named(rows: Sequence[RankRow], hosts: Sequence[str]) -> tuple[list[str], list[str], str]:
-    """Return directives, lines and distribution for hosts with names: the listed hosts, task by task."""
+    """Return Slurm directives, bash lines and the srun distribution for a plan with host names."""
     lines = ['export SLURM_HOSTFILE="$PWD/hostfile.txt"', *master_lines(rows[0].host)]
     return [f"#SBATCH --nodelist={','.join(hosts)}"], lines, "arbitrary"
 
 
 def _unnamed(rows: Sequence[RankRow], hosts: Sequence[str]) -> tuple[list[str], list[str], str]:
-    """Return directives, lines and distribution for hosts without names: those of the job, in Slurm's order."""
+    """
+    Return Slurm directives, bash lines and the srun distribution for a plan without host names.
+
+    Slurm chooses the hosts, and the plan uses them in Slurm's order.
+    """
     lines = [
         'mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
         *check_hosts_lines(len(hosts), "the job"),
@@ -111,7 +115,7 @@ def _unnamed(rows: Sequence[RankRow], hosts: Sequence[str]) -> tuple[list[str], 
 
 
 def _site_lines(options: LaunchOptions) -> list[str]:
-    """Lines of account, partition and time limit; a second ``#`` turns a directive into a comment."""
+    """Return the lines of account, partition and time limit; ``##SBATCH`` is a comment."""
     given = {name: getattr(options, name) for name in SITE_DIRECTIVES}
     return [
         f"##SBATCH {option_of(name)}=..." if value is None else f"#SBATCH {option_of(name)}={value}"
@@ -121,10 +125,11 @@ def _site_lines(options: LaunchOptions) -> list[str]:
 
 def _segment_lines(options: LaunchOptions, hosts: Sequence[str], domains: object) -> list[str]:
     """
-    Lines with the number of hosts that must lie in one block (sbatch's manual, ``--segment``: it divides the hosts).
+    Return the line ``#SBATCH --segment``; empty if no segment applies.
 
-    The number is given, or it is that of the plan's hosts in each NVLink domain, if these are equal: topology/block has
-    a block for each domain.
+    A segment is a number of hosts that must be in the same block; it divides the number of hosts (sbatch's manual).
+    Unless the user sets it, it is the number of the plan's hosts in each NVLink domain, if domains have equal numbers:
+    topology/block has a block per domain.
     """
     segment = options.segment or _used_of_a_domain(hosts, domains)
     if segment is None:
@@ -143,9 +148,9 @@ def _used_of_a_domain(hosts: Sequence[str], domains: object) -> int | None:
 
 def _container_lines(options: LaunchOptions, settings: Sequence[Setting]) -> list[str]:
     """
-    Return options of srun for pyxis, as a bash array; empty without an image.
+    Return bash lines with srun's options for pyxis; empty without an image.
 
-    An image's own value of a variable wins unless ``--container-env`` names the variable (pyxis' README).
+    A variable that the image sets overrides the job's unless ``--container-env`` names it (pyxis' README).
     """
     if options.image is None:
         if options.container_mounts:

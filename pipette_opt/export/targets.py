@@ -1,4 +1,4 @@
-"""Table of all export targets."""
+"""Table of all export formats."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -27,12 +27,12 @@ class Target(NamedTuple):
     Parameters
     ----------
     write
-        Writer: takes a plan, and options if the target has any; returns file texts by name. ``InputError`` for a part
-        of the plan that the target cannot express.
+        Function that returns the texts of the files, by file name, from a plan and, if ``takes`` is not empty, options.
+        It raises ``InputError`` if the format cannot express the plan.
     maps
-        Placements that it can start, in words.
+        Rank maps that the format can start, in words.
     takes
-        Fields of ``LaunchOptions`` with an effect.
+        Fields of ``LaunchOptions`` that have an effect.
     """
 
     write: Callable[..., dict[str, str]]
@@ -71,15 +71,15 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
 
 
 NO_OPTIONS = LaunchOptions()
-"""Default options, for a target that needs only the plan."""
+"""Default options, for formats that have none."""
 
 
 def export(plan: Plan, target: str, options: LaunchOptions = NO_OPTIONS) -> dict[str, str]:
     """
-    Return the files that start a plan, by name; all of them belong in one folder.
+    Return the files that launch a plan, by file name; all files belong in one folder.
 
-    ``InputError`` if the target is unknown, if an option has no effect on it, if two ranks share a GPU,
-    or if the target cannot express the plan.
+    Raise ``InputError`` if the format is unknown or cannot express the plan, if an option has no effect, or if two
+    ranks share a GPU.
     """
     if target not in TARGETS:
         raise InputError("--format", f"must be one of {', '.join(TARGETS)}, got {target!r}.")

@@ -1,4 +1,4 @@
-"""Script of each process, for launchers that start one per rank: it sets rank and GPU, then runs its command."""
+"""Script of each process, for launchers that start a process per rank: it sets rank and GPU, then runs its command."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ ENTRIES_PER_LINE = 16
 
 
 class ProcessVariables(NamedTuple):
-    """Environment variables with a process's rank, the number of processes, and the host, by launcher."""
+    """Names of a launcher's environment variables for rank, number of processes, and host."""
 
     launcher: str
     rank: str
@@ -22,15 +22,15 @@ def task_script(
     rows: Sequence[RankRow], variables: ProcessVariables, *, foreign_hosts: bool, named: bool = True
 ) -> str:
     """
-    Return a script that sets a rank's environment and runs the rest of its command line.
+    Return a script that sets the environment of a rank and runs the command in its arguments.
 
-    The GPU comes from the plan's table: a launcher numbers the processes of a host as they start, in any order.
-    A process on the wrong host stops.
+    The GPU comes from the plan's table, because launchers number the processes of a host in any order. A process on the
+    wrong host stops.
 
     Parameters
     ----------
     foreign_hosts
-        Whether the launcher may know hosts by names that are not in the plan; such names are not checked.
+        Whether the launcher may use host names that are not in the plan; such names are not checked.
     named
         Whether the plan's hosts have names; without names no host is written or checked.
     """

@@ -1,8 +1,8 @@
 """
 torchrun: every host starts an agent, which starts consecutive ranks.
 
-The rendezvous is static: any other assigns node ranks in the order in which hosts arrive. The agent gives
-local rank i the i-th visible GPU, so ``CUDA_VISIBLE_DEVICES`` expresses another order of GPUs.
+The rendezvous is static: other backends assign node ranks in the order in which hosts arrive. The agent gives local
+rank i the i-th visible GPU, so ``CUDA_VISIBLE_DEVICES`` sets another order of GPUs.
 """
 
 from collections.abc import Sequence
@@ -17,23 +17,23 @@ from pipette_opt.plans.plan import Plan
 
 def export_torchrun(plan: Plan) -> dict[str, str]:
     """
-    Write the node order, and a script with the launch line of each node.
+    Return the node order, and a script that launches a node.
 
-    ``InputError`` if hosts do not have equally many consecutive ranks.
+    Raise ``InputError`` unless every host has the same number of consecutive ranks.
     """
     shares = node_shares(plan, "torchrun")
     return {**nodes_file(shares), "launch.sh": megatron_launch(plan, shares)}
 
 
 def nodes_file(shares: Sequence[NodeShare]) -> dict[str, str]:
-    """Write ``nodes.txt``, one host per line in order of node rank; no file if hosts have no names."""
+    """Return ``nodes.txt``, a host per line in the order of node ranks; empty if hosts have no names."""
     if shares[0].host is None:
         return {}
     return {"nodes.txt": "".join(f"{share.host}\n" for share in shares)}
 
 
 def megatron_launch(plan: Plan, shares: Sequence[NodeShare]) -> str:
-    """Launch script of Megatron-LM's training script."""
+    """Return the launch script for Megatron-LM's training script."""
     usage = (
         "Without further arguments a trial run on made-up tokens. PRETRAIN, MASTER_ADDR and MASTER_PORT may be set;\n"
         "ARGUMENTS names another file of arguments, e.g. that of `pipette-opt export --format nemo`."
@@ -60,20 +60,20 @@ def launch_script(
     job: Sequence[str] = (),
 ) -> str:
     """
-    Return a bash script that starts the agent of the node whose rank it gets.
+    Return a bash script that starts the torchrun agent of a node; its first argument is the node rank.
 
     Parameters
     ----------
     usage
-        Text of the head comment below the usage line.
+        Text of the comment below the usage line.
     settings
-        Variables of the job's environment.
+        Environment variables of the job.
     program
         Program that torchrun starts, as words of bash.
     setup
-        Lines before the script reads its arguments.
+        Bash lines before the script reads its arguments.
     job
-        Lines that use the arguments behind the node rank.
+        Bash lines that use the arguments after the node rank.
     """
     place = (
         f"NODE_RANK is the host's place in rank order (its line in nodes.txt), counted from 0; {shares[0].host} is 0 "
@@ -109,7 +109,7 @@ def launch_script(
 
 
 def _device_lines(shares: Sequence[NodeShare]) -> list[str]:
-    """Lines that set the visible GPUs of nodes whose ranks are not on GPUs 0, 1, 2, ... in order."""
+    """Return bash lines that set ``CUDA_VISIBLE_DEVICES`` on nodes whose local rank i does not use GPU i."""
     branches = [
         f"  {rank}) export CUDA_VISIBLE_DEVICES={quoted([share.visible_devices])} ;;" + _remark(share.host)
         for rank, share in enumerate(shares)

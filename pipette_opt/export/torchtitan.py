@@ -1,8 +1,8 @@
 """
-torchtitan 0.2: a TOML file, and the torchrun lines that place its ranks.
+torchtitan 0.2: a TOML file, and a torchrun script that places the ranks.
 
-From 0.3 on torchtitan takes Python configurations instead of TOML. Facts below are of 0.2.2: ``config/job_config.py``,
-``distributed/parallel_dims.py`` (rank order), ``distributed/pipeline_parallel.py`` and
+From 0.3 on torchtitan uses Python configurations instead of TOML. The rules here are those of 0.2.2:
+``config/job_config.py``, ``distributed/parallel_dims.py`` (rank order), ``distributed/pipeline_parallel.py`` and
 ``models/llama3/infra/parallelize.py`` (features that can be combined).
 """
 
@@ -45,11 +45,13 @@ CONFIG_FIELDS = (
     "overlap_param_gather",
     "tp_comm_overlap",
 )
-"""Fields of a configuration that torchtitan expresses; fully sharded data parallelism always overlaps both."""
+"""
+Fields of a configuration that torchtitan expresses; its sharded data parallelism always overlaps both collectives.
+"""
 
 
 class Shape(NamedTuple):
-    """Sizes that identify a flavor of a model."""
+    """Sizes that identify a flavor of a torchtitan model."""
 
     num_layers: int
     hidden_size: int
@@ -66,15 +68,17 @@ LLAMA_3_FLAVORS: Mapping[Shape, str] = MappingProxyType(
         Shape(126, 16384, 53248, 128, 8, 128256): "405B",
     }
 )
-"""Flavors of torchtitan's ``llama3`` (``models/llama3/__init__.py``); the MLP's width follows from its multipliers."""
+"""
+Flavors of torchtitan's ``llama3`` (``models/llama3/__init__.py``), by shape; MLP widths computed from multipliers.
+"""
 
 
 FREE = ("name", "max_position_embeddings", "make_vocab_size_divisible_by")
-"""Fields of a model that a flavor does not fix: torchtitan pads no vocabulary and rotates any number of positions."""
+"""Fields of a model that a flavor does not fix: torchtitan does not pad the vocabulary, and allows any position."""
 
 
 def export_torchtitan(plan: Plan) -> dict[str, str]:
-    """Write configuration, node order and launch lines. ``InputError`` if torchtitan cannot run the plan."""
+    """Return configuration, node order and launch script; raise ``InputError`` if torchtitan cannot run the plan."""
     sections = configuration(plan)
     shares = node_shares(plan, "torchrun, which starts torchtitan,")
     usage = (
@@ -95,8 +99,8 @@ def configuration(plan: Plan) -> dict[str, dict[str, Any]]:
     """
     Return the sections of the TOML file.
 
-    ZeRO 1 and 2 have no counterpart in torchtitan. Fully sharded data parallelism that keeps its parameters
-    moves as much: one all-gather and one reduce-scatter per iteration; it also shards the optimizer.
+    torchtitan has no ZeRO 1 or 2. Fully sharded data parallelism that does not reshard its parameters moves as many
+    bytes: an all-gather and a reduce-scatter per iteration; it also shards the optimizer.
     """
     model, training, config = recorded_model(plan), recorded_training(plan), plan.config
     _refuse(plan, model, training)
@@ -133,7 +137,7 @@ def configuration(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def module_names(config: ParallelConfig) -> list[list[str]]:
-    """Return the modules of each chunk in model order; torchtitan's default gives the end chunks fewer layers."""
+    """Return the module names of each chunk in model order; torchtitan's default gives end chunks fewer layers."""
     parts: list[list[str]] = []
     layer = 0
     for chunk in config.layers_per_chunk:
@@ -146,7 +150,7 @@ def module_names(config: ParallelConfig) -> list[list[str]]:
 
 
 def toml_text(plan: Plan, sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the file's text; its values are numbers, names and lists of names, which TOML writes as JSON does."""
+    """Return the text of the TOML file; numbers, names and lists of names are the same in TOML and JSON."""
     lines = [f"# {plan.config.label()}, global batch {plan.global_batch_size}; for torchtitan 0.2."]
     if plan.config.sharding_stage in (1, 2) and plan.config.data_parallel_size > 1:
         lines.append(
@@ -178,7 +182,7 @@ def _flavor(model: ModelSpec) -> str:
 
 def _refuse_another(model: ModelSpec, flavor: str) -> None:
     """
-    Raise ``InputError`` for a model that has a flavor's shape but differs otherwise.
+    Raise ``InputError`` for a model that has a flavor's shape but differs in another field.
 
     All flavors have Llama 3.1's positions (``models/llama3/model/args.py``): base 500,000, frequencies scaled by 8.
     """

@@ -1,4 +1,4 @@
-"""Arguments of Megatron-LM for a training: number formats, kernels, offload, and extra arguments."""
+"""Arguments of Megatron-LM for training settings: precision, kernels, offload, and extra arguments."""
 
 from collections.abc import Collection, Sequence
 
@@ -13,7 +13,7 @@ Option = tuple[str, ...]
 
 
 def precision_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:
-    """Options of number formats and the attention kernel; bf16 keeps gradients in fp32 by default."""
+    """Return the options of precision, optimizer states and attention kernel."""
     aware = training.use_precision_aware_optimizer or bool(training.narrow_states)
     moved = config.offload is not None and host_keeps(training, config).optimizer_offload_fraction > 0
     if aware and not config.use_distributed_optimizer and not moved:
@@ -48,10 +48,10 @@ def precision_options(training: TrainingSpec, config: ParallelConfig) -> list[Op
 
 def _recipe_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:
     """
-    Options of products in fewer than 16 bits.
+    Return the options of matrix products in fp8 or fp4; empty without such products.
 
-    Weights that are kept in such a format only need the distributed optimizer, even with one replica. MXFP8 reuses the
-    buffer of gradients for gathers, except in Megatron-FSDP, which has no such buffer.
+    Weights stored in fp8 or fp4 need the distributed optimizer, even with a single replica. MXFP8 reuses the gradient
+    buffer for gathers, except in Megatron-FSDP, which has no such buffer.
     """
     if training.recipe is None:
         return []
@@ -74,7 +74,7 @@ def _recipe_options(training: TrainingSpec, config: ParallelConfig) -> list[Opti
 
 
 def offload_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:
-    """Options of offload to the host's memory, as the search chose or the job says."""
+    """Return the options of offload to the host's memory, as the search chose or the training settings say."""
     options: list[Option] = []
     offload = host_keeps(training, config)
     if offload.cpu_offloading_num_layers:
@@ -94,7 +94,7 @@ def offload_options(training: TrainingSpec, config: ParallelConfig) -> list[Opti
 
 
 def _token_options(training: TrainingSpec, extra: Collection[str]) -> list[Option]:
-    """Options of the dispatcher's kernels and their multiprocessors, by names that every release has."""
+    """Return the options of the token dispatcher's backend and number of SMs, by names that every release accepts."""
     backend, used = training.moe_flex_dispatcher_backend, training.moe_flex_dispatcher_num_sms
     options: list[Option] = []
     if not {"--moe-flex-dispatcher-backend", "--moe-enable-deepep"}.intersection(extra):
@@ -105,7 +105,7 @@ def _token_options(training: TrainingSpec, extra: Collection[str]) -> list[Optio
 
 
 def further_options(training: TrainingSpec, config: ParallelConfig, options: Sequence[Option]) -> list[Option]:
-    """Return extra arguments of the launch that fit the plan and are not among ``options``."""
+    """Return extra arguments of the user's launch that fit the plan and are not among ``options``."""
     written = {words[0] for words in options}
     others = training.other_arguments or ()
     if training.tp_comm_overlap and ("--tp-comm-overlap",) not in others:

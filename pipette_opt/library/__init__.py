@@ -1,1 +1,1 @@
-"""The product as functions: jobs are read, plans made, read back and shown. The command line is its face."""
+"""Python functions for everything that the command line does: read jobs, make plans, read plans, show plans."""

@@ -1,4 +1,4 @@
-"""Arguments of the library's functions, read as options of the command line are, and errors that name them."""
+"""Conversion of a function's arguments into job options, and errors that name the arguments."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,13 +19,13 @@ from pipette_opt.read.fields import did_you_mean
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
 
 Named = str | PathLike[str]
-"""A file, or for a model also the name of a preset."""
+"""Path of a file; for a model also the name of a preset."""
 
 Listed = str | int | float | Iterable[str | int | float]
-"""A value or several; a text may have commas, as on the command line."""
+"""A value or several values; text may hold several, separated by commas."""
 
 Told = Callable[[Progress], None]
-"""Told seconds, step, incumbent and bound meanwhile, from any thread."""
+"""Callback for progress: gets seconds, step, best time found and lower bound; may be called from any thread."""
 
 
 def described(
@@ -35,14 +35,14 @@ def described(
     given: Mapping[str, Any],
 ) -> tuple[JobOptions, SpaceOptions, Made]:
     """
-    Return the arguments of a function as a job, the degrees that it pins, and parts that were made in memory.
+    Return the job, the pinned degrees, and the specs made in memory that the arguments of a function describe.
 
     Raises
     ------
     InputError
-        For a value that its field cannot have, or an argument that is given under two names.
+        If a value is not allowed for its field, or an argument is given under two names.
     TypeError
-        For an argument that is no field of a job.
+        If an argument is no field of a job.
     """
     job: dict[str, Any] = {}
     space: dict[str, Any] = {}
@@ -75,7 +75,7 @@ def job_and_space(
     space: SearchSpace | None,
     given: Mapping[str, Any],
 ) -> tuple[Job, SearchSpace]:
-    """Read the job of a function's arguments, and return it with the space that they pin; see :func:`described`."""
+    """Read the job that the arguments of a function describe; return the job and its search space."""
     options, pinned, made = described(cluster, model, training, given)
     check_given_once(space, pinned)
     job = read_job(options, made)
@@ -83,7 +83,7 @@ def job_and_space(
 
 
 def check_given_once(space: SearchSpace | None, pinned: SpaceOptions) -> None:
-    """Raise ``InputError`` for a field of the space that is an argument of its own, too."""
+    """Raise ``InputError`` for a field that is set both in ``space`` and as an argument."""
     free = SearchSpace()
     for name, field in fields_of(SpaceOptions).items():
         is_pinned = getattr(pinned, name) != field.default
@@ -94,12 +94,12 @@ def check_given_once(space: SearchSpace | None, pinned: SpaceOptions) -> None:
 @contextmanager
 def argument_errors(**places: str) -> Iterator[None]:
     """
-    Name arguments in errors: ``--seq-length`` becomes ``seq_length``.
+    Context in which errors name arguments instead of options: ``seq_length`` instead of ``--seq-length``.
 
     Parameters
     ----------
     places
-        Places that errors name otherwise, by the argument.
+        For each argument, the place that an error names if that is not the argument's option.
     """
     arguments = {place: argument for argument, place in places.items()}
     try:
@@ -109,7 +109,7 @@ def argument_errors(**places: str) -> Iterator[None]:
 
 
 def _argument(where: str) -> str:
-    """Return the argument for an option of the command line."""
+    """Return the argument that corresponds to an option of the command line."""
     option, blank, rest = where.partition(" ")
     if not option.startswith("--"):
         return where
@@ -118,27 +118,27 @@ def _argument(where: str) -> str:
 
 
 def plan_or_file(plan: Plan | Named) -> Plan | Path:
-    """Return a plan, or the path of its file."""
+    """Return ``plan`` if it is a plan, otherwise the path of its file."""
     return plan if isinstance(plan, Plan) else Path(plan)
 
 
 def cluster_or_file(cluster: Named | ClusterSpec | None) -> ClusterSpec | Path | None:
-    """Return a cluster, or the path of its file."""
+    """Return ``cluster`` if it is a cluster or ``None``, otherwise the path of its file."""
     return cluster if cluster is None or isinstance(cluster, ClusterSpec) else Path(cluster)
 
 
 def comma_text(value: Listed | None) -> str | None:
-    """Return values as the command line has them, separated by commas."""
+    """Return the values as one text, separated by commas."""
     if value is None or isinstance(value, str):
         return value
     return ",".join(map(str, value)) if isinstance(value, Iterable) else str(value)
 
 
 def texts(value: str | Iterable[str] | None) -> list[str] | None:
-    """Return one text, or several, as a list."""
+    """Return the texts as a list; a single text becomes a list of one."""
     return [value] if isinstance(value, str) else None if value is None else list(value)
 
 
 def watcher_of(on_progress: Told | None) -> Watcher:
-    """Return a watcher that tells a function, if there is any."""
+    """Return a watcher that calls ``on_progress``, if given."""
     return Watcher() if on_progress is None else Watcher(on_progress=on_progress)

@@ -1,4 +1,4 @@
-"""Constants of a software stack from measured runs, as a function."""
+"""``calibrate``: fit the constants of a software stack to measured runs."""
 
 from dataclasses import dataclass, replace
 from os import fspath
@@ -19,26 +19,26 @@ from pipette_opt.read.stack import read_stack, write_stack
 from pipette_opt.specs import ClusterSpec, StackSpec
 
 MIN_SAMPLE = 3
-"""Smallest sample of runs that may be asked for."""
+"""Smallest allowed value of ``max_runs``. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Calibrated:
     """
-    A stack fitted to measured runs, and how far to trust it.
+    A stack fitted to measured runs, with its errors.
 
     Parameters
     ----------
     stack
-        The constants, which ``calibration`` takes as a file.
+        The fitted constants; written to a file, the argument ``calibration`` of other functions.
     fit
-        Errors and ranges of the fit; ``None`` where no run has a time that can be used, so that memory alone is fitted.
+        Errors and ranges of the fit; ``None`` if no run has a usable time, so that only memory is fitted.
     left_out
         Rows that are not used, each with the reason.
     num_rows
-        Rows of the file.
+        Number of rows in the file.
     notes
-        What to know before using it, a sentence each.
+        Sentences to read before the stack is used.
     """
 
     stack: StackSpec
@@ -51,11 +51,11 @@ class Calibrated:
         found = [f"source: {self.stack.source}"]
         if self.fit is not None:
             known = {"fit": self.fit.errors, "held out": self.fit.held_out, "larger jobs": self.fit.larger}
-            found += [f"mean error, {name}: {one.mean:.1%}" for name, one in known.items() if one is not None]
+            found += [f"mean error, {name}: {error.mean:.1%}" for name, error in known.items() if error is not None]
         return lines_at_most(f"stack {self.stack.name}", [*found, *self.left_out_lines(), *self.notes])
 
     def left_out_lines(self) -> list[str]:
-        """Return a line for each kind of reason why rows are left out."""
+        """Return a line for each reason why rows are left out, with the number of rows."""
         return left_out_lines(self.left_out, self.num_rows)
 
 
@@ -71,22 +71,22 @@ def calibrate(
     seed: int = 0,
 ) -> Calibrated:
     """
-    Fit the constants of a software stack to your own runs, and say how far they can be trusted.
+    Fit the constants of a software stack to your own measured runs, with the remaining error.
 
     Parameters
     ----------
     runs
-        Measured runs, ``runs.csv``.
+        Path of the measured runs, ``runs.csv``.
     out
-        Where the stack goes, as a file; nothing is written without it.
+        Path of the stack file to write; without it nothing is written.
     base
         Stack to start from: a shipped name or a file.
     cluster
-        The hosts of the runs, if their links were measured.
+        Cluster of the runs, if its links were measured.
     name
-        Name of the stack; the file's by default.
+        Name of the stack; the file name by default.
     max_runs
-        Of more runs, use a sample of this size, at least 3.
+        Maximum number of runs in the fit, at least 3; a sample is drawn from a longer file.
     validate
         Whether to cross-validate.
     seed
@@ -95,7 +95,7 @@ def calibrate(
     Raises
     ------
     InputError
-        If no row can be used, with the reasons, or something given is wrong; ``where`` names the argument, or the file.
+        If an argument or a file is wrong, or no row can be used. ``where`` names the argument or the file.
     """
     with argument_errors():
         file = None if out is None else Path(out)
@@ -126,12 +126,12 @@ def calibrated(
     seed: int,
 ) -> Calibrated:
     """
-    Fit a stack to a file of runs; see :func:`calibrate`. Errors name options of the command line.
+    Fit a stack to a file of runs, like :func:`calibrate`, with errors that name options of the command line.
 
     Parameters
     ----------
     out
-        Where the stack will go, which names it; it is not written yet.
+        Path that the stack will be written to by the caller; gives the stack its name.
     """
     for option, value, least in (("--seed", seed, 0), ("--max-runs", max_runs, MIN_SAMPLE)):
         if value < least:

@@ -1,4 +1,4 @@
-"""The user's degrees and host order as they are today, simulated like a plan."""
+"""Simulation of the launch that the user runs today, or of an existing plan."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 
 
 LAUNCH = "your current launch"
-"""Title of what runs today."""
+"""Title of today's launch in tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Current:
     """
-    What runs today, and the simulator's answer.
+    A launch of today or an existing plan, with its simulated time and memory.
 
     Parameters
     ----------
     instance
-        The job as the launch trains it.
+        The job, with the launch's training settings.
     max_oom_risk
-        Accepted risk of running out of memory.
+        Accepted probability of running out of memory.
     title
-        What it is called.
+        Title in tables.
     not_modelled
-        What its times and sizes leave out.
+        Options that the predicted time and memory leave out.
     changed
-        What is otherwise than when a plan was made, a sentence each.
+        Sentences on differences between today's cluster and the cluster that the plan was made for.
     model_from
-        Where the model is from if several places name one, a sentence; empty if one does.
+        Sentence that names the source of the model if several places give one; otherwise empty.
     remarks
-        What the reader of its arguments has to say, a sentence each.
+        Sentences on how the Megatron arguments were read.
     """
 
     instance: "Instance"
@@ -70,7 +70,7 @@ class Current:
         return lines_at_most(f"{self.title}: {self.config.label()}", [*lines, *self.changed, *self.remarks])
 
     def screen(self) -> list["RenderableType"]:
-        """Verdict, job, launch, time and memory with their errors, options that would pay, and what to do next."""
+        """Return the first screen: verdict, job, launch, time, memory, options that would pay, next commands."""
         from dataclasses import asdict
 
         from rich.text import Text
@@ -100,7 +100,7 @@ class Current:
         return [verdict_line(self._verdict()), Text(), screens.facts(rows), *screens.steps_lines(self._next_steps())]
 
     def would_pay(self) -> "tuple[PayingOption, ...]":
-        """Options that the launch has not and that would save time; none with a schedule of its own."""
+        """Return unused options that would save time; empty for a user-given schedule."""
         from pipette_opt.prepare import load_predictor
         from pipette_opt.simulate.paying import paying_options
 
@@ -121,7 +121,7 @@ class Current:
         )
 
     def _schedule_words(self) -> str:
-        """Activations that stages hold with a schedule of the user's; empty with the launch's own."""
+        """Return how many activations each stage holds; empty for the launch's own schedule."""
         if self.schedule is None:
             return ""
         from pipette_opt.parallel.schedule import max_in_flight
@@ -130,7 +130,7 @@ class Current:
         return f"activations that the stages hold at most, of one chunk and micro-batch each: {held}"
 
     def _next_steps(self) -> list[str]:
-        """Options that a reader adds next, each with its purpose."""
+        """Return lines with useful next commands, each with its purpose."""
         steps = {"see all": "the same command with -v"}
         if self.is_launch:
             steps = {"find faster": "pipette-opt solve with the same options, --compare-current for --args"} | steps
@@ -139,11 +139,11 @@ class Current:
 
     @property
     def is_launch(self) -> bool:
-        """Whether it is a launch of today, not a plan."""
+        """Return whether this is a launch of today and not a plan."""
         return self.title == LAUNCH
 
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
-        """All tables, the verdict first."""
+        """Return all tables, the verdict first; with ``plan``, a comparison with the plan."""
         from rich.text import Text
 
         from pipette_opt.report.cells import titled
@@ -161,7 +161,9 @@ class Current:
             not_modelled=self.not_modelled,
         )
         if self.changed:
-            parts.insert(1, Text("\n".join(["", "Since the plan was made", *(f"- {one}" for one in self.changed)])))
+            parts.insert(
+                1, Text("\n".join(["", "Since the plan was made", *(f"- {sentence}" for sentence in self.changed)]))
+            )
         if plan is None:
             parts += [Text(line) for line in ("", *self.uncounted().lines())]
         else:
@@ -174,7 +176,7 @@ class Current:
         return [titled("Your current launch", parts[0]), *parts[1:]]
 
     def sentences(self, plan: "Plan") -> list[str]:
-        """The launch, and the gain of a plan over it, for the first screen."""
+        """Return sentences for the first screen: the launch's time, and how much faster ``plan`` is."""
         from pipette_opt.base.units import three_digits
         from pipette_opt.report.comparison import faster_words
 
@@ -190,34 +192,34 @@ class Current:
 
     @property
     def host_order(self) -> tuple[int, ...]:
-        """Hosts by index: those that run today in their order, then the others as listed."""
+        """Indices of hosts: first the hosts in use, in their order, then the other hosts as listed."""
         known = self.instance.cluster.hosts
         used = [known.index(host) for host in dict.fromkeys(self.hosts) if host in known]
         return (*used, *(index for index in range(len(known)) if index not in used))
 
     def _notes(self) -> list[str]:
-        """Which model it is, what was assumed of the hosts, and where figures are from."""
+        """Return sentences on the source of model and constants, and on assumed host properties."""
         from pipette_opt.plans.provenance import provenance
 
-        said = [self.model_from] if self.model_from else []
-        return [*said, *self.instance.cluster.assumed, *provenance(self.instance)]
+        source = [self.model_from] if self.model_from else []
+        return [*source, *self.instance.cluster.assumed, *provenance(self.instance)]
 
     def uncounted(self) -> "Uncounted":
-        """What its time leaves out."""
+        """Return the options that the predicted time leaves out, with the most that each can save."""
         from pipette_opt.read.megatron_table import parts_saved
         from pipette_opt.report.comparison import Uncounted
 
-        timed = [one for one in self.not_modelled if one.effect != "memory"]
+        timed = [entry for entry in self.not_modelled if entry.effect != "memory"]
         saved = parts_saved(timed)
         return Uncounted(
             # What is free afterwards shortens an iteration by no more than the critical path had of it.
             saved_s={option: self.estimate.critical_path.get(part, 0.0) for option, part in saved.items()},
             parts=saved,
-            others=len({one.option for one in timed if one.option not in saved}),
+            others=len({entry.option for entry in timed if entry.option not in saved}),
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """Return the result as a document for ``--json``."""
         from dataclasses import asdict
 
         from pipette_opt.report.plan_file import estimate_to_dict
@@ -231,9 +233,9 @@ class Current:
             "memory": [asdict(stage) for stage in self.memory],
             "notes": self._notes(),
             **({"changed": list(self.changed)} if self.changed else {}),
-            "not_modelled": [asdict(one) for one in self.not_modelled],
+            "not_modelled": [asdict(entry) for entry in self.not_modelled],
             "least_iteration_time_s": self.uncounted().least_s(self.estimate),
-            "would_pay": [asdict(one) for one in self.would_pay()],
+            "would_pay": [asdict(option) for option in self.would_pay()],
             **self._schedule_dict(),
         }
 
@@ -254,12 +256,12 @@ def current_of(
     max_oom_risk: float = 0.01,
 ) -> Current:
     """
-    Simulate Megatron arguments on hosts in the given order.
+    Simulate a launch with Megatron arguments on hosts in the given order.
 
     Parameters
     ----------
     hosts
-        Names or ranges; the cluster's order by default. Ranks fill them one after the other.
+        Host names or ranges; ranks fill the hosts in this order. ``None``: the order of the cluster file.
     """
     from pipette_opt.job.launch import as_trained, legal_config
     from pipette_opt.library.models import check_one_model
@@ -296,9 +298,10 @@ def current_of(
 
 def _with_links(instance: "Instance", nodes: "IntArray") -> "tuple[Instance, list[NotModelled]]":
     """
-    The instance with a stand-in for each link among ``nodes`` that was not measured: the slowest one that was.
+    Return the instance with the slowest measured bandwidth on every unmeasured link among ``nodes``.
 
-    What runs today uses its links, measured or not; a plan never uses one that was not.
+    The second value lists the unmeasured links as a not-modelled entry. Only a launch of today may use unmeasured
+    links.
     """
     from dataclasses import replace
 
@@ -351,7 +354,11 @@ def _nodes(job: Job, hosts: str | None) -> "IntArray":
 
 
 def simulated_plan(given: "Plan | Path", cluster: "ClusterSpec | Path | None", max_oom_risk: float) -> Current:
-    """A plan, simulated afresh; on the cluster as a file describes it now, with what changed."""
+    """
+    Simulate a plan again, on its own cluster or on ``cluster`` as it is today.
+
+    The result lists differences between the two clusters.
+    """
     from pipette_opt.base.units import percent, three_digits
     from pipette_opt.library.plans import plan_on_cluster
     from pipette_opt.prepare import load_predictor

@@ -1,4 +1,4 @@
-"""A plan, or a launch of today, as a function: how long an iteration takes, and whether it fits."""
+"""``estimate``: iteration time and memory of a plan or of a launch of today."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +23,7 @@ from pipette_opt.plans.plan import IterationTime, Plan, StageMemory
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
 
 ARGUMENTS, HOSTS = "the current arguments", "host order"
-"""Places that errors name where the arguments or the hosts of today are wrong."""
+"""Places in error messages for wrong Megatron arguments and for a wrong host order."""
 
 
 def estimate(
@@ -40,39 +40,39 @@ def estimate(
     **job: Any,
 ) -> Current:
     """
-    How long an iteration takes, and whether it fits: of a plan, or of what you run today.
+    Predict the iteration time and memory of a plan, or of the launch that you run today.
 
     Parameters
     ----------
     plan
-        A plan, or its file; or give ``args``.
+        A plan or its file; alternatively give ``args``.
     args
-        Megatron arguments of today, or a file that has them.
+        Megatron arguments of today's launch, or a file that holds them.
     hosts
-        Host order of today, names or ranges; the cluster's by default.
+        Host order of today's launch, as names or ranges; by default the order of the cluster file.
     cluster
-        For a plan: the cluster as it is now. For ``args``: the machines, as in :func:`~pipette_opt.solve`.
+        With ``plan``: the cluster as it is today. With ``args``: the machines, as in :func:`~pipette_opt.solve`.
     model, training, job
-        The job of ``args``, as in :func:`~pipette_opt.solve`; what the arguments say need not be said again.
+        The job of ``args``, as in :func:`~pipette_opt.solve`; values that the arguments contain may be left out.
     max_oom_risk
         Accepted probability of running out of memory, in (0, 1].
     schedule
         ``1f1b``, ``interleaved``, ``interleaved:8``, ``gpipe``, ``zb-h1``, ``zb-v``, or a file; the launch's own by
         default.
     trace
-        Write the simulated schedule there, for Perfetto or Chrome.
+        File to write the simulated schedule to, for Perfetto or Chrome.
 
     Raises
     ------
     InputError
-        If something given is wrong; ``where`` names the argument, or the file and its field.
+        If an argument or a file is wrong; ``where`` names the argument, or the file and its field.
     """
     with argument_errors(args=ARGUMENTS, hosts=HOSTS, plan="estimate"):
         options, degrees, made = described(cluster, model, training, job)
         if degrees != SpaceOptions():
             raise InputError(next(iter(job)), "has no effect: the arguments say the degrees.")
-        said = {"hosts": hosts, "model": model, "training": training, **job}
-        useless = [name for name, value in said.items() if value is not None]
+        for_launches = {"hosts": hosts, "model": model, "training": training, **job}
+        useless = [name for name, value in for_launches.items() if value is not None]
         if plan is not None and useless:
             raise InputError(useless[0], "has no effect on a plan, which says it itself; give it with args.")
         return estimated(
@@ -99,9 +99,9 @@ def estimated(
     trace: Path | None = None,
 ) -> Current:
     """
-    Simulate a plan on the cluster of the options, or Megatron arguments for their job; see :func:`estimate`.
+    Simulate a plan on the cluster of ``options``, or the launch ``args`` for the job of ``options``.
 
-    Errors name options of the command line.
+    Errors name options of the command line. See :func:`estimate` for the parameters.
     """
     if (plan is None) == (args is None):
         raise InputError("estimate", "give a plan, or your current Megatron arguments (--args); one of the two.")
@@ -122,7 +122,7 @@ def estimated(
 
 
 def _launch(args: str, options: JobOptions, made: Made | None, hosts: str | None, max_oom_risk: float) -> Current:
-    """Simulate Megatron arguments, which say what the options leave out of the job."""
+    """Simulate Megatron arguments; they also fill in the parts of the job that ``options`` leave out."""
     from pipette_opt.read.megatron_args import read_megatron_args
     from pipette_opt.read.scripts import script_environment
 
@@ -136,16 +136,16 @@ def _launch(args: str, options: JobOptions, made: Made | None, hosts: str | None
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """
-    A measured run beside its prediction.
+    A measured run and the error of its prediction.
 
     Parameters
     ----------
     time_error, memory_error
-        Predicted over measured, less 1; ``None`` where nothing was measured.
+        Predicted over measured value, minus 1; ``None`` if the value was not measured.
     measured
-        The figures of the run.
+        Measured figures of the run.
     fits
-        Whether the largest stage is predicted to fit.
+        Whether every stage is predicted to fit in memory at the accepted risk.
     """
 
     measured: Measured
@@ -154,7 +154,7 @@ class Compared:
     fits: bool
 
     def lines(self) -> list[str]:
-        """Return a sentence for each figure that was measured."""
+        """Return a sentence for each measured figure."""
         found = []
         for error, value, unit in (
             (self.time_error, self.measured.iter_time_s, "s an iteration"),
@@ -169,14 +169,14 @@ class Compared:
         return ["", *found] if found else []
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for ``--json``."""
+        """Return the comparison as a document for ``--json``."""
         return {**asdict(self.measured), "time_error": self.time_error, "memory_error": self.memory_error}
 
 
 def compared_with(
     measured: Measured, predicted: IterationTime, memory: Sequence[StageMemory], max_oom_risk: float = 0.01
 ) -> Compared | None:
-    """Return a measured run beside its prediction; ``None`` where nothing was measured."""
+    """Return the comparison of a measured run with its prediction; ``None`` if nothing was measured."""
     if measured == Measured():
         return None
     peak_bytes = max((stage.predicted_bytes for stage in memory), default=0)

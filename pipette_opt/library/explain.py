@@ -1,4 +1,4 @@
-"""Why configurations are not the plan, as a function."""
+"""``explain``: why configurations are not the plan."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,27 +36,27 @@ from pipette_opt.replan.space import pinned_space
 from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, TrainingSpec
 
 PLACED = ("slower", "not faster", "may win", "not searched")
-"""Verdicts after which the configuration is placed, to say where its time goes."""
+"""Verdicts for which a placement is searched, to show where the time of the configuration goes."""
 
 PLACE_S = 5.0
-"""Seconds of each placement, unless a time limit is given. Chosen."""
+"""Default time limit of each placement search, in seconds. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
     """
-    The best placement found of a configuration, against the plan.
+    The best placement found for a configuration, compared with the plan.
 
     Parameters
     ----------
     config
         Label of the configuration.
     iteration_time_s, plan_iteration_time_s
-        Simulated seconds of an iteration: its, and the plan's.
+        Simulated seconds of an iteration of the configuration, and of the plan.
     lower_bound_s
-        No placement of what was asked for is faster.
+        Lower bound, in seconds, on the iteration time of every placement of the configuration.
     causes
-        Seconds by cause, of it (``asked_s``) and of the plan (``plan_s``).
+        Seconds by cause, such as bubble; ``asked_s`` for the configuration and ``plan_s`` for the plan.
     """
 
     config: str
@@ -69,16 +69,16 @@ class Placed:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Explanation:
     """
-    Why one configuration is not the plan.
+    Reason why a configuration is not the plan.
 
     Parameters
     ----------
     asked
-        The configuration as it was asked for.
+        The configuration as the user wrote it.
     why
         Verdict and reasons.
     placed
-        Where its time goes; ``None`` without a plan, or where no placement was found.
+        Comparison with the plan; ``None`` without a plan, or if no placement was found.
     """
 
     asked: str
@@ -94,7 +94,7 @@ class Explanation:
         return lines_at_most(f"{self.asked}: {self.why.verdict}", lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the explanation for machines."""
+        """Return the explanation as a document for ``--json``."""
         found = {name: value for name, value in asdict(self.why).items() if name != "space"}
         return {**found, "placed": None if self.placed is None else asdict(self.placed)}
 
@@ -102,15 +102,15 @@ class Explanation:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Explained:
     """
-    Answers to ``explain``.
+    Answers of ``explain``.
 
     Parameters
     ----------
     answers
-        An explanation of each configuration asked for.
+        Explanation of each configuration that the user asked about.
     conflicts
-        Sets of requirements that cannot be met together, looked for where no configuration was asked for; none: there
-        is a plan.
+        Sets of requirements that cannot be met together. Searched only if no configuration was asked about; empty if a
+        plan exists.
     """
 
     answers: tuple[Explanation, ...] = ()
@@ -122,7 +122,9 @@ class Explained:
             return lines_at_most("cannot be met together" if found else "something is legal and fits", found)
         if len(self.answers) == 1:
             return repr(self.answers[0])
-        lines = [f"{one.asked}: {one.why.verdict}; {next(iter(one.why.reasons), '')}" for one in self.answers]
+        lines = [
+            f"{answer.asked}: {answer.why.verdict}; {next(iter(answer.why.reasons), '')}" for answer in self.answers
+        ]
         return lines_at_most(f"{len(lines)} configurations", lines)
 
 
@@ -143,33 +145,33 @@ def explain(
     **job: Any,
 ) -> Explained:
     """
-    Why configurations are not the plan; without one, which requirements cannot be met together.
+    Explain why configurations are not the plan, or which requirements cannot be met together.
 
     Parameters
     ----------
     asked
         Configurations: labels of tables such as ``tp8 pp2``, or ``tp=8,pp=2,recompute=full``.
     args
-        Megatron arguments instead, or a file that has them.
+        Megatron arguments, or a file that holds them, instead of ``asked``.
     plan
-        The plan to compare with, or its file; its job is meant unless one is given.
+        The plan to compare with, or its file; its job is used unless another job is given.
     cluster, model, training, space, job
-        The job and its space, as in :func:`~pipette_opt.solve`.
+        The job and its search space, as in :func:`~pipette_opt.solve`.
     max_oom_risk
         Accepted probability of running out of memory, in (0, 1].
     time_limit_s
-        Seconds to place each configuration, which is done where there is a plan.
+        Seconds to search a placement of each configuration; used only with ``plan``.
     workers
-        Threads; all cores by default.
+        Number of threads; all cores by default.
     seed
         Seed of every random choice.
     on_progress
-        Told how far it is.
+        Callback that gets the progress.
 
     Raises
     ------
     InputError
-        If something given is wrong; ``where`` names the argument, or the file and its field.
+        If an argument or a file is wrong; ``where`` names the argument, or the file and its field.
     """
     with argument_errors(asked="the configuration"):
         options, pinned, made = described(cluster, model, training, job)
@@ -185,7 +187,7 @@ def explain(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Question:
-    """A job, its space, and the plan to compare with."""
+    """A job, its search space, and the plan to compare with or ``None``."""
 
     instance: Instance
     space: SearchSpace
@@ -199,14 +201,14 @@ def question_of(
     made: Made | None = None,
 ) -> Question:
     """
-    Read the job that configurations are asked about.
+    Read the job whose configurations are explained.
 
     Parameters
     ----------
     options
-        The job; ``None``: the plan's, with what its user pinned.
+        The job; ``None`` for the job of the plan, with the options that its user pinned.
     space
-        Configurations to search of a job that is given.
+        Function that returns the search space of a job; used if ``options`` are given.
     """
     if options is None and plan is not None:
         found, instance = plan_and_instance(plan, None)
@@ -218,7 +220,7 @@ def question_of(
 
 
 def params_of(time_limit_s: float, workers: int | None, seed: int, max_oom_risk: float) -> OptimizeParams:
-    """Return the settings of each placement."""
+    """Return the search settings of each placement."""
     return checked(
         OptimizeParams, time_limit_s=time_limit_s, workers=threads(workers), seed=seed, max_oom_risk=max_oom_risk
     )
@@ -233,9 +235,9 @@ def explained(
     env: Sequence[str] | None = None,
 ) -> Explained:
     """
-    Explain each configuration, or what cannot be met together; see :func:`explain`.
+    Explain each configuration, or the requirements that cannot be met together; see :func:`explain`.
 
-    Errors name options of the command line. ``env``: variables of a launch script that ``args`` names.
+    Errors name options of the command line. ``env`` holds variables of the launch script in ``args``.
     """
     if asked is not None and args is not None:
         raise InputError("--args", "is a configuration, too; give one.")
@@ -252,7 +254,7 @@ def explained(
 
 
 def _label_of(question: Question, text: str, env: Sequence[str] | None) -> str:
-    """Return Megatron arguments as a label."""
+    """Return the label of the configuration that Megatron arguments describe."""
     from pipette_opt.read.megatron_args import read_megatron_args
     from pipette_opt.read.scripts import script_environment
 
@@ -264,7 +266,7 @@ def _label_of(question: Question, text: str, env: Sequence[str] | None) -> str:
 
 
 def _explanation(question: Question, label: str, params: OptimizeParams, watcher: Watcher) -> Explanation:
-    """Explain one configuration, placed where there is a plan to compare with."""
+    """Explain a configuration; with a plan to compare with, also search its best placement."""
     plan = question.plan
     answer = why(question.instance, question.space, label, params.max_oom_risk, plan)
     if plan is None or answer.verdict not in PLACED:

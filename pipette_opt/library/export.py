@@ -1,4 +1,4 @@
-"""Files that start a plan, as a function."""
+"""``export``: files that launch a plan."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,20 +22,20 @@ from pipette_opt.plans.summary import lines_at_most
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Exported:
     """
-    A plan as a launcher takes it.
+    A plan in the format of a launcher.
 
     Parameters
     ----------
     target
         The format.
     files
-        Texts of the files by name; all of them belong into one folder. None where lines of a script were asked for.
+        Text of each file, by file name; all files belong in one folder. Empty if changes of a script were requested.
     changes
         Options of a launch script that the plan changes, adds and drops.
     script
-        Name of that script; empty where none was given.
+        Name of the launch script; empty if none was given.
     notes
-        What to know before the launch, a sentence each.
+        Sentences to read before the launch.
     """
 
     target: str
@@ -46,7 +46,7 @@ class Exported:
 
     def __repr__(self) -> str:
         files = [f"{name}: {len(text.splitlines())} lines" for name, text in self.files.items()]
-        changes = [f"{one.action} {one.option} {one.after or ''}".rstrip() for one in self.changes]
+        changes = [f"{change.action} {change.option} {change.after or ''}".rstrip() for change in self.changes]
         return lines_at_most(f"{self.target}{f' against {self.script}' if self.script else ''}", [*files, *changes])
 
 
@@ -72,36 +72,36 @@ def export(
     shm_size: str | None = None,
 ) -> Exported:
     """
-    Return the files that start a plan, by name; write them if there is a folder for them.
+    Return the files that launch a plan, and write them if ``out`` is given.
 
     Parameters
     ----------
     plan
-        A plan, or its file.
+        A plan or its file.
     format
-        As in ``--format``: ``rankmap-json``, ``rankmap-csv``, ``megatron``, ``nemo``, ``torchrun``,
-        ``slurm``, ``mpi``, ``deepspeed``, ``torchtitan``, ``kubernetes`` or ``pytorchjob``.
+        ``rankmap-json``, ``rankmap-csv``, ``megatron``, ``nemo``, ``torchrun``, ``slurm``, ``mpi``, ``deepspeed``,
+        ``torchtitan``, ``kubernetes`` or ``pytorchjob``.
     out
-        Folder for the files; nothing is written without it.
+        Folder for the files; without it nothing is written.
     force
-        Whether to replace files there that ``export`` did not write, or that were changed.
+        Whether to replace files in ``out`` that ``export`` did not write, or that were changed.
     diff
-        Your launch script: ``changes`` has its lines to change, add and drop, and there are no files.
+        Your launch script; the result then holds ``changes``, the lines to change, add and drop, and no files.
     env
-        Variables of that script, each ``NAME=VALUE``.
+        Variables of the launch script, each ``NAME=VALUE``.
     cluster
-        Where the cluster file of the plan is now, if it has moved.
+        Path of the plan's cluster file today, if it was moved.
     image, job_name, account, partition, time, segment, container_mounts
-        Of the launch, see :class:`~pipette_opt.export.launch_options.LaunchOptions`; several mounts ``SOURCE:TARGET``
-        may be given.
+        Options of the launch, see :class:`~pipette_opt.export.launch_options.LaunchOptions`. ``container_mounts`` takes
+        one or several ``SOURCE:TARGET``.
     rdma_resource, host_network, host_ipc, shm_size
-        Of pods; several devices ``NAME=COUNT`` may be given.
+        Options of Kubernetes pods. ``rdma_resource`` takes one or several ``NAME=COUNT``.
 
     Raises
     ------
     InputError
-        If the format cannot say all of the plan, if an option has no effect on it, or if the plan's files have changed
-        since it was made; ``where`` names the argument, or the file.
+        If the format cannot express the plan, an option has no effect, or the plan's files have changed since.
+        ``where`` names the argument or the file.
     """
     with argument_errors():
         options = LaunchOptions(
@@ -112,7 +112,7 @@ def export(
             time=time,
             segment=segment,
             container_mounts=tuple(texts(container_mounts) or ()),
-            rdma_resource=tuple(parse_resource(one) for one in texts(rdma_resource) or ()),
+            rdma_resource=tuple(parse_resource(resource) for resource in texts(rdma_resource) or ()),
             host_network=host_network,
             host_ipc=host_ipc,
             shm_size=shm_size,
@@ -140,7 +140,7 @@ def exported(
     cluster: Path | None = None,
 ) -> Exported:
     """
-    Make the files of a plan, or the changes of a launch script; see :func:`export`.
+    Return the files of a plan, or the changes of a launch script; see :func:`export`.
 
     Errors name options of the command line.
     """
@@ -161,7 +161,7 @@ def exported(
 
 
 def _changes(plan: Plan, script: str, target: str, env: Sequence[str] | None) -> tuple[tuple[Change, ...], str]:
-    """Options of a launch script that the plan changes, each with its line and its reason; and the script's name."""
+    """Return the changes of a launch script's options, each with its line and reason, and the script's name."""
     from pipette_opt.read.megatron_args import read_megatron_args
     from pipette_opt.read.scripts import script_environment
 

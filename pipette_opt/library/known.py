@@ -1,4 +1,4 @@
-"""What runs today, as a plan that a search knows from its beginning: its answer is never slower."""
+"""Today's launch as a first plan of the search, so that the answer is never slower than the launch."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -20,18 +20,19 @@ def with_layout_of(
     nodes: Sequence[int] | None = None,
 ) -> "tuple[SearchSpace, FirstPlan | None, str]":
     """
-    The space with the layout that Megatron arguments say, that layout as a plan, and why it is none.
+    Convert the layout in Megatron arguments into a first plan of the search.
 
     Parameters
     ----------
     nodes
-        Hosts by index, which the ranks fill in turn; as listed by default.
+        Indices of the hosts that the ranks fill in turn; by default all hosts as listed.
 
     Returns
     -------
     tuple
-        The space, with the layout's configuration unless something pinned excludes it; the plan, ``None`` where the
-        layout cannot run, does not fit, or is outside of the space; and the reason for that, else nothing.
+        1. The search space, extended by the layout's configuration unless pinned options exclude it.
+        2. The first plan; ``None`` if the layout cannot run, does not fit in memory, or is outside of the space.
+        3. The reason for ``None``; otherwise empty.
     """
     try:
         return _with_layout(instance, space, given, max_oom_risk, nodes)
@@ -81,6 +82,6 @@ def _with_layout(
     if first is None:
         return space, None, f"{config.label()} is no packing of whole hosts by equal blocks"
     fitting = check_memory(instance, [config], predictor, max_oom_risk).fitting
-    if not any(one.config == config for one in fitting):
+    if not any(candidate.config == config for candidate in fitting):
         return wider, None, f"{config.label()} is predicted to run out of memory"
     return wider, first, ""

@@ -1,10 +1,10 @@
 """
-The rules of the layouts study, each solved with and without, for one model and one cluster.
+The rules of the layouts study, each solved with and without the rule, for one model and one cluster.
 
 J. Hagemann, S. Weinbach, K. Dobler, M. Schall, G. de Melo, "Efficient Parallelization Layouts for Large-Scale
-Distributed Model Training" (arXiv 2311.05610), drawn from sweeps on A100 of 13 to 65 billion parameters. A rule holds
-if the best plan that keeps it is not slower than the best plan that breaks it; it is proven if the bound of one side
-says so.
+Distributed Model Training" (arXiv 2311.05610). The rules come from sweeps on A100 of models with 13 to 65 billion
+parameters. A rule holds if the best plan that keeps the rule is not slower than the best plan that breaks it. A verdict
+is proven if the lower bound of the slower side confirms it.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ from pipette_opt.specs import Instance
 Job = tuple[Instance, SearchSpace]
 
 Side = Callable[[Instance, SearchSpace], Job | None]
-"""What is left of a job on one side of a rule; ``None`` if nothing."""
+"""Function that restricts a job to plans that keep, or break, a rule; returns ``None`` if no configuration remains."""
 
 LARGE_PARAMETERS, LONG_SEQUENCE = 30e9, 2048
-"""From which sizes on the study advises sequence parallelism: more than 30 billion parameters, or 2,048 tokens."""
+"""Sizes above which the study advises sequence parallelism: parameters of the model, or tokens of a sequence."""
 
 Verdict = Literal["holds", "does not hold", "open"]
 
@@ -35,16 +35,16 @@ Verdict = Literal["holds", "does not hold", "open"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRule:
     """
-    One recommendation.
+    A rule of the layouts study.
 
     Parameters
     ----------
     kept, broken
-        The job that keeps it, and the one that breaks it.
+        Functions that restrict a job to plans that keep, or break, the rule.
     is_kept
-        Whether a configuration of an instance keeps it; ``None`` if the rule says nothing about it.
+        Function that returns whether a configuration keeps the rule; ``None`` if the rule does not apply to it.
     changes_training
-        Whether its sides are two ways to train, and not two parts of the space.
+        Whether the rule concerns training settings, such as the attention kernel, and not the configuration.
     """
 
     name: str
@@ -57,18 +57,18 @@ class LayoutRule:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleRow:
     """
-    What became of a rule.
+    Result for a rule.
 
     Parameters
     ----------
     verdict
-        ``open``: neither side has a plan.
+        ``holds``, ``does not hold``, or ``open`` if neither side has a plan.
     is_proven
-        Whether bounds say so, and not only the best plans found.
+        Whether lower bounds prove the verdict; otherwise it compares the best plans found.
     kept_s, broken_s
-        Iteration times of the best plans; ``None`` where nothing fits.
+        Iteration time, in seconds, of the best plan that keeps, or breaks, the rule; ``None`` if no plan fits.
     why
-        What the slower side loses, or why it has no plan.
+        Cause of the slower side's extra time, or the reason why it has no plan.
     """
 
     rule: str
@@ -82,7 +82,7 @@ class RuleRow:
 
     @property
     def gain(self) -> float | None:
-        """Time of the plan that breaks the rule over that of the one that keeps it, minus one."""
+        """Relative time lost by breaking the rule: ``broken_s / kept_s - 1``; ``None`` if a side has no plan."""
         return None if self.kept_s is None or self.broken_s is None else self.broken_s / self.kept_s - 1.0
 
 
@@ -100,7 +100,7 @@ def _more_samples(instance: Instance, space: SearchSpace) -> Job | None:
 
 
 def _recompute(instance: Instance, space: SearchSpace, wanted: bool) -> Job | None:
-    left = tuple(one for one in space.recompute if (one is not None) == wanted)
+    left = tuple(kind for kind in space.recompute if (kind is not None) == wanted)
     return (instance, replace(space, recompute=left)) if left else None
 
 
@@ -109,7 +109,7 @@ def _trained(instance: Instance, space: SearchSpace, **changes: object) -> Job:
 
 
 def _sequence(instance: Instance, space: SearchSpace, wanted: bool) -> Job | None:
-    """Among configurations with tensor parallelism; others have nothing to spread."""
+    """Return the job with sequence parallelism fixed to ``wanted``, restricted to tensor-parallel sizes above 1."""
     gpus = instance.cluster.num_nodes * instance.cluster.gpus_per_node
     degrees = space.tensor_parallel or tuple(degree for degree in range(2, gpus + 1) if gpus % degree == 0)
     several = tuple(degree for degree in degrees if degree > 1)
@@ -167,19 +167,19 @@ RULES = (
         is_kept=_keeps_sequence,
     ),
 )
-"""In the order of the study."""
+"""Rules in the order of the study."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """What is known of one side of a rule: its fastest plan, a bound of all its plans, or why it has none."""
+    """Results for plans that keep, or break, a rule: the fastest plan, a lower bound, or why no plan exists."""
 
     plan: Plan | None = None
     bound_s: float = 0.0
     reason: str = ""
 
     def add(self, other: "_Found") -> None:
-        """Know what another solve found of the same side."""
+        """Merge the result of another solve: keep the faster plan, the higher bound, and the first reason."""
         if other.plan is not None and (self.plan is None or _time_s(other.plan) < _time_s(self.plan)):
             self.plan = other.plan
         self.bound_s = max(self.bound_s, other.bound_s)
@@ -190,28 +190,28 @@ def check_rules(
     instance: Instance, space: SearchSpace, params: OptimizeParams, watcher: Watcher | None = None
 ) -> list[RuleRow]:
     """
-    Every rule: the job as it is, then the sides that its best plan is not on.
+    Check every rule: solve the job, then the restricted jobs whose side the best plan is not on.
 
-    Every plan that is found counts on the side of each rule on which it is, and each side is solved once more at the
-    degrees of the best plan so far, so that a search that ends too early is not a side's loss.
+    Every plan found counts for each rule, on the side that it belongs to. Each restricted job is also solved with the
+    degrees of the best plan so far, so that a time limit does not decide against a side.
 
     Parameters
     ----------
     params
-        Of each solve, the time limit included.
+        Settings of each solve, including its time limit.
     watcher
-        Its stop ends after the solve that is in work; the rules whose sides are solved by then have a row.
+        Its stop ends the check after the current solve; only rules with both sides solved have a row.
 
     Raises
     ------
     InfeasibleError
-        If the job as it is has no plan.
+        If the unrestricted job has no plan.
     """
     stop = threading.Event() if watcher is None else watcher.stop
     base = optimize(instance, space, params, watcher)
     plans, sides = [base], dict[tuple[str, bool], _Found]()
     of_training = [rule for rule in RULES if rule.changes_training]
-    for rule in (one for one in RULES if not one.changes_training):
+    for rule in (candidate for candidate in RULES if not candidate.changes_training):
         for wanted, side in ((True, rule.kept), (False, rule.broken)):
             found = _Found(bound_s=base.certificate.lower_bound_s)
             if rule.is_kept(instance, base.config) != wanted and not stop.is_set():
@@ -220,7 +220,7 @@ def check_rules(
                 plans.append(found.plan)
             sides[rule.name, wanted] = found
     for (name, wanted), found in sides.items():
-        (rule,) = (one for one in RULES if one.name == name)
+        (rule,) = (rule for rule in RULES if rule.name == name)
         for plan in plans:
             if rule.is_kept(instance, plan.config) == wanted:
                 found.add(_Found(plan=plan))
@@ -237,7 +237,7 @@ def check_rules(
 
 
 def _solved(job: Job | None, near: ParallelConfig, params: OptimizeParams, watcher: Watcher | None) -> _Found:
-    """The best plan of a job and its bound, or why it has none; also looked for at the degrees of a configuration."""
+    """Return the best plan of a job and its bound, or why no plan exists; also tries the degrees of ``near``."""
     if job is None:
         return _Found(bound_s=float("inf"), reason="pinned options leave nothing of this side")
     try:

@@ -1,4 +1,4 @@
-"""Megatron arguments beside a model that is named elsewhere: one model, and every difference by name."""
+"""Comparison of Megatron arguments with a model that is named elsewhere; every difference is reported."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ NEUTRAL = (
     "init_method_std",
     "other_arguments",
 )
-"""Fields of a model that change neither time nor memory; vocabularies are compared as they are padded."""
+"""Fields of a model that change neither time nor memory. Vocabularies are compared after padding."""
 
 SILENT = (
     "vocab_size",
@@ -41,7 +41,7 @@ SILENT = (
     "glu_linear_offset",
     "activation_func_clamp_value",
 )
-"""Options that a whole launch may leave to the model: that they are absent says nothing."""
+"""Options whose absence in a full set of arguments is no difference from the model."""
 
 OF_FIELDS = {
     "gated_linear_unit": "--swiglu",
@@ -57,12 +57,12 @@ OF_FIELDS = {
     "window_size": "--window-size",
     "hybrid_layer_pattern": "--hybrid-layer-pattern",
 }
-"""Options of a whole launch whose absence says something, by the field of the model that shows it."""
+"""Option that a full set of arguments must contain, for each field of the model; its absence is a difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """An option of the arguments, its value there, and the model's; empty texts for an option that is absent."""
+    """An option, with its value in the arguments (``theirs``) and in the model (``ours``); empty if absent."""
 
     option: str
     theirs: str
@@ -70,7 +70,7 @@ class Difference:
 
     @property
     def words(self) -> str:
-        """One clause for a message."""
+        """Clause of an error message that describes the difference."""
         if not self.theirs:
             return f"{self.option} is not given, but the job's model has it"
         if not self.ours:
@@ -82,26 +82,27 @@ def job_of_arguments(
     options: "JobOptions", made: "Made | None", arguments: str, given: "MegatronArgs"
 ) -> "tuple[JobOptions, str]":
     """
-    The job of a launch with these arguments, and where its model is from, if several places name one.
+    Return the job of a launch with these arguments, and a sentence on the source of its model.
 
-    The model is that of ``--model``, or else of the arguments if they say a whole one, or else of the example. What the
-    arguments say of batch and format fills in what is not given, unless an example with its own model does.
+    The model comes from ``--model``, or else from the arguments if they describe a whole model, or else from the
+    example. The sentence is empty if a single place gives the model. Batch, sequence length and precision in the
+    arguments fill in options that are not given, unless an example gives them.
     """
     whole = "num_layers" in given.options and "hidden_size" in given.options
     has_training = made is not None and made.training is not None
     named = options.model if made is None or made.model is None else made.model.name
     if named is not None:
-        said = f"The model is {named}, of --model; the arguments agree." if whole else ""
-        return options if has_training or options.example is not None else filled_in(options, given), said
+        source = f"The model is {named}, of --model; the arguments agree." if whole else ""
+        return options if has_training or options.example is not None else filled_in(options, given), source
     if options.example is None or (whole and _says_another(options.example, given)):
-        said = f"The model is that of the arguments, not of --example {options.example}." if options.example else ""
+        source = f"The model is that of the arguments, not of --example {options.example}." if options.example else ""
         filled = replace(options, model=arguments)
-        return filled if has_training else filled_in(filled, given), said
+        return filled if has_training else filled_in(filled, given), source
     return options, f"The model is that of --example {options.example}; the arguments agree." if whole else ""
 
 
 def _says_another(example: str, given: "MegatronArgs") -> bool:
-    """Whether a whole launch trains another model than an example."""
+    """Return whether the arguments describe another model than the example's."""
     from pipette_opt.read.example import read_example
 
     shown = read_example(example)
@@ -109,7 +110,7 @@ def _says_another(example: str, given: "MegatronArgs") -> bool:
 
 
 def check_one_model(model: "ModelSpec", training: "TrainingSpec", given: "MegatronArgs") -> None:
-    """Raise ``InputError`` with every option of the arguments that says another model, and both values."""
+    """Raise ``InputError`` if options of the arguments contradict the model; the text has both values."""
     found = [difference.words for difference in model_differences(model, training, given)]
     if found:
         raise InputError(given.where, f"{'; '.join(found)}; compare equal models.")
@@ -117,9 +118,9 @@ def check_one_model(model: "ModelSpec", training: "TrainingSpec", given: "Megatr
 
 def check_job_of_plan(plan: "Plan", given: "MegatronArgs") -> None:
     """
-    Raise ``InputError`` where arguments say another model, batch or sequence than those that a plan was made for.
+    Raise ``InputError`` if the arguments have another model, batch size or sequence length than the plan.
 
-    Plans of older versions, which record neither, are not checked.
+    Plans of older versions do not record model and training, and are not checked.
     """
     from pipette_opt.base.typed import typed
     from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -137,10 +138,10 @@ def check_job_of_plan(plan: "Plan", given: "MegatronArgs") -> None:
 
 def model_differences(model: "ModelSpec", training: "TrainingSpec", given: "MegatronArgs") -> list[Difference]:
     """
-    What the arguments say of the model that is not so.
+    Return the options in the arguments that contradict the model.
 
-    Each option is put in place of the model's own, so that only what changes the model counts. Of a whole launch those
-    count, too, that are absent.
+    Each option is put into the model on its own; it counts if it changes time or memory. If the arguments describe a
+    whole model, absent options count as well.
     """
     try:
         ours = _options_of(model, training)
@@ -157,7 +158,7 @@ def model_differences(model: "ModelSpec", training: "TrainingSpec", given: "Mega
 
 
 def _other_sizes(model: "ModelSpec", given: "MegatronArgs") -> Iterator[Difference]:
-    """Sizes that differ, of a model that Megatron has no options for."""
+    """Yield integer sizes that differ, for a model that Megatron options cannot express."""
     for name, value in given.options.items():
         ours = getattr(model, name, value)
         if (name not in NEUTRAL or name == "vocab_size") and type(value) is int and value != ours:
@@ -165,7 +166,7 @@ def _other_sizes(model: "ModelSpec", given: "MegatronArgs") -> Iterator[Differen
 
 
 def _absent(model: "ModelSpec", ours: Mapping[str, Any], given: "MegatronArgs") -> Iterator[Difference]:
-    """Options that a whole launch does not give although the model has what they say."""
+    """Yield options that a full set of arguments lacks although the model needs them."""
     theirs = _changed({name: ours[name] for name in SILENT if name in ours}, given.options)
     if theirs is None or _same(model, theirs, given.tensor_model_parallel_size):
         return
@@ -176,9 +177,9 @@ def _absent(model: "ModelSpec", ours: Mapping[str, Any], given: "MegatronArgs") 
 
 def _options_of(model: "ModelSpec", training: "TrainingSpec") -> dict[str, Any]:
     """
-    Options of Megatron that say the model.
+    Return the Megatron options that describe the model.
 
-    Raises ``InputError`` for a model that Megatron has no options for.
+    Raise ``InputError`` for a model that Megatron options cannot express.
     """
     from pipette_opt.export.megatron import model_options
     from pipette_opt.read.megatron_options import option_values
@@ -188,7 +189,7 @@ def _options_of(model: "ModelSpec", training: "TrainingSpec") -> dict[str, Any]:
 
 
 def _changed(ours: Mapping[str, Any], options: Mapping[str, Any]) -> "ModelSpec | None":
-    """The model with other options; ``None`` where they do not go with it."""
+    """Return the model with changed options; ``None`` if the options contradict each other."""
     from pipette_opt.read.megatron_conflicts import derived_options
     from pipette_opt.read.megatron_model import model_of_options
 
@@ -199,11 +200,13 @@ def _changed(ours: Mapping[str, Any], options: Mapping[str, Any]) -> "ModelSpec 
 
 
 def _same(model: "ModelSpec", other: "ModelSpec | None", tp: int) -> bool:
-    """Whether two models have equal times and memory."""
+    """Return whether two models have equal times and memory, with vocabularies padded for ``tp``."""
     if other is None or model.padded_vocab_size(tp) != other.padded_vocab_size(tp):
         return False
     neutral = (*NEUTRAL, *(() if model.position_embedding_type == "learned_absolute" else ("max_position_embeddings",)))
-    return all(getattr(model, one.name) == getattr(other, one.name) for one in fields(model) if one.name not in neutral)
+    return all(
+        getattr(model, field.name) == getattr(other, field.name) for field in fields(model) if field.name not in neutral
+    )
 
 
 def _option(name: str) -> str:

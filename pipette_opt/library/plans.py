@@ -1,4 +1,4 @@
-"""Plans read back from files, with the instance they were made for."""
+"""Plans read from files, with the jobs they were made for."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 IN_MEMORY = Path("plan")
-"""Place of a plan that is in no file, as errors name it."""
+"""Place in error messages for a plan that was not read from a file."""
 
 
 def opened(plan: "Plan | Path") -> "tuple[Plan, Path]":
-    """Return a plan and the place that errors name: its file, or the argument."""
+    """Return a plan, and the place that errors name: its file or the argument."""
     from pipette_opt.plans.plan import Plan
     from pipette_opt.report.plan_file import read_plan
 
@@ -30,17 +30,17 @@ def opened(plan: "Plan | Path") -> "tuple[Plan, Path]":
 
 def plan_and_instance(given: "Plan | Path", cluster: Path | None) -> "tuple[Plan, Instance]":
     """
-    Read a plan and the instance that it names.
+    Read a plan and the job it was made for.
 
-    The cluster file and its matrices must be those the plan was made from, by their hashes; ``cluster`` says where
-    they are now.
+    The cluster file and its matrices must have the hashes that the plan records. ``cluster`` is their path today, if
+    the file was moved.
     """
     plan, path = opened(given)
     return plan, job_of(plan, path, cluster)
 
 
 def job_of(plan: "Plan", path: Path, cluster: Path | None = None) -> "Instance":
-    """The instance that a plan names, whose file is at ``path``; see :func:`plan_and_instance`."""
+    """Return the job that a plan was made for; ``path`` is the plan's file, ``cluster`` its cluster file if moved."""
     from pipette_opt.job.inputs import cluster_of
     from pipette_opt.read.cluster import exclude_hosts
     from pipette_opt.read.hosts import expand_hosts
@@ -59,7 +59,7 @@ def job_of(plan: "Plan", path: Path, cluster: Path | None = None) -> "Instance":
 
 
 def plan_of_job(given: "Plan | Path", instance: "Instance") -> "Plan":
-    """Read a plan, which must be of this job: its hosts, model and training."""
+    """Read a plan, and raise ``InputError`` unless its hosts, model and training are those of ``instance``."""
     from pipette_opt.specs.host_names import compress_hosts
 
     plan, path = opened(given)
@@ -78,9 +78,9 @@ def plan_on_changed_hosts(
     given: "Plan | Path", cluster: "ClusterSpec | Path | None", lost: str | None, joined: str | None
 ) -> "tuple[Plan, Instance, dict[str, Any]]":
     """
-    A plan, its job on the hosts that there are now, and the inputs of a plan for them.
+    Return a plan, its job on the hosts that are left or joined, and the inputs to record in a new plan.
 
-    ``cluster`` may be another file than the one that the plan was made from: newer, with the joined hosts.
+    ``cluster`` may be newer than the plan's own cluster file, and contain the joined hosts.
     """
     from dataclasses import replace
 
@@ -119,7 +119,7 @@ def plan_on_changed_hosts(
 
 
 def plan_with_band(plan: "Plan", instance: "Instance") -> "Plan":
-    """A finished plan with the band of its time, on the hosts of the job that it may use."""
+    """Return a finished plan with the error band of its time, computed on the hosts that the plan may use."""
     from dataclasses import replace
 
     from pipette_opt.read.bands import with_band
@@ -129,7 +129,7 @@ def plan_with_band(plan: "Plan", instance: "Instance") -> "Plan":
 
 
 def paying_options_of(plan: "Plan", instance: "Instance", max_oom_risk: float) -> "tuple[PayingOption, ...]":
-    """Options outside of the search that would save time in a plan; see :mod:`~pipette_opt.simulate.paying`."""
+    """Return unsearched options that would make a plan faster; see :mod:`~pipette_opt.simulate.paying`."""
     from pipette_opt.prepare import load_predictor
     from pipette_opt.simulate.paying import paying_options
 
@@ -139,7 +139,7 @@ def paying_options_of(plan: "Plan", instance: "Instance", max_oom_risk: float) -
 
 
 def on_hosts_of(plan: "Plan", instance: "Instance") -> "Instance":
-    """The job on the hosts that a plan lists: where others cost more, it may list fewer than there are."""
+    """Return the job restricted to a plan's hosts; with prices, a plan may list fewer hosts than the job."""
     from dataclasses import replace
 
     from pipette_opt.read.cluster import subset_cluster
@@ -151,17 +151,17 @@ def on_hosts_of(plan: "Plan", instance: "Instance") -> "Instance":
 
 def plan_on_cluster(given: "Plan | Path", cluster: "ClusterSpec | Path | None") -> "tuple[Plan, Instance, list[str]]":
     """
-    A plan on the cluster as it is described now: the plan with its hosts there, its job there, and what changed.
+    Return a plan, its job on the cluster as it is today, and sentences on what changed.
 
     Parameters
     ----------
     cluster
-        The cluster as it is now, or the file that describes it; the plan's own by default, and then nothing changed.
+        The cluster as it is today, or its file; ``None`` for the plan's own cluster, without changes.
 
     Raises
     ------
     InputError
-        If the plan cannot be there: a host of it is missing, or has fewer GPUs than ranks.
+        If the cluster lacks a host of the plan, or a host has fewer GPUs than the plan uses.
     """
     import contextlib
     from dataclasses import replace
@@ -195,21 +195,21 @@ def plan_on_cluster(given: "Plan | Path", cluster: "ClusterSpec | Path | None") 
     else:
         changed = ["The plan's own cluster file is not there, so its links cannot be compared with these."]
         changed += [f"Not in {where}: {host}." for host in plan.hosts if host not in spec.hosts]
-    there = {host: node for node, host in enumerate(spec.hosts)}
+    node_of_host = {host: node for node, host in enumerate(spec.hosts)}
     for name, read, put in (
         ("speed", recorded_speeds, with_speeds),
         ("gpu_price", recorded_prices, with_prices),
     ):
         recorded = read(plan.inputs.get(name), f"{path}, inputs.{name}")
-        spec = put(spec, {host: value for host, value in recorded.items() if host in there})
-    node = np.array([there.get(host, -1) for host in plan.hosts])[plan.placement.node]
+        spec = put(spec, {host: value for host, value in recorded.items() if host in node_of_host})
+    node = np.array([node_of_host.get(host, -1) for host in plan.hosts])[plan.placement.node]
     instance = instance_of(plan, spec, path)
     check_precision(spec, instance.training)
     return replace(plan, hosts=spec.hosts, placement=replace(plan.placement, node=node)), instance, changed
 
 
 def _is_own(plan: "Plan", path: Path, cluster: Path) -> bool:
-    """Whether a file, and its matrices, are those that the plan was made from."""
+    """Return whether a cluster file and its matrices are those that the plan was made from."""
     from pipette_opt.job.inputs import check_inputs
 
     try:
@@ -220,7 +220,7 @@ def _is_own(plan: "Plan", path: Path, cluster: Path) -> bool:
 
 
 def instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
-    """The job of a plan on a cluster."""
+    """Return the job of a plan on a cluster; ``path`` is the plan's file, for error messages."""
     from pipette_opt.base.typed import typed
     from pipette_opt.simulate.fullness import with_edge_loss
     from pipette_opt.specs import Instance, ModelSpec, StackSpec, TrainingSpec
@@ -246,7 +246,7 @@ def instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
 
 
 def _allreduce(plan: "Plan") -> "Collective":
-    """How the plan's gradients are reduced; what nobody here knows is taken for a ring."""
+    """Return the all-reduce algorithm of a plan's gradients; an unknown name counts as ``ring``."""
     found = plan.nccl_algorithm
     return found if found in ("hierarchical", "tree") else "ring"  # type: ignore[return-value]
 
@@ -264,10 +264,10 @@ def _profile(plan: "Plan", path: Path) -> "ComputeProfile | None":
 
 def check_hosts(known: Sequence[str], old: Sequence[str], lost: Sequence[str], joined: Sequence[str]) -> list[str]:
     """
-    The hosts that there are now, in the order of ``known``, the cluster's.
+    Return the hosts that are available now, in the order of ``known``, the hosts of the cluster.
 
-    Raises ``InputError`` for a lost host that the plan did not have, a joined one that it had, or one that the cluster
-    does not list.
+    Raise ``InputError`` for a lost host that is not in the plan, a joined host that is in the plan, a joined host that
+    the cluster does not list, and a host of the plan that the cluster lacks but that is not given as lost.
     """
     for host in lost:
         if host not in old:

@@ -1,4 +1,4 @@
-"""Prices of GPU-hours by kind of GPU, beside those by host."""
+"""Prices of GPU-hours by GPU type and by host."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def priced(instance: "Instance", entries: "Sequence[str]") -> "tuple[Instance, dict[str, float]]":
-    """The job with the prices of its hosts, and those of kinds of GPU, from entries of ``--gpu-price``."""
+    """Return the job with prices of its hosts, and the prices by GPU type, from entries of ``--gpu-price``."""
     from pipette_opt.read.gpus import read_gpu_catalogue, read_gpu_entry
     from pipette_opt.read.prices import check_price, parse_prices, with_prices
 

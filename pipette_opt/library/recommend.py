@@ -1,4 +1,4 @@
-"""Which hosts to take, as a function."""
+"""``recommend``: which and how many hosts to use."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,27 +29,27 @@ from pipette_opt.replan.recommend import Offer, Place, choices, in_words, number
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
 
 SECONDS = {"h": 3600.0, "d": 86400.0, "w": 604800.0}
-"""Seconds of a unit of time."""
+"""Seconds per unit of a duration: hour, day, week."""
 
 ROW_S = 5.0
-"""Seconds of each number and kind of hosts, unless a time limit is given. Chosen."""
+"""Default search time for each combination of GPU type and number of hosts, in seconds. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recommendation:
     """
-    The job on several numbers and kinds of hosts, and which to take.
+    Plans of a job on several GPU types and numbers of hosts, and recommended choices.
 
     Parameters
     ----------
     offers
-        The best plan found on each; fewer after a stop.
+        The best plan found for each combination; fewer if the search was stopped.
     choices
-        The fastest offer, the cheapest, and those that meet the deadline, by these words.
+        Offers by reason: the fastest, the cheapest, and those that meet the deadline.
     sentences
-        The choices in words, and what is proven of the deadline.
+        The choices in words, and what is proven about the deadline.
     num_places
-        How many numbers and kinds of hosts were asked about.
+        Number of combinations of GPU type and number of hosts.
     """
 
     offers: tuple[Offer, ...]
@@ -80,37 +80,38 @@ def recommend(
     **job: Any,
 ) -> Recommendation:
     """
-    Which hosts to take: the fewest GPUs for a deadline, the cheapest, the fastest; over numbers and kinds of hosts.
+    Recommend hosts: the fewest GPUs for a deadline, the cheapest and the fastest choice.
 
     Parameters
     ----------
     cluster, model, training, space, job
-        As in :func:`~pipette_opt.solve`; of a cluster the best hosts are taken, of ``nodes`` equal ones.
+        The job, as in :func:`~pipette_opt.solve`. From a cluster the best hosts are taken; hosts given by ``nodes`` are
+        equal.
     gpu
-        Kinds of GPU of these hosts, with ``nodes``.
+        GPU types to compare, with ``nodes``.
     hosts
-        Numbers of hosts; all there are, half, a quarter and so on by default.
+        Numbers of hosts to compare; by default all hosts, half of them, a quarter, and so on.
     tokens
-        Tokens of the whole run.
+        Number of tokens of the training run.
     deadline
-        Time of the whole run: ``36h``, ``30d`` or ``6w``.
+        Maximum duration of the training run: ``36h``, ``30d`` or ``6w``.
     gpu_price
-        Prices of a GPU-hour: ``2.5``, ``gpu[01-04]=1.3`` or ``h100=2.9``.
+        Prices per GPU-hour: ``2.5``, ``gpu[01-04]=1.3`` or ``h100=2.9``.
     max_oom_risk
         Accepted probability of running out of memory, in (0, 1].
     time_limit_s
-        Seconds of all numbers and kinds of hosts; 5 for each by default.
+        Seconds for all searches together; by default 5 per combination of GPU type and number of hosts.
     workers
-        Threads; all cores by default.
+        Number of threads; all cores by default.
     seed
         Seed of every random choice.
     on_progress
-        Told how far it is.
+        Callback that gets the progress.
 
     Raises
     ------
     InputError
-        If something given is wrong; ``where`` names the argument, or the file and its field.
+        If an argument or a file is wrong; ``where`` names the argument, or the file and its field.
     """
     with argument_errors():
         options, pinned, made = described(cluster, model, training, {**job, "gpu": comma_text(gpu)})
@@ -148,12 +149,12 @@ def recommended(
     watcher: Watcher,
 ) -> Recommendation:
     """
-    Plan the job on each number and kind of hosts; see :func:`recommend`. Errors name options of the command line.
+    Plan the job on each GPU type and number of hosts; see :func:`recommend`. Errors name options of the command line.
 
     Parameters
     ----------
     space
-        Returns the configurations to search of the job on hosts of the first kind.
+        Function that returns the search space of the job on hosts of the first GPU type.
     """
     if tokens is not None and not 0 < tokens < 1e20:
         raise InputError("--tokens", f"must be > 0 and below 1e20, got {tokens:g}.")
@@ -178,7 +179,7 @@ def recommended(
 
 
 def _seconds(text: str) -> float:
-    """Seconds of a duration such as ``30d``."""
+    """Return the seconds of a duration such as ``30d``."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", text.strip())
     if match is None or float(match[1]) <= 0:
         raise InputError("--deadline", f"must be such as 36h, 30d or 6w, got {text!r}.")
@@ -188,7 +189,7 @@ def _seconds(text: str) -> float:
 def _places(
     options: JobOptions, made: Made | None, hosts: str | None, prices: Sequence[str]
 ) -> tuple[list[Place], Job]:
-    """Every kind and number of hosts, the kinds in turn, and a job of the first kind."""
+    """Return every combination of GPU type and number of hosts, and the job on the first GPU type."""
     named = [name.strip() for name in (options.gpu or "").split(",") if name.strip()]
     kinds: list[str | None] = [*named] or [None]
     jobs = [read_job(replace(options, gpu=kind), made) for kind in kinds]

@@ -1,4 +1,4 @@
-"""A plan for hosts that change, as a function."""
+"""``replan``: a new plan after hosts are lost or join."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -40,7 +40,7 @@ def replan(
     on_progress: Told | None = None,
 ) -> Replanned:
     """
-    Go on when hosts are lost or join: a new optimum, what must be reloaded, and what fewer moves cost.
+    Plan again after hosts are lost or join: the new optimum, the parameters to reload, and the price of fewer moves.
 
     The new plan is ``chosen.plan``; nothing is written.
 
@@ -49,34 +49,34 @@ def replan(
     plan
         The plan that runs now, or its file.
     lost, joined
-        Hosts that are gone, ``gpu[07-08]``, and hosts that may be used now.
+        Hosts that are gone, such as ``gpu[07-08]``, and hosts that may be used now.
     cluster
-        The cluster with the joined hosts, if the plan's file lacks them.
+        Cluster that includes the joined hosts, if the plan's cluster file lacks them.
     max_moves
-        How many hosts may have to load other parameters, at least 0.
+        Maximum number of hosts that may have to load other parameters, at least 0.
     tolerance
-        Without ``max_moves``: the fewest moves among plans that are slower than the fastest by at most this share.
+        Without ``max_moves``: accepted slowdown, as a share of the fastest time, in exchange for fewer moves.
     num_gpus
-        GPUs to use; the number that is fastest by default.
+        Number of GPUs to use; by default the fastest number.
     micro_batches
-        ``unequal``: replicas may run different numbers of micro-batches; ``equal``; as the plan by default.
+        ``unequal`` allows different numbers of micro-batches per replica; ``equal`` does not; the plan's by default.
     max_oom_risk
         Accepted probability of running out of memory, in (0, 1].
     time_limit_s
         Seconds of search.
     workers
-        Threads; all cores by default.
+        Number of threads; all cores by default.
     seed
         Seed of every random choice.
     on_progress
-        Told how far it is.
+        Callback that gets the progress.
 
     Raises
     ------
     InputError
-        If something given is wrong; ``where`` names the argument, or the file and its field.
+        If an argument or a file is wrong; ``where`` names the argument, or the file and its field.
     InfeasibleError
-        If nothing fits, or if every plan needs more moves.
+        If no plan fits in memory, or every plan needs more moves.
     """
     with argument_errors():
         return replanned(
@@ -113,7 +113,7 @@ def replanned(
     watcher: Watcher,
 ) -> tuple[Replanned, Plan]:
     """
-    Search a plan for the hosts that there are now, and return it with the old one; see :func:`replan`.
+    Search a plan for the hosts that are available now; return the result and the old plan. See :func:`replan`.
 
     Errors name options of the command line.
     """

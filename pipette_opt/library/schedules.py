@@ -1,4 +1,4 @@
-"""Other schedules than the plan's own, for ``estimate --schedule``: read and checked."""
+"""Schedules for ``estimate --schedule``, read by name or from a file, and checked."""
 
 import re
 from dataclasses import replace
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 OPTION = "--schedule"
 
 GROUPS = re.compile(r"interleaved:(\d{1,6})")
-"""Interleaved 1F1B with groups of so many micro-batches (Megatron-Core's ``microbatch_group_size_per_vp_stage``)."""
+"""Interleaved 1F1B with this group size, Megatron-Core's ``microbatch_group_size_per_vp_stage``."""
 
 MEASURED = ("1f1b", "interleaved")
-"""Schedules of the public runs that bands come from."""
+"""Schedules that the measured public runs use; only these have an error band."""
 
 
 def with_schedule(current: "Current", given: str, max_oom_risk: float) -> "Current":
-    """The same launch with another schedule, and with what its memory loses where that is nearly full."""
+    """Simulate the launch with another schedule, including the memory that this schedule needs."""
     from pipette_opt.parallel import microbatches_of
     from pipette_opt.prepare import load_predictor
     from pipette_opt.read.bands import with_band
@@ -50,10 +50,10 @@ def with_schedule(current: "Current", given: str, max_oom_risk: float) -> "Curre
 
 def read_schedule(given: str, config: "ParallelConfig", num_microbatches: int, p2p: "P2PMode") -> "Schedule":
     """
-    A schedule by name, or from a file with one line per stage (``data/README.md``).
+    Return a schedule by name, or from a file with a line per stage (``data/README.md``).
 
-    ``InputError`` if it is not one of the configuration's stages, chunks and micro-batches, if its stages wait for each
-    other, or if it is none of Megatron-Core's and stages wait for their sends.
+    Raise ``InputError`` if stages, chunks or micro-batches differ from the configuration, if stages wait for each
+    other, or if the order deadlocks with blocking sends.
     """
     from pipette_opt.read.files import read_text
     from pipette_opt.read.kinds_of_files import reads
@@ -93,7 +93,7 @@ def read_schedule(given: str, config: "ParallelConfig", num_microbatches: int, p
 
 
 def _check_chunks(name: str, chunks: int) -> None:
-    """The launch must have as many model chunks as the schedule works on."""
+    """Raise ``InputError`` unless the launch has the number of model chunks that the schedule needs."""
     wanted = {"interleaved": "2 or more", "zb-v": "2"}.get(name, "1")
     if not (chunks > 1 if name == "interleaved" else str(chunks) == wanted):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Plans as functions make them: solved, and shown as a page."""
+"""``solve`` and ``write_report``: plans, and HTML pages about plans."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -22,7 +22,7 @@ from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
 from pipette_opt.specs.objective import Objective
 
 USUAL_GAP_LIMIT = 0.005
-"""Proven gap at which a search ends by default: far below what is known of times. Chosen."""
+"""Default proven gap at which a search ends, far below the error of predicted times. Chosen."""
 
 
 def solve(
@@ -42,63 +42,65 @@ def solve(
     **job: Any,
 ) -> Plan:
     """
-    The best plan of a job, with its certificate; what ``pipette-opt solve`` writes to ``plan.json``.
+    Return the best plan of a job with its certificate; ``pipette-opt solve`` writes the same plan to ``plan.json``.
 
-    Nothing is printed and no file is written. Another program can check and export the plan from its file
-    (:func:`write_plan`) if the cluster came from a file, a shipped example, or ``nodes``: a :class:`ClusterSpec` made
-    in memory is in no file that the plan could name.
+    Nothing is printed and no file is written. :func:`write_plan` writes the plan to a file that other programs can
+    check and export, if the cluster came from a file, a shipped example, or ``nodes``. A :class:`ClusterSpec` made in
+    memory has no file that the plan could name.
 
     Parameters
     ----------
     cluster
-        A cluster file, or a :class:`ClusterSpec`: bytes per second, directed, shape ``(hosts, hosts)``. Or say
-        ``nodes=16, gpu="h100", nics="8x400"`` where no link was measured, or ``example="lab-16x8"``.
+        A cluster file, or a :class:`ClusterSpec` with directed bandwidths in bytes/s, shape ``(hosts, hosts)``.
+        Without measured links give ``nodes=16, gpu="h100", nics="8x400"``, or ``example="lab-16x8"``.
     model
-        A preset's name such as ``llama-3-8b``, a Hugging Face ``config.json``, a file of Megatron arguments, or a
-        :class:`ModelSpec`. Of arguments the layout is a plan that the search begins with: the answer is never slower.
+        A preset such as ``llama-3-8b``, a Hugging Face ``config.json``, a file of Megatron arguments, or a
+        :class:`ModelSpec`. The answer is never slower than the layout in Megatron arguments.
     training
-        What an iteration is; or say ``global_batch_size`` (sequences) and ``seq_length`` (tokens) in ``job``.
+        Training settings; or give ``global_batch_size`` (sequences) and ``seq_length`` (tokens) in ``job``.
     space
-        Configurations to search; all with the default limits of :class:`SearchSpace` otherwise. Its ``num_gpus`` counts
-        before that of ``job``.
+        Configurations to search; by default all within the default limits of :class:`SearchSpace`. Its ``num_gpus``
+        overrides that of ``job``.
     objective
-        ``time``, ``robust``, ``tokens-per-gpu`` or ``cost``; ``progress`` is the command's only.
+        ``time``, ``robust``, ``tokens-per-gpu`` or ``cost``; ``progress`` exists on the command line only.
     prefer
-        ``simple``: of the plans within 1 % of the fastest found the plainest; ``fastest``: that one.
+        ``simple``: the plainest of the plans within 1 % of the fastest found; ``fastest``: the fastest found.
     max_oom_risk
-        Accepted probability of running out of memory, in [0, 1]; 1: memory does not count.
+        Accepted probability of running out of memory, in [0, 1]; 1 ignores memory.
     time_limit_s
-        Seconds of search, more than 0; compiling kernels, once for an installation, does not count.
+        Seconds of search, more than 0; the one-time compilation of kernels is not counted.
     gap_limit
-        The search ends at this proven gap, in [0, 1); 0: when it is closed, or time is over.
+        Proven gap at which the search ends, in [0, 1); 0: only when the gap is closed or the time is over.
     workers
-        Threads; all cores by default.
+        Number of threads; all cores by default.
     seed
-        Of every random choice.
+        Seed of every random choice.
     on_progress
-        Told seconds, step, incumbent and bound meanwhile, from any thread.
+        Callback that gets seconds, step, best time found and lower bound, from any thread.
     job
-        Other fields of :class:`~pipette_opt.options.description.JobOptions`: ``precision``, ``fp8``, ``exclude_hosts``,
-        ``launcher``, ``calibration``, ``num_gpus`` and so on; and of
-        :class:`~pipette_opt.options.description.SpaceOptions`, a number or several: ``tensor_parallel=8``,
-        ``micro_batch_size=(1, 2)``. All may have Megatron-LM's names and short ones, too
-        (:mod:`~pipette_opt.options.names`): ``tensor_model_parallel_size``, ``tp``, ``gbs``. A job file says
-        them in one place: ``solve(**read_job("job.yaml"))``.
+        Other fields of :class:`~pipette_opt.options.description.JobOptions`, such as ``precision``, ``fp8``,
+        ``exclude_hosts``, ``launcher``, ``calibration`` and ``num_gpus``. Fields of
+        :class:`~pipette_opt.options.description.SpaceOptions` take a value or several: ``tensor_parallel=8``,
+        ``micro_batch_size=(1, 2)``. Megatron-LM's names and short names are accepted, too
+        (:mod:`~pipette_opt.options.names`): ``tensor_model_parallel_size``, ``tp``, ``gbs``. A job file holds all
+        of them: ``solve(**read_job("job.yaml"))``.
 
     Raises
     ------
     InputError
-        If something given is wrong: ``where`` names the argument, or the file and its field.
+        If an argument or a file is wrong; ``where`` names the argument, or the file and its field.
     InfeasibleError
-        If nothing is legal, fits and can be placed; with the reasons.
+        If no configuration is legal, fits in memory and can be placed; the text has the reasons.
     TypeError
-        For an argument that is no field of a job.
+        If an argument is no field of a job.
     """
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.optimize.objectives import optimize_objective
 
     with argument_errors():
-        objectives = tuple(str(one) for one in Objective if one is not Objective.PROGRESS)  # needs a rate of losses
+        objectives = tuple(
+            str(objective) for objective in Objective if objective is not Objective.PROGRESS
+        )  # needs a rate of losses
         if objective not in objectives:
             raise InputError("objective", f"must be one of {', '.join(objectives)}, got {objective!r}.")
         if prefer not in get_args(Prefer):
@@ -127,26 +129,26 @@ def solve(
 
 def write_report(plan: Plan | Named, path: Named, cluster: Named | None = None) -> bool:
     """
-    One page about a plan, which opens without a network.
+    Write a self-contained HTML page about a plan.
 
     Parameters
     ----------
     plan
-        A plan, or its file.
+        A plan or its file.
     path
-        Where the page goes.
+        Path of the page.
     cluster
-        Where the cluster file of the plan is now, if it has moved.
+        Path of the plan's cluster file today, if it was moved.
 
     Returns
     -------
     bool
-        Whether the page is whole: where the cluster file is not there, it lacks links, schedule and sensitivity.
+        Whether the page is complete; without the cluster file it lacks links, schedule and sensitivity.
 
     Raises
     ------
     InputError
-        If the cluster file is not the one that the plan was made from, or the page cannot be written.
+        If the cluster file is not the file that the plan was made from, or the page cannot be written.
     """
     from pipette_opt.report.page import write_page
 
@@ -156,7 +158,7 @@ def write_report(plan: Plan | Named, path: Named, cluster: Named | None = None) 
 
 
 def report_of(plan: Plan | Named, cluster: Named | None = None) -> tuple[str, bool]:
-    """The page of :func:`write_report` as HTML, and whether it is whole."""
+    """Return the page of :func:`write_report` as HTML, and whether it is complete."""
     from pipette_opt.job.inputs import has_cluster
     from pipette_opt.library.plans import job_of
     from pipette_opt.read.files import sha256_of

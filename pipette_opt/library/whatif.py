@@ -1,4 +1,4 @@
-"""What would become of a plan, as a function."""
+"""``whatif``: predictions for changed hosts, links, GPUs and training settings."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,10 +34,10 @@ from pipette_opt.specs import ClusterSpec
 from pipette_opt.specs.host_names import with_blocks
 
 SAME = 5e-4
-"""Difference of shares below which losses are called the same; chosen, as they are shown with one digit."""
+"""Difference of relative losses below which losses count as equal. Chosen: output shows a digit after the point."""
 
 EACH = "each"
-"""Says of hosts: each of them alone."""
+"""Word that stands for all hosts, each in a question of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,17 +48,17 @@ class Answers:
     Parameters
     ----------
     today
-        The plan itself on the job as it is now.
+        The plan on the job as it is now.
     answers
-        An answer to each question, in their order; fewer after a stop.
+        An answer to each question, in the order of the questions; fewer if stopped.
     num_questions
-        How many were asked.
+        Number of questions asked.
     changed
-        What is otherwise on the cluster since the plan was made, a sentence each.
+        Sentences on what changed in the cluster since the plan was made.
     recorded_s
-        Simulated time of an iteration as the plan says it.
+        Simulated seconds of an iteration, as recorded in the plan.
     sentences
-        The answers that one would repeat to others.
+        Sentences that summarise the most useful answers.
     """
 
     today: Answer
@@ -74,13 +74,13 @@ class Answers:
 
     @property
     def is_as_recorded(self) -> bool:
-        """Whether the plan's own time is still the simulated time, so that its certificate counts."""
+        """Return whether the recorded time equals the time simulated now, so that the certificate is still valid."""
         now_s = self.today.iteration_time_s
         return now_s is not None and abs(now_s / self.recorded_s - 1) <= AS_GOOD
 
 
 def _line(answer: Answer) -> str:
-    """Tokens per second against the plan's, and the configuration; or why there is none."""
+    """Return a line: gain in tokens per second and configuration, or why the question has no answer."""
     found = answer.why or ("-" if answer.change is None else f"{answer.change:+.1%} tokens per second")
     return ", ".join(word for word in (f"{answer.name}: {found}", answer.config) if word)
 
@@ -106,47 +106,47 @@ def whatif(
     on_progress: Told | None = None,
 ) -> Answers:
     """
-    What would become of a plan: hosts lost or repaired, other links, GPUs, batches, formats and prices.
+    Predict how a plan changes: hosts lost or repaired, other links, GPUs, batches, precisions and prices.
 
-    Without any question: each host lost, each host repaired, one host more.
+    Without any question: each host lost, each host repaired, one more host.
 
     Parameters
     ----------
     plan
-        A plan, or its file.
+        A plan or its file.
     cluster
-        The cluster as it is now; the plan's own by default.
+        The cluster as it is today; the plan's own by default.
     without
-        Hosts lost together, ``gpu[07-08]``, or several such questions; ``each``: each host alone.
+        Hosts lost together, such as ``gpu[07-08]``, or several such groups; ``each``: each host alone.
     repair
-        A host, or a link such as ``gpu07:gpu09``, as fast as others usually are; ``each``: every host.
+        A host, or a link such as ``gpu07:gpu09``, that becomes as fast as the median; ``each``: each host alone.
     add_hosts
-        Numbers of usual hosts more.
+        Numbers of median hosts to add.
     num_gpus
-        Numbers of GPUs of the hosts.
+        Numbers of GPUs to use on the hosts of the plan.
     link_speed
-        Factors of the bandwidth of all links between hosts.
+        Factors on the bandwidth of all links between hosts.
     gpu
-        Other kinds of GPU in all hosts.
+        GPU types that replace the GPUs of all hosts.
     global_batch_size, seq_length, precision
-        Other jobs: sequences, tokens, and ``bf16``, ``fp16``, ``fp32`` or ``fp8``.
+        Other training settings: sequences, tokens, and ``bf16``, ``fp16``, ``fp32`` or ``fp8``.
     gpu_price
-        Prices of a GPU-hour: ``2.5``, ``gpu[01-04]=1.3`` or ``h100=2.9``.
+        Prices per GPU-hour: ``2.5``, ``gpu[01-04]=1.3`` or ``h100=2.9``.
     max_oom_risk
         Accepted probability of running out of memory, in (0, 1].
     time_limit_s
-        Seconds of all questions; by default .3 for a lost host and 4 for another job.
+        Seconds for all questions together; by default 0.3 per lost host and 4 per changed job.
     workers
-        Threads; all cores by default.
+        Number of threads; all cores by default.
     seed
         Seed of every random choice.
     on_progress
-        Told how far it is.
+        Callback that gets the progress.
 
     Raises
     ------
     InputError
-        If something given is wrong; ``where`` names the argument, or the file and its field.
+        If an argument or a file is wrong; ``where`` names the argument, or the file and its field.
     """
     asked = {
         "without": texts(without),
@@ -186,7 +186,7 @@ def answered(
     watcher: Watcher,
 ) -> Answers:
     """
-    Answer the questions that options of the command line ask, by their names; see :func:`whatif`.
+    Answer the questions in ``asked``, whose keys are the parameters of :func:`whatif`.
 
     Errors name options of the command line.
     """
@@ -215,17 +215,21 @@ def answered(
 
 
 def questions(asking: WhatIf, asked: Mapping[str, Any], prices: Mapping[str, float]) -> list[Change]:
-    """The questions that the options ask, each checked before any is answered; prices of kinds of GPU are known."""
+    """
+    Return the changes that the options ask about, all checked before any is answered.
+
+    ``prices`` holds prices per GPU-hour by GPU type.
+    """
     job, hosts, found = asking.instance, asking.instance.cluster.hosts, []
     for text in asked["without"] or ():
         for group in [[host] for host in hosts] if text == EACH else [expand_hosts(text, "--without")]:
             found.append(made.without_hosts(job, with_blocks(tuple(group), hosts)))
     for text in asked["repair"] or ():
-        one, colon, other = text.partition(":")
+        host, colon, other = text.partition(":")
         if text == EACH:
             found += asking.repairs(hosts)
         elif colon and text not in hosts:
-            found.append(made.repaired_link(job, one, other))
+            found.append(made.repaired_link(job, host, other))
         else:
             found += [made.repaired_host(job, host) for host in expand_hosts(text, "--repair")]
     found += [made.more_hosts(job, count) for count in sizes("--add-hosts", asked["add_hosts"]) or ()]
@@ -250,7 +254,7 @@ def questions(asking: WhatIf, asked: Mapping[str, Any], prices: Mapping[str, flo
 
 
 def _precision(name: str) -> dict[str, Any]:
-    """Fields of the training for a format; gradients are summed as Megatron does by default."""
+    """Return the training settings of a precision; gradients are accumulated in fp32 unless the precision is fp16."""
     one_of("--precision", name, ("bf16", "fp16", "fp32", "fp8"))
     if name == "fp8":
         return {"fp8": True}
@@ -258,9 +262,9 @@ def _precision(name: str) -> dict[str, Any]:
 
 
 def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Sequence[Answer]) -> list[str]:
-    """The answers that one would repeat to others."""
+    """Return sentences that summarise the most useful answers."""
     found = []
-    lost = [one for one in answers if one.group == "without" and one.change is not None]
+    lost = [answer for answer in answers if answer.group == "without" and answer.change is not None]
     if len(lost) > 1:
         least, most = max(lost, key=_gain), min(lost, key=_gain)
         if _gain(least) - _gain(most) < SAME:
@@ -276,28 +280,28 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
             and most.bound_s <= (least.iteration_time_s or 0.0)
         ):
             found.append("Which loss is the dearest is not proven: the searches leave more open than losses differ by.")
-        idle = max(lost, key=lambda one: one.idle_hosts)
+        idle = max(lost, key=lambda answer: answer.idle_hosts)
         if idle.idle_hosts and idle.iteration_time_s is not None:
             found.append(
                 f"Of {idle.num_hosts + idle.idle_hosts} hosts {idle.num_hosts} are used: a plan for more shares the "
                 "batch or the layers worse. `replan --micro-batches unequal` may use them."
             )
     if EACH in (asked["repair"] or ()):
-        useful = [one for one in answers if one.group == "repaired" and _gain(one) > 0]
+        useful = [answer for answer in answers if answer.group == "repaired" and _gain(answer) > 0]
         if useful:
             best = max(useful, key=_gain)
             found.append(f"Repair {best.name.removesuffix(' repaired')} first: {_gain_words(best)}.")
         elif len(answers) == len(changes):
             found.append("No host's repair alone helps this plan: its time does not wait for slow links.")
-    for one in answers:
-        if one.group == "more hosts" and one.change is not None:
-            hosts = f"{one.num_hosts} of {one.num_hosts + one.idle_hosts} hosts"
-            brings = f"brings {_gain_words(one)} on" if _gain(one) >= SAME else "brings nothing: use"
-            found.append(f"{one.name[0].upper()}{one.name[1:]} {brings} {hosts}.")
-    searched = any(one.bound_s is not None for one in answers)
+    for answer in answers:
+        if answer.group == "more hosts" and answer.change is not None:
+            hosts = f"{answer.num_hosts} of {answer.num_hosts + answer.idle_hosts} hosts"
+            brings = f"brings {_gain_words(answer)} on" if _gain(answer) >= SAME else "brings nothing: use"
+            found.append(f"{answer.name[0].upper()}{answer.name[1:]} {brings} {hosts}.")
+    searched = any(answer.bound_s is not None for answer in answers)
     if searched:
         found.append("At best: no plan of the searched space is faster.")
-    if any(one.narrowed for one in answers):
+    if any(answer.narrowed for answer in answers):
         found.append(
             "The time limit narrowed the space of some searches, and a plan outside of it may be faster than at best; "
             "--time-limit gives them more."
@@ -306,7 +310,7 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
 
 
 def band_words(today: Answer) -> str:
-    """Return how far measured times are from the times that answers have."""
+    """Return a sentence on the error band of the predicted times; empty if no band is known."""
     if today.low_s is None or today.high_s is None or today.expected_s is None:
         return ""
     low, high = (end / today.expected_s for end in (today.low_s, today.high_s))
@@ -317,11 +321,11 @@ def band_words(today: Answer) -> str:
 
 
 def _gain_words(answer: Answer) -> str:
-    """Change of the tokens per second, with its ends where pairs of runs tell them."""
-    said = f"{_gain(answer):+.1%} tokens per second"
+    """Return the change in tokens per second, with its error range if pairs of measured runs give one."""
+    change = f"{_gain(answer):+.1%} tokens per second"
     if answer.least_change is None or answer.most_change is None:
-        return said
-    return f"{said} ({answer.least_change:+.0%} to {answer.most_change:+.0%})"
+        return change
+    return f"{change} ({answer.least_change:+.0%} to {answer.most_change:+.0%})"
 
 
 def _gain(answer: Answer) -> float:

@@ -1,1 +1,1 @@
-"""Solved again for a plan that is there: on other hosts, or to prove its certificate once more."""
+"""Searches that start from an existing plan: for changed hosts or jobs, or to prove its certificate again."""

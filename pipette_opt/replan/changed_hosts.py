@@ -1,9 +1,9 @@
 """
-A running job whose hosts change: a new optimum from where it stands, what moves, and what fewer moves cost.
+New plans for a running job whose hosts change: the optimum, the parameters to load, and the price of fewer loads.
 
-Varuna calls it morphing (Athlur et al., EuroSys 2022): a job goes on with other replicas or other degrees. Here hosts
-that survive count as holding their parameters; the trade-off lists the fastest plan found for every number of hosts
-that must load others.
+Varuna calls this morphing (Athlur et al., EuroSys 2022): a job continues with other replicas or other degrees. Hosts
+that survive keep their parameters. The trade-off lists the fastest plan found for each number of hosts that must load
+other parameters.
 """
 
 import contextlib
@@ -45,18 +45,20 @@ from pipette_opt.verify import verify_content
 Item = TypeVar("Item")
 
 KEEPING_SHARE, SEARCH_SHARE = 0.15, 0.9
-"""Parts of the time that is left: for placements that keep what hosts hold, then for the unrestricted optimum."""
+"""
+Shares of the remaining time: for placements that keep parameters on their hosts, then for the free optimum. Chosen.
+"""
 
 OWN_SHARE = 0.8
-"""Share of the time for equal micro-batches where unequal ones are tried after them. Chosen."""
+"""Share of the time for equal micro-batches if unequal ones are searched afterwards. Chosen."""
 
 MAX_KEPT = 4
-"""Candidates that are placed so."""
+"""Maximum number of configurations placed so that hosts keep their parameters. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Option:
-    """One way to go on: a plan, and what its ranks must load."""
+    """A plan to continue with, and the parameters that its ranks must load."""
 
     plan: Plan
     moves: tuple[Move, ...]
@@ -66,7 +68,7 @@ class Option:
         return lines_at_most(title, [self._loads(), *(line.strip() for line in lines)])
 
     def line(self) -> str:
-        """Configuration, simulated time, and what must be loaded."""
+        """Return a line: configuration, simulated time, and parameters to load."""
         seconds = three_digits(self.plan.estimate.iteration_time_s)
         return f"{self.plan.config.label()}: simulated {seconds} s, {self._loads()}"
 
@@ -75,34 +77,34 @@ class Option:
 
     @property
     def num_loads(self) -> int:
-        """Hosts that must load parameters which they do not hold, those that join among them."""
+        """Number of hosts, joining hosts included, that must load parameters which they do not hold."""
         return len(hosts_that_load(self.moves))
 
     @property
     def bytes_to_load(self) -> int:
-        """Parameters and optimizer states, over all ranks."""
+        """Bytes of parameters and optimizer states to load, summed over all ranks."""
         return sum(move.parameter_bytes + move.optimizer_bytes for move in self.moves)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replanned:
     """
-    The answer.
+    Result of :func:`replan`.
 
     Parameters
     ----------
     chosen
-        The plan to go on with.
+        The plan to continue with.
     options
-        The trade-off: fewest loads first, each faster than those before.
+        The trade-off, fewest loads first; each further plan needs more loads and is faster.
     unequal
-        The fastest plan found whose replicas have different numbers of micro-batches, where that was not allowed,
-        leaves fewer hosts idle and is faster than ``chosen``.
+        The fastest plan found with different numbers of micro-batches per replica. ``None`` if the job allows them
+        anyway, or if no such plan uses more hosts and is faster than ``chosen``.
     groups
-        The fastest way to interleave a plan that does not in groups of more micro-batches than stages, if it is faster
-        than all of these.
+        The fastest interleaved variant, with groups of more micro-batches than stages, of a plan without interleaving;
+        ``None`` if no variant is faster than the other plans.
     loosened
-        Pins of the old plan that the number of hosts makes void, as options.
+        Pinned options of the old plan that the number of hosts cannot satisfy.
     """
 
     chosen: Option
@@ -129,22 +131,22 @@ def replan(
     inputs: Mapping[str, Any] | None = None,
 ) -> Replanned:
     """
-    A plan for the hosts that there are now.
+    Plan again for the hosts that are available now.
 
     Parameters
     ----------
     instance
-        The job on the cluster without the lost and with the joined hosts, which are known by their names.
+        The job on the cluster without the lost and with the joined hosts; hosts are matched by name.
     num_gpus
-        World size; by default the one that is fastest.
+        World size; ``None`` for the fastest.
     max_loads
-        How many hosts may have to load parameters; the fastest such plan is chosen. Without it, the one with fewest
-        loads that is at most ``tolerance`` (a share) slower than the fastest.
+        Maximum number of hosts that may load parameters; the fastest such plan is chosen. ``None``: choose the fewest
+        loads among plans at most ``tolerance`` (a share) slower than the fastest.
 
     Raises
     ------
     InfeasibleError
-        If nothing fits, or if every plan needs more loads.
+        If no plan fits in memory, or every plan needs more loads.
     """
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     offered = unequal_instance(instance, old) if num_gpus is None else None
@@ -155,16 +157,16 @@ def replan(
     if offered is not None and not watcher.stop.is_set():
         with contextlib.suppress(InfeasibleError, InputError):
             more = _options(offered, old, None, params, watcher, _inputs_of(offered, inputs))
-    front = _front(options, lambda one: (one.num_loads, one.plan.estimate.iteration_time_s))
+    front = _front(options, lambda option: (option.num_loads, option.plan.estimate.iteration_time_s))
     chosen = _choose(front, max_loads, tolerance)
     verify_content(instance, chosen.plan)
-    unequal = min(more, key=lambda one: one.plan.estimate.iteration_time_s, default=None)
+    unequal = min(more, key=lambda option: option.plan.estimate.iteration_time_s, default=None)
     if unequal is not None and unequal.plan.estimate.iteration_time_s >= chosen.plan.estimate.iteration_time_s:
         unequal = None
-    plans = [(instance, one.plan) for one in options] + [(offered or instance, one.plan) for one in more]
+    plans = [(instance, option.plan) for option in options] + [(offered or instance, option.plan) for option in more]
     pinned, is_stopped = space_for(old, instance.cluster, num_gpus), watcher.stop.is_set()
     groups = None if is_stopped else grouped(plans, params.max_oom_risk, pinned.virtual_pipeline)
-    fastest = min(one.estimate.iteration_time_s for _, one in plans)
+    fastest = min(plan.estimate.iteration_time_s for _, plan in plans)
     if groups is not None and groups.iteration_time_s >= fastest:
         groups = None
     void = void_pins(old, sizes_of(instance.cluster) if num_gpus is None else [num_gpus])
@@ -173,7 +175,7 @@ def replan(
 
 
 def _inputs_of(instance: Instance, inputs: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The recorded inputs with the training of the instance, as far as they record one."""
+    """Return the inputs to record, with the training settings of the instance if the inputs contain any."""
     if inputs is None or "training" not in inputs:
         return inputs
     return {**inputs, "training": asdict(instance.training)}
@@ -187,7 +189,11 @@ def _options(
     watcher: Watcher,
     inputs: Mapping[str, Any] | None,
 ) -> list[Option]:
-    """The optimum, and the plans that keep what hosts hold; the time limit counts from the start."""
+    """
+    Return the optimum, and faster or less-loading plans whose hosts keep their parameters.
+
+    The time limit counts from the start of the watcher.
+    """
     before, kept_first = _layout(old), kept_configs(instance, old, num_gpus)
     space = replace(space_for(old, instance.cluster, num_gpus), more_configs=kept_first)
     prepared = prepare(
@@ -207,20 +213,20 @@ def _options(
     watcher.report("keeping what the hosts hold")
     seconds = KEEPING_SHARE * max(1.0, params.time_limit_s - watcher.elapsed_s)
     kept = keep(prepared, old, seconds, params.seed, watcher.stop.is_set)
-    simulated = [_simulated(prepared, old, before, index, one) for index, one in kept]
+    simulated = [_simulated(prepared, old, before, index, placed) for index, placed in kept]
     search = replace(params, time_limit_s=max(0.5, SEARCH_SHARE * (params.time_limit_s - watcher.elapsed_s)))
     fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop, begun=watcher.begun)
     known = best_known(prepared, kept)
     free = optimize(instance, space, search, fresh, inputs, prepared=prepared, known=known)
     options = [Option(plan=free, moves=moves(before, _layout(free), instance.model))]
-    for one, loads in _front(
+    for solution, loads in _front(
         simulated, lambda pair: (len(hosts_that_load(pair[1])), pair[0].estimate.iteration_time_s)
     ):
         if (
-            one.estimate.iteration_time_s < free.estimate.iteration_time_s
+            solution.estimate.iteration_time_s < free.estimate.iteration_time_s
             or len(hosts_that_load(loads)) < options[0].num_loads
         ):
-            options.append(Option(plan=_plan(prepared, one, free, params), moves=loads))
+            options.append(Option(plan=_plan(prepared, solution, free, params), moves=loads))
     return options
 
 
@@ -233,7 +239,11 @@ def _compile(prepared: Prepared) -> None:
 def _simulated(
     prepared: Prepared, old: Plan, before: Layout, index: int, kept: Kept
 ) -> tuple[SimulatedSolution, tuple[Move, ...]]:
-    """A kept placement, timed, and what it makes ranks load; hosts keep the order of their GPUs."""
+    """
+    Simulate a placement in which hosts keep their parameters; return it with the loads of its ranks.
+
+    The GPUs of each host keep their order.
+    """
     simulated = simulate_solution(prepared.instance, prepared.problem, replace(kept.solution, candidate=index))
     if prepared.has_slots:
         simulated = replace(simulated, slots=_kept_slots(prepared, old, simulated))
@@ -246,7 +256,7 @@ def _simulated(
 
 
 def _kept_slots(prepared: Prepared, old: Plan, simulated: SimulatedSolution) -> IntArray:
-    """GPUs of each host in rank order: as in the old plan where it used as many, else 0, 1, ..."""
+    """Return the GPUs of each host in rank order: as in the old plan if it used equally many, else 0, 1, ..."""
     used = simulated.candidate.config.world_size // simulated.nodes.size
     slots = np.tile(np.arange(used), (*simulated.nodes.shape, 1))
     for cell in np.ndindex(*simulated.nodes.shape):
@@ -260,8 +270,8 @@ def _kept_slots(prepared: Prepared, old: Plan, simulated: SimulatedSolution) -> 
 def _choose(front: Sequence[Option], max_loads: int | None, tolerance: float) -> Option:
     if max_loads is None:
         fastest = front[-1].plan.estimate.iteration_time_s
-        return next(one for one in front if one.plan.estimate.iteration_time_s <= (1 + tolerance) * fastest)
-    allowed = [one for one in front if one.num_loads <= max_loads]
+        return next(option for option in front if option.plan.estimate.iteration_time_s <= (1 + tolerance) * fastest)
+    allowed = [option for option in front if option.num_loads <= max_loads]
     if not allowed:
         raise InfeasibleError(
             f"every plan found makes {front[0].num_loads} or more hosts load parameters; --max-moves allows "
@@ -278,10 +288,11 @@ def keep(
     prepared: Prepared, old: Plan, seconds: float, seed: int = 0, stopped: Callable[[], bool] = lambda: False
 ) -> list[tuple[int, Kept]]:
     """
-    For the candidates that hosts hold parts of: placements by number of loads, with the candidate's index.
+    Return placements by number of loads, each with the index of its configuration in the problem.
 
-    Interleaved schedules are placed by their lower form; the simulator times them. Of the packings and memory savers
-    those count that most hosts can go on with, then those that could be fastest, at most ``MAX_KEPT``.
+    Only configurations with the stages of the old plan are placed, at most ``MAX_KEPT``: first those in which most
+    hosts keep their parameters, then those with the smallest bounds. Interleaved schedules are placed by a relaxation;
+    the simulator times them later.
     """
     data, found = prepared.problem, []
     holds = {
@@ -300,25 +311,25 @@ def keep(
             as_it_is = checked_solution(data, index, start)  # the simulator may like it better than a lower form does
             if as_it_is is not None:
                 kept.append(Kept(num_loads=num_loads(holds[index], start), solution=as_it_is))
-            found += [(index, one) for one in kept]
+            found += [(index, placed) for placed in kept]
     return found
 
 
 def best_known(prepared: Prepared, kept: Sequence[tuple[int, Kept]]) -> list[Solution]:
-    """The fastest placement of each candidate with a closed form, as a solution of ``prepared.with_closed_form``."""
+    """Return the fastest placement of each configuration with an analytical time, as start for the search."""
     place = {id(candidate): index for index, candidate in enumerate(prepared.with_closed_form.candidates)}
     best: dict[int, Solution] = {}
-    for index, one in kept:
+    for index, placed in kept:
         number = place.get(id(prepared.problem.candidates[index]))
         if number is None:
             continue
-        if number not in best or one.solution.objective_ticks < best[number].objective_ticks:
-            best[number] = replace(one.solution, candidate=number)
+        if number not in best or placed.solution.objective_ticks < best[number].objective_ticks:
+            best[number] = replace(placed.solution, candidate=number)
     return list(best.values())
 
 
 def same_stages(config: ParallelConfig, old: ParallelConfig) -> bool:
-    """Whether the model is split into the same parts, in however many replicas."""
+    """Return whether two configurations split the model into the same parts, whatever their numbers of replicas."""
     names = (
         "tensor_model_parallel_size",
         "pipeline_model_parallel_size",
@@ -332,9 +343,10 @@ def same_stages(config: ParallelConfig, old: ParallelConfig) -> bool:
 
 def held_cells(instance: Instance, candidate: CandidateData, old: Plan) -> IntArray:
     """
-    For each host of the instance the grid row and part of the tensor group that it holds, -1 if no whole one.
+    Return which part of the model each host holds from the old plan.
 
-    ``row * K + part`` as in :func:`~pipette_opt.annealing.keeping.anneal_keeping`; shape ``(num_nodes,)``.
+    The part is ``row * parts + part``, with the grid row of the stages and the part of the tensor group, as in
+    :func:`~pipette_opt.annealing.keeping.anneal_keeping`; -1 if a host holds no complete part. Shape ``(num_nodes,)``.
     """
     coordinates = RankGrid.of(old.config, old.placement.order).coordinates()
     stages, parts = candidate.block.stages, candidate.block.nodes_per_slot
@@ -354,7 +366,7 @@ def held_cells(instance: Instance, candidate: CandidateData, old: Plan) -> IntAr
 
 
 def start_from(data: ProblemData, candidate: CandidateData, holds: IntArray) -> IntArray | None:
-    """A placement in which as many hosts as possible keep what they hold; ``None`` if memory forbids it."""
+    """Return a placement in which as many hosts as possible keep their part; ``None`` if memory does not allow any."""
     rows, columns, parts = candidate.grid
     allowed = data.allowed(candidate)
     nodes = np.full(candidate.grid, -1, dtype=np.int64)
@@ -377,7 +389,7 @@ def start_from(data: ProblemData, candidate: CandidateData, holds: IntArray) -> 
 
 
 def _plan(prepared: Prepared, simulated: SimulatedSolution, free: Plan, params: OptimizeParams) -> Plan:
-    """A plan of a kept placement; what is proven of all plans holds for it too."""
+    """Return a plan for a simulated placement, with the bounds that the free search proved."""
     proven = make_certificate(
         prepared.given, prepared.problem, simulated, free.certificate.lower_bound_s, free.certificate.wall_time_s
     )
@@ -411,9 +423,13 @@ def _plan(prepared: Prepared, simulated: SimulatedSolution, free: Plan, params: 
 
 
 def _front(items: Sequence[Item], rank: Callable[[Item], tuple[int, float]]) -> list[Item]:
-    """Fewest loads first, and only what is faster than everything with fewer; ``rank`` gives loads and seconds."""
+    """
+    Return the Pareto front: fewest loads first, each further item faster than all before.
+
+    ``rank`` returns loads and seconds of an item.
+    """
     front: list[Item] = []
-    for one in sorted(items, key=rank):
-        if not front or rank(one)[1] < rank(front[-1])[1]:
-            front.append(one)
+    for item in sorted(items, key=rank):
+        if not front or rank(item)[1] < rank(front[-1])[1]:
+            front.append(item)
     return front

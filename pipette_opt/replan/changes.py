@@ -1,4 +1,4 @@
-"""Changed jobs: other hosts, links, GPUs, batches or formats, each made of the job that a plan is for."""
+"""Changed jobs for ``whatif``: other hosts, links, GPUs, batches or precisions."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,24 +17,25 @@ from pipette_opt.specs.gpu_links import GpuLinks
 Group = Literal["without", "repaired", "more hosts", "number of GPUs", "links", "GPU", "training"]
 
 ADDED = "added"
-"""Hosts that are not there yet are called added1, added2, ..."""
+"""Prefix of the names of added hosts: added1, added2, ..."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Change:
     """
-    One question: what becomes of the plan if this were so.
+    A changed job to plan for.
 
     Parameters
     ----------
     name
-        In words.
+        Description of the change, for tables.
     num_gpus
-        GPUs that are used; ``None`` for as many as the plan uses, or as keep most busy if hosts are fewer or more.
+        Number of GPUs to use. ``None``: the plan's number, or, if the number of hosts changes, the number that keeps
+        most GPUs busy.
     barred
-        Hosts of the instance that may not be used.
+        Hosts of the instance that must not be used.
     is_searched
-        Whether another plan is looked for; else only the plan as it is is simulated.
+        Whether another plan is searched; otherwise the old plan is only simulated on the changed job.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Change:
 
 
 def without_hosts(instance: Instance, hosts: Collection[str]) -> Change:
-    """The job when hosts are lost."""
+    """Return the change in which hosts are lost."""
     known = instance.cluster.hosts
     for host in hosts:
         if host not in known:
@@ -60,9 +61,9 @@ def without_hosts(instance: Instance, hosts: Collection[str]) -> Change:
 
 def repaired_host(instance: Instance, host: str) -> Change:
     """
-    The job when a host is as good as others: at full speed, each link at least as fast as its partner's usually are.
+    Return the change in which a host runs at full speed and its links are at least as fast as usual.
 
-    Usual is the median of the partner's links with all other hosts, each direction apart.
+    The usual rate of a link is the median of the partner's links with all other hosts, per direction.
     """
     cluster = instance.cluster
     if host not in cluster.hosts:
@@ -85,17 +86,17 @@ def repaired_host(instance: Instance, host: str) -> Change:
     return Change(name=f"{host} repaired", group="repaired", instance=replace(instance, cluster=changed))
 
 
-def repaired_link(instance: Instance, one: str, other: str) -> Change:
-    """The job when a link is at least as fast, in both directions, as the median of all others."""
+def repaired_link(instance: Instance, host_a: str, host_b: str) -> Change:
+    """Return the change in which a link is at least as fast, in both directions, as the median of all host_b links."""
     cluster = instance.cluster
-    for host in (one, other):
+    for host in (host_a, host_b):
         if host not in cluster.hosts:
             raise InputError(
                 "--repair", f"host {host!r} is not among the hosts of the plan.{did_you_mean(host, cluster.hosts)}"
             )
-    i, j = cluster.hosts.index(one), cluster.hosts.index(other)
+    i, j = cluster.hosts.index(host_a), cluster.hosts.index(host_b)
     if i == j:
-        raise InputError("--repair", f"must name two hosts, got {one}:{other}.")
+        raise InputError("--repair", f"must name two hosts, got {host_a}:{host_b}.")
     matrices = []
     for matrix in cluster.link_matrices:
         links = matrix.bytes_per_s.copy()
@@ -105,19 +106,21 @@ def repaired_link(instance: Instance, one: str, other: str) -> Change:
         links[i, j], links[j, i] = np.fmax(links[i, j], usual), np.fmax(links[j, i], usual)
         matrices.append(replace(matrix, bytes_per_s=links))
     changed = _with_links(cluster, matrices)
-    return Change(name=f"link {one}:{other} repaired", group="repaired", instance=replace(instance, cluster=changed))
+    return Change(
+        name=f"link {host_a}:{host_b} repaired", group="repaired", instance=replace(instance, cluster=changed)
+    )
 
 
 def faster_links(instance: Instance, factor: float) -> Change:
-    """The job when all links between hosts, NVLink domains apart, are so many times as fast."""
+    """Return the change in which all links between hosts, except NVLink, are ``factor`` times as fast."""
     if not 0 < factor < 1e3:
         raise InputError("--link-speed", f"must be > 0 and below 1000, got {factor:g}.")
     cluster = instance.cluster
     if cluster.num_nodes == 1:
         raise InputError("--link-speed", "has no effect: there is a single host.")
-    matrices = [replace(one, bytes_per_s=one.bytes_per_s * factor) for one in cluster.link_matrices]
+    matrices = [replace(matrix, bytes_per_s=matrix.bytes_per_s * factor) for matrix in cluster.link_matrices]
     levels = tuple(
-        one if one.scale_up else replace(one, bytes_per_s=one.bytes_per_s * factor) for one in cluster.levels
+        level if level.scale_up else replace(level, bytes_per_s=level.bytes_per_s * factor) for level in cluster.levels
     )
     cap = cluster.node_bytes_per_s
     changed = replace(
@@ -128,12 +131,12 @@ def faster_links(instance: Instance, factor: float) -> Change:
 
 def other_gpu(instance: Instance, gpu: str, price: float | None = None) -> Change:
     """
-    The job with another kind of GPU in all hosts, inside which links are the catalogue's; the same NICs.
+    Return the change to another GPU type in all hosts, with the catalogue's links inside hosts and the present NICs.
 
     Parameters
     ----------
     price
-        Of one for an hour; ``None`` where nobody knows.
+        Price per GPU-hour of the new type; ``None`` if unknown.
     """
     entry = read_gpu_entry(gpu, "--gpu")
     cluster = instance.cluster
@@ -151,10 +154,10 @@ def other_gpu(instance: Instance, gpu: str, price: float | None = None) -> Chang
 
 def more_hosts(instance: Instance, count: int) -> Change:
     """
-    The job with more hosts, each of the most frequent kind.
+    Return the change in which ``count`` hosts of the most frequent GPU type are added.
 
-    A new host's link with another is the median of that one's links, and the median of all between two new ones; it has
-    the latencies of the last host and is in its groups.
+    The link of a new host with an old host is the median of the old host's links; between new hosts it is the median of
+    all links. Latencies and network levels are those of the last host.
     """
     if count < 1:
         raise InputError("--add-hosts", f"must be >= 1, got {count}.")
@@ -188,13 +191,17 @@ def more_hosts(instance: Instance, count: int) -> Change:
 
 
 def number_of_gpus(instance: Instance, num_gpus: int) -> Change:
-    """The job on so many GPUs of the same cluster; which, is chosen. ``InputError`` for numbers that it cannot have."""
+    """
+    Return the change to ``num_gpus`` GPUs of the same cluster; the search chooses the hosts.
+
+    Raise ``InputError`` if the cluster cannot use this number.
+    """
     check_num_gpus(num_gpus, instance.cluster.gpus_per_node, instance.cluster.num_nodes)
     return Change(name=f"{num_gpus} GPUs", group="number of GPUs", instance=instance, num_gpus=num_gpus)
 
 
 def other_training(instance: Instance, name: str, changes: Mapping[str, Any]) -> Change:
-    """The job with other fields of :class:`~pipette_opt.specs.TrainingSpec`."""
+    """Return the change of some fields of :class:`~pipette_opt.specs.TrainingSpec`."""
     try:
         training = replace(instance.training, **changes)
     except ValueError as error:
@@ -204,7 +211,7 @@ def other_training(instance: Instance, name: str, changes: Mapping[str, Any]) ->
 
 
 def _with_links(cluster: ClusterSpec, matrices: Sequence[LinkMatrix]) -> ClusterSpec:
-    """The cluster with other links between hosts; those of single GPUs change in proportion."""
+    """Return the cluster with other links between hosts; links between single GPUs change in proportion."""
     known = cluster.gpu_links
     if known is not None and known.between is not None:
         ratio = np.nan_to_num(matrices[0].bytes_per_s / cluster.link_matrices[0].bytes_per_s, nan=1.0)
@@ -214,7 +221,7 @@ def _with_links(cluster: ClusterSpec, matrices: Sequence[LinkMatrix]) -> Cluster
 
 
 def _medians(array: FloatArray, axis: int) -> FloatArray:
-    """Medians of what is known along an axis; NaN where nothing is."""
+    """Return the medians of the known values along an axis; NaN where no value is known."""
     known = np.asarray(~np.isnan(array).all(axis=axis))
     found = np.full(known.shape, np.nan)
     if known.any():

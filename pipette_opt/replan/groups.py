@@ -1,10 +1,10 @@
 """
-Interleaving in groups of another size than the number of stages, near plans without it.
+Interleaved variants of existing plans, in groups of more micro-batches than stages.
 
-Megatron-Core interleaves groups of one micro-batch a stage by default, so the micro-batches of a replica must be a
-multiple of the number of stages. With ``microbatch_group_size_per_vp_stage`` groups are larger and the last one is
-smaller, which any number of micro-batches allows. The search does not choose it: here it is tried on plans that are
-there, on the same GPUs.
+Megatron-Core interleaves groups of as many micro-batches as stages by default, so the micro-batches of a replica must
+be a multiple of the number of stages. With ``microbatch_group_size_per_vp_stage`` groups are larger and the last group
+is smaller, which allows any number of micro-batches. The search does not cover this option. Here it is tried on
+existing plans, on the same GPUs.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -33,9 +33,9 @@ class Grouped:
     Parameters
     ----------
     global_batch_size
-        With what is padded, so that every replica has ``num_microbatches``.
+        Global batch size with padding, so that every replica has ``num_microbatches``.
     iteration_time_s
-        By the simulator.
+        Simulated seconds of an iteration.
     """
 
     config: ParallelConfig
@@ -49,29 +49,34 @@ def grouped(
     plans: Sequence[tuple[Instance, Plan]], max_oom_risk: float, chunks: Collection[int] | None = None
 ) -> Grouped | None:
     """
-    The fastest way to interleave some of the plans in groups, on their placements; ``None`` where nothing fits.
+    Return the fastest interleaved variant of the plans, on their placements; ``None`` if no variant fits in memory.
 
     Parameters
     ----------
     plans
-        With the job of each. They and their alternatives count as far as they do not interleave.
+        Plans with their jobs. Plans and their alternatives are tried if they do not interleave already.
     chunks
-        Numbers of chunks of a stage that are allowed; ``None`` for all.
+        Allowed numbers of chunks per stage; ``None`` for all.
     """
     tried = [(instance, *pair) for instance, plan in plans for pair in _placed(instance, plan)]
-    found = [way for one in tried for way in _ways(*one, max_oom_risk, chunks)]
-    return min(found, key=lambda one: one.iteration_time_s, default=None)
+    found = [way for placed in tried for way in _ways(*placed, max_oom_risk, chunks)]
+    return min(found, key=lambda way: way.iteration_time_s, default=None)
 
 
 def _placed(instance: Instance, plan: Plan) -> list[tuple[ParallelConfig, Placement]]:
-    """A plan and its alternatives, these in the packing of their hosts whose time is the nearest to theirs."""
+    """
+    Return a plan and its alternatives as configurations with placements.
+
+    An alternative records no placement: of the possible ones, the one whose time is nearest to the recorded time is
+    taken.
+    """
     found = [(plan.config, plan.placement)]
-    for one in plan.alternatives:
-        if one.iteration_time_s is not None:
-            packed = list(alternative_placements(instance, one))
-            times = [estimate(instance, one.config, placement).iteration_time_s for placement in packed]
-            nearest = int(np.abs(np.array(times) - one.iteration_time_s).argmin())
-            found.append((one.config, packed[nearest]))
+    for alternative in plan.alternatives:
+        if alternative.iteration_time_s is not None:
+            packed = list(alternative_placements(instance, alternative))
+            times = [estimate(instance, alternative.config, placement).iteration_time_s for placement in packed]
+            nearest = int(np.abs(np.array(times) - alternative.iteration_time_s).argmin())
+            found.append((alternative.config, packed[nearest]))
     return found
 
 
@@ -101,7 +106,7 @@ def _ways(
         schedule = build_schedule(pp, num_microbatches, number, group_size)
         own = stage_memory(job, config, placement, predictor, max_oom_risk)
         memory, lost_s = schedule_memory(own, job, config, schedule, predictor, max_oom_risk)
-        if any(one.upper_bytes > one.capacity_bytes for one in memory):
+        if any(stage.upper_bytes > stage.capacity_bytes for stage in memory):
             continue
         timed = job if job.edge_loss_s is None else replace(job, edge_loss_s=_always(lost_s))
         yield Grouped(

@@ -1,4 +1,4 @@
-"""A certificate proven again, by solving again what no cheap bound shows."""
+"""Proof of a certificate by a new search, for the part that cheap bounds cannot confirm."""
 
 import math
 from collections.abc import Collection
@@ -20,14 +20,14 @@ from pipette_opt.verify.memory import accepted_risk
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proven:
     """
-    What solving again proved: no plan of the searched space is faster.
+    Result of the new search: no searched plan is faster than the claimed bound.
 
     Parameters
     ----------
     bound_s
-        At least what the certificate claims, up to rounding.
+        Proven lower bound, in seconds; at least the claim of the certificate, up to rounding.
     fastest_s
-        The fastest plan that was found on the way.
+        Iteration time, in seconds, of the fastest plan found during the proof.
     """
 
     bound_s: float
@@ -36,10 +36,10 @@ class Proven:
 
 
 JOINT_SHARE = 0.3
-"""Part of the time limit that the joint model may take."""
+"""Share of the time limit for the CP-SAT model over all configurations. Chosen."""
 
 MIN_TIME_S, TIMES_AS_LONG = 60.0, 2.0
-"""Time limit unless one is given: seconds at least, and how often the time that the plan's own search took."""
+"""Default time limit: at least this many seconds, and this multiple of the time of the plan's own search. Chosen."""
 
 
 def prove(
@@ -52,23 +52,23 @@ def prove(
     watcher: Watcher | None = None,
 ) -> Proven:
     """
-    Search some configurations of the plan's space again, until the certificate's bound is reached.
+    Search configurations of the plan's space again, until the certificate's bound is reached.
 
-    The first search stops at the plan's own gap. If it ended at another plan and a lower bound, the rest of the time
-    goes to one that closes the gap.
+    The first search stops at the plan's own gap. If its bound is too low, a second search uses the remaining time to
+    close the gap.
 
     Parameters
     ----------
     configs
-        Those that nothing but a search bounds; see :attr:`~pipette_opt.verify.Checked.open_configs`. The joint model is
-        asked again in any case.
+        Configurations that only a search can bound; see :attr:`~pipette_opt.verify.Checked.open_configs`. The CP-SAT
+        model over all configurations is solved again in any case.
     time_limit_s
-        By default at least a minute, and twice as long as the plan's own search took.
+        Seconds; ``None`` for the larger of 60 and twice the time of the plan's own search.
 
     Raises
     ------
     PlanError
-        If a plan is found that is faster than the bound, or if the bound is not reached in time; it says which.
+        If a plan is faster than the bound, or if the bound is not reached in time; the text says which.
     """
     watcher, proof = watcher or Watcher(), plan.certificate
     limit_s = time_limit_s or max(MIN_TIME_S, TIMES_AS_LONG * proof.wall_time_s)
@@ -124,9 +124,9 @@ def prove(
 
 
 def _only(prepared: Prepared, configs: Collection[ParallelConfig]) -> Prepared:
-    """Without all other configurations."""
+    """Return the prepared problem restricted to the given configurations."""
     problem, lower = (
-        replace(data, candidates=tuple(one for one in data.candidates if one.config in configs))
+        replace(data, candidates=tuple(candidate for candidate in data.candidates if candidate.config in configs))
         for data in (prepared.problem, prepared.lower)
     )
     return replace(prepared, problem=problem, lower=lower, pruned=None)

@@ -1,6 +1,6 @@
-"""Which hosts to take: the fewest GPUs for a deadline, the cheapest, the fastest, over numbers and kinds of hosts."""
+"""Recommendation of hosts: the fewest GPUs for a deadline, the cheapest and the fastest choice."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pipette_opt.base.errors import InfeasibleError, InputError
@@ -14,20 +14,20 @@ from pipette_opt.replan.searching import search
 from pipette_opt.specs import Instance
 
 AS_MANY_TIMES = 2
-"""By how much the numbers of hosts that are tried differ, the most first. Chosen."""
+"""Ratio between consecutive numbers of hosts that are tried. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Place:
     """
-    Where the job may run.
+    Hosts that the job may run on.
 
     Parameters
     ----------
     name
-        Of the hosts, for people.
+        Name of the hosts' GPU types, for tables.
     num_hosts
-        Largest number of hosts that may be used; how many are, is chosen by time.
+        Largest number of hosts that may be used; the fastest plan may use fewer.
     """
 
     name: str
@@ -38,25 +38,25 @@ class Place:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """
-    The job on some hosts.
+    The best plan found for a job on some hosts.
 
     Parameters
     ----------
     num_hosts, num_gpus
-        Hosts and GPUs that are used; those that may be used where there is no plan.
+        Hosts and GPUs that the plan uses; without a plan, those that may be used.
     iteration_time_s, bound_s
-        Simulated; no plan searched on as many of these hosts as may be used, or fewer, is faster than the latter.
+        Simulated seconds of an iteration, and a lower bound on those of every searched plan on these hosts.
     expected_s, tokens_per_s
-        Expected time, the middle of its band, and the tokens per second at it.
+        Expected seconds of an iteration, the middle of the error band, and the tokens per second at this time.
     low_s, high_s
-        Ends of that band.
+        Ends of the error band, in seconds.
     run_s, worst_run_s, least_run_s
-        Seconds of the whole run: expected, at the upper end of the band, and by the bound, as far above the simulated
-        time as the expected one is. ``None`` if its number of tokens was not given.
+        Seconds of the whole run: expected, at the upper end of the band, and at the lower bound scaled like the
+        expected time. ``None`` if the number of tokens was not given.
     price
-        Of the whole run, or of a million tokens where its number of tokens was not given; ``None`` without prices.
+        Price of the whole run, or of a million tokens if the number of tokens was not given; ``None`` without prices.
     why
-        Why there is no plan.
+        Reason why no plan exists; otherwise empty.
     """
 
     hosts: str
@@ -77,7 +77,7 @@ class Offer:
 
 
 def numbers_of_hosts(most: int) -> list[int]:
-    """All hosts, half of them, a quarter, ... down to one."""
+    """Return ``most``, half of it, a quarter, and so on down to 1, in ascending order."""
     found = [most]
     while found[-1] > 1:
         found.append(found[-1] // AS_MANY_TIMES)
@@ -90,15 +90,16 @@ def offers(
     tokens: float | None,
     params: OptimizeParams,
     watcher: Watcher,
-    told: Callable[[Offer], None] = lambda offer: None,
 ) -> list[Offer]:
     """
-    The best plan found in each place, in an equal share of the time limit; fewer after a stop of the watcher.
+    Return the best plan found in each place; fewer if the watcher stops.
+
+    Each search gets an equal share of the remaining time limit.
 
     Parameters
     ----------
     tokens
-        Of the whole run.
+        Number of tokens of the whole run; ``None`` if not given.
     """
     found: list[Offer] = []
     for number, place in enumerate(places):
@@ -107,7 +108,6 @@ def offers(
         watcher.report(f"{counted(place.num_hosts, 'host')} of {place.name} ({number + 1} of {len(places)})")
         seconds = (params.time_limit_s - watcher.elapsed_s) / (len(places) - number)
         found.append(_offer(place, space, tokens, max(seconds, 1.0), params, watcher))
-        told(found[-1])
     return found
 
 
@@ -157,69 +157,74 @@ def _offer(
 
 
 def _shortly(text: str) -> str:
-    """What memory says of it, or the first line."""
+    """Return the line of an error text that tells what memory rules out, or else its first line."""
     lines = [line.strip() for line in text.splitlines()]
     return next((line for line in lines if line.startswith("memory rules out")), lines[0])
 
 
 def choices(found: Sequence[Offer], deadline_s: float | None) -> dict[str, Offer]:
-    """The fastest, the cheapest where prices are known, and the fewest GPUs that meet a deadline, if any do."""
-    able = [one for one in found if one.iteration_time_s is not None]
+    """Return by name the fastest and cheapest offers, and those with the fewest GPUs that meet the deadline."""
+    able = [offer for offer in found if offer.iteration_time_s is not None]
     chosen: dict[str, Offer] = {}
     if not able:
         return chosen
-    chosen["fastest"] = min(able, key=lambda one: one.expected_s or 0.0)
-    priced = [one for one in able if one.price is not None]
+    chosen["fastest"] = min(able, key=lambda offer: offer.expected_s or 0.0)
+    priced = [offer for offer in able if offer.price is not None]
     if priced:
-        chosen["cheapest"] = min(priced, key=lambda one: (one.price, one.expected_s))
+        chosen["cheapest"] = min(priced, key=lambda offer: (offer.price, offer.expected_s))
     if deadline_s is not None:
-        in_time = [one for one in able if one.run_s is not None and one.run_s <= deadline_s]
+        in_time = [offer for offer in able if offer.run_s is not None and offer.run_s <= deadline_s]
         if in_time:
-            chosen["fewest GPUs in time"] = min(in_time, key=lambda one: (one.num_gpus, one.run_s))
-            cheap = [one for one in in_time if one.price is not None]
+            chosen["fewest GPUs in time"] = min(in_time, key=lambda offer: (offer.num_gpus, offer.run_s))
+            cheap = [offer for offer in in_time if offer.price is not None]
             if cheap:
-                chosen["cheapest in time"] = min(cheap, key=lambda one: (one.price, one.run_s))
+                chosen["cheapest in time"] = min(cheap, key=lambda offer: (offer.price, offer.run_s))
     return chosen
 
 
 def in_words(found: Sequence[Offer], deadline_s: float | None) -> list[str]:
-    """The choices in sentences, and what is proven of the deadline."""
+    """Return the choices as sentences, and what is proven about the deadline."""
     chosen = choices(found, deadline_s)
     if not chosen:
         return ["Nothing is legal and fits on any of these hosts."]
-    said = _band_words(found)
-    for one in dict.fromkeys(chosen.values()):
-        words = ", ".join(word for word, other in chosen.items() if other == one)
-        said.append(f"{words[0].upper()}{words[1:]}: {_told(one)}.")
+    sentences = _band_words(found)
+    for offer in dict.fromkeys(chosen.values()):
+        words = ", ".join(word for word, other in chosen.items() if other == offer)
+        sentences.append(f"{words[0].upper()}{words[1:]}: {_told(offer)}.")
     if deadline_s is None:
-        return said
+        return sentences
     best = chosen.get("fewest GPUs in time")
     if best is None:
         fastest = chosen["fastest"]
         sure = fastest.least_run_s is not None and fastest.least_run_s > deadline_s
         proven = f", and at least {duration(fastest.least_run_s)} are proven there" if sure else ""
-        return [*said, f"Nothing asked about meets the deadline: the fastest takes {duration(fastest.run_s)}{proven}."]
+        return [
+            *sentences,
+            f"Nothing asked about meets the deadline: the fastest takes {duration(fastest.run_s)}{proven}.",
+        ]
     if best.worst_run_s is None:
-        said.append("No run like this was ever measured, so the deadline has no margin that is known.")
+        sentences.append("No run like this was ever measured, so the deadline has no margin that is known.")
     elif best.worst_run_s > deadline_s:
-        safe = [one for one in found if one.worst_run_s is not None and one.worst_run_s <= deadline_s]
-        more = min(safe, key=lambda one: one.num_gpus, default=None)
+        safe = [offer for offer in found if offer.worst_run_s is not None and offer.worst_run_s <= deadline_s]
+        more = min(safe, key=lambda offer: offer.num_gpus, default=None)
         end = f"; {_told(more)} would hold even then" if more is not None else ""
-        said.append(f"At the slow end of measured runs like this it takes {duration(best.worst_run_s)}, too long{end}.")
-    fewer = [one for one in found if one.num_gpus < best.num_gpus and one.least_run_s is not None]
-    sure_not = [one for one in fewer if one.least_run_s is not None and one.least_run_s > deadline_s]
+        sentences.append(
+            f"At the slow end of measured runs like this it takes {duration(best.worst_run_s)}, too long{end}."
+        )
+    fewer = [offer for offer in found if offer.num_gpus < best.num_gpus and offer.least_run_s is not None]
+    sure_not = [offer for offer in fewer if offer.least_run_s is not None and offer.least_run_s > deadline_s]
     if fewer:
         proven = "proven" if len(sure_not) == len(fewer) else "not proven for all"
-        said.append(f"That fewer GPUs of those asked about are too slow is {proven}.")
-    return said
+        sentences.append(f"That fewer GPUs of those asked about are too slow is {proven}.")
+    return sentences
 
 
 def _band_words(found: Sequence[Offer]) -> list[str]:
-    """How far the times shown may be off, by the offer with the widest band; nothing where none has a band."""
+    """Return a sentence on the error of the times, from the widest error band; empty if no offer has a band."""
     shares = [
-        (one.low_s / one.expected_s, one.high_s / one.expected_s)
-        for one in found
-        if one.expected_s and one.low_s is not None and one.high_s is not None
+        (offer.low_s / offer.expected_s, offer.high_s / offer.expected_s)
+        for offer in found
+        if offer.expected_s and offer.low_s is not None and offer.high_s is not None
     ]
     if not shares:
         return []
@@ -231,14 +236,14 @@ def _band_words(found: Sequence[Offer]) -> list[str]:
 
 
 def duration(seconds: float | None) -> str:
-    """Days, or hours where it is less than two days."""
+    """Return a duration as text: in days, or in hours below two days."""
     if seconds is None:
         return "-"
     return f"{seconds / 86400:.1f} days" if seconds >= 2 * 86400 else f"{seconds / HOUR_S:.1f} hours"
 
 
 def _told(offer: Offer) -> str:
-    """An offer in a sentence."""
+    """Return an offer as text: hosts, duration or speed, and price."""
     time = (
         f", {duration(offer.run_s)}"
         if offer.run_s is not None

@@ -1,4 +1,4 @@
-"""A search in a few seconds, from a plan that is known: what questions about a plan, and recommendations, rest on."""
+"""Short searches that start from a known plan, for ``whatif`` and ``recommend``."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -25,31 +25,31 @@ from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
 GAP = 0.003
-"""Proven gap at which a question is answered: far below what is known of times. Chosen."""
+"""Proven gap at which a search ends, far below the error of predicted times. Chosen."""
 
 MIN_S = 0.3
-"""Smallest number of seconds of one certificate, so that each question has a plan. Chosen."""
+"""Minimum seconds of a search, so that each question gets a plan. Chosen."""
 
 JOINT_SHARE, MIXED_JOINT_SHARE = 0.2, 0.4
-"""Shares of a search's time for the joint model over all splits of layers, on equal and on unequal hosts. Chosen."""
+"""Shares of a search's time for the CP-SAT model over all layer splits: on equal hosts, on unequal hosts. Chosen."""
 
 MAX_SPARES, MAX_EXCHANGES = 4, 32
-"""Idle hosts of which each is tried for a lost one, and hosts with which it changes places. Chosen."""
+"""Maximum number of idle hosts tried for a lost host, and of exchanges of each with another host. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Searched:
     """
-    A search over all hosts of a job.
+    A finished search over all hosts of a job.
 
     Parameters
     ----------
     best
         The best plan found.
     bound_s
-        No plan on any of the hosts is faster.
+        Lower bound, in seconds, on the time of every plan on these hosts.
     found
-        The best plan of each question so far, which may serve others.
+        The best plans found so far for questions about this job; starting points for later questions.
     """
 
     prepared: Prepared
@@ -68,21 +68,21 @@ def search(
     like: Prepared | None = None,
 ) -> Searched:
     """
-    The best plan found of a job in so many seconds, and the bound of all.
+    Return the best plan found for a job in ``seconds``, and a lower bound on all plans.
 
     Parameters
     ----------
     first
-        A plan that is known.
+        A known plan to start from, or ``None``.
     params
-        Without the time limit.
+        Settings of the search; ``seconds`` replaces its time limit.
     like
-        A preparation of the same space for a job that is :func:`alike`.
+        Prepared problem of the same search space for a job that is :func:`alike`; its results are reused.
 
     Raises
     ------
     InfeasibleError, InputError
-        If nothing is legal, fits, or is found in time.
+        If no configuration is legal and fits in memory, or no plan is found in time.
     """
     begun = watcher.elapsed_s
 
@@ -122,7 +122,11 @@ def search(
 
 
 def _other_splits_s(prepared: Prepared, left_s: Callable[[], float]) -> float:
-    """No plan that deals layers in another way than those that are listed is faster, seconds; infinite if none does."""
+    """
+    Return a lower bound, in seconds, on plans with layer splits other than the enumerated ones.
+
+    Infinite if the search space allows no other splits.
+    """
     space = prepared.space
     if not layers_are_free(prepared.instance, space):
         return float("inf")
@@ -131,18 +135,26 @@ def _other_splits_s(prepared: Prepared, left_s: Callable[[], float]) -> float:
     return min((least(size) if left_s() > 0 else least.at_peak_s(size) for size in sizes), default=float("inf"))
 
 
-def alike(one: Instance, other: Instance) -> bool:
-    """Whether what is legal and fits one job's equal hosts is and does so on as many or more of the other job's."""
-    (gpu, *kinds), (like, *others) = one.cluster.gpu_kinds, other.cluster.gpu_kinds
-    counts = [(cluster.gpus_per_node, cluster.intra_node_bytes_per_s) for cluster in (one.cluster, other.cluster)]
-    same = (one.model, one.training, one.stack) == (other.model, other.training, other.stack)
+def alike(instance: Instance, other: Instance) -> bool:
+    """
+    Return whether legality and memory results for ``instance`` also hold for ``other``.
+
+    True if both jobs have equal hosts of the same GPU type, the same model, training settings and stack.
+    """
+    (gpu, *kinds), (like, *others) = instance.cluster.gpu_kinds, other.cluster.gpu_kinds
+    counts = [(cluster.gpus_per_node, cluster.intra_node_bytes_per_s) for cluster in (instance.cluster, other.cluster)]
+    same = (instance.model, instance.training, instance.stack) == (other.model, other.training, other.stack)
     return same and not kinds and not others and gpu == like and counts[0] == counts[1]
 
 
 def certified(
     prepared: Prepared, known: Sequence[SimulatedSolution], seconds: float, params: OptimizeParams, watcher: Watcher
 ) -> tuple[SimulatedSolution, float, dict[ParallelConfig, float]]:
-    """The best plan of a problem, a bound of its plans, and one of the plans of each configuration that was built."""
+    """
+    Return the best plan of a prepared problem, a lower bound on all its plans, and a bound for each open configuration.
+
+    Bounds are in seconds.
+    """
     how = CertifyParams(time_limit_s=max(MIN_S, seconds), gap_limit=GAP, workers=params.workers, seed=params.seed)
     found = certify(prepared, known, how, stop=watcher.stop)
     simulated = [*known, *found.simulated]
@@ -159,7 +171,7 @@ def certified(
 def _seated(
     prepared: Prepared, config: ParallelConfig, block: NodeBlock, grids: Sequence[IntArray]
 ) -> list[SimulatedSolution]:
-    """Placements of a configuration, simulated; those that use links without a measurement are left out."""
+    """Return simulated placements of a configuration; placements with unmeasured links are left out."""
     found = []
     for index, candidate in enumerate(prepared.problem.candidates):
         if (candidate.config, candidate.block) != (config, block):
@@ -173,10 +185,10 @@ def _seated(
 
 def with_spares(prepared: Prepared, best: SimulatedSolution, barred: Sequence[int]) -> list[SimulatedSolution]:
     """
-    The best plan with an idle host for each barred one, in its place or changed with another host's, the fastest.
+    Return the fastest variant of a plan in which an idle host replaces each barred host; empty if memory forbids it.
 
-    An idle host is idle as it is slow, so that its best place is seldom that of the host which is lost. None if no
-    idle host has the memory.
+    The idle host takes the barred host's place, or that of another host which moves there: idle hosts are usually slow,
+    so the barred host's place is rarely the best.
     """
     config, block, nodes = best.candidate.config, best.candidate.block, best.nodes
     allowed = prepared.problem.allowed(best.candidate)
@@ -186,7 +198,7 @@ def with_spares(prepared: Prepared, best: SimulatedSolution, barred: Sequence[in
         if not len(cells):
             continue
         cell = tuple(cells[0].tolist())
-        idle = [one for one in np.flatnonzero(allowed.any(axis=0)).tolist() if one not in nodes][:MAX_SPARES]
+        idle = [node for node in np.flatnonzero(allowed.any(axis=0)).tolist() if node not in nodes][:MAX_SPARES]
         grids = []
         for spare in idle:
             for other in list(np.ndindex(*nodes.shape))[:MAX_EXCHANGES]:
@@ -206,5 +218,5 @@ def with_spares(prepared: Prepared, best: SimulatedSolution, barred: Sequence[in
 
 
 def time_s(simulated: SimulatedSolution) -> float:
-    """Seconds of an iteration."""
+    """Return the simulated seconds of an iteration."""
     return simulated.estimate.iteration_time_s

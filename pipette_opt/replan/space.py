@@ -1,4 +1,4 @@
-"""What is searched when hosts change: the old plan's pins as far as the hosts that are left can keep them."""
+"""Search space for changed hosts: the pinned options of the old plan, as far as the remaining hosts allow."""
 
 import itertools
 import math
@@ -15,9 +15,9 @@ from pipette_opt.specs import ClusterSpec, Instance
 
 def pinned_space(old: Plan) -> SearchSpace:
     """
-    What the user pinned when the plan was made: the recorded space without what the search itself chose.
+    Return the search space that the user pinned, without the choices that the search itself made.
 
-    A pinned number of GPUs is the most that may be used.
+    A pinned number of GPUs becomes the maximum.
     """
     recorded = old.inputs.get("search")
     if not isinstance(recorded, Mapping):
@@ -30,24 +30,24 @@ def pinned_space(old: Plan) -> SearchSpace:
 
 
 def sizes_of(cluster: ClusterSpec) -> tuple[int, ...]:
-    """Numbers of GPUs of whole hosts, the most first."""
+    """Return the numbers of GPUs of all numbers of hosts, the largest first."""
     per_host = cluster.gpus_per_node
     return tuple(range(cluster.num_nodes * per_host, 0, -per_host))
 
 
 def void_pins(old: Plan, sizes: Sequence[int]) -> tuple[str, ...]:
     """
-    Pinned degrees that none of these numbers of GPUs can keep, as fields of the space.
+    Return the fields of pinned degrees that no number of GPUs in ``sizes`` can satisfy.
 
-    The number of replicas holds only as long as the number of GPUs can. Of the other degrees some are given up, the
-    pipeline's first, until the rest divides a number of GPUs.
+    The pinned number of replicas is void unless the old number of GPUs is in ``sizes``. Other degrees are given up in
+    the order pipeline, context, tensor, until the product of the rest divides a number of GPUs.
     """
     space = pinned_space(old)
     void = [] if old.config.world_size in sizes else ["data_parallel"]
     degrees = ["pipeline_parallel", "context_parallel", "tensor_parallel"]
     while degrees:
         choices = list(itertools.product(*(getattr(space, name) or (1,) for name in degrees)))
-        if any(size % math.prod(some) == 0 for size in sizes for some in choices):
+        if any(size % math.prod(sizes_of_degrees) == 0 for size in sizes for sizes_of_degrees in choices):
             break
         void.append(degrees.pop(0))
     return tuple(name for name in void if getattr(space, name) is not None)
@@ -55,16 +55,16 @@ def void_pins(old: Plan, sizes: Sequence[int]) -> tuple[str, ...]:
 
 def space_for(old: Plan, cluster: ClusterSpec, num_gpus: int | None = None) -> SearchSpace:
     """
-    The space of a plan on other hosts: the pins of the old one, but for those that are void (:func:`void_pins`).
+    Return the search space of a plan on other hosts: the pinned options except the void ones (:func:`void_pins`).
 
-    What is sent beside compute is kept if it was pinned, or if the old plan does not say what was; else it is chosen
-    again, as it moves no parameters. The layers of the old stages are among the splits, so that hosts can keep what
-    they hold.
+    Overlap options stay pinned if they were pinned, or if the old plan does not record the search; otherwise they are
+    searched again, since they move no parameters. The old layers per stage are added, so that hosts can keep their
+    parameters.
 
     Parameters
     ----------
     num_gpus
-        GPUs to use; ``None`` for the number that is fastest.
+        Number of GPUs to use; ``None`` for the fastest.
     """
     config = old.config
     free: dict[str, Any] = dict.fromkeys(void_pins(old, sizes_of(cluster) if num_gpus is None else [num_gpus]))
@@ -80,23 +80,23 @@ def space_for(old: Plan, cluster: ClusterSpec, num_gpus: int | None = None) -> S
 
 def kept_configs(instance: Instance, old: Plan, num_gpus: int | None = None) -> tuple[ParallelConfig, ...]:
     """
-    The old pipeline in as many replicas as there are now, so that every host can go on with what it holds.
+    Return the old configuration with other numbers of replicas, so that every host can keep its parameters.
 
-    The old number of replicas where there are hosts enough, and the most that the batch can be divided into; each with
-    the old recomputation, and with full recomputation, as fewer replicas share the optimizer.
+    The numbers are the old one if enough hosts remain, and the largest that divides the batch. Each is returned with
+    the old and with full recomputation, because fewer replicas share the optimizer states.
     """
     cluster, config = instance.cluster, old.config
     replica = config.world_size // config.data_parallel_size
     sizes = sizes_of(cluster) if num_gpus is None else (num_gpus,)
     sized = [_in_replicas(config, size // replica) for size in sizes if size % replica == 0]
-    able = [one for one in sized if not broken_rules(instance.model, instance.training, one)]
-    chosen = [*able[:1], *(one for one in able if one.data_parallel_size == config.data_parallel_size)]
-    full = [replace(without_recomputation(one), **recomputation_fields("full")) for one in chosen]
+    able = [config for config in sized if not broken_rules(instance.model, instance.training, config)]
+    chosen = [*able[:1], *(config for config in able if config.data_parallel_size == config.data_parallel_size)]
+    full = [replace(without_recomputation(config), **recomputation_fields("full")) for config in chosen]
     return tuple(dict.fromkeys((*chosen, *full)))
 
 
 def _in_replicas(config: ParallelConfig, number: int) -> ParallelConfig:
-    """The configuration in another number of replicas; one alone shares and overlaps nothing."""
+    """Return the configuration with ``number`` replicas; for 1, without shared optimizer and overlap."""
     found = replace(config, data_parallel_size=number)
     if number * config.context_parallel_size > 1:
         return found
@@ -111,7 +111,7 @@ def _in_replicas(config: ParallelConfig, number: int) -> ParallelConfig:
 
 
 def unequal_instance(instance: Instance, old: Plan) -> Instance | None:
-    """The job with unequal micro-batches, if equal ones may leave GPUs idle that then would not be; else ``None``."""
+    """Return the job with unequal micro-batches if they use GPUs that equal ones leave idle; else ``None``."""
     if instance.training.unequal_microbatches or old.config.world_size in sizes_of(instance.cluster):
         return None
     allowed = replace(instance, training=replace(instance.training, unequal_microbatches=True))

@@ -1,9 +1,9 @@
 """
-What if: a plan's job changed in many ways, each answered soon.
+Answers to ``whatif`` questions: a plan's job, changed in many ways.
 
-The plan itself, simulated on the changed job, is the time to beat from the beginning. Questions that share a job share
-its preparation: one search over all hosts bounds every plan on fewer of them, and the best plan without a host begins
-with that search's plan and a host that it leaves idle.
+The plan itself, simulated on the changed job, is the first time to beat. Questions about the same job share its
+preparation: a search over all hosts bounds every plan on fewer hosts. The search without a host starts from that plan,
+with an idle host in place of the lost one.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,60 +33,60 @@ from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
 SEARCH_WEIGHT = 12
-"""Time of a search that must be prepared over that of one that shares its preparation. Chosen by lab-16x8."""
+"""Time of a search that needs a preparation, relative to a search that reuses a preparation. Chosen by lab-16x8."""
 
 UNIT_S = 0.3
-"""Seconds of a question that shares its preparation, unless a time limit is given. Chosen: 16 hosts in 20 s."""
+"""Default seconds of a question that reuses a preparation. Chosen: 16 hosts in 20 s."""
 
 MAX_REPAIRS = 3
-"""Hosts for whose repair another plan is looked for, those whose repair helps the plan as it is most. Chosen."""
+"""Maximum number of repaired hosts for which a new plan is searched, the largest gains first. Chosen."""
 
 MIN_GAIN = 1e-4
-"""Share of the iteration time from which on the repair of a host is an answer. Chosen."""
+"""Minimum relative gain in iteration time for which a repair is reported. Chosen."""
 
 MAX_SOURCES = 3
-"""Plans of other questions in which a lost host is replaced, the fastest. Chosen."""
+"""Maximum number of plans from other questions, the fastest, in which a lost host is replaced. Chosen."""
 
 
 OTHER_JOBS = ("training", "GPU")
-"""Groups of questions whose answers are of another job than the plan."""
+"""Groups of questions about another training job or GPU type than the plan's."""
 
 _Key = tuple[int, SearchSpace, bool]
-"""A search by its job (``id``), its space, and whether some hosts may not be used."""
+"""Key of a stored search: ``id`` of the job, search space, whether some hosts are barred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """
-    What becomes of the plan.
+    Answer to a question about a plan.
 
     Parameters
     ----------
     iteration_time_s
-        Simulated, of the best plan found; ``None`` if there is none.
+        Simulated seconds of an iteration of the best plan found; ``None`` if no plan was found.
     expected_s, tokens_per_s
-        Its expected time, the middle of its band, and the tokens per second at it.
+        Expected seconds of an iteration, the middle of the error band, and the tokens per second at this time.
     low_s, high_s
-        Ends of that band.
+        Ends of the error band, in seconds.
     as_it_is_s
-        Simulated, of the old plan, on its own GPUs; ``None`` where it cannot be there.
+        Simulated seconds of the old plan, unchanged, on the changed job; ``None`` if it cannot run there.
     bound_s
-        No plan of what was searched is faster, with any layers in its stages. ``None`` where nothing was searched.
+        Lower bound, in seconds, on every searched plan with any layer split; ``None`` if nothing was searched.
     narrowed
-        Whether the time limit narrowed what was searched, so that a plan outside of it may be faster than ``bound_s``.
+        Whether the time limit narrowed the search space, so that a plan outside may be faster than ``bound_s``.
     config
-        Of the best plan found, as a label.
+        Label of the best plan found.
     price_per_hour, price_per_million_tokens
-        Of the best plan found, in the currency of the hosts' prices; ``None`` where one of its hosts has none.
+        Prices of the best plan found, in the currency of the hosts' prices; ``None`` if a host has no price.
     num_gpus, num_hosts, idle_hosts
-        Of the best plan found: GPUs and hosts that it uses, and hosts that there are beside these.
+        GPUs and hosts that the best plan found uses, and the hosts that stay idle.
     change
-        Tokens per second over the plan's, minus one.
+        Tokens per second over those of today's plan, minus 1.
     least_change, most_change
-        Ends of the change, as pairs of public runs of one job differ from their prediction; ``None`` where no such pair
-        tells: another job or kind of GPU, and the plan's own configuration.
+        Error range of ``change``, from pairs of measured runs of the same job. ``None`` for another job or GPU type,
+        and for the plan's own configuration.
     why
-        Why there is no plan.
+        Reason why no plan was found; otherwise empty.
     """
 
     name: str
@@ -112,20 +112,20 @@ class Answer:
 
     @property
     def is_proven(self) -> bool:
-        """Whether no plan of what was searched is faster."""
+        """Return whether the plan found is proven to be the fastest searched."""
         return None not in (self.bound_s, self.iteration_time_s) and is_proven(self.bound_s, self.iteration_time_s)  # type: ignore[arg-type]
 
 
 class WhatIf:
     """
-    Answers questions about one plan.
+    Answers questions about a plan.
 
     Parameters
     ----------
     instance
-        The plan's job. The plan's certificate counts only if its time is the same here.
+        The plan's job. The certificate counts only if the plan's simulated time is unchanged on it.
     params
-        Without the time limit, which each :meth:`ask` is given.
+        Settings of the searches; :meth:`ask` sets the time limit.
     """
 
     def __init__(self, plan: Plan, instance: Instance, params: OptimizeParams, watcher: Watcher) -> None:
@@ -140,17 +140,17 @@ class WhatIf:
         self,
         changes: Sequence[Change],
         time_limit_s: float | None = None,
-        told: Callable[[Answer], None] = lambda answer: None,
+        on_answer: Callable[[Answer], None] = lambda answer: None,
     ) -> list[Answer]:
         """
-        An answer to each question, in their order; fewer after a stop of the watcher.
+        Return an answer to each question, in order; fewer if the watcher stops.
 
         Parameters
         ----------
         time_limit_s
-            Of all of them together, from now on; :meth:`seconds_for` them by default.
-        told
-            Told each answer when it is there.
+            Seconds for all questions together, from now; ``None`` for :meth:`seconds_for`.
+        on_answer
+            Callback that gets each answer when it is ready.
         """
         self.time_limit_s = self.watcher.elapsed_s + (time_limit_s or self.seconds_for(changes))
         answers: list[Answer] = []
@@ -159,11 +159,11 @@ class WhatIf:
                 break
             self.watcher.report(f"{change.name} ({number + 1} of {len(changes)})")
             answers.append(self._answer(change, changes[number:]))
-            told(answers[-1])
+            on_answer(answers[-1])
         return [self._with_later(change, answer) for change, answer in zip(changes, answers, strict=False)]
 
     def today(self) -> Answer:
-        """The plan itself, as an answer."""
+        """Return the plan itself, simulated on its job, as an answer."""
         plan, change = self.plan, Change(name="the plan", group="training", instance=self.instance)
         answer = Answer(name=change.name, group=change.group, as_it_is_s=self.now.iteration_time_s)
         bound_s = self._proven_s or None
@@ -171,9 +171,9 @@ class WhatIf:
 
     def repairs(self, hosts: Sequence[str]) -> list[Change]:
         """
-        Repairs of hosts that may help, the most useful for the plan as it is first.
+        Return the repairs of hosts that help, the largest gain for the unchanged plan first.
 
-        The first few, and idle hosts, which a repair may bring back, are to be searched; the others are simulated only.
+        The first few repairs, and those of idle hosts, are marked for a search; the others are only simulated.
         """
         used = {self.plan.hosts[node] for node in self.plan.placement.nodes_used}
         gains: list[tuple[float, Change]] = []
@@ -184,15 +184,15 @@ class WhatIf:
             gains.append((1 - seconds / self.now.iteration_time_s, change))
         helping = [change for gain, change in sorted(gains, key=lambda pair: -pair[0]) if gain > MIN_GAIN]
         idle = [change for host, (gain, change) in zip(hosts, gains, strict=True) if host not in used]
-        searched = [*helping, *(one for one in idle if one not in helping)][:MAX_REPAIRS]
-        return [*searched, *(replace(one, is_searched=False) for one in helping if one not in searched)]
+        searched = [*helping, *(change for change in idle if change not in helping)][:MAX_REPAIRS]
+        return [*searched, *(replace(change, is_searched=False) for change in helping if change not in searched)]
 
     def seconds_for(self, changes: Sequence[Change]) -> float:
-        """Seconds that questions take unless a time limit is given."""
+        """Return the default seconds for questions."""
         return max(1.0, UNIT_S * sum(self._weights(changes)))
 
     def _answer(self, change: Change, left: Sequence[Change]) -> Answer:
-        """One answer, in its share of the time that is left."""
+        """Return the answer to a question, found in its share of the remaining time; ``left``: open questions."""
         as_it_is = self.placement_on(change)
         as_it_is_s = None if as_it_is is None else self._simulated_s(change, as_it_is)
         answer = Answer(name=change.name, group=change.group, as_it_is_s=as_it_is_s)
@@ -220,14 +220,16 @@ class WhatIf:
         return self._with_best(answer, change, best, bound_s)
 
     def _with_later(self, change: Change, answer: Answer) -> Answer:
-        """The answer with a better plan of a question that came later, on hosts that it may use."""
+        """Return the answer, improved by a better plan that a later question found on allowed hosts."""
         if not change.barred or not answer.num_gpus or answer.iteration_time_s is None:
             return answer
         searched = self._searched.get(self._key(change))
         if not isinstance(searched, Searched):
             return answer
         hosts = searched.prepared.instance.cluster.hosts
-        able = [one for one in searched.found if not {hosts[node] for node in one.nodes.flat} & change.barred]
+        able = [
+            solution for solution in searched.found if not {hosts[node] for node in solution.nodes.flat} & change.barred
+        ]
         best = min(able, key=time_s, default=None)
         if best is None or time_s(best) >= answer.iteration_time_s:
             return answer
@@ -245,7 +247,7 @@ class WhatIf:
         placement: Placement,
         bound_s: float | None,
     ) -> Answer:
-        """The answer with a plan and its bound."""
+        """Return the answer filled in with a plan and its bound."""
         band = job_band(change.instance, config, seconds)
         expected_s = band.middle_s
         tokens_per_s, cluster = change.instance.training.tokens / expected_s, change.instance.cluster
@@ -276,9 +278,9 @@ class WhatIf:
 
     def _ends(self, change: Change, ratio: float, config: ParallelConfig) -> tuple[float | None, float | None]:
         """
-        Return the least and the greatest relative change of tokens per second where ``ratio`` is predicted.
+        Return the smallest and largest relative change of tokens per second for a predicted ratio.
 
-        ``(None, None)`` for a job of another size or model, and for the plan's own configuration.
+        ``(None, None)`` for another job or GPU type, and for the plan's own configuration.
         """
         if change.group in OTHER_JOBS or config == self.plan.config:
             return None, None
@@ -287,12 +289,13 @@ class WhatIf:
 
     def _own_bound_s(self, num_gpus: int | None) -> float:
         """
-        What the plan's certificate proves of plans on some of its hosts; 0 where it is of other plans.
+        Return the lower bound, in seconds, that the plan's certificate proves for plans on some of its hosts; 0 if
+        none.
 
         Parameters
         ----------
         num_gpus
-            GPUs of those plans; ``None`` for any number.
+            Number of GPUs of those plans; ``None`` for any.
         """
         recorded = self.plan.inputs.get("search")
         if recorded is None:
@@ -306,9 +309,9 @@ class WhatIf:
 
     def placement_on(self, change: Change) -> Placement | None:
         """
-        The plan as it is, its hosts found by name in the changed cluster.
+        Return the placement of the unchanged plan on the changed cluster, with hosts matched by name.
 
-        ``None`` if it lacks a host or a measured link there, is not legal, or does not fit.
+        ``None`` if a host or a measured link is missing, or if the plan is not legal or does not fit in memory.
         """
         instance, plan = change.instance, self.plan
         cluster, used = instance.cluster, {plan.hosts[node] for node in plan.placement.nodes_used}
@@ -332,24 +335,26 @@ class WhatIf:
         return placement
 
     def _space(self, change: Change) -> SearchSpace:
-        """The plan's pins as far as the hosts can keep them, and its layers among the splits; at most hosts there."""
+        """Return the search space: the plan's pinned options that the hosts allow, and its layers per stage."""
         cluster = change.instance.cluster
-        there = (cluster.num_nodes - len(change.barred)) * cluster.gpus_per_node
+        num_gpus = (cluster.num_nodes - len(change.barred)) * cluster.gpus_per_node
         space = space_for(self.plan, cluster, change.num_gpus)
-        return space if change.num_gpus is not None else replace(space, max_gpus=min(there, space.max_gpus or there))
+        return (
+            space if change.num_gpus is not None else replace(space, max_gpus=min(num_gpus, space.max_gpus or num_gpus))
+        )
 
     def _key(self, change: Change) -> "_Key":
         return id(change.instance), self._space(change), bool(change.barred)
 
     def _seconds(self, change: Change, left: Sequence[Change]) -> float:
-        """Share of the time that is left, by what each question costs."""
+        """Return the seconds for a question: its share of the remaining time, by weight."""
         weights = self._weights(left)
         rest_s = self.time_limit_s - self.watcher.elapsed_s
         return max(MIN_S, rest_s * max(weights[0], 1) / max(sum(weights), 1))
 
     def _weights(self, changes: Sequence[Change]) -> list[int]:
-        """What each question costs; the first of those that share a preparation makes it."""
-        seen, weights = {(one, barred) for one, _, barred in self._searched}, []
+        """Return the relative cost of each question; the first of those that share a preparation pays for it."""
+        seen, weights = {(job, barred) for job, _, barred in self._searched}, []
         for change in changes:
             key = (id(change.instance), bool(change.barred))
             is_new = change.is_searched and key not in seen
@@ -358,11 +363,11 @@ class WhatIf:
         return weights
 
     def _search(self, change: Change, first: FirstPlan | None, left: Sequence[Change]) -> Searched:
-        """The search over all hosts of a job, or that of an earlier question."""
+        """Return the search over all hosts of the changed job, reusing that of an earlier question if possible."""
         key = self._key(change)
         if key not in self._searched:
             seconds, instance, space = self._seconds(change, left), with_edge_loss(change.instance), key[1]
-            like = next((one for one in self._prepared(space) if alike(one.given, instance)), None)
+            like = next((prepared for prepared in self._prepared(space) if alike(prepared.given, instance)), None)
             try:
                 self._searched[key] = search(instance, space, first, seconds, self.params, self.watcher, like)
             except (InfeasibleError, InputError) as error:
@@ -375,10 +380,12 @@ class WhatIf:
     def _prepared(self, space: SearchSpace) -> list[Prepared]:
         """Return the prepared problems of earlier searches of this search space, for reuse."""
         done = self._searched.items()
-        return [one.prepared for (_, other, _), one in done if other == space and isinstance(one, Searched)]
+        return [
+            searched.prepared for (_, other, _), searched in done if other == space and isinstance(searched, Searched)
+        ]
 
     def _without(self, searched: Searched, barred: Sequence[int], seconds: float) -> tuple[SimulatedSolution, float]:
-        """The best plan found without some hosts, and the bound of all such plans."""
+        """Return the best plan found without the barred hosts, and a lower bound, in seconds, on all such plans."""
         prepared, best = searched.prepared, searched.best
         capacity = prepared.problem.capacity_mib.copy()
         capacity[list(barred)] = -1
@@ -387,9 +394,9 @@ class WhatIf:
             problem=replace(prepared.problem, capacity_mib=capacity),
             lower=replace(prepared.lower, capacity_mib=capacity),
         )
-        able = [one for one in searched.found if not set(one.nodes.ravel().tolist()) & set(barred)]
-        sources = sorted((one for one in searched.found if one not in able), key=time_s)[:MAX_SOURCES]
-        known = [*able, *(one for source in (best, *sources) for one in with_spares(fewer, source, barred))]
+        able = [solution for solution in searched.found if not set(solution.nodes.ravel().tolist()) & set(barred)]
+        sources = sorted((solution for solution in searched.found if solution not in able), key=time_s)[:MAX_SOURCES]
+        known = [*able, *(solution for source in (best, *sources) for solution in with_spares(fewer, source, barred))]
         found, bound_s, _ = certified(fewer, known, seconds, self.params, self.watcher)
         searched.found.append(found)
         return found, max(bound_s, searched.bound_s)

@@ -1,1 +1,1 @@
-"""Plan files, tables for people, and the page of a plan."""
+"""Output about plans: plan files, tables for the terminal, and HTML pages."""

@@ -1,4 +1,4 @@
-"""Bars in table cells, in block characters, or in ASCII where the output has no others."""
+"""Bars in table cells, drawn with block characters, or with ASCII if the output supports nothing else."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from rich.text import Text
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
     """
-    A bar with a filled part, a lighter part behind it, and an empty rest.
+    A horizontal bar: a filled part, a lighter part, and an empty rest.
 
     Parameters
     ----------
     filled, reached
-        Shares of the whole, in [0, 1]; ``reached`` is where the lighter part ends.
+        Ends of the filled part and of the lighter part, as shares of the bar in [0, 1].
     width
-        Characters of the whole bar.
+        Length of the bar in characters.
     """
 
     filled: float
@@ -42,7 +42,7 @@ class Bar:
 
 
 def columns(share: float, width: int) -> int:
-    """Return the characters that show a share of ``width``: at least 1 above zero, at most ``width``."""
+    """Return the number of characters that show ``share`` of ``width``: at least 1 above zero, at most ``width``."""
     if share <= 0:
         return 0
     return max(1, min(width, round(share * width)))

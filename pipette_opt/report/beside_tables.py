@@ -1,4 +1,4 @@
-"""Tables of plans beside the plan: the fastest found, the next best, and the trade between time and risk."""
+"""Tables of other plans: the fastest found, the next best, and the fastest for each risk of running out of memory."""
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -10,14 +10,14 @@ from pipette_opt.report.cells import columns_table, risk, seconds_text, spaced
 
 
 def fastest_line(plan: Plan) -> str:
-    """Return the fastest plan found, and why it is not shown; empty if the plan is the fastest."""
+    """Return a sentence on the fastest plan found and why a plainer plan is shown; empty if the plan is the fastest."""
     text = fastest_words(plan)
     why = f"Of plans within {100 * WITHIN:g} % of it the plainest is shown; --prefer fastest takes that one."
     return text and f"The fastest found: {text}. {why}"
 
 
 def fastest_words(plan: Plan) -> str:
-    """Return the fastest plan found, and its plainness against the plan's; empty if the plan is the fastest."""
+    """Return how much faster the fastest plan found is, and why it is less plain; empty if the plan is the fastest."""
     fastest = plan.fastest
     if fastest is None or fastest.iteration_time_s is None:
         return ""
@@ -29,7 +29,7 @@ def fastest_words(plan: Plan) -> str:
 
 
 def _less_plain(plan: Plan, fastest: Alternative) -> list[str]:
-    """Return the reasons why the fastest is less plain than the plan, the weightiest first."""
+    """Return the reasons why the fastest plan found is less plain than the chosen plan, the most important first."""
     config, found = fastest.config, []
     risks = [stage.oom_probability for stage in plan.memory]
     if fastest.oom_probability is not None and fastest.oom_probability > max(risks, default=1.0):
@@ -44,7 +44,7 @@ def _less_plain(plan: Plan, fastest: Alternative) -> list[str]:
 
 
 def alternatives_table(plan: Plan) -> RenderableType:
-    """Table of the next best kinds of configuration, each with the bound of its kind."""
+    """Table of the next best configurations, each with a lower bound for plans with such degrees."""
     table = columns_table("next best", "iteration >", "out of memory >", "its kind", "why not")
     for alternative in plan.alternatives:
         cells = [
@@ -59,7 +59,7 @@ def alternatives_table(plan: Plan) -> RenderableType:
 
 
 def risks_table(plan: Plan) -> list[RenderableType]:
-    """Table of the fastest plans by accepted risk of running out of memory; empty if the search left it out."""
+    """Table of the fastest plan for each accepted risk of running out of memory; empty if the search left it out."""
     if not plan.risks:
         return []
     table = columns_table("fastest with a risk of", "configuration", "iteration >", "at most >", "of >", "risk >")
@@ -77,7 +77,7 @@ def risks_table(plan: Plan) -> list[RenderableType]:
 
 
 def imbalance_line(plan: Plan) -> str:
-    """Return the assumption of evenly loaded experts, and the time and risk without it; empty for other models."""
+    """Return a sentence on evenly loaded experts, with time and risk of an uneven load; empty without experts."""
     found = plan.imbalance
     if found is None:
         return ""
@@ -98,12 +98,16 @@ def _risk(alternative: Alternative) -> str:
 
 
 def _proof(alternative: Alternative) -> str:
-    """Return ``proven`` if no plan of this kind is faster, else its lower bound; empty without a bound."""
+    """
+    Return ``proven`` if no plan with these degrees, micro-batch and recomputation is faster, else the lower bound.
+
+    Empty if no bound is known.
+    """
     if alternative.lower_bound_s is None:
         return ""
     return "proven" if alternative.is_proven else f"open, at least {seconds_text(alternative.lower_bound_s)}"
 
 
 def _percent(share: float) -> str:
-    """Return a percentage with one digit after the point below 10 %, else with none."""
+    """Format a share as a percentage, with a digit after the point below 10 %."""
     return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"

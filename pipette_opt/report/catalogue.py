@@ -1,4 +1,4 @@
-"""Tables of the catalogue: kinds of GPU, and models."""
+"""Tables of the shipped GPU types and models."""
 
 import re
 from collections.abc import Iterable
@@ -14,20 +14,20 @@ from pipette_opt.report.cells import QUIET, columns_table, spaced
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRow:
     """
-    A kind of GPU of the catalogue.
+    A GPU type of the catalogue.
 
     Parameters
     ----------
     peak_tflops
-        Dense peak by precision, TFLOP/s.
+        Dense peak in TFLOP/s, by precision.
     usual_host
         GPUs and NICs of the usual host, with their source; ``None`` without a usual host.
     usual_domain
-        Hosts of its NVLink domain, and how many of them jobs use; ``None`` where NVLink ends at the host.
+        Number of hosts in an NVLink domain, and how many of them jobs use; ``None`` where NVLink ends at the host.
     aliases
-        Additional names.
+        Other names of the GPU type.
     public_runs
-        Number of public runs that were compared with their predictions.
+        Number of public runs on this GPU type that were compared with predictions.
     """
 
     name: str
@@ -45,7 +45,7 @@ class GpuRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRow:
-    """A shipped model; without experts ``num_experts`` and ``moe_router_topk`` are ``None``."""
+    """A shipped model; ``num_experts`` and ``moe_router_topk`` are ``None`` for a model without experts."""
 
     name: str
     num_parameters: int
@@ -63,7 +63,7 @@ class ModelRow:
 
 
 def gpus_table(rows: Iterable[GpuRow]) -> RenderableType:
-    """Table of memory, peaks and links by kind of GPU; links inside a host are assumed where nobody measured them."""
+    """Table of memory, peaks and links of each GPU type."""
     rows = list(rows)
     table = columns_table("GPU", "GiB >", "GB/s >", "bf16 >", "fp8 >", "in a host >", "usual host", "runs >", "source")
     for row in rows:
@@ -90,7 +90,7 @@ def gpus_table(rows: Iterable[GpuRow]) -> RenderableType:
 
 
 def models_table(rows: Iterable[ModelRow]) -> RenderableType:
-    """Table of sizes and shapes by model; names are never cut, as commands take them."""
+    """Table of sizes and shapes of each model; names are never cut, because commands take them."""
     rows = list(rows)
     table = columns_table("model", "parameters >", "layers >", "hidden >", "heads >", "tokens >", "experts >", "source")
     table.columns[0].min_width = max((len(row.name) for row in rows), default=0)

@@ -1,4 +1,4 @@
-"""Frames of tables and the texts in their cells."""
+"""Table styles, and formats of values in table cells."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ GOOD, FAIR, BAD, QUIET = "green", "yellow", "red", "dim"
 
 
 def columns_table(*headers: str) -> Table:
-    """Return an empty table with these columns; numbers stand to the right below a header that ends in ``>``."""
+    """Return an empty table with these columns; a header that ends in ``>`` aligns its column to the right."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
     for header in headers:
         right = header.endswith(" >")
@@ -27,7 +27,7 @@ def spaced(table: RenderableType) -> RenderableType:
 
 
 def hanging(rows: Iterable[tuple[str, str]], *, style: str = "") -> Table:
-    """Table of two columns without a frame; long texts wrap inside their column."""
+    """Table of two columns without borders; long texts wrap inside their column."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style=style, overflow="fold")
     table.add_column(overflow="fold")
@@ -42,17 +42,17 @@ def titled(title: str, body: RenderableType) -> RenderableType:
 
 
 def seconds_text(seconds: float | None) -> str:
-    """Format seconds with four digits after the point; ``None`` is a dash."""
+    """Format seconds with four digits after the point, and ``None`` as a dash."""
     return "-" if seconds is None else f"{seconds:.4f} s"
 
 
 def risk(probability: float, *, at_most: bool = False) -> str:
-    """Format a risk in percent, never as zero; ``at_most`` marks a bound instead of a value."""
+    """Format a probability in percent, never as zero; with ``at_most`` as an upper bound."""
     return f"<= {percent(probability)}" if at_most and probability >= 1e-4 else percent(probability)
 
 
 def words(name: str) -> str:
-    """Return a field name as words."""
+    """Return the name of a field with spaces instead of underscores."""
     return name.replace("_", " ")
 
 

@@ -1,4 +1,4 @@
-"""A plan beside the launch of today."""
+"""Comparison of a plan with the launch that runs today."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,21 +13,21 @@ from pipette_opt.read.bands import gain_band
 from pipette_opt.report.cells import BAD, GOOD, columns_table, seconds_text, spaced, words
 
 EQUAL = 5e-5
-"""Largest relative difference that is shown as equal: two digits of a percentage do not show it. Chosen."""
+"""Largest relative difference that is shown as equal. Chosen: percentages have two digits."""
 
 OF_PAIRS = "in nine of ten pairs of public runs of one job"
-"""Words behind a gain: the public runs that its ends come from."""
+"""Words behind the range of a gain: the measured runs that the range comes from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncounted:
     """
-    Effects that a predicted time leaves out.
+    Effects of options that the predicted time of a launch leaves out.
 
     Parameters
     ----------
     saved_s, parts
-        Largest saving of each option, seconds, and the part of the critical path that bounds it.
+        For each option, the most seconds that it can save, and the part of the critical path that limits the saving.
     others
         Number of options that change the time by an unknown amount.
     """
@@ -37,12 +37,15 @@ class Uncounted:
     others: int = 0
 
     def least_s(self, estimate: IterationTime) -> float:
-        """Return the time with every part that may be saved taken off, seconds."""
+        """Return the seconds of an iteration if every option saves the most that it can."""
         saved = {self.parts[option]: seconds for option, seconds in self.saved_s.items()}
         return estimate.iteration_time_s - sum(saved.values())
 
     def lines(self) -> list[str]:
-        """Return one sentence for each part, and one for the options of unknown effect."""
+        """
+        Return a sentence for each part of the critical path that options shorten, and one for options of unknown
+        effect.
+        """
         by_part: dict[str, list[str]] = {}
         for option, part in self.parts.items():
             if self.saved_s[option] > 0:
@@ -61,7 +64,7 @@ class Uncounted:
 def comparison(
     config: ParallelConfig, estimate: IterationTime, plan: Plan, title: str, uncounted: Uncounted
 ) -> RenderableType:
-    """Table of the expected times of a launch and of the plan, with the plan's gain and its range."""
+    """Table of the expected times of a launch and of the plan, and a sentence on the plan's gain with its range."""
     table = columns_table("", "configuration", "iteration >", "tokens/s >", "MFU >")
     for name, label, time in (
         (title, config.label(), estimate),
@@ -78,7 +81,7 @@ def comparison(
 
 
 def faster_words(estimate: IterationTime, plan: IterationTime, uncounted: Uncounted) -> Text:
-    """Return the gain of a plan over a launch in one sentence, and the effects that it leaves out."""
+    """Return sentences on the gain of a plan over a launch, with its range, and on effects that are left out."""
     ratio = estimate.iteration_time_s / plan.iteration_time_s
     least = uncounted.least_s(estimate) / plan.iteration_time_s
     if least < ratio:
@@ -97,7 +100,7 @@ def faster_words(estimate: IterationTime, plan: IterationTime, uncounted: Uncoun
 
 
 def _gain(ratio: float) -> str:
-    """Return ``12.3 % more``, ``12.3 % fewer`` or ``as many``."""
+    """Return a ratio as text: ``12.3 % more``, ``12.3 % fewer`` or ``as many``."""
     if abs(ratio - 1) < EQUAL:
         return "as many"
     return f"{three_digits(100 * abs(ratio - 1))} % {'more' if ratio > 1 else 'fewer'}"

@@ -1,4 +1,4 @@
-"""Rules on fields of a plan file beyond the plan: verdict, band, objective, unknown fields, cluster."""
+"""Rules for fields of a plan file that only the file has: verdict, band, objective, unknown fields, cluster."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -31,17 +31,17 @@ FILE_RULES = (
 
 
 FORMER_FIELDS = ("certificate.closed_form", "alternatives.objective_s")
-"""Fields of plan files of older versions that no reader uses any more: closed forms of schedules."""
+"""Fields of plan files of older versions that are ignored: times by the analytical 1F1B model."""
 
 
 def broken_file_rules(content: Mapping[str, Any], instance: Instance, plan: Plan) -> list[str]:
     """
-    Return every broken rule by name, with the recorded and the right value.
+    Return a line for every broken rule: its name, the recorded value and the right value.
 
     Parameters
     ----------
     content
-        Content of the plan file. An older file without a verdict breaks no rule.
+        Content of the plan file. A file of an older version may lack the verdict.
     """
     found = (
         _verdict_is_reproduced(content, plan),
@@ -54,14 +54,14 @@ def broken_file_rules(content: Mapping[str, Any], instance: Instance, plan: Plan
 
 
 def _verdict_is_reproduced(content: Mapping[str, Any], plan: Plan) -> Iterator[str]:
-    """Compare the verdict with that of the plan."""
+    """Yield a problem if the recorded verdict differs from the verdict that follows from the plan."""
     recorded, right = content.get("verdict"), plan_verdict(plan)
     if recorded not in (None, right):
         yield f"verdict is {recorded!r}, the plan says {right!r}"
 
 
 def _band_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Compare the band with that of measured runs like this job."""
+    """Yield a problem for each field of the error band that differs from the band of measured runs like this job."""
     band = job_band(instance, plan.config, plan.estimate.iteration_time_s)
     if plan.estimate.band is None:
         yield f"band is missing, of runs like this it is {band}"
@@ -75,9 +75,9 @@ def _band_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
 
 def choice_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    Check that the objective is its factor times the time, that the steps follow from each other, and their bound.
+    Yield problems of the objective ``robust``: its value, the limits of its steps, and its lower bound.
 
-    The searches of the other steps are not proven again.
+    The value is the time multiplied by the upper end of the band. Searches of other steps are not repeated.
     """
     choice, asked = plan.certificate.chosen_by, plan.inputs.get("objective")
     objective = None if choice is None else choice.objective
@@ -121,7 +121,7 @@ def choice_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def fits_anywhere(instance: Instance, plan: Plan, factor: float) -> bool:
-    """Return whether any configuration of the plan's space with a smaller factor is legal and fits."""
+    """Return whether a configuration with a smaller band factor than ``factor`` is legal and fits in memory."""
     limits = robust_weights(instance).limits_below(factor)
     space = replace(recorded_space(plan), limits=limits or ())
     candidates = enumerate_with_reasons(instance, space).candidates
@@ -130,7 +130,7 @@ def fits_anywhere(instance: Instance, plan: Plan, factor: float) -> bool:
 
 
 def _nothing_else_is_said(content: Mapping[str, Any], plan: Plan) -> Iterator[str]:
-    """Check that every field is a plan's, with the value that was checked: an unread field would be unchecked."""
+    """Yield a problem for each field of the file that is unknown, or that differs from the plan read from the file."""
     own_rules = ("verdict", "inputs")
     written = plan_to_dict(plan)
     yield from _other_values(
@@ -141,7 +141,7 @@ def _nothing_else_is_said(content: Mapping[str, Any], plan: Plan) -> Iterator[st
 
 
 def _other_values(written: Any, parsed: Any, place: str) -> Iterator[str]:
-    """Yield differences of a file from the plan read from it; missing and former fields are no differences."""
+    """Yield differences between a file and the plan read from it; missing fields and former fields do not count."""
     if isinstance(written, Mapping) and isinstance(parsed, Mapping):
         for name, value in written.items():
             at = f"{place}.{name}" if place else name
@@ -157,7 +157,11 @@ def _other_values(written: Any, parsed: Any, place: str) -> Iterator[str]:
 
 
 def _cluster_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Check kinds of GPU against the catalogue, and a cluster without a file against the one that --nodes makes."""
+    """
+    Yield differences between the recorded cluster and the shipped data.
+
+    GPU types are compared with the catalogue, and a cluster without a file with the cluster that ``--nodes`` makes.
+    """
     recorded = plan.inputs.get("gpus")
     if isinstance(recorded, Mapping):
         for name, capability in gpu_record(instance.cluster).items():

@@ -1,4 +1,4 @@
-"""The first screen of an answer: verdict, job, plan, time, memory, proof, next steps, in forty lines."""
+"""First screen of an answer: verdict, job, plan, time, memory, proof and next commands, in at most 40 lines."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -17,16 +17,20 @@ from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
 
 MAX_ALTERNATIVES, MAX_OPTIONS, MAX_NOT_MODELLED, MAX_CAUSES = 3, 2, 3, 3
-"""Largest number of entries of each kind on the first screen; ``--verbose`` shows all. Chosen to fit 40 lines."""
+"""
+Maximum number of alternatives, unsearched options, left-out options and causes on the first screen.
+
+``--verbose`` shows all. Chosen to fit 40 lines.
+"""
 
 MIN_SHARE = 0.5
-"""Smallest share of an iteration, percent, for a cause to be named; shares are shown as whole numbers."""
+"""Smallest share of an iteration, in percent, for which a cause is named. Chosen: shares are shown as whole numbers."""
 
 MIN_PERCENT = 0.05
-"""Smallest difference of two times, percent, that is not shown as equal; one digit after the point is shown."""
+"""Smallest difference of two times, in percent, that is shown. Chosen: percentages have a digit after the point."""
 
 MAX_HOSTS_SHOWN = 60
-"""Most characters for stages and hosts; of longer lists the first and the last row are shown. Chosen: one line."""
+"""Maximum characters for stages and hosts; a longer list shows its first and last row. Chosen: a line."""
 
 
 class Paying(Protocol):
@@ -57,18 +61,18 @@ def first_screen(
     next_steps: Sequence[str] = (),
 ) -> list[RenderableType]:
     """
-    Return the answer of one screen.
+    Return the first screen of an answer.
 
     Parameters
     ----------
     flags
-        Options of the launcher that express the plan, each with its values; empty if it cannot express it.
+        Options of the launcher for the plan, each with its values; empty if the launcher cannot express the plan.
     paying
-        Options outside of the search that would save time, the largest saving first.
+        Unsearched options that would save time, the largest saving first.
     today
-        Sentences that compare the plan with the launch of today.
+        Sentences that compare the plan with today's launch.
     next_steps
-        Commands that come after this one.
+        Commands to type next.
     """
     rows = (
         ("Job", job_words(plan)),
@@ -90,7 +94,7 @@ def first_screen(
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
-    """Return names and sentences side by side; a row without a sentence is left out."""
+    """Table of names and sentences; rows without a sentence are left out."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style=QUIET, no_wrap=True)
     table.add_column(overflow="fold")
@@ -101,12 +105,12 @@ def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
 
 
 def steps_lines(next_steps: Sequence[str]) -> list[RenderableType]:
-    """Return the next commands below an empty line; empty without commands."""
+    """Return the next commands after an empty line; empty without commands."""
     return [Group(Text(), *(Text(step, overflow="fold") for step in next_steps))] if next_steps else []
 
 
 def job_words(plan: Plan) -> str:
-    """Return model, batch, sequence, precision and machines of a plan, as far as it records them."""
+    """Return model, batch, sequence length, precision and machines of a plan, as far as the plan records them."""
     model, training = _recorded(plan, "model"), _recorded(plan, "training")
     trained = [str(model["name"])] if model.get("name") else []
     if training:
@@ -115,12 +119,12 @@ def job_words(plan: Plan) -> str:
 
 
 def training_words(training: Mapping[str, Any], global_batch_size: int) -> list[str]:
-    """Return the batch with its sequences, and the precision, of a recorded training."""
+    """Return batch size, sequence length and precision of recorded training settings, in words."""
     return [f"batch {global_batch_size:,} of {training['seq_length']:,} tokens", _precision_words(training)]
 
 
 def machines_words(num_hosts: int, gpus_per_node: int, gpus: Iterable[str]) -> str:
-    """Return the number of hosts with the kinds of GPU that they have."""
+    """Return the number of hosts, GPUs per host and GPU types, in words."""
     return f"{counted(num_hosts, 'host')} of {gpus_per_node} {'/'.join(gpus) or 'GPUs'}"
 
 
@@ -135,13 +139,13 @@ def _recorded(plan: Plan, name: str) -> Mapping[str, Any]:
 
 
 def _fastest_words(plan: Plan) -> str:
-    """Return the fastest plan found and the option that takes it; empty if the plan is the fastest."""
+    """Return the fastest plan found and the option that selects it; empty if the plan is the fastest."""
     found = fastest_words(plan)
     return found and f"{found}; take it with --prefer fastest"
 
 
 def _against(plan: Plan, other: Alternative) -> str:
-    """Return the simulated time of another plan against this plan's."""
+    """Return how much slower or faster another plan is than this plan, in words."""
     if other.iteration_time_s is None:
         return "not placed"
     slower = 100 * (other.iteration_time_s / plan.estimate.iteration_time_s - 1)
@@ -151,7 +155,7 @@ def _against(plan: Plan, other: Alternative) -> str:
 
 
 def _imbalance_words(plan: Plan) -> str:
-    """Return the assumption of even loads, and the time and risk of an imbalance."""
+    """Return the assumption of evenly loaded experts, and time and risk of an uneven load; empty without experts."""
     found = plan.imbalance
     if found is None:
         return ""
@@ -163,7 +167,7 @@ def _imbalance_words(plan: Plan) -> str:
 
 
 def _hosts_words(plan: Plan) -> str:
-    """Return how many hosts are used, the unused hosts, and the stages of each host."""
+    """Return the number of hosts in use, the unused hosts, and the stages on each host."""
     used = f"{len(plan.placement.nodes_used)} of {len(plan.hosts)}"
     if plan.unused_hosts:
         used += f", without {compress_hosts(tuple(plan.unused_hosts))}"
@@ -180,7 +184,7 @@ def _stages(stages: str) -> str:
 
 
 def time_words(estimate: IterationTime) -> str:
-    """Return rates at the expected time with the ends of their band, and the largest causes of the simulated time."""
+    """Return expected time, tokens per second with error band, MFU, and the largest causes of the time."""
     causes = sorted(estimate.breakdown.items(), key=lambda item: -item[1])[:MAX_CAUSES]
     shares = ((name, 100 * seconds / estimate.iteration_time_s) for name, seconds in causes)
     where = ", ".join(f"{words(name)} {share:.0f} %" for name, share in shares if share >= MIN_SHARE)
@@ -196,7 +200,7 @@ def time_words(estimate: IterationTime) -> str:
 
 
 def memory_words(memory: Sequence[StageMemory]) -> str:
-    """Return the fullest stage against the memory of its GPU."""
+    """Return the memory of the fullest stage: predicted, upper bound and capacity, in GiB."""
     if not memory:
         return ""
     fullest = max(memory, key=lambda stage: stage.upper_bytes / stage.capacity_bytes)
@@ -206,7 +210,7 @@ def memory_words(memory: Sequence[StageMemory]) -> str:
 
 
 def _proof_words(plan: Plan) -> str:
-    """Return the proven bound on simulated times, and the number of choices not searched."""
+    """Return the simulated time, its proven lower bound, and the number of choices that were not searched."""
     proof = plan.certificate
     searched = counted(proof.num_candidates, "configuration")
     least = f"none of {searched} takes less than {three_digits(proof.lower_bound_s)} s"
@@ -215,7 +219,11 @@ def _proof_words(plan: Plan) -> str:
 
 
 def _less_risk_words(plan: Plan) -> str:
-    """Return the fastest plans of lower risk levels than the plan's, without those in the table of the next best."""
+    """
+    Return the fastest plans with lower risks of running out of memory than the plan's.
+
+    Plans in the table of the next best are left out.
+    """
     own = max((stage.oom_probability for stage in plan.memory), default=0.0)
     listed = [other.config for other in _others(plan)]
     lines = []
@@ -230,7 +238,7 @@ def _less_risk_words(plan: Plan) -> str:
 
 
 def _target_words(plan: Plan) -> str:
-    """Return an objective other than the time, with value and gap; empty for the time."""
+    """Return value and gap of an objective other than the time; empty for the time."""
     target = plan.target
     if target is None:
         return ""
@@ -239,7 +247,7 @@ def _target_words(plan: Plan) -> str:
 
 
 def paying_words(paying: Sequence[Paying]) -> str:
-    """Return options that were not searched, each with what it would save and its condition."""
+    """Return unsearched options that would save time, each with its saving and condition."""
     lines = [f"{paid.option}: about {100 * paid.saved_share:.0f} % ({paid.condition})" for paid in paying[:MAX_OPTIONS]]
     if len(paying) > MAX_OPTIONS:
         lines[-1] += f"; {len(paying) - MAX_OPTIONS} more"
@@ -247,14 +255,14 @@ def paying_words(paying: Sequence[Paying]) -> str:
 
 
 def not_modelled_words(not_modelled: Iterable[NotModelled]) -> str:
-    """Return options of the job's launch that no number counts."""
+    """Return the options of the job's launch that the predictions leave out."""
     names = list(dict.fromkeys(entry.option for entry in not_modelled))
     more = f" and {len(names) - MAX_NOT_MODELLED} more" if len(names) > MAX_NOT_MODELLED else ""
     return f"{', '.join(names[:MAX_NOT_MODELLED])}{more}" if names else ""
 
 
 def _next_best(plan: Plan) -> Iterator[RenderableType]:
-    """Yield the table of the next best configurations: their time, risk, and whether their kind is proven."""
+    """Yield the table of the next best plans: time, risk, and whether a faster plan with such degrees is excluded."""
     others = _others(plan)
     if not others:
         return
@@ -269,19 +277,19 @@ def _next_best(plan: Plan) -> Iterator[RenderableType]:
 
 
 def _others(plan: Plan) -> list[Alternative]:
-    """Return the next best plans of the screen, without the fastest found, which has its own line."""
+    """Return the next best plans for the first screen, without the fastest plan, which has its own line."""
     fastest = None if plan.fastest is None else plan.fastest.config
     return [other for other in plan.alternatives if other.config != fastest][:MAX_ALTERNATIVES]
 
 
 def next_steps(plan: Plan, out: str) -> list[str]:
     """
-    Return the commands that a reader types next, each with its purpose.
+    Return commands to type next, each with its purpose.
 
     Parameters
     ----------
     out
-        Name of the plan's file.
+        Path of the plan file.
     """
     target = plan.launcher if plan.launcher in ("slurm", "mpi") else "torchrun"
     steps = {

@@ -1,4 +1,4 @@
-"""JSON for people, and values that JSON can hold."""
+"""JSON that is easy to read, and conversion of values to JSON types."""
 
 import json
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 LINE_LENGTH = 120
-"""Most characters of a line whose content can be broken."""
+"""Maximum characters of a line, unless a single value is longer. Chosen."""
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to types that JSON can hold; paths become text."""
+    """Convert a value to types that JSON supports; paths become text."""
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, Mapping):
@@ -25,7 +25,7 @@ def plain(value: Any) -> Any:
 
 
 def json_text(value: Any, indent: int = 0) -> str:
-    """Format JSON for people: a part that fits on a line is on one line."""
+    """Format a value as JSON; an object or list that fits on a line is not broken."""
     flat = json.dumps(value, allow_nan=False, ensure_ascii=False)
     if len(flat) + indent <= LINE_LENGTH or not isinstance(value, dict | list):
         return flat

@@ -1,4 +1,4 @@
-"""Table of the options of a job that the numbers leave out."""
+"""Table of options of a job that the predictions leave out."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -13,7 +13,7 @@ _WORDS = {"time": "time", "memory": "memory", "both": "time, memory"}
 
 
 def left_out_table(entries: Sequence[NotModelled]) -> list[RenderableType]:
-    """Return a row for each option; empty if everything is modelled."""
+    """Table with a row per option; empty if every option is modelled."""
     if not entries:
         return []
     table = columns_table("not modelled", "the real job takes", "why")
@@ -27,6 +27,6 @@ def left_out_table(entries: Sequence[NotModelled]) -> list[RenderableType]:
 
 
 def _takes(entries: Iterable[NotModelled]) -> str:
-    """Return e.g. ``less time, more memory``; an effect of either direction is ``more or less``."""
+    """Return the effect of an option, such as ``less time, more memory``; an unknown direction is ``more or less``."""
     effects = [(entry.direction.replace("either", "more or less"), _WORDS[entry.effect]) for entry in entries]
     return ", ".join(f"{direction} {effect}" for direction, effect in effects)

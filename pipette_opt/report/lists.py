@@ -1,4 +1,4 @@
-"""Tables of candidates of a search, and of methods of a benchmark."""
+"""Tables of configurations, for ``candidates``, and of methods, for ``benchmark``."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -26,12 +26,12 @@ class CandidateLike(Protocol):
 
     @property
     def need_gib(self) -> float:
-        """Upper bound of the peak of the fullest stage, GiB."""
+        """Upper bound on the peak memory of the fullest stage, GiB."""
         ...
 
     @property
     def fastest_s(self) -> float | None:
-        """Time at the best hosts and links, seconds; ``None`` if no hosts have the memory."""
+        """Lower bound on the iteration time, in seconds; ``None`` if the configuration fits on no hosts."""
         ...
 
 
@@ -50,17 +50,17 @@ class MethodLike(Protocol):
 
     @property
     def objective_s(self) -> float | None:
-        """Time by the analytical 1F1B model, seconds; ``None`` if the method found no plan."""
+        """Iteration time by the analytical 1F1B model, seconds; ``None`` if the method found no plan."""
         ...
 
     @property
     def gap(self) -> float | None:
-        """Relative gap to the bound that the method proves; ``None`` without a bound."""
+        """Relative gap between the method's time and the lower bound that it proves; ``None`` without a bound."""
         ...
 
     @property
     def iteration_time_s(self) -> float | None:
-        """Simulated time of an iteration, seconds."""
+        """Simulated seconds of an iteration; ``None`` if the method found no plan."""
         ...
 
     @property
@@ -70,7 +70,7 @@ class MethodLike(Protocol):
 
 
 def candidates_table(rows: Iterable[CandidateLike]) -> RenderableType:
-    """Table of legal configurations: whether each fits, and its time at best."""
+    """Table of legal configurations: whether each fits in memory, and a lower bound on its time."""
     table = columns_table("candidate", "GPUs >", "memory, at most >", "fits", "at best >")
     for row in rows:
         table.add_row(
@@ -84,7 +84,7 @@ def candidates_table(rows: Iterable[CandidateLike]) -> RenderableType:
 
 
 def benchmark_table(rows: Sequence[MethodLike]) -> RenderableType:
-    """Table of methods: analytical time, distance to the best of all, and gap to the method's own bound."""
+    """Table of methods: time by the analytical 1F1B model, distance to the best method, and gap to the own bound."""
     table = columns_table("method", "configuration", "closed form >", "to best >", "gap >", "iteration >", "took >")
     best = min((row.objective_s for row in rows if row.objective_s is not None), default=None)
     for row in rows:

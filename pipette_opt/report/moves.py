@@ -1,4 +1,4 @@
-"""Tables, CSV and JSON of the layers that a changed plan makes hosts load."""
+"""Tables, CSV and JSON of the parameters that hosts must load for a new plan."""
 
 import csv
 import io
@@ -17,11 +17,11 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.verdict import expected_time
 
 MAX_HOSTS = 24
-"""Most hosts shown; the CSV has all. Chosen."""
+"""Maximum number of hosts in the table; the CSV has all. Chosen."""
 
 
 class OptionLike(Protocol):
-    """A new plan of ``replan``, with the loads that it needs."""
+    """A new plan of ``replan``, with the parameters that ranks must load."""
 
     @property
     def plan(self) -> Plan:
@@ -30,7 +30,7 @@ class OptionLike(Protocol):
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """Loads of each rank."""
+        """Parameters that each rank must load."""
         ...
 
     @property
@@ -40,17 +40,17 @@ class OptionLike(Protocol):
 
     @property
     def bytes_to_load(self) -> int:
-        """Bytes to load, over all ranks."""
+        """Bytes to load, summed over all ranks."""
         ...
 
 
 def replan_tables(old: Plan, chosen: OptionLike, options: Sequence[OptionLike]) -> list[RenderableType]:
-    """Return the headline, the table of plans by loads, and the loads of the chosen plan."""
+    """Return a headline, the table of plans by number of loads, and the loads of the chosen plan."""
     return [_headline(old, chosen.plan), _trade_off(chosen, options), *_moves_tables(chosen.moves)]
 
 
 def moves_csv(moves: Sequence[Move]) -> str:
-    """Write a CSV line for each rank that must load something."""
+    """Return CSV text with a line for each rank that must load parameters."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["rank", "host", "local_rank", "stage", "was_rank", "layers", "parameter_gb", "optimizer_gb"])
@@ -74,7 +74,7 @@ def moves_csv(moves: Sequence[Move]) -> str:
 def moves_to_dict(
     chosen: OptionLike, options: Sequence[OptionLike], unequal: OptionLike | None = None
 ) -> dict[str, Any]:
-    """Return the moves as JSON; ``unequal``: the option whose replicas have different numbers of micro-batches."""
+    """Return the loads as a document for ``--json``; ``unequal`` is the plan with unequal numbers of micro-batches."""
     return {
         "iteration_time_s": chosen.plan.estimate.iteration_time_s,
         "num_hosts_to_load": chosen.num_loads,
@@ -111,7 +111,7 @@ def moves_to_dict(
 
 
 def runs(numbers: Sequence[int]) -> str:
-    """Format numbers as ranges, e.g. ``0-4 8 10-11``."""
+    """Format numbers as ranges, such as ``0-4 8 10-11``."""
     parts = []
     for _, group in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
         run = [number for _, number in group]

@@ -1,8 +1,8 @@
 """
 ``plan.json``: writing a finished plan, and reading it.
 
-Other programs read the file, too: its fields are published in ``data/schemas/plan.schema.json``. Derived fields
-(coordinates, micro-batches) are written as well, and are checked when the file is read.
+Other programs read the file, too: ``data/schemas/plan.schema.json`` publishes its fields. Derived fields, such as
+coordinates of ranks and micro-batches, are written as well, and checked when the file is read.
 """
 
 import tempfile
@@ -46,7 +46,7 @@ from pipette_opt.specs import ModelSpec, NotModelled, StackSpec, TrainingSpec
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A mapping of the file, where its fields are not those of a part of the plan; defaults are for older files."""
+    """A mapping in the file whose fields differ from the plan's classes; defaults serve older files."""
 
 
 class Version(Record, frozen=True, kw_only=True):
@@ -228,7 +228,7 @@ class PlanFile(Record, frozen=True, kw_only=True):
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """Return the content of ``plan.json``, in the order in which it is written."""
+    """Return the content of ``plan.json``, in the order of the file."""
     batch = plan.global_batch_size
     return _builtins(
         PlanFile(
@@ -263,7 +263,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
 
 
 def estimate_to_dict(estimate: IterationTime) -> dict[str, Any]:
-    """Return the estimate as ``plan.json`` has it."""
+    """Return the estimate in the form of ``plan.json``."""
     return _builtins(_estimate(estimate))
 
 
@@ -317,7 +317,7 @@ def _baseline(baseline: Baseline, batch: int) -> BaselineFields:
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
-    """Write ``plan.json`` atomically. ``InputError`` if the path cannot be written."""
+    """Write ``plan.json`` atomically; raise ``InputError`` if the path cannot be written."""
     text = json_text(plan_to_dict(plan)) + "\n"
     try:
         write_atomically(Path(path), text)
@@ -327,9 +327,9 @@ def write_plan(plan: Plan, path: str | Path) -> None:
 
 def keep_plan(plan: Plan, path: str | Path) -> None:
     """
-    Write ``plan.json``, or keep the plan of a long search in the folder for temporary files if that fails.
+    Write ``plan.json``; if that fails, write the plan to the folder for temporary files.
 
-    ``InputError`` if the path cannot be written, with the path of the kept plan.
+    Raise ``InputError`` if the path cannot be written; the text names the temporary file.
     """
     try:
         write_plan(plan, path)
@@ -344,7 +344,7 @@ def keep_plan(plan: Plan, path: str | Path) -> None:
 
 @reads(PLAN_FILE)
 def read_plan(path: str | Path) -> Plan:
-    """Read ``plan.json``. ``InputError`` names the file and the field that is damaged."""
+    """Read ``plan.json``; an ``InputError`` names the file and the damaged field."""
     text = read_text(path)
     if not text.strip():
         raise InputError(str(path), "is empty; it must be a plan that `solve` wrote.")
@@ -355,7 +355,7 @@ def read_plan(path: str | Path) -> Plan:
 
 
 def _note_inputs(inputs: object, path: Path) -> None:
-    """Protect the files that a plan names from being overwritten, at their path or beside the plan."""
+    """Protect the input files that a plan names from being overwritten, at their recorded path and beside the plan."""
     for recorded in inputs.values() if isinstance(inputs, dict) else ():
         if not isinstance(recorded, dict) or not isinstance(recorded.get("path"), str):
             continue
@@ -368,7 +368,7 @@ def _note_inputs(inputs: object, path: Path) -> None:
 
 
 def plan_from_dict(content: object, where: str = "plan") -> Plan:
-    """Return the plan that the content of ``plan.json`` describes; ``where`` starts every error message."""
+    """Return the plan that the content of ``plan.json`` describes; ``where`` is the place in error messages."""
     version = typed(Version, content, where).schema_version
     if version != SCHEMA_VERSION:
         raise InputError(where, f"schema_version is {version}; this program reads version {SCHEMA_VERSION}.")
@@ -430,14 +430,14 @@ FIRST_FIELDS = (
     *("context_parallel_size", "expert_model_parallel_size", "virtual_pipeline_model_parallel_size"),
     *("sequence_parallel", "recompute_granularity", "use_distributed_optimizer"),
 )
-"""Fields with defaults that every version of the file has."""
+"""Fields that have defaults but are required, because every version of the file has them."""
 
 GAP_WITHIN = 1e-6
-"""Largest difference between the gap of an objective and what its value and bound give: rounding of doubles."""
+"""Largest accepted difference between a recorded gap and the gap of value and bound, for rounding."""
 
 
 def _read_parallel(content: dict[str, Any], where: str, path: str) -> tuple[ParallelConfig, int]:
-    """Return the configuration and the global batch size; what follows from them must agree."""
+    """Return the configuration and the global batch size; raise ``InputError`` if derived fields disagree."""
     config = typed(ParallelConfig, content, where, path, needed=FIRST_FIELDS)
     derived = typed(Derived, content, where, path)
     try:
@@ -452,7 +452,7 @@ def _read_parallel(content: dict[str, Any], where: str, path: str) -> tuple[Para
 
 
 def _with_config(record: AlternativeFields | BaselineFields, where: str, path: str) -> dict[str, Any]:
-    """Fields of a record with its configuration in place of ``parallel``."""
+    """Return the fields of a record with ``parallel`` replaced by the configuration."""
     fields = structs.asdict(record)
     config, _ = _read_parallel(fields.pop("parallel"), where, f"{path}.parallel")
     return {"config": config, **fields}
@@ -463,7 +463,7 @@ def _read_alternative(alternative: AlternativeFields, where: str, path: str) -> 
 
 
 def _read_placement(file: PlanFile, config: ParallelConfig, where: str) -> Placement:
-    """Read the rank map. ``InputError`` unless ranks are 0, 1, ... in order, on hosts of the list."""
+    """Read the rank map; raise ``InputError`` unless ranks are 0, 1, ... in order and hosts are in the host list."""
     rows = file.placement
     if len(rows) != config.world_size:
         raise InputError(where, f"placement has {len(rows)} ranks, but the degrees give {config.world_size}.")
@@ -482,7 +482,7 @@ def _read_placement(file: PlanFile, config: ParallelConfig, where: str) -> Place
 
 
 def _check_coordinates(file: PlanFile, plan: Plan, where: str) -> None:
-    """Check that the coordinates in the file follow from its rank order."""
+    """Raise ``InputError`` unless the coordinates of each rank follow from the rank order."""
     for row, expected in zip(file.placement, rank_rows(plan), strict=True):
         if row == expected:
             continue
@@ -492,7 +492,7 @@ def _check_coordinates(file: PlanFile, plan: Plan, where: str) -> None:
 
 
 def _read_estimate(estimate: Estimate) -> IterationTime:
-    """Read the estimate; a band of an older file has no middle: the geometric mean of its ends stands for it."""
+    """Read the estimate. Files of older versions lack the band's middle: the geometric mean of its ends is used."""
     fields = {name: getattr(estimate, name) for name in _ESTIMATE}
     if estimate.band is not None:
         band = structs.asdict(estimate.band)
@@ -502,7 +502,7 @@ def _read_estimate(estimate: Estimate) -> IterationTime:
 
 
 _ESTIMATE = tuple(name for name in Estimate.__struct_fields__ if not name.startswith("expected_"))
-"""Fields of the file's estimate that do not follow from others."""
+"""Fields of the estimate that are not derived from other fields."""
 
 
 def _read_memory(stage: Memory) -> StageMemory:
@@ -519,14 +519,14 @@ def _read_memory(stage: Memory) -> StageMemory:
 
 
 FORMER_STEPS = {"groups of hosts": "any layers"}
-"""Names of proof steps in older plans, and today's names."""
+"""Present name of each proof step that older plan files name otherwise."""
 
 
 def _read_certificate(file: PlanFile, where: str) -> Certificate:
     """
     Read the certificate.
 
-    A certificate of an older version may bound the analytical 1F1B model; it is turned into one of the simulated time.
+    A certificate of an older version may refer to the analytical 1F1B model; it is converted to the simulated time.
     """
     found = typed(Certificate, file.certificate, where, "certificate")
     proof = tuple(replace(part, by=FORMER_STEPS.get(part.by, part.by)) for part in found.proof)

@@ -1,4 +1,4 @@
-"""Tables of a certificate: the gap, the searched space, and the reasons that ruled configurations out."""
+"""Tables of a certificate: the gap, the search space, and the reasons that excluded configurations."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -10,15 +10,15 @@ from pipette_opt.plans.plan import Certificate, JointModel
 from pipette_opt.report.cells import FAIR, GOOD, QUIET, columns_table, seconds_text, spaced, titled, words
 
 MIN_SHARE = 1e-5
-"""Smallest share of an iteration that placement must be able to change for its own gap to be shown. Chosen."""
+"""Smallest share of an iteration that the placement must affect for the placement gap to be shown. Chosen."""
 
 
 SMALL_GAP = 0.01
-"""Largest gap that is shown as good. Chosen."""
+"""Largest gap that is coloured as good. Chosen."""
 
 
 def certificate_table(certificate: Certificate) -> RenderableType:
-    """Table of the proof: the iteration time against its bound."""
+    """Table of the proof: iteration time, lower bound, and gap."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style=QUIET)
     table.add_column(justify="right")
@@ -53,7 +53,7 @@ def certificate_table(certificate: Certificate) -> RenderableType:
 
 
 def choice_lines(choice: Choice | None) -> list[RenderableType]:
-    """Return the proven bound on an objective other than the time, and the fastest plan of each step."""
+    """Return a line on an objective other than the time: value, gap, and the fastest plan of each step."""
     if choice is None:
         return []
     fastest = [
@@ -68,7 +68,7 @@ def choice_lines(choice: Choice | None) -> list[RenderableType]:
 
 
 def proof_tables(certificate: Certificate) -> list[RenderableType]:
-    """Table of the configurations that each reason ruled out; empty for plans of older versions."""
+    """Table with the number of configurations that each reason excluded; empty for plans of older versions."""
     rows = [(part, reason) for part in certificate.proof for reason in part.named]
     if not rows:
         return []
@@ -88,7 +88,7 @@ def proof_tables(certificate: Certificate) -> list[RenderableType]:
 
 
 def joint_model_text(model: JointModel) -> str:
-    """Return the result of the joint model, and its size."""
+    """Return the result and the size of the CP-SAT model over all configurations, in words."""
     is_proven = model.status == "INFEASIBLE"
     found = "no other is faster" if is_proven else f"no other takes less than {model.bound_s:.4g} s"
     if not model.solves and is_proven:
@@ -105,9 +105,9 @@ def joint_model_text(model: JointModel) -> str:
 
 def _bounds_rule_out(certificate: Certificate) -> bool:
     """
-    Return whether every configuration outside of the search is slower than the plan by its bound.
+    Return whether bounds prove that every configuration outside of the search is slower than the plan.
 
-    A search that was cut off leaves others.
+    After a search that was cut off, bounds may leave configurations open.
     """
     bounds = [part.bound_s for part in certificate.proof if part.by != "search" and part.bound_s is not None]
     return certificate.status == "OPTIMAL" or all(bound_s >= certificate.objective_s for bound_s in bounds)

@@ -1,4 +1,4 @@
-"""Tables of what-if answers and of recommendations."""
+"""Tables of ``whatif`` answers and of ``recommend`` offers."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,7 +11,7 @@ from pipette_opt.report.cells import BAD, GOOD, QUIET, columns_table, spaced, ti
 
 
 class AnswerLike(Protocol):
-    """Fields of a row of answers; see :class:`~pipette_opt.replan.whatif.Answer`."""
+    """An answer in a table; fields as in :class:`~pipette_opt.replan.whatif.Answer`."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -40,7 +40,7 @@ class AnswerLike(Protocol):
 
 
 class OfferLike(Protocol):
-    """Fields of a row of offers; see :class:`~pipette_opt.replan.recommend.Offer`."""
+    """An offer in a table; fields as in :class:`~pipette_opt.replan.recommend.Offer`."""
 
     @property
     def hosts(self) -> str: ...  # noqa: D102
@@ -71,17 +71,17 @@ class OfferLike(Protocol):
 DAY_S = 86400.0
 
 NO_CHANGE = 5e-5
-"""Largest change, as a share, that is shown as none; one digit after the point is shown. Chosen."""
+"""Largest relative change that is shown as none. Chosen: percentages have a digit after the point."""
 
 
 def answers_table(title: str, answers: Sequence[AnswerLike], own: str | None = None) -> RenderableType:
     """
-    Table with a row for each answer, and a column of prices if any is known.
+    Table with a row for each answer; it has a price column if a price is known.
 
     Parameters
     ----------
     own
-        Label of the plan's own configuration, which is shown as ``as it is``.
+        Label of the plan's own configuration, which the table shows as ``as it is``.
     """
     has_prices = any(answer.price_per_million_tokens is not None for answer in answers)
     headers = ["what if", "iteration >", "tokens/s >", "change >", "plan as it is >", "at best >", "GPUs >"]
@@ -106,7 +106,7 @@ def answers_table(title: str, answers: Sequence[AnswerLike], own: str | None = N
 
 
 def offers_table(offers: Sequence[OfferLike]) -> RenderableType:
-    """Table with a row for each number and kind of hosts."""
+    """Table with a row for each combination of GPU type and number of hosts."""
     has_runs = any(offer.run_s is not None for offer in offers)
     has_prices = any(offer.price is not None for offer in offers)
     headers = ["hosts", "GPUs >", "iteration >", "at best >", "tokens/s >"]
@@ -130,12 +130,12 @@ def offers_table(offers: Sequence[OfferLike]) -> RenderableType:
 
 
 def at_best(answer: AnswerLike) -> str:
-    """Return the time that no searched plan undercuts, or ``proven``."""
+    """Return the lower bound on the time of all searched plans, or ``proven`` if the plan found reaches it."""
     return "proven" if answer.is_proven else _expected(answer, answer.bound_s)
 
 
 def _expected(row: AnswerLike | OfferLike, simulated_s: float | None) -> str:
-    """Scale a simulated time of a row to an expected one, by the ratio of the row's own two times."""
+    """Return the expected time for a simulated time: scaled by the row's ratio of expected to simulated time."""
     if simulated_s is None:
         return "-"
     if row.expected_s is None or row.iteration_time_s is None:
@@ -144,7 +144,7 @@ def _expected(row: AnswerLike | OfferLike, simulated_s: float | None) -> str:
 
 
 def _configuration(answer: AnswerLike, own: str | None, before: str | None) -> Text:
-    """Return the configuration, written out once, or the reason why there is none."""
+    """Return the configuration, ``as it is`` or ``as above`` for a repeated one, or the reason why no plan exists."""
     if answer.why:
         return Text(answer.why, style=BAD)
     if answer.config in (own, before):

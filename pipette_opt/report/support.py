@@ -1,4 +1,4 @@
-"""Support of a model on a kind of GPU: modelled parts, origins of constants, and public runs that it was tested on."""
+"""Support for a model on a GPU type: modelled parts, origin of constants, and public runs compared with predictions."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -18,35 +18,35 @@ from pipette_opt.specs.precision import PRECISION_RECIPES
 from pipette_opt.specs.stack import CONSTANTS
 
 PLAIN = ("fp32", "fp16", "bf16")
-"""Precisions without a recipe."""
+"""Precisions whose products need no scaling recipe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Support:
     """
-    Knowledge about a model on a kind of GPU.
+    Knowledge about a model on a GPU type.
 
     Parameters
     ----------
     layers
-        Number of layers of each kind, by the kind's words.
+        Number of layers of each kind.
     not_modelled
-        Parts of the model that the numbers leave out.
+        Parts of the model that the predictions leave out.
     formats
-        Precisions of products on this GPU, each with the origin of its rate: ``measured``, ``interpolated`` or
+        For each precision of matrix products on this GPU, the origin of its rate: ``measured``, ``interpolated`` or
         ``assumed``, and the GPU whose kernels were measured.
     constants
-        Constants of the stack by origin.
+        Names of the stack's constants, by origin.
     links
-        Origin of the rates of links, as long as the user gives none.
+        Origin of link rates if the user gives none.
     tested
-        Public runs of models with this shape on this GPU.
+        Public runs of models with this shape on this GPU type.
     elsewhere
-        Public runs of models with this shape on other GPUs.
+        Public runs of models with this shape on other GPU types.
     kinds
-        Public runs of jobs of the same kinds, by kind: dense or experts, precision, generation of the GPU.
+        Public runs of similar jobs, by dense or experts, precision, and generation of the GPU.
     verdict
-        Summary in one sentence.
+        Summary in a sentence.
     """
 
     model: str
@@ -63,7 +63,7 @@ class Support:
 
 
 def support_of(name: str, model: ModelSpec, entry: CatalogueEntry, stack: StackSpec) -> Support:
-    """Collect the shipped knowledge about a model on a kind of GPU; ``name`` is the user's name of the model."""
+    """Collect the shipped knowledge about a model on a GPU type; ``name`` is the user's name of the model."""
     gpu, by_gpu = entry.gpu, of_model(read_backtests(), model)
     tested = by_gpu.get(gpu.name, ())
     origins = {
@@ -95,13 +95,13 @@ ORIGINS = ("measured", "interpolated", "assumed")
 
 
 def _kind_words(kind: LayerKind) -> str:
-    """Return a kind of layer in words: its mixer and its MLP."""
+    """Return the mixer and the MLP of a kind of layer, in words."""
     parts = [part.replace("_", " ") for part in (kind.mixer, kind.mlp) if part != "none"]
     return ", ".join(["dense MLP" if part == "dense" else part for part in parts]) or "nothing"
 
 
 def _formats(entry: CatalogueEntry) -> list[str]:
-    """Return the precisions of products that the GPU has."""
+    """Return the precisions of matrix products that the GPU supports."""
     peaks = entry.gpu.peak_flops
     narrow = [f"fp8 {name}" if recipe.peak != "nvfp4" else name for name, recipe in PRECISION_RECIPES.items()]
     recipes = list(PRECISION_RECIPES.values())
@@ -111,7 +111,7 @@ def _formats(entry: CatalogueEntry) -> list[str]:
 
 
 def _origin(entry: CatalogueEntry, word: str) -> str:
-    """Return the origin of the rate of products in a precision."""
+    """Return the origin of the rate of matrix products in a precision."""
     laws, name = entry.gpu.efficiency, word.removeprefix("fp8 ")
     recipe = PRECISION_RECIPES.get(name)
     law = "wide" if recipe is None else recipe.law
@@ -144,14 +144,14 @@ def _verdict(
 
 
 def _together(rows: Iterable[BackTest]) -> tuple[int, float]:
-    """Return the number of runs, and their mean error."""
+    """Return the number of runs and their mean error."""
     tests = list(rows)
     runs = sum(test.runs for test in tests)
     return runs, sum(test.runs * test.error for test in tests) / runs
 
 
 def support_table(found: Support) -> RenderableType:
-    """Tables of the support for people: verdict, modelled parts, origins of constants, tests."""
+    """Tables for the terminal: verdict, modelled parts, origin of constants, public runs."""
     parts: list[RenderableType] = [Text(found.verdict)]
     layers = columns_table("layers", "number >")
     for kind, count in found.layers.items():

@@ -1,7 +1,7 @@
 """
-Tables of a plan as rich renderables: at most 100 columns, and plain where the output is no terminal.
+Tables of a plan for the terminal: at most 100 columns, without colours outside a terminal.
 
-Every text of a plan is wrapped in ``Text``, so that none of it is taken for markup.
+Every text of a plan is wrapped in ``Text``, so that rich reads no part of it as markup.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,21 +37,22 @@ from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.objective import Objective
 
 NARROW_MARGIN = 0.9
-"""Share of the capacity above which memory is shown as tight. Chosen."""
+"""Share of the capacity above which memory is coloured as tight. Chosen."""
 
 
 MAX_STAGES = 32
-"""Most stages in the table of memory; of more, the fullest are shown. Chosen."""
+"""Maximum number of stages in the memory table, the fullest first. Chosen."""
 
 
 def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[RenderableType]:
     """
-    Return everything about a plan: verdict, configuration, proof, times, memory, hosts, alternatives, verdict.
+    Return all tables of a plan: verdict, configuration, proof, times, memory, hosts, alternatives, and the verdict
+    again.
 
     Parameters
     ----------
     beside
-        Parts before the last line, e.g. the launch of today.
+        Tables to insert before the last line, such as a comparison with today's launch.
     """
     verdict_text = verdict_line(plan_verdict(plan))
     parts: list[RenderableType] = [
@@ -82,12 +83,12 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
 
 
 def verdict_line(text: str) -> RenderableType:
-    """Return the verdict, the first and last line of an answer."""
+    """Return the verdict, which is the first and the last line of an answer."""
     return Text(text, style="bold")
 
 
 def headline(plan: Plan) -> RenderableType:
-    """Return the configuration, its hosts, the expected time and the rates."""
+    """Return configuration, number of hosts, expected time and rates."""
     used, listed = len(plan.placement.nodes_used), len(plan.hosts)
     first = Text(plan.config.label(), style="bold")
     first.append(f"  on {used} of {counted(listed, 'host')}, {counted(plan.config.world_size, 'GPU')}", style="")
@@ -95,7 +96,7 @@ def headline(plan: Plan) -> RenderableType:
 
 
 def configuration_table(plan: Plan) -> RenderableType:
-    """Table of degrees, batch, memory savers and launch."""
+    """Table of degrees, batch, recomputation, offload and launch settings."""
     config, layout = plan.config, plan.config.pipeline_model_parallel_layout
     rounds = _rounds(config, plan.global_batch_size)
     rows = [
@@ -125,7 +126,7 @@ def configuration_table(plan: Plan) -> RenderableType:
 
 
 def configuration_words(config: ParallelConfig, global_batch_size: int) -> str:
-    """Return the configuration in one sentence: degrees, micro-batches, layers, memory savers."""
+    """Return the configuration in words: degrees, micro-batches, layers, recomputation, offload."""
     layout = config.pipeline_model_parallel_layout
     tensor, pipeline = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
     degrees = [f"tensor {tensor} x pipeline {pipeline} x data {config.data_parallel_size}"]
@@ -153,7 +154,7 @@ def _recomputation(config: ParallelConfig) -> str:
 
 
 def target_tables(plan: Plan) -> list[RenderableType]:
-    """Table of an objective other than the time, a row for each number of GPUs; empty for the time."""
+    """Table of an objective other than the time, with a row for each number of GPUs; empty for the time."""
     target = plan.target
     if target is None:
         return []
@@ -181,7 +182,7 @@ def _is_rate(target: Target) -> bool:
 
 
 def breakdown_table(estimate: IterationTime) -> RenderableType:
-    """Table of seconds by cause, of the mean rank and of the critical path; each column adds up to the time."""
+    """Table of seconds by cause, averaged over ranks and on the critical path; columns sum to the total."""
     path = estimate.critical_path
     headers = ("critical path >", "share >") if path else ()
     table = columns_table("where the time goes", "mean of all ranks >", "share >", "", *headers)
@@ -199,7 +200,7 @@ def breakdown_table(estimate: IterationTime) -> RenderableType:
 
 
 def memory_table(memory: Sequence[StageMemory]) -> RenderableType:
-    """Table of the peak of a GPU of each stage: predicted (solid), at most (light), and the capacity."""
+    """Table of each stage's peak memory; bars show the predicted peak (solid) and upper bound (light)."""
     shown = _fullest(memory)
     title = "memory by stage" if len(shown) == len(memory) else f"fullest {len(shown)} of {len(memory)} stages"
     table = columns_table(title, "predicted >", "at most >", "capacity >", "", "out of memory >")
@@ -220,7 +221,7 @@ def memory_table(memory: Sequence[StageMemory]) -> RenderableType:
 
 
 def components_table(memory: Sequence[StageMemory]) -> list[RenderableType]:
-    """Table of the parts of each stage's predicted peak; empty for plans of older versions."""
+    """Table of the components of each stage's predicted peak; empty for plans of older versions."""
     shown = [stage for stage in _fullest(memory) if stage.components]
     if not shown:
         return []
@@ -233,12 +234,12 @@ def components_table(memory: Sequence[StageMemory]) -> list[RenderableType]:
 
 
 def _fullest(memory: Sequence[StageMemory]) -> list[StageMemory]:
-    """Return the fullest stages, at most ``MAX_STAGES``, in order."""
+    """Return the fullest stages, at most ``MAX_STAGES``, in stage order."""
     return sorted(sorted(memory, key=lambda stage: -_fullness(stage))[:MAX_STAGES], key=lambda stage: stage.stage)
 
 
 def hosts_tables(plan: Plan) -> list[RenderableType]:
-    """Tables of hosts, stages down and replicas across, and of unused hosts with the reason."""
+    """Tables of the hosts of each stage, in data-parallel order, and of unused hosts with the reason."""
     table = columns_table("stages", "hosts, in data-parallel order")
     for stages, hosts in host_grid(plan):
         table.add_row(Text(stages), Text(folded_hosts(hosts)))
@@ -253,7 +254,7 @@ def hosts_tables(plan: Plan) -> list[RenderableType]:
 
 
 def baselines_table(plan: Plan) -> RenderableType:
-    """Table of the plans that other methods choose."""
+    """Table of the configurations that other methods choose."""
     table = columns_table("instead of this plan", "configuration", "iteration >", "to the plan >", "took >")
     for baseline in plan.baselines:
         table.add_row(
@@ -278,20 +279,20 @@ def estimate_tables(
     not_modelled: Sequence[NotModelled] = (),
 ) -> list[RenderableType]:
     """
-    Return the tables of a configuration simulated on given hosts, its verdict first.
+    Return the tables of a configuration that was simulated on given hosts, the verdict first.
 
     Parameters
     ----------
     hosts
         Names of the hosts, in rank order.
     title
-        Name of the configuration.
+        Title of the configuration.
     max_oom_risk
-        Accepted risk of running out of memory.
+        Accepted probability of running out of memory.
     links_measured
         Whether links between hosts were measured.
     not_modelled
-        Options that times and sizes leave out.
+        Options that predicted time and memory leave out.
     """
     verdict_text = verdict_line(
         verdict(
@@ -324,7 +325,7 @@ def notes(lines: Iterable[str]) -> RenderableType:
 
 
 def speed_lines(estimate: IterationTime) -> list[Text]:
-    """Return the expected time with its band, the rates at that time, and the runs of the band."""
+    """Return the expected time with its error band, the rates at this time, and the source of the band."""
     time = Text(expected_time(estimate).removeprefix("about "), style="bold")
     rates = (
         f"{three_digits(estimate.expected_tokens_per_s)} tokens/s, "
@@ -338,7 +339,7 @@ def speed_lines(estimate: IterationTime) -> list[Text]:
 
 
 def host_grid(plan: Plan) -> list[tuple[str, list[str]]]:
-    """Return stages that share their hosts, with these hosts in data-parallel order."""
+    """Return a row for each run of stages with the same hosts: the stages, and the hosts in data-parallel order."""
     ranks = RankGrid.of(plan.config, plan.placement.order).ranks()
     per_stage = [tuple(dict.fromkeys(plan.placement.node[stage].ravel().tolist())) for stage in ranks]
     rows, start = [], 0
@@ -351,7 +352,7 @@ def host_grid(plan: Plan) -> list[tuple[str, list[str]]]:
 
 
 def folded_hosts(hosts: Sequence[str]) -> str:
-    """Return ranges of hosts as options take them, with room for line breaks."""
+    """Return hosts as ranges in the syntax of options, with spaces after commas."""
     return compress_hosts(tuple(hosts)).replace(",", ", ")
 
 
@@ -365,13 +366,13 @@ def _degrees(config: ParallelConfig) -> str:
 
 
 def _rounds(config: ParallelConfig, global_batch_size: int) -> str:
-    """Return the micro-batches of a replica, or the fewest and the most of all replicas."""
+    """Return the number of micro-batches per replica in words, or the smallest and largest if replicas differ."""
     shares = config.microbatches_of_replicas(global_batch_size)
     return counted(shares[0], "round") if shares[0] == shares[-1] else f"{shares[-1]} or {shares[0]} rounds"
 
 
 def _runs(layers: Sequence[int]) -> str:
-    """Fold equal neighbours, e.g. ``9, 6 x 10, 11``."""
+    """Format layers per stage, with equal neighbours folded, such as ``9, 6 x 10, 11``."""
     counted = [(value, len(list(members))) for value, members in groupby(layers)]
     return ", ".join(str(value) if count == 1 else f"{count} x {value}" for value, count in counted)
 

@@ -1,8 +1,8 @@
 """
-A plan as a self-contained page: no network, no server, no other file.
+A plan as a self-contained HTML page, which needs no network, server or other file.
 
-Figures are plotly's. Their script and data are in the page, compressed, and are unpacked when it opens. All
-numbers are also in tables, which need no script. A policy in the page runs no other script.
+Figures are drawn by plotly. Its script and the data are in the page, compressed; the browser unpacks them. All numbers
+are also in tables, which need no script. The page's content security policy blocks every other script.
 """
 
 import base64
@@ -40,9 +40,9 @@ def page_of(plan: Plan, instance: Instance | None = None, *, file: str = "plan.j
     Parameters
     ----------
     instance
-        The job of the plan; without it links, schedule and sensitivity are left out, and the page says so.
+        Job of the plan; without it the page leaves out links, schedule and sensitivity, and says so.
     file, sha256
-        File of the plan, and its hash; the page names both.
+        Name of the plan file, and its hash; the page shows both.
     """
     panels = [certificate_panel(plan), time_panel(plan), memory_panel(plan), placement_panel(plan, instance)]
     if instance is not None:
@@ -59,7 +59,7 @@ def page_of(plan: Plan, instance: Instance | None = None, *, file: str = "plan.j
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write the page atomically. ``InputError`` if the path cannot be written."""
+    """Write the page atomically; raise ``InputError`` if the path cannot be written."""
     try:
         write_atomically(path, text)
     except OSError as error:
@@ -155,7 +155,7 @@ def _section(panel: Panel) -> Element:
 
 
 def _packed(panels: Sequence[Panel]) -> list[Element]:
-    """Return plotly's script and the figures, compressed."""
+    """Return the compressed plotly script and figures, as script elements."""
     figures = [f'"{panel.name}": {panel.figure.to_json()}' for panel in panels if panel.figure is not None]
     packed = {"plotly": _plotly(), "figures": _compressed("{" + ", ".join(figures) + "}")}
     return [element("script", text, id=name, type="application/gzip+base64") for name, text in packed.items()]

@@ -1,4 +1,4 @@
-"""Tables of the page for plans beside the plan: the next best, and the trade between time and risk."""
+"""Tables of other plans on the page: the next best, and the fastest for each accepted risk."""
 
 from xml.etree.ElementTree import Element
 
@@ -9,7 +9,7 @@ from pipette_opt.report.page.markup import Child, number, table
 
 
 def alternatives_table(plan: Plan) -> Element:
-    """Return the table of the next best plans, each with the lower bound of its kind."""
+    """Return the table of the next best plans, each with a lower bound for plans with such degrees."""
     headers = ("configuration", "iteration >", "out of memory >", "its kind at least >", "why not")
     rows = []
     for place, alternative in enumerate(plan.alternatives):

@@ -1,4 +1,4 @@
-"""Common style of the figures: colours for every kind of sight, and axes that leave room on a phone."""
+"""Common style of the figures: colours for colour-blind readers, and axes that fit a phone."""
 
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -32,17 +32,17 @@ OTHER_COLOUR = "#7a5195"
 INK, LINES, BAD = "#1d2733", "#dfe4ea", "#b3261e"
 
 RATES = [[0.0, "#e7695a"], [0.25, "#f0b04a"], [0.5, "#f6efcb"], [0.75, "#b5d5e8"], [1.0, "#5aa2d0"]]
-"""Colour scale from slow to fast; dark marks are legible on all of it."""
+"""Colour scale from slow (0) to fast (1); dark marks are legible on all colours."""
 
 RATES_OF_LEVELS = [[0.0, "#eef5fb"], [1.0, "#5aa2d0"]]
-"""Colour scale for clusters with levels, whose links differ by design, so slow ones are not red."""
+"""Colour scale for clusters with network levels: slow links are not red, because levels differ by design."""
 
 UNMEASURED = "#8a94a0"
 """Colour of links that were not measured."""
 
 
 def figure(*traces: Any, height: int, **layout: Any) -> "Figure":
-    """Make a figure as wide as the page; ``height`` in pixels."""
+    """Return a figure as wide as the page; ``height`` is in pixels."""
     from plotly.graph_objects import Figure
 
     axis = {"gridcolor": LINES, "zerolinecolor": LINES, "automargin": True, "fixedrange": False}
@@ -71,7 +71,7 @@ def figure(*traces: Any, height: int, **layout: Any) -> "Figure":
 
 
 def shown(text: str) -> str:
-    """Escape a name for a figure, where plotly would take ``<b>`` for markup."""
+    """Escape a name for a figure, because plotly reads ``<b>`` as markup."""
     return escape(text, quote=False)
 
 

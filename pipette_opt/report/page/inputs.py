@@ -1,4 +1,4 @@
-"""Panels of the plan's inputs, its assumptions, and the options that its numbers leave out."""
+"""Panels of the plan's inputs, its assumptions, and the options that its predictions leave out."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,11 +9,11 @@ from pipette_opt.report.cells import words
 from pipette_opt.report.page.markup import Child, Panel, bullets, element, number, paragraph, table
 
 MAX_VALUES = 24
-"""Number of values of a list that are shown at most. Chosen."""
+"""Maximum number of values shown of a list. Chosen."""
 
 
 def assumptions_panel(plan: Plan) -> Panel:
-    """Panel of notes, and of options of the job that no number counts."""
+    """Panel of the plan's notes, and of options that the predictions leave out."""
     body = [bullets(map(_with_code, plan.notes)) if plan.notes else paragraph("Nothing is noted.")]
     if plan.not_modelled:
         rows = [
@@ -25,13 +25,13 @@ def assumptions_panel(plan: Plan) -> Panel:
 
 
 def _with_code(note: str) -> Element:
-    """Return a note as an element; text between backticks is code."""
+    """Return a note as an element; text between backticks becomes code."""
     parts = note.split("`")
     return element("span", *(element("code", part) if place % 2 else part for place, part in enumerate(parts)))
 
 
 def inputs_panel(plan: Plan, file: str, sha256: str) -> Panel:
-    """Panel of files with their hashes, options and versions."""
+    """Panel of input files with their hashes, options and versions."""
     made: dict[str, Any] = {"seed": plan.seed, "created": plan.created, "versions": plan.versions}
     plain = {name: value for name, value in plan.inputs.items() if not isinstance(value, Mapping)}
     tables = [
@@ -60,7 +60,7 @@ def _tables(inputs: Mapping[str, Any]) -> Iterator[Element]:
 
 
 def _rows(value: Mapping[str, Any], at: str) -> Iterator[tuple[str, Child]]:
-    """Yield fields and values, nested fields by their path, and last the names of fields that are not set."""
+    """Yield fields and values; nested fields have their path, and unset fields are listed last."""
     for name, item in value.items():
         field = f"{at}.{name}" if at else name
         if isinstance(item, Mapping):

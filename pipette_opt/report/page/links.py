@@ -1,4 +1,4 @@
-"""Heat map of the links between hosts, with missing, slow and used links."""
+"""Heat map of the links between hosts, with missing links, slow links, and links that the plan uses."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,32 +22,33 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 MAX_CELLS = 128
-"""Most hosts a side of the map; of more, neighbours in the list share a cell. Chosen: laptop's pixels, 5 MB a page."""
+"""Maximum cells per side of the map; with more hosts, neighbours in the list share a cell. Chosen: 5 MB per page."""
 
 MAX_NAMED = 15
-"""Most links named in a table. Chosen."""
+"""Maximum number of links in a table. Chosen."""
 
 TOP = 0.98
-"""Quantile of the rates that has the fastest colour; faster cells look alike. Chosen."""
+"""Quantile of the rates at which the colour scale ends; faster cells look alike. Chosen."""
 
 MAX_MARKED = 2000
-"""Most slow or used links that are marked in the map. Chosen."""
+"""Maximum number of slow or used links marked in the map. Chosen."""
 
 MAP_PIXELS, MARK_PIXELS = 540, 6
-"""Height of the map, and largest width of a mark, pixels; a mark takes at most half a cell. Chosen."""
+"""Height of the map, and maximum width of a mark, in pixels; a mark takes at most half a cell. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Links:
     """
-    Links between the hosts of a cluster.
+    Rates of the links between the hosts of a cluster.
 
     Parameters
     ----------
     gb_per_s
-        Aggregate rate of ``flows`` concurrent flows, GB/s, shape ``(hosts, hosts)``; NaN where nobody measured.
+        Aggregate rate of ``flows`` concurrent flows from host to host, GB/s, shape ``(hosts, hosts)``; NaN if
+        unmeasured.
     usual
-        Median of the pairs at the same distance, GB/s, shape ``(hosts, hosts)``.
+        Median rate of all pairs at the same network distance, GB/s, shape ``(hosts, hosts)``.
     used
         Traffic of the plan by pair of hosts, in words.
     """
@@ -60,7 +61,7 @@ class Links:
 
     @property
     def slow(self) -> BoolArray:
-        """Mask of the pairs below ``SLOW`` times the median, which importing links names, too."""
+        """Mask of pairs whose rate is below ``SLOW`` times the median, as in ``import links``."""
         return self.gb_per_s < SLOW * self.usual
 
     @property
@@ -70,7 +71,7 @@ class Links:
 
 
 def links_of(plan: Plan, instance: Instance) -> Links:
-    """Return the links at the largest number of concurrent flows that was measured."""
+    """Return the rates of all links, at the largest measured number of concurrent flows."""
     cluster = instance.cluster
     flows = max((matrix.concurrent_flows for matrix in cluster.link_matrices), default=1)
     rates = np.array(cluster.pair_bytes_per_s(flows)) / GB
@@ -87,7 +88,7 @@ def links_of(plan: Plan, instance: Instance) -> Links:
 
 
 def _distances(cluster: ClusterSpec) -> IntArray:
-    """Count the levels that two hosts do not share, shape ``(hosts, hosts)``."""
+    """Return the number of network levels that two hosts do not share, shape ``(hosts, hosts)``."""
     found = np.zeros((cluster.num_nodes, cluster.num_nodes), dtype=np.int64)
     for level in cluster.levels:
         found += level.group_of_node[:, None] != level.group_of_node
@@ -95,7 +96,7 @@ def _distances(cluster: ClusterSpec) -> IntArray:
 
 
 def links_panel(plan: Plan, instance: Instance) -> Panel:
-    """Panel of the map, with tables of its slow, missing and used links."""
+    """Panel of the heat map, with tables of slow, missing and used links."""
     links = links_of(plan, instance)
     num_pairs = len(links.hosts) * (len(links.hosts) - 1)
     num_slow, num_missing = int(links.slow.sum()), int(links.missing.sum())
@@ -133,7 +134,11 @@ def _width(links: Links) -> int:
 
 
 def _blocks(array: FloatArray, width: int) -> FloatArray:
-    """Group cells of ``width`` hosts a side, shape ``(cells, cells, width ** 2)``; NaN beyond the last host."""
+    """
+    Return the links grouped into cells of ``width`` x ``width`` hosts, shape ``(cells, cells, width ** 2)``.
+
+    Entries beyond the last host are NaN.
+    """
     side = -(-len(array) // width)
     padded = np.full((side * width, side * width), np.nan)
     padded[: len(array), : len(array)] = array
@@ -141,7 +146,7 @@ def _blocks(array: FloatArray, width: int) -> FloatArray:
 
 
 def folded_figure(links: Links, levels: Sequence[Level]) -> "Figure":
-    """Heat map of all links, with a square for each group of a level; many hosts share cells."""
+    """Heat map of all links, with a square around each group of a network level; many hosts share cells."""
     from plotly.graph_objects import Heatmap
 
     width = _width(links)
@@ -206,7 +211,7 @@ def folded_figure(links: Links, levels: Sequence[Level]) -> "Figure":
 def _marks(
     links: Links, names: Sequence[str], name: str, symbol: str, size: int, pairs: Mapping[tuple[int, int], str]
 ) -> object:
-    """Trace of marks on single links."""
+    """Return the plotly trace of marks on single links."""
     from plotly.graph_objects import Scatter
 
     colour = INK if symbol.endswith("open") else "#ffffff"
@@ -223,7 +228,7 @@ def _marks(
 
 
 def _outlines(levels: Sequence[Level], width: int) -> Iterator[dict[str, object]]:
-    """Yield a square around neighbours in the list that share a group, for each level with several groups."""
+    """Yield a square for each group of neighbouring hosts, for every network level with several groups."""
     for level in levels:
         groups = level.group_of_node
         starts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]

@@ -1,7 +1,7 @@
 """
 Elements of the page. The serialiser of the standard library escapes all texts and attributes.
 
-Every number of the plan is a ``data`` element: ``value`` has all digits, ``data-field`` the path in ``plan.json``.
+Every number of the plan is a ``data`` element: ``value`` has all digits, ``data-field`` is the path in ``plan.json``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,11 +27,11 @@ class Panel:
     body
         Elements before the figure.
     figure
-        Figure, drawn when the page opens; its tables have the same numbers.
+        Figure, drawn by the browser when the page opens.
     shows
-        Description of the figure for readers who cannot see it; also its caption.
+        Caption of the figure, and its description for readers who cannot see the figure.
     tables
-        Tables of the numbers, unfolded on demand and on paper.
+        Tables with the figure's numbers, unfolded by a click and in print.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Panel:
 
 
 def element(tag: str, *children: Child, **attributes: object) -> Element:
-    """Make an element; ``class_`` and ``data_field`` become ``class`` and ``data-field``; ``None`` is no child."""
+    """Return an element; ``class_`` and ``data_field`` become ``class`` and ``data-field``."""
     named = {name.rstrip("_").replace("_", "-"): str(value) for name, value in attributes.items() if value is not None}
     found = Element(tag, named)
     last: Element | None = None
@@ -59,25 +59,25 @@ def element(tag: str, *children: Child, **attributes: object) -> Element:
 
 
 def number(value: float | None, text: str, field: str) -> Child:
-    """Make an element of a number of ``plan.json``: text for people, ``value`` for programs; a dash for ``None``."""
+    """Return an element that shows a number of ``plan.json`` as ``text``; a dash for ``None``."""
     return "-" if value is None else element("data", text, value=repr(value), data_field=field)
 
 
 def paragraph(*children: Child) -> Element:
-    """Make a paragraph."""
+    """Return a paragraph element."""
     return element("p", *children)
 
 
 def bullets(items: Iterable[Child]) -> Element:
-    """Make a list."""
+    """Return a list element."""
     return element("ul", *(element("li", item) for item in items))
 
 
 def table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[Child]]) -> Element:
     """
-    Make a table with its own scroll bar; the first cell of a row is the row's header.
+    Return a table element with its own scroll bar; the first cell of a row is the row's header.
 
-    Numbers stand to the right below a header that ends in ``>``.
+    A header that ends in ``>`` aligns its column to the right.
     """
     sides = ["n" if header.endswith(" >") else None for header in headers]
     head = element(

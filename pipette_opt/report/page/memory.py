@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def memory_panel(plan: Plan) -> Panel:
-    """Panel of the peak of a GPU of each stage, by component."""
+    """Panel of the peak memory of a GPU in each stage, by component."""
     memory = plan.memory
     if not memory:
         return Panel(name="memory", title="Memory", body=[paragraph("Memory was not predicted for this plan.")])
@@ -60,7 +60,7 @@ def memory_panel(plan: Plan) -> Panel:
 
 
 def fullest_of(memory: Sequence[StageMemory]) -> StageMemory:
-    """Return the stage with the highest peak, as a share of its capacity."""
+    """Return the stage with the highest upper bound relative to its capacity."""
     return max(memory, key=lambda stage: stage.upper_bytes / stage.capacity_bytes)
 
 

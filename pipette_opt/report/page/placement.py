@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 LISTED = [[0.0, "#eef5fb"], [0.5, "#bcd8ef"], [1.0, "#86b6e0"]]
-"""Colour scale from the first host of the cluster's list to the last; dark text is legible on all of it."""
+"""Colour scale for hosts in the order of the cluster's list; dark text is legible on all colours."""
 
 MAX_TICKS = 16
-"""Most stages or replicas of which each has a label at the side: more overlap on a phone. Chosen."""
+"""Maximum number of stages or replicas with a label each; more labels overlap on a phone. Chosen."""
 
 MAX_LEFT_OUT = 3
-"""Most reasons for unused hosts beside the grid. Chosen."""
+"""Maximum number of reasons for unused hosts in the text. Chosen."""
 
 MAX_WRITTEN = 32
-"""Most replicas whose cells have the name of their host. Chosen."""
+"""Maximum number of replicas for which cells show host names. Chosen."""
 
 
 def placement_panel(plan: Plan, instance: Instance | None = None) -> Panel:
@@ -36,7 +36,7 @@ def placement_panel(plan: Plan, instance: Instance | None = None) -> Panel:
     Parameters
     ----------
     instance
-        Job of the plan; without it the cells do not name the host's kind of GPU.
+        Job of the plan; without it the cells do not name GPU types.
     """
     config = plan.config
     used = len(plan.placement.nodes_used)
@@ -78,7 +78,7 @@ def placement_panel(plan: Plan, instance: Instance | None = None) -> Panel:
 
 
 def _kinds(cluster: ClusterSpec) -> dict[str, str]:
-    """Return the kind of GPU of each host; empty if all are equal."""
+    """Return the GPU type of each host; empty if all hosts have the same type."""
     several = len(cluster.gpu_kinds) > 1
     return {node.host: node.gpu.name for node in cluster.nodes} if several else {}
 
@@ -127,7 +127,7 @@ def _grid(plan: Plan, kinds: Mapping[str, str]) -> "Figure":
 
 
 def runs_of(numbers: np.ndarray) -> str:
-    """Format whole numbers as ranges, e.g. ``0-3, 8-11``."""
+    """Format whole numbers as ranges, such as ``0-3, 8-11``."""
     given = np.unique(numbers)
     pieces = np.split(given, np.flatnonzero(np.diff(given) != 1) + 1)
     return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in pieces)

@@ -1,4 +1,4 @@
-"""Panels of the proof: the gap, the searched space, and the reasons that ruled configurations out."""
+"""Panels of the proof: the gap, the search space, and the reasons that excluded configurations."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def certificate_panel(plan: Plan) -> Panel:
-    """Panel of the gap, and of the space that it covers."""
+    """Panel of the certificate: the gap, and the search space that it covers."""
     proof = plan.certificate
     rows = [
         (name, number(getattr(proof, field), text(getattr(proof, field)), f"certificate.{field}"), meaning)
@@ -49,7 +49,7 @@ def certificate_panel(plan: Plan) -> Panel:
 
 
 def _gaps(proof: Certificate) -> list[tuple[str, str, Callable[[float], str], str]]:
-    """Return the gap of the plan, and that of the search if another plan was the fastest."""
+    """Return table rows for the gap of the plan, and for the gap of the search if another plan is the fastest."""
     if proof.fastest_s is None:
         return [("gap", "gap", percent, "of the iteration time: at most this could be gained")]
     return [
@@ -59,7 +59,7 @@ def _gaps(proof: Certificate) -> list[tuple[str, str, Callable[[float], str], st
 
 
 def _chosen(plan: Plan) -> list[Element]:
-    """Return the proven bound on an objective other than the time."""
+    """Return paragraphs and a table for an objective other than the time; empty for the time."""
     found, choice, target = [], plan.certificate.chosen_by, plan.target
     if choice is not None:
         at = "certificate.chosen_by"
@@ -117,7 +117,7 @@ def _value(value: object) -> str:
 
 
 def funnel_panel(plan: Plan) -> Panel:
-    """Panel of the configurations that reach each step of the proof, and the reasons that ruled out the others."""
+    """Panel with the configurations that reach each step of the proof, and the reasons that exclude others."""
     proof = plan.certificate
     total = sum(part.configurations for part in proof.proof)
     rows, steps, left = [], [], total

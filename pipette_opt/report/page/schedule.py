@@ -1,4 +1,4 @@
-"""Panel of the schedule of the slowest replica: a strip of time for each stage."""
+"""Panel of the schedule of the slowest replica, with strips of time for each stage."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 MAX_BINS, MAX_CELLS = 2000, 60_000
-"""Most moments of an iteration that are drawn, and most cells of all rows: a page stays light at any size. Chosen."""
+"""Maximum moments per strip, and maximum cells of all strips, so that the page stays small. Chosen."""
 
 KINDS = {
     "forward": ("#56b4e9", "#0072b2"),
@@ -28,13 +28,13 @@ KINDS = {
     "reduction": ("#d55e00",),
     "optimizer": ("#009e73",),
 }
-"""Colours of each kind of event; those of passes take turns by micro-batch."""
+"""Colours of each kind of event; forward and backward passes alternate colours by micro-batch."""
 
 IDLE = "#ffffff"
 
 
 def schedule_panel(plan: Plan, instance: Instance, placement: Placement) -> Panel:
-    """Panel with two strips for each stage: computation, and messages with the work on gradients."""
+    """Panel with two strips for each stage: computation, and messages."""
     times = placed_times(instance, plan.config, placement)
     rounds = microbatches_of(instance.training, plan.config)
     events = trace_events(times, rounds, instance.p2p)

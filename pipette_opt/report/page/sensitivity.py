@@ -1,4 +1,4 @@
-"""Sensitivity of the plan's time: each input a tenth slower, and a tenth faster."""
+"""Sensitivity of the plan's time: each input 10 % slower, and 10 % faster."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,7 +9,7 @@ from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import ClusterSpec, Instance
 
 SLOWER, FASTER = 0.9, 1.1
-"""Factors on the rates: about as far apart as measured rates of like machines. Chosen."""
+"""Factors on rates. Chosen: about as far apart as measured rates of equal machines."""
 
 _FIXED_COSTS = (
     "kernel_s",
@@ -21,11 +21,11 @@ _FIXED_COSTS = (
     "iteration_s",
     "collective_s",
 )
-"""Fields of a stack whose seconds do not depend on the size of the work."""
+"""Fields of a stack whose seconds do not depend on the size of tensors."""
 
 
 class Changed(NamedTuple):
-    """An input, and the seconds of an iteration with it slower and faster."""
+    """An input, and the iteration time in seconds with this input slower and faster."""
 
     name: str
     slower_s: float
@@ -33,7 +33,7 @@ class Changed(NamedTuple):
 
 
 def sensitivities(instance: Instance, config: ParallelConfig, placement: Placement) -> list[Changed]:
-    """Return iteration times with one input changed at a time, for the inputs that the job has."""
+    """Return the iteration times with a single input changed, for each input that the job has."""
 
     def seconds(change: Callable[[Instance, float], Instance], share: float) -> float:
         return estimate(change(instance, share), config, placement).iteration_time_s
@@ -100,7 +100,7 @@ def _gpus(instance: Instance, share: float) -> Instance:
 
 
 def _fixed(instance: Instance, share: float) -> Instance:
-    """Scale latencies and fixed costs; ``share`` 0.9 (a tenth slower) means a tenth more seconds."""
+    """Scale latencies and fixed costs: ``share`` 0.9, 10 % slower, means 10 % more seconds."""
     cluster, more = instance.cluster, 2.0 - share
     stack = replace(instance.stack, **{name: getattr(instance.stack, name) * more for name in _FIXED_COSTS})
     slower = replace(

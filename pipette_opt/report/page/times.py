@@ -1,4 +1,4 @@
-"""Panels of the time by cause (plan, critical path, next best), and of its sensitivity."""
+"""Panels of the time by cause, for plan, critical path and next best plans, and of the sensitivity."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def time_panel(plan: Plan) -> Panel:
-    """Panel of seconds by cause, of the plan and the next best."""
+    """Panel of seconds by cause, for the plan and the next best plans."""
     estimate = plan.estimate
     bars: list[tuple[str, Mapping[str, float]]] = [("this plan", estimate.breakdown)]
     if estimate.critical_path:
@@ -123,7 +123,7 @@ def _baselines(plan: Plan) -> Element:
 
 
 def sensitivity_panel(plan: Plan, changed: Sequence[Changed]) -> Panel:
-    """Panel of the change of the plan's time with each input."""
+    """Panel of the change of the plan's time if an input is 10 % slower or faster."""
     total = plan.estimate.iteration_time_s
     ordered = sorted(changed, key=lambda change: -abs(change.slower_s - change.faster_s))
     rows = [
