@@ -80,7 +80,7 @@ def exchange_lines(path: Path) -> list[str]:
                     f"{gpus}",
                     f"{size // MIB} MiB",
                     f"{len(ratios)}",
-                    *(f"{one:.3f}" for one in (middle, low, high)),
+                    *(f"{quantile:.3f}" for quantile in (middle, low, high)),
                 ]
                 lines.append(f"| {' | '.join(cells)} |")
     head = [

@@ -65,21 +65,21 @@ class Solved:
     @property
     def label(self) -> str:
         """Degrees and what else people choose."""
-        one = self.content["parallel"]
+        degrees = self.content["parallel"]
         parts = [
-            f"tp{one['tensor_model_parallel_size']} pp{one['pipeline_model_parallel_size']} "
-            f"dp{one['data_parallel_size']} mbs{one['micro_batch_size']}"
+            f"tp{degrees['tensor_model_parallel_size']} pp{degrees['pipeline_model_parallel_size']} "
+            f"dp{degrees['data_parallel_size']} mbs{degrees['micro_batch_size']}"
         ]
         for name, short in (
             ("context_parallel_size", "cp"),
             ("expert_model_parallel_size", "ep"),
             ("virtual_pipeline_model_parallel_size", "vpp"),
         ):
-            if (one.get(name) or 1) > 1:
-                parts.append(f"{short}{one[name]}")
-        if one["recompute_granularity"]:
-            block = f" {one['recompute_num_layers']}" if one.get("recompute_method") == "block" else ""
-            parts.append(f"{one['recompute_granularity']}{block}")
+            if (degrees.get(name) or 1) > 1:
+                parts.append(f"{short}{degrees[name]}")
+        if degrees["recompute_granularity"]:
+            block = f" {degrees['recompute_num_layers']}" if degrees.get("recompute_method") == "block" else ""
+            parts.append(f"{degrees['recompute_granularity']}{block}")
         return " ".join(parts)
 
 
@@ -94,7 +94,7 @@ def main() -> None:
         for name, job in JOBS.items():
             new = solved(ROOT, job, Path(folder) / "new.json")
             old = solved(options.before, job, Path(folder) / "old.json", new)
-            print(name, *(one and one.label for one in (old, new)), sep=" | ", file=sys.stderr, flush=True)
+            print(name, *(plan and plan.label for plan in (old, new)), sep=" | ", file=sys.stderr, flush=True)
             if old is not None and new is not None and old.label == new.label:
                 same.append(name)
             else:
@@ -154,12 +154,12 @@ def run(folder: Path, arguments: list[str]) -> str:
 
 def row(name: str, old: Solved | None, new: Solved | None) -> str:
     """One job."""
-    cells = [name, *("none found" if one is None else one.label for one in (old, new))]
-    times = [None if one is None or one.now is None else one.now["estimate"] for one in (old, new)]
-    cells += ["refused" if one is None else f"{one['iteration_time_s']:.3g} s" for one in times]
+    cells = [name, *("none found" if plan is None else plan.label for plan in (old, new))]
+    times = [None if plan is None or plan.now is None else plan.now["estimate"] for plan in (old, new)]
+    cells += ["refused" if estimate is None else f"{estimate['iteration_time_s']:.3g} s" for estimate in times]
     causes = ""
     if times[0] is not None and times[1] is not None:
-        parts = [one["breakdown"] for one in times]
+        parts = [estimate["breakdown"] for estimate in times]
         gaps = {cause: parts[0].get(cause, 0.0) - parts[1].get(cause, 0.0) for cause in {*parts[0], *parts[1]}}
         largest = sorted(gaps, key=lambda cause: -abs(gaps[cause]))[:2]
         causes = ", ".join(f"{cause.replace('_', ' ')} {-gaps[cause]:+.2g}" for cause in largest)

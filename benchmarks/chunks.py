@@ -70,8 +70,8 @@ def cases(number: int) -> Iterator[tuple[str, Instance, int, int]]:
         layers = int(rng.integers(hosts * chunks, 13 if hosts < 4 else 11))
         kinds = [("a100-80gb",), ("h100",), ("a100-80gb", "v100-32gb")][int(rng.integers(3))]
         nodes = tuple(
-            NodeSpec(host=f"n{one}", gpu=read_gpu_entry(kinds[min(one, len(kinds) - 1)]).gpu, num_gpus=4)
-            for one in range(hosts)
+            NodeSpec(host=f"n{index}", gpu=read_gpu_entry(kinds[min(index, len(kinds) - 1)]).gpu, num_gpus=4)
+            for index in range(hosts)
         )
         links = rng.uniform(5.0, 25.0, (hosts, hosts)) * GB
         cluster = ClusterSpec(
@@ -107,8 +107,15 @@ def cases(number: int) -> Iterator[tuple[str, Instance, int, int]]:
         training = TrainingSpec(
             global_batch_size=batch, seq_length=4096, precision="fp16" if len(kinds) > 1 else "bf16"
         )
-        said = f"{hosts} x 4 {'+'.join(kinds)}, {layers} layers {sort}, vocabulary {vocabulary // 1000}k, batch {batch}"
-        yield f"{said}, {chunks} chunks", Instance(model=model, cluster=cluster, training=training), hosts, chunks
+        description = (
+            f"{hosts} x 4 {'+'.join(kinds)}, {layers} layers {sort}, vocabulary {vocabulary // 1000}k, batch {batch}"
+        )
+        yield (
+            f"{description}, {chunks} chunks",
+            Instance(model=model, cluster=cluster, training=training),
+            hosts,
+            chunks,
+        )
 
 
 def base_of(job: Instance, pp: int, chunks: int) -> ParallelConfig | None:
@@ -140,8 +147,8 @@ def every_layout(base: ParallelConfig, num_layers: int) -> Iterator[ParallelConf
 
 def in_groups(configs: Iterator[ParallelConfig]) -> Iterator[list[ParallelConfig]]:
     """So many at once."""
-    while some := list(itertools.islice(configs, AT_ONCE)):
-        yield some
+    while batch := list(itertools.islice(configs, AT_ONCE)):
+        yield batch
 
 
 def enumerated(
@@ -151,16 +158,18 @@ def enumerated(
     capacity = usable_bytes(job.cluster, predictor)[nodes.reshape(len(nodes), -1)].min(axis=1)
     best: dict[bool, tuple[ParallelConfig, float]] = {}
     number = 0
-    for some in in_groups(every_layout(base, job.model.num_layers)):
-        number += len(some)
-        memory = keep_fitting(job, some, predictor, RISK)
-        fitting = [one.config for one in memory.fitting if (one.need_bytes <= capacity).all()]
+    for batch in in_groups(every_layout(base, job.model.num_layers)):
+        number += len(batch)
+        memory = keep_fitting(job, batch, predictor, RISK)
+        fitting = [checked.config for checked in memory.fitting if (checked.need_bytes <= capacity).all()]
         if not fitting:
             continue
-        times = estimate_many(job, [(one, block_placement(one, block, nodes)) for one in fitting])
+        times = estimate_many(job, [(config, block_placement(config, block, nodes)) for config in fitting])
         for is_equal in (True, False):
             able = [
-                index for index, one in enumerate(fitting) if not is_equal or one.pipeline_model_parallel_layout is None
+                index
+                for index, config in enumerate(fitting)
+                if not is_equal or config.pipeline_model_parallel_layout is None
             ]
             fastest = min(able, key=lambda index: times[index], default=None)
             if fastest is not None and times[fastest] < best.get(is_equal, (base, np.inf))[1]:
@@ -170,18 +179,18 @@ def enumerated(
 
 def measured(name: str, job: Instance, pp: int, chunks: int) -> Row | None:
     """One case; ``None`` if nothing is legal, or no equal chunks fit."""
-    bases = [base for one in (1, chunks) if (base := base_of(job, pp, one)) is not None]
+    bases = [base for count in (1, chunks) if (base := base_of(job, pp, count)) is not None]
     if len(bases) < 2:
         return None
     base = bases[0]
     (block, *_), predictor = list(node_blocks(base, 4, job.launcher)), load_predictor(RISK, job)
     nodes = np.arange(job.cluster.num_nodes).reshape(block.node_grid(base))
-    found = [enumerated(job, one, block, nodes, predictor) for one in bases]
-    number, best = sum(one for one, _ in found), [one for _, one in found]
+    found = [enumerated(job, base_config, block, nodes, predictor) for base_config in bases]
+    number, best = sum(count for count, _ in found), [fastest for _, fastest in found]
     if not any(best):
         return None
-    equal, equal_s = min((one[True] for one in best if True in one), key=lambda one: one[1])
-    best_s = min(one[False][1] for one in best if one)
+    equal, equal_s = min((fastest[True] for fastest in best if True in fastest), key=lambda fastest: fastest[1])
+    best_s = min(fastest[False][1] for fastest in best if fastest)
     first = FirstPlan(config=equal, block=block, nodes=nodes, seconds=equal_s)
     space, begun = SearchSpace(virtual_pipeline=(chunks,)), time.perf_counter()
     near = near_layouts(job, space, first, predictor, RISK, SEARCH_S, threading.Event())

@@ -137,9 +137,9 @@ def main() -> None:
         report(arguments.seed, arguments.pipelines)
     about = f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}."
     title = f"# The closed form against the simulator, {datetime.now(UTC).date().isoformat()}"
-    told = str(__doc__).split("Each case", 1)[1]
+    explanation = str(__doc__).split("Each case", 1)[1]
     head = f"{title}\n\n{about} Made by `python -m benchmarks.closed_form`."
-    page = f"{head}\n\nEach case{told}\n```\n{text.getvalue()}```\n"
+    page = f"{head}\n\nEach case{explanation}\n```\n{text.getvalue()}```\n"
     write_atomically(arguments.out, page)
 
 

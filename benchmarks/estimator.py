@@ -125,11 +125,11 @@ def estimates(name: str, count: int) -> None:
     """One by one, and all at once."""
     instance = example_instance(name, "blocking")
     placed = random_placements(instance, count)
-    some = placed[: min(count, 200)]
-    for one in some:
-        estimate(instance, *one)  # compiles and learns the schedules
-    single = [one / len(some) for one in best_ms(lambda: [estimate(instance, *one) for one in some], 3)]
-    estimate_many(instance, some)
+    sample = placed[: min(count, 200)]
+    for config, placement in sample:
+        estimate(instance, config, placement)  # compiles and learns the schedules
+    single = [ms / len(sample) for ms in best_ms(lambda: [estimate(instance, *pair) for pair in sample], 3)]
+    estimate_many(instance, sample)
     many = best_ms(lambda: estimate_many(instance, placed), 5)
     configs = len({config for config, _ in placed})
     print(
@@ -153,10 +153,10 @@ def main() -> None:
     if arguments.out:
         about = f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}, one thread."
         title = f"# What an estimate costs, {datetime.now(UTC).date().isoformat()}"
-        told = str(__doc__).split("\n", 2)[2].strip()
+        explanation = str(__doc__).split("\n", 2)[2].strip()
         busy = f"load average {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
         made = f"Made by `python -m benchmarks.estimator`; {busy}: if that is above one, the processor's time counts."
-        write_atomically(arguments.out, f"{title}\n\n{about} {made}\n\n{told}\n\n```\n{text.getvalue()}```\n")
+        write_atomically(arguments.out, f"{title}\n\n{about} {made}\n\n{explanation}\n\n```\n{text.getvalue()}```\n")
 
 
 if __name__ == "__main__":

@@ -87,8 +87,8 @@ def load_rows(
         imbalance, bound = (
             float(np.mean(values)) for values in zip(*((p.imbalance, p.bound) for p in placed), strict=True)
         )
-        said = f"by load, {spare} more on each rank (planned only)" if spare else "by load (planned only)"
-        cases.append((said, imbalance, bound, spare, float(np.mean([one.reduced_experts for one in placed]))))
+        name = f"by load, {spare} more on each rank (planned only)" if spare else "by load (planned only)"
+        cases.append((name, imbalance, bound, spare, float(np.mean([layer.reduced_experts for layer in placed]))))
     rows = []
     for name, imbalance, bound, spare, reduced in cases:
         given = with_imbalance(instance, ranks, imbalance)
@@ -181,12 +181,12 @@ def _memory_with_copies(
     each = training.parameter_bytes + training.gradient_bytes + training.optimizer_bytes
     more = spare_slots * each * _expert_parameters(instance, plan)
     (prediction,) = predicted_memory(instance, predictor, [plan.config], max_oom_risk)
-    predicted = np.array([one.predicted_bytes for one in memory]) + more
-    capacity = np.array([one.capacity_bytes for one in memory])
+    predicted = np.array([stage.predicted_bytes for stage in memory]) + more
+    capacity = np.array([stage.capacity_bytes for stage in memory])
     risk = predictor.oom_probability(predicted, capacity, prediction.spread)
     return tuple(
-        replace(one, predicted_bytes=int(size), oom_probability=float(chance))
-        for one, size, chance in zip(memory, predicted, risk, strict=True)
+        replace(stage, predicted_bytes=int(size), oom_probability=float(chance))
+        for stage, size, chance in zip(memory, predicted, risk, strict=True)
     )
 
 

@@ -113,7 +113,7 @@ def generate(recipe: Recipe) -> ClusterSpec:
     draw = random.Random(recipe.seed)
     gpus = [read_gpu_entry(name) for name in recipe.gpus]
     hosts = [f"gpu{index + 1:02d}" for index in range(len(gpus))]
-    one = _one_flow(recipe, draw)
+    one_flow = _one_flow(recipe, draw)
     return ClusterSpec(
         name=recipe.name,
         nodes=tuple(
@@ -125,9 +125,9 @@ def generate(recipe: Recipe) -> ClusterSpec:
         inter_node_latency_s=12 * US,
         nics_per_node=recipe.nics_per_node,
         link_matrices=(
-            LinkMatrix(concurrent_flows=1, bytes_per_s=_in_megabytes(one)),
+            LinkMatrix(concurrent_flows=1, bytes_per_s=_in_megabytes(one_flow)),
             LinkMatrix(
-                concurrent_flows=recipe.gpus_per_node, bytes_per_s=_in_megabytes(_many_flows(recipe, one, draw))
+                concurrent_flows=recipe.gpus_per_node, bytes_per_s=_in_megabytes(_many_flows(recipe, one_flow, draw))
             ),
         ),
         node_bytes_per_s=recipe.node_gb_per_s * GB,
@@ -154,7 +154,7 @@ def _one_flow(recipe: Recipe, draw: random.Random) -> FloatArray:
     return links
 
 
-def _many_flows(recipe: Recipe, one: FloatArray, draw: random.Random) -> FloatArray:
+def _many_flows(recipe: Recipe, one_flow: FloatArray, draw: random.Random) -> FloatArray:
     """All GPUs of a pair at once, bytes/s in sum: less gain across racks, and noise of its own."""
     n = len(recipe.gpus)
     links = np.full((n, n), np.nan)
@@ -162,7 +162,7 @@ def _many_flows(recipe: Recipe, one: FloatArray, draw: random.Random) -> FloatAr
         for j in range(n):
             if i != j:
                 factor = _rack_factor(recipe, i, j, 1) / _rack_factor(recipe, i, j, 0)
-                links[i, j] = one[i, j] * recipe.flow_gain * factor * _around_one(draw, recipe.noise / 2)
+                links[i, j] = one_flow[i, j] * recipe.flow_gain * factor * _around_one(draw, recipe.noise / 2)
     return links
 
 

@@ -75,9 +75,9 @@ def instance_of(job: Mapping[str, Any]) -> Instance:
     return read_job(JobOptions(**job)).instance
 
 
-def config_of(said: Mapping[str, Any]) -> ParallelConfig:
+def config_of(options: Mapping[str, Any]) -> ParallelConfig:
     """Read a configuration in the words of ``plan.json``; fields that are not there have their default."""
-    lists = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+    lists = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
     return ParallelConfig(**lists)
 
 
@@ -144,17 +144,17 @@ def moves(before: Row, after: Row) -> list[tuple[str, Any, Any]]:
     old, new = dict(flat(before["figures"])), dict(flat(after["figures"]))
     found = []
     for name in dict.fromkeys((*old, *new)):
-        one, other = old.get(name), new.get(name)
-        numbers = isinstance(one, int | float) and isinstance(other, int | float)
-        if one != other and not (numbers and abs(one - other) <= SAME * max(abs(one), abs(other))):  # type: ignore[operator,arg-type]
-            found.append((name, one, other))
+        was, now = old.get(name), new.get(name)
+        numbers = isinstance(was, int | float) and isinstance(now, int | float)
+        if was != now and not (numbers and abs(was - now) <= SAME * max(abs(was), abs(now))):  # type: ignore[operator,arg-type]
+            found.append((name, was, now))
     return found
 
 
-def change(one: Any, other: Any) -> float:
+def change(was: Any, now: Any) -> float:
     """Relative change of a figure; infinite where it was zero, or is no number."""
-    if isinstance(one, int | float) and isinstance(other, int | float) and one:
-        return abs(other / one - 1)
+    if isinstance(was, int | float) and isinstance(now, int | float) and was:
+        return abs(now / was - 1)
     return float("inf")
 
 
@@ -162,14 +162,14 @@ def table(rows: Sequence[Row], found: Sequence[list[tuple[str, Any, Any]]]) -> s
     """Lines that moved by quantity, and the largest of them."""
     moved: dict[str, list[tuple[float, str, Any, Any]]] = {}
     for row, changes in zip(rows, found, strict=True):
-        for name, one, other in changes:
-            moved.setdefault(name, []).append((change(one, other), row["name"], one, other))
+        for name, was, now in changes:
+            moved.setdefault(name, []).append((change(was, now), row["name"], was, now))
     lines = [f"{sum(map(bool, found))} of {len(rows)} lines moved."]
     if moved:
         lines += ["", "| figure | lines | most, % | of | was | is |", "|---|---|---|---|---|---|"]
     for name, changes in sorted(moved.items(), key=lambda item: -len(item[1]))[:MAX_SHOWN]:
-        most, where, one, other = max(changes, key=lambda found: found[0])
-        lines.append(f"| {name} | {len(changes)} | {100 * most:.2g} | {where} | {one} | {other} |")
+        most, where, was, now = max(changes, key=lambda found: found[0])
+        lines.append(f"| {name} | {len(changes)} | {100 * most:.2g} | {where} | {was} | {now} |")
     return "\n".join(lines)
 
 

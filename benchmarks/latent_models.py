@@ -56,12 +56,19 @@ def recipe_text(family: str, gpu: str) -> str:
     """Arguments of the first recipe of a family and a GPU that may start, in MXFP8 if there is one."""
     found = [json.loads(line) for line in (SHARED / "recipes" / "recipes.jsonl").read_text().splitlines()]
     for kind in (gpu, *([NEAREST[gpu]] if gpu in NEAREST else [])):
-        some = [one for one in found if one["family"] == family and one["gpu"] == kind and not one["illegal"]]
-        some = [
-            one for one in some if one["task"] == "pretrain" and "fsdp" not in one["name"] and "hsdp" not in one["name"]
+        recipes = [
+            recipe for recipe in found if recipe["family"] == family and recipe["gpu"] == kind and not recipe["illegal"]
         ]
-        if some:
-            best = min(some, key=lambda one: ("nvfp4" in one["name"], one["precision"] != "fp8_mx", len(one["name"])))
+        recipes = [
+            recipe
+            for recipe in recipes
+            if recipe["task"] == "pretrain" and "fsdp" not in recipe["name"] and "hsdp" not in recipe["name"]
+        ]
+        if recipes:
+            best = min(
+                recipes,
+                key=lambda recipe: ("nvfp4" in recipe["name"], recipe["precision"] != "fp8_mx", len(recipe["name"])),
+            )
             return (SHARED / "recipes" / "megatron_args" / f"{best['name']}.args").read_text()
     raise SystemExit(f"no recipe of {family} on {gpu}")
 
@@ -70,7 +77,7 @@ def arguments_of(row: dict[str, str]) -> str:
     """The recipe with the degrees and the precision of a row."""
     text = recipe_text(FAMILIES[row["model"]], row["gpu"].lower())
     chunks, degree = int(float(row["vpp"] or 1)), re.search(r"EP (\d+)", row["notes"])
-    said = {
+    options = {
         "tensor-model-parallel-size": row["tp"],
         "pipeline-model-parallel-size": row["pp"],
         "expert-model-parallel-size": degree[1] if degree else "1",
@@ -78,9 +85,9 @@ def arguments_of(row: dict[str, str]) -> str:
         "global-batch-size": row["gbs"],
     }
     elsewhere = SAID_ELSEWHERE.get((row["model"], row["gpu"], degree[1] if degree else ""), {})
-    said |= elsewhere
+    options |= elsewhere
     dropped = [
-        *said,
+        *options,
         *(["moe-hybridep-num-sms"] if elsewhere else []),
         "pipeline-model-parallel-layout",
         "fp8-format",
@@ -97,7 +104,7 @@ def arguments_of(row: dict[str, str]) -> str:
     layout = PARTS[int(row["pp"]) * chunks].format(m=depths)
     lines = [
         *kept,
-        *(f"--{name} {value}".strip() for name, value in said.items()),
+        *(f"--{name} {value}".strip() for name, value in options.items()),
         f"--pipeline-model-parallel-layout '{layout}'",
     ]
     return "\n".join(lines) + "\n" + (NARROW if row["precision"] == "MXFP8" else "")

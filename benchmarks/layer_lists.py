@@ -30,7 +30,7 @@ FORMATS = {"MXFP8": NARROW, "BF16": ""}
 def arguments_of(row: dict[str, str]) -> str:
     """The recipe with the degrees, the sequences and the precision of a row."""
     text, degree = recipe_text(FAMILIES[row["model"]], row["gpu"].lower()), re.search(r"EP (\d+)", row["notes"])
-    said = {
+    options = {
         "tensor-model-parallel-size": row["tp"],
         "pipeline-model-parallel-size": row["pp"],
         "expert-model-parallel-size": degree[1] if degree else "1",
@@ -39,10 +39,17 @@ def arguments_of(row: dict[str, str]) -> str:
         "seq-length": row["seq_len"],
         "max-position-embeddings": row["seq_len"],
     }
-    dropped = [*said, "fp8-format", "fp8-recipe", "fp8-param-gather", "reuse-grad-buf-for-mxfp8-param-ag", "fp4-format"]
+    dropped = [
+        *options,
+        "fp8-format",
+        "fp8-recipe",
+        "fp8-param-gather",
+        "reuse-grad-buf-for-mxfp8-param-ag",
+        "fp4-format",
+    ]
     dropped += ["fp4-recipe", "fp4-param-gather", "sequence-parallel", "moe-router-padding-for-fp8", "fp8-output-proj"]
     kept = [line for line in text.splitlines() if line[2:].split(" ")[0] not in dropped]
-    kept += [f"--{name} {value}" for name, value in said.items()]
+    kept += [f"--{name} {value}" for name, value in options.items()]
     kept += ["--sequence-parallel"] if int(row["tp"]) > 1 else []
     return "\n".join(kept) + "\n" + FORMATS[row["precision"]]
 
@@ -72,9 +79,9 @@ def main() -> None:
             f"published {published:6.2f} s, ours {seconds:6.2f} s, {100 * off:+5.1f} %"
         )
     write_backtests("benchmarks/layer_lists.py", compared)
-    for model, some in errors.items():
-        sizes = 100 * np.abs(some)
-        print(f"{model}: {len(some)} rows, mean |error| {sizes.mean():.1f} %, median {np.median(sizes):.1f} %")
+    for model, of_model in errors.items():
+        sizes = 100 * np.abs(of_model)
+        print(f"{model}: {len(of_model)} rows, mean |error| {sizes.mean():.1f} %, median {np.median(sizes):.1f} %")
 
 
 if __name__ == "__main__":

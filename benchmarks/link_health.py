@@ -39,7 +39,7 @@ def row(share: float | None, *, racks: bool, known: bool) -> tuple[int, int, int
             rates[bad] *= share
             rates[:, bad] *= share
         names = [str(host) for host in range(count)]
-        hosts = {one.name for one in find_faults(rates, names, near if known else None).hosts}
+        hosts = {fault.name for fault in find_faults(rates, names, near if known else None).hosts}
         found += str(bad) in hosts
         blamed += len(hosts - {str(bad)})
         sound += count - (share is not None)

@@ -150,7 +150,7 @@ def measured(cluster: ClusterSpec, rng: np.random.Generator) -> ClusterSpec:
         slow = rng.uniform(SLOWEST, FASTEST)
         factor[node] *= slow
         factor[:, node] *= slow
-    links = tuple(replace(one, bytes_per_s=one.bytes_per_s * factor) for one in cluster.link_matrices)
+    links = tuple(replace(matrix, bytes_per_s=matrix.bytes_per_s * factor) for matrix in cluster.link_matrices)
     return replace(cluster, link_matrices=links)
 
 
@@ -174,8 +174,8 @@ def _hosts(plan: Plan) -> int:
 
 def page(results: Sequence[Result], time_limit_s: float) -> str:
     """The answer first, then a row for each case."""
-    worst = max(one.excess for one in results)
-    bounded = sum(one.is_bounded for one in results)
+    worst = max(result.excess for result in results)
+    bounded = sum(result.is_bounded for result in results)
     return "\n".join(
         [
             "# A host lost",

@@ -184,7 +184,7 @@ def large_cases(count: int) -> Iterator[Case]:
     """Of 16 hosts, 12 + 4, 8 + 8 or 4 + 12."""
     for seed in range(count):
         rng = np.random.default_rng(100 + seed)
-        pair, counts = PAIRS[seed % len(PAIRS)], tuple(4 * one for one in COUNTS[seed % 3])
+        pair, counts = PAIRS[seed % len(PAIRS)], tuple(4 * count for count in COUNTS[seed % 3])
         job = made_job(rng, made_cluster(rng, pair, counts, 8), 256)
         yield Case(name=f"{seed}: {_told(pair, counts, 8)}", instance=job, space=SearchSpace(recompute=ENUMERATED))
 
@@ -253,16 +253,16 @@ def enumerate_plans(case: Case) -> Enumerated:
     """The simulator's least time over all splits of the layers, placements and configurations."""
     instance, found = case.instance, Enumerated()
     predictor = load_predictor(RISK, instance)
-    placed = sorted(_all_placed(case, predictor), key=lambda one: one.least_s)
+    placed = sorted(_all_placed(case, predictor), key=lambda placed_config: placed_config.least_s)
     batch: list[_Bounded] = []
-    for one in placed[:FIRST]:  # a time to beat
-        batch = list(itertools.islice(_plans(case, one, FIRST_ABOVE * one.least_s), FIRST))
+    for placed_config in placed[:FIRST]:  # a time to beat
+        batch = list(itertools.islice(_plans(case, placed_config, FIRST_ABOVE * placed_config.least_s), FIRST))
         _judge(instance, predictor, batch, found)
     batch = []
-    for one in placed:
-        if one.least_s >= found.seconds:
+    for placed_config in placed:
+        if placed_config.least_s >= found.seconds:
             break
-        for plan in _plans(case, one, found.seconds, found):
+        for plan in _plans(case, placed_config, found.seconds, found):
             batch.append(plan)
             if len(batch) >= OFTEN:
                 _judge(instance, predictor, batch, found)
@@ -271,24 +271,24 @@ def enumerate_plans(case: Case) -> Enumerated:
                     found.is_whole = False
                     return found
     _judge(instance, predictor, batch, found)
-    found.memory_binds = any(_is_bound_by_memory(one, found.seconds, instance) for one in placed)
+    found.memory_binds = any(_is_bound_by_memory(placed_config, found.seconds, instance) for placed_config in placed)
     return found
 
 
-def _plans(case: Case, one: _Placed, ceiling_s: float, found: Enumerated | None = None) -> Iterator[_Bounded]:
+def _plans(case: Case, placed_config: _Placed, ceiling_s: float, found: Enumerated | None = None) -> Iterator[_Bounded]:
     """Plans on a placement whose bound is below a time, the least bound first, and their bounds."""
-    m = one.base.num_microbatches(case.instance.training.global_batch_size)
-    splits, is_whole = _splits_below(one, ceiling_s, m)
+    m = placed_config.base.num_microbatches(case.instance.training.global_batch_size)
+    splits, is_whole = _splits_below(placed_config, ceiling_s, m)
     if found is not None:
         found.is_whole &= is_whole
-    bounds = one.bound_s(splits, m)
+    bounds = placed_config.bound_s(splits, m)
     for row in np.argsort(bounds, kind="stable").tolist():
         if bounds[row] >= (ceiling_s if found is None else found.seconds):
             return
-        if all(one.room[units - 1, stage] for stage, units in enumerate(splits[row].tolist())):
-            layers = tuple(int(units) * one.base.num_chunks for units in splits[row])
-            for choice in one.choices:
-                yield one, replace(choice, layers_per_stage=layers), float(bounds[row])
+        if all(placed_config.room[units - 1, stage] for stage, units in enumerate(splits[row].tolist())):
+            layers = tuple(int(units) * placed_config.base.num_chunks for units in splits[row])
+            for choice in placed_config.choices:
+                yield placed_config, replace(choice, layers_per_stage=layers), float(bounds[row])
 
 
 def _all_placed(case: Case, predictor: MemoryPredictor) -> Iterator[_Placed]:
@@ -306,7 +306,7 @@ def _all_placed(case: Case, predictor: MemoryPredictor) -> Iterator[_Placed]:
         sizes = instance.model.num_layers // chunks - pp + 1
         sized = [replace(base, layers_per_stage=(chunks * units,) * pp) for units in range(1, sizes + 1)]
         needed = predicted_memory(instance, predictor, sized, RISK)
-        upper = np.stack([one.upper_bytes for one in needed])  # (units, pp)
+        upper = np.stack([memory.upper_bytes for memory in needed])  # (units, pp)
         m = base.num_microbatches(instance.training.global_batch_size)
         for block in node_blocks(base, instance.cluster.gpus_per_node, instance.launcher):
             grid = block.node_grid(base)
@@ -315,12 +315,12 @@ def _all_placed(case: Case, predictor: MemoryPredictor) -> Iterator[_Placed]:
                 if grid[1:] == (2, 1) and nodes[0, 0, 0] > nodes[0, 1, 0]:
                     continue  # the ring of two replicas is the same the other way round
                 placement = block_placement(base, block, nodes)
-                times = placed_batch(instance, [(one, placement) for one in sized])
+                times = placed_batch(instance, [(config, placement) for config in sized])
                 forward, backward = times.forward_s, times.backward_s
                 sends = times.send_forward_s[0] + times.send_backward_s[0]
                 row = np.arange(pp) // block.stages
                 least_room = capacity[nodes.reshape(grid[0], -1)].min(axis=1)[row]
-                one = _Placed(
+                placed_config = _Placed(
                     base=base,
                     choices=choices,
                     block=block,
@@ -331,25 +331,33 @@ def _all_placed(case: Case, predictor: MemoryPredictor) -> Iterator[_Placed]:
                     optimizer_s=float(times.optimizer_s.min()),
                     room=upper <= least_room,
                 )
-                one.least_s = _least_s(one, m, instance.model.num_layers // chunks)
-                if one.least_s < float("inf"):
-                    yield one
+                placed_config.least_s = _least_s(placed_config, m, instance.model.num_layers // chunks)
+                if placed_config.least_s < float("inf"):
+                    yield placed_config
 
 
-def _least_s(one: _Placed, microbatches: int, num_units: int) -> float:
+def _least_s(placed_config: _Placed, microbatches: int, num_units: int) -> float:
     """The time in which the stages, each for itself, can hold all units."""
-    low, high = 0.0, 2.0 * float(one.bound_s(np.full((1, one.room.shape[1]), one.num_units), microbatches)[0])
+    low, high = (
+        0.0,
+        2.0
+        * float(
+            placed_config.bound_s(np.full((1, placed_config.room.shape[1]), placed_config.num_units), microbatches)[0]
+        ),
+    )
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (low, middle) if one.most_units(middle, microbatches).sum() >= num_units else (middle, high)
+        low, high = (
+            (low, middle) if placed_config.most_units(middle, microbatches).sum() >= num_units else (middle, high)
+        )
     return low
 
 
-def _splits_below(one: _Placed, ceiling_s: float, microbatches: int) -> tuple[IntArray, bool]:
+def _splits_below(placed_config: _Placed, ceiling_s: float, microbatches: int) -> tuple[IntArray, bool]:
     """Splits whose every stage alone is below a time, shape ``(n, pp)``, and whether all are listed."""
-    pp, is_whole = one.room.shape[1], True
-    total = one.num_units + pp - 1
-    caps = np.minimum(one.most_units(ceiling_s, microbatches), one.num_units)
+    pp, is_whole = placed_config.room.shape[1], True
+    total = placed_config.num_units + pp - 1
+    caps = np.minimum(placed_config.most_units(ceiling_s, microbatches), placed_config.num_units)
     rows = np.zeros((1, 0), dtype=np.int64)
     for stage in range(pp):
         after = int(caps[stage + 1 :].sum())
@@ -376,17 +384,17 @@ def _judge(instance: Instance, predictor: MemoryPredictor, batch: list[_Bounded]
         intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
         max_oom_risk=RISK,
     )
-    upper = {config: one.upper_bytes for config, one in zip(alone, needed, strict=True)}
+    upper = {config: prediction.upper_bytes for config, prediction in zip(alone, needed, strict=True)}
     capacity = usable_bytes(instance.cluster, predictor)
     fitting = []
-    for one, config, bound_s in batch:
-        room = capacity[one.nodes.reshape(len(one.nodes), -1)].min(axis=1)
-        row = np.arange(config.pipeline_model_parallel_size) // one.block.stages
+    for placed_config, config, bound_s in batch:
+        room = capacity[placed_config.nodes.reshape(len(placed_config.nodes), -1)].min(axis=1)
+        row = np.arange(config.pipeline_model_parallel_size) // placed_config.block.stages
         if (upper[without_overlap(config)] <= room[row]).all():
-            fitting.append((one, config, bound_s))
+            fitting.append((placed_config, config, bound_s))
     if not fitting:
         return
-    seconds = estimate_many(instance, [(config, one.placement) for one, config, _ in fitting])
+    seconds = estimate_many(instance, [(config, placed_config.placement) for placed_config, config, _ in fitting])
     bounds = np.array([bound_s for _, _, bound_s in fitting])
     assert (bounds <= seconds * (1 + 1e-9)).all(), "the bound of the enumeration is above the simulator"
     found.judged += len(fitting)
@@ -395,13 +403,17 @@ def _judge(instance: Instance, predictor: MemoryPredictor, batch: list[_Bounded]
         found.seconds, found.config = float(seconds[best]), fitting[best][1]
 
 
-def _is_bound_by_memory(one: _Placed, optimum_s: float, instance: Instance) -> bool:
+def _is_bound_by_memory(placed_config: _Placed, optimum_s: float, instance: Instance) -> bool:
     """Whether a stage could have more units in less than the optimum than it has room for."""
-    m = one.base.num_microbatches(instance.training.global_batch_size)
-    if one.least_s >= optimum_s:
+    m = placed_config.base.num_microbatches(instance.training.global_batch_size)
+    if placed_config.least_s >= optimum_s:
         return False
-    most = one.most_units(optimum_s, m)
-    return any(not one.room[min(int(units), one.num_units) - 1, stage] for stage, units in enumerate(most) if units)
+    most = placed_config.most_units(optimum_s, m)
+    return any(
+        not placed_config.room[min(int(units), placed_config.num_units) - 1, stage]
+        for stage, units in enumerate(most)
+        if units
+    )
 
 
 def solved(case: Case, seconds: float) -> tuple[Plan, float]:
@@ -461,7 +473,7 @@ def small_row(case: Case, seconds: float) -> tuple[str, bool]:
         f"{proof.status}, {proof.gap:.3%}",
         f"{took_s:.0f}",
         plan.config.label(),
-        "-".join(str(one) for one in plan.config.layers_per_stage),
+        "-".join(str(layers) for layers in plan.config.layers_per_stage),
         "yes" if found.memory_binds else "no",
         "-" if model is None else f"{model.status}, {model.seconds:.1f} s",
         f"{found.judged:,} in {time.perf_counter() - begun:.0f} s",
@@ -486,7 +498,7 @@ def large_row(case: Case, seconds: float) -> str:
         f"{proof.status}, {proof.gap:.3%}",
         f"{took_s:.0f}",
         plan.config.label(),
-        "-".join(str(one) for one in plan.config.layers_per_stage),
+        "-".join(str(layers) for layers in plan.config.layers_per_stage),
         "-"
         if model is None
         else f"{model.status}, {model.bound_s:.4f} s, {model.splits} splits, {model.seconds:.1f} s",

@@ -105,7 +105,7 @@ def dimensions(instance: Instance, plan: Plan) -> Iterator[tuple[str, Fields, Fi
 
 def solved(instance: Instance, given: Fields) -> tuple[Plan, float]:
     """The plan, and the processor seconds that it took."""
-    of_space = {one.name for one in fields(SearchSpace)}
+    of_space = {field.name for field in fields(SearchSpace)}
     space = SearchSpace(**{name: value for name, value in given.items() if name in of_space})
     others = {name: value for name, value in given.items() if name not in of_space}
     job = replace(instance, training=replace(instance.training, **others))
@@ -132,7 +132,7 @@ def row(instance: Instance, name: str, held: Fields, free: Fields, repeats: int)
 
 def page(rows: Mapping[str, Sequence[Row]], arguments: str) -> str:
     """All rows of all jobs."""
-    ratios = [one.ratio for of_job in rows.values() for one in of_job]
+    ratios = [row.ratio for of_job in rows.values() for row in of_job]
     lines = [
         "# A dimension more that brings nothing",
         "",
@@ -145,17 +145,17 @@ def page(rows: Mapping[str, Sequence[Row]], arguments: str) -> str:
         "first, and their time rules out most families of layers by a first bound: most of so small a search is "
         "listing configurations, predicting their memory and first bounds, all of which go with their number.",
         "",
-        f"At most {MAX_RATIO:.2f} times as long: {sum(one <= MAX_RATIO for one in ratios)} of {len(ratios)}.",
+        f"At most {MAX_RATIO:.2f} times as long: {sum(ratio <= MAX_RATIO for ratio in ratios)} of {len(ratios)}.",
     ]
     for job, of_job in rows.items():
         lines += ["", f"## {job}", ""]
         lines.append("| dimension | configurations | with it | iteration, s | with it | search, s | with it | ratio |")
         lines.append("|---|---|---|---|---|---|---|---|")
-        for one in sorted(of_job, key=lambda one: -one.ratio):
+        for row in sorted(of_job, key=lambda row: -row.ratio):
             lines.append(
-                f"| {one.name} | {one.held_configs:,} | {one.free_configs:,} | {one.held_s:.6f} | {one.free_s:.6f}"
-                f"{'' if one.proven else ' (not proven)'} | {one.held_search_s:.1f} | {one.free_search_s:.1f} "
-                f"| {one.ratio:.2f} |"
+                f"| {row.name} | {row.held_configs:,} | {row.free_configs:,} | {row.held_s:.6f} | {row.free_s:.6f}"
+                f"{'' if row.proven else ' (not proven)'} | {row.held_search_s:.1f} | {row.free_search_s:.1f} "
+                f"| {row.ratio:.2f} |"
             )
     return "\n".join(lines) + "\n"
 

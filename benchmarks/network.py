@@ -141,12 +141,14 @@ def curve_table(given: Sequence[Run]) -> list[str]:
     lines = [f"| source, GPU | {' | '.join(operations)} |", "|---" * (1 + len(operations)) + "|"]
     for who in dict.fromkeys(who for who, _ in found):
         cells = [
-            f"{np.concatenate(found[who, one]).mean():.1%} of {len(found[who, one])}" if (who, one) in found else ""
-            for one in operations
+            f"{np.concatenate(found[who, operation]).mean():.1%} of {len(found[who, operation])}"
+            if (who, operation) in found
+            else ""
+            for operation in operations
         ]
         lines.append(f"| {who} | {' | '.join(cells)} |")
-    means = np.array([one.mean() for curves in found.values() for one in curves])
-    whole = np.concatenate([one for curves in found.values() for one in curves])
+    means = np.array([curve.mean() for curves in found.values() for curve in curves])
+    whole = np.concatenate([curve for curves in found.values() for curve in curves])
     lines += [
         "",
         f"{len(means)} curves: mean error {whole.mean():.1%}, of the median curve {np.median(means):.1%}; "
@@ -258,12 +260,12 @@ def hosts_table() -> tuple[list[str], str]:
         "|---" * (4 + len(forms)) + "|",
     ]
     for place, count in enumerate(hosts.tolist()):
-        cells = [f"{one[place] / rates[place] - 1:+.0%}" for one in predicted.values()]
+        cells = [f"{rate[place] / rates[place] - 1:+.0%}" for rate in predicted.values()]
         fastest = np.quantile(by_hosts[count], 0.95)
         lines.append(f"| {count} | {len(by_hosts[count])} | {rates[place]:.4g} | {fastest:.4g} | {' | '.join(cells)} |")
-    wrong = {name: np.abs(one / rates - 1)[~known].mean() for name, one in predicted.items()}
-    told = ", ".join(f"{name} {error:.0%}" for name, error in wrong.items())
-    return lines, told
+    wrong = {name: np.abs(rate / rates - 1)[~known].mean() for name, rate in predicted.items()}
+    errors_text = ", ".join(f"{name} {error:.0%}" for name, error in wrong.items())
+    return lines, errors_text
 
 
 def page() -> str:
@@ -279,13 +281,13 @@ def page() -> str:
         )
     given = runs()
     collectives = [run for run in given if not run[1].startswith("message")]
-    hosts, told = hosts_table()
+    hosts, errors_text = hosts_table()
     pairs = folder() / "nccl_tests_cluster_pairs_h100.csv"
     parts = [
         "# Network",
         "",
-        f"- More hosts: mean errors of laws fitted to 2 to {MAX_FITTED} hosts on 16 to 64: {told}. A power is nearer",
-        "  to the median, but the rate of the fastest twentieth levels off from 4 hosts on, as a ring's does.",
+        f"- More hosts: mean errors of laws fitted to 2 to {MAX_FITTED} hosts on 16 to 64: {errors_text}. A power is",
+        "  nearer to the median, but the rate of the fastest twentieth levels off from 4 hosts on, as a ring's does.",
         "- Groups that share NICs: the flat ring is nearer than other algorithms on three of four kinds of host.",
         "- A start and a rate for each group are off as the last table says; from small groups of a host to its",
         "  largest they are off by far more where not every GPU reaches every other at the same pace.",

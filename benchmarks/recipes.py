@@ -214,7 +214,7 @@ def not_written(text: str, priced: Current) -> list[str]:
         option = megatron_options()[field]
         if option.status == "harmless" or field in NO_PART_OF_A_PLAN or not option.matters(before):
             continue
-        if said(option.name, value) != said(option.name, after.get(field)):
+        if comparable(option.name, value) != comparable(option.name, after.get(field)):
             lost.append(option.name)
     again = parse_megatron_args(again_text, "the export")
     first = given_options(text, "the recipe")
@@ -224,7 +224,7 @@ def not_written(text: str, priced: Current) -> list[str]:
     return lost if same_layers else [*lost, "layers per stage"]
 
 
-def said(name: str, value: Any) -> Any:
+def comparable(name: str, value: Any) -> Any:
     """A value so that equal ones compare equal: absent flags, degrees of 1, lists of numbers, patterns without bars."""
     if value in (None, False, 1, "1"):
         return None

@@ -20,9 +20,9 @@ def opened(browser: Browser, file: Path, view: str, shots: Path | None) -> str:
     """One line about the page in a view."""
     width, height = VIEWS[view]
     page = browser.new_page(viewport={"width": width, "height": height})
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
     begun = time.perf_counter()
     page.goto(file.resolve().as_uri())
     page.wait_for_selector("html[data-rendered]", state="attached")
@@ -33,7 +33,7 @@ def opened(browser: Browser, file: Path, view: str, shots: Path | None) -> str:
         page.screenshot(path=shots / f"{file.stem}-{view}.png", full_page=True)
         if view == "wide":
             page.pdf(path=shots / f"{file.stem}.pdf", prefer_css_page_size=True)
-    return f"{view}: first paint {first_ms:.0f} ms, {state} drawn after {drawn_ms:.0f} ms, complaints: {said}"
+    return f"{view}: first paint {first_ms:.0f} ms, {state} drawn after {drawn_ms:.0f} ms, complaints: {complaints}"
 
 
 def main() -> None:

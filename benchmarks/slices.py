@@ -92,7 +92,7 @@ def compare_slices(instance: Instance, stages: tuple[int, ...], sequences: tuple
                 equal_s=equal_s,
                 num_equal=num_equal,
                 best_s=best_s,
-                lengths=tuple(unit * one for one in lengths),
+                lengths=tuple(unit * length for length in lengths),
             )
 
 

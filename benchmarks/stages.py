@@ -190,8 +190,8 @@ def _solve(
     ]
     model.add(sum(replicas) <= workers)
     if equal:
-        for one in replicas[1:]:
-            model.add(one == replicas[0])
+        for replica in replicas[1:]:
+            model.add(replica == replicas[0])
     # Rounded down twice, a stage may have one unit less than its layers have in sum; the bound gets it back.
     longest = model.new_int_var(0, 2 * m * RESOLUTION, "longest")
     is_async = way == "async"
@@ -236,8 +236,8 @@ def _solve(
     bound_s = constant_s + unit_s * (solver.best_objective_bound - 1 - m)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, bound_s
-    found = tuple(np.diff([solver.value(one) for one in ends]).tolist())
-    dealt = tuple(solver.value(one) for one in replicas)
+    found = tuple(np.diff([solver.value(end) for end in ends]).tolist())
+    dealt = tuple(solver.value(replica) for replica in replicas)
     if not fits(costs, found, dealt, m, way):
         return None, bound_s  # by less than the units of memory
     seconds = seconds_of(costs, found, dealt, m, way)
@@ -315,25 +315,27 @@ def stages(job_options: Annotated[opt.JobOptions, opt.Without(OF_SOLVE)], json: 
     """
     instance = opt.read_job(job_options).instance
     rows = list(compare_stages(instance, say_progress))
-    if all(one is None for _, _, one in rows):
+    if all(plan is None for _, _, plan in rows):
         hosts = instance.cluster.num_nodes
         raise InfeasibleError(
             f"no stages fit in memory on {hosts} hosts: give more with --nodes, a smaller --model, or a smaller "
             f"--seq-length than {instance.training.seq_length}."
         )
     if json:
-        shown = [{"way": way, "equal": equal, "plan": None if one is None else asdict(one)} for way, equal, one in rows]
+        shown = [
+            {"way": way, "equal": equal, "plan": None if plan is None else asdict(plan)} for way, equal, plan in rows
+        ]
         show_json(shown)
         return
     table = columns_table("training", "replicas", "s >", "gap >", "layers x replicas of stages", "versions")
-    for way, equal, one in rows:
+    for way, equal, plan in rows:
         kind = "equal" if equal else "any"
-        if one is None:
+        if plan is None:
             table.add_row(way, kind, "nothing fits", "", "", "")
             continue
-        split = ", ".join(f"{count} x {own}" for count, own in zip(one.layers, one.replicas, strict=True))
-        versions = ", ".join(map(str, one.versions)) if way == "async" else "1"
-        table.add_row(way, kind, seconds_text(one.seconds), percent(1 - one.bound_s / one.seconds), split, versions)
+        split = ", ".join(f"{count} x {own}" for count, own in zip(plan.layers, plan.replicas, strict=True))
+        versions = ", ".join(map(str, plan.versions)) if way == "async" else "1"
+        table.add_row(way, kind, seconds_text(plan.seconds), percent(1 - plan.bound_s / plan.seconds), split, versions)
     show(spaced(table))
 
 

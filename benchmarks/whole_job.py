@@ -111,12 +111,12 @@ def run(job: Job) -> Row:
         command += ["--global-batch-size", str(job.batch), "--seq-length", "4096", "--seed", str(job.seed)]
         command += ["--time-limit", f"{job.limit_s:g}", "--num-gpus", str(8 * job.hosts), "-o", str(plan)]
         load, begun = os.getloadavg()[0], time.perf_counter()
-        with (Path(folder) / "said.txt").open("w+") as said:
-            process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+        with (Path(folder) / "said.txt").open("w+") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
             _, _, usage = os.wait4(process.pid, 0)
             seconds = time.perf_counter() - begun
-            said.seek(0)
-            lines = said.read().split("\n")
+            output.seek(0)
+            lines = output.read().split("\n")
         found = json.loads(plan.read_text()) if plan.exists() else None
     return Row(
         hosts=job.hosts,
@@ -142,7 +142,8 @@ def read_rows(path: Path) -> list[Row]:
         return []
     with path.open(newline="") as file:
         return [
-            Row(**{one.name: _value(one.name, row[one.name]) for one in fields(Row)}) for row in csv.DictReader(file)
+            Row(**{field.name: _value(field.name, row[field.name]) for field in fields(Row)})
+            for row in csv.DictReader(file)
         ]
 
 
@@ -157,7 +158,7 @@ def _value(name: str, text: str) -> Any:
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """All rows, in the order of the page."""
     text = StringIO()
-    writer = csv.DictWriter(text, [one.name for one in fields(Row)], lineterminator="\n")
+    writer = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
     writer.writeheader()
     writer.writerows(asdict(row) for row in rows)
     write_atomically(path, text.getvalue())
@@ -203,8 +204,8 @@ def main() -> None:
     path = RESULTS / "whole-job.csv"
     for hosts, kind, seed in product(given.hosts.split(","), given.kinds.split(","), given.seeds.split(",")):
         row = run(Job(hosts=int(hosts), kind=kind, seed=int(seed), model=given.model, limit_s=given.seconds))
-        rows = [one for one in read_rows(path) if one.job != row.job]
-        rows = sorted([*rows, row], key=lambda one: one.job)
+        rows = [known for known in read_rows(path) if known.job != row.job]
+        rows = sorted([*rows, row], key=lambda known: known.job)
         write_rows(path, rows)
         write_atomically(path.with_suffix(".md"), page(rows))
 

@@ -122,21 +122,21 @@ def main() -> None:
     table = bands_of(points)
     head = HEAD.format(fewest=MIN_SEEN, sources=", ".join(SOURCES.values())).rstrip()
     write_atomically(options.out, f"{_wrapped(head)}\n{yaml.safe_dump(table, sort_keys=False, width=120)}")
-    compared = [one.compared for one in points if one.compared is not None]
+    compared = [point.compared for point in points if point.compared is not None]
     write_backtests("benchmarks/backtest/bands.py", compared, options.backtests)
     for name, row in table["kinds"].items():
         print(name, row)
     checked = [file for file in CHECKED_ONLY if (folder / f"{file}.csv").is_file()]
-    told = []
+    notes = []
     for (kind, source), own in _by_source(points_of(folder, checked)).items():
         inside = np.mean([_is_inside(point, table) for point in own])
-        told.append(f"Not used for any band: {len(own)} runs of {source}, {kind}: {inside:.0%} inside.")
-        print(told[-1])
+        notes.append(f"Not used for any band: {len(own)} runs of {source}, {kind}: {inside:.0%} inside.")
+        print(notes[-1])
     if options.page is not None:
-        write_atomically(options.page, page_of(points, table, told))
+        write_atomically(options.page, page_of(points, table, notes))
 
 
-def page_of(points: Sequence[Point], table: Mapping[str, Any], told: Sequence[str]) -> str:
+def page_of(points: Sequence[Point], table: Mapping[str, Any], notes: Sequence[str]) -> str:
     """The page of results: how bands hold, and how wide they are."""
     kinds = {kind: row for kind, row in table["kinds"].items() if not kind.startswith(ANY_JOB)}
     held = {name: _mean_share(points, kinds, name) for name in ("left_out", "larger")}
@@ -145,7 +145,7 @@ def page_of(points: Sequence[Point], table: Mapping[str, Any], told: Sequence[st
         "",
         f"- {held['left_out']:.0%} of the runs of a source left out lie inside the band of the others, "
         f"{held['larger']:.0%} of the larger jobs inside that of the smaller ones.",
-        *(f"- {line}" for line in told),
+        *(f"- {line}" for line in notes),
         "",
         "Measured over predicted iteration time, shipped stack, nothing fitted: `python -m benchmarks.backtest.bands "
         "--page PAGE`. A calibrated stack has bands of its own, of runs that its fit did not see.",
@@ -219,7 +219,7 @@ def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
                         ratio=measured / predicted,
                         predicted_s=predicted,
                         job=(name, job_of(case.run)),
-                        sizes={one: getattr(case.config, one) for one in DISTANCES},
+                        sizes={name: getattr(case.config, name) for name in DISTANCES},
                         compared=ComparedRun(
                             name=case.run.model,
                             model=case.instance.model,
@@ -317,7 +317,7 @@ def _by_source(points: Iterable[Point]) -> dict[tuple[str, str], list[Point]]:
 
 def seen_of(points: Sequence[Point]) -> dict[str, int]:
     """Of each of ``DISTANCES`` the most that some runs have."""
-    sizes = {name: sorted((one.sizes.get(name, 1) for one in points), reverse=True) for name in DISTANCES}
+    sizes = {name: sorted((point.sizes.get(name, 1) for point in points), reverse=True) for name in DISTANCES}
     return {name: found[min(MIN_SEEN, len(found)) - 1] for name, found in sizes.items()}
 
 
@@ -373,9 +373,9 @@ def _by_job(points: Iterable[Point]) -> dict[Hashable, list[Point]]:
 
 def apart_of(points: Sequence[Point]) -> dict[str, Any]:
     """From which ratio on two predictions of one job had their order right."""
-    predicted = np.array([one.predicted_s for one in points])
-    measured = predicted * np.array([one.ratio for one in points])
-    pairs = pairs_of_jobs(predicted, measured, [one.job for one in points])
+    predicted = np.array([point.predicted_s for point in points])
+    measured = predicted * np.array([point.ratio for point in points])
+    pairs = pairs_of_jobs(predicted, measured, [point.job for point in points])
     ratio = told_apart(pairs)
     return {"ratio": None if ratio is None else round(ratio, 2), "share": ORDERED, "pairs": len(pairs)}
 
@@ -424,10 +424,10 @@ def _ratios(points: Sequence[Point]) -> FloatArray:
 def _is_this_job(run: MeasuredRun) -> bool:
     """Pre-training of a model that the clock knows, in a precision that the row names."""
     task = " ".join((run.extra.get("task", ""), run.extra.get("train_mode", ""), run.extra.get("hybrid", "")))
-    said = f"{run.model} {run.notes} {task}".lower()
+    words = f"{run.model} {run.notes} {task}".lower()
     tables_without_precision = not run.precision and "megatronbridge" in run.source.lower()
     lora = run.extra.get("is_lora", "").lower() == "true"
-    return not (lora or tables_without_precision or any(word in said for word in NOT_THIS_JOB))
+    return not (lora or tables_without_precision or any(word in words for word in NOT_THIS_JOB))
 
 
 def _as_usual(run: MeasuredRun) -> MeasuredRun:

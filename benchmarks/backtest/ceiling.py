@@ -42,25 +42,30 @@ LATE_TRIAL = 130_000
 """Trials of the source are numbered 96,769 to 105,056, and from 131,673 on."""
 
 
-def fullness(one: Prediction) -> int:
+def fullness(prediction: Prediction) -> int:
     """Predicted peak over the device's memory, in tenths."""
-    assert one.run.gpu is not None
-    return int(one.memory["predicted_peak_mem_gib"] * GIB / one.run.gpu.gpu.memory_bytes / FULLNESS_STEP)
+    assert prediction.run.gpu is not None
+    return int(prediction.memory["predicted_peak_mem_gib"] * GIB / prediction.run.gpu.gpu.memory_bytes / FULLNESS_STEP)
 
 
 FEATURES: dict[str, Callable[[Prediction], Hashable]] = {
-    "tensor ranks": lambda one: one.run.tp,
-    "stages": lambda one: one.run.pp,
-    "replicas": lambda one: one.run.dp,
-    "micro-batch size": lambda one: one.run.mbs,
-    "micro-batches": lambda one: (one.run.gbs or 0) // (one.run.dp or 1) // (one.run.mbs or 1),
-    "kernel": lambda one: one.run.attention_kernel,
-    "recomputation": lambda one: one.run.recompute,
+    "tensor ranks": lambda prediction: prediction.run.tp,
+    "stages": lambda prediction: prediction.run.pp,
+    "replicas": lambda prediction: prediction.run.dp,
+    "micro-batch size": lambda prediction: prediction.run.mbs,
+    "micro-batches": lambda prediction: (
+        (prediction.run.gbs or 0) // (prediction.run.dp or 1) // (prediction.run.mbs or 1)
+    ),
+    "kernel": lambda prediction: prediction.run.attention_kernel,
+    "recomputation": lambda prediction: prediction.run.recompute,
     "fullness (tenths)": fullness,
-    "tensor ranks, stages": lambda one: (one.run.tp, one.run.pp),
-    "fullness, tensor ranks x stages": lambda one: (fullness(one), (one.run.tp or 1) * (one.run.pp or 1)),
-    "all that was chosen": lambda one: choice_of(one.run),
-    "all but the micro-batch": lambda one: (one.run.tp, one.run.pp, one.run.recompute),
+    "tensor ranks, stages": lambda prediction: (prediction.run.tp, prediction.run.pp),
+    "fullness, tensor ranks x stages": lambda prediction: (
+        fullness(prediction),
+        (prediction.run.tp or 1) * (prediction.run.pp or 1),
+    ),
+    "all that was chosen": lambda prediction: choice_of(prediction.run),
+    "all but the micro-batch": lambda prediction: (prediction.run.tp, prediction.run.pp, prediction.run.recompute),
 }
 
 
@@ -89,7 +94,7 @@ def section(split: tuple[Runs, Runs]) -> str:
     seen_ones = timed(predicted(seen, stack))
     pairs = twins(seen)
     crossed = {"13B": crossings(seen_ones), "30B": crossings(ours)}
-    low = twin_spread(np.array([[one.iter_time_s for one in pair] for pair in pairs], dtype=np.float64))
+    low = twin_spread(np.array([[prediction.iter_time_s for prediction in pair] for pair in pairs], dtype=np.float64))
     high = crossed["30B"][1]
     return "\n".join(
         [
@@ -120,7 +125,11 @@ def section(split: tuple[Runs, Runs]) -> str:
 
 def timed(predictions: Sequence[Prediction]) -> list[Prediction]:
     """Those that are predicted and were measured."""
-    return [one for one in predictions if one.measured_s is not None and one.iter_time_s is not None]
+    return [
+        prediction
+        for prediction in predictions
+        if prediction.measured_s is not None and prediction.iter_time_s is not None
+    ]
 
 
 def hindsight_stack(judged: Runs, stack: StackSpec) -> StackSpec:
@@ -131,19 +140,19 @@ def hindsight_stack(judged: Runs, stack: StackSpec) -> StackSpec:
 
 def without_series(seen: Runs, stack: StackSpec) -> StackSpec:
     """The same fit without one series of trials, which no other run agrees with; memory as it was."""
-    kept = [one for one in seen if one.iter_time_s is not None and not in_late_series(one)]
+    kept = [run for run in seen if run.iter_time_s is not None and not in_late_series(run)]
     return calibrate_runs(kept, replace(read_stack(), memory=stack.memory), validate=False).stack
 
 
-def in_late_series(one: MeasuredRun) -> bool:
+def in_late_series(run: MeasuredRun) -> bool:
     """2,048 tokens on up to 64 GPUs, by the later of two series of trial numbers."""
-    found = re.search(r"trial (\d+)", one.notes)
-    return one.num_gpus <= 64 and one.seq_len == 2048 and found is not None and int(found.group(1)) >= LATE_TRIAL
+    found = re.search(r"trial (\d+)", run.notes)
+    return run.num_gpus <= 64 and run.seq_len == 2048 and found is not None and int(found.group(1)) >= LATE_TRIAL
 
 
 def times(predictions: Sequence[Prediction]) -> tuple[FloatArray, FloatArray]:
     """Predicted and measured seconds."""
-    pairs = [(one.iter_time_s, one.measured_s) for one in predictions]
+    pairs = [(prediction.iter_time_s, prediction.measured_s) for prediction in predictions]
     predicted, measured = np.array(pairs, dtype=np.float64).T
     return predicted, measured
 
@@ -157,8 +166,11 @@ def residuals(predictions: Sequence[Prediction]) -> FloatArray:
 
 def crossings(predictions: Sequence[Prediction]) -> tuple[float, float]:
     """Scatter of a run beside those of the same degrees with other kernels: as measured, and of what ours leaves."""
-    rows = [(one.run.model, one.run.num_gpus, one.run.seq_len, choice_of(one.run)) for one in predictions]
-    kernels = [one.run.attention_kernel for one in predictions]
+    rows = [
+        (prediction.run.model, prediction.run.num_gpus, prediction.run.seq_len, choice_of(prediction.run))
+        for prediction in predictions
+    ]
+    kernels = [prediction.run.attention_kernel for prediction in predictions]
     _, measured = times(predictions)
     return crossed_spread(rows, kernels, np.log(measured)), crossed_spread(rows, kernels, residuals(predictions))
 
@@ -191,7 +203,7 @@ def hindsight_table(
     ours: Sequence[Prediction], hindsight: Sequence[Prediction], without: Sequence[Prediction]
 ) -> list[str]:
     """Ours; with other constants; and ours times what the others of the same degrees left."""
-    left, choices = residuals(ours), [choice_of(one.run) for one in ours]
+    left, choices = residuals(ours), [choice_of(prediction.run) for prediction in ours]
     others = np.array(
         [
             np.mean([left[j] for j in range(len(left)) if j != i and choices[j] == choices[i]] or [0.0])
@@ -199,8 +211,8 @@ def hindsight_table(
         ]
     )
     degrees = [
-        replace(one, iter_time_s=(one.iter_time_s or 0.0) * factor)
-        for one, factor in zip(ours, np.exp(others).tolist(), strict=True)
+        replace(prediction, iter_time_s=(prediction.iter_time_s or 0.0) * factor)
+        for prediction, factor in zip(ours, np.exp(others).tolist(), strict=True)
     ]
     lines = ["| prediction | mean | p90 | rank | worst regret | pick within 2 % |", "|---|---|---|---|---|---|"]
     for name, ones in (
@@ -223,7 +235,7 @@ def feature_table(ours: Sequence[Prediction]) -> list[str]:
     groups = by_kernel(ours)
     lines = [f"| residuals go with | {' | '.join(groups)} |", "|---|" + "---|" * len(groups)]
     for name, feature in FEATURES.items():
-        shares = [explained(residuals(ones), [feature(one) for one in ones]) for ones in groups.values()]
+        shares = [explained(residuals(ones), [feature(prediction) for prediction in ones]) for ones in groups.values()]
         lines.append(f"| {name} | {' | '.join(f'{share:.0%}' for share in shares)} |")
     return lines
 

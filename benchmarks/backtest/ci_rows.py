@@ -23,7 +23,7 @@ PARTLY_KNOWN = ("decoder-first-pipeline-num-layers", "account-for-embedding-in-p
 
 def small_models(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[MeasuredRun]]:
     """Half of the layouts of the small model, and the other half."""
-    usable = [one for run in runs if (one := with_flags(run)) is not None and run.hidden == SMALL]
+    usable = [flagged for run in runs if (flagged := with_flags(run)) is not None and run.hidden == SMALL]
     layouts = list(dict.fromkeys(layout(run) for run in usable))
     order = np.random.default_rng(0).permutation(len(layouts))
     seen = {layouts[index] for index in order[: len(layouts) // 2]}

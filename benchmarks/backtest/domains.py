@@ -65,15 +65,15 @@ def _rows(measured: Path) -> list[tuple[str, list[MeasuredRun]]]:
     mixtures = _fabric([run for part in vendor.experts(tables) for run in part])
     logs = _fabric([run for part in vendor.mlperf(measured_runs(measured / "mlperf_training.csv")) for run in part])
 
-    def some(runs: list[MeasuredRun], choose: Callable[[MeasuredRun], bool]) -> list[MeasuredRun]:
+    def chosen(runs: list[MeasuredRun], choose: Callable[[MeasuredRun], bool]) -> list[MeasuredRun]:
         return [run for run in runs if choose(run)]
 
     return [
-        ("mixtures, expert groups inside a host", some(mixtures, lambda run: _experts(run) <= HOST)),
-        ("mixtures, expert groups of 8", some(mixtures, lambda run: _experts(run) == 2 * HOST)),
-        ("mixtures, expert groups of 16 to 64", some(mixtures, lambda run: _experts(run) > 2 * HOST)),
-        ("dense, up to 64 GPUs", some(dense, lambda run: run.num_gpus <= LARGE_HOST)),
-        ("dense, several domains", some(dense, lambda run: run.num_gpus > LARGE_HOST)),
+        ("mixtures, expert groups inside a host", chosen(mixtures, lambda run: _experts(run) <= HOST)),
+        ("mixtures, expert groups of 8", chosen(mixtures, lambda run: _experts(run) == 2 * HOST)),
+        ("mixtures, expert groups of 16 to 64", chosen(mixtures, lambda run: _experts(run) > 2 * HOST)),
+        ("dense, up to 64 GPUs", chosen(dense, lambda run: run.num_gpus <= LARGE_HOST)),
+        ("dense, several domains", chosen(dense, lambda run: run.num_gpus > LARGE_HOST)),
         ("MLPerf, Llama 3.1 405B, several domains", logs),
     ]
 

@@ -35,13 +35,14 @@ def predictions(path: Path = MEASURED) -> list[Prediction]:
 
 def page(found: Sequence[Prediction]) -> str:
     """Table of all rows, below what they come to."""
-    timed = [one.error for one in found if one.error is not None]
-    judged = [one for one in found if one.memory and one.run.oom is not None]
-    right = sum(says_oom(one) == one.run.oom for one in judged)
+    timed = [prediction.error for prediction in found if prediction.error is not None]
+    judged = [prediction for prediction in found if prediction.memory and prediction.run.oom is not None]
+    right = sum(says_oom(prediction) == prediction.run.oom for prediction in judged)
     lines = [
         "# Runs out of threads",
         "",
-        f"{sum(one.iter_time_s is not None for one in found)} of {len(found)} rows have a predicted time. Where a time",
+        f"{sum(prediction.iter_time_s is not None for prediction in found)} of {len(found)} rows have a predicted "
+        "time. Where a time",
         f"was measured, predictions are off by {np.mean(np.abs(timed)):.1%} on average; the median of predicted over",
         f"measured is {1 + np.median(timed):.2f}. Whether a job fits is predicted right for {right} of {len(judged)}.",
         "Nothing was fitted to these rows. Made by `python -m benchmarks.backtest.field`.",
@@ -72,25 +73,25 @@ NOTES = (
 """What the table cannot say."""
 
 
-def says_oom(one: Prediction) -> bool:
+def says_oom(prediction: Prediction) -> bool:
     """Whether a job is predicted to run out of memory."""
-    return one.memory["oom_probability"] >= LIKELY
+    return prediction.memory["oom_probability"] >= LIKELY
 
 
-def _line(one: Prediction) -> str:
-    run = one.run
+def _line(prediction: Prediction) -> str:
+    run = prediction.run
     degrees = [("tp", run.tp), ("pp", run.pp), ("dp", run.dp), ("vpp", run.vpp), ("ep", run.extra.get("ep"))]
     kept = [f"{name}{size}" for name, size in degrees if size not in (None, "", 1)]
     kept += [f"zero{run.zero_stage}"] if run.zero_stage else []
     return (
         f"| {run.source.split(' (')[0].split(',')[0]} | {run.num_gpus} {run.gpu_name} | {run.model} | "
         f"{run.gbs} x {run.seq_len}, mbs {run.mbs} | {' '.join(kept)} | {run.recompute or 'none'} | "
-        f"{_number(one.measured_s)} | {_number(one.iter_time_s)} | "
-        f"{'' if one.error is None else f'{1 + one.error:.2f}'} | "
+        f"{_number(prediction.measured_s)} | {_number(prediction.iter_time_s)} | "
+        f"{'' if prediction.error is None else f'{1 + prediction.error:.2f}'} | "
         f"{'' if run.peak_mem_bytes is None else f'{run.peak_mem_bytes / GIB:.1f}'} | "
-        f"{_number(one.memory.get('predicted_peak_mem_gib'))} | "
+        f"{_number(prediction.memory.get('predicted_peak_mem_gib'))} | "
         f"{'' if run.oom is None else 'yes' if run.oom else 'no'} | "
-        f"{'' if not one.memory else format(one.memory['oom_probability'], '.0%')} |"
+        f"{'' if not prediction.memory else format(prediction.memory['oom_probability'], '.0%')} |"
     )
 
 

@@ -105,9 +105,9 @@ def boundaries(run: MeasuredRun) -> list[int]:
     return [int(part) for part in found.group(1).split(",")]
 
 
-def message_s(hosts: ClusterSpec, size: float, here: IntArray, there: IntArray) -> float:
+def message_s(hosts: ClusterSpec, size: float, sources: IntArray, targets: IntArray) -> float:
     """The slowest message of a border; those of one pair of hosts share its link."""
-    pairs, flows = np.unique(np.stack([here.ravel(), there.ravel()]), axis=1, return_counts=True)
+    pairs, flows = np.unique(np.stack([sources.ravel(), targets.ravel()]), axis=1, return_counts=True)
     times = [
         intra_node_message_s(hosts, size) if a == b else float(inter_node_message_s(hosts, size, int(flow))[a, b])
         for (a, b), flow in zip(pairs.T, flows, strict=True)

@@ -54,21 +54,25 @@ def one_host(plans: Sequence[Plan]) -> list[tuple[list[Plan], list[Plan]]]:
     """Aceso and Megatron: fitted to up to 8 GPUs, judged on more; a stack for each kind of GPU."""
     found = []
     for gpu in ("L4-24GB", "A10G-24GB"):
-        mine = [one for one in plans if "ref" in one.run.source and one.run.gpu_name == gpu]
-        found.append(([one for one in mine if one.run.num_gpus <= 8], [one for one in mine if one.run.num_gpus > 8]))
+        mine = [plan for plan in plans if "ref" in plan.run.source and plan.run.gpu_name == gpu]
+        found.append(
+            ([plan for plan in mine if plan.run.num_gpus <= 8], [plan for plan in mine if plan.run.num_gpus > 8])
+        )
     return found
 
 
 def other_gpu(plans: Sequence[Plan]) -> list[tuple[list[Plan], list[Plan]]]:
     """Aceso and Megatron: fitted to L4, judged on A10G."""
-    mine = [one for one in plans if "ref" in one.run.source]
-    return [([one for one in mine if "L4" in one.run.gpu_name], [one for one in mine if "A10G" in one.run.gpu_name])]
+    mine = [plan for plan in plans if "ref" in plan.run.source]
+    return [
+        ([plan for plan in mine if "L4" in plan.run.gpu_name], [plan for plan in mine if "A10G" in plan.run.gpu_name])
+    ]
 
 
 def mist_tuned(plans: Sequence[Plan]) -> list[tuple[list[Plan], list[Plan]]]:
     """Mist's own runs: fitted to up to 4 GPUs, judged on 8."""
-    mine = [one for one in plans if "ref" not in one.run.source]
-    return [([one for one in mine if one.run.num_gpus <= 4], [one for one in mine if one.run.num_gpus > 4])]
+    mine = [plan for plan in plans if "ref" not in plan.run.source]
+    return [([plan for plan in mine if plan.run.num_gpus <= 4], [plan for plan in mine if plan.run.num_gpus > 4])]
 
 
 def judge(part: Part, *paths: Path) -> tuple[str, str]:
@@ -117,11 +121,12 @@ def predicted(plans: Sequence[Plan], stack: StackSpec, links: dict[str, Links]) 
 def run_lines(predictions: Sequence[Prediction]) -> list[str]:
     """Each run, since there are few."""
     lines = ["| model | GPUs | stages | measured s | predicted s | error |", "|---|---|---|---|---|---|"]
-    for one in predictions:
-        assert one.error is not None
+    for prediction in predictions:
+        assert prediction.error is not None
+        run = prediction.run
         lines.append(
-            f"| {one.run.model} | {one.run.num_gpus} | {one.run.pp} | {one.measured_s:.1f} | {one.iter_time_s:.1f} | "
-            f"{one.error:+.1%} |"
+            f"| {run.model} | {run.num_gpus} | {run.pp} | {prediction.measured_s:.1f} | "
+            f"{prediction.iter_time_s:.1f} | {prediction.error:+.1%} |"
         )
     return lines
 
@@ -129,20 +134,20 @@ def run_lines(predictions: Sequence[Prediction]) -> list[str]:
 def fit(seen: Sequence[Plan], base: StackSpec, links: dict[str, Links]) -> StackSpec:
     """Constants from these runs, with the priors that every calibration has."""
     flash = any("flash" in plan.run.attention_kernel for plan in seen)
-    free = [one for one in FREE if one.name in FITTED or (flash and one.name in FLASH)]
-    centre = np.log([getattr(base, one.name) or one.start for one in free])
+    free = [constant for constant in FREE if constant.name in FITTED or (flash and constant.name in FLASH)]
+    centre = np.log([getattr(base, constant.name) or constant.start for constant in free])
     measured = np.log(np.array([plan.run.iter_time_s for plan in seen], dtype=np.float64))
 
     def stack_of(values: FloatArray) -> StackSpec:
-        constants = np.minimum(np.exp(values), [one.largest for one in free]).tolist()
-        return base.with_constants({one.name: value for one, value in zip(free, constants, strict=True)})
+        constants = np.minimum(np.exp(values), [constant.largest for constant in free]).tolist()
+        return base.with_constants({constant.name: value for constant, value in zip(free, constants, strict=True)})
 
     problem = LeastSquares(
         residuals_of=lambda values: np.log(predict_s(seen, stack_of(values), links)) - measured,
         weights=np.ones(len(seen)),
         centre=centre,
-        spread=np.array([one.spread for one in free]),
-        largest=np.log([one.largest for one in free]),
+        spread=np.array([constant.spread for constant in free]),
+        largest=np.log([constant.largest for constant in free]),
     )
     values, *_ = descend(problem, centre, MAX_ITERATIONS)
     return stack_of(values)

@@ -242,7 +242,7 @@ def recomputed_kinds(present: IntArray, count: int, sizes: Sequence[float]) -> I
     """
     twice = np.zeros(NUM_KINDS, dtype=np.int64)
     left = int(min(count, present.sum()))
-    for kind in sorted(range(1, NUM_KINDS), key=lambda one: -present[one] * sizes[one]):
+    for kind in sorted(range(1, NUM_KINDS), key=lambda kind: -present[kind] * sizes[kind]):
         behind = (kind + 1) % NUM_KINDS
         if twice[kind]:
             continue

@@ -110,13 +110,13 @@ def predict_s(plans: Sequence[Plan], stack: StackSpec, links: dict[str, Links]) 
 
 def plan_times(plan: Plan, stack: StackSpec, links: Links) -> PlacedTimes:
     """Stages of the run as one replica: those of a stage work side by side."""
-    clocks = {(one.tp, one.dp): _Clock.of(plan, one, stack, links) for one in plan.stages}
-    mine = [clocks[one.tp, one.dp] for one in plan.stages]
-    passes = np.array([clock.passes_s(one) for clock, one in zip(mine, plan.stages, strict=True)])
-    inside = np.array([clock.tensor_s(one) for clock, one in zip(mine, plan.stages, strict=True)])
+    clocks = {(stage.tp, stage.dp): _Clock.of(plan, stage, stack, links) for stage in plan.stages}
+    mine = [clocks[stage.tp, stage.dp] for stage in plan.stages]
+    passes = np.array([clock.passes_s(stage) for clock, stage in zip(mine, plan.stages, strict=True)])
+    inside = np.array([clock.tensor_s(stage) for clock, stage in zip(mine, plan.stages, strict=True)])
     sends = _sends_s(plan, stack, links)
     work = passes + inside + stack.micro_batch_s / 2.0
-    states = [clock.states_s(one, plan.shards_states) for clock, one in zip(mine, plan.stages, strict=True)]
+    states = [clock.states_s(stage, plan.shards_states) for clock, stage in zip(mine, plan.stages, strict=True)]
     tied = len(plan.stages) > 1 and not mine[0].instance.model.untie_embeddings_and_output_weights
     return PlacedTimes(
         forward_s=work[None, :, :1],
@@ -269,18 +269,18 @@ def _sends_s(plan: Plan, stack: StackSpec, links: Links) -> FloatArray:
     """
     run = plan.run
     hidden_bytes = float(plan.samples * (run.seq_len or 0) * (run.hidden or 0) * 2)
-    starts = np.cumsum([0, *(one.num_gpus for one in plan.stages)])
+    starts = np.cumsum([0, *(stage.num_gpus for stage in plan.stages)])
     hosts = starts[:-1] // run.gpus_per_node
     sends = np.zeros((len(plan.stages), 2))
-    for border, (here, there) in enumerate(pairwise(plan.stages)):
-        whole, split = here.crossing
-        flows = max(here.num_gpus, there.num_gpus)
+    for border, (sender, follower) in enumerate(pairwise(plan.stages)):
+        whole, split = sender.crossing
+        flows = max(sender.num_gpus, follower.num_gpus)
         size = (whole + split) * hidden_bytes
         if hosts[border] == hosts[border + 1]:
             message = size / flows / links.inside
         else:
             message = size / min(flows * links.across, links.node)
-        for way, receiver in enumerate((there, here)):
+        for way, receiver in enumerate((follower, sender)):
             sends[border, way] = message + stack.assumed_latency_s
             if receiver.tp > 1:
                 part = (receiver.tp - 1) / receiver.tp * whole * hidden_bytes / receiver.dp

@@ -84,7 +84,9 @@ def group_lines(predictions: Sequence[Prediction]) -> list[str]:
 
 def left_out(predictions: Sequence[Prediction]) -> list[str]:
     """How many measured runs are not predicted, and why."""
-    reasons = Counter(one.reason for one in predictions if one.reason and one.measured_s is not None)
+    reasons = Counter(
+        prediction.reason for prediction in predictions if prediction.reason and prediction.measured_s is not None
+    )
     return [f"Not predicted: {count} ({reason}).\n" for reason, count in reasons.most_common()]
 
 
@@ -116,11 +118,11 @@ def forms(predictions: Sequence[Prediction]) -> list[str]:
 def own_predictor(predictions: Sequence[Prediction]) -> str:
     """AMP's predictions, which its results carry in the notes."""
     pairs = [
-        (float(found.group(1)), one.measured_s)
-        for one in predictions
-        if one.measured_s is not None
-        and one.iter_time_s is not None
-        and (found := re.search(r"AMP predicted cost \(not measured\) ([\d.]+)", one.run.notes))
+        (float(found.group(1)), prediction.measured_s)
+        for prediction in predictions
+        if prediction.measured_s is not None
+        and prediction.iter_time_s is not None
+        and (found := re.search(r"AMP predicted cost \(not measured\) ([\d.]+)", prediction.run.notes))
     ]
     if not pairs:
         return ""
@@ -133,5 +135,5 @@ def learned_layers(stack: StackSpec) -> str:
     """What was learned of layers, for people."""
     if stack.layers is None:
         return "Factors of layers did not help runs left out, so there are none."
-    factors = [one.factor for one in stack.layers.shapes]
+    factors = [shape.factor for shape in stack.layers.shapes]
     return f"Factors of {len(factors)} shapes of layers, {min(factors):.2f} to {max(factors):.2f}."

@@ -43,10 +43,17 @@ def runs() -> vendor.Runs:
 def page() -> str:
     """The table, by precision and GPU."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for one in predict_runs(runs(), read_stack(), rivals=False):
-        narrow = one.run.precision not in ("", "bf16", "fp16", "fp32")
-        if narrow and one.run.gpu is not None and one.error is not None and abs(one.error) < LARGEST_ERROR:
-            found[WORDS.get(one.run.precision, one.run.precision), one.run.gpu.gpu.name].append(one.error)
+    for prediction in predict_runs(runs(), read_stack(), rivals=False):
+        narrow = prediction.run.precision not in ("", "bf16", "fp16", "fp32")
+        if (
+            narrow
+            and prediction.run.gpu is not None
+            and prediction.error is not None
+            and abs(prediction.error) < LARGEST_ERROR
+        ):
+            found[WORDS.get(prediction.run.precision, prediction.run.precision), prediction.run.gpu.gpu.name].append(
+                prediction.error
+            )
     lines = [
         "# Jobs in fewer than 16 bits",
         "",
@@ -60,7 +67,7 @@ def page() -> str:
     for (precision, gpu), errors in sorted(found.items()):
         lines.append(f"| {precision} | {gpu} | {len(errors)} | {np.mean(errors):+.1%} | {np.abs(errors).mean():.1%} |")
     for precision in sorted({key[0] for key in found}):
-        errors = [error for key, some in found.items() if key[0] == precision for error in some]
+        errors = [error for key, group in found.items() if key[0] == precision for error in group]
         lines.append(
             f"| **{precision}** | all | {len(errors)} | {np.mean(errors):+.1%} | {np.abs(errors).mean():.1%} |"
         )

@@ -38,8 +38,8 @@ def main() -> None:
     base = read_stack()
     parts = [page.head(today)]
     rows = []
-    equal = [delayed(_judge)(one, folder, base) for one in EXPERIMENTS if options.only in one.name]
-    special = [delayed(_judge_special)(one, folder) for one in SPECIAL if options.only in one.name]
+    equal = [delayed(_judge)(experiment, folder, base) for experiment in EXPERIMENTS if options.only in experiment.name]
+    special = [delayed(_judge_special)(experiment, folder) for experiment in SPECIAL if options.only in experiment.name]
     for summary, detail in Parallel(n_jobs=options.jobs, return_as="generator")(equal + special):
         print(summary, flush=True)
         rows.append(summary)

@@ -188,39 +188,41 @@ def main() -> None:
             continue
         seen, judged = line.part(measured_runs(folder / line.file))
         stack = fitted_stack(seen, base) if seen else base
-        told = [one for one in predict_runs(judged, stack, rivals=False) if one.error is not None]
-        print(table_row(line, len(seen), told), flush=True)
+        predictions = [
+            prediction for prediction in predict_runs(judged, stack, rivals=False) if prediction.error is not None
+        ]
+        print(table_row(line, len(seen), predictions), flush=True)
         if options.rows:
-            _show_rows(told)
+            _show_rows(predictions)
         if seen:
             fits.append(f"{line.name}: {constants(stack, base)}")
     print("", *fits, sep="\n")
 
 
-def table_row(line: ScaleOut, num_seen: int, told: Sequence[Prediction]) -> str:
+def table_row(line: ScaleOut, num_seen: int, predictions: Sequence[Prediction]) -> str:
     """Errors of the judged runs, the plans one would pick by it, and the median ratio at each number of GPUs."""
-    predicted = np.array([one.iter_time_s for one in told])
-    measured = np.array([one.measured_s for one in told])
-    gpus = np.array([one.run.num_gpus for one in told])
+    predicted = np.array([prediction.iter_time_s for prediction in predictions])
+    measured = np.array([prediction.measured_s for prediction in predictions])
+    gpus = np.array([prediction.run.num_gpus for prediction in predictions])
     ratio = predicted / measured
     error = 100 * np.abs(ratio - 1)
     order = spearman(predicted, measured)
     sizes = ", ".join(f"{size}: {np.median(ratio[gpus == size]):.2f}" for size in np.unique(gpus))
     return (
-        f"| {line.name} | {line.goal} | {num_seen or 'none'} | {len(told)} | {error.mean():.1f} % "
-        f"| {np.median(error):.1f} % | {np.median(ratio):.2f} | {order:.2f} | {picks(told)} | {sizes} |"
+        f"| {line.name} | {line.goal} | {num_seen or 'none'} | {len(predictions)} | {error.mean():.1f} % "
+        f"| {np.median(error):.1f} % | {np.median(ratio):.2f} | {order:.2f} | {picks(predictions)} | {sizes} |"
     )
 
 
-def picks(told: Sequence[Prediction]) -> str:
+def picks(predictions: Sequence[Prediction]) -> str:
     """In how many jobs of several layouts the one predicted fastest was nearly the fastest, and the worst of them."""
     jobs: dict[object, list[Prediction]] = {}
-    for one in told:
-        jobs.setdefault(job_of(one.run), []).append(one)
+    for prediction in predictions:
+        jobs.setdefault(job_of(prediction.run), []).append(prediction)
     regrets = [found.regret for rows in jobs.values() if len(rows) > 1 and (found := measure_predictions(rows))]
     if not regrets:
         return ""
-    return f"{sum(one <= CLOSE for one in regrets)} of {len(regrets)}, +{100 * max(regrets):.1f} %"
+    return f"{sum(regret <= CLOSE for regret in regrets)} of {len(regrets)}, +{100 * max(regrets):.1f} %"
 
 
 def constants(stack: StackSpec, base: StackSpec) -> str:
@@ -229,11 +231,11 @@ def constants(stack: StackSpec, base: StackSpec) -> str:
     return ", ".join(f"{name} {getattr(stack, name):.3g}" for name in fitted)
 
 
-def _show_rows(told: Sequence[Prediction]) -> None:
-    for one in sorted(told, key=lambda one: one.error or 0.0):
-        run, error = one.run, one.error or 0.0
+def _show_rows(predictions: Sequence[Prediction]) -> None:
+    for prediction in sorted(predictions, key=lambda prediction: prediction.error or 0.0):
+        run, error = prediction.run, prediction.error or 0.0
         layout = f"tp{run.tp} pp{run.pp} dp{run.dp} cp{run.cp} mbs{run.mbs} gbs{run.gbs} zero{run.zero_stage}"
-        print(f"{1 + error:.3f} {one.measured_s:.3f} s {run.num_gpus} {run.model} {layout}", file=sys.stderr)
+        print(f"{1 + error:.3f} {prediction.measured_s:.3f} s {run.num_gpus} {run.model} {layout}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def redrawn(predicted: FloatArray, measured: FloatArray, spread: float, *, days:
     """
     rng = np.random.default_rng(seed)
     drawn = measured * np.exp(spread * rng.standard_normal((days, len(measured))))
-    ranks = np.array([spearman(predicted, one) for one in drawn])
+    ranks = np.array([spearman(predicted, times) for times in drawn])
     regrets = drawn[:, predicted.argmin()] / drawn.min(axis=1) - 1.0
     return Redrawn(
         spearman=float(ranks.mean()),

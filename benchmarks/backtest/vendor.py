@@ -47,12 +47,12 @@ QWEN3_235B = {
 
 def mlperf(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     """GPT-3 175B, whose rounds are versions of the software, and Llama 3.1 405B."""
-    told = [
+    described_runs = [
         replace(on_hosts(run, run.extra | {VERSION_COLUMN: run.source}), attention_kernel="flash")
         for run in runs
         if run.iter_time_s is not None
     ]
-    return _parted(told, "Llama-3.1-405B")
+    return _parted(described_runs, "Llama-3.1-405B")
 
 
 def dense(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
@@ -61,12 +61,12 @@ def dense(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
 
     Seven rows of release 25.09 name no precision. They are left out: their rates are more than 16-bit products attain.
     """
-    told = []
+    described_runs = []
     for run in runs:
         preset = DENSE.get(run.model)
         if preset is not None and run.precision and "LoRA" not in run.notes and "SFT" not in run.notes:
-            told.append(described(run, read_model(preset)))
-    return _parted(told, "Llama-3.1-405B")
+            described_runs.append(described(run, read_model(preset)))
+    return _parted(described_runs, "Llama-3.1-405B")
 
 
 def experts(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
@@ -74,9 +74,9 @@ def experts(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     small = read_model("qwen3-30b-a3b")
     large = replace(small, name="qwen3-235b-a22b", **QWEN3_235B)  # type: ignore[arg-type]
     models = {"Qwen3_30B_a3B": small, "Qwen3_235B_a22B": large}
-    told = [described(run, models[run.model]) for run in runs if run.model in models]
-    return gpt_oss(runs)[1] + [run for run in told if run.num_gpus <= FEW_GPUS], [
-        run for run in told if run.num_gpus > FEW_GPUS
+    described_runs = [described(run, models[run.model]) for run in runs if run.model in models]
+    return gpt_oss(runs)[1] + [run for run in described_runs if run.num_gpus <= FEW_GPUS], [
+        run for run in described_runs if run.num_gpus > FEW_GPUS
     ]
 
 

@@ -112,15 +112,15 @@ class Outcome:
         ours = self.order("ours")
         cells = [self.scenario, str(self.seed), f"{self.gap:.2%}"]
         for name in ("identity", "best of random", "annealing", "ours"):
-            one = self.order(name)
-            cells.append(f"{one.measured_s:.3f} ({one.predicted_s:.3f})")
+            order = self.order(name)
+            cells.append(f"{order.measured_s:.3f} ({order.predicted_s:.3f})")
         cells.append(f"{self.launched_s:.3f}")
         cells += [f"{self.order('identity').measured_s / ours.measured_s - 1:+.1%}", self.verdict()]
         return cells
 
     def order(self, name: str) -> Order:
         """A named one."""
-        return next(one for one in self.named if one.name == name)
+        return next(order for order in self.named if order.name == name)
 
     def verdict(self) -> str:
         """Whether ours is slower than another, beyond noise and by more than a hundredth."""
@@ -137,7 +137,7 @@ class Outcome:
     def near(self) -> tuple[int, int]:
         """Orders predicted within 15 %, of how many."""
         every = [*self.named, *self.random]
-        return sum(abs(one.error) <= NEAR for one in every), len(every)
+        return sum(abs(order.error) <= NEAR for order in every), len(every)
 
 
 def chance(ours: Sequence[float], others: Sequence[float]) -> float:
@@ -176,11 +176,13 @@ def run_one(scenario: str, seed: int, rounds: int, num_random: int, folder: Path
             for index in range(num_random)
         ]
         with Servers(network) as servers:
-            for index, one in enumerate(others):
-                one.by_round.append(measure(servers, instance, plan.config, one.placement, iterations=1))
+            for index, random_order in enumerate(others):
+                random_order.by_round.append(
+                    measure(servers, instance, plan.config, random_order.placement, iterations=1)
+                )
                 if (index + 1) % 20 == 0:
                     say(f"  {index + 1} of {num_random} random orders")
-            best = min(others, key=lambda one: one.by_round[0])
+            best = min(others, key=lambda random_order: random_order.by_round[0])
             named.insert(1, Order(name="best of random", placement=best.placement, predicted_s=best.predicted_s))
             for _ in range(rounds):
                 for index in random.permutation(len(named)):
@@ -195,7 +197,7 @@ def run_one(scenario: str, seed: int, rounds: int, num_random: int, folder: Path
         launched_s=launched_s,
         gap=plan.certificate.gap,
     )
-    say("  " + ", ".join(f"{one.name} {one.measured_s:.3f} s (predicted {one.predicted_s:.3f})" for one in named))
+    say("  " + ", ".join(f"{run.name} {run.measured_s:.3f} s (predicted {run.predicted_s:.3f})" for run in named))
     return outcome
 
 
@@ -293,13 +295,13 @@ def launched(network: Network, instance: Instance, plan: Plan, folder: Path) -> 
 
 def page(outcomes: Sequence[Outcome], rounds: int) -> str:
     """The results as Markdown."""
-    near, every = (sum(numbers) for numbers in zip(*(one.near() for one in outcomes), strict=True))
-    errors = sorted(abs(error) for one in outcomes for error in one.link_errors)
+    near, every = (sum(numbers) for numbers in zip(*(outcome.near() for outcome in outcomes), strict=True))
+    errors = sorted(abs(error) for outcome in outcomes for error in outcome.link_errors)
     head = (
         f"# Emulated cluster, {datetime.now(UTC).date()}\n\n"
         f"pipette-opt {__version__}, Python {platform.python_version()}, {platform.machine()}. Made by "
-        f"`python -m benchmarks.emulated_cluster.run --seeds {len({one.seed for one in outcomes})} --rounds {rounds} "
-        f"--num-random {len(outcomes[0].random)}`.\n\n"
+        f"`python -m benchmarks.emulated_cluster.run --seeds {len({outcome.seed for outcome in outcomes})} "
+        f"--rounds {rounds} --num-random {len(outcomes[0].random)}`.\n\n"
         "Hosts are network namespaces with a rate for every directed pair (tc htb); one training step of pipeline 4 x "
         "data 2 runs over gloo with real messages in Megatron-Core's 1F1B order. Compute is a tiny forward and "
         f"backward and then sleep: {LAYER_S[0] * 1e3:g} and {LAYER_S[1] * 1e3:g} ms a layer. Seconds of an iteration, "
@@ -312,7 +314,7 @@ def page(outcomes: Sequence[Outcome], rounds: int) -> str:
         "scenario", "seed", "gap", "identity", "best of random", "annealing", "ours", "ours, by launch.sh",
         "faster than identity", "beyond noise",
     ]  # fmt: skip
-    rows = [columns, ["---"] * len(columns), *(one.row() for one in outcomes)]
+    rows = [columns, ["---"] * len(columns), *(outcome.row() for outcome in outcomes)]
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     tail = (
         f"\n\nPredicted within {NEAR:.0%} of measured: {near} of {every} orders ({near / every:.1%}). "

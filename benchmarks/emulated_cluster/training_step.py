@@ -144,12 +144,12 @@ def run(job: Job, rank: int, init_method: str) -> list[float]:
             dist.new_group([stage * job.data_parallel + replica for replica in range(job.data_parallel)])
             for stage in range(job.pipeline_parallel)
         ]
-        one = Stage(job, rank, groups[rank // job.data_parallel])
+        stage = Stage(job, rank, groups[rank // job.data_parallel])
         seconds = []
         for _ in range(1 + job.iterations):
             dist.barrier()
             start = time.perf_counter()
-            one.iterate()
+            stage.iterate()
             seconds.append(time.perf_counter() - start)
         dist.barrier()
         return seconds[1:]

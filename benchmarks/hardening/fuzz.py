@@ -121,14 +121,14 @@ def guided(name: str, options: list[str]) -> None:
     folder = Path(tempfile.mkdtemp())
     path = folder / f"{STEM}{reader.suffix}"
 
-    def one(content: bytes) -> None:
+    def read_content(content: bytes) -> None:
         path.write_bytes(content)
         try:
             reader.read(path)
         except PipetteError:
             return
 
-    atheris.Setup([sys.argv[0], *options], one)
+    atheris.Setup([sys.argv[0], *options], read_content)
     atheris.Fuzz()
 
 

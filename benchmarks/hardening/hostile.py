@@ -34,12 +34,12 @@ def main() -> int:
         if path.suffix not in COMMANDS:
             continue
         words = [sys.executable, "-m", "pipette_opt", *COMMANDS[path.suffix](str(path))]
-        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as said:
-            process = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=said)
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as complaints:
+            process = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=complaints)
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
-            said.seek(0)
-            lines = said.read().splitlines() or [""]
+            complaints.seek(0)
+            lines = complaints.read().splitlines() or [""]
         seconds, mib = used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
         wrong = seconds > SECONDS or mib > MEMORY_MIB or process.returncode not in (0, 2)
         failed += wrong or (process.returncode == 2 and len(lines) > 1)

@@ -115,9 +115,9 @@ def command(job: Job, folder: Path, errors: Path) -> None:
     """Run the program, in a forked process and a process group of its own."""
     os.setsid()
     os.chdir(folder)
-    with Path(os.devnull).open("w") as nothing, errors.open("w") as said:
+    with Path(os.devnull).open("w") as nothing, errors.open("w") as complaints:
         os.dup2(nothing.fileno(), 1)
-        os.dup2(said.fileno(), 2)
+        os.dup2(complaints.fileno(), 2)
     sys.argv = ["pipette-opt", *job.arguments]
     job.main()
 

@@ -323,15 +323,15 @@ def _if_text(writer: Writer, strict: bool) -> None:
 
 def _several(writer: Writer, strict: bool) -> None:
     """Several variables on a line, in each branch."""
-    one, other = writer.name("one"), writer.name("other")
+    counter, limit = writer.name("one"), writer.name("other")
     condition = writer.pick("[ $TP -gt 4 ]", "[[ $PP == 5 ]]", '[ -n "$EP" ]', "false", "(( TP > 9 ))")
     gap, end = writer.pick(" ", "   ", "\t", " \\\n    "), writer.pick("", " ", "  # why", ";", " ;", "\n")
 
     def pair(number: int) -> str:
-        return f"{one}={number}{gap}{other}=--o{number}{end}"
+        return f"{counter}={number}{gap}{limit}=--o{number}{end}"
 
     writer.add(
-        f"{one}=0 {other}=",
+        f"{counter}=0 {limit}=",
         writer.pick(
             f"if {condition}; then\n  {pair(1)}\nelse\n  {pair(2)}\nfi",
             f"if {condition}; then {pair(1)}\nelse {pair(2)}\nfi",
@@ -339,11 +339,11 @@ def _several(writer: Writer, strict: bool) -> None:
             f"if {condition}; then\n  if true; then\n    {pair(1)}\n  else\n    :\n  fi\nelse\n  {pair(2)}\nfi",
             f"for m in 1 2; do\n  {pair(4)}\ndone",
             f"case $TP in\n  8) {pair(5)}\n  ;;\nesac",
-            f"while [ ${one} -lt 3 ]; do {pair(6)}\ndone",
+            f"while [ ${counter} -lt 3 ]; do {pair(6)}\ndone",
             f"{{ {pair(7)}\n}}",
         ),
     )
-    writer.names.append(f"--{one} ${one} ${other}")
+    writer.names.append(f"--{counter} ${counter} ${limit}")
 
 
 def _and_or(writer: Writer, strict: bool) -> None:

@@ -78,7 +78,9 @@ def main() -> int:
             for problem in lost(folder):
                 num_lost += 1
                 print(f"kill {kill}: {problem}", flush=True)
-            mixed += len({(folder / one).read_text()[-8:] for one in ("c.yaml", "c_links_1.csv", "c_links_8.csv")}) > 1
+            mixed += (
+                len({(folder / name).read_text()[-8:] for name in ("c.yaml", "c_links_1.csv", "c_links_8.csv")}) > 1
+            )
             number += 1_000
             one_round(folder, number)
         left = sum(path.name.endswith(".tmp") for path in folder.rglob("*"))

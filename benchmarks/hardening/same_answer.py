@@ -54,8 +54,8 @@ def solve(folder: Path, jobs: int, seconds: float) -> None:
 def without_times(value: Any) -> Any:
     """A plan's content without the fields in ``LEFT_OUT``, at any depth."""
     if isinstance(value, dict):
-        return {name: without_times(one) for name, one in value.items() if name not in LEFT_OUT}
-    return [without_times(one) for one in value] if isinstance(value, list) else value
+        return {name: without_times(item) for name, item in value.items() if name not in LEFT_OUT}
+    return [without_times(item) for item in value] if isinstance(value, list) else value
 
 
 def differing(first: Any, second: Any, tolerance: float = 0.0, where: str = "") -> list[str]:
@@ -85,8 +85,8 @@ def compare_files(paths: list[Path]) -> int:
     wrong = 0
     for path, other in zip(paths[1:], others, strict=True):
         proven, decided, fields = compared(first, other)
-        said = "the same bytes apart from times" if not fields else f"differ in {', '.join(fields[:8])}"
-        print(f"{path.name} and {paths[0].name}: {said}{'' if proven else ' (not both proven)'}")
+        difference = "the same bytes apart from times" if not fields else f"differ in {', '.join(fields[:8])}"
+        print(f"{path.name} and {paths[0].name}: {difference}{'' if proven else ' (not both proven)'}")
         wrong += proven and not decided
     return wrong
 
@@ -123,7 +123,7 @@ def main() -> None:
             both, same, names = compared(first[seed], other[seed])
             decided, proven, whole = decided + same, proven + both, whole + (not names)
             wrong += both and not same
-            fields.update({".".join(one.split(".")[:2]) for one in names})
+            fields.update({".".join(name.split(".")[:2]) for name in names})
         version = subprocess.run([python, "-VV"], check=True, capture_output=True, text=True).stdout.split()[1]
         most = ", ".join(f"{name} {count}" for name, count in fields.most_common(6))
         rows.append((version, len(first), proven, decided, whole, most or "-"))

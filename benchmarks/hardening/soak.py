@@ -141,9 +141,9 @@ def made_instance(seed: int, small: bool = False, regions: bool = False) -> Inst
 def configurations(instance: Instance, space: SearchSpace, rng: np.random.Generator) -> list[ParallelConfig]:
     """What is legal: of the space, each with all choices of overlap, and some with layers dealt at random."""
     listed = enumerate_candidates(instance, space)
-    found = [other for one in listed for other in overlap_choices(space, one)]
-    for one in rng.permutation(len(found))[: MAX_JUDGED // 4]:
-        config = found[one]
+    found = [other for config in listed for other in overlap_choices(space, config)]
+    for index in rng.permutation(len(found))[: MAX_JUDGED // 4]:
+        config = found[index]
         pp = config.pipeline_model_parallel_size
         if pp == 1 or config.num_chunks > 1 or config.recomputation == "block":
             continue
@@ -166,10 +166,12 @@ def others(
     clock = with_edge_loss(instance, memory)
     num = instance.cluster.num_nodes
     shapes: list[tuple[ParallelConfig, NodeBlock, np.ndarray]] = []
-    for one in memory.fitting:
-        for block in node_blocks(one.config, instance.cluster.gpus_per_node, instance.launcher):
-            shapes.append((one.config, block, one.need_bytes))
-    placements = max((int(np.prod(np.arange(num - min(_cells(one), num) + 1, num + 1))) for one in shapes), default=0)
+    for checked in memory.fitting:
+        for block in node_blocks(checked.config, instance.cluster.gpus_per_node, instance.launcher):
+            shapes.append((checked.config, block, checked.need_bytes))
+    placements = max(
+        (int(np.prod(np.arange(num - min(_cells(shape), num) + 1, num + 1))) for shape in shapes), default=0
+    )
     whole = len(shapes) * placements <= MAX_JUDGED
     drawn = shapes if whole else [shapes[index] for index in rng.integers(len(shapes), size=MAX_JUDGED)]
     times = []
@@ -257,27 +259,30 @@ def main() -> None:
     parser.add_argument("--log", type=Path, help="a line for each job; those that are there are not run again")
     given = parser.parse_args()
     found, begin = logged(given.log), time.monotonic()
-    done = {one.seed for one in found}
+    done = {result.seed for result in found}
     for seed in range(given.seed, given.seed + given.instances):
         if seed in done or time.monotonic() - begin > 60 * given.minutes:
             continue
         try:
-            one = soak(seed, given.time_limit, given.small, given.regions)
+            result = soak(seed, given.time_limit, given.small, given.regions)
         except Exception as error:
-            one = Found(seed=seed, outcome="error", problems=(f"{type(error).__name__}: {error}",))
-        found.append(one)
+            result = Found(seed=seed, outcome="error", problems=(f"{type(error).__name__}: {error}",))
+        found.append(result)
         if given.log:
             with given.log.open("a") as log:
-                log.write(json.dumps(asdict(one)) + "\n")
-        for problem in one.problems:
+                log.write(json.dumps(asdict(result)) + "\n")
+        for problem in result.problems:
             print(f"seed {seed}: {problem}", flush=True)
     print("\n| outcome | jobs | of them compared with all plans | plans judged |\n|---|---|---|---|")
-    for name in sorted({one.outcome for one in found}):
-        those = [one for one in found if one.outcome == name]
-        print(f"| {name} | {len(those)} | {sum(one.whole for one in those)} | {sum(one.judged for one in those):,} |")
-    gaps = 100 * np.array([one.gap for one in found] or [0.0])
+    for name in sorted({result.outcome for result in found}):
+        of_outcome = [result for result in found if result.outcome == name]
+        print(
+            f"| {name} | {len(of_outcome)} | {sum(result.whole for result in of_outcome)} "
+            f"| {sum(result.judged for result in of_outcome):,} |"
+        )
+    gaps = 100 * np.array([result.gap for result in found] or [0.0])
     print(f"\nGap: mean {gaps.mean():.2f} %, worst {gaps.max():.2f} %.")
-    wrong = sum(bool(one.problems) for one in found)
+    wrong = sum(bool(result.problems) for result in found)
     print(f"Disagreements: {wrong} of {len(found)}.")
     sys.exit(1 if wrong else 0)
 

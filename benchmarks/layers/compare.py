@@ -119,9 +119,9 @@ def described(decision: Decision | None) -> str:
     pipeline, strategies = decision.search.pipeline, decision.search.strategies
     stages = []
     for stage in decision.layers:
-        counts = Counter(str(strategies[one]) for one in stage)
+        counts = Counter(str(strategies[strategy]) for strategy in stage)
         stages.append(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
-    times = {one: stages.count(one) for one in stages}
-    layers = " | ".join(f"{count} x ({one})" if count > 1 else one for one, count in times.items())
+    times = {stage: stages.count(stage) for stage in stages}
+    layers = " | ".join(f"{count} x ({stage})" if count > 1 else stage for stage, count in times.items())
     micro_batches = f"{pipeline.micro_batches} micro-batch{'es' * (pipeline.micro_batches > 1)}"
     return f"pp{pipeline.stages}, {micro_batches}; {layers}; vocabulary {decision.search.options[decision.option]}"

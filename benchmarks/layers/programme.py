@@ -77,24 +77,24 @@ def layer_programme(
             for size in range(most + 1):
                 for kind in range(kinds):
                     fastest[size, kind] = np.inf
-                for one in range(strategies):
-                    if time[size, one] < fastest[size, layouts[one]]:
-                        fastest[size, layouts[one]] = time[size, one]
-                        which[size, layouts[one]] = one
+                for strategy in range(strategies):
+                    if time[size, strategy] < fastest[size, layouts[strategy]]:
+                        fastest[size, layouts[strategy]] = time[size, strategy]
+                        which[size, layouts[strategy]] = strategy
         for size in range(most, -1, -1):
-            for one in range(strategies):
-                left = size - memory[one]
-                time[size, one] = np.inf
+            for strategy in range(strategies):
+                left = size - memory[strategy]
+                time[size, strategy] = np.inf
                 if left < 0:
                     continue
                 if not layer:
-                    time[size, one] = times[one]
+                    time[size, strategy] = times[strategy]
                     continue
                 for kind in range(kinds):
-                    total = fastest[left, kind] + change[kind, layouts[one]] + times[one]
-                    if total < time[size, one]:
-                        time[size, one] = total
-                        before[layer, size, one] = which[left, kind]
+                    total = fastest[left, kind] + change[kind, layouts[strategy]] + times[strategy]
+                    if total < time[size, strategy]:
+                        time[size, strategy] = total
+                        before[layer, size, strategy] = which[left, kind]
     return time, before
 
 
@@ -138,9 +138,9 @@ def _traced(last: FloatArray, before: NDArray[np.int8], memory: IntArray, left: 
     """Strategies of the layers in order."""
     found = [int(last.argmin())]
     for layer in range(len(before) - 1, 0, -1):
-        one = found[-1]
-        found.append(int(before[layer, left, one]))
-        left -= int(memory[one])
+        strategy = found[-1]
+        found.append(int(before[layer, left, strategy]))
+        left -= int(memory[strategy])
     return tuple(reversed(found))
 
 
@@ -149,7 +149,7 @@ def decision(search: Search, layers: tuple[tuple[int, ...], ...], option: int) -
     plain = np.array([search.layer_s[:, list(stage)].sum(axis=1) for stage in layers]).T
     plain[0] += search.option_s[option]
     of_layer = [search.layouts[list(stage)] for stage in layers]
-    changes = np.array([search.change_s[one[:-1], one[1:]].sum() for one in of_layer])
+    changes = np.array([search.change_s[path[:-1], path[1:]].sum() for path in of_layer])
     memory = [sizes[list(stage)].sum() for sizes, stage in zip(search.layer_mb, layers, strict=True)]
     return Decision(
         search=search,

@@ -58,7 +58,7 @@ class Proven:
 
 def own_searches(profile: LayerProfile, batch: int, stages: int | None = None) -> list[Search]:
     """Searches of which every choice of Galvatron's is part: those for either way have those for tensors alone."""
-    return [one for one in searches(profile, batch, stages) if one.mode != "tensor"]
+    return [search for search in searches(profile, batch, stages) if search.mode != "tensor"]
 
 
 def prove(known: Sequence[Search], budget_gb: float, seconds: float = 10.0, workers: int = 1, seed: int = 0) -> Proven:
@@ -74,12 +74,12 @@ def prove(known: Sequence[Search], budget_gb: float, seconds: float = 10.0, work
     """
     began = time.perf_counter()
     slice_ = TimeSlice(ends=began + seconds, stop=threading.Event(), workers=workers, seed=seed)
-    problems = {one: problem_of(one, usable_mb(budget_gb)) for one in known}
-    bounds = {one: relaxed_s(problem) for one, problem in problems.items()}
+    problems = {search: problem_of(search, usable_mb(budget_gb)) for search in known}
+    bounds = {search: relaxed_s(problem) for search, problem in problems.items()}
     best: Decision | None = None
     best_s = proven_s = float("inf")
     solved = 0
-    for search in sorted(problems, key=lambda one: bounds[one]):
+    for search in sorted(problems, key=lambda search: bounds[search]):
         if bounds[search] >= best_s:
             break
         if slice_.seconds_left <= 0:
@@ -125,7 +125,7 @@ def problem_of(search: Search, limit_mb: int) -> StrategyProblem:
 
 def layers_of(found: StrategyChoice) -> tuple[tuple[int, ...], ...]:
     """Index of the strategy of each layer, of each stage."""
-    return tuple(tuple(one for _, one, count in stage.blocks for _ in range(count)) for stage in found.stages)
+    return tuple(tuple(strategy for _, strategy, count in stage.blocks for _ in range(count)) for stage in found.stages)
 
 
 def relaxed_s(problem: StrategyProblem) -> float:

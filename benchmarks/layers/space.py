@@ -82,30 +82,32 @@ class Search:
     def layer_s(self) -> FloatArray:
         """A layer without and with the reduction of gradients, seconds, shape ``(2, strategies)``."""
         return np.array(
-            [[layer_s(self.pipeline, one, reduces) for one in self.strategies] for reduces in (False, True)]
+            [[layer_s(self.pipeline, strategy, reduces) for strategy in self.strategies] for reduces in (False, True)]
         )
 
     @cached_property
     def option_s(self) -> FloatArray:
         """Embedding, head and loss, seconds, shape ``(options, stages)``."""
-        return np.array([vocabulary_s(self.pipeline, one) for one in self.options])
+        return np.array([vocabulary_s(self.pipeline, option) for option in self.options])
 
     @cached_property
     def layer_mb(self) -> IntArray:
         """A layer on each stage, megabytes, shape ``(stages, strategies)``."""
         stages = range(self.pipeline.stages)
-        return np.array([[layer_mb(self.pipeline, one, stage) for one in self.strategies] for stage in stages])
+        return np.array(
+            [[layer_mb(self.pipeline, strategy, stage) for strategy in self.strategies] for stage in stages]
+        )
 
     @cached_property
     def option_mb(self) -> IntArray:
         """Embedding, head, loss, context and buffer, megabytes, shape ``(options, stages)``."""
-        return np.array([vocabulary_mb(self.pipeline, one) for one in self.options]) + self.buffer_mb
+        return np.array([vocabulary_mb(self.pipeline, option) for option in self.options]) + self.buffer_mb
 
     @cached_property
     def layouts(self) -> IntArray:
         """Index of each strategy's degree among those of the search."""
         least = self.pipeline.least_degree.bit_length()
-        return np.array([one.degree.bit_length() - least for one in self.strategies])
+        return np.array([strategy.degree.bit_length() - least for strategy in self.strategies])
 
     @cached_property
     def change_s(self) -> FloatArray:

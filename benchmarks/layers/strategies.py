@@ -201,15 +201,15 @@ def undominated(problem: StrategyProblem) -> BoolArray:
 
     Another of the same layout is at least as fast in every part and at least as small, on every stage, else.
     """
-    figures = np.concatenate([np.concatenate([one.times_s, one.memory[None]]) for one in problem.stages])
+    figures = np.concatenate([np.concatenate([stage.times_s, stage.memory[None]]) for stage in problem.stages])
     runs, strategies = figures.shape[1:]
     kept = np.ones((runs, strategies), dtype=np.bool_)
     for run in range(runs):
-        for one in range(strategies):
-            better = (figures[:, run] <= figures[:, run, [one]]).all(axis=0)
-            equal = (figures[:, run] == figures[:, run, [one]]).all(axis=0)
-            better &= (problem.layouts == problem.layouts[one]) & ~(equal & (np.arange(strategies) >= one))
-            kept[run, one] = not better.any()
+        for strategy in range(strategies):
+            better = (figures[:, run] <= figures[:, run, [strategy]]).all(axis=0)
+            equal = (figures[:, run] == figures[:, run, [strategy]]).all(axis=0)
+            better &= (problem.layouts == problem.layouts[strategy]) & ~(equal & (np.arange(strategies) >= strategy))
+            kept[run, strategy] = not better.any()
     return kept
 
 
@@ -221,7 +221,7 @@ class _Stage:
         runs = len(tables.memory)
         most = [problem.total_layers or 0] * runs if tables.num_layers is None else tables.num_layers.tolist()
         self.counts: dict[tuple[int, int], IntVar] = {
-            (int(run), int(one)): model.new_int_var(0, int(most[run]), "") for run, one in np.argwhere(kept)
+            (int(run), int(strategy)): model.new_int_var(0, int(most[run]), "") for run, strategy in np.argwhere(kept)
         }
         self.uses: dict[tuple[int, int], IntVar] = {}
         self.arcs: list[tuple[tuple[int, int], tuple[int, int], IntVar]] = []
@@ -231,9 +231,11 @@ class _Stage:
                 model.add(sum(of_run) >= 1)
             else:
                 model.add(sum(of_run) == most[run])
-            for layout in sorted({int(problem.layouts[one]) for other, one in self.counts if other == run}):
+            for layout in sorted({int(problem.layouts[strategy]) for other, strategy in self.counts if other == run}):
                 used = self.uses[run, layout] = model.new_bool_var("")
-                inside = sum(c for (r, one), c in self.counts.items() if (r, problem.layouts[one]) == (run, layout))
+                inside = sum(
+                    c for (r, strategy), c in self.counts.items() if (r, problem.layouts[strategy]) == (run, layout)
+                )
                 model.add(inside >= used)
                 model.add(inside <= int(most[run]) * used)
         if problem.change_s.any():
@@ -243,17 +245,17 @@ class _Stage:
         """The stage passes through the layouts that it uses one after the other, run after run."""
         nodes = {key: index + 1 for index, key in enumerate(self.uses)}
         arcs: list[tuple[int, int, Any]] = []
-        for one, index in nodes.items():
-            arcs.append((index, index, ~self.uses[one]))
-            if one[0] == 0:
+        for node, index in nodes.items():
+            arcs.append((index, index, ~self.uses[node]))
+            if node[0] == 0:
                 arcs.append((0, index, self.model.new_bool_var("")))
-            if one[0] == runs - 1:
+            if node[0] == runs - 1:
                 arcs.append((index, 0, self.model.new_bool_var("")))
             for other, after in nodes.items():
-                if other != one and other[0] - one[0] in (0, 1):
+                if other != node and other[0] - node[0] in (0, 1):
                     taken = self.model.new_bool_var("")
                     arcs.append((index, after, taken))
-                    self.arcs.append((one, other, taken))
+                    self.arcs.append((node, other, taken))
         self.model.add_circuit(arcs)
 
     def num_layers(self) -> LinearExprT:
@@ -263,9 +265,9 @@ class _Stage:
     def time(self, part: int, options: Sequence[IntVar], tick_s: float) -> LinearExpr:
         """Ticks, rounded down, of one part."""
         variables: list[IntVar] = [*self.counts.values(), *options, *(taken for _, _, taken in self.arcs)]
-        seconds = [self.tables.times_s[part, run, one] for run, one in self.counts]
+        seconds = [self.tables.times_s[part, run, strategy] for run, strategy in self.counts]
         seconds += self.tables.option_s[part].tolist()
-        seconds += [self.problem.change_s[one[1], other[1]] for one, other, _ in self.arcs]
+        seconds += [self.problem.change_s[node[1], other[1]] for node, other, _ in self.arcs]
         return LinearExpr.weighted_sum(variables, [int(value / tick_s) for value in seconds])
 
     def memory(self, options: Sequence[IntVar]) -> LinearExpr:
@@ -278,20 +280,20 @@ class _Stage:
         order = self._order(solver)
         blocks = []
         for run, layout in order:
-            for (other, one), count in self.counts.items():
-                if other == run and self.problem.layouts[one] == layout and (layers := solver.value(count)):
-                    blocks.append((run, one, layers))
+            for (other, strategy), count in self.counts.items():
+                if other == run and self.problem.layouts[strategy] == layout and (layers := solver.value(count)):
+                    blocks.append((run, strategy, layers))
         times = self.tables.option_s[:, option].copy()
-        times += sum(layers * self.tables.times_s[:, run, one] for run, one, layers in blocks)
+        times += sum(layers * self.tables.times_s[:, run, strategy] for run, strategy, layers in blocks)
         times += sum(self.problem.change_s[a[1], b[1]] for a, b in pairwise(order))
-        memory = sum(layers * int(self.tables.memory[run, one]) for run, one, layers in blocks)
+        memory = sum(layers * int(self.tables.memory[run, strategy]) for run, strategy, layers in blocks)
         memory += int(self.tables.option_memory[option])
         return StageChoice(blocks=tuple(blocks), times_s=read_only(times), memory=memory)
 
     def _order(self, solver: CpSolver) -> list[tuple[int, int]]:
         """Runs and layouts in the order in which the stage passes through them."""
         used = [key for key, value in self.uses.items() if solver.boolean_value(value)]
-        after = {one: other for one, other, taken in self.arcs if solver.boolean_value(taken)}
+        after = {node: other for node, other, taken in self.arcs if solver.boolean_value(taken)}
         if not after:
             return sorted(used)
         order = [next(key for key in used if key not in after.values())]
@@ -333,7 +335,9 @@ class _Model:
     def _most_layers(self) -> int:
         """Layers and changes of a stage at most."""
         stages = self.problem.stages
-        layers = [self.problem.total_layers or 0 if one.num_layers is None else one.num_layers.sum() for one in stages]
+        layers = [
+            self.problem.total_layers or 0 if stage.num_layers is None else stage.num_layers.sum() for stage in stages
+        ]
         return int(max(layers)) + len(self.problem.change_s) * len(stages[0].memory)
 
     def _slowest_s(self) -> FloatArray:
@@ -354,8 +358,8 @@ class _Model:
         if len(sums) == 1:
             return sums[0]
         largest = self.model.new_int_var(-RESOLUTION, RESOLUTION, "")
-        for one in sums:
-            self.model.add(largest >= one)
+        for total in sums:
+            self.model.add(largest >= total)
         return largest
 
     def solve(self, slice_: TimeSlice) -> StrategyChoice:
@@ -367,7 +371,7 @@ class _Model:
         bound_s = (solver.best_objective_bound - self.rounding) * self.tick_s
         if status not in (OPTIMAL, FEASIBLE):
             return StrategyChoice(status="UNKNOWN", bound_s=max(0.0, bound_s))
-        option = next(index for index, one in enumerate(self.options) if solver.boolean_value(one))
+        option = next(index for index, variable in enumerate(self.options) if solver.boolean_value(variable))
         stages = tuple(stage.chosen(solver, option) for stage in self.stages)
         seconds = objective_s(self.problem, np.array([stage.times_s for stage in stages]).T)
         found: Status = "OPTIMAL" if status == OPTIMAL else "FEASIBLE"

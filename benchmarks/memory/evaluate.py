@@ -166,12 +166,12 @@ def report(
 ) -> str:
     """The answer, and every table with when and on what."""
     left_out = leave_each_out(stack_peaks(folder))
-    within = [one for split in SPLITS if split.calibrate for one in scale_out(split, folder)]
+    within = [result for split in SPLITS if split.calibrate for result in scale_out(split, folder)]
     parts = measured_parts(folder)
-    dense = np.abs([one.error for one in parts if one.source == "SimuMax"])
-    better = [one.stack for one in left_out if one.network < one.formula]
-    largest = next(one for one in evaluation.methods if one.split == LARGEST and one.method == "ours")
-    constants = sum(one.many < one.network for one in within)
+    dense = np.abs([result.error for result in parts if result.source == "SimuMax"])
+    better = [result.stack for result in left_out if result.network < result.formula]
+    largest = next(result for result in evaluation.methods if result.split == LARGEST and result.method == "ours")
+    constants = sum(result.many < result.network for result in within)
     seconds = time.perf_counter() - start
     head = (
         "# Memory on measured runs\n\n"

@@ -245,8 +245,8 @@ def judge(
     ours = [predict_memory(framework, run) for run in runs]
     formula, fullest = np.array([run.formula_gib for run in runs if run.formula_gib is not None]).T
     capacity = np.array([run.capacity_gib for run in runs])
-    risks = np.array([oom_probability(one) for one in ours])
-    taken = np.array([one.taken_gib for one in ours])
+    risks = np.array([oom_probability(prediction) for prediction in ours])
+    taken = np.array([prediction.taken_gib for prediction in ours])
     results = [
         _result(name, "ours", judged, taken, risks > max_oom_risk, risks > EVEN),
         _result(name, "closed formula", judged, formula, fullest > capacity),

@@ -131,27 +131,27 @@ def learning_rows(points: Sequence[LearningPoint]) -> list[dict[str, str]]:
     """The learning curve, as text."""
     return [
         {
-            "runs": one.split,
-            "calibrated on": str(one.num_runs),
-            "mean error": _percent(one.mean_error),
-            "worst draw": _percent(one.worst_error),
-            "right at even odds": _percent(one.accuracy),
+            "runs": point.split,
+            "calibrated on": str(point.num_runs),
+            "mean error": _percent(point.mean_error),
+            "worst draw": _percent(point.worst_error),
+            "right at even odds": _percent(point.accuracy),
         }
-        for one in points
+        for point in points
     ]
 
 
 def reliability_rows(bins: Sequence[Reliability]) -> list[dict[str, str]]:
     """The table of probabilities, as text."""
     rows = []
-    for one in bins:
-        low, high = one.interval
+    for interval in bins:
+        low, high = interval.interval
         rows.append(
             {
-                "runs": one.split,
-                "said": f"{one.lowest:.0%} - {one.highest:.0%}",
-                "in the mean": _percent(one.predicted),
-                "ran out": f"{one.ran_out} of {one.num_runs}: {one.ran_out / one.num_runs:.1%}",
+                "runs": interval.split,
+                "said": f"{interval.lowest:.0%} - {interval.highest:.0%}",
+                "in the mean": _percent(interval.predicted),
+                "ran out": f"{interval.ran_out} of {interval.num_runs}: {interval.ran_out / interval.num_runs:.1%}",
                 "95 % interval": f"{low:.1%} - {high:.1%}",
             }
         )

@@ -75,8 +75,8 @@ def _parts(source: str, case: Case, by_stage: np.ndarray) -> PeakParts:
 def parts_rows(parts: Sequence[PeakParts]) -> list[dict[str, str]]:
     """The table, as text."""
     return [
-        {"source": one.source, "run": one.run, "measured": f"{one.measured_gib:.2f}"}
-        | {"predicted": f"{sum(one.parts_gib):.2f}", "off": f"{one.error:+.1%}"}
-        | {name: f"{size:.1f}" for name, size in zip(COMPONENTS, one.parts_gib, strict=True)}
-        for one in parts
+        {"source": run.source, "run": run.run, "measured": f"{run.measured_gib:.2f}"}
+        | {"predicted": f"{sum(run.parts_gib):.2f}", "off": f"{run.error:+.1%}"}
+        | {name: f"{size:.1f}" for name, size in zip(COMPONENTS, run.parts_gib, strict=True)}
+        for run in parts
     ]

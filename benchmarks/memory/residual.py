@@ -34,10 +34,10 @@ def learn_residual(
 
     mean, scale = features.mean(axis=0), features.std(axis=0)
     scale = np.where(scale > 1e-9, scale, 1.0)
-    inputs, asked = (torch.from_numpy((one - mean) / scale) for one in (features, wanted))
+    inputs, asked = (torch.from_numpy((array - mean) / scale) for array in (features, wanted))
     targets, weights = torch.from_numpy(log_ratio), torch.from_numpy(say / say.sum())
     loss_of = torch.nn.SmoothL1Loss(beta=BETA, reduction="none")
-    said, threads = np.zeros(len(wanted)), torch.get_num_threads()
+    prediction, threads = np.zeros(len(wanted)), torch.get_num_threads()
     torch.set_num_threads(1)  # the network is too small to share
     for seed in range(MEMBERS):
         torch.manual_seed(seed)
@@ -52,6 +52,6 @@ def learn_residual(
             optimizer.step()
             schedule.step()
         with torch.no_grad():
-            said += network(asked)[:, 0].numpy() / MEMBERS
+            prediction += network(asked)[:, 0].numpy() / MEMBERS
     torch.set_num_threads(threads)
-    return np.asarray(np.clip(said, log_ratio.min(), log_ratio.max()))
+    return np.asarray(np.clip(prediction, log_ratio.min(), log_ratio.max()))

@@ -37,7 +37,7 @@ def main() -> None:
             found = predictor.predict(model, job, configs, gpus_per_node=8)
             seconds.append(time.perf_counter() - start)
             busy.append(time.process_time() - work)
-        stages = sum(len(one.predicted_bytes) for one in found)
+        stages = sum(len(prediction.predicted_bytes) for prediction in found)
         times = f"{min(seconds):.3f} s, {min(busy):.3f} s of CPU"
         lines.append(f"{name or 'no stack'}: {stages} stages of {len(found)} layouts in {times}")
     sys.stdout.write("\n".join(lines) + "\n")
@@ -48,7 +48,7 @@ def grid() -> list[ParallelConfig]:
     configs: list[ParallelConfig] = []
     stages = 0
     degrees = product((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8), (None, "selective", "full"))
-    for tp, pp, dp, mbs, recompute in sorted(degrees, key=lambda one: (one[3], one[2])):
+    for tp, pp, dp, mbs, recompute in sorted(degrees, key=lambda degree: (degree[3], degree[2])):
         for split in (False, True) if tp > 1 else (False,):
             if stages >= STAGES:
                 return configs

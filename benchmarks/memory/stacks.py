@@ -83,7 +83,7 @@ def leave_each_out(stacks: Mapping[str, Sequence[MemoryRun]], steps: int = STEPS
         others = [runs for other, runs in stacks.items() if other != name]
         flat = [run for runs in others for run in runs]
         say = np.concatenate([np.full(len(runs), 1 / len(runs)) for runs in others])
-        said = learn_residual(_features(flat), _log_ratio(flat), say, _features(outside), steps)
+        residual = learn_residual(_features(flat), _log_ratio(flat), say, _features(outside), steps)
         off = _log_ratio(outside)
         results.append(
             LeftOut(
@@ -92,7 +92,7 @@ def leave_each_out(stacks: Mapping[str, Sequence[MemoryRun]], steps: int = STEPS
                 formula=_mean_error(off),
                 few=_mean_error(_log_ratio(outside, _few_constants(flat, say))),
                 many=_mean_error(_log_ratio(outside, fit_constants(flat, Framework()))),
-                network=_mean_error(off - said),
+                network=_mean_error(off - residual),
             )
         )
     return results
@@ -127,14 +127,14 @@ def scale_out(split: Split, folder: Path) -> list[ScaleOut]:
     if not small or not large:
         return []
     say = np.ones(len(small))
-    said = learn_residual(_features(small), _log_ratio(small), say, _features(large))
+    residual = learn_residual(_features(small), _log_ratio(small), say, _features(large))
     return [
         ScaleOut(
             split=split.name,
             num_peaks=len(large),
             few=_mean_error(_log_ratio(large, _few_constants(small, say))),
             many=_mean_error(peak_errors(fit_constants(known, Framework()), large)),
-            network=_mean_error(_log_ratio(large) - said),
+            network=_mean_error(_log_ratio(large) - residual),
         )
     ]
 
@@ -143,13 +143,13 @@ def scale_out_rows(results: Sequence[ScaleOut]) -> list[dict[str, str]]:
     """The table, as text."""
     return [
         {
-            "runs": one.split,
-            "peaks": str(one.num_peaks),
-            "five constants": f"{one.few:.1%}",
-            "all constants": f"{one.many:.1%}",
-            "network": f"{one.network:.1%}",
+            "runs": result.split,
+            "peaks": str(result.num_peaks),
+            "five constants": f"{result.few:.1%}",
+            "all constants": f"{result.many:.1%}",
+            "network": f"{result.network:.1%}",
         }
-        for one in results
+        for result in results
     ]
 
 
@@ -200,12 +200,12 @@ def stack_rows(results: Sequence[LeftOut]) -> list[dict[str, str]]:
     """The table, as text."""
     return [
         {
-            "stack left out": one.stack,
-            "peaks": str(one.num_peaks),
-            "formula, nothing fitted": f"{one.formula:.2%}",
-            "five constants from the others": f"{one.few:.2%}",
-            "all constants from the others": f"{one.many:.2%}",
-            "network from the others": f"{one.network:.2%}",
+            "stack left out": result.stack,
+            "peaks": str(result.num_peaks),
+            "formula, nothing fitted": f"{result.formula:.2%}",
+            "five constants from the others": f"{result.few:.2%}",
+            "all constants from the others": f"{result.many:.2%}",
+            "network from the others": f"{result.network:.2%}",
         }
-        for one in results
+        for result in results
     ]

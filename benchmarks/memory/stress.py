@@ -83,8 +83,8 @@ def stress_rows(folder: Path, max_oom_risk: float = 0.01) -> list[dict[str, str]
                 "missed OOM": f"{verdict.missed} of {verdict.ran_out}",
                 "false alarms": f"{verdict.false} of {verdict.fitted}",
                 **{
-                    f"bound of {1 - one.risk:.0%}": f"{one.covered:.1%}{'' if one.holds else ', fails'}"
-                    for one in covered
+                    f"bound of {1 - bound.risk:.0%}": f"{bound.covered:.1%}{'' if bound.holds else ', fails'}"
+                    for bound in covered
                 },
             }
         )

@@ -10,36 +10,36 @@ def slice_rows(evaluation: Evaluation) -> list[dict[str, str]]:
     """The table of errors by slice, as text."""
     return [
         {
-            "runs": one.split,
-            "slice": one.name,
-            "peaks": str(one.num_peaks),
-            "mean error": _percent(one.mean_error),
-            "median": _percent(one.median_error),
-            "measured over predicted": f"{one.bias:+.1%}",
+            "runs": row.split,
+            "slice": row.name,
+            "peaks": str(row.num_peaks),
+            "mean error": _percent(row.mean_error),
+            "median": _percent(row.median_error),
+            "measured over predicted": f"{row.bias:+.1%}",
         }
-        for one in evaluation.slices
+        for row in evaluation.slices
     ]
 
 
 def method_rows(evaluation: Evaluation) -> list[dict[str, str]]:
     """The table of methods, as text."""
     rows = []
-    for one in evaluation.methods:
-        verdict = one.verdicts
+    for row in evaluation.methods:
+        verdict = row.verdicts
         rows.append(
             {
-                "runs": one.split,
-                "method": one.method,
-                "peaks": str(one.num_peaks),
-                "mean error": _percent(one.mean_error),
-                "median": _percent(one.median_error),
+                "runs": row.split,
+                "method": row.method,
+                "peaks": str(row.num_peaks),
+                "mean error": _percent(row.mean_error),
+                "median": _percent(row.median_error),
                 "missed OOM": _share(verdict.missed, verdict.ran_out),
                 "false alarms": _share(verdict.false, verdict.fitted),
                 "accuracy": _percent(verdict.accuracy),
-                "at even odds: accuracy": _percent(one.even.accuracy),
-                "missed": _counts(one.even.missed, one.even.ran_out),
-                "false": _counts(one.even.false, one.even.fitted),
-                "best kept": f"{one.kept} of {one.groups}" if one.groups else "",
+                "at even odds: accuracy": _percent(row.even.accuracy),
+                "missed": _counts(row.even.missed, row.even.ran_out),
+                "false": _counts(row.even.false, row.even.fitted),
+                "best kept": f"{row.kept} of {row.groups}" if row.groups else "",
             }
         )
     return rows
@@ -49,14 +49,14 @@ def coverage_rows(evaluation: Evaluation) -> list[dict[str, str]]:
     """The table of coverage, as text."""
     return [
         {
-            "runs": one.split,
-            "stated": _percent(1 - one.risk),
-            "attained": _percent(one.covered),
-            "95 % interval": f"{one.low:.1%} - {one.high:.1%}",
-            "peaks": str(one.num_runs),
-            "holds": "yes" if one.holds else "no",
+            "runs": row.split,
+            "stated": _percent(1 - row.risk),
+            "attained": _percent(row.covered),
+            "95 % interval": f"{row.low:.1%} - {row.high:.1%}",
+            "peaks": str(row.num_runs),
+            "holds": "yes" if row.holds else "no",
         }
-        for one in evaluation.coverage
+        for row in evaluation.coverage
     ]
 
 

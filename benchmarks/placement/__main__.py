@@ -98,9 +98,9 @@ def placement(
     threads = opt.threads(workers)
     known = read_rows(csv) if resume and csv is not None and csv.exists() else []
     warm_up_s = warm_up(threads)
-    minutes = round(2 * sum(one.limit_s for one in chosen) / 60)
+    minutes = round(2 * sum(instance.limit_s for instance in chosen) / 60)
     say(f"{counted(len(chosen), 'instance')}, at most {counted(minutes, 'minute')}")
-    now = {key_of(one) for one in chosen}
+    now = {key_of(instance) for instance in chosen}
     rows = [row for row in known if row.key() not in now]
     waiting = {row.key(): row for row in known if row.key() in now}  # not lost if the run ends before their turn
     stop, done = threading.Event(), 0

@@ -102,9 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     sizes = [int(size) for size in options.sizes.split(",")]
     chosen = [
-        one
-        for one in _instances(options.seed, options.seconds)
-        if one.num_used in sizes and one.cluster in (options.clusters.split(",") if options.clusters else one.cluster)
+        instance
+        for instance in _instances(options.seed, options.seconds)
+        if instance.num_used in sizes
+        and instance.cluster in (options.clusters.split(",") if options.clusters else instance.cluster)
     ]
     warm_up(options.workers)
     runs = []
@@ -161,7 +162,11 @@ def _judged_runs(
 ) -> Iterator[Run]:
     """Plans of whole jobs on the same clusters, without some rows of the table; each shape once."""
     table = portfolios.TABLE
-    shapes = {(one.cluster, one.num_used, one.shape): one for one in chosen if one.num_listed == one.num_used}
+    shapes = {
+        (instance.cluster, instance.num_used, instance.shape): instance
+        for instance in chosen
+        if instance.num_listed == instance.num_used
+    }
     for instance in shapes.values():
         if instance.shape is None:
             continue

@@ -145,19 +145,19 @@ def instances(
     """
     plan = {"quick": _quick, "full": _full, "reach": _reach}[set_name]()
     chosen = [
-        one
-        for one in plan
-        if (clusters is None or _is_named(one, clusters))
-        and (sizes is None or one.num_used in sizes)
-        and (weights is None or one.weights in weights)
-        and (modes is None or one.p2p in modes)
+        instance
+        for instance in plan
+        if (clusters is None or _is_named(instance, clusters))
+        and (sizes is None or instance.num_used in sizes)
+        and (weights is None or instance.weights in weights)
+        and (modes is None or instance.p2p in modes)
     ]
     if seeds is not None:
-        unique = dict.fromkeys(replace(one, seed=0) for one in chosen)
-        chosen = [replace(one, seed=seed) for one, seed in product(unique, range(seeds))]
+        unique = dict.fromkeys(replace(instance, seed=0) for instance in chosen)
+        chosen = [replace(instance, seed=seed) for instance, seed in product(unique, range(seeds))]
     if stop_at_goal:
-        chosen = [replace(one, stops_at_goal=one.target is not None) for one in chosen]
-    return chosen if seconds is None else [_limited(one, seconds) for one in chosen]
+        chosen = [replace(instance, stops_at_goal=instance.target is not None) for instance in chosen]
+    return chosen if seconds is None else [_limited(instance, seconds) for instance in chosen]
 
 
 def _limited(instance: BenchInstance, seconds: float) -> BenchInstance:
@@ -193,7 +193,7 @@ def _single(
     cluster: str, weights: str, shape: Shape, p2p: P2PMode, seed: int, seconds: float | None = None
 ) -> BenchInstance:
     target, goal_s = target_of(cluster, shape[0] * shape[1])
-    one = BenchInstance(
+    instance = BenchInstance(
         cluster=cluster,
         weights=weights,
         shape=shape,
@@ -203,7 +203,7 @@ def _single(
         target=target,
         target_s=None if target is None else goal_s,
     )
-    return one if seconds is None else _limited(one, min(seconds, goal_s))
+    return instance if seconds is None else _limited(instance, min(seconds, goal_s))
 
 
 def _joint(cluster: str, p2p: P2PMode, seed: int) -> BenchInstance:
@@ -245,9 +245,9 @@ _FULL_CLUSTERS, _FULL_S = ("tree", "unif"), 30.0
 
 def _full() -> list[BenchInstance]:
     return [
-        replace(one, stops_at_goal=True) if one.target is not None else replace(one, limit_s=_FULL_S)
-        for one in _reach()
-        if one.seed == 0 and (one.num_used <= 128 or one.cluster in _FULL_CLUSTERS)
+        replace(instance, stops_at_goal=True) if instance.target is not None else replace(instance, limit_s=_FULL_S)
+        for instance in _reach()
+        if instance.seed == 0 and (instance.num_used <= 128 or instance.cluster in _FULL_CLUSTERS)
     ]
 
 

@@ -100,8 +100,15 @@ class BenchRow:
 
 def key_of(instance: BenchInstance) -> tuple[object, ...]:
     """The same as :meth:`BenchRow.key`, before the run."""
-    one = instance
-    return one.cluster, one.weights, one.p2p, one.shape_text, one.seed, one.limit_s, one.stops_at_goal
+    return (
+        instance.cluster,
+        instance.weights,
+        instance.p2p,
+        instance.shape_text,
+        instance.seed,
+        instance.limit_s,
+        instance.stops_at_goal,
+    )
 
 
 def run_all(
@@ -236,9 +243,9 @@ class _Enough(threading.Event):
         self._target = instance.target if instance.stops_at_goal and len(data.candidates) == 1 else None
         self._free_ticks = 0
         if self._target is not None:  # all hosts of an instance have the same GPUs
-            one = data.candidates[0]
-            nodes = np.arange(one.num_cells).reshape(one.grid)
-            self._free_ticks = objective_ticks(data, free_transfers(one), nodes)
+            candidate = data.candidates[0]
+            nodes = np.arange(candidate.num_cells).reshape(candidate.grid)
+            self._free_ticks = objective_ticks(data, free_transfers(candidate), nodes)
 
     def is_set(self) -> bool:
         """Whether to stop."""
@@ -286,7 +293,7 @@ def both_annealings(
     variants: tuple[Literal["tuned", "pipette"], ...] = ("tuned", "pipette")
     settings = [AnnealingParams(variant=variant, time_limit_s=seconds, seed=seed) for variant in variants]
     with ThreadPoolExecutor(min(workers, 2)) as pool:
-        tuned, pipette = pool.map(lambda one: anneal(data, one, stop=stop), settings)
+        tuned, pipette = pool.map(lambda params: anneal(data, params, stop=stop), settings)
     return tuned, pipette
 
 

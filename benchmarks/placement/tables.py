@@ -87,7 +87,7 @@ def _value(text: str, kind: Any) -> Any:
         return None
     if kind is bool:
         return {"True": True, "False": False}[text]
-    return next(one for one in options if one is not type(None))(text)
+    return next(option for option in options if option is not type(None))(text)
 
 
 def summary(rows: Sequence[BenchRow]) -> list[list[str]]:

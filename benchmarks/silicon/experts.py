@@ -29,7 +29,7 @@ def expert_lines() -> Iterator[str]:
     yield "| GPU, format | rows | without | shipped | GPU left out |"
     yield "|---|---|---|---|---|"
     for (gpu, dtype), its in rows.items():
-        unseen = fit_scattered({key: one for key, one in rows.items() if key[0] != gpu})
+        unseen = fit_scattered({key: row for key, row in rows.items() if key[0] != gpu})
         cells = [_error(its, experts_s(its, gpu, dtype, rate)) for rate in (np.inf, SCATTERED_PER_S, unseen)]
         yield f"| {gpu} {dtype} | {len(its)} | {' | '.join(cells)} |"
     yield "\nOf TensorRT-LLM's CUTLASS kernels. A100 has an inference kernel of another kind only."

@@ -24,14 +24,14 @@ def main() -> None:
         law, rows = gpu.efficiency.attention, pd.read_csv(folder() / f"mla_{name}.csv.gz")
         plain = (rows.form == "plain") & (rows.dtype == "bf16") & (rows.suspect == 0) & (rows.sustained == 0)
         large = (rows.seq >= MIN_SEQUENCE) & (rows.batch * rows.seq * rows.heads >= MIN_ROWS)
-        for framework, some in rows[plain & large].groupby("framework"):
-            pairs = some.batch * some.heads * some.seq * (some.seq + 1) / 2
-            compute = 2 * (KEYS + VALUES) * pairs * (1 + law.half_seq / some.seq)
-            moved = 2 * ELEMENT * (KEYS + VALUES) * some.batch * some.heads * some.seq
+        for framework, of_framework in rows[plain & large].groupby("framework"):
+            pairs = of_framework.batch * of_framework.heads * of_framework.seq * (of_framework.seq + 1) / 2
+            compute = 2 * (KEYS + VALUES) * pairs * (1 + law.half_seq / of_framework.seq)
+            moved = 2 * ELEMENT * (KEYS + VALUES) * of_framework.batch * of_framework.heads * of_framework.seq
             seconds = law.start_s + compute / (gpu.peak_flops["bf16"] * law.share(VALUES))
-            ratio = (seconds + moved / gpu.memory_bytes_per_s) / (some.latency_us * 1e-6)
+            ratio = (seconds + moved / gpu.memory_bytes_per_s) / (of_framework.latency_us * 1e-6)
             low, middle, high = ratio.quantile([0.1, 0.5, 0.9])
-            print(f"{name:10} {framework:7} {len(some):4} rows: {low:.2f} {middle:.2f} {high:.2f}")
+            print(f"{name:10} {framework:7} {len(of_framework):4} rows: {low:.2f} {middle:.2f} {high:.2f}")
 
 
 if __name__ == "__main__":

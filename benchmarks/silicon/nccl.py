@@ -39,7 +39,7 @@ def nccl_lines() -> Iterator[str]:
     yield "| GPU | rows | before | shipped | GPU left out | without own part, GPU left out |"
     yield "|---|---|---|---|---|---|"
     for gpu, its in rows.items():
-        others = {name: one for name, one in rows.items() if name != gpu}
+        others = {name: row for name, row in rows.items() if name != gpu}
         shipped = stack.intra_node, stack.collective_s, OWN_PART
         found = [(1.0, 0.0, 0.0), shipped, fit_nccl(others), fit_nccl(others, with_own=False)]
         cells = [_error(its, nccl_s(its, gpu, *constants)) for constants in found]
@@ -51,7 +51,7 @@ def nccl_lines() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for gpu in ("h100-80gb", "b200", "gb200"):
         for hosts, its in deepep(gpu).groupby("nodes"):
-            nic, nvlink = (np.median(one / its.combine_us) / 1e3 for one in combined_bytes(its))
+            nic, nvlink = (np.median(size / its.combine_us) / 1e3 for size in combined_bytes(its))
             link = read_gpu_entry(gpu).intra_node_bytes_per_s / 1e9
             yield f"| {gpu} | {hosts} | {f'{nic:.0f}' if hosts > 1 else ''} | {nvlink:.0f} | {link:.0f} |"
     yield "\nIts rate inside a host follows the multiprocessors that it is given, not the link: on Blackwell the clock"

@@ -19,15 +19,15 @@ def main() -> None:
     for name in ("h100-80gb", "b200", "gb200"):
         gpu, rows = read_gpu(name), windows(name)
         law = gpu.efficiency.attention
-        for window, some in rows.groupby("window"):
-            tokens, queries = some.batch * some.seq, some.heads * some.head_dim
-            seen = window * (1 - window / (2 * some.seq))
-            rate = gpu.peak_flops["bf16"] * np.array([law.share(size) for size in some.head_dim])
+        for window, of_window in rows.groupby("window"):
+            tokens, queries = of_window.batch * of_window.seq, of_window.heads * of_window.head_dim
+            seen = window * (1 - window / (2 * of_window.seq))
+            rate = gpu.peak_flops["bf16"] * np.array([law.share(size) for size in of_window.head_dim])
             compute = 4 * tokens * queries * seen * (1 + law.half_seq / (2 * seen)) / rate
-            moved = 2 * ELEMENT * tokens * (queries + some.kv_heads * some.head_dim)
-            ratio = (law.start_s + compute + moved / gpu.memory_bytes_per_s) / (some.latency_us * 1e-6)
+            moved = 2 * ELEMENT * tokens * (queries + of_window.kv_heads * of_window.head_dim)
+            ratio = (law.start_s + compute + moved / gpu.memory_bytes_per_s) / (of_window.latency_us * 1e-6)
             low, middle, high = ratio.quantile([0.1, 0.5, 0.9])
-            print(f"{name:10} window {window:5}: {len(some):5} rows: {low:.2f} {middle:.2f} {high:.2f}")
+            print(f"{name:10} window {window:5}: {len(of_window):5} rows: {low:.2f} {middle:.2f} {high:.2f}")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def squares(
             {
                 "rows": [asdict(row) for row in rows],
                 "claims": [claim._asdict() for claim in claims(rows)],
-                "checks": [asdict(one) for one in checks],
+                "checks": [asdict(check) for check in checks],
             }
         )
         return
@@ -77,9 +77,11 @@ def squares(
     show(spaced(table), spaced(of_paper))
     if checks:
         checked = columns_table("processes >", "largest error >", "sent by each >", "by the model >")
-        for one in checks:
-            sent, said = (sum(layer.total for layer in each) for each in (one.sent, map(square_traffic, one.products)))
-            checked.add_row(str(one.side**2), f"{one.worst:.1e}", f"{sent} elements", f"{said} elements")
+        for result in checks:
+            sent, counted = (
+                sum(layer.total for layer in each) for each in (result.sent, map(square_traffic, result.products))
+            )
+            checked.add_row(str(result.side**2), f"{result.worst:.1e}", f"{sent} elements", f"{counted} elements")
         show(spaced(checked))
 
 

@@ -162,7 +162,7 @@ def compare_squares(instance: Instance, micro_batches: tuple[int, ...] = (1, 2, 
             f"it: {' or '.join(str(side**2) for side in sides)}, got {training.seq_length}.",
         )
     parts = (model.num_attention_heads, model.ffn_hidden_size, training.seq_length)
-    sides = [side for side in sides if not (model.num_query_groups % side or any(one % side**2 for one in parts))]
+    sides = [side for side in sides if not (model.num_query_groups % side or any(part % side**2 for part in parts))]
     if not sides:
         raise InputError(
             "--model",
@@ -189,20 +189,20 @@ def square_row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
     form = linear_format(gpu, training, stack)
     products = square_products(model, tokens, side)
     sizes: dict[str, Any] = {"form": form, "gpu": gpu, "rates": stack, "gradient_bytes": training.gradient_bytes}
-    passes = [one for product in products for one in square_product_s(product, cluster, **sizes)]
+    passes = [each_pass for product in products for each_pass in square_product_s(product, cluster, **sizes)]
     # Column-parallel where the next product is row-parallel: outputs are split, then inputs.
     splits = ((1, ranks), (ranks, 1)) * 2
     split = [
-        sum(product_times_s(tokens, one.outputs // out, one.inputs // into, **sizes))
-        for one, (into, out) in zip(products, splits, strict=True)
+        sum(product_times_s(tokens, product.outputs // out, product.inputs // into, **sizes))
+        for product, (into, out) in zip(products, splits, strict=True)
     ]
     layer_s = sum(layer_times_s(instance, config, gpu))
     rings = tensor_traffic(model, training, config, model.layers[0])
     norm = all_reduce_traffic(4.0 * NORM_SUMS * tokens / side, side)
     norms_s = 4 * intra_node_ring_s(cluster, norm, side, stack)
-    messages_s, exposed_s = (sum(getattr(one, name) for one in passes) for name in ("messages", "exposed"))
+    messages_s, exposed_s = (sum(getattr(each_pass, name) for each_pass in passes) for name in ("messages", "exposed"))
     hidden = tokens * model.hidden_size
-    kept = sum(one.input_block for one in products) + products[0].output_block + products[2].output_block
+    kept = sum(product.input_block for product in products) + products[0].output_block + products[2].output_block
     kept += 2 * hidden // ranks
     whole = training.parameter_bytes
     ring_s = sum(_ring_s(instance, ring, ranks) for ring in rings)
@@ -210,7 +210,7 @@ def square_row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
     # Attention has the first two products and half of the messages, the MLP the others.
     halves = {
         "tensor": [sum(split[at : at + 2]) + ring_s / 2 for at in (0, 2)],
-        "square": [sum(one.total for one in passes[at : at + 6]) + norms_s / 2 for at in (0, 6)],
+        "square": [sum(each_pass.total for each_pass in passes[at : at + 6]) + norms_s / 2 for at in (0, 6)],
     }
     moved = training.parameter_bytes * hidden / ranks * (1 - 1 / side) / stack.intra_node
     change_s = 2 * 2 * intra_node_message_s(cluster, moved)  # into the other layout and back, forward and backward
@@ -230,10 +230,10 @@ def square_row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
         square_messages_s=exposed_s + norms_s,
         square_hidden_s=messages_s - exposed_s,
         megatron_sent_bytes=sum(ring.hop_bytes for ring in rings),
-        square_sent_bytes=float(whole * sum(square_traffic(one).total for one in products)),
+        square_sent_bytes=float(whole * sum(square_traffic(product).total for product in products)),
         megatron_kept_bytes=float(whole * (kept + hidden)),
         plain_kept_bytes=float(whole * (kept + 4 * (hidden - hidden // ranks))),
-        square_kept_bytes=float(whole * (kept + max(square_buffer(one) for one in products))),
+        square_kept_bytes=float(whole * (kept + max(square_buffer(product) for product in products))),
     )
 
 

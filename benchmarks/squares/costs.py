@@ -188,7 +188,7 @@ def square_product_s(
     x, w, y = (element * block for block in (product.input_block, product.weight_block, product.output_block))
     result = form.result_bytes
 
-    def one(sizes: tuple[int, int, int], moved: tuple[float, float], sums: tuple[int, int]) -> SquareTime:
+    def square_time(sizes: tuple[int, int, int], moved: tuple[float, float], sums: tuple[int, int]) -> SquareTime:
         first, later = (matmul_time_s(*sizes, form=form, gpu=gpu, rates=rates, sum_bytes=size) for size in sums)
         shift = square_shift_s(cluster, q, *moved, rates)
         compute = first + (q - 1) * later
@@ -196,7 +196,7 @@ def square_product_s(
         return SquareTime(compute, (q - 1) * shift, exposed)
 
     return (
-        one((m, n, k), (x, w), (0, result)),
-        one((m, k, n), (y, w), (0, result)),
-        one((k, n, m), (0, x + y), (gradient_bytes, gradient_bytes)),
+        square_time((m, n, k), (x, w), (0, result)),
+        square_time((m, k, n), (y, w), (0, result)),
+        square_time((k, n, m), (0, x + y), (gradient_bytes, gradient_bytes)),
     )

@@ -198,9 +198,9 @@ def check_squares(
     found = (_in_threads if threads else _in_processes)(side, products, seed)
     if failed := [text for text in found if isinstance(text, str)]:
         raise RuntimeError(f"a rank of the square failed:\n{failed[0]}")
-    results = [one for one in found if not isinstance(one, str)]
-    errors = {name: max(one[0][name] for one in results) for name in results[0][0]}
-    counts = {one[1] for one in results}
+    results = [result for result in found if not isinstance(result, str)]
+    errors = {name: max(result[0][name] for result in results) for name in results[0][0]}
+    counts = {result[1] for result in results}
     if len(counts) > 1:
         raise AssertionError(f"ranks sent unequal amounts: {counts}.")
     return SquareCheck(side=side, products=products, errors=errors, sent=counts.pop())
@@ -257,7 +257,10 @@ def _check_rank(rank: _Rank, products: Products, seed: int) -> RankResult:
     """All passes on this rank's blocks, and how far its results are from the whole ones."""
     maker = torch.Generator().manual_seed(seed)
     x = torch.randn(products[0].tokens, products[0].inputs, generator=maker)
-    weights = [torch.randn(one.inputs, one.outputs, generator=maker) / math.sqrt(one.inputs) for one in products]
+    weights = [
+        torch.randn(product.inputs, product.outputs, generator=maker) / math.sqrt(product.inputs)
+        for product in products
+    ]
     dy = torch.randn(products[-1].tokens, products[-1].outputs, generator=maker)
     whole = _unpartitioned(x, weights, dy)
 
@@ -289,7 +292,7 @@ def _check_rank(rank: _Rank, products: Products, seed: int) -> RankResult:
         if index:
             gradient = _gelu_gradient(before[index - 1], gradient)
     errors["input"] = _error(gradient, rank.own(whole["input"], r, c), whole["input"])
-    return errors, tuple(SquareTraffic(*one) for one in sent)
+    return errors, tuple(SquareTraffic(*counts) for counts in sent)
 
 
 def _unpartitioned(x: torch.Tensor, weights: list[torch.Tensor], dy: torch.Tensor) -> dict[str, torch.Tensor]:

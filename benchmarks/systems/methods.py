@@ -200,10 +200,10 @@ def galvatron_view(instance: Instance) -> Choice | None:
     """
     matrices = tuple(
         LinkMatrix(
-            concurrent_flows=one.concurrent_flows,
-            bytes_per_s=np.full(one.bytes_per_s.shape, float(np.nanmedian(one.bytes_per_s))),
+            concurrent_flows=matrix.concurrent_flows,
+            bytes_per_s=np.full(matrix.bytes_per_s.shape, float(np.nanmedian(matrix.bytes_per_s))),
         )
-        for one in instance.cluster.link_matrices
+        for matrix in instance.cluster.link_matrices
     )
     alike = replace(instance, cluster=replace(instance.cluster, link_matrices=matrices))
     space = replace(PLAIN, use_distributed_optimizer=(False, True), recompute=(None, "full"))
@@ -270,10 +270,10 @@ def exhaustive(instance: Instance, time_limit_s: float) -> Choice | None:
             break
         if time.perf_counter() - started > time_limit_s:
             raise InputError("exhaustive", "not done in its time")
-        one = memory.fitting[number]
-        found = fastest_placement_s(instance, one, memory.capacity_bytes, MAX_PLACEMENTS)
+        checked = memory.fitting[number]
+        found = fastest_placement_s(instance, checked, memory.capacity_bytes, MAX_PLACEMENTS)
         if found is None:
-            raise InputError("exhaustive", f"more than {MAX_PLACEMENTS} placements of {one.config.label()}")
+            raise InputError("exhaustive", f"more than {MAX_PLACEMENTS} placements of {checked.config.label()}")
         if math.isfinite(found[0]) and (best is None or found[0] < best.seconds):
-            best = Choice(one.config.label(), found[0])
+            best = Choice(checked.config.label(), found[0])
     return best

@@ -28,7 +28,7 @@ def markdown(rows: Sequence[SystemRow], seed: int, time_limit_s: float) -> str:
         _row(["job", systems[0], "gap", *systems[1:]]),
         _row(["---"] * (len(systems) + 2)),
     ]
-    cases = [(name, {one.system: one for one in group}) for name, group in groupby(rows, key=lambda one: one.case)]
+    cases = [(name, {row.system: row for row in group}) for name, group in groupby(rows, key=lambda row: row.case)]
     for name, found in cases:
         ours = found[systems[0]]
         cells = [name, *_ours(ours), *(_more(found.get(system), ours) for system in systems[1:])]
@@ -37,10 +37,10 @@ def markdown(rows: Sequence[SystemRow], seed: int, time_limit_s: float) -> str:
     lines.append(_row(["---"] * 7))
     for system in systems[1:]:
         ratios = [
-            one.iteration_time_s / found[systems[0]].iteration_time_s - 1  # type: ignore[operator]
+            row.iteration_time_s / found[systems[0]].iteration_time_s - 1  # type: ignore[operator]
             for _, found in cases
-            if (one := found.get(system)) is not None
-            and one.iteration_time_s is not None
+            if (row := found.get(system)) is not None
+            and row.iteration_time_s is not None
             and found[systems[0]].iteration_time_s is not None
         ]
         lines.append(
@@ -48,8 +48,8 @@ def markdown(rows: Sequence[SystemRow], seed: int, time_limit_s: float) -> str:
                 [
                     system,
                     f"{len(ratios)} of {len(cases)}",
-                    str(sum(abs(one) <= AS_FAST for one in ratios)),
-                    str(sum(one < -AS_FAST for one in ratios)),
+                    str(sum(abs(ratio) <= AS_FAST for ratio in ratios)),
+                    str(sum(ratio < -AS_FAST for ratio in ratios)),
                     f"{statistics.median(ratios):+.1%}" if ratios else "-",
                     f"{max(ratios):+.1%}" if ratios else "-",
                     LACKS[system],
@@ -59,7 +59,7 @@ def markdown(rows: Sequence[SystemRow], seed: int, time_limit_s: float) -> str:
     lines += ["", f"This project's own space lacks: {LACKS[systems[0]]}.", "", "## Choices", ""]
     for name, found in cases:
         lines += [f"**{name}**", ""]
-        lines += [f"- {one.system}: {one.choice}, {_seconds(one)}" for one in found.values()]
+        lines += [f"- {row.system}: {row.choice}, {_seconds(row)}" for row in found.values()]
         lines.append("")
     return "\n".join(lines)
 
