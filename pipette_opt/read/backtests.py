@@ -24,10 +24,10 @@ HEAD = """\
 # and experts (0 for none), `gpus`: fewest and most GPUs, `middle`: median of measured over predicted time, `error`:
 # mean of how far predictions were off, as a share of what was measured.
 """
-"""Comment at the head of the file."""
+"""Comment at the head of ``data/backtests.yaml``."""
 
 ROW = ("by", "names", "shape", "gpu", "precision", "runs", "gpus", "middle", "error")
-"""Fields of a row of the file, in order."""
+"""Fields of a row of ``data/backtests.yaml``, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class BackTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRun:
-    """Public run with its ``ratio`` of measured to predicted time."""
+    """Measured public run, with its ``ratio`` of measured to predicted time."""
 
     name: str
     model: ModelSpec
@@ -123,7 +123,7 @@ def write_backtests(by: str, runs: Iterable[ComparedRun], path: Path | None = No
 
 
 def rows_of(by: str, runs: Iterable[ComparedRun]) -> list[BackTest]:
-    """Return a comparison for each model, GPU type and precision."""
+    """Return the comparisons that the command ``by`` makes of runs: one for each model, GPU type and precision."""
     found = []
     for (shape, gpu, precision), members in groupby(sorted(runs, key=lambda run: run.key), key=lambda run: run.key):
         group = list(members)

@@ -2,9 +2,9 @@
 Error bands of predicted times, from measured over predicted times of public runs and their spread.
 
 ``benchmarks/backtest/bands.py`` makes the table ``data/bands.yaml``. The logarithm of measured over predicted time is a
-sum of four terms: a middle for each kind of job, the difference between sources, the difference between jobs of one
-source, and an addition for configurations beyond all measured runs. A band extends ``reach`` standard deviations of
-this sum to each side of the middle.
+sum of four terms: the mean of the kind of job (its middle), the difference between sources, the difference between jobs
+of one source, and an addition for configurations beyond all measured runs. A band extends ``reach`` standard deviations
+of this sum to each side of the middle.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +47,10 @@ HELD_OUT = "held_out_groups"
 """Key in a stack file for the errors of the stack on held-out runs."""
 
 RESIDUALS = "residuals"
-"""Key in a stack file for middle, standard deviation and job kinds of its measured over predicted times."""
+"""
+Key in a stack file: mean and standard deviation of measured over predicted times of its runs, with their job
+kinds.
+"""
 
 COLUMN_DISTANCES = {
     "tp": "tensor_model_parallel_size",
@@ -60,7 +63,7 @@ MORE_OF = "more_"
 """Prefix of keys in a stack file: errors on held-out runs with the largest value of a column."""
 
 PRIOR_RUNS = 4
-"""Number of runs that the shipped standard deviation counts as, when a calibration updates it. Chosen."""
+"""Number of runs that the shipped standard deviation counts as, next to the runs of a calibration. Chosen."""
 
 SMALL = 2048
 """
@@ -73,7 +76,7 @@ WIDE, FP8, FP32 = "16 bit", "fp8", "fp32"
 
 SMALL_MODEL = ", small model"
 ANY_JOB = "any job"
-"""Row of the table for job kinds without a row; the row for small models ends with ``SMALL_MODEL``."""
+"""Name of the row of ``data/bands.yaml`` for jobs of any kind; with ``SMALL_MODEL`` appended, for small models."""
 
 GENERATIONS = {
     "Ampere or older": ("v100", "t4", "a100", "a800", "a10g", "a40", "l4"),
@@ -152,7 +155,10 @@ class BandTable:
 
 
 def any_kind(kind: str) -> str:
-    """Return the name of the row for all job kinds of the same model size: small, or not small."""
+    """
+    Return the name of the row for jobs of any kind with a model of the same size class (small or not) as
+    ``kind``.
+    """
     return f"{ANY_JOB}{SMALL_MODEL if SMALL_MODEL in kind else ''}"
 
 
@@ -165,7 +171,10 @@ def job_kind(instance: Instance) -> str:
 
 
 def kind_of(model: ModelSpec, precision: str, gpu: str) -> str:
-    """Return the kind of a job on a GPU type; a type of no measured family counts as its own generation."""
+    """
+    Return the kind of a job, such as ``dense, 16 bit, Hopper``; a GPU without measured runs is its own
+    generation.
+    """
     family = gpu.lower().split("-")[0]
     generation = next((name for name, families in GENERATIONS.items() if family in families), gpu)
     shape = "mixture of experts" if model.num_experts is not None else "dense"
@@ -226,14 +235,14 @@ def student_reach(degrees: float) -> float:
 
 def gain_band(ratio: float, more_gpus: float = 1.0) -> tuple[float, float]:
     """
-    Return the range of the measured time ratio of two plans of one job that holds ``SHARE`` of pairs of public runs.
+    Return the range that holds the measured ratio of two plans' times, in ``SHARE`` of pairs of public runs.
 
     Parameters
     ----------
     ratio
-        Predicted ratio of the two times, positive.
+        Predicted ratio of the two plans' times, > 0.
     more_gpus
-        GPUs of one plan over those of the other, positive. Each doubling widens the range.
+        GPUs of one plan over GPUs of the other plan, > 0. Each doubling widens the range.
     """
     table = shipped_bands()
     equal, grows = table.pairs
@@ -250,7 +259,7 @@ def with_band(estimate: IterationTime, instance: Instance, config: ParallelConfi
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beyond:
     """
-    Variance added to the band of configurations with a larger property than all measured runs.
+    Extra variance of the error band, for configurations in which a property exceeds its value in all measured runs.
 
     Parameters
     ----------
@@ -267,7 +276,7 @@ class Beyond:
     variance: float
 
     def has(self, config: ParallelConfig) -> bool:
-        """Return whether the property of a configuration exceeds that of all measured runs."""
+        """Return whether the property of a configuration exceeds its largest measured value."""
         return bool(getattr(config, self.name) > self.most)
 
 
@@ -315,7 +324,7 @@ class JobBands:
         return self.middle * exp(-reach), self.middle * exp(reach)
 
     def of(self, config: ParallelConfig, iteration_time_s: float) -> Band:
-        """Return the error band of a configuration with this predicted time."""
+        """Return the error band of a configuration, from its predicted iteration time in seconds."""
         farther = [exceeded for exceeded in (*self.beyond, *self.more_gpus(config.world_size)) if exceeded.has(config)]
         low, high = self.ends(max((exceeded.variance for exceeded in farther), default=0.0))
         names = list(dict.fromkeys(exceeded.name for exceeded in farther if exceeded.variance))
@@ -394,7 +403,8 @@ def _own_bands(fitted: Mapping[str, Any], row: KindBand, kind: str, table: BandT
 
 def _residuals(fitted: Mapping[str, Any]) -> tuple[float, float, Sequence[str]]:
     """
-    Return middle, standard deviation and job kinds of the runs of a fit.
+    Return mean, standard deviation and job kinds of measured over predicted times, from a stack file's ``fitted``
+    block.
 
     Older stack files have only 90 % quantiles of errors, which give the standard deviation.
     """

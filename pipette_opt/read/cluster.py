@@ -301,10 +301,7 @@ def _read_node_gpu(where: str, data: object, assumed: list[str]) -> GpuSpec:
 
 
 def _gpus_per_node(fields: Fields, gpu: GpuSpec, assumed: list[str]) -> int:
-    """
-    Return the number of GPUs of a host, from the file or the catalogue's usual host; the latter is added to
-    ``assumed``.
-    """
+    """Return the number of GPUs of a host, from the file or else from the catalogue, with a note in ``assumed``."""
     if fields.has("gpus_per_node"):
         return fields.whole("gpus_per_node", most=MAX_GPUS_PER_NODE)
     entry = read_gpu_catalogue().get(gpu.name)

@@ -30,7 +30,11 @@ from pipette_opt.read.switches import SwitchTree
 Pair = tuple[str, str]
 
 Run = tuple[int, Pair, int, str, int]
-"""Key of a test: concurrent flows, unordered pair of hosts, campaign, kind of test, and GPUs per host."""
+"""
+Key of a test run: concurrent flows, unordered pair of hosts, campaign, kind of test, and GPUs per host.
+
+A campaign is a folder of files, or all files that are given one by one.
+"""
 
 Outcome = Literal["measured", "crashed", "wrong"]
 
@@ -59,17 +63,18 @@ class LinkEvidence:
     outcomes
         Outcomes of the tests between two hosts.
     snapshot
-        Number of the source being read; each source that the user names is one moment in time.
+        Number of the source being read: a file or folder that the user gives, measured at one moment in time.
     campaign_of
-        Campaign of each snapshot; a failed test may be repeated within its campaign. All single files are one campaign.
+        Campaign of each snapshot: a folder, or all files that are given one by one. A failed test may be repeated
+        within its campaign.
     snapshot_hosts
         Hosts that each snapshot names.
     tested_pairs
         Sender and receiver of bandwidth tests between two processes.
     remarks
-        Assumptions about single files, one sentence each.
+        Assumptions about files, one sentence each.
     unused
-        Sentence with the number of unused lines or keys, for each file that has some.
+        Sentence on the unused lines or keys of each file that has such lines or keys.
     """
 
     hosts: dict[str, None] = field(default_factory=dict)
@@ -203,7 +208,7 @@ class LinkEvidence:
             self.remarks.append(f"Measured one way only, and taken for both: {named}{more}.")
 
     def forget_crashes(self) -> None:
-        """Drop a failed test of a host pair if another run of the test in the same campaign succeeded."""
+        """Drop a failed test of a host pair if another run of the test in the same folder or set of files succeeded."""
         ends: dict[tuple[int, Pair, int], list[set[Outcome]]] = defaultdict(list)
         for (flows, pair, campaign, *_), outcomes in self.outcomes.items():
             ends[flows, pair, campaign].append(outcomes)
@@ -242,8 +247,9 @@ class LinkEvidence:
         """
         Return the bandwidth of each host pair with this number of flows, bytes/s.
 
-        Within a snapshot, the slowest measurement of a pair counts. Over several snapshots, ``repeated`` takes the
-        slowest or the mean. A pair whose test failed has no bandwidth; the mean leaves out snapshots with a failure.
+        Within a source (file or folder), the slowest measurement of a pair counts. Over several sources, ``repeated``
+        takes the slowest or the mean. A pair whose test failed has no bandwidth; the mean leaves out sources with a
+        failure.
         """
         found = {}
         for pair, snapshots in self.rates[flows].items():
@@ -255,7 +261,7 @@ class LinkEvidence:
 
     def changes(self, flows: int) -> Mapping[Pair, tuple[float, float]]:
         """
-        Return mean and slowest bandwidth over snapshots, bytes/s, of each host pair that several snapshots
+        Return mean and slowest bandwidth over the sources, bytes/s, of each host pair that several sources
         measured.
         """
         found = {}
@@ -297,7 +303,7 @@ class LinkEvidence:
 
 
 def _no_pair(test: NcclTest) -> str:
-    """Return the reason why a test measures no pair of hosts, with its use if it has any."""
+    """Return the reason why a test measures no link between two hosts, and its other use if it has one."""
     counts = list(test.gpus_of_host.values())
     if not test.kind:
         known = ", ".join(dict.fromkeys(KINDS.values()))

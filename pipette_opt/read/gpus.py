@@ -82,7 +82,7 @@ class UsualDomain:
 
     def size(self, num_hosts: int) -> int:
         """
-        Return the number of hosts of each domain in a job: ``hosts`` if it divides or covers the job's hosts, else
+        Return the hosts per NVLink domain of a job: ``hosts`` if it divides or covers ``num_hosts``, else
         ``used``.
         """
         return self.hosts if num_hosts <= self.hosts or num_hosts % self.hosts == 0 else self.used
@@ -194,10 +194,7 @@ def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
 
 
 def _of_size(name: str, unsized: str, sizes: list[int], where: str) -> CatalogueEntry:
-    """
-    Return the entry of the GPU named ``unsized`` with these memory sizes in GB. ``InputError`` if no such GPU
-    exists.
-    """
+    """Return the entry of the GPU named ``unsized`` whose memory matches ``sizes``, GB. ``InputError`` if none does."""
     catalogue, exact = read_gpu_catalogue(), _entries_by_name().get("".join(_words(unsized)))
     if exact is not None and exact.sizes_gb.issuperset(sizes):
         return exact
@@ -218,7 +215,7 @@ def _of_size(name: str, unsized: str, sizes: list[int], where: str) -> Catalogue
 
 
 def _in_form(entry: CatalogueEntry | None, words: Iterable[str]) -> CatalogueEntry | None:
-    """Return the entry; ``None`` if its GPU has NVLink inside a host but the words name another form, such as PCIe."""
+    """Return the entry; ``None`` if ``words`` name a PCIe or NVL card but the entry's GPU has NVLink in its host."""
     if entry is None or entry.intra_node_bytes_per_s < SLOWEST_NVLINK:
         return entry
     return None if FORMS.intersection(words) - {*_words(entry.gpu.name)} else entry
@@ -226,8 +223,9 @@ def _in_form(entry: CatalogueEntry | None, words: Iterable[str]) -> CatalogueEnt
 
 def _commonest(name: str, kinds: tuple[str, ...], where: str) -> CatalogueEntry | None:
     """
-    Return the entry of the commonest of these GPU types; ``None`` without types. ``InputError`` if families
-    differ.
+    Return the entry of the commonest of these GPU types; ``None`` without types.
+
+    ``InputError`` for types of several families, such as A100 and H100.
     """
     catalogue = read_gpu_catalogue()
     if len({_family(kind) for kind in kinds}) > 1:
@@ -346,9 +344,9 @@ def parse_gpu(where: str, name: str, fields: Fields) -> GpuSpec:
 
 def _efficiency_like(where: str, fields: Fields, compute_capability: int | None = None) -> GpuEfficiency:
     """
-    Return the efficiency of the measured GPU in the field ``like``.
+    Return the efficiency of the measured GPU that the field ``like`` names.
 
-    Its origin is interpolated within a GPU generation; assumed for another or an unknown generation.
+    The efficiency is marked as interpolated within a GPU generation, else as assumed.
     """
     name, known = fields.text("like"), measured_gpus()
     if name not in known:

@@ -411,7 +411,7 @@ _ALIKE: Mapping[str, str] = MappingProxyType(
         "glm4v_moe_text": "glm4_moe",
     }
 )
-"""Model types with images, or of their text parts, and the text ``model_type`` whose reader they use."""
+"""Model types with images, or of their text parts, mapped to the ``model_type`` that describes their text part."""
 
 _READERS: Mapping[str, Reader] = MappingProxyType({**_DENSE, **_WITH_EXPERTS})
 

@@ -49,8 +49,9 @@ def common(keys: Keys) -> dict[str, Any]:
 
 def biases(keys: Keys) -> dict[str, Any]:
     """
-    Return the bias flags of attention and MLP; ``InputError`` if only one of the two has biases, unlike
-    Megatron-LM.
+    Return the bias flags of attention and MLP.
+
+    ``InputError`` if only one of the two has biases, as Megatron-LM cannot build such a model.
     """
     attention, mlp = keys.flag("attention_bias", False), keys.flag("mlp_bias", False)
     if attention is not mlp:

@@ -139,7 +139,7 @@ REQUIRED: Mapping[str, tuple[tuple[object, ...], str]] = MappingProxyType(
         "ep_size": ((1,), "expert parallelism is an option here"),
     }
 )
-"""Values without effect of keys that a family does not read, and the error text for any other value."""
+"""Keys that a family does not read: their values without effect, and the error text for any other value."""
 
 _STRUCTURE = re.compile(
     r"(^|_)(index|indexer|experts?|layers?|heads?|hidden|intermediate|dims?|size|width|rank|ranks|attention|attn|mlp|ffn|"

@@ -82,7 +82,7 @@ def gemma3_text(keys: Keys) -> dict[str, Any]:
 
 def llama4_text(keys: Keys) -> dict[str, Any]:
     """
-    Return the fields of Llama 4's text model: chunked attention, no positions in every fourth layer, top-1
+    Return the fields of Llama 4's text model: chunked attention, no rotary positions in every 4th layer, top-1
     experts.
     """
     layers, width = keys.whole("num_hidden_layers"), keys.whole("intermediate_size")
@@ -127,10 +127,7 @@ def llama4_text(keys: Keys) -> dict[str, Any]:
 
 
 def nemotron_h(keys: Keys) -> dict[str, Any]:
-    """
-    Return the fields of Nemotron-H and Nemotron 3: a pattern of Mamba-2, attention, MLP and expert layers, no
-    positions.
-    """
+    """Return the fields of Nemotron-H and Nemotron 3: a pattern of Mamba-2, attention, MLP and expert layers."""
     pattern = keys.text("hybrid_override_pattern")
     for name in (
         "num_hidden_layers",

@@ -37,7 +37,8 @@ class InsideNode:
     Parameters
     ----------
     nvlinks
-        Smallest number of NVLinks between two GPUs, 0 if a pair has none. With NVSwitch: smallest number of a GPU.
+        Smallest number of NVLinks between two GPUs, 0 if a pair has none. With NVSwitch: smallest number of NVLinks of
+        a GPU.
     compute_capability
         CUDA compute capability times ten, such as 90.
     nic_bytes_per_s

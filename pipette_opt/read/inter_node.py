@@ -119,8 +119,8 @@ def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> I
 
 def usual_host(nodes: Sequence[NodeSpec]) -> UsualHost | None:
     """
-    Return the usual host with the slowest NICs among all GPU types; ``None`` if a type has no usual host of
-    this size.
+    Return the usual host with the slowest NICs among all GPU types; ``None`` if a type has no usual host with as many
+    GPUs.
     """
     catalogue = read_gpu_catalogue()
     names = dict.fromkeys(node.gpu.kind for node in nodes)

@@ -1,4 +1,4 @@
-"""Options of launchers and wrappers, as far as needed to find the program behind them on a command line."""
+"""Options of launchers and wrappers, as far as needed to find the program that their command line starts."""
 
 import re
 from collections.abc import Mapping

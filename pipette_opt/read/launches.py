@@ -296,8 +296,9 @@ def _of_launcher(name: str, words: Sequence[str]) -> Started:
 
 def _launched(found: Started) -> Started:
     """
-    Return a command under a launcher as a training program if it is a Python script or sizes a job; else
-    unchanged.
+    Return a command under a launcher as a training program if it is a Python script or sizes a training job.
+
+    Any other command is returned unchanged.
     """
     words = found.words if isinstance(found, OtherCommand) else ()
     if words and PYTHON_NAME.fullmatch(PurePosixPath(words[0]).name):

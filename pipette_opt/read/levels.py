@@ -213,8 +213,9 @@ def level_entries(cluster: ClusterSpec) -> list[Mapping[str, Any]]:
 
 def domain_record(cluster: ClusterSpec) -> dict[str, list[str]]:
     """
-    Return the hosts of each NVLink domain under the key ``domains``, as plans record them; empty if domains are
-    hosts.
+    Return the hosts of each NVLink domain under the key ``domains``, as plans record them.
+
+    Empty if every host is its own domain.
     """
     if cluster.most_in_domain == 1:
         return {}

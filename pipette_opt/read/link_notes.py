@@ -15,16 +15,16 @@ from pipette_opt.read.switches import SwitchTree
 from pipette_opt.specs import LinkMatrix
 
 SLOW = 0.5
-"""Share of the median bandwidth below which pairs are named. Chosen."""
+"""Share of the median bandwidth below which a note names the pair. Chosen."""
 
 CHANGED = 0.1
-"""Relative drop of a pair's worst snapshot below its mean above which the pair is named. Chosen."""
+"""Relative drop of a pair's slowest source below its mean above which a note names the pair. Chosen."""
 
 BELOW_CARD = 100
-"""Factor by which a flow must be slower than a NIC to be named. Chosen."""
+"""Factor by which a flow must be slower than a NIC for a note to name it. Chosen."""
 
 MIN_USUAL_LATENCY_S, MAX_USUAL_LATENCY_S = 0.1 * US, 1000 * US
-"""Range of usual latencies between hosts, seconds; a latency outside is named. Chosen: NICs have 1 to 50 us."""
+"""Range of usual latencies between hosts, seconds; a note names a latency outside. Chosen: NICs have 1 to 50 us."""
 
 _NAMED = 12
 

@@ -55,7 +55,7 @@ from pipette_opt.specs.levels import Level
 ASSUMED_LATENCY_S = 12 * US
 
 SINGLE_FILES = -1
-"""Number of the campaign that all files given individually belong to."""
+"""Campaign number of all files given one by one; in a campaign, a failed test may be repeated."""
 
 HEAD_BYTES = 8192
 """Number of bytes at the start of a file; a zero byte among them marks a binary file. Chosen."""

@@ -72,9 +72,9 @@ class MegatronRule:
 
 def check_conflicts(given: Options, where: str, *, of_model: bool = False) -> None:
     """
-    Raise ``InputError`` for the first rule that the options break; with ``of_model`` only rules on the model count.
+    Raise ``InputError`` for the first rule that the options break; :data:`NOT_PRICED` comes last.
 
-    :data:`NOT_PRICED` comes last.
+    With ``of_model``, only rules on the model are checked.
     """
     options = {**DEFAULTS, **derived_options(given)}
     for rule in (*RULES, *NOT_PRICED):

@@ -13,7 +13,7 @@ MAMBA_OPTIONS = {
     "mamba_num_groups": "num_groups",
     "mamba_num_heads": "num_heads",
 }
-"""Options for sizes of Mamba-2, and the field of each."""
+"""Options for sizes of Mamba-2, and the field of ``Mamba`` that each option sets."""
 
 DELTA_OPTIONS = {
     "linear_conv_kernel_dim": "conv_kernel_dim",
@@ -22,7 +22,7 @@ DELTA_OPTIONS = {
     "linear_num_key_heads": "num_key_heads",
     "linear_num_value_heads": "num_value_heads",
 }
-"""Options for sizes of the gated delta net, and the field of each."""
+"""Options for sizes of the gated delta net, and the field of ``GatedDeltaNet`` that each option sets."""
 
 MAMBA_EXPANSION = 2
 """Default ratio of the channels of all heads to the hidden size (``expand`` of Megatron-Core's ``MambaMixer``)."""

@@ -104,7 +104,7 @@ WORDS_PASSED_ON: Mapping[str, tuple[str, ...]] = {
     "moe_deepep_num_sms": (),
     "moe_hybridep_num_sms": (),
 }
-"""Options that only some values of are modelled, with these values; ``export`` writes other values unchanged."""
+"""Options of which only some values are modelled, with these values; ``export`` writes other values unchanged."""
 
 
 def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

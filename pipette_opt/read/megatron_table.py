@@ -69,7 +69,7 @@ class MegatronOption:
 
     def matters(self, given: Mapping[str, Any]) -> bool:
         """
-        Return whether the option has an effect: an option that it needs is given, or it needs none.
+        Return whether the option has an effect: it needs no other option, or an option that it needs is given.
 
         A parallel degree of 1 counts as absent.
         """
@@ -114,7 +114,7 @@ def same(word: str, other: str) -> bool:
 
 @cache
 def megatron_options() -> Mapping[str, MegatronOption]:
-    """Return all options of the table, by their names and aliases with underscores."""
+    """Return all options of ``data/megatron_options.csv``, by their names and aliases with underscores."""
     options: dict[str, MegatronOption] = {}
     for row in table_rows():
         if not row["option"]:
@@ -137,7 +137,7 @@ def megatron_options() -> Mapping[str, MegatronOption]:
 
 
 def table_rows() -> list[dict[str, str]]:
-    """Return the rows of the table as its file has them."""
+    """Return the rows of ``data/megatron_options.csv``."""
     with shipped_path("data", "megatron_options.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 

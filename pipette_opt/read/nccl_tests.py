@@ -149,7 +149,7 @@ class NcclTest:
 
 @dataclass(slots=True)
 class _Draft:
-    """Test of which the output is not yet completely read."""
+    """Test whose output is still being read."""
 
     name: str = ""
     program: str = ""

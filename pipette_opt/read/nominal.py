@@ -158,7 +158,7 @@ def has_named_hosts(recorded: object) -> bool:
 
 def possible_records(recorded: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
-    Return all records that options for the recorded hosts may produce, to compare them with ``recorded``.
+    Return all records that options may produce for the recorded hosts, to be compared with ``recorded``.
 
     GPU, GPUs per host and NICs may have been given or usual, which the record does not say.
     """

@@ -248,9 +248,6 @@ def write_region_cluster(
 
 
 def _matrix(every: Sequence[tuple[str, str]], of_pair: Mapping[frozenset[str], float]) -> FloatArray:
-    """
-    Return a matrix of hosts with the value of their regions; NaN for hosts of one region, whose links are a
-    level.
-    """
+    """Return a matrix of hosts with the value of each pair's regions; NaN for two hosts of the same region."""
     rates = [[of_pair.get(frozenset((sender, receiver)), np.nan) for receiver, _ in every] for sender, _ in every]
     return np.array(rates, dtype=np.float64)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 USUAL_MFU, MIN_MFU, MAX_MFU = 0.4, 0.03, 0.75
 """
-Usual, smallest and largest MFU of public runs. Chosen: an error names a unit mistake that brings the MFU within
-them.
+Usual, smallest and largest MFU of public runs. Chosen: an error names a unit mistake that explains an MFU
+outside.
 """
 
 MINUTE_S = 60.0
@@ -43,7 +43,7 @@ def check_time(where: str, run: "MeasuredRun") -> None:
 
 def least_time_s(run: "MeasuredRun") -> float | None:
     """
-    Return the seconds that the model's FLOPs take at the peak of all GPUs in the run's precision.
+    Return the seconds that the model's FLOPs take at the peak FLOP/s of all GPUs, in the run's precision.
 
     FLOPs are those of MFU (:meth:`~pipette_opt.specs.ModelSpec.flops_per_token`): all matrix products, forward and
     backward, causal attention, without recomputation. ``None`` for a row without model, batch size or GPU.
@@ -61,9 +61,9 @@ def least_time_s(run: "MeasuredRun") -> float | None:
 
 def peak_of(run: "MeasuredRun") -> tuple[str, float]:
     """
-    Return the number format of the run's matrix products, and a GPU's peak in it, FLOP/s; bf16 if the row has none.
+    Return the number format of the run's matrix products, bf16 if not given, and a GPU's peak in this format, FLOP/s.
 
-    An fp32 run may use the GPU's tf32. If the format is unknown for the GPU, the fastest format counts.
+    An fp32 run may use the GPU's tf32. If the GPU's peak in the format is unknown, the fastest format counts.
     """
     assert run.gpu is not None
     peaks = run.gpu.gpu.peak_flops
@@ -77,7 +77,7 @@ def peak_of(run: "MeasuredRun") -> tuple[str, float]:
 
 
 def _slip(run: "MeasuredRun", bound_s: float) -> str:
-    """Return the unit mistake that gives the most usual MFU; if none fits, advice on what to check."""
+    """Return a text that names the unit mistake with the most usual MFU; if none fits, advice on what to check."""
     excess = bound_s / (run.iter_time_s or bound_s)
     found = [(excess / factor, words) for factor, words in _slips(run) if MIN_MFU <= excess / factor <= MAX_MFU]
     if found:

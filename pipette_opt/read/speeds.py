@@ -55,12 +55,15 @@ def with_speeds(cluster: ClusterSpec, speeds: Mapping[str, float], where: str = 
 
 
 def speed_record(speeds: Mapping[str, float]) -> dict[str, float] | None:
-    """Return the record of speeds for ``plan.json``, by host names as ranges; ``None`` without speeds."""
+    """
+    Return the record of speeds for ``plan.json``: speeds by host range such as ``gpu[03-04]``; ``None`` without
+    speeds.
+    """
     return folded_by_value(speeds) or None
 
 
 def folded_by_value(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the values by host names as ranges, each of all hosts with an equal value."""
+    """Return the values by host range: hosts of equal value share a key such as ``gpu[03-04]``."""
     return {
         compress_hosts(tuple(host for host, its in values.items() if its == value)): value
         for value in dict.fromkeys(values.values())

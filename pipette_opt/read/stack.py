@@ -68,7 +68,7 @@ def _read_stack_file(path: Path) -> StackSpec:
 
 
 def _layers(entries: object, where: str) -> LearnedLayers:
-    """Return the measured layer-time factors of a stack file; an entry must have all fields."""
+    """Return the factors of measured over predicted layer time in a stack file; an entry must have all fields."""
     shapes = [
         typed(LayerFactor, entry, where, f"layers[{index}]", closed=True, needed=("factor", "num_runs"))
         for index, entry in enumerate(typed(list[Any], entries, where, "layers"))

@@ -114,8 +114,8 @@ class _Run:
 
     def may_run(self, words: Sequence[str], pid: int) -> bool:
         """
-        Return whether a command may run. A launcher or training program that bypassed its stand-in is recorded, not
-        run.
+        Return whether a command may run. A launcher or training program that was not intercepted is recorded,
+        not run.
         """
         if not words or self._is_stand_in(words):
             return True
@@ -139,7 +139,10 @@ class _Run:
         return True
 
     def _is_stand_in(self, words: Sequence[str]) -> bool:
-        """Return whether a command is a stand-in, which first runs as a shell script, then in Python."""
+        """
+        Return whether a command is a stand-in: the shell script or Python process that runs in place of a
+        launcher.
+        """
         folder = f"{self.folder}{os.sep}"
         is_python = words[1:2] == ["-IS"] and words[2:3] == [f"{folder}stand_in.py"]
         return is_python or words[0].startswith(folder) or (len(words) > 1 and words[1].startswith(folder))
@@ -248,7 +251,7 @@ def _chosen(where: str, starts: Sequence[_Start], which: int | None) -> _Start:
 
 
 def _described(start: _Start, starts: Sequence[_Start]) -> str:
-    """Return the program with the first arguments that not all launches share."""
+    """Return the program and the first arguments in which its launch differs from the other launches."""
     shared = set.intersection(*(set(_pairs(other[0].arguments)) for other in starts))
     own = [" ".join(filter(None, pair)) for pair in _pairs(start[0].arguments) if pair not in shared]
     shown = " ".join(own[:3]) + (" ..." if len(own) > 3 else "")
@@ -353,7 +356,7 @@ def _num_lines(path: str) -> int:
 
 
 def _check_can_be_watched(script: str | None) -> None:
-    """Raise ``InputError`` if processes cannot be traced and the script may bypass the stand-ins."""
+    """Raise ``InputError`` if processes cannot be traced and the script may start a real launcher."""
     if script is None or guard.can_trace():
         return
     names = "|".join(re.escape(name) for name in (*LAUNCHERS, *PYTHONS))

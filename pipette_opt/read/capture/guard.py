@@ -245,7 +245,7 @@ def _next_state() -> tuple[int, int]:
 
 def _wait(process: subprocess.Popen[bytes], watch: Watch) -> int | None:
     """
-    Wait for an untraced process, then for its background processes. Return its exit code; ``None`` if the run must
+    Wait for an untraced process and its background processes. Return the exit code; ``None`` if the run must
     stop.
     """
     while process.poll() is None:

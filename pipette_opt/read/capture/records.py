@@ -1,6 +1,7 @@
 """
-Records of the programs that a script would start, written by stand-ins: one file each, so that none is half
-written.
+Records of the programs that a script would start.
+
+Programs that stand in for launchers write them: one file each, so that none is half written.
 """
 
 import json
@@ -19,7 +20,7 @@ OUTER = "PIPETTE_OPT_CAPTURE_OUTER"
 """Environment variable with the command lines of the launchers around a shell, as JSON."""
 
 DRY = "PIPETTE_OPT_CAPTURE_DRY"
-"""Environment variable that is set if only stand-ins may run, as for texts of other hosts and containers."""
+"""Environment variable that is set if only stand-in programs may run, as for other hosts and containers."""
 
 _OF_THE_SHELL = ("PWD", "OLDPWD", "SHLVL", "_", "PATH", "HOSTNAME", "BASH_ENV", OUTER, DRY)
 """Environment variables that are not recorded: those of the shell, of the capture, and ``PATH``."""

@@ -68,7 +68,7 @@ LOOKED_THROUGH = ("numactl", "nsys", "ncu", "rocprof", "rocprofv3", "py-spy", "u
 PYTHONS = ("python", "python3")
 
 SHELLS_AND_WRAPPERS = ("bash", "sh", "env", "nohup", "setsid", "nice", "ionice", "stdbuf", "time", "timeout", "taskset")
-"""Usual programs that get stand-ins where only stand-ins may run."""
+"""Shells and wrappers that get stand-in programs in texts for other hosts and containers."""
 
 NEVER_RUN = ("sudo", "salloc")
 """Programs that are never passed on, as they wait for a password or for hosts."""
@@ -197,7 +197,7 @@ def _dry(place: Path, shell: str, arguments: Sequence[str], environment: dict[st
 
 
 def without_output_files(text: str) -> str:
-    """Return a shell text without output redirections, so that it writes no file on this machine."""
+    """Return a shell text without its output redirections; it then writes no file on this machine."""
     kept: list[str] = []
     index, quote = 0, ""
     while index < len(text):

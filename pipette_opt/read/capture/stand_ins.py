@@ -1,4 +1,4 @@
-"""Folder of a run, with stand-ins for launchers and Python, and with their records."""
+"""Folder of a capture run: programs that stand in for launchers and Python, and their records."""
 
 import json
 import os
@@ -31,7 +31,10 @@ case "$1" in
 esac
 exec {python} -IS {main} "$0" "$@"
 """
-"""Stand-in of Python; calls that cannot train are passed on at once, as scripts may call Python often."""
+"""
+Shell script that stands in for Python. Calls that cannot train are passed on at once: scripts may call Python
+often.
+"""
 
 _MAIN = """import os, sys
 sys.path.insert(0, {package!r})
@@ -40,15 +43,15 @@ sys.exit(main({folder!r}, [os.path.basename(sys.argv[1]), *sys.argv[2:]]))
 """
 
 VERSIONS = tuple(f"python3.{minor}" for minor in range(6, 16))
-"""Versions of Python that get a stand-in if installed."""
+"""Versions of Python that get a stand-in program if installed."""
 
 
 @contextmanager
 def stand_ins(environment: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, str]]]:
     """
-    Make a private folder of stand-ins, and remove it at the end.
+    Make a private folder of programs that stand in for launchers and Python; remove it at the end.
 
-    Yield the folder, and the environment variables with the stand-ins first on ``PATH``.
+    Yield the folder, and the environment variables with this folder first on ``PATH``.
     """
     with tempfile.TemporaryDirectory(prefix="pipette-opt-capture-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()

@@ -23,7 +23,7 @@ class Evaluation:
     launches
         Numbers of launches that ``starts`` returned, in the order in which bash would start the commands.
     unknowns
-        Values known only when the script runs, for the markers in words.
+        Values known only when the script runs; a marker character in a word stands for each value.
     unset
         Variables that were used but never set, each with the line of first use.
     defaults

@@ -65,12 +65,12 @@ def expand_pattern(shell: "Shell", word: str) -> tuple[Pattern, str]:
 
 
 def text_of(pieces: Sequence[Piece]) -> str:
-    """Return the text that pieces make; a break becomes a blank."""
+    """Return the text of the expanded parts of a word; a break becomes a blank."""
     return "".join(" " if piece.kind == "break" else piece.text for piece in pieces)
 
 
 def split_fields(shell: "Shell", pieces: Sequence[Piece]) -> list[Field]:
-    """Return the words that pieces make, split at the characters of ``IFS``."""
+    """Return the words that expanded parts make, split at the characters of ``IFS``."""
     separators = shell.text("IFS")
     separators = " \t\n" if separators is None else separators
     fields: list[Field] = []
@@ -118,12 +118,14 @@ def _parts(text: str, separators: str) -> list[tuple[bool, str]]:
 
 def pieces_of(shell: "Shell", word: str, *, in_quotes: bool = False, tilde_after_colon: bool = False) -> list[Piece]:
     """
-    Return the pieces to which a word as written in the script expands.
+    Return the expanded parts of a word as written in the script.
 
     Parameters
     ----------
     in_quotes
         Whether the word is in ``${name:-word}`` inside double quotes.
+    tilde_after_colon
+        Whether ``~`` after a colon is a home folder, too, as in assignments.
     """
     if in_quotes:
         return _quoted_pieces(shell, word, "expansion")
@@ -179,7 +181,7 @@ def _only_lists(inside: str) -> bool:
 
 
 def _with_homes(shell: "Shell", text: str, is_first: bool, after_colon: bool) -> list[Piece]:
-    """Return the pieces of a text, with home folders for ``~`` and ``~name``."""
+    """Return the parts of a text, with home folders in place of ``~`` and ``~name``."""
     found: list[Piece] = []
     parts = text.split(":") if after_colon else [text]
     for number, part in enumerate(parts):
@@ -200,7 +202,7 @@ Quoting = Literal["string", "expansion", "document"]
 
 
 def _quoted_pieces(shell: "Shell", text: str, quoting: Quoting) -> list[Piece]:
-    """Return the pieces of a quoted text, in which blanks and patterns have no meaning."""
+    """Return the expanded parts of a quoted text, in which blanks and patterns have no meaning."""
     escapable = "$`\\" + {"string": '"', "expansion": '"}', "document": ""}[quoting]
     found: list[Piece] = []
     index = counted = 0
@@ -231,10 +233,7 @@ def _quoted_pieces(shell: "Shell", text: str, quoting: Quoting) -> list[Piece]:
 
 
 def _substitution(shell: "Shell", text: str, index: int, quoted: bool) -> tuple[list[Piece], int]:
-    """
-    Return the pieces of a substitution that begins with ``$`` or a backtick, and the index after the
-    substitution.
-    """
+    """Return the expanded parts of a substitution that begins with ``$`` or a backtick, and the index after it."""
     kind: Literal["quoted", "expanded"] = "quoted" if quoted else "expanded"
     shell.budget.step()
     if text[index] == "`":
@@ -267,7 +266,10 @@ def _substitution(shell: "Shell", text: str, index: int, quoted: bool) -> tuple[
 
 
 def _as_pieces(found: "str | list[str] | list[Piece]", kind: Literal["quoted", "expanded"]) -> list[Piece]:
-    """Return a text, a list of texts or pieces as pieces; a break separates the texts of a list."""
+    """
+    Return a text, a list of texts or expanded parts as :class:`Piece` objects, with a break between texts of a
+    list.
+    """
     if isinstance(found, str):
         return [Piece(kind, found)]
     if found and isinstance(found[0], Piece):

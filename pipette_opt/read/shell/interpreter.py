@@ -108,7 +108,10 @@ class Shell(Values):
             self.line = line
 
     def _as_source(self, text: str) -> str:
-        """Return a text as source code in which each marker is replaced by a variable with the marker as value."""
+        """
+        Return a text as source code, with a variable in place of each part that is known only when the script
+        runs.
+        """
         if is_known(text):
             return text
         parts: list[str] = []
@@ -158,10 +161,7 @@ class Shell(Values):
         return output.rstrip("\n")
 
     def _captured(self, body: Callable[[], object], shown: str) -> str:
-        """
-        Return the output of ``body`` in a subshell; a marker for the whole output if it depends on an unknown
-        condition.
-        """
+        """Return the output of ``body`` in a subshell; an unknown value if it depends on an unknown condition."""
         outer, captures, self._captures = self.state.output, self._captures, True
         self.state.output = ""
         output = self._subshell(body, keep_output=True)
@@ -514,7 +514,7 @@ class Shell(Values):
         return test_status(self, self._fields([(word, node.line) for word in split_words(text[1:-1])]))
 
     def _holds(self, nodes: Sequence[Node], parent: Node) -> Unknown | bool:
-        """Return whether a condition holds; the unknown value if the condition depends on one."""
+        """Return whether a condition holds, or the unknown value on which it depends."""
         self._quietly(lambda: self._run_all(nodes, parent))
         if self.state.status is not None:
             return self.state.status == 0
@@ -523,7 +523,10 @@ class Shell(Values):
         return Unknown(text=_first_line(shown), line=statements[0].line if statements else self.line)
 
     def either(self, alternatives: Sequence[Callable[[], object]], cause: Unknown) -> None:
-        """Run every alternative from the current state, and continue with the common part of the resulting states."""
+        """
+        Run every branch of an unknown condition from the current state, and continue with the common part of their
+        states.
+        """
         begun = self.state
         outcomes: list[tuple[State, Flow | None]] = []
         for alternative in alternatives:
@@ -550,8 +553,8 @@ class Shell(Values):
         cause: Unknown,
     ) -> tuple[State, Flow | None]:
         """
-        Return the common outcome of two alternatives; if only one starts a training program, the outcome of
-        that one.
+        Return the common outcome of two branches; if only one branch starts a training program, the outcome of that
+        branch.
         """
         (first, first_flow), (second, second_flow) = first_outcome, second_outcome
         if first.launches != second.launches:
@@ -934,7 +937,7 @@ class Shell(Values):
 
 
 _OUTPUT = "the output"
-"""Name of the output of a command whose alternatives, under an unknown condition, print different texts."""
+"""Name of the output of a command if the branches of an unknown condition print different texts."""
 
 _COMPOUND: Mapping[str, Callable[[Shell, Node], None]] = {
     "list": Shell._list,

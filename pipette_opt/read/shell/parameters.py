@@ -171,7 +171,7 @@ def _default(
 
 
 def _word_pieces(shell: "Shell", word: str, quoted: bool) -> "list[Piece]":
-    """Return the pieces of the word after an operator; outside quotes, the word is split like a value."""
+    """Return the expanded parts of the word after an operator; outside quotes, the word is split like a value."""
     from pipette_opt.read.shell.expansion import pieces_of
 
     pieces = pieces_of(shell, word, in_quotes=quoted)

@@ -177,7 +177,7 @@ def _next(state: int, parts: Sequence[_Part]) -> int:
 
 
 def _closure(states: set[int], parts: Sequence[_Part]) -> set[int]:
-    """Return the positions in the pattern, with those behind a ``*``, which may match nothing."""
+    """Return positions in a pattern, plus the position after each ``*``, which may match nothing."""
     reached = set(states)
     for state in states:
         while state < len(parts) and parts[state].kind == "star":

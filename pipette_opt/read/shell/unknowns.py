@@ -47,13 +47,13 @@ class Unknown:
 
 @dataclass(slots=True)
 class Unknowns:
-    """All unknown values of an evaluation, each with its marker."""
+    """All unknown values of an evaluation, each with the character that stands for it in texts."""
 
     values: list[Unknown] = field(default_factory=list)
     indices: dict[Unknown, int] = field(default_factory=dict)
 
     def marker(self, unknown: Unknown) -> str:
-        """Return the marker of an unknown value; equal values share a marker."""
+        """Return the character that stands for an unknown value in texts; equal values share a character."""
         index = self.indices.setdefault(unknown, len(self.values))
         if index == len(self.values):
             self.values.append(unknown)
@@ -62,25 +62,25 @@ class Unknowns:
         return chr(_KEPT + index)
 
     def all_in(self, text: str) -> list[Unknown]:
-        """Return the unknown values whose markers are in a text."""
+        """Return the unknown values in a text."""
         return [self.values[self._index(found[0])] for found in _MARKERS.finditer(text)]
 
     def may_be_empty(self, text: str) -> bool:
-        """Return whether a text with markers may be empty when the script runs."""
+        """Return whether a text with unknown parts may be empty when the script runs."""
         return all(is_marker(character) and not self._of(character).one_word for character in text)
 
     def split(self, text: str) -> str:
-        """Return a text whose markers may expand to no word or several, except markers of exactly one word."""
+        """Return a text whose unknown parts may expand to no word or several, unless a part is exactly one word."""
         return _MARKERS.sub(
             lambda found: found[0] if self._of(found[0]).one_word else chr(_SPLIT + self._index(found[0])), text
         )
 
     def kept(self, text: str) -> str:
-        """Return a text whose markers are parts of their words; undoes :meth:`split`."""
+        """Return a text whose unknown parts stay inside their words; undoes :meth:`split`."""
         return _SPLIT_MARKERS.sub(lambda found: chr(_KEPT + self._index(found[0])), text)
 
     def rendered(self, text: str) -> str:
-        """Return a text with each marker replaced by the value as written in the script."""
+        """Return a text with each unknown part as written in the script."""
         return _MARKERS.sub(lambda found: self._of(found[0]).text, text)
 
     def _of(self, character: str) -> Unknown:
@@ -93,22 +93,22 @@ class Unknowns:
 
 
 def is_known(text: str) -> bool:
-    """Return whether a text has no marker."""
+    """Return whether a text is completely known before the script runs."""
     return _MARKERS.search(text) is None
 
 
 def all_known(texts: Iterable[str]) -> bool:
-    """Return whether none of the texts has a marker."""
+    """Return whether all texts are completely known before the script runs."""
     return all(map(is_known, texts))
 
 
 def is_marker(character: str) -> bool:
-    """Return whether a character is a marker."""
+    """Return whether a character stands for an unknown part of a text."""
     return ord(character) >= _KEPT
 
 
 def may_split(text: str) -> bool:
-    """Return whether a word has a marker that may expand to no word or several."""
+    """Return whether a word has an unknown part that may expand to no word or several."""
     return _SPLIT_MARKERS.search(text) is not None
 
 

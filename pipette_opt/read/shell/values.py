@@ -32,9 +32,9 @@ class Values:
     Parameters
     ----------
     state
-        Current state, which commands change; each alternative under an unknown condition gets a copy.
+        Current state, which commands change; each branch of an unknown condition gets a copy.
     unknowns
-        Unknown values and their markers.
+        Values known only when the script runs, and the characters that stand for them in texts.
     budget
         Limits of the evaluation.
     """
@@ -52,7 +52,11 @@ class Values:
     def unknown(
         self, text: str, *, because_of: str = "", why: str = "", one_word: bool = False, split: bool = False
     ) -> str:
-        """Return the marker of a value known only when the script runs; markers in ``because_of`` explain why."""
+        """
+        Return a character that stands for a value known only when the script runs.
+
+        The first unknown part of ``because_of`` becomes the reason, unless ``why`` gives it.
+        """
         causes = self.unknowns.all_in(because_of)
         if causes and not why:
             first = causes[0]
@@ -62,7 +66,7 @@ class Values:
         return self.unknowns.split(marker) if split else marker
 
     def of_unread(self, name: str) -> str | None:
-        """Return the marker of a variable that an unread file may have set; ``None`` if all files were read."""
+        """Return an unknown value for a variable that an unread file may have set; ``None`` if all files were read."""
         if not self.state.unread or name.isdigit():
             return None
         return self.unknown(f"${{{name}}}", why=self.state.unread)
@@ -268,7 +272,10 @@ class Values:
         self.state.variables[name] = replace(old, elements=elements, is_array=not old.is_map)
 
     def of_files(self, text: str) -> str:
-        """Return a word that may be a pattern of file names: a marker if it looks like a path, else unchanged."""
+        """
+        Return a word that may be a pattern of file names: an unknown value if it looks like a path, else
+        unchanged.
+        """
         if "noglob" in self.state.options or not re.search(r"/|\.\w+$|^\*|\*$", text) or not is_known(text):
             return text
         return self.unknown(text, why="it depends on the files that are there", split=True)
@@ -308,7 +315,7 @@ class Values:
         return evaluate_arithmetic(text, self)
 
     def arithmetic_text(self, source: str) -> str:
-        """Return the value of ``$((source))`` as text, or a marker if unknown."""
+        """Return the value of ``$((source))`` as text; an unknown value if it cannot be computed."""
         value = self.arithmetic(source)
         return self.unknown_number(f"$(({source}))") if value is None else str(value)
 
@@ -322,14 +329,14 @@ class Values:
         self.assign(name, subscript, value)
 
     def unknown_number(self, text: str) -> str:
-        """Return the marker of a number that arithmetic cannot compute."""
+        """Return a character that stands for a number that arithmetic cannot compute."""
         shown = text if text.startswith("$((") else f"$(({text}))"
         causes = self.unknowns.all_in(text)
         why = f"{causes[0].text}, line {causes[0].line}" if causes else ""
         return self.unknown(shown, why=why, one_word=True)
 
     def known(self, words: Iterable[str]) -> bool:
-        """Return whether none of the words has a marker."""
+        """Return whether all words are completely known before the script runs."""
         return all_known(words)
 
 
