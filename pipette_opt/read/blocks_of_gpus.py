@@ -54,14 +54,14 @@ def split_hosts(cluster: ClusterSpec, counts: Sequence[int], block: int, where: 
     if cluster.gpu_links is not None:
         raise InputError(where, "links of single GPUs need hosts with equally many GPUs, and no gpus_per_block.")
     parts = [(host, first) for host, count in enumerate(counts) for first in range(0, count - block + 1, block)]
-    of = np.array([host for host, _ in parts])
+    host_of = np.array([host for host, _ in parts])
     nodes = tuple(
         replace(cluster.nodes[host], host=block_name(cluster.hosts[host], first), num_gpus=block)
         for host, first in parts
     )
     flows = sorted({block, *(1 << power for power in range(block.bit_length()))})
     matrices = tuple(
-        LinkMatrix(concurrent_flows=count, bytes_per_s=_between(cluster, of, count, block)) for count in flows
+        LinkMatrix(concurrent_flows=count, bytes_per_s=_between(cluster, host_of, count, block)) for count in flows
     )
     left = {host: count % block for host, count in zip(cluster.hosts, counts, strict=True) if count % block}
     return replace(
@@ -70,21 +70,21 @@ def split_hosts(cluster: ClusterSpec, counts: Sequence[int], block: int, where: 
         link_matrices=matrices if len(nodes) > 1 else (),
         nics_per_node=max(1, cluster.nics_per_node * block // most),
         node_bytes_per_s=None,
-        known_latency_s=None if cluster.known_latency_s is None else cluster.known_latency_s[np.ix_(of, of)],
+        known_latency_s=None if cluster.known_latency_s is None else cluster.known_latency_s[np.ix_(host_of, host_of)],
         assumed=(*cluster.assumed, *_notes(cluster, block, len(nodes), left)),
     )
 
 
-def _between(cluster: ClusterSpec, of: np.ndarray, num_flows: int, block: int) -> FloatArray:
+def _between(cluster: ClusterSpec, host_of: np.ndarray, num_flows: int, block: int) -> FloatArray:
     """
     Return the aggregate bandwidth between blocks, bytes/s, shape ``(num_blocks, num_blocks)``.
 
-    ``of`` holds the host index of each block.
+    ``host_of`` holds the host index of each block.
     """
     most = cluster.gpus_per_node
     shared = np.minimum(cluster.pair_bytes_per_s(num_flows), cluster.pair_bytes_per_s(most) * block / most)
-    found: FloatArray = shared[np.ix_(of, of)]
-    found[of[:, None] == of[None, :]] = num_flows * cluster.intra_node_bytes_per_s
+    found: FloatArray = shared[np.ix_(host_of, host_of)]
+    found[host_of[:, None] == host_of[None, :]] = num_flows * cluster.intra_node_bytes_per_s
     return found
 
 

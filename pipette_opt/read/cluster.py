@@ -122,13 +122,13 @@ def _check_units(
     singles = [("intra_node", intra_bytes_per_s), *((f"levels, {level.name}", level.bytes_per_s) for level in levels)]
     for place, bytes_per_s in singles:
         if bytes_per_s > fastest:
-            problem = f"bandwidth_gb_per_s is {bytes_per_s / GB:g}, more than {_of_memory(1, fastest)}"
+            problem = f"bandwidth_gb_per_s is {bytes_per_s / GB:g}, more than {_memory_rate_text(1, fastest)}"
             raise InputError(f"{where}, {place}", problem)
     for matrix in inter.link_matrices:
         flows = matrix.concurrent_flows
         for i, j in np.argwhere(np.nan_to_num(matrix.bytes_per_s) > flows * fastest)[:1].tolist():
             link = f"{matrix.bytes_per_s[i, j] / GB:g} GB/s from {nodes[i].host} to {nodes[j].host}"
-            problem = f"{link} with {counted(flows, 'flow')} is more than {_of_memory(flows, fastest)}"
+            problem = f"{link} with {counted(flows, 'flow')} is more than {_memory_rate_text(flows, fastest)}"
             raise InputError(f"{where}, inter_node", problem)
     latencies = [("intra_node", intra_latency_s), ("inter_node", inter.latency_s)]
     for place, latency_s in (*latencies, *((f"levels, {level.name}", level.latency_s) for level in levels)):
@@ -137,7 +137,7 @@ def _check_units(
             raise InputError(f"{where}, {place}", problem)
 
 
-def _of_memory(num_gpus: int, bytes_per_s: float) -> str:
+def _memory_rate_text(num_gpus: int, bytes_per_s: float) -> str:
     return f"the {num_gpus * bytes_per_s / GB:,.0f} GB/s of the memory of {counted(num_gpus, 'GPU')}; is it in GB/s?"
 
 

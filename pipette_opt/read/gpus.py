@@ -185,7 +185,7 @@ def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
             return found
     unsized = " ".join(word for word in words if not _is_size(word))
     if unsized and sizes:
-        return _of_size(name, unsized, sizes, where)
+        return _entry_of_size(name, unsized, sizes, where)
     if sizes:
         kinds = gpus_called(name)
         if kinds:
@@ -193,7 +193,7 @@ def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
     raise _unknown(name, where)
 
 
-def _of_size(name: str, unsized: str, sizes: list[int], where: str) -> CatalogueEntry:
+def _entry_of_size(name: str, unsized: str, sizes: list[int], where: str) -> CatalogueEntry:
     """Return the entry of the GPU named ``unsized`` whose memory matches ``sizes``, GB. ``InputError`` if none does."""
     catalogue, exact = read_gpu_catalogue(), _entries_by_name().get("".join(_words(unsized)))
     if exact is not None and exact.sizes_gb.issuperset(sizes):
@@ -234,7 +234,7 @@ def _commonest(name: str, kinds: tuple[str, ...], where: str) -> CatalogueEntry 
 
 
 def _unknown(name: str, where: str) -> InputError:
-    near = _of_like_name(name)
+    near = _similar_names(name)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     written = " In a cluster file any other GPU can be written out (data/README.md)."
     return InputError(where, f"unknown GPU {name!r}.{hint} Known: {', '.join(read_gpu_catalogue())}.{written}")
@@ -244,7 +244,7 @@ MAX_HINTS = 3
 """Largest number of names that an error suggests. Chosen."""
 
 
-def _of_like_name(name: str) -> tuple[str, ...]:
+def _similar_names(name: str) -> tuple[str, ...]:
     """
     Return catalogue names that have the letters of a word of ``name``, sorted by distance of their numbers.
 

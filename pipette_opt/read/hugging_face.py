@@ -57,7 +57,7 @@ Reader = Callable[[Keys], dict[str, Any]]
 
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
-_OF_TEXT = ("text_config", "llm_config", "language_config")
+_TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Keys that hold the text part of models with images or sound."""
 
 
@@ -90,7 +90,7 @@ def _text_part(config: dict[str, Any], where: str) -> dict[str, Any]:
     Return the text part of a model with images or sound, and warn of its other parts; return other configs
     unchanged.
     """
-    held = next((key for key in _OF_TEXT if isinstance(config.get(key), dict)), None)
+    held = next((key for key in _TEXT_PARTS if isinstance(config.get(key), dict)), None)
     if held is None:
         return config
     text: dict[str, Any] = config[held]

@@ -148,7 +148,7 @@ _STRUCTURE = re.compile(
 )
 """Words in names of keys that may change the structure of a model."""
 
-_OF_TRAINING = re.compile(
+_TRAINING_WORDS = re.compile(
     r"drop|loss|coef|init|dtype|precision|fuse|kernel|token|parallel|checkpoint|recompute|cache|plan|version"
 )
 """Words in names of keys about training or running a model; estimates never use such keys of a ``config.json``."""
@@ -264,7 +264,7 @@ class Keys(Fields):
         if near and near[0] not in _HARMLESS:
             raise InputError(self.where, f"unknown key {name!r} ({shown(value)}). Did you mean {near[0]}?")
         is_off = value is False or value in ([], {}, "")
-        if _STRUCTURE.search(name) and not _OF_TRAINING.search(name) and not is_off:
+        if _STRUCTURE.search(name) and not _TRAINING_WORDS.search(name) and not is_off:
             hint = "Take it out of the file if it changes nothing."
             raise InputError(self.where, f"unknown key {name!r} ({shown(value)}). {hint}")
         self.left_out.append(name)

@@ -18,7 +18,7 @@ _COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_se
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 """Kinds of layers that ``rope_parameters`` may list: with a window, and with full attention."""
 
-_OF_KIND = {
+_SCALING_KEYS = {
     "default": (),
     "mrope": (),
     "linear": ("factor",),
@@ -60,10 +60,10 @@ def rotary_fields(
     """
     scaling = _parameters(keys)
     if any(isinstance(parameters, dict) for parameters in scaling.values()):
-        scaling = _of_full_attention(keys, scaling)
+        scaling = _full_attention_parameters(keys, scaling)
     kind = _kind(keys, scaling)
     for name in scaling:
-        if name not in (*_COMMON, *_OF_KIND[kind]):
+        if name not in (*_COMMON, *_SCALING_KEYS[kind]):
             raise _wrong(keys, f"{name} is not known of type {kind}")
     base = _number(keys, scaling, "rope_theta", keys.positive(names[0], theta))
     if abs(round(base) - base) > ROUNDING * base:
@@ -158,7 +158,7 @@ def _cleaned(parameters: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def _of_full_attention(keys: Keys, by_kind: dict[str, Any]) -> dict[str, Any]:
+def _full_attention_parameters(keys: Keys, by_kind: dict[str, Any]) -> dict[str, Any]:
     """
     Return the rotary parameters of layers without a window. ``InputError`` if windowed layers have scaled positions.
 
@@ -178,8 +178,8 @@ def _of_full_attention(keys: Keys, by_kind: dict[str, Any]) -> dict[str, Any]:
 
 def _kind(keys: Keys, scaling: dict[str, Any]) -> str:
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if not isinstance(kind, str) or kind not in _OF_KIND:
-        raise _wrong(keys, f"type {kind!r} is not one of Megatron's ({', '.join(_OF_KIND)})")
+    if not isinstance(kind, str) or kind not in _SCALING_KEYS:
+        raise _wrong(keys, f"type {kind!r} is not one of Megatron's ({', '.join(_SCALING_KEYS)})")
     return kind
 
 

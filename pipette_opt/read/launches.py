@@ -126,7 +126,7 @@ class Launch(_Started):
     @property
     def num_nodes(self) -> int | None:
         """Number of hosts in the options of the innermost launcher that has the option; ``None`` if none has."""
-        return self._said("nodes")
+        return self._innermost_number("nodes")
 
     @property
     def num_processes_per_node(self) -> int | None:
@@ -134,7 +134,7 @@ class Launch(_Started):
         Number of processes per host in the options of the innermost launcher that has the option; ``None`` if
         none has.
         """
-        return self._said("processes_per_node")
+        return self._innermost_number("processes_per_node")
 
     @property
     def num_processes(self) -> int | None:
@@ -144,9 +144,9 @@ class Launch(_Started):
         """
         if self.num_nodes is not None and self.num_processes_per_node is not None:
             return self.num_nodes * self.num_processes_per_node
-        return self._said("processes")
+        return self._innermost_number("processes")
 
-    def _said(self, field_name: str) -> int | None:
+    def _innermost_number(self, field_name: str) -> int | None:
         launchers = [starter for starter in reversed(self.launchers) if starter.name in LAUNCHERS]
         numbers = [starter.number(getattr(LAUNCHERS[starter.name], field_name)) for starter in launchers]
         return next((number for number in numbers if number is not None), None)
@@ -198,17 +198,17 @@ def launch_of(words: Sequence[str]) -> Started:
         return OtherCommand()
     name = PurePosixPath(words[0]).name
     if PYTHON_NAME.fullmatch(name):
-        return _of_python(words)
+        return _started_by_python(words)
     if name in SHELLS:
-        return _of_shell(words)
+        return _started_by_shell(words)
     if name in REMOTE:
-        return _of_remote(name, words[1:])
+        return _started_by_remote_shell(name, words[1:])
     if name == "eval":
         return ShellText(text=" ".join(words[1:]))
     known, rest = _launcher_named(name, words[1:])
     if known is not None:
-        return _of_launcher(known, rest)
-    return _of_program(words)
+        return _started_by_launcher(known, rest)
+    return _started_by_name(words)
 
 
 def read_options(name: str, launcher: Launcher, words: Sequence[str]) -> dict[str, str]:
@@ -260,7 +260,7 @@ def _launcher_named(name: str, words: Sequence[str]) -> tuple[str | None, Sequen
     return None, words
 
 
-def _of_launcher(name: str, words: Sequence[str]) -> Started:
+def _started_by_launcher(name: str, words: Sequence[str]) -> Started:
     launcher = LAUNCHERS[name]
     options = _Options.read(name, launcher, words)
     starter = Starter(name=name, options=tuple(words[: options.length]), values=options.values)
@@ -302,7 +302,7 @@ def _launched(found: Started) -> Started:
     """
     words = found.words if isinstance(found, OtherCommand) else ()
     if words and PYTHON_NAME.fullmatch(PurePosixPath(words[0]).name):
-        return _around(found, _of_python(words, launched=True))
+        return _around(found, _started_by_python(words, launched=True))
     if words and (words[0].endswith(".py") or _sizes_a_job(words[1:])):
         return _around(found, _program(words, is_module=False, launched=True))
     return found
@@ -328,7 +328,7 @@ def _split_string(values: Mapping[str, str]) -> list[str]:
     return shlex.split(text)
 
 
-def _of_python(words: Sequence[str], launched: bool = False) -> Started:
+def _started_by_python(words: Sequence[str], launched: bool = False) -> Started:
     """Return the script or module that a Python command line runs; ``python -c`` is no training program."""
     other = OtherCommand(words=tuple(words))
     index = 1
@@ -340,7 +340,7 @@ def _of_python(words: Sequence[str], launched: bool = False) -> Started:
                 if cluster[2] == "c":
                     return other
                 module = [cluster[3]] if cluster[3] else []
-                return _of_module(words, [*module, *words[index + 1 :]], launched)
+                return _started_by_module(words, [*module, *words[index + 1 :]], launched)
         taken, options, _ = _option("python", PYTHON, words[index:])
         if {"h", "help", "V", "version"} & {option for option, _ in options}:
             return other
@@ -350,19 +350,19 @@ def _of_python(words: Sequence[str], launched: bool = False) -> Started:
         return other
     known, behind = _launcher_named(PurePosixPath(rest[0]).name, rest[1:])
     if known is not None:  # the file of torchrun is a Python script
-        return _of_launcher(known, behind)
+        return _started_by_launcher(known, behind)
     found = _program(rest, is_module=False, launched=launched)
     return found if isinstance(found, Launch) else other
 
 
-def _of_module(words: Sequence[str], rest: Sequence[str], launched: bool) -> Started:
+def _started_by_module(words: Sequence[str], rest: Sequence[str], launched: bool) -> Started:
     other = OtherCommand(words=tuple(words))
     if not rest:
         return other
     module = rest[0]
     if module in PYTHON_MODULES:
         known, behind = _launcher_named(PYTHON_MODULES[module], rest[1:])
-        return _of_launcher(known, behind) if known is not None else other
+        return _started_by_launcher(known, behind) if known is not None else other
     if module in PYTHON_TOOLS:
         tool = PYTHON_TOOLS[module]
         options = _Options.read(module, tool, rest[1:])
@@ -372,7 +372,7 @@ def _of_module(words: Sequence[str], rest: Sequence[str], launched: bool) -> Sta
     return found if isinstance(found, Launch) else other
 
 
-def _of_shell(words: Sequence[str]) -> Started:
+def _started_by_shell(words: Sequence[str]) -> Started:
     """Return the text, the script or the standard input that a shell command line runs."""
     index, has_text = 1, False
     while index < len(words) and re.match(r"[-+].", words[index]):
@@ -393,7 +393,7 @@ def _of_shell(words: Sequence[str]) -> Started:
     return ShellScript(path=rest[0], arguments=tuple(rest[1:]))
 
 
-def _of_remote(name: str, words: Sequence[str]) -> Started:
+def _started_by_remote_shell(name: str, words: Sequence[str]) -> Started:
     """Return the text that a remote shell runs: the words after its options and host, joined by blanks."""
     valued = REMOTE_VALUES.get(name, "w h l").split()
     index, hosts = 0, 1 if name in HOSTS_FIRST else 0
@@ -413,7 +413,7 @@ def _of_remote(name: str, words: Sequence[str]) -> Started:
     return ShellText(text=" ".join(words[index:]), launchers=(starter,), on_other_hosts=True)
 
 
-def _of_program(words: Sequence[str]) -> Started:
+def _started_by_name(words: Sequence[str]) -> Started:
     """Return the program that a command line starts by its own name, without launcher, interpreter or shell."""
     name = words[0]
     if name.endswith((".sh", ".bash")):

@@ -46,8 +46,8 @@ def notes_on_reading(evidence: LinkEvidence, only_gpus: int | None) -> list[str]
         notes.append("mpiGraph measures one flow of each host while all hosts send and receive; its MB is 2^20 bytes.")
     if any(kind.startswith(("osu_", "ib_")) for kind in evidence.used):
         notes.append("OSU's and perftest's programs measure one pair at a time: other traffic is not in their figures.")
-    notes += _some(evidence.remarks, "remarks of this kind on other files")
-    notes += _some(evidence.unused, "files with unused lines")
+    notes += _first_notes(evidence.remarks, "remarks of this kind on other files")
+    notes += _first_notes(evidence.unused, "files with unused lines")
     notes += evidence.skipped[:_NAMED]
     if len(evidence.skipped) > _NAMED:
         names = dict.fromkeys(entry.split(" was not used:")[0] for entry in evidence.skipped[_NAMED:])
@@ -55,7 +55,7 @@ def notes_on_reading(evidence: LinkEvidence, only_gpus: int | None) -> list[str]
     return notes
 
 
-def _some(notes: Sequence[str], rest: str) -> list[str]:
+def _first_notes(notes: Sequence[str], rest: str) -> list[str]:
     """Return the first ``_NAMED`` notes, then a note with the number of the others, called ``rest``."""
     return [*notes[:_NAMED], *([f"{len(notes) - _NAMED} more {rest}."] if len(notes) > _NAMED else [])]
 

@@ -254,7 +254,7 @@ def _row(reports: _Reports, name: str, kind: str, gpus_per_node: int, text: str)
         return "neither times nor memory reports nor an out-of-memory error"
     if not kind:
         return "the log does not name the GPU; give --gpu"
-    if _says(arguments, "num_experts") and arguments.get("moe_layer_freq", "1") != "1":
+    if _is_set(arguments, "num_experts") and arguments.get("moe_layer_freq", "1") != "1":
         return f"moe_layer_freq is {arguments['moe_layer_freq']}; runs.csv knows experts in every layer only"
     for argument in NOT_READ:
         if arguments.get(argument, "None") not in _OFF:
@@ -279,7 +279,7 @@ def _row(reports: _Reports, name: str, kind: str, gpus_per_node: int, text: str)
     }
 
 
-def _says(arguments: dict[str, str], name: str) -> bool:
+def _is_set(arguments: dict[str, str], name: str) -> bool:
     return arguments.get(name, "None") not in ("None", "")
 
 
@@ -287,7 +287,7 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
     """Return the ``runs.csv`` columns that Megatron's arguments fill."""
 
     def number(name: str, default: int | None = None) -> int:
-        if not _says(arguments, name):
+        if not _is_set(arguments, name):
             if default is None:
                 raise KeyError(name)
             return default
@@ -297,9 +297,9 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
             raise ValueError(name) from None
 
     def experts() -> dict[str, object]:
-        if not _says(arguments, "num_experts"):
+        if not _is_set(arguments, "num_experts"):
             return {}
-        columns = {column: number(name) for column, name in EXPERTS.items() if _says(arguments, name)}
+        columns = {column: number(name) for column, name in EXPERTS.items() if _is_set(arguments, name)}
         return {"num_experts": number("num_experts"), **columns, **_dispatcher(arguments)}
 
     def flag(name: str) -> bool:
@@ -308,7 +308,7 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
     def stages() -> dict[str, object]:
         """Return the column of layers per stage if the first or last stage has another number; else empty."""
         first, last = (
-            number(name) if _says(arguments, name) else None
+            number(name) if _is_set(arguments, name) else None
             for name in ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
         )
         embedding, loss = (flag(f"account_for_{name}_in_pipeline_split") for name in ("embedding", "loss"))
@@ -342,7 +342,7 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
         "ffn_hidden": number("ffn_hidden_size", 4 * hidden),
         "heads": heads,
         "kv_heads": number("num_query_groups", heads) if grouped else heads,
-        "vocab": next((number(name) for name in ("padded_vocab_size", "vocab_size") if _says(arguments, name)), ""),
+        "vocab": next((number(name) for name in ("padded_vocab_size", "vocab_size") if _is_set(arguments, name)), ""),
         "seq_len": number("seq_length"),
         "gbs": number("global_batch_size"),
         "mbs": number("micro_batch_size"),

@@ -13,7 +13,7 @@ from pipette_opt.read.files import read_yaml
 MAX_HINTS = 3
 """Largest number of names that an error suggests. Chosen."""
 
-_OF_TUNING = frozenset(
+_TUNING_WORDS = frozenset(
     {
         *("instruct", "base", "chat", "thinking", "think", "it", "pt", "hf", "preview", "latest", "meta", "nvidia"),
         *("fp8", "fp4", "nvfp4", "mxfp4", "bf16", "int4", "int8", "4bit", "8bit", "awq", "gptq", "gguf"),
@@ -103,7 +103,7 @@ def _without_organisation(name: str) -> str:
 def _plain(name: str) -> str:
     """Return a name without words on tuning, storage and release dates."""
     words = re.split(r"[^a-z0-9.]+", name)
-    return "-".join(word for word in words if word not in _OF_TUNING and not _RELEASE.fullmatch(word))
+    return "-".join(word for word in words if word not in _TUNING_WORDS and not _RELEASE.fullmatch(word))
 
 
 def _parts(name: str) -> tuple[str, ...]:

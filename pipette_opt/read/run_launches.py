@@ -77,15 +77,15 @@ def read_launch(
         raise InputError(place, f"hold no option of Megatron-LM, got {shown(text)}.")
     is_whole = "num_layers" in given.options and "hidden_size" in given.options
     words: list[str] = []
-    for column, name, value in _said_by_columns(cells, is_whole):
+    for column, name, value in _options_in_columns(cells, is_whole):
         theirs = given.precision if name in ("bf16", "fp16") else given.options.get(name)
         if theirs is None:
             words += option_words(name, value)
         elif not (theirs == name if name in ("bf16", "fp16") else _agree(theirs, value)):
-            said_there = (
+            written_there = (
                 theirs if name in ("bf16", "fp16") else " ".join(option_words(name, theirs)) or "no such option"
             )
-            raise InputError(where, f"{column} is {shown(cells[column])}, but args say {said_there}; say it once.")
+            raise InputError(where, f"{column} is {shown(cells[column])}, but args say {written_there}; say it once.")
     vocab_size = None if named is None or not is_whole or "vocab_size" in given.options else named.vocab_size
     if words or vocab_size is not None:
         written = [word for name, value in given.written.items() for word in option_words(name, value)]
@@ -93,7 +93,7 @@ def read_launch(
     return given, _model(given, named, where)
 
 
-def _said_by_columns(cells: Mapping[str, str], is_whole: bool) -> Iterator[tuple[str, str, Any]]:
+def _options_in_columns(cells: Mapping[str, str], is_whole: bool) -> Iterator[tuple[str, str, Any]]:
     """Yield column, Megatron-LM option and value of each cell that sets an option of the launch."""
     known = megatron_options()
     has_shape = is_whole or bool(cells.get("num_layers"))

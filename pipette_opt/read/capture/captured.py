@@ -177,7 +177,7 @@ def capture(
     command, settings = _as_started(command)
     where = shlex.join(command)
     header, script = _header_of(command)
-    given = {**_made_up(header), **_of_job(header), **os.environ, **(environment or {}), **settings}
+    given = {**_made_up(header), **_job_variables(header), **os.environ, **(environment or {}), **settings}
     with stand_ins(given) as (folder, inner):
         _check_can_be_watched(script)
         going = _Run(folder, began_s=time.monotonic(), time_limit_s=time_limit_s)
@@ -293,7 +293,7 @@ def _on_variables(header: Mapping[str, str], given: Mapping[str, str], scripts: 
     texts = "".join(map(_text, scripts))
     notes = []
     for beginning, variables in (
-        ("Set as Slurm does for this #SBATCH header", _of_job(header)),
+        ("Set as Slurm does for this #SBATCH header", _job_variables(header)),
         ("Made up, as no job of Slurm runs", _made_up(header)),
     ):
         named = [name for name in variables if name in texts and name not in os.environ]
@@ -324,7 +324,7 @@ def _notes(records: Sequence[Mapping[str, Any]], ended: guard.Ended) -> list[str
     return notes
 
 
-def _of_job(header: Mapping[str, str]) -> dict[str, str]:
+def _job_variables(header: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that Slurm would set for this ``#SBATCH`` header; empty inside a Slurm job."""
     return {} if "SLURM_JOB_ID" in os.environ else slurm_variables(header)
 

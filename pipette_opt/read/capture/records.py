@@ -22,7 +22,7 @@ OUTER = "PIPETTE_OPT_CAPTURE_OUTER"
 DRY = "PIPETTE_OPT_CAPTURE_DRY"
 """Environment variable that is set if only stand-in programs may run, as for other hosts and containers."""
 
-_OF_THE_SHELL = ("PWD", "OLDPWD", "SHLVL", "_", "PATH", "HOSTNAME", "BASH_ENV", OUTER, DRY)
+_NOT_RECORDED = ("PWD", "OLDPWD", "SHLVL", "_", "PATH", "HOSTNAME", "BASH_ENV", OUTER, DRY)
 """Environment variables that are not recorded: those of the shell, of the capture, and ``PATH``."""
 
 
@@ -44,7 +44,7 @@ def write_record(folder: Path, kind: Kind, words: Sequence[str], environment: Ma
     changed = {
         name: value
         for name, value in environment.items()
-        if base.get(name) != value and name not in _OF_THE_SHELL and not name.startswith("BASH_FUNC_")
+        if base.get(name) != value and name not in _NOT_RECORDED and not name.startswith("BASH_FUNC_")
     }
     record = {
         "kind": kind,

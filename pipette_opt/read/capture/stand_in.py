@@ -156,7 +156,7 @@ def _shell(place: Path, words: Sequence[str], found: ShellText | ShellScript, en
     Run the shell text or script under a launcher, with the variables that the launcher sets for its first
     process.
     """
-    inner = {**environment, **_of_first_process(found), **found.environment}
+    inner = {**environment, **_first_process_variables(found), **found.environment}
     inner[OUTER] = json.dumps([*outer_of(environment), list(words)])
     shell = shutil.which("bash", path=_real_path(place, base_environment(place))) or "/bin/sh"
     dry = DRY in environment or _is_elsewhere(found)
@@ -169,13 +169,13 @@ def _shell(place: Path, words: Sequence[str], found: ShellText | ShellScript, en
         arguments = ["-c", found.text, *(found.arguments or ("bash",))]
     elif found.path == STANDARD_INPUT:
         text = sys.stdin.read()
-        inner |= _of_header(text, words)
+        inner |= _batch_job_variables(text, words)
         arguments = ["-c", text, "bash", *found.arguments]
     else:
-        inner |= _of_header(Path(found.path).read_text(encoding="utf-8", errors="replace"), words)
+        inner |= _batch_job_variables(Path(found.path).read_text(encoding="utf-8", errors="replace"), words)
         arguments = [found.path, *found.arguments]
     if words[0] == "sbatch":
-        _say_submitted(words)
+        _print_submitted(words)
     if not dry:
         os.execve(shell, ["bash", *arguments], inner)
     return _dry(place, shell, arguments, inner)
@@ -230,7 +230,7 @@ def _is_elsewhere(found: Started) -> bool:
     return in_container or any(name in (*REMOTE, *CONTAINERS, "ray") for name in names)
 
 
-def _of_first_process(found: Started) -> dict[str, str]:
+def _first_process_variables(found: Started) -> dict[str, str]:
     """Return the variables that srun or mpirun sets for its first process."""
     names = {starter.name for starter in found.launchers}
     variables: dict[str, str] = {}
@@ -241,7 +241,7 @@ def _of_first_process(found: Started) -> dict[str, str]:
     return variables
 
 
-def _of_header(text: str, words: Sequence[str]) -> dict[str, str]:
+def _batch_job_variables(text: str, words: Sequence[str]) -> dict[str, str]:
     """Return the variables of a Slurm job that ``sbatch`` submits with this script text; empty for other programs."""
     if words[0] != "sbatch":
         return {}
@@ -249,7 +249,7 @@ def _of_header(text: str, words: Sequence[str]) -> dict[str, str]:
     return slurm_variables(options) | made_up_variables(options)
 
 
-def _say_submitted(words: Sequence[str]) -> None:
+def _print_submitted(words: Sequence[str]) -> None:
     print("1" if "--parsable" in words else "Submitted batch job 1", flush=True)
 
 

@@ -850,7 +850,8 @@ class Shell(Values):
             words: list[str] = []
             for word in split_words(node.between(begin, min(end, group.start))):
                 words += [
-                    self.of_files(field.text) if field.is_pattern else field.text for field in expand_fields(self, word)
+                    self.unknown_if_path(field.text) if field.is_pattern else field.text
+                    for field in expand_fields(self, word)
                 ]
         else:
             words = list(self.state.positional)

@@ -67,10 +67,10 @@ def expand_parameter(shell: "Shell", inside: str, quoted: bool) -> "str | list[s
     word = rest[len(operator) :]
     is_list = subscript in ("@", "*") or (subscript is None and name in ("@", "*"))
     if is_list:
-        return _of_list(shell, name, operator, word, quoted, starred=subscript == "*" or name == "*")
+        return _expand_list(shell, name, operator, word, quoted, starred=subscript == "*" or name == "*")
     value = shell.element(name, subscript) if subscript is not None else shell.parameter(name)
     shown = name if subscript is None else f"{name}[{subscript}]"
-    return _of_text(shell, (name, subscript, shown), value, operator, word, quoted)
+    return _expand_value(shell, (name, subscript, shown), value, operator, word, quoted)
 
 
 def _target_of(shell: "Shell", name: str, subscript: str | None) -> tuple[str, str | None]:
@@ -117,7 +117,7 @@ def _length(shell: "Shell", inside: str) -> str:
     return str(len(value)) if is_known(value) else shell.unknown(f"${{#{inside}}}", one_word=True)
 
 
-def _of_text(
+def _expand_value(
     shell: "Shell",
     place: tuple[str, str | None, str],
     value: str | None,
@@ -151,7 +151,7 @@ def _default(
     is_set = value is not None and not (empty_counts and value == "")
     if value is None:
         shell.note_default(name)
-        value = shell.of_unread(name)
+        value = shell.unread_value(name)
         if value is not None:
             return shell.unknown(f"${{{shown}{operator}{word}}}", because_of=value)
     if kind == "+":
@@ -259,7 +259,7 @@ def _bounds(shell: "Shell", word: str, shown: str) -> tuple[int, int | None] | N
     return numbers[0] or 0, (numbers[1] if len(numbers) > 1 else None)
 
 
-def _of_list(
+def _expand_list(
     shell: "Shell", name: str, operator: str, word: str, quoted: bool, starred: bool
 ) -> "str | list[str] | list[Piece]":
     """Return the expansion of ``${name[@]}`` or ``$@``, with its operator applied to each element."""

@@ -127,20 +127,22 @@ def _expr(shell: "Shell", arguments: list[str]) -> Result | None:
 
 
 def _cat(shell: "Shell", arguments: list[str]) -> Result | None:
-    return _of_input(shell, lambda text: text) if arguments in ([], ["-"]) else None
+    return _filtered_input(shell, lambda text: text) if arguments in ([], ["-"]) else None
 
 
 def _tr(shell: "Shell", arguments: list[str]) -> Result | None:
     if len(arguments) == 2 and arguments[0] == "-d":
         removed = _signs(arguments[1])
-        return None if removed is None else _of_input(shell, lambda text: "".join(c for c in text if c not in removed))
+        if removed is None:
+            return None
+        return _filtered_input(shell, lambda text: "".join(c for c in text if c not in removed))
     if len(arguments) != 2 or arguments[0].startswith("-"):
         return None
     old, new = map(_signs, arguments)
     if not old or not new:
         return None
     table = str.maketrans(old, (new + new[-1] * len(old))[: len(old)])
-    return _of_input(shell, lambda text: text.translate(table))
+    return _filtered_input(shell, lambda text: text.translate(table))
 
 
 def _signs(text: str) -> str | None:
@@ -167,7 +169,7 @@ def _cut(shell: "Shell", arguments: list[str]) -> Result | None:
         parts = line.split(sign)
         return line if len(parts) == 1 else parts[number - 1] if number <= len(parts) else ""
 
-    return _of_input(shell, lambda text: "".join(f"{field(line)}\n" for line in text.splitlines()))
+    return _filtered_input(shell, lambda text: "".join(f"{field(line)}\n" for line in text.splitlines()))
 
 
 def _wc(shell: "Shell", arguments: list[str]) -> Result | None:
@@ -178,7 +180,7 @@ def _wc(shell: "Shell", arguments: list[str]) -> Result | None:
     }
     if len(arguments) != 1 or arguments[0] not in counts:
         return None
-    return _of_input(shell, lambda text: f"{counts[arguments[0]](text)}\n")
+    return _filtered_input(shell, lambda text: f"{counts[arguments[0]](text)}\n")
 
 
 def _head(shell: "Shell", arguments: list[str], *, last: bool = False) -> Result | None:
@@ -191,7 +193,7 @@ def _head(shell: "Shell", arguments: list[str], *, last: bool = False) -> Result
         all_lines = text.splitlines(keepends=True)
         return "".join(all_lines[max(0, len(all_lines) - count) :] if last else all_lines[:count])
 
-    return _of_input(shell, lines)
+    return _filtered_input(shell, lines)
 
 
 def _sed(shell: "Shell", arguments: list[str]) -> Result | None:
@@ -201,7 +203,7 @@ def _sed(shell: "Shell", arguments: list[str]) -> Result | None:
     if found is None or found[1] in found[3] or "." in found[2] or not found[2]:
         return None
     old, new, count = found[2], found[3], -1 if found[4] else 1
-    return _of_input(shell, lambda text: "".join(line.replace(old, new, count) for line in text.splitlines(True)))
+    return _filtered_input(shell, lambda text: "".join(line.replace(old, new, count) for line in text.splitlines(True)))
 
 
 def _awk(shell: "Shell", arguments: list[str]) -> Result | None:
@@ -215,10 +217,10 @@ def _awk(shell: "Shell", arguments: list[str]) -> Result | None:
         parts = line.split(found[1]) if found[1] else line.split()
         return parts[number - 1] if number <= len(parts) else ""
 
-    return _of_input(shell, lambda text: "".join(f"{field(line)}\n" for line in text.splitlines()))
+    return _filtered_input(shell, lambda text: "".join(f"{field(line)}\n" for line in text.splitlines()))
 
 
-def _of_input(shell: "Shell", change: Callable[[str], str]) -> Result | None:
+def _filtered_input(shell: "Shell", change: Callable[[str], str]) -> Result | None:
     text = shell.state.stdin
     if text is None or not all_known((text,)):
         return None

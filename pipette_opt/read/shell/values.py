@@ -9,7 +9,7 @@ from pipette_opt.read.shell.limits import Budget, RefusalError
 from pipette_opt.read.shell.state import State, Variable
 from pipette_opt.read.shell.unknowns import Unknown, Unknowns, all_known, is_known, may_split
 
-OF_THE_RUN = (
+SET_BY_BASH = (
     "RANDOM", "SECONDS", "EPOCHSECONDS", "EPOCHREALTIME", "SRANDOM", "PWD", "OLDPWD", "HOSTNAME", "UID", "EUID", "PPID",
     "BASHPID", "LINENO", "BASH_VERSION", "HOSTTYPE", "OSTYPE", "MACHTYPE", "BASH", "SHELL", "PATH", "BASH_SOURCE",
     "FUNCNAME",
@@ -65,7 +65,7 @@ class Values:
         marker = self.unknowns.marker(Unknown(text=shown[:200], line=self.line, why=why[:200], one_word=one_word))
         return self.unknowns.split(marker) if split else marker
 
-    def of_unread(self, name: str) -> str | None:
+    def unread_value(self, name: str) -> str | None:
         """Return an unknown value for a variable that an unread file may have set; ``None`` if all files were read."""
         if not self.state.unread or name.isdigit():
             return None
@@ -100,7 +100,7 @@ class Values:
             return self.unknown("$-", one_word=True)
         variable = self.state.variables.get(name)
         if variable is None:
-            return self.unknown(f"${name}", one_word=True) if name in OF_THE_RUN else None
+            return self.unknown(f"${name}", one_word=True) if name in SET_BY_BASH else None
         if variable.is_array and any(map(may_split, variable.values())):
             return self._unknown_element(name, "0")
         return variable.text
@@ -110,7 +110,7 @@ class Values:
         Return the value that bash uses for an unset parameter, and record the use. ``RefusalError`` under ``set
         -u``.
         """
-        unread = self.of_unread(name)
+        unread = self.unread_value(name)
         if unread is not None:
             return unread
         self.unset.setdefault(name, self.line)
@@ -130,7 +130,7 @@ class Values:
     def element(self, name: str, subscript: str) -> str | None:
         """Return an element of an array; ``None`` if unset."""
         variable = self.state.variables.get(name)
-        if name == "PIPESTATUS" or (variable is None and name in OF_THE_RUN):
+        if name == "PIPESTATUS" or (variable is None and name in SET_BY_BASH):
             return self.unknown(f"${{{name}[{subscript}]}}", one_word=True)
         if variable is None or variable.elements is None:
             return None
@@ -164,10 +164,10 @@ class Values:
         """Return all elements of an array, or the value of a plain variable as a list."""
         variable = self.state.variables.get(name)
         if variable is None:
-            unread = self.of_unread(name)
+            unread = self.unread_value(name)
             if unread is not None:
                 return [self.unknowns.split(unread)]
-            return [self.unknown(f"${name}", one_word=True)] if name in OF_THE_RUN else []
+            return [self.unknown(f"${name}", one_word=True)] if name in SET_BY_BASH else []
         return variable.values()
 
     def keys(self, name: str) -> list[int | str]:
@@ -187,7 +187,7 @@ class Values:
         found = re.fullmatch(r"(\w+)\[(.*)\]", name)
         if found is not None:
             return self.element(found[1], found[2]) is not None
-        if self.text(name) is None and (self.state.unread or name in OF_THE_RUN):
+        if self.text(name) is None and (self.state.unread or name in SET_BY_BASH):
             return None
         return self.text(name) is not None
 
@@ -266,12 +266,12 @@ class Values:
             if old.is_map:
                 raise RefusalError(f"has the associative array {name} without keys, which is not evaluated.")
             for field in expand_fields(self, word):  # type: ignore[arg-type]
-                elements[following] = self.of_files(field.text) if field.is_pattern else field.text
+                elements[following] = self.unknown_if_path(field.text) if field.is_pattern else field.text
                 following += 1
         self.budget.words(len(elements))
         self.state.variables[name] = replace(old, elements=elements, is_array=not old.is_map)
 
-    def of_files(self, text: str) -> str:
+    def unknown_if_path(self, text: str) -> str:
         """
         Return a word that may be a pattern of file names: an unknown value if it looks like a path, else
         unchanged.
