@@ -1,9 +1,10 @@
 """
-All-to-alls between two hosts, measured and predicted: a table of the page that ``network.py`` makes.
+Measured and predicted all-to-alls between two hosts: a table of the page that ``network.py`` writes.
 
-The model of ``costs/exchange.py`` gets what one GPU sends to one GPU of the other host (nccl-tests ``sendrecv``), the
-assumption of 8 NICs a host, and NVLink's rate of the GPU catalogue, and says how long an all-to-all of 1, 4 and 8 GPUs
-on each host takes; nothing is fitted.
+The model of ``costs/exchange.py`` gets three inputs: the bandwidth from one GPU to one GPU of the other host
+(nccl-tests
+``sendrecv``), an assumed 8 NICs per host, and NVLink's bandwidth from the GPU catalogue. It predicts the time of an
+all-to-all of 1, 4 and 8 GPUs on each host; no constant is fitted.
 """
 
 import csv
@@ -24,7 +25,7 @@ CLUSTER = "example-cluster00"
 
 
 def pair(rate: float, gpus: int) -> ClusterSpec:
-    """Two hosts whose GPUs attain this rate in GB/s one to one."""
+    """Return two hosts with ``gpus`` GPUs each; a GPU reaches ``rate`` GB/s to one GPU of the other host."""
     node = read_gpu(GPU)
     entry = read_gpu_entry(GPU)
     return ClusterSpec(
@@ -37,7 +38,7 @@ def pair(rate: float, gpus: int) -> ClusterSpec:
 
 
 def predicted_s(spec: ClusterSpec, size: float, gpus: int) -> float:
-    """All-to-all of ``gpus`` GPUs of each of two hosts, each of which has ``size`` bytes for all."""
+    """Return the predicted seconds of an all-to-all of ``size`` bytes per GPU, on ``gpus`` GPUs of each host."""
     groups = np.repeat(np.arange(2), gpus)[None, None]
     domain, near = spec.domain_of_node, np.full((2, 2), spec.intra_node_bytes_per_s)
     ranks = exchanging_ranks(groups, domain)
@@ -52,7 +53,7 @@ def predicted_s(spec: ClusterSpec, size: float, gpus: int) -> float:
 
 
 def exchange_lines(path: Path) -> list[str]:
-    """Ratios of predicted to measured time, as a table."""
+    """Return a Markdown table of predicted over measured time, by GPUs per host and size."""
     with path.open() as file:
         rows = [row for row in csv.DictReader(file) if row["status"] == "ok" and row["cluster"] == CLUSTER]
     one_to_one = {

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.annealing``."""
+"""Speed of the annealers: ``python -m benchmarks.annealing``."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -19,7 +19,7 @@ def annealing(
     json: opt.Json = False,
 ) -> None:
     """
-    Moves that the annealers make in a second on one core.
+    Print the moves per second of each annealer on one core.
 
     Example: [bold]python -m benchmarks.annealing --seconds 1[/]
     """

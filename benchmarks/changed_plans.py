@@ -1,8 +1,8 @@
 """
-Plans that another version of this program would make otherwise: ``python -m benchmarks.changed_plans --before FOLDER``.
+Plans that differ between two versions of the program: ``python -m benchmarks.changed_plans --before FOLDER``.
 
-FOLDER is a checkout of that version (``git worktree add FOLDER COMMIT``). Each job is solved by both, in processes of
-their own, and both plans are timed by today's clock.
+FOLDER is a checkout of the earlier version (``git worktree add FOLDER COMMIT``). Both versions solve each job, in
+processes of their own. Today's simulator times both plans.
 """
 
 import argparse
@@ -21,10 +21,10 @@ from pipette_opt.base.files import write_atomically
 ROOT = Path(__file__).resolve().parents[1]
 
 SECONDS = 8
-"""Time limit of each search."""
+"""Time limit of each search, seconds. Chosen."""
 
 MAX_SECONDS = 300
-"""After which a version is given up for a job; kernels may have to be compiled."""
+"""Seconds after which a command of a version is stopped; kernels may have to be compiled first. Chosen."""
 
 JOBS = {
     "qwen3-30b-a3b, 2 hosts of H100": "--nodes 2 --gpu h100-80gb --model qwen3-30b-a3b --global-batch-size 256 "
@@ -52,19 +52,19 @@ JOBS = {
     "llama-3-8b, 2 hosts of H100": "--nodes 2 --gpu h100-80gb --model llama-3-8b --global-batch-size 128 "
     "--seq-length 8192",
 }
-"""Options of ``solve``."""
+"""Options of ``solve`` for each job, by the job's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """A plan's file, what it says, and its time by today's clock."""
+    """Content of a plan file, and its estimate by today's simulator (``None`` if it is refused)."""
 
     content: dict[str, Any]
     now: dict[str, Any] | None
 
     @property
     def label(self) -> str:
-        """Degrees and what else people choose."""
+        """Label of the plan's configuration, such as ``tp4 pp8 dp2 mbs1``."""
         degrees = self.content["parallel"]
         parts = [
             f"tp{degrees['tensor_model_parallel_size']} pp{degrees['pipeline_model_parallel_size']} "
@@ -84,7 +84,7 @@ class Solved:
 
 
 def main() -> None:
-    """Solve, compare, print or write."""
+    """Solve all jobs with both versions, and print or write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", type=Path, required=True)
     parser.add_argument("--out", type=Path)
@@ -106,7 +106,7 @@ def main() -> None:
 
 
 def page(rows: Sequence[str], same: Sequence[str]) -> str:
-    """Plans that changed, and the jobs whose plans did not."""
+    """Return the page: a table of changed plans, and the names of jobs with unchanged plans."""
     head = [*HEAD, f"| job | before | now | before, by today's clock | now | {CAUSES} |", "|---|---|---|---|---|---|"]
     kept = f"The same degrees, micro-batch and recomputation as before: {'; '.join(same) or 'none'}."
     return "\n".join([*head, *rows, "", kept, ""])
@@ -124,7 +124,11 @@ HEAD = [
 
 
 def solved(folder: Path, job: str, path: Path, today: Solved | None = None) -> Solved | None:
-    """The plan of a version, ``None`` if it found none; timed with what ``today``'s plan of the job was made from."""
+    """
+    Return the plan of the version in ``folder``, or ``None`` if it found none.
+
+    Today's estimate of the plan uses the inputs of ``today``'s plan of the job, if given.
+    """
     path.unlink(missing_ok=True)
     run(folder, ["solve", *job.split(), "--time-limit", str(SECONDS), "--workers", "1", "-o", str(path)])
     if not path.is_file():
@@ -138,7 +142,7 @@ def solved(folder: Path, job: str, path: Path, today: Solved | None = None) -> S
 
 
 def run(folder: Path, arguments: list[str]) -> str:
-    """What a command of a version prints."""
+    """Run a command of the version in ``folder`` and return its standard output; empty after ``MAX_SECONDS``."""
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     if folder != ROOT and "NUMBA_CACHE_DIR" in os.environ:
         environment["NUMBA_CACHE_DIR"] = f"{os.environ['NUMBA_CACHE_DIR']}-before"
@@ -153,7 +157,7 @@ def run(folder: Path, arguments: list[str]) -> str:
 
 
 def row(name: str, old: Solved | None, new: Solved | None) -> str:
-    """One job."""
+    """Return the table row of one job, with the two causes whose seconds differ most."""
     cells = [name, *("none found" if plan is None else plan.label for plan in (old, new))]
     times = [None if plan is None or plan.now is None else plan.now["estimate"] for plan in (old, new)]
     cells += ["refused" if estimate is None else f"{estimate['iteration_time_s']:.3g} s" for estimate in times]

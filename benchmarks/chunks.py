@@ -1,12 +1,12 @@
 """
-What unequal model chunks are worth: ``python -m benchmarks.chunks [--cases N] [--out PAGE]``.
+Benefit of unequal model chunks: ``python -m benchmarks.chunks [--cases N] [--out PAGE]``.
 
-Clusters of two to four hosts of four GPUs, made from seeds, of one or two kinds of GPU, and models of 6 to 12 layers
-with small and large vocabularies, dense and with experts. For each, with tensor groups of a host and 2 or 3 chunks a
-stage, every way to deal the layers to the chunks is judged on the hosts as listed, memory counted, and every split
-without interleaving: the fastest with equal chunks (stages of any sizes; embedding and head may count as layers) or
-without any, and the fastest of all. From the former the search moves single layers between chunks
-(``pipette_opt/solver/layouts.py``).
+Clusters have two to four hosts of four GPUs, of one or two GPU types, drawn from seeds. Models have 6 to 12 layers,
+small or large vocabularies, and are dense or with experts. A tensor group is a host; a stage has 2 or 3 chunks. Every
+layout of the layers on the chunks is simulated on hosts in listed order, with its memory checked. So is every split
+without interleaving. Two plans are compared: the fastest of all layouts, and the fastest with equal chunks or none
+(stages of any sizes; embedding and head may count as layers). From the latter, the search moves single layers between
+chunks (``pipette_opt/solver/layouts.py``).
 """
 
 import argparse
@@ -42,15 +42,15 @@ RISK = 0.01
 """Accepted risk of running out of memory, the default of ``solve``."""
 
 SEARCH_S = 20.0
-"""Time limit of the search of one case, in seconds."""
+"""Time limit of the search of one case, seconds. Chosen."""
 
 AT_ONCE = 512
-"""Layouts that are judged together."""
+"""Number of layouts that are simulated in one call. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One case: seconds of the fastest with equal chunks or none, of the fastest of all, and of the search's."""
+    """Result of one case: iteration times with the best equal chunks, the best layout, and the found layout."""
 
     name: str
     layouts: int
@@ -62,7 +62,7 @@ class Row:
 
 
 def cases(number: int) -> Iterator[tuple[str, Instance, int, int]]:
-    """Name, job, stages and chunks of each case."""
+    """Yield name, job, stages and chunks of each case."""
     for seed in range(number):
         rng = np.random.default_rng([41, seed])
         hosts, chunks = int(rng.choice([2, 2, 3, 4])), int(rng.choice([2, 2, 3]))
@@ -119,7 +119,7 @@ def cases(number: int) -> Iterator[tuple[str, Instance, int, int]]:
 
 
 def base_of(job: Instance, pp: int, chunks: int) -> ParallelConfig | None:
-    """A legal configuration whose layers are anywhere; ``None`` if there is none."""
+    """Return a legal configuration with any layout of the layers; ``None`` if none is legal."""
     held = [[job.model.num_layers - pp * chunks + 1, *[1] * (pp - 1)], *[[1] * pp] * (chunks - 1)]
     config = ParallelConfig(
         tensor_model_parallel_size=4,
@@ -135,7 +135,7 @@ def base_of(job: Instance, pp: int, chunks: int) -> ParallelConfig | None:
 
 
 def every_layout(base: ParallelConfig, num_layers: int) -> Iterator[ParallelConfig]:
-    """The layers dealt to the chunks in every way that leaves no stage without."""
+    """Yield the configuration with every layout of the layers that leaves no stage empty."""
     pp, chunks = base.pipeline_model_parallel_size, base.num_chunks
     parts = pp * chunks
     for bars in itertools.combinations(range(num_layers + parts - 1), parts - 1):
@@ -146,7 +146,7 @@ def every_layout(base: ParallelConfig, num_layers: int) -> Iterator[ParallelConf
 
 
 def in_groups(configs: Iterator[ParallelConfig]) -> Iterator[list[ParallelConfig]]:
-    """So many at once."""
+    """Yield the configurations in batches of ``AT_ONCE``."""
     while batch := list(itertools.islice(configs, AT_ONCE)):
         yield batch
 
@@ -154,7 +154,11 @@ def in_groups(configs: Iterator[ParallelConfig]) -> Iterator[list[ParallelConfig
 def enumerated(
     job: Instance, base: ParallelConfig, block: NodeBlock, nodes: IntArray, predictor: MemoryPredictor
 ) -> tuple[int, dict[bool, tuple[ParallelConfig, float]]]:
-    """How many layouts were judged, and the fastest that fits with equal chunks (true) and of all (false)."""
+    """
+    Return the number of simulated layouts, and the fastest that fits with its seconds.
+
+    The key is true for equal chunks, false for any chunks.
+    """
     capacity = usable_bytes(job.cluster, predictor)[nodes.reshape(len(nodes), -1)].min(axis=1)
     best: dict[bool, tuple[ParallelConfig, float]] = {}
     number = 0
@@ -178,7 +182,7 @@ def enumerated(
 
 
 def measured(name: str, job: Instance, pp: int, chunks: int) -> Row | None:
-    """One case; ``None`` if nothing is legal, or no equal chunks fit."""
+    """Return the result of one case; ``None`` if no layout is legal, or no equal chunks fit."""
     bases = [base for count in (1, chunks) if (base := base_of(job, pp, count)) is not None]
     if len(bases) < 2:
         return None
@@ -207,7 +211,7 @@ def measured(name: str, job: Instance, pp: int, chunks: int) -> Row | None:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """The table, after its answer."""
+    """Return the page: the answer, then the table."""
     worth = np.array([1 - row.best_s / row.equal_s for row in rows])
     missed = np.array([row.found_s / row.best_s - 1 for row in rows])
     reached = int((missed < 2e-4).sum())
@@ -242,7 +246,7 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    """Run and write the page."""
+    """Run the cases and write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[1])
     parser.add_argument("--cases", type=int, default=24, help="cases that are tried; some are not legal or do not fit")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/chunks.md"))

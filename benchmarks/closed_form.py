@@ -1,14 +1,15 @@
 """
-How far the closed form is from the simulator: ``python -m benchmarks.closed_form [--pipelines N] [--out PAGE]``.
+Error of the analytical 1F1B model against the simulator: ``python -m benchmarks.closed_form [--pipelines N] [--out
+PAGE]``.
 
-Each case is N random pipelines of 2 to 16 stages; backward is about twice forward; a transfer is up to a tenth of a
-forward and backward of an average stage, or up to half of it with slow links; the two directions of a link differ by
-up to 25 %. Percent of the critical path's time by which the form is above it, mean and worst; ``too small``: pipelines
-whose time exceeds the form.
+Each case is N random pipelines of 2 to 16 stages. A backward pass takes about twice a forward pass. A transfer takes up
+to a tenth of an average stage's forward and backward pass, with slow links up to half of it. The two directions of a
+link differ by up to 25 %. The table gives the percentage by which the model is above the critical path's time, mean and
+worst. ``too small``: number of pipelines for which the model is below the critical path.
 
-Then every candidate of each shipped example without interleaving, in the hosts' own order, against the simulator's
-iteration time (reductions and optimizer included), once as they are, once with gradients and parameters sent beside
-compute.
+The second table has all candidates without interleaving of each shipped example, on hosts in listed order. The model is
+compared with the simulator's iteration time, reductions and optimizer included. Gradients and parameters are sent after
+compute (``beside``: no) or during compute (yes).
 """
 
 import argparse
@@ -50,7 +51,18 @@ def random_times(
     chunks: int = 1,
     replicas: int,
 ) -> PlacedTimes:
-    """One batch of pipelines of ``num_stages`` stages, as replicas."""
+    """
+    Return the times of ``replicas`` random pipelines of ``num_stages`` stages, as one job.
+
+    Parameters
+    ----------
+    stages
+        Range of a stage's forward and backward pass, relative to the mean.
+    link
+        Maximum time of a transfer, in the unit of ``stages``.
+    chunks
+        Model chunks of each stage.
+    """
     work = rng.uniform(*stages, (chunks, num_stages, replicas)) / chunks
     ratio = rng.uniform(1.9, 2.1, work.shape)
     send = rng.uniform(0, link, (num_stages, replicas))
@@ -67,13 +79,18 @@ def random_times(
 
 
 def example_instance(name: str, p2p: P2PMode) -> Instance:
-    """A shipped example as an instance."""
+    """Return a shipped example as an instance."""
     example = read_example(name)
     return Instance(model=example.model, cluster=example.cluster, training=example.training, p2p=p2p)
 
 
 def candidate_times(name: str, p2p: P2PMode, *, overlap: bool = False) -> list[tuple[PlacedTimes, int]]:
-    """Times and micro-batches of every candidate of an example that fills the hosts in their own order."""
+    """
+    Return times and micro-batches of all candidates of an example, on hosts in listed order.
+
+    Candidates without interleaving or context parallelism that use all GPUs are included. ``overlap`` sends gradients
+    and parameters during compute.
+    """
     example, instance = read_example(name), example_instance(name, p2p)
     gpus = instance.cluster.gpus_per_node
     num_gpus = example.num_gpus or instance.cluster.num_nodes * gpus
@@ -95,7 +112,7 @@ def candidate_times(name: str, p2p: P2PMode, *, overlap: bool = False) -> list[t
 
 
 def report_examples() -> None:
-    """The difference over the candidate spaces of the shipped examples."""
+    """Print the table of errors over the candidates of the shipped examples."""
     print()
     print(f"{'example':13}{'sends':10}{'beside':8}{'plans':>6}{'form % mean, worst':>20}{'too small':>11}")
     for name, p2p, overlap in product(list_examples(), MODES, (False, True)):
@@ -114,7 +131,7 @@ def report_examples() -> None:
 def differences(
     rng: np.random.Generator, stages: tuple[float, float], link: float, groups: int, p2p: P2PMode, pipelines: int
 ) -> FloatArray:
-    """The form above the simulated time of random pipelines, as fractions of it; negative where it is below."""
+    """Return the relative error of the analytical model on random pipelines; negative if it is below the simulator."""
     found = []
     for _ in range(pipelines):
         num_stages = int(rng.integers(2, 17))
@@ -124,7 +141,7 @@ def differences(
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables, or write them to a page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--pipelines", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
@@ -144,14 +161,14 @@ def main() -> None:
 
 
 def report(seed: int, pipelines: int) -> None:
-    """Both tables."""
+    """Print both tables; the first only if ``pipelines`` is not 0."""
     if pipelines:
         report_random(np.random.default_rng(seed), pipelines)
     report_examples()
 
 
 def report_random(rng: np.random.Generator, pipelines: int) -> None:
-    """The difference on random pipelines, by case."""
+    """Print the table of errors on random pipelines, by case."""
     print(f"{'stages':14}{'links':12}{'micro-b.':11}{'sends':10}{'form % mean, worst':>21}{'too small':>11}")
     for (stages, link), (groups, p2p) in product(product(STAGES, LINKS), product(MICROBATCHES, MODES)):
         form = differences(rng, STAGES[stages], LINKS[link], MICROBATCHES[groups], p2p, pipelines)
@@ -163,7 +180,7 @@ def report_random(rng: np.random.Generator, pipelines: int) -> None:
 
 
 def _percent(fractions: FloatArray) -> FloatArray:
-    """In percent, without rounding's minus signs."""
+    """Return fractions as percentages, without minus signs from rounding."""
     percent: FloatArray = np.round(100 * fractions, 7) + 0.0
     return percent
 

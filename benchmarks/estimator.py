@@ -1,10 +1,11 @@
 """
-What an estimate costs: ``python -m benchmarks.estimator [--example lab-16x8] [--placements 10000] [--out PAGE]``.
+Run time of an estimate: ``python -m benchmarks.estimator [--example lab-16x8] [--placements 10000] [--out PAGE]``.
 
-First the critical path of 1,024 GPUs (16 stages, 64 replicas that all differ) and 512 micro-batches, with the schedule
-known from an earlier call (warm) and not (new schedule); the same as whole estimates, on random links between 128
-hosts; then whole estimates of an example's candidates on random orders of its hosts: one by one, and all at once.
-Milliseconds of the clock and, in brackets, of the processor, the best of several runs.
+The first table is the critical path of 1,024 GPUs (16 stages, 64 different replicas) and 512 micro-batches. Its
+schedule is known from an earlier call (warm) or not (new schedule). The second table is the whole estimate of such a
+job, on random links between 128 hosts. The third line is whole estimates of an example's candidates on random orders of
+its hosts: one by one, and all in one call. Times are milliseconds of the clock and, in brackets, of the processor; the
+best of several runs.
 """
 
 import argparse
@@ -36,7 +37,11 @@ MODES: tuple[P2PMode, ...] = ("blocking", "async")
 
 
 def best_ms(work: Callable[[], object], runs: int = 7) -> tuple[float, float]:
-    """Shortest of several runs, by the clock and by the processor (which other programs do not slow)."""
+    """
+    Return the milliseconds of the shortest of several runs: by the clock, and of the processor.
+
+    Other programs do not change the processor's time.
+    """
     wall, processor = [], []
     for _ in range(runs):
         start, worked = time.perf_counter(), time.process_time()
@@ -47,7 +52,7 @@ def best_ms(work: Callable[[], object], runs: int = 7) -> tuple[float, float]:
 
 
 def critical_paths() -> None:
-    """1,024 GPUs and 512 micro-batches."""
+    """Print the times of critical paths of 1,024 GPUs and 512 micro-batches."""
     rng = np.random.default_rng(0)
     print("critical path of 16 stages x 64 replicas x 512 micro-batches")
     for chunks in (1, 2, 4):
@@ -67,7 +72,7 @@ def critical_paths() -> None:
 
 
 def whole_plans() -> None:
-    """1,024 GPUs on 128 hosts and 512 micro-batches, from the links to the time by cause."""
+    """Print the times of whole estimates of 1,024 GPUs on 128 hosts with 512 micro-batches."""
     rng = np.random.default_rng(0)
     example = example_instance("lab-16x8", "blocking")
     cluster = replace(
@@ -107,7 +112,7 @@ def whole_plans() -> None:
 
 
 def random_placements(instance: Instance, count: int) -> list[tuple[ParallelConfig, Placement]]:
-    """Random candidates on random orders of the hosts."""
+    """Return ``count`` random candidates, each on a random order of the hosts."""
     rng = np.random.default_rng(0)
     cluster = instance.cluster
     gpus = cluster.gpus_per_node
@@ -122,7 +127,7 @@ def random_placements(instance: Instance, count: int) -> list[tuple[ParallelConf
 
 
 def estimates(name: str, count: int) -> None:
-    """One by one, and all at once."""
+    """Print the times of an example's estimates, one by one and all in one call."""
     instance = example_instance(name, "blocking")
     placed = random_placements(instance, count)
     sample = placed[: min(count, 200)]
@@ -139,7 +144,7 @@ def estimates(name: str, count: int) -> None:
 
 
 def main() -> None:
-    """Print the times."""
+    """Print the times, or write them to a page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--example", default="lab-16x8")
     parser.add_argument("--placements", type=int, default=10_000)

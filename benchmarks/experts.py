@@ -1,10 +1,10 @@
 """
-What loads of single experts do to a plan: its time and memory with equal loads, with experts as listed, placed by
-load, and with copies of hot experts; and how unequal loads may be before memory runs out.
+Effect of unequal expert loads on a plan's time and memory, and the imbalance at which memory runs out.
 
-Copies follow FlexMoE (arXiv 2304.03946): an expert's tokens are dealt evenly among its copies, whose gradients are
-all-reduced once in an iteration, over the slowest pair of hosts and beside nothing. How many slots for copies a rank
-has is chosen: the fastest number whose risk of running out of memory is accepted. No launcher places or copies experts
+The plan is evaluated with equal loads, with experts in listed order, placed by load, and with copies of hot experts.
+Copies follow FlexMoE (arXiv 2304.03946): an expert's tokens are dealt evenly among its copies. Their gradients are
+all-reduced once per iteration, over the slowest pair of hosts and without overlap. The number of slots for copies on a
+rank is chosen: the fastest number whose risk of running out of memory is accepted. No launcher places or copies experts
 by load in training.
 """
 
@@ -41,24 +41,24 @@ from pipette_opt.specs import Instance
 from pipette_opt.specs.expert_loads import RankImbalance, listed_imbalance
 
 HALVINGS = 20
-"""Halvings of the interval in which the largest imbalance that fits lies: to a millionth of the ranks."""
+"""Number of bisection steps for the largest imbalance that fits: a precision of a millionth of the ranks. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRow:
     """
-    A plan with its experts placed in one way.
+    Plan with its experts placed in one way.
 
     Parameters
     ----------
     imbalance, bound
-        Tokens of the busiest rank over the mean, and no placement of this kind has less.
+        Tokens of the busiest rank over the mean, and a lower bound on that ratio for this kind of placement.
     iteration_time_s
-        By the simulator.
+        Simulated time of an iteration, seconds.
     predicted_bytes, oom_probability
-        Of the fullest stage.
+        Predicted peak of the fullest stage, and the largest risk of any stage.
     spare_slots
-        Slots for copies on each rank.
+        Slots for copies of experts on each rank.
     """
 
     placement: str
@@ -73,7 +73,11 @@ class LoadRow:
 def load_rows(
     instance: Instance, plan: Plan, loads: FloatArray, predictor: MemoryPredictor, max_oom_risk: float, spare_slots: int
 ) -> list[LoadRow]:
-    """Equal loads first, then the loads as listed, balanced, and with up to so many slots for copies on each rank."""
+    """
+    Return a row for equal loads, for experts in listed order, and for experts placed by load.
+
+    The last kind has a row for each number of slots for copies, from 0 to ``spare_slots``.
+    """
     ranks = plan.config.expert_model_parallel_size
     if ranks == 1:
         raise InputError("plan", "has no expert parallelism, so every rank holds all experts: loads do not matter.")
@@ -110,13 +114,13 @@ def load_rows(
 
 
 def chosen_row(rows: Sequence[LoadRow], max_oom_risk: float) -> LoadRow | None:
-    """Of experts placed by load, with copies or without, the fastest whose risk is accepted; ``None`` without any."""
+    """Return the fastest row with experts placed by load whose risk is accepted; ``None`` if there is none."""
     placed = [row for row in rows[2:] if row.oom_probability <= max_oom_risk]
     return min(placed, key=lambda row: (row.iteration_time_s, row.spare_slots), default=None)
 
 
 def with_imbalance(instance: Instance, ranks: int, imbalance: float) -> Instance:
-    """The job with this imbalance of so many expert-parallel ranks."""
+    """Return the instance with this imbalance of the tokens among ``ranks`` expert-parallel ranks."""
     found = (RankImbalance(ranks=ranks, imbalance=imbalance),)
     training = replace(instance.training, expert_imbalance=1.0, rank_imbalances=found)
     return with_edge_loss(replace(instance, training=training))
@@ -124,9 +128,9 @@ def with_imbalance(instance: Instance, ranks: int, imbalance: float) -> Instance
 
 def largest_imbalance(instance: Instance, plan: Plan, predictor: MemoryPredictor, max_oom_risk: float) -> float:
     """
-    The largest imbalance with which every stage keeps to the accepted risk of running out of memory; 0 if none does.
+    Return the largest imbalance with which every stage keeps to the accepted risk; 0 if even equal loads exceed it.
 
-    As ``--moe-expert-capacity-factor`` it drops the tokens beyond: no expert, hence no rank, gets more.
+    As ``--moe-expert-capacity-factor``, this value drops the tokens beyond it: no expert, hence no rank, gets more.
     """
     ranks = plan.config.expert_model_parallel_size
 
@@ -147,7 +151,7 @@ def largest_imbalance(instance: Instance, plan: Plan, predictor: MemoryPredictor
 
 
 def _expert_parameters(instance: Instance, plan: Plan) -> FloatArray:
-    """Of one expert of each layer of a stage, in sum over its layers, on one rank; shape ``(pp,)``."""
+    """Return a rank's parameters of one expert per layer, summed over the layers of a stage; shape ``(pp,)``."""
     model, config = instance.model, plan.config
     local = (model.num_experts or 1) // config.expert_model_parallel_size
     found: FloatArray = np.asarray(stage_expert_parameters(model, config), dtype=np.float64) / local
@@ -155,7 +159,11 @@ def _expert_parameters(instance: Instance, plan: Plan) -> FloatArray:
 
 
 def _reduction_s(instance: Instance, plan: Plan, reduced_experts: float) -> float:
-    """All-reduces of the gradients of copies of the stage that has most experts, over the slowest pair of hosts."""
+    """
+    Return the seconds of the all-reduces of copied experts' gradients, over the slowest pair of hosts.
+
+    The stage with most expert parameters counts.
+    """
     cluster, flows = instance.cluster, instance.cluster.gpus_per_node
     moved = reduced_experts * float(_expert_parameters(instance, plan).max()) * instance.training.gradient_bytes
     traffic = RingTraffic(hop_bytes=moved, num_steps=2)
@@ -170,9 +178,9 @@ def _memory_with_copies(
     instance: Instance, plan: Plan, predictor: MemoryPredictor, max_oom_risk: float, spare_slots: int
 ) -> tuple[StageMemory, ...]:
     """
-    Memory of the stages, with weights, gradients and optimizer states of copies, which are not sharded.
+    Return the memory of the stages with weights, gradients and optimizer states of copies, which are not sharded.
 
-    The error of the prediction is taken to be as large, relatively, as without copies.
+    The relative error of the prediction is assumed to be as large as without copies.
     """
     memory = stage_memory(instance, plan.config, plan.placement, predictor, max_oom_risk)
     if not spare_slots:
@@ -203,9 +211,9 @@ def experts(
     json: opt.Json = False,
 ) -> None:
     """
-    What loads of single experts do to a plan: as listed, placed by load, with copies of hot experts.
+    Print the effect of unequal expert loads on a plan: experts as listed, placed by load, and with copies of hot ones.
 
-    And the capacity factor that keeps the risk of running out of memory at what is accepted.
+    Also print the capacity factor with which the risk of running out of memory stays accepted.
 
     Example: [bold]python -m benchmarks.experts plan.json --expert-loads zipf:1.0[/]
     """

@@ -1,18 +1,18 @@
 """
-What this tree predicts, beside what it is to predict: ``python -m benchmarks.golden``.
+Comparison of today's predictions with recorded ones: ``python -m benchmarks.golden``.
 
-``benchmarks/golden.jsonl`` keeps a line for each pair of a job and a configuration (seconds by cause, bytes by
-component, parameters, a lower bound) and for each job that is solved to its proven optimum (configuration, time, peak).
-The command evaluates all of them again and prints which moved, by how much. A change of the code leaves the file as it
-is, or says which lines moved and why, and writes the new ones::
+``benchmarks/golden.jsonl`` has a line for each pair of a job and a configuration: seconds by cause, bytes by component,
+parameters, a lower bound. It also has a line for each job that is solved to its proven optimum: configuration, time,
+peak. The command evaluates every line again and prints by how much each figure moved. A change of the code either
+leaves the file as it is, or writes new lines and gives the reason::
 
     python -m benchmarks.golden                 # compare; exit code 1 if a line moved
     python -m benchmarks.golden --only pairs    # without the jobs that are solved
     python -m benchmarks.golden --write         # the same jobs and configurations with today's figures
     python -m benchmarks.golden --draw 300      # other pairs, of all models, GPUs, precisions and dimensions
 
-Jobs are said in the words of the command line, configurations in those of ``plan.json``: users see both, so neither
-changes when the code is rearranged.
+Jobs are options of the command line, and configurations are fields of ``plan.json``. Users see both, so neither changes
+when code is rearranged.
 """
 
 import argparse
@@ -50,19 +50,19 @@ from pipette_opt.specs import Instance
 FILE = Path(__file__).with_name("golden.jsonl")
 
 SAME = 1e-9
-"""Relative difference of two sums of the same numbers in another order."""
+"""Relative difference below which two sums of equal numbers in different order count as equal."""
 
 RISK = 0.01
-"""Accepted risk of running out of memory."""
+"""Accepted risk of running out of memory. Chosen."""
 
 LIMIT_S = 60.0
-"""Time limit of a search, seconds: jobs of the file are proven long before it."""
+"""Time limit of a search, seconds; jobs of the file are proven long before it. Chosen."""
 
 SOON_S = 3.0
-"""Seconds within which a job that is drawn for the file is proven."""
+"""Seconds within which a drawn job must be proven to enter the file. Chosen."""
 
 MAX_SHOWN = 20
-"""Moved lines that are printed."""
+"""Maximum number of moved figures that are printed. Chosen."""
 
 NUM_HOSTS = (1, 2, 3, 4, 8, 16, 32)
 
@@ -71,24 +71,28 @@ Kind = Literal["pairs", "solved"]
 
 
 def instance_of(job: Mapping[str, Any]) -> Instance:
-    """Read a job in the words of the command line."""
+    """Return the instance of a job, given as options of the command line."""
     return read_job(JobOptions(**job)).instance
 
 
 def config_of(options: Mapping[str, Any]) -> ParallelConfig:
-    """Read a configuration in the words of ``plan.json``; fields that are not there have their default."""
+    """Return the configuration with these fields of ``plan.json``; missing fields have their default."""
     lists = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
     return ParallelConfig(**lists)
 
 
 def said_of(config: ParallelConfig) -> Row:
-    """Fields of a configuration that are not the default."""
+    """Return the fields of a configuration that differ from their default."""
     found = {field.name: (getattr(config, field.name), field.default) for field in fields(config)}
     return {name: value for name, (value, default) in found.items() if default is MISSING or value != default}
 
 
 def pair_figures(instance: Instance, config: ParallelConfig) -> Row:
-    """Seconds, bytes of the fullest stage, parameters of all stages and the lower bound, on hosts in listed order."""
+    """
+    Return the figures of a job and configuration on hosts in listed order.
+
+    They are the seconds by cause, the bytes of the fullest stage, the parameters of all stages and the lower bound.
+    """
     block = next(iter(node_blocks(config, instance.cluster.gpus_per_node, instance.launcher)))
     grid = block.node_grid(config)
     placement = block_placement(config, block, np.arange(int(np.prod(grid))).reshape(grid))
@@ -108,7 +112,7 @@ def pair_figures(instance: Instance, config: ParallelConfig) -> Row:
 
 
 def solved_figures(instance: Instance, time_limit_s: float = LIMIT_S) -> Row:
-    """The proven optimum: its configuration, simulated time and peak."""
+    """Return the best plan's status, configuration, simulated time and peak."""
     params = OptimizeParams(time_limit_s=time_limit_s, workers=1, max_oom_risk=RISK, prefer="fastest")
     plan = optimize(instance, SearchSpace(), params)
     return {
@@ -120,7 +124,7 @@ def solved_figures(instance: Instance, time_limit_s: float = LIMIT_S) -> Row:
 
 
 def evaluated(row: Row) -> Row:
-    """A line with today's figures; an error is a figure, too."""
+    """Return a line with today's figures; an error message counts as a figure."""
     try:
         instance = instance_of(row["job"])
         config = row.get("config")
@@ -131,7 +135,7 @@ def evaluated(row: Row) -> Row:
 
 
 def flat(figures: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every figure with its path, ``seconds.compute``."""
+    """Yield every figure with its path, such as ``seconds.compute``."""
     for name, value in figures.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{before}{name}.")
@@ -140,7 +144,7 @@ def flat(figures: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 
 def moves(before: Row, after: Row) -> list[tuple[str, Any, Any]]:
-    """Figures of a line that are not what they were: path, before, after."""
+    """Return the figures of a line that changed: path, before, after."""
     old, new = dict(flat(before["figures"])), dict(flat(after["figures"]))
     found = []
     for name in dict.fromkeys((*old, *new)):
@@ -152,14 +156,14 @@ def moves(before: Row, after: Row) -> list[tuple[str, Any, Any]]:
 
 
 def change(was: Any, now: Any) -> float:
-    """Relative change of a figure; infinite where it was zero, or is no number."""
+    """Return the relative change of a figure; infinite for figures that were zero or are no numbers."""
     if isinstance(was, int | float) and isinstance(now, int | float) and was:
         return abs(now / was - 1)
     return float("inf")
 
 
 def table(rows: Sequence[Row], found: Sequence[list[tuple[str, Any, Any]]]) -> str:
-    """Lines that moved by quantity, and the largest of them."""
+    """Return a table of the moved figures: number of lines and largest change of each."""
     moved: dict[str, list[tuple[float, str, Any, Any]]] = {}
     for row, changes in zip(rows, found, strict=True):
         for name, was, now in changes:
@@ -174,7 +178,7 @@ def table(rows: Sequence[Row], found: Sequence[list[tuple[str, Any, Any]]]) -> s
 
 
 def drawn_job(rng: np.random.Generator, model: str, gpu: str) -> Row:
-    """A job of a model on a kind of GPU: hosts, batch, precision, and options of its training, drawn."""
+    """Return a random job of a model on a GPU type: number of hosts, batch, precision, training options."""
     hosts = int(rng.choice(NUM_HOSTS))
     entry = read_gpu_catalogue()[gpu].gpu
     job: Row = {
@@ -206,7 +210,7 @@ def drawn_job(rng: np.random.Generator, model: str, gpu: str) -> Row:
 
 
 def drawn_pair(seed: int, model: str, gpu: str) -> Row | None:
-    """A job with one of its legal configurations; ``None`` if nothing is legal, or no GPU of the kind can do it."""
+    """Return a random job with one of its legal configurations and its figures; ``None`` if none is legal."""
     rng = np.random.default_rng(seed)
     job = drawn_job(rng, model, gpu)
     pinned: dict[str, Any] = {}
@@ -236,7 +240,7 @@ def drawn_pair(seed: int, model: str, gpu: str) -> Row | None:
 
 
 def drawn(number: int, seed: int) -> Iterator[Row]:
-    """Pairs of a job and a configuration; all models and kinds of GPU come in turn."""
+    """Yield pairs of a job and a configuration; models and GPU types rotate."""
     models = sorted(path.stem for path in shipped_path("data", "architectures").glob("*.yaml"))
     gpus = sorted(read_gpu_catalogue())
     found, tried = 0, seed
@@ -250,9 +254,9 @@ def drawn(number: int, seed: int) -> Iterator[Row]:
 
 def solvable(number: int, seed: int) -> Iterator[Row]:
     """
-    Jobs of one or two hosts that are proven optimal within ``SOON_S`` here.
+    Yield jobs of one or two hosts that are proven optimal within ``SOON_S`` on this machine.
 
-    Those won by an uneven layout of chunks are left out: how many layouts are searched depends on the time there is.
+    Jobs whose best plan has unequal chunks are left out: the number of layouts searched depends on the available time.
     """
     models = sorted(path.stem for path in shipped_path("data", "architectures").glob("*.yaml"))
     gpus = [name for name in sorted(read_gpu_catalogue()) if "bf16" in read_gpu_catalogue()[name].gpu.peak_flops]
@@ -276,7 +280,7 @@ def solvable(number: int, seed: int) -> Iterator[Row]:
 
 
 def read_rows() -> list[Row]:
-    """Lines of the file."""
+    """Return the lines of the file."""
     return [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()] if FILE.exists() else []
 
 
@@ -286,12 +290,12 @@ def write_rows(rows: Sequence[Row]) -> None:
 
 
 def is_of(row: Row, kind: Kind | None) -> bool:
-    """Whether a line is a pair, or a job that is solved; ``None`` for both."""
+    """Return whether a line is of this kind, a pair or a solved job; ``None`` accepts both kinds."""
     return kind is None or (kind == "pairs") == ("config" in row)
 
 
 def main() -> None:
-    """Read the arguments; compare, write or draw."""
+    """Parse the arguments, then compare, write or draw lines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("pairs", "solved"))
     parser.add_argument("--write", action="store_true", help="today's figures")

@@ -1,9 +1,9 @@
 """
-Published times of DeepSeek-V3 and Kimi-K2 against ours: ``python -m benchmarks.latent_models``.
+Comparison with published times of DeepSeek-V3 and Kimi-K2: ``python -m benchmarks.latent_models``.
 
-Rows of Megatron-Bridge's performance tables (``shared/measured/nvidia_perf_tables.csv``) say degrees and precision; all
-else is what NVIDIA's recipe of that family and GPU says (``shared/recipes``), or of the nearest GPU where there is
-none. Nothing is fitted to these rows. Rows without a precision or with dropped tokens are left out.
+Rows of Megatron-Bridge's performance tables (``shared/measured/nvidia_perf_tables.csv``) give degrees and precision.
+All other options are those of NVIDIA's recipe for the model family and GPU (``shared/recipes``), or for the nearest GPU
+with a recipe. No constant is fitted to these rows. Rows without a precision or with dropped tokens are left out.
 """
 
 import csv
@@ -27,16 +27,16 @@ from pipette_opt.read.megatron_args import parse_megatron_args
 SHARED = shared_folder()
 
 FAMILIES = {"DeepSeekV3": "deepseek_v3", "DeepSeekV3 (w/o MTP)": "deepseek_v3", "Kimi_K2": "kimi_k2"}
-"""Families of recipes by the names of the tables."""
+"""Recipe family of each model name in the performance tables."""
 
 NEAREST = {"gb300": "gb200", "b300": "b200", "b200": "b300", "gb200": "gb300"}
-"""Where a GPU has no recipe of the precision."""
+"""GPU whose recipe replaces a missing recipe of another GPU."""
 
 NARROW = "--fp8-format e4m3\n--fp8-recipe mxfp8\n--fp8-param-gather\n--reuse-grad-buf-for-mxfp8-param-ag\n"
-"""MXFP8 in the words of NVIDIA's recipes."""
+"""Options of NVIDIA's recipes for MXFP8."""
 
 PARTS = {16: "Et*4|(t*4|)*14t{m}L", 8: "Et*8|(t*8|)*6t*5{m}L"}
-"""Layouts of 61 layers by their number of chunks: the recipes' own, and one of as many layers in each stage."""
+"""Pipeline layouts of 61 layers by number of chunks: those of the recipes, and one with equal stages."""
 
 
 SAID_ELSEWHERE = {
@@ -47,13 +47,14 @@ SAID_ELSEWHERE = {
     }
 }
 """
-What Megatron-Bridge's own script says of rows (model, GPU, expert ranks) whose layout no recipe here has:
-``DEEPSEEK_V3_PRETRAIN_CONFIG_B200_FP8_MX_V2`` in ``deepseek_workload_base_configs.py`` at 0426418.
+Options from Megatron-Bridge's own script for rows (model, GPU, expert ranks) whose layout no recipe here has.
+
+Source: ``DEEPSEEK_V3_PRETRAIN_CONFIG_B200_FP8_MX_V2`` in ``deepseek_workload_base_configs.py`` at 0426418.
 """
 
 
 def recipe_text(family: str, gpu: str) -> str:
-    """Arguments of the first recipe of a family and a GPU that may start, in MXFP8 if there is one."""
+    """Return the arguments of the first legal pretraining recipe of a family and GPU, preferably in MXFP8."""
     found = [json.loads(line) for line in (SHARED / "recipes" / "recipes.jsonl").read_text().splitlines()]
     for kind in (gpu, *([NEAREST[gpu]] if gpu in NEAREST else [])):
         recipes = [
@@ -74,7 +75,7 @@ def recipe_text(family: str, gpu: str) -> str:
 
 
 def arguments_of(row: dict[str, str]) -> str:
-    """The recipe with the degrees and the precision of a row."""
+    """Return the recipe's arguments with the degrees and the precision of a row."""
     text = recipe_text(FAMILIES[row["model"]], row["gpu"].lower())
     chunks, degree = int(float(row["vpp"] or 1)), re.search(r"EP (\d+)", row["notes"])
     options = {
@@ -111,7 +112,7 @@ def arguments_of(row: dict[str, str]) -> str:
 
 
 def compared_with(row: dict[str, str], text: str) -> ComparedRun:
-    """A row and our time of it on usual hosts of its GPU, whatever its memory."""
+    """Return the measured over our predicted time of a row, on usual hosts of its GPU; memory limits are ignored."""
     usual = read_gpu_entry(row["gpu"].lower()).usual_host
     per_node = usual.gpus_per_node if usual else 8
     with tempfile.TemporaryDirectory() as folder:
@@ -132,7 +133,7 @@ def compared_with(row: dict[str, str], text: str) -> ComparedRun:
 
 
 def main() -> None:
-    """One line for each row, and the mean error."""
+    """Print the published and predicted time of each row, and the mean error."""
     table = SHARED / "measured" / "nvidia_perf_tables.csv"
     errors, compared = [], []
     with table.open(newline="") as file:

@@ -1,9 +1,9 @@
 """
-Published times of GPT-OSS and of hybrids against ours: ``python -m benchmarks.layer_lists``.
+Comparison with published times of GPT-OSS and hybrid models: ``python -m benchmarks.layer_lists``.
 
-Rows of Megatron-Bridge's performance tables (``shared/measured/nvidia_perf_tables.csv``) say degrees, sequences and
-precision; all else is what NVIDIA's recipe of that family and GPU says (``shared/recipes``). Nothing is fitted to these
-rows. Rows in NVFP4 are left out.
+Rows of Megatron-Bridge's performance tables (``shared/measured/nvidia_perf_tables.csv``) give degrees, sequence length
+and precision. All other options are those of NVIDIA's recipe for the model family and GPU (``shared/recipes``). No
+constant is fitted to these rows. Rows in NVFP4 are left out.
 """
 
 import csv
@@ -21,14 +21,14 @@ FAMILIES = {
     "Nemotron_3_Nano": "nemotron_3_nano",
     "Nemotron_3_Super": "nemotron_3_super",
 }
-"""Families of recipes by the names of the tables."""
+"""Recipe family of each model name in the performance tables."""
 
 FORMATS = {"MXFP8": NARROW, "BF16": ""}
-"""Options of each precision."""
+"""Options of Megatron-LM for each precision."""
 
 
 def arguments_of(row: dict[str, str]) -> str:
-    """The recipe with the degrees, the sequences and the precision of a row."""
+    """Return the recipe's arguments with the degrees, sequence length and precision of a row."""
     text, degree = recipe_text(FAMILIES[row["model"]], row["gpu"].lower()), re.search(r"EP (\d+)", row["notes"])
     options = {
         "tensor-model-parallel-size": row["tp"],
@@ -55,7 +55,7 @@ def arguments_of(row: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """One line for each row, and the mean error of each family."""
+    """Print the published and predicted time of each row, and the mean error of each model."""
     errors: dict[str, list[float]] = {}
     compared = []
     with (SHARED / "measured" / "nvidia_perf_tables.csv").open(newline="") as file:

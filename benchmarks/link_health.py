@@ -1,5 +1,5 @@
 """
-How often planted faults are found, and sound hosts blamed: random clusters of 4 to 32 hosts, in and without racks.
+Detection rate of planted slow hosts, and false alarms, on random clusters of 4 to 32 hosts with and without racks.
 
 ``python -m benchmarks.link_health`` prints the table of docs/links.md.
 """
@@ -9,14 +9,14 @@ import numpy as np
 from pipette_opt.read.link_health import find_faults
 
 CLUSTERS = 300
-"""Random clusters of each row."""
+"""Number of random clusters per row. Chosen."""
 
 NOISE, OF_HOST, NEAR = 0.08, 0.02, 1.6
-"""Deviations of the logarithm of a rate from pair to pair, and from host to host; speed-up inside a rack. Chosen."""
+"""Standard deviations of a log bandwidth between pairs, and between hosts; speed-up inside a rack. Chosen."""
 
 
 def rates_of(rng: np.random.Generator, num_hosts: int, *, racks: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Rates from host to host, and which pairs are near."""
+    """Return random bandwidths from host to host, GB/s, and the mask of pairs in one rack as integers."""
     of_host = rng.normal(0.0, OF_HOST, num_hosts)
     rack = np.sort(rng.integers(0, 3, num_hosts)) if racks else np.zeros(num_hosts)
     near = rack[:, None] == rack
@@ -27,7 +27,14 @@ def rates_of(rng: np.random.Generator, num_hosts: int, *, racks: bool) -> tuple[
 
 
 def row(share: float | None, *, racks: bool, known: bool) -> tuple[int, int, int]:
-    """Of a fault: how many clusters in which exactly it is named; sound hosts that are blamed; sound hosts."""
+    """
+    Count detections over all clusters with one host slowed to ``share`` of its bandwidth.
+
+    Returns
+    -------
+    tuple
+        Clusters where the slow host is named; sound hosts that are blamed; number of sound hosts.
+    """
     found = blamed = sound = 0
     for seed in range(CLUSTERS):
         rng = np.random.default_rng(seed)

@@ -1,9 +1,9 @@
 """
-A host lost: ``replan`` against ``solve`` on the hosts that are left, in ``python -m benchmarks.lost_hosts``.
+Comparison of ``replan`` with ``solve`` after a host is lost: ``python -m benchmarks.lost_hosts``.
 
-Clusters are drawn: hosts of one kind, links with noise around the rate of their NICs, and two hosts whose links are
-slow. A host that the plan uses is lost. ``replan`` and ``solve`` have the same time limit on the rest; the bound of
-``whatif --without`` must be below every plan that either finds.
+Clusters are random: hosts of one type, noisy links around the rate of their NICs, and two hosts with slow links. A host
+that the plan uses is lost. ``replan`` and ``solve`` have an equal time limit on the remaining hosts. The bound of
+``whatif --without`` must be below both plans.
 """
 
 import argparse
@@ -29,21 +29,21 @@ from pipette_opt.replan.whatif import Answer, WhatIf
 from pipette_opt.specs import ClusterSpec, Instance
 
 NOISE = 0.1
-"""Standard deviation of the logarithm of a link's rate. Chosen."""
+"""Standard deviation of the log of a link's bandwidth. Chosen."""
 
 ATTAINED = 0.8
-"""Median of a link's rate over the nominal one. Chosen."""
+"""Median of a link's bandwidth over its nominal bandwidth. Chosen."""
 
 SLOW_HOSTS, SLOWEST, FASTEST = 2, 0.5, 0.8
-"""Hosts with slow links, and the range of what these attain of an ordinary link. Chosen."""
+"""Number of hosts with slow links, and the range of their bandwidth relative to an ordinary link. Chosen."""
 
 OLD_SHARE, WHATIF_SHARE = 1 / 3, 1 / 3
-"""Shares of the time limit for the plan that loses a host, and for the question what becomes of it. Chosen."""
+"""Fractions of the time limit for the plan before the loss, and for ``whatif``. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A job on so many hosts, and the seed of their links and of the lost host."""
+    """Job on a random cluster; ``seed`` draws its links and the lost host."""
 
     num_hosts: int
     gpu: str
@@ -68,7 +68,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What each command found."""
+    """Plans and answer of the commands for one case."""
 
     case: Case
     old: Plan
@@ -79,12 +79,12 @@ class Result:
 
     @property
     def excess(self) -> float:
-        """Time of the plan of ``replan`` over that of ``solve``, minus one."""
+        """Iteration time of the plan of ``replan`` over that of ``solve``, minus 1."""
         return _time_s(self.replanned) / _time_s(self.solved) - 1
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the bound of ``whatif`` is below every plan found."""
+        """Return whether the bound of ``whatif`` is below both plans."""
         return self.answer.bound_s is not None and self.answer.bound_s <= min(
             _time_s(self.solved), _time_s(self.replanned)
         )
@@ -109,7 +109,7 @@ def main() -> None:
 
 
 def run(case: Case, time_limit_s: float) -> Result:
-    """Plan, lose a host, and ask all three."""
+    """Plan a job, lose a host, and run ``solve``, ``replan`` and ``whatif``."""
     job, rng = job_of(case), np.random.default_rng(case.seed)
     instance = replace(job.instance, cluster=measured(job.instance.cluster, rng))
     old = optimize(instance, SearchSpace(), _params(OLD_SHARE * time_limit_s), inputs=job.inputs)
@@ -130,7 +130,7 @@ def run(case: Case, time_limit_s: float) -> Result:
 
 
 def job_of(case: Case) -> Job:
-    """The job on hosts with the links of a data sheet."""
+    """Return the job on hosts with nominal link bandwidths."""
     return read_job(
         JobOptions(
             nodes=f"gpu[01-{case.num_hosts:02d}]",
@@ -144,7 +144,7 @@ def job_of(case: Case) -> Job:
 
 
 def measured(cluster: ClusterSpec, rng: np.random.Generator) -> ClusterSpec:
-    """The cluster with links as they are measured: noise, and hosts whose links are slow."""
+    """Return the cluster with random link bandwidths: noise, and hosts with slow links."""
     factor = ATTAINED * np.exp(rng.normal(0.0, NOISE, (cluster.num_nodes,) * 2))
     for node in rng.choice(cluster.num_nodes, SLOW_HOSTS, replace=False):
         slow = rng.uniform(SLOWEST, FASTEST)
@@ -155,7 +155,7 @@ def measured(cluster: ClusterSpec, rng: np.random.Generator) -> ClusterSpec:
 
 
 def asked(instance: Instance, old: Plan, lost: str, seconds: float) -> Answer:
-    """What ``whatif --without`` answers."""
+    """Return the answer of ``whatif --without`` for the lost host."""
     asking = WhatIf(old, instance, _params(seconds), Watcher())
     return asking.ask([without_hosts(instance, [lost])], seconds)[0]
 
@@ -173,7 +173,7 @@ def _hosts(plan: Plan) -> int:
 
 
 def page(results: Sequence[Result], time_limit_s: float) -> str:
-    """The answer first, then a row for each case."""
+    """Return the page: the answer first, then a row for each case."""
     worst = max(result.excess for result in results)
     bounded = sum(result.is_bounded for result in results)
     return "\n".join(
@@ -196,7 +196,7 @@ def page(results: Sequence[Result], time_limit_s: float) -> str:
 
 
 def row(result: Result) -> str:
-    """One case."""
+    """Return the table row of one case."""
     case, answer = result.case, result.answer
     found = [f"{_time_s(plan):.4g} s on {_hosts(plan)}" for plan in (result.solved, result.replanned)]
     asked_for = "-" if answer.iteration_time_s is None else f"{answer.iteration_time_s:.4g} s on {answer.num_hosts}"

@@ -1,17 +1,17 @@
-"""Folders of public measurements, which are read in place and never copied."""
+"""Folders of public measurements, read in place and never copied."""
 
 import os
 from pathlib import Path
 
 VARIABLE = "PIPETTE_OPT_SHARED"
-"""Environment variable that names the folder of everything shared; ``../shared`` beside the checkout without it."""
+"""Environment variable with the folder of shared data; without it, ``../shared`` beside the checkout."""
 
 
 def shared_folder() -> Path:
-    """Return the folder of everything shared; nothing may be there."""
+    """Return the folder of shared data; it may not exist."""
     return Path(os.environ.get(VARIABLE) or Path(__file__).resolve().parents[2] / "shared")
 
 
 def measured_folder() -> Path:
-    """Return the folder of measured runs; nothing may be there."""
+    """Return the folder of measured runs; it may not exist."""
     return shared_folder() / "measured"

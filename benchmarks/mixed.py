@@ -1,23 +1,24 @@
 """
-Mixed machines against an enumeration: ``python -m benchmarks.mixed [--cases N] [--large N] [--out PAGE]``.
+Plans for mixed GPU types against an enumeration: ``python -m benchmarks.mixed [--cases N] [--large N] [--out PAGE]``.
 
-Clusters of four hosts of two kinds of GPU, made from seeds: pairs of kinds, 3 + 1, 2 + 2 or 1 + 3 hosts, 4 or 8 GPUs a
-host, links of their own between all hosts, slower between kinds, and models of 7 to 13 billion parameters. ``optimize``
-has 60 s for each. Then every split of the layers over the stages, on every placement, of every configuration of the
-space is enumerated with the simulator, without the solver and its model: `above` is how far the plan is over that
-optimum, `bound` how far the certificate's bound is below it (a bound above it would be a false proof).
+Clusters have four hosts of two GPU types, drawn from seeds: 3 + 1, 2 + 2 or 1 + 3 hosts, 4 or 8 GPUs a host. Links
+differ between all hosts and are slower between types. Models have 7 to 13 billion parameters. ``optimize`` has 60 s for
+each case. Then the simulator enumerates every split of the layers, on every placement, of every configuration of the
+space, without the solver and its model. `above` is the plan's excess over that optimum. `bound` is how far the
+certificate's bound is below the optimum; a bound above it would be a false proof.
 
-The enumeration leaves out what a cheap bound shows to be no faster than the fastest so far: in a placed pipeline the
-first micro-batch goes through the stages before a stage, that stage does the work of all micro-batches, and the last
-gradient goes back. The times in it are the simulator's own for that placement, with so many layers on the stage. Every
-judged plan is compared with its bound. The enumeration deals whole layers to every chunk of a stage alike; a plan with
-unequal chunks may be faster than its optimum, which is a negative `above`.
+The enumeration leaves out splits that a cheap bound shows to be no faster than the fastest so far. The bound of a
+placed pipeline adds the first micro-batch's way to a stage, the stage's work on all micro-batches, and the last
+gradient's way back. Its times are the simulator's own for that placement and that number of layers. Every simulated
+plan is compared with its bound. The enumeration gives every chunk of a stage equally many layers. A plan with unequal
+chunks may be faster than its optimum, which is a negative `above`.
 
 AMP (its own programme for the layers, its annealing of hosts), Varuna (no tensor groups) and Megatron's rule of thumb
-choose on the same clusters, without interleaving, which they do not know; the same simulator times what they choose,
-and the percentage is over the optimum.
+choose a plan on the same clusters, without interleaving, which they do not support. The same simulator times their
+plans, and the percentage is over the optimum.
 
-Then clusters of 16 hosts of two kinds, default space: the gap after 60 s. Nothing is enumerated there.
+The second table has clusters of 16 hosts of two GPU types with the default space: the gap after 60 s, without
+enumeration.
 """
 
 import argparse
@@ -59,7 +60,7 @@ RISK = 0.01
 """Accepted risk of running out of memory, the default of ``solve``."""
 
 ENUMERATED = (None, "selective", "full")
-"""Recomputation of the jobs: the enumeration has no numbers of recomputed layers."""
+"""Recomputation of the jobs; the enumeration has no block recomputation."""
 
 PAIRS = (
     ("a100-80gb", "v100-32gb"),
@@ -69,33 +70,36 @@ PAIRS = (
     ("b200", "h100-80gb"),
     ("a100-40gb", "v100-32gb"),
 )
-"""Kinds of GPU that stand together, of the catalogue."""
+"""Pairs of GPU types of the catalogue that form a cluster."""
 
 COUNTS = ((3, 1), (2, 2), (1, 3))
-"""Hosts of each kind, of four."""
+"""Number of hosts of each type, four in total."""
 
 MODELS = ("llama-2-7b", "llama-2-13b", "llama-3-8b", "mistral-7b")
 """Models, with 32 or 40 layers."""
 
 OFTEN = 4096
-"""Placed plans that the simulator times at once."""
+"""Number of placed plans that the simulator times in one call. Chosen."""
 
 MAX_PLANS = 400_000
-"""Plans that are judged for one cluster at most; the page says where that was too few."""
+"""Maximum number of plans simulated per cluster; the page marks clusters that reach it. Chosen."""
 
 FIRST, FIRST_ABOVE = 24, 1.3
-"""Placements, and plans on each, that are judged for a time to beat; how far their bounds may be above the least."""
+"""
+Number of placements, and of plans on each, that are simulated for a first upper bound; maximum of a plan's bound over
+the placement's least time. Chosen.
+"""
 
 LISTED = 200_000
-"""Splits of one placement that are listed at most."""
+"""Maximum number of splits listed for one placement. Chosen."""
 
 CLOSE = 1e-4
-"""Relative; how near to the optimum the plan is to be."""
+"""Relative distance within which a plan counts as optimal. Chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One cluster with a job and a space."""
+    """Cluster with a job and a search space."""
 
     name: str
     instance: Instance
@@ -103,7 +107,16 @@ class Case:
 
 
 def made_cluster(rng: np.random.Generator, pair: tuple[str, str], counts: Sequence[int], gpus: int) -> ClusterSpec:
-    """Hosts of two kinds, in random order, whose links differ from pair to pair and are slower between kinds."""
+    """
+    Return hosts of two GPU types in random order, with random links that are slower between types.
+
+    Parameters
+    ----------
+    counts
+        Number of hosts of each type.
+    gpus
+        GPUs per host.
+    """
     kinds = rng.permutation(np.repeat([0, 1], counts))
     num = len(kinds)
     rate = rng.uniform(20.0, 45.0) * rng.uniform(0.8, 1.0, (num, num))
@@ -123,7 +136,7 @@ def made_cluster(rng: np.random.Generator, pair: tuple[str, str], counts: Sequen
 
 
 def made_job(rng: np.random.Generator, cluster: ClusterSpec, batch: int) -> Instance:
-    """A model on it, with a precision that both kinds have."""
+    """Return a job of a random model on the cluster, with a precision that both GPU types support."""
     bf16 = all("bf16" in gpu.peak_flops for gpu in cluster.gpu_kinds)
     return Instance(
         model=read_model(MODELS[int(rng.integers(len(MODELS)))]),
@@ -138,7 +151,7 @@ def made_job(rng: np.random.Generator, cluster: ClusterSpec, batch: int) -> Inst
 
 
 def small_cases(count: int) -> Iterator[Case]:
-    """Of four hosts."""
+    """Yield ``count`` cases with four hosts."""
     for seed in range(count):
         rng = np.random.default_rng(seed)
         pair, counts, gpus = PAIRS[seed % len(PAIRS)], COUNTS[seed % 7 % 3], (8, 4)[seed // 2 % 2]
@@ -156,7 +169,7 @@ def small_cases(count: int) -> Iterator[Case]:
 
 
 def documented_case() -> Case:
-    """Three hosts of A100 and one of V100, as on the page of certificates."""
+    """Return the case of docs/certificate.md: three hosts of A100 and one of V100."""
     specs = [read_gpu_entry(name).gpu for name in ("a100-80gb",) * 3 + ("v100-32gb",)]
     cluster = ClusterSpec(
         name="documented",
@@ -181,7 +194,7 @@ def documented_case() -> Case:
 
 
 def large_cases(count: int) -> Iterator[Case]:
-    """Of 16 hosts, 12 + 4, 8 + 8 or 4 + 12."""
+    """Yield ``count`` cases with 16 hosts: 12 + 4, 8 + 8 or 4 + 12."""
     for seed in range(count):
         rng = np.random.default_rng(100 + seed)
         pair, counts = PAIRS[seed % len(PAIRS)], tuple(4 * count for count in COUNTS[seed % 3])
@@ -195,7 +208,7 @@ def _told(pair: tuple[str, str], counts: Sequence[int], gpus: int) -> str:
 
 @dataclass(kw_only=True)
 class Enumerated:
-    """The simulator's optimum, and how it was found."""
+    """Optimum of the enumeration by the simulator, with the effort that it took."""
 
     seconds: float = float("inf")
     config: ParallelConfig | None = None
@@ -203,12 +216,12 @@ class Enumerated:
     bounded: int = 0
     is_whole: bool = True
     memory_binds: bool = False
-    """Whether a split with a smaller bound than the optimum was refused for its memory."""
+    """Whether memory rejected a split whose bound is below the optimum."""
 
 
 @dataclass(kw_only=True)
 class _Placed:
-    """A configuration without its layers on one placement; ``least_s``: no split is faster."""
+    """Configuration without a split of its layers, on one placement; no split of it is faster than ``least_s``."""
 
     base: ParallelConfig
     choices: list[ParallelConfig]
@@ -216,12 +229,12 @@ class _Placed:
     placement: Placement
     nodes: IntArray
     work_s: FloatArray
-    """All chunks of a stage for one micro-batch, by units; shape ``(units, pp, dp)``."""
+    """Seconds of all chunks of a stage for one micro-batch, by layers per chunk less 1; shape ``(units, pp, dp)``."""
     pass_s: FloatArray
-    """The first chunk of a stage and the transfers to and from the next, same shape."""
+    """Seconds of the first chunk of a stage and its transfers to and from the next stage; shape ``(units, pp, dp)``."""
     optimizer_s: float
     room: BoolArray
-    """Whether so many units have room, shape ``(units, pp)``."""
+    """Whether a stage with this many layers per chunk fits in memory, shape ``(units, pp)``."""
     least_s: float = 0.0
 
     @property
@@ -229,7 +242,10 @@ class _Placed:
         return len(self.work_s)
 
     def bound_s(self, units: IntArray, microbatches: int) -> FloatArray:
-        """No plan with these units is faster; ``units`` of shape ``(n, pp)``."""
+        """
+        Return the lower bound on the iteration time of each split, seconds; ``units`` are layers per chunk, ``(n,
+        pp)``.
+        """
         stages = np.arange(units.shape[1])
         work, passes = self.work_s[units - 1, stages], self.pass_s[units - 1, stages]
         before = np.cumsum(passes, axis=1) - passes
@@ -237,7 +253,7 @@ class _Placed:
         return found
 
     def most_units(self, ceiling_s: float, microbatches: int) -> IntArray:
-        """Units of each stage with which it does not take longer alone, shape ``(pp,)``."""
+        """Return the most layers per chunk of each stage whose own bound is below ``ceiling_s``, shape ``(pp,)``."""
         least = self.pass_s[0]
         alone = (np.cumsum(least, axis=0) - least)[None] + microbatches * self.work_s
         fits = alone.max(axis=2) + self.optimizer_s < ceiling_s
@@ -246,11 +262,11 @@ class _Placed:
 
 
 _Bounded = tuple[_Placed, ParallelConfig, float]
-"""A plan on a placement, and its bound."""
+"""Placement, configuration, and lower bound on its iteration time in seconds."""
 
 
 def enumerate_plans(case: Case) -> Enumerated:
-    """The simulator's least time over all splits of the layers, placements and configurations."""
+    """Return the optimum by the simulator over all configurations, placements and splits of the layers."""
     instance, found = case.instance, Enumerated()
     predictor = load_predictor(RISK, instance)
     placed = sorted(_all_placed(case, predictor), key=lambda placed_config: placed_config.least_s)
@@ -276,7 +292,7 @@ def enumerate_plans(case: Case) -> Enumerated:
 
 
 def _plans(case: Case, placed_config: _Placed, ceiling_s: float, found: Enumerated | None = None) -> Iterator[_Bounded]:
-    """Plans on a placement whose bound is below a time, the least bound first, and their bounds."""
+    """Yield the plans on a placement whose bound is below ``ceiling_s``, the least bound first."""
     m = placed_config.base.num_microbatches(case.instance.training.global_batch_size)
     splits, is_whole = _splits_below(placed_config, ceiling_s, m)
     if found is not None:
@@ -292,7 +308,7 @@ def _plans(case: Case, placed_config: _Placed, ceiling_s: float, found: Enumerat
 
 
 def _all_placed(case: Case, predictor: MemoryPredictor) -> Iterator[_Placed]:
-    """Every configuration without its layers, on every placement."""
+    """Yield every configuration on every placement, without a split of its layers."""
     instance = case.instance
     capacity = usable_bytes(instance.cluster, predictor)
     seen: dict[ParallelConfig, list[ParallelConfig]] = {}
@@ -337,7 +353,7 @@ def _all_placed(case: Case, predictor: MemoryPredictor) -> Iterator[_Placed]:
 
 
 def _least_s(placed_config: _Placed, microbatches: int, num_units: int) -> float:
-    """The time in which the stages, each for itself, can hold all units."""
+    """Return the least time in which the stages, each for itself, can hold all layers, seconds."""
     low, high = (
         0.0,
         2.0
@@ -354,7 +370,11 @@ def _least_s(placed_config: _Placed, microbatches: int, num_units: int) -> float
 
 
 def _splits_below(placed_config: _Placed, ceiling_s: float, microbatches: int) -> tuple[IntArray, bool]:
-    """Splits whose every stage alone is below a time, shape ``(n, pp)``, and whether all are listed."""
+    """
+    Return the splits in which each stage's own bound is below ``ceiling_s``, and whether the list is complete.
+
+    The splits have shape ``(n, pp)``, in layers per chunk.
+    """
     pp, is_whole = placed_config.room.shape[1], True
     total = placed_config.num_units + pp - 1
     caps = np.minimum(placed_config.most_units(ceiling_s, microbatches), placed_config.num_units)
@@ -372,7 +392,7 @@ def _splits_below(placed_config: _Placed, ceiling_s: float, microbatches: int) -
 
 
 def _judge(instance: Instance, predictor: MemoryPredictor, batch: list[_Bounded], found: Enumerated) -> None:
-    """Time plans that fit, as predicted for their whole split; the bound of each must hold."""
+    """Simulate the plans of a batch that fit in memory, and update the optimum; assert that each bound holds."""
     if not batch:
         return
     alone = list(dict.fromkeys(without_overlap(config) for _, config, _ in batch))
@@ -404,7 +424,7 @@ def _judge(instance: Instance, predictor: MemoryPredictor, batch: list[_Bounded]
 
 
 def _is_bound_by_memory(placed_config: _Placed, optimum_s: float, instance: Instance) -> bool:
-    """Whether a stage could have more units in less than the optimum than it has room for."""
+    """Return whether memory keeps a stage from a number of layers that would take less than the optimum."""
     m = placed_config.base.num_microbatches(instance.training.global_batch_size)
     if placed_config.least_s >= optimum_s:
         return False
@@ -417,7 +437,7 @@ def _is_bound_by_memory(placed_config: _Placed, optimum_s: float, instance: Inst
 
 
 def solved(case: Case, seconds: float) -> tuple[Plan, float]:
-    """The plan, and the seconds that it took."""
+    """Return the plan of the solver, and the seconds of the search."""
     begun = time.perf_counter()
     plan = optimize(case.instance, case.space, OptimizeParams(time_limit_s=seconds, workers=2))
     return plan, time.perf_counter() - begun
@@ -425,9 +445,9 @@ def solved(case: Case, seconds: float) -> tuple[Plan, float]:
 
 def rivals(case: Case) -> dict[str, float]:
     """
-    The simulated time of the choice of each rival, seconds; infinite where it finds nothing.
+    Return the simulated iteration time of each rival's choice, seconds; infinite if it finds none.
 
-    AMP deals the layers by its own programme and exchanges hosts; Varuna knows no tensor groups, so its space has none.
+    AMP divides the layers by its own programme and swaps hosts; Varuna has no tensor groups, so its space has none.
     """
     instance = case.instance
     predictor = load_predictor(RISK, instance)
@@ -454,7 +474,7 @@ def rivals(case: Case) -> dict[str, float]:
 
 
 def small_row(case: Case, seconds: float) -> tuple[str, bool]:
-    """A row of the first table, and whether the plan and its bound are right."""
+    """Return a row of the first table, and whether the plan and its bound are right."""
     plan, took_s = solved(case, seconds)
     begun = time.perf_counter()
     found = enumerate_plans(case)
@@ -482,12 +502,12 @@ def small_row(case: Case, seconds: float) -> tuple[str, bool]:
 
 
 def _rival(seconds: float, best_s: float) -> str:
-    """What a rival takes, and how much longer that is than the optimum of the enumeration."""
+    """Return the cell of a rival: its seconds, and its excess over the optimum of the enumeration."""
     return "none fits" if seconds == float("inf") else f"{seconds:.4f} ({seconds / best_s - 1:+.1%})"
 
 
 def large_row(case: Case, seconds: float) -> str:
-    """A row of the second table."""
+    """Return a row of the second table."""
     plan, took_s = solved(case, seconds)
     proof = plan.certificate
     model = proof.joint_model
@@ -528,7 +548,7 @@ LARGE = ("cluster, 16 hosts", "model", "plan, s", "certificate", "took, s", "pla
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run and write the page."""
+    """Run the cases and write the page after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=12, help="clusters of four hosts")
     parser.add_argument("--large", type=int, default=4, help="clusters of 16 hosts")
@@ -551,7 +571,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def write_page(out: Path | None, rows: Sequence[tuple[str, bool]], large: Sequence[str]) -> None:
-    """Answer, tables and how they were made; nowhere without a place for it."""
+    """Write the page: answer, tables, and how they were made; without ``out``, write none."""
     if out is None:
         return
     right = sum(is_right for _, is_right in rows)

@@ -1,10 +1,10 @@
 """
-What a dimension costs that brings nothing: ``python -m benchmarks.more_dimensions [--repeats N] [--only NAME]``.
+Cost of searching a dimension without benefit: ``python -m benchmarks.more_dimensions [--repeats N] [--only NAME]``.
 
-Each job is small enough for its optimum to be proven. It is solved with a dimension held at the value that the optimum
-has, and with the dimension free: it brings nothing, so the time of an iteration must be the same, and the search should
-take little longer. What the default space lacks is added to it. Seconds are those of the processor on one thread (the
-least of the repeats, held and free in turn), so that other work on the machine matters less. Results go to
+Each job is small enough for a proven optimum. It is solved twice: with a dimension held at the optimum's value, and
+with the dimension free. Then the dimension has no benefit, so the iteration time must be equal, and the search should
+take little longer. Dimensions that the default space lacks are added to it. Seconds are processor time on one thread,
+the least of the repeats, held and free in turn, so that other work on the machine matters less. Results go to
 ``benchmarks/results/more-dimensions.md``.
 """
 
@@ -32,10 +32,10 @@ from pipette_opt.specs import Instance
 PAGE = Path(__file__).parent / "results" / "more-dimensions.md"
 
 LIMIT_S = 300.0
-"""Time limit of a search, in seconds: all are to end before it with a proof."""
+"""Time limit of a search, seconds; every search should end before it with a proof. Chosen."""
 
 MAX_RATIO = 1.2
-"""What a dimension that brings nothing should cost at most: the search with it over the search without."""
+"""Goal for the search time with a free dimension over that with the dimension held."""
 
 SHARING = ("optim", "optim_grads", "optim_grads_params")
 
@@ -50,12 +50,12 @@ JOBS = {
 }
 
 Fields = Mapping[str, Any]
-"""Of a search space, or of the training."""
+"""Fields of a search space or of the training, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A dimension of a job: seconds of an iteration and processor seconds of the search, held and free."""
+    """Result for one dimension of a job: seconds of an iteration and processor seconds of the search, held and free."""
 
     name: str
     held_s: float
@@ -68,12 +68,12 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Of the search's seconds, free over held."""
+        """Search seconds with the dimension free over those with it held."""
         return self.free_search_s / self.held_search_s
 
 
 def dimensions(instance: Instance, plan: Plan) -> Iterator[tuple[str, Fields, Fields]]:
-    """Each with the fields where it is held at the value of the optimum of the default space, and where it is free."""
+    """Yield each dimension with the fields that hold it at the default space's optimum, and the fields that free it."""
     config, default = plan.config, SearchSpace()
     of_default = {
         "recomputation": ("recompute", (config.recomputation,)),
@@ -104,7 +104,7 @@ def dimensions(instance: Instance, plan: Plan) -> Iterator[tuple[str, Fields, Fi
 
 
 def solved(instance: Instance, given: Fields) -> tuple[Plan, float]:
-    """The plan, and the processor seconds that it took."""
+    """Return the plan, and the processor seconds of the search."""
     of_space = {field.name for field in fields(SearchSpace)}
     space = SearchSpace(**{name: value for name, value in given.items() if name in of_space})
     others = {name: value for name, value in given.items() if name not in of_space}
@@ -115,7 +115,7 @@ def solved(instance: Instance, given: Fields) -> tuple[Plan, float]:
 
 
 def row(instance: Instance, name: str, held: Fields, free: Fields, repeats: int) -> Row:
-    """Both searches in turn."""
+    """Return the result for one dimension; its two searches alternate, ``repeats`` times."""
     pairs = [(solved(instance, held), solved(instance, free)) for _ in range(repeats)]
     (before, _), (after, _) = pairs[0]
     return Row(
@@ -131,7 +131,7 @@ def row(instance: Instance, name: str, held: Fields, free: Fields, repeats: int)
 
 
 def page(rows: Mapping[str, Sequence[Row]], arguments: str) -> str:
-    """All rows of all jobs."""
+    """Return the page with all rows of all jobs."""
     ratios = [row.ratio for of_job in rows.values() for row in of_job]
     lines = [
         "# A dimension more that brings nothing",
@@ -161,7 +161,7 @@ def page(rows: Mapping[str, Sequence[Row]], arguments: str) -> str:
 
 
 def main() -> None:
-    """Run what is asked for, and write the page."""
+    """Run the chosen jobs and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--only", help="Jobs whose name contains this.", default="")

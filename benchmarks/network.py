@@ -1,13 +1,13 @@
 """
-The clock of the network against public curves: ``python -m benchmarks.network [--out PAGE]``.
+Network part of the simulator against public measurements: ``python -m benchmarks.network [--out PAGE]``.
 
-The measurements are read in place, from the folder that the environment variable PIPETTE_OPT_SHARED names or else
-``../shared`` beside the project; nothing is copied. A source that is not there is left out, and the page says so.
+The measurements are read in place, from the folder in the environment variable PIPETTE_OPT_SHARED or from ``../shared``
+beside the project; none is copied. The page names each missing source.
 
-Curves: start-up, step and bandwidth (``pipette_opt/costs/curves.py``) are fitted to every other size and judged on the
-sizes between. Group sizes: fitted to the smaller groups, judged on the largest. Sharing: groups of every shape on two
-and four hosts, all at once; one bandwidth is fitted to the groups of one GPU on each of two hosts, the others are
-predicted by each algorithm. Hosts: laws of their number, fitted up to 8, judged beyond.
+Curves: start-up, step and bandwidth (``pipette_opt/costs/curves.py``) are fitted to every other size and tested on the
+sizes between. Group sizes: fitted to the smaller groups, tested on the largest. Sharing: groups of every shape on two
+and four hosts, all at once. One bandwidth is fitted to the groups of one GPU on each of two hosts; each algorithm
+predicts the other shapes. Hosts: laws of their number, fitted up to 8, tested beyond.
 """
 
 import argparse
@@ -41,25 +41,25 @@ from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, GpuSpec, LinkMatrix, N
 ROOT = Path(__file__).resolve().parents[1]
 
 LARGEST_MB = 1e5
-"""Larger sizes in the profiles are placeholders."""
+"""Maximum size of a usable row, MB; larger sizes in the profiles are placeholders."""
 
 LONGEST_MS = 1e5
-"""Longer times, too."""
+"""Maximum time of a usable row, ms; longer times in the profiles are placeholders."""
 
 FABRIC = {"a100-sxm4-40gb": 240e9, "v100-sxm2-16gb": 120e9, "v100-sxm2-32gb": 120e9, "a10g": 10e9}
-"""What a GPU sends to another of its host, bytes per second: NVLink at 0.8 of its nominal rate, or PCIe."""
+"""Bandwidth from a GPU to another GPU of its host, bytes/s: NVLink at 0.8 of its nominal rate, or PCIe."""
 
 Run = tuple[str, str, RingTraffic, int, float, float]
-"""Source and GPU, operation, traffic, ranks, MB and seconds."""
+"""Source and GPU, operation, traffic, number of ranks, size (MB or bytes by source), and seconds of a measurement."""
 
 
 def folder() -> Path:
-    """Where the measurements are."""
+    """Return the folder of the bandwidth measurements."""
     return measured_folder() / "bandwidth"
 
 
 def rows(name: str) -> list[dict[str, str]]:
-    """Rows of a file, none if it is not there."""
+    """Return the rows of a CSV file; empty if the file is missing."""
     path = folder() / name
     if not path.is_file():
         return []
@@ -69,9 +69,9 @@ def rows(name: str) -> list[dict[str, str]]:
 
 def traffic_of(operation: str, message_bytes: float, ranks: int, *, gather_is_shard: bool) -> RingTraffic | None:
     """
-    What an operation moves; of an all-to-all each rank sends the others their parts one after the other.
+    Return the traffic of an operation; in an all-to-all each rank sends the others their parts one after the other.
 
-    ``gather_is_shard``: whether an all-gather's size is what one rank has, as some profilers count.
+    ``gather_is_shard``: whether an all-gather's size is that of one rank's shard, as in some profilers.
     """
     if operation == "all_reduce":
         return all_reduce_traffic(message_bytes, ranks)
@@ -81,7 +81,7 @@ def traffic_of(operation: str, message_bytes: float, ranks: int, *, gather_is_sh
 
 
 def runs() -> list[Run]:
-    """Messages and collectives inside hosts, and messages between two."""
+    """Return the measured messages and collectives inside hosts, and messages between two hosts."""
     found: list[Run] = []
     for row in rows("p2p_curves.csv"):
         size = float(row["message_MB"]) * 2**20
@@ -115,13 +115,13 @@ def runs() -> list[Run]:
 
 
 def errors(curve: Curve, given: Sequence[Run]) -> FloatArray:
-    """Relative errors of predicted times."""
+    """Return the absolute relative errors of a curve's predicted times."""
     predicted = curve.time_s([run[2] for run in given])
     return np.abs(predicted / np.array([run[5] for run in given]) - 1.0)
 
 
 def grouped(given: Iterable[Run], key: Callable[[Run], tuple]) -> dict[tuple, list[Run]]:
-    """Runs by key, each group by size."""
+    """Return the runs by key, each group sorted by size."""
     groups: dict[tuple, list[Run]] = defaultdict(list)
     for run in given:
         groups[key(run)].append(run)
@@ -129,7 +129,7 @@ def grouped(given: Iterable[Run], key: Callable[[Run], tuple]) -> dict[tuple, li
 
 
 def curve_table(given: Sequence[Run]) -> list[str]:
-    """Curves of each operation of a source, all its group sizes together."""
+    """Return a table of errors of fitted curves, by source and operation; group sizes are pooled."""
     found: dict[tuple[str, str], list[FloatArray]] = defaultdict(list)
     for (who, operation, _), members in grouped(given, lambda run: (run[0], run[1], run[3])).items():
         fitted, judged = members[::2], members[1::2]
@@ -158,7 +158,7 @@ def curve_table(given: Sequence[Run]) -> list[str]:
 
 
 def group_table(given: Sequence[Run]) -> list[str]:
-    """One set of constants over group sizes."""
+    """Return a table of errors on the largest group size, with constants fitted to the smaller group sizes."""
     lines = ["| source, GPU | operation | fitted to | judged on | mean | worst |", "|---|---|---|---|---|---|"]
     for (who, operation), members in grouped(given, lambda run: (run[0], run[1])).items():
         ranks = sorted({run[3] for run in members})
@@ -172,7 +172,7 @@ def group_table(given: Sequence[Run]) -> list[str]:
 
 
 def sharing_table() -> list[str]:
-    """Groups of every shape that share the network of their hosts."""
+    """Return a table of errors on groups of all shapes that share the network of their hosts, by algorithm."""
     lines = [
         "| GPU | GB/s of a host | hosts | GPUs of a host in a group | groups at once | ring | hierarchical | tree |",
         "|---|---|---|---|---|---|---|---|",
@@ -205,7 +205,18 @@ def sharing_table() -> list[str]:
 def predict_shared(
     algorithm: str, host: float, fabric: float, size: float, nodes: int, gpus: int, inside: int
 ) -> float:
-    """All-reduce in groups of ``nodes * inside`` ranks that all run at once, by the package's own forms."""
+    """
+    Return the predicted seconds of all-reduces in groups of ``nodes * inside`` ranks that all run at once.
+
+    Parameters
+    ----------
+    host, fabric
+        Bandwidth of a host's network and inside a host, bytes/s.
+    size
+        Bytes of the message.
+    nodes, gpus, inside
+        Number of hosts, GPUs per host, and ranks of a group on each host.
+    """
     gpu = GpuSpec(name="any", memory_bytes=1, peak_flops={}, memory_bytes_per_s=1.0)
     cluster = ClusterSpec(
         name="pair",
@@ -225,18 +236,19 @@ def predict_shared(
 
 
 MAX_FITTED = 8
-"""Hosts up to which the laws of the number of hosts are fitted; more are judged."""
+"""Maximum number of hosts to which the laws are fitted; larger numbers are the test."""
 
 GPUS = 8
-"""Of a host of that sweep."""
+"""GPUs per host in the sweep of ``hosts_table``."""
 
 
 def hosts_table() -> tuple[list[str], str]:
     """
-    Bandwidth of all-reduces of all ranks by the number of hosts, and what a ring and a tree say of it.
+    Return a table of all-reduce bandwidth over all ranks by number of hosts, with the predictions of ring and tree.
 
-    A ring of ``n`` ranks takes ``2 (n - 1)`` steps and sends ``2 (n - 1) / n`` of the message: one over its bus
-    bandwidth grows with ``n``. A tree takes ``2 log2`` of the hosts steps; its bus bandwidth counts the same bytes.
+    The second result is the mean error of each law, as text. A ring of ``n`` ranks takes ``2 (n - 1)`` steps and sends
+    ``2 (n - 1) / n`` of the message, so the inverse of its bus bandwidth grows with ``n``. A tree takes ``2
+    log2(hosts)`` steps; its bus bandwidth counts equally many bytes.
     """
     by_hosts: dict[int, list[float]] = defaultdict(list)
     for row in rows("hf_ultrascale_job_collectives.csv"):
@@ -269,7 +281,7 @@ def hosts_table() -> tuple[list[str], str]:
 
 
 def page() -> str:
-    """The results."""
+    """Return the page."""
     today = datetime.now(UTC).date().isoformat()
     made = (
         f"{today}, pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}: "
@@ -336,7 +348,7 @@ def page() -> str:
 
 
 def main() -> None:
-    """Write the page."""
+    """Print or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--out", type=Path, help="a file; printed otherwise")
     arguments = parser.parse_args()

@@ -1,13 +1,13 @@
 """
-What can be said of NVIDIA's own recipes: ``python -m benchmarks.recipes [--label "some commit"]``.
+Coverage of NVIDIA's own recipes: ``python -m benchmarks.recipes [--label "some commit"]``.
 
-With ``--solve N`` the jobs of a sample are searched, too: ``benchmarks/results/recipes-solved.md``.
+With ``--solve N``, the jobs of a sample are searched, too: ``benchmarks/results/recipes-solved.md``.
 
-Each visible recipe of ``shared/recipes`` goes the way of a user who brings a Megatron-LM argument file: it is read,
-checked against Megatron-Core's rules, priced on the GPUs that it is for, and written as arguments again. A recipe that
-is marked as illegal must be refused. Every option that a recipe says has one place: read, no effect, not modelled (then
-it is among the notes of the launch, with what is off and in which direction), refused, or unknown. The page is
-``benchmarks/results/recipes.md``: one table for each label, the last one first.
+Each visible recipe of ``shared/recipes`` is treated as a user's Megatron-LM argument file. It is read, checked against
+Megatron-Core's rules, priced on the GPUs that it is for, and exported as arguments. A recipe that is marked as illegal
+must be refused. Every option of a recipe has one status: read, no effect, not modelled (then the notes of the launch
+name the quantity that is off and its direction), refused, or unknown. The page is ``benchmarks/results/recipes.md``:
+one table for each label, the newest first.
 """
 
 import argparse
@@ -58,35 +58,35 @@ NO_PART_OF_A_PLAN = (
     "max_position_embeddings",
     "use_tp_pp_dp_mapping",
 )
-"""Options that have another word for the same: layers of stages and vocabulary are compared by what they come to."""
+"""Options that have an equivalent: layers of stages and vocabulary are compared by their effect."""
 
 OPTIONS_LISTED = 25
-"""Rows of the tables of options."""
+"""Maximum number of rows in a table of options. Chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """
-    What came of one recipe.
+    Result for one recipe.
 
     Parameters
     ----------
     illegal
-        Why it cannot start, by its mark or by Megatron-LM's own checks: then it must be refused.
+        Reason why it cannot start, by its mark or by Megatron-LM's own checks; then it must be refused.
     refused
-        Why it is not accepted; empty if it is.
+        Reason why it is not accepted; empty if it is accepted.
     unpriced
-        Why an accepted one has no time and no memory; empty if it has.
+        Reason why an accepted recipe has no time and no memory; empty if it has both.
     blocking
         Options that are refused.
     not_modelled
         Options that the numbers leave out.
     unnamed
-        Options without a place, and those with a large effect by the list of all options that are called harmless.
+        Options without a status, and options called harmless that the list of all options gives a large effect.
     not_written
-        Options that are read, or that change the numbers, and are not written again.
+        Options that are read, or that change the numbers, but are missing in the export.
     iteration_s, oom
-        The price: seconds of an iteration, and the largest risk of running out of memory of any stage.
+        Seconds of an iteration, and the largest risk of running out of memory of any stage.
     """
 
     name: str
@@ -105,27 +105,27 @@ class Row:
 
     @property
     def is_accepted(self) -> bool:
-        """Read and legal; or refused as it has to be, and not for an option that has no numbers."""
+        """Return whether a legal recipe is accepted, or an illegal one is refused for its illegality."""
         return bool(self.refused) and not self.blocking if self.illegal else not self.refused
 
     @property
     def is_priced(self) -> bool:
-        """The same of its price."""
+        """Return whether the recipe is accepted and, if legal, has a time and memory."""
         return self.is_accepted and (bool(self.illegal) or not self.unpriced)
 
     @property
     def is_named(self) -> bool:
-        """Whether every option has a place."""
+        """Return whether every option has a status."""
         return not self.unnamed
 
     @property
     def is_written(self) -> bool:
-        """Whether the arguments come out as they went in."""
+        """Return whether the recipe is accepted and, if legal, its export agrees with it."""
         return self.is_accepted and (bool(self.illegal) or not self.not_written)
 
 
 def measured(recipe: dict[str, Any]) -> Row:
-    """One recipe, all the way."""
+    """Return the result for one recipe, through all steps."""
     path = SHARED / "recipes" / "megatron_args" / f"{recipe['name']}.args"
     text, size = path.read_text(encoding="utf-8"), recipe["num_gpus"]
     places = places_of(text, path.stem)
@@ -157,7 +157,7 @@ def measured(recipe: dict[str, Any]) -> Row:
 
 
 def check_legal(given: MegatronArgs, num_gpus: int) -> None:
-    """Raise ``InputError`` if Megatron-Core would refuse the launch on that many GPUs."""
+    """Raise ``InputError`` if Megatron-Core would refuse the launch on ``num_gpus`` GPUs."""
     if given.model is None or given.global_batch_size is None or given.seq_length is None:
         raise InputError(given.where, "describe no whole job.")
     training = given.training(
@@ -174,7 +174,7 @@ def check_legal(given: MegatronArgs, num_gpus: int) -> None:
 
 
 def price(path: Path, given: MegatronArgs, recipe: dict[str, Any]) -> Current:
-    """Time and memory on equal hosts of the recipe's GPU, as ``pipette-opt estimate --args`` has them."""
+    """Return time and memory on equal hosts of the recipe's GPU, as ``pipette-opt estimate --args`` does."""
     usual = read_gpu_entry(recipe["gpu"]).usual_host
     per_node = min(recipe["num_gpus"], usual.gpus_per_node if usual else 8)
     options = JobOptions(
@@ -184,7 +184,7 @@ def price(path: Path, given: MegatronArgs, recipe: dict[str, Any]) -> Current:
 
 
 def unnamed(text: str, where: str) -> list[str]:
-    """Options that the table does not have, and those that it calls harmless while the list of all options does not."""
+    """Return the options without a status, and options called harmless that the list of all options calls large."""
     found = []
     for name, place in places_of(text, where).items():
         option = megatron_options().get(field_of(name))
@@ -195,7 +195,7 @@ def unnamed(text: str, where: str) -> list[str]:
 
 
 def not_written(text: str, priced: Current) -> list[str]:
-    """Options that change model, time or memory, and that an export of this launch says otherwise, or not at all."""
+    """Return the options that matter to the numbers and that an export of the launch changes or omits."""
     plan = SimpleNamespace(
         config=priced.config,
         placement=priced.placement,
@@ -225,7 +225,7 @@ def not_written(text: str, priced: Current) -> list[str]:
 
 
 def comparable(name: str, value: Any) -> Any:
-    """A value so that equal ones compare equal: absent flags, degrees of 1, lists of numbers, patterns without bars."""
+    """Return a normal form of a value, in which equivalent flags, degrees, lists and patterns are equal."""
     if value in (None, False, 1, "1"):
         return None
     if isinstance(value, list):
@@ -240,26 +240,26 @@ def comparable(name: str, value: Any) -> Any:
 
 @cache
 def large_options() -> frozenset[str]:
-    """Options of Megatron-LM whose effect somebody else judged large."""
+    """Return the options of Megatron-LM whose effect the list of all options calls large."""
     with (SHARED / "recipes" / "options.csv").open(encoding="utf-8", newline="") as file:
         return frozenset(row["option"] for row in csv.DictReader(file) if row["weight"] == "large")
 
 
 @cache
 def refused_by_megatron() -> dict[str, list[str]]:
-    """What ``validate_args`` says against recipes that Megatron-LM does not start."""
+    """Return the messages of Megatron-LM's ``validate_args`` for recipes that it does not start, by recipe."""
     with (SHARED / "recipes" / "megatron_args" / "index.csv").open(encoding="utf-8", newline="") as file:
         return {row["name"]: [row["validate_args"]] for row in csv.DictReader(file) if row["validate_args"] != "ok"}
 
 
 def recipes() -> list[dict[str, Any]]:
-    """The visible recipes."""
+    """Return the visible recipes."""
     lines = (SHARED / "recipes" / "recipes.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines if line.strip()]
 
 
 def page(rows: Sequence[Row], label: str, seconds: float) -> str:
-    """A section of the page."""
+    """Return the section of the page for one label."""
     legal = [row for row in rows if not row.illegal]
     whole = [row for row in rows if row.is_priced and row.is_named and row.is_written]
     priced = [row for row in legal if row.is_priced]
@@ -283,7 +283,7 @@ def page(rows: Sequence[Row], label: str, seconds: float) -> str:
 
 
 def family_table(rows: Sequence[Row]) -> str:
-    """Families in rows, steps in columns."""
+    """Return a table of the recipes that pass each step, by family."""
     lines = [
         "| family | recipes | accepted | priced | every option named | written back | all |",
         "|---|" + "---:|" * 6,
@@ -304,7 +304,7 @@ def family_table(rows: Sequence[Row]) -> str:
 
 
 def option_table(rows: Sequence[Row], field: str) -> str:
-    """Options of one kind, the most frequent first."""
+    """Return a table of the options in a field of ``Row``, the most frequent first."""
     listed = [[word for word in getattr(row, field).split() if word.startswith("--")] for row in rows]
     counts = Counter(option for options in listed for option in options)
     prefixes = [{option.split("-")[2] for option in options} for options in listed]
@@ -318,7 +318,7 @@ def option_table(rows: Sequence[Row], field: str) -> str:
 
 
 def reason_table(rows: Sequence[Row]) -> str:
-    """Reasons without the name of the recipe and without numbers, the most frequent first, each with an example."""
+    """Return a table of reasons for refusal, each with an example, the most frequent first."""
     found: dict[str, list[str]] = {}
     for row in rows:
         for kind, text in (("not accepted", row.refused), ("not priced", row.unpriced)):
@@ -337,7 +337,7 @@ def reason_table(rows: Sequence[Row]) -> str:
 
 
 def with_section(text: str, section: str, label: str) -> str:
-    """The page with a section of that label in place of the one before, the newest first."""
+    """Return the page with the section of this label replaced or added; the new section comes first."""
     head, *others = re.split(r"(?m)^(?=## )", text)
     return "\n".join(
         part.strip() + "\n" for part in [head, section, *(o for o in others if o.split("\n")[0] != f"## {label}")]
@@ -359,7 +359,7 @@ What becomes of the visible recipes of Megatron-Bridge (`shared/recipes`, 229 Me
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
-    """Measure, print, and write the page."""
+    """Process the recipes, print the section, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
     parser.add_argument("--label", default="now", help="Title of the section.")
     parser.add_argument("--only", default="", help="Recipes with this in their name; nothing is written.")
@@ -394,7 +394,7 @@ def _write(out: Path, head: str, section: str, label: str) -> None:
 
 
 def solved_pages(chosen: Sequence[dict[str, Any]], said_: argparse.Namespace) -> Iterator[str]:
-    """The section on plans for the jobs of a sample of the recipes that have a price, again after each search."""
+    """Yield the section on plans for the jobs of a sample of priced recipes, once after each search."""
     if said_.clock == "cpu":
         recipes_solved.by_cpu()
     rows = []

@@ -1,9 +1,9 @@
 """
-Whether ``solve`` finds a plan that is at least as fast as the layout of each recipe, on the recipe's own GPUs.
+Check of whether ``solve`` finds a plan at least as fast as each recipe's layout, on the recipe's own GPUs.
 
-Used by ``python -m benchmarks.recipes --solve N``. The job is the one that ``pipette-opt solve --model RECIPE.args``
-has: model, batch, sequence, precision and all options of the training are the recipe's. Both layouts are timed by the
-same simulator over the same links.
+Used by ``python -m benchmarks.recipes --solve N``. The job is that of ``pipette-opt solve --model RECIPE.args``: model,
+batch, sequence, precision and all training options are the recipe's. The same simulator times both layouts over the
+same links.
 """
 
 import os
@@ -25,7 +25,7 @@ from pipette_opt.plans.watcher import Watcher
 from pipette_opt.read.megatron_args import MegatronArgs
 
 EQUAL = 1e-6
-"""Relative; a plan that is slower by no more than this is as fast."""
+"""Relative excess up to which a plan counts as equally fast. Chosen."""
 
 MAX_OOM_RISK = 0.01
 """Accepted risk of running out of memory, the default of ``solve``."""
@@ -46,18 +46,18 @@ What `solve` makes of the job of each recipe on the recipe's own GPUs, in 60 s, 
 @dataclass(frozen=True, kw_only=True)
 class Solved:
     """
-    A recipe beside the plan for its job.
+    Recipe with the plan for its job.
 
     Parameters
     ----------
     recipe_s, plan_s
-        Seconds of an iteration; of the plan infinite if none was found.
+        Seconds of an iteration; the plan's are infinite if none was found.
     recipe_oom
         Largest risk of any stage of the recipe's layout to run out of memory.
     gap
-        How much faster than the plan any layout of the searched space may be at most.
+        Maximum by which any layout of the searched space can be faster than the plan, as a fraction.
     searched_s
-        Seconds of the search by its own clock, loading of kernels left out.
+        Seconds of the search by its own clock, without loading of kernels.
     """
 
     name: str
@@ -73,12 +73,12 @@ class Solved:
 
     @property
     def is_equalled(self) -> bool:
-        """Whether the plan is at least as fast as the recipe."""
+        """Return whether the plan is at least as fast as the recipe."""
         return self.plan_s <= (1 + EQUAL) * self.recipe_s
 
 
 def in_turn(recipes: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
-    """Recipes in a random order, one of each family first, then another of each."""
+    """Return the recipes in a random order: one of each family first, then the second of each family, and so on."""
     shuffled = list(recipes)
     random.Random(seed).shuffle(shuffled)
     seen: Counter[str] = Counter()
@@ -90,7 +90,11 @@ def in_turn(recipes: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]
 
 
 def solved(recipe: dict[str, Any], priced: Current, time_limit_s: float, given: MegatronArgs | None = None) -> Solved:
-    """The search on the recipe's own GPUs, told what runs today as ``solve --model RECIPE.args`` is, if given."""
+    """
+    Return the result of the search on the recipe's own GPUs.
+
+    With ``given``, the search starts from the recipe's layout, as ``solve --model RECIPE.args`` does.
+    """
     watcher = Watcher(begun=time.perf_counter(), started=time.perf_counter())  # by the clock of now
     plan, found, first = "", None, None
     space = SearchSpace(num_gpus=recipe["num_gpus"])
@@ -126,12 +130,12 @@ def _seconds(plan: Plan | None) -> float:
 
 
 def by_cpu() -> None:
-    """Let searches count seconds of CPU of this process instead of the clock's, for machines that others load."""
+    """Make searches count CPU seconds of this process instead of the clock's, for machines that others load."""
     time.perf_counter = time.process_time
 
 
 def page(rows: Sequence[Solved], label: str, clock: str) -> str:
-    """A section of the page."""
+    """Return the section of the page for one label."""
     equalled = [row for row in rows if row.is_equalled]
     ratios = [row.plan_s / row.recipe_s for row in rows]
     load = os.getloadavg()[0]

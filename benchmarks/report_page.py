@@ -1,9 +1,9 @@
 """
-How fast a page opens: ``python -m benchmarks.report_page report.html [--shots FOLDER]``.
+Loading time of a report page: ``python -m benchmarks.report_page report.html [--shots FOLDER]``.
 
-Opens the file in headless Chromium on a laptop's and a phone's width and on paper, prints bytes, milliseconds to first
-paint and until all is drawn, and what the browser complains about; keeps pictures if asked. Needs playwright and
-Debian's chromium.
+Opens the file in headless Chromium at a laptop's and a phone's width and on paper. Prints bytes, milliseconds to first
+paint and to the last drawing, and the browser's complaints. ``--shots`` keeps pictures. Needs playwright and Debian's
+chromium.
 """
 
 import argparse
@@ -17,7 +17,7 @@ VIEWS = {"wide": (1440, 900), "phone": (390, 844)}
 
 
 def opened(browser: Browser, file: Path, view: str, shots: Path | None) -> str:
-    """One line about the page in a view."""
+    """Return a line about the loading of the page in a view; save pictures to ``shots`` if given."""
     width, height = VIEWS[view]
     page = browser.new_page(viewport={"width": width, "height": height})
     complaints: list[str] = []

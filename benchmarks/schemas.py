@@ -1,8 +1,8 @@
 """
 JSON Schemas of ``plan.json`` and of stacks, from the types that read them: ``python -m benchmarks.schemas``.
 
-Types, limits and required fields are those of the dataclasses and records; descriptions are their docstrings, and those
-of the parts of a plan that a record stands for::
+Types, limits and required fields are those of the dataclasses and records. Descriptions are their docstrings, and the
+docstrings of the parts of a plan that a record represents::
 
     python -m benchmarks.schemas           # compare with data/schemas; exit code 1 if a schema is stale
     python -m benchmarks.schemas --write   # write them anew
@@ -36,14 +36,14 @@ RECORDS: dict[type, type] = {
     plan_file.PlanFile: Plan,
     plan_file.Risk: RiskChoice,
 }
-"""Records of the file, and the part of a plan that describes most of their fields."""
+"""Part of a plan whose docstring describes most fields of a record, by the record."""
 
 OTHER_NAMES = {"from": "source", "components_gib": "components"}
-"""Fields of records whose part of a plan has them under another name, beside bytes in GiB."""
+"""Names in a part of a plan for fields that have other names in the record, besides GiB for bytes."""
 
 
 def plan_schema() -> dict[str, Any]:
-    """Schema of ``plan.json`` as it is written today: every field is there."""
+    """Return the schema of ``plan.json`` as it is written today, with all fields required."""
     parts = _parts(plan_file.PlanFile, ParallelConfig, plan_file.Derived, Certificate)
     derived = parts.pop("Derived")
     parts["ParallelConfig"]["properties"] |= derived["properties"]
@@ -60,7 +60,7 @@ def plan_schema() -> dict[str, Any]:
 
 
 def stack_schema() -> dict[str, Any]:
-    """Schema of a stack's file, of which all is optional, and a bare number counts as text."""
+    """Return the schema of a stack file; all fields are optional, and a bare number counts as text."""
     parts = _parts(StackSpec, LayerFactor)
     top, layer = parts["StackSpec"], parts["LayerFactor"]
     fields = top["properties"]
@@ -80,18 +80,18 @@ def stack_schema() -> dict[str, Any]:
 
 
 SCHEMAS = {"plan": plan_schema, "stack": stack_schema}
-"""Schemas that are made from types, by the name of their file."""
+"""Functions that make the schemas, by the name of the schema's file."""
 
 
 def _parts(*kinds: type) -> dict[str, dict[str, Any]]:
-    """Schemas of types and of all types that they hold, by name."""
+    """Return the schemas of these types and of all types that they contain, by name."""
     _, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     types = {kind.__name__: kind for kind in _types(kinds)}
     return {name: _described(part, types[name]) for name, part in parts.items()}
 
 
 def _types(kinds: tuple[type, ...]) -> set[type]:
-    """Types with fields that some types hold, themselves included."""
+    """Return the types with fields that are contained in ``kinds``, including ``kinds``."""
     found: set[type] = set()
     waiting: list[Any] = [msgspec.inspect.type_info(kind) for kind in kinds]
     while waiting:
@@ -107,7 +107,7 @@ def _types(kinds: tuple[type, ...]) -> set[type]:
 
 
 def _described(part: dict[str, Any], kind: type) -> dict[str, Any]:
-    """Schema of a type with the descriptions of its docstring, and closed."""
+    """Return the schema of a type without further fields, with the descriptions of its docstring."""
     part = {name: value for name, value in part.items() if name not in ("title", "description", "required")}
     of = RECORDS.get(kind, kind)
     texts = _parameters(of.__doc__ or "") | _parameters(kind.__doc__ or "")
@@ -126,14 +126,14 @@ def _described(part: dict[str, Any], kind: type) -> dict[str, Any]:
 
 
 def _parameters(docstring: str) -> dict[str, str]:
-    """Text of each parameter of a numpy docstring."""
+    """Return the text of each parameter of a numpy docstring, by name."""
     section = docstring.partition("----------\n")[2]
     found = re.findall(r"^    (\w[\w, ]*)\n((?:        .*\n|\n)+)", section, flags=re.MULTILINE)
     return {name: _text(text) for names, text in found for name in names.split(", ")}
 
 
 def _text(docstring: str) -> str:
-    """A docstring as plain text on one line."""
+    """Return a docstring as plain text on one line."""
     text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"\1", docstring)
     return " ".join(text.replace("``None``", "null").replace("``", "").split())
 
@@ -154,7 +154,7 @@ def main() -> None:
 
 
 def schema_path(name: str) -> Path:
-    """File of a published schema."""
+    """Return the path of a published schema."""
     return shipped_path("data", "schemas", f"{name}.schema.json")
 
 

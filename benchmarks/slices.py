@@ -1,12 +1,13 @@
 """
-Sequences in slices through a pipeline: lengths of the slices by a dynamic programme, beside equal slices and none.
+Pipelines whose micro-batches are slices of a sequence: optimal slice lengths against equal slices and none.
 
 Z. Li et al., "TeraPipe: Token-Level Pipeline Parallelism for Training Large-Scale Language Models" (ICML 2021, arXiv
-2102.07988). In a causal model a slice needs only the slices before it, so the stages of a pipeline work on slices of
-one sequence at once. A slice of ``l`` tokens after ``c`` others takes the products of ``l`` tokens and the attention
-of a sequence of ``c + l`` without that of ``c``; later slices take longer, so equal ones leave stages waiting. ``S``
-slices of ``B`` sequences through ``K`` stages take ``B sum_i t_i + (K - 1) max_i t_i``, as in the paper; forward and
-backward of a slice count together. The programme tries every largest time in turn and takes the least sum below it.
+2102.07988). In a causal model a slice needs only the slices before it, so the stages of a pipeline can work on slices
+of one sequence at the same time. A slice of ``l`` tokens after ``c`` tokens takes the matrix products of ``l`` tokens,
+and the attention of ``c + l`` tokens less that of ``c``. Later slices take longer, so with equal slices stages wait.
+``S`` slices of ``B`` sequences through ``K`` stages take ``B sum_i t_i + (K - 1) max_i t_i``, as in the paper; forward
+and backward of a slice count together. The dynamic programme tries every largest time in turn and takes the least sum
+below it.
 
 No launcher runs slices in training: *planned only*. Activations of all slices are kept, as without slices.
 """
@@ -33,27 +34,29 @@ from pipette_opt.report.cells import columns_table, seconds_text, spaced
 from pipette_opt.specs import Instance
 
 MAX_UNITS = 64
-"""Largest number of units that a sequence is cut into; slices are some of them. Chosen: a second or two."""
+"""Maximum number of units per sequence; a slice is a whole number of units. Chosen: a run takes a second or two."""
 
 SMALLEST_UNIT = 32
-"""Smallest number of tokens of a unit. Chosen."""
+"""Minimum number of tokens in a unit. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRow:
     """
-    One pipeline.
+    Result for one pipeline.
 
     Parameters
     ----------
+    stages
+        Number of pipeline stages.
     sequences
-        Of one token in the batch that go through one after the other, each in slices.
+        Sequences of a replica that go through one after the other, each in slices.
     whole_s, equal_s, best_s
-        Without slices, with the best number of equal slices, and with the best lengths.
+        Seconds without slices, with the best number of equal slices, and with the best lengths.
     num_equal
-        Of the equal slices.
+        Number of the equal slices.
     lengths
-        Of the best slices, tokens, first to last.
+        Tokens of each of the best slices, first to last.
     """
 
     stages: int
@@ -67,10 +70,10 @@ class SliceRow:
 
 def compare_slices(instance: Instance, stages: tuple[int, ...], sequences: tuple[int, ...]) -> Iterator[SliceRow]:
     """
-    Pipelines of these depths, tensor groups of whole hosts, a stage on each host.
+    Yield the result for each number of stages and of sequences; a stage is a host, and a host is a tensor group.
 
-    Raises ``InputError`` for sequences that are no multiple of their unit, depths that do not divide the layers, hosts
-    that differ and heads that their GPUs do not divide.
+    Raises ``InputError`` for sequences that are no multiple of their unit, numbers of stages that do not divide the
+    layers, unequal hosts, and heads that a host's GPUs do not divide.
     """
     length, layers = instance.training.seq_length, instance.model.num_layers
     unit = unit_of(length)
@@ -97,15 +100,16 @@ def compare_slices(instance: Instance, stages: tuple[int, ...], sequences: tuple
 
 
 def unit_of(length: int) -> int:
-    """Tokens that slices of a sequence of this length are a multiple of."""
+    """Return the tokens per unit for sequences of this length; slices are multiples of it."""
     return max(SMALLEST_UNIT, length // MAX_UNITS)
 
 
 def slice_times_s(instance: Instance, layers: int) -> FloatArray:
     """
-    Forward and backward of a slice on a stage of so many layers, its message to the next stage included, seconds.
+    Return the seconds of a slice on a stage of ``layers`` layers: forward, backward, and the message to the next stage.
 
-    Shape ``(units, units)``: after ``c`` units, of ``l + 1`` units; infinite where the sequence is shorter.
+    Shape ``(units, units)``: entry ``[c, l]`` is a slice of ``l + 1`` units after ``c`` units; infinite beyond the
+    sequence's end.
     """
     cluster, training, gpu = instance.cluster, instance.training, instance.cluster.gpu_kinds[0]
     unit = unit_of(training.seq_length)
@@ -129,14 +133,14 @@ def slice_times_s(instance: Instance, layers: int) -> FloatArray:
 
 
 def total_s(times: FloatArray, lengths: tuple[int, ...], stages: int, sequences: int) -> float:
-    """All slices of all sequences through the pipeline; lengths in units."""
+    """Return the seconds of all slices of all sequences through the pipeline; lengths are in units."""
     begun = np.cumsum([0, *lengths[:-1]])
     each = times[begun, np.array(lengths) - 1]
     return float(sequences * each.sum() + (stages - 1) * each.max())
 
 
 def best_equal(times: FloatArray, stages: int, sequences: int) -> tuple[float, int]:
-    """The best number of equal slices, and its time."""
+    """Return the least seconds with equal slices, and the number of those slices."""
     units = len(times)
     counts = [count for count in range(1, units + 1) if units % count == 0]
     found = [(total_s(times, (units // count,) * count, stages, sequences), count) for count in counts]
@@ -144,7 +148,7 @@ def best_equal(times: FloatArray, stages: int, sequences: int) -> tuple[float, i
 
 
 def best_slices(times: FloatArray, stages: int, sequences: int) -> tuple[float, tuple[int, ...]]:
-    """The best lengths of all, in units, and their time."""
+    """Return the least seconds over all slice lengths, and those lengths in units."""
     units = len(times)
     best: tuple[int, ...] = (units,)
     best_s = np.inf
@@ -183,7 +187,7 @@ def slices(
     json: opt.Json = False,
 ) -> None:
     """
-    Slices of sequences through a pipeline (TeraPipe): the best lengths beside equal slices and none.
+    Print the best slice lengths of a pipeline (TeraPipe), with the times of equal slices and none.
 
     Planned only: no launcher runs slices in training.
 

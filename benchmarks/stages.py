@@ -2,15 +2,16 @@
 Stages with unequal numbers of replicas (PipeDream): layers and replicas of each stage by CP-SAT, with weight versions.
 
 D. Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training" (SOSP 2019). Workers are hosts, each
-a tensor group. A stage of work ``C`` for one micro-batch on ``r`` workers takes a micro-batch every ``C / r`` seconds,
-each worker every ``r``-th. Two ways to train:
+a tensor group. A stage of work ``C`` for one micro-batch on ``r`` workers finishes a micro-batch every ``C / r``
+seconds; each worker takes every ``r``-th. Two ways to train:
 
 - *asynchronous*: weights are updated after every micro-batch of a worker, so the pipeline never drains. The period is
-  the longest of ``max(C, reduction) / r`` over the stages and of what a border sends and gets back. A worker keeps the
-  weights of every micro-batch in flight: ``ceil(R / r)`` versions, with ``R`` the workers of this and all later stages.
-- *flush*: one version of the weights. ``m`` micro-batches take ``sum C + (m / r - 1) C`` and the reduction of the stage
-  where that is most: the work of one of its workers, and the first and the last micro-batch on their way through the
-  others. It is a lower form: a stage may wait for one that has other replicas.
+  the longest of ``max(C, reduction) / r`` over the stages, and of a border's sends in both directions. A worker keeps
+  the weights of every micro-batch in flight: ``ceil(R / r)`` versions, with ``R`` the workers of this and all later
+  stages.
+- *flush*: one version of the weights. ``m`` micro-batches take ``sum C`` plus the maximum over the stages of
+  ``(m / r - 1) C`` and the reduction. That is the work of one of the stage's workers, and the first and the last
+  micro-batch on their way through the other stages. It is a lower bound: a stage may wait for one with other replicas.
 
 ``m`` is a multiple of the replicas of every stage. No launcher runs stages with unequal replicas: *planned only*.
 """
@@ -43,27 +44,28 @@ from pipette_opt.specs.layer_parameters import layer_parameters
 Way = Literal["async", "flush"]
 
 RESOLUTION = 1_000_000
-"""Units that the work of all layers, and the memory of a worker, are counted in; costs are rounded down. Chosen."""
+"""Number of integer units of the work of all layers, and of a worker's memory; costs are rounded down. Chosen."""
 
 MAX_STAGES = 16
-"""Largest number of stages that is tried. Chosen."""
+"""Maximum number of stages that is tried. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageCosts:
     """
-    What layers and borders cost; arrays have shape ``(layers,)``.
+    Costs of layers and of borders between stages; arrays have shape ``(layers,)``.
 
     Parameters
     ----------
     work_s
-        Forward and backward of a micro-batch.
+        Seconds of forward and backward of a micro-batch.
     reduction_s
-        All-reduce of a layer's gradients between ``r`` workers at ``[r]``, shape ``(workers + 1, layers)``.
+        Seconds of the all-reduce of a layer's gradients between ``r`` workers at ``[r]``, shape ``(workers + 1,
+        layers)``.
     border_s
-        Sending activations over a border, and getting their gradients back.
+        Seconds of sending activations over a border and receiving their gradients.
     weight_bytes, activation_bytes, fixed_bytes
-        Of one version; of one micro-batch in flight; of gradients and optimizer states.
+        Bytes of one version of the weights; of one micro-batch in flight; of gradients and optimizer states.
     """
 
     work_s: FloatArray
@@ -78,16 +80,16 @@ class StageCosts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
     """
-    A pipeline.
+    Pipeline with a number of replicas for each stage.
 
     Parameters
     ----------
     seconds
-        Of an iteration of ``m`` micro-batches.
+        Time of an iteration of ``m`` micro-batches.
     bound_s
-        No pipeline of this kind takes less.
+        Lower bound on that time over all pipelines of this kind.
     versions
-        Of the weights that a worker of each stage keeps.
+        Versions of the weights that a worker of each stage keeps.
     """
 
     layers: tuple[int, ...]
@@ -98,13 +100,13 @@ class Staged:
 
 
 def versions_of(replicas: tuple[int, ...]) -> tuple[int, ...]:
-    """Micro-batches in flight on a worker of each stage: those of this and all later workers, dealt to its own."""
+    """Return the micro-batches in flight on a worker of each stage: workers of this and later stages over its own."""
     behind = np.cumsum(replicas[::-1])[::-1].tolist()
     return tuple(ceil_div(total, own) for total, own in zip(behind, replicas, strict=True))
 
 
 def seconds_of(costs: StageCosts, layers: tuple[int, ...], replicas: tuple[int, ...], m: int, way: Way) -> float:
-    """An iteration of ``m`` micro-batches."""
+    """Return the seconds of an iteration of ``m`` micro-batches."""
     ends = np.cumsum([0, *layers])
     parts = [slice(begin, end) for begin, end in pairwise(ends)]
     work = [float(costs.work_s[part].sum()) for part in parts]
@@ -118,7 +120,7 @@ def seconds_of(costs: StageCosts, layers: tuple[int, ...], replicas: tuple[int, 
 
 
 def fits(costs: StageCosts, layers: tuple[int, ...], replicas: tuple[int, ...], m: int, way: Way) -> bool:
-    """Whether every worker has room for its versions, its activations in flight, and its states."""
+    """Return whether every worker has memory for its weight versions, its activations in flight, and its states."""
     ends = np.cumsum([0, *layers])
     for begin, end, flying, r in zip(ends[:-1], ends[1:], versions_of(replicas), replicas, strict=True):
         held = min(flying, m // r)
@@ -140,16 +142,17 @@ def best_stages(
     report: Callable[[str], None] = lambda step: None,
 ) -> Staged | None:
     """
-    The fastest pipeline over every number of stages, by CP-SAT; ``None`` if nothing fits.
+    Return the fastest pipeline over every number of stages, by CP-SAT; ``None`` if nothing fits.
 
     Parameters
     ----------
     equal
-        All stages have equally many replicas.
+        Whether all stages must have equally many replicas.
     work
-        Deterministic time of CP-SAT for a number of stages, about seconds; the bound may stay below the time then.
+        Deterministic time limit of CP-SAT for each number of stages, about seconds. At the limit, the bound may stay
+        below the time.
     report
-        Told each number of stages.
+        Function that is called with a text for each number of stages.
     """
     best, bound_s = None, np.inf
     most = min(workers, len(costs.work_s), MAX_STAGES)
@@ -165,7 +168,11 @@ def best_stages(
 def _solve(
     costs: StageCosts, workers: int, m: int, way: Way, stages: int, equal: bool, work: float, known: Staged | None
 ) -> tuple[Staged | None, float]:
-    """The best of one number of stages, and its bound; nothing where the best that is known is not beaten."""
+    """
+    Return the best pipeline with this number of stages, and its bound in seconds.
+
+    The pipeline is ``None`` if it is no faster than ``known``.
+    """
     layers, model = len(costs.work_s), cp_model.CpModel()
     unit_s, unit_bytes = float(costs.work_s.sum()) / RESOLUTION, costs.capacity_bytes / RESOLUTION
     divisors = [r for r in range(1, workers + 1) if m % r == 0]
@@ -246,9 +253,9 @@ def _solve(
 
 def stage_costs(instance: Instance) -> StageCosts:
     """
-    Over the slowest pair of hosts, a worker each; embeddings and head count with the end layers.
+    Return the costs over the slowest pair of hosts, one worker each; embeddings and head count with the end layers.
 
-    Raises ``InputError`` for hosts that differ, heads that their GPUs do not divide, and models with experts.
+    Raises ``InputError`` for unequal hosts, heads that a host's GPUs do not divide, and models with experts.
     """
     model, training, cluster = instance.model, instance.training, instance.cluster
     if model.num_experts is not None:
@@ -296,7 +303,7 @@ def stage_costs(instance: Instance) -> StageCosts:
 def compare_stages(
     instance: Instance, report: Callable[[str], None] = lambda step: None
 ) -> Iterator[tuple[Way, bool, Staged | None]]:
-    """Asynchronous and with flushes, equal replicas and unequal ones; ``report`` as of :func:`best_stages`."""
+    """Yield the way to train, whether replicas are equal, and the best pipeline (``None`` if nothing fits)."""
     costs, m = stage_costs(instance), instance.training.global_batch_size
     for way in ("async", "flush"):
         for equal in (True, False):
@@ -306,7 +313,7 @@ def compare_stages(
 @opt.spread
 def stages(job_options: Annotated[opt.JobOptions, opt.Without(OF_SOLVE)], json: opt.Json = False) -> None:
     """
-    Stages with unequal numbers of replicas (PipeDream), asynchronous or with flushes, beside equal ones.
+    Print the best stages with unequal numbers of replicas (PipeDream), asynchronous or with flushes, beside equal ones.
 
     A worker is a host. Planned only: no launcher runs stages with unequal replicas.
 

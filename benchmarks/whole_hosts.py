@@ -1,4 +1,4 @@
-"""Tensor groups of whole hosts, all hosts alike: what stages with unequal replicas and slices are priced on."""
+"""Configuration in which a tensor group is a whole host, for the prices of slices and of unequal replicas."""
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.legality import check_legal
@@ -8,12 +8,12 @@ from pipette_opt.specs import Instance
 
 def whole_host_config(instance: Instance) -> ParallelConfig:
     """
-    All layers on a tensor group that is a host, a micro-batch of one sequence.
+    Return a configuration with all layers on one host as a tensor group, and a micro-batch of one sequence.
 
     Raises
     ------
     InputError
-        If hosts differ in their GPUs or in how fast these run, or the model cannot be split over the GPUs of one.
+        If hosts differ in GPU type or speed, or the model cannot be split over the GPUs of a host.
     """
     cluster = instance.cluster
     if len(cluster.gpu_kinds) > 1:

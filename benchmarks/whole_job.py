@@ -1,10 +1,10 @@
 """
-The gap of the whole job: ``python -m benchmarks.whole_job [--hosts 16,32] [--kinds tree,unif] [--seconds 60]``.
+Proven gap of whole jobs: ``python -m benchmarks.whole_job [--hosts 16,32] [--kinds tree,unif] [--seconds 60]``.
 
-Makes clusters afresh by kind, number of hosts and seed, and solves on each with the default space: no degree is pinned.
-Each run is a process of its own, so that time and memory are those of the whole command. Results go to a CSV, in which
-a run of the same job replaces the one before, and from it to ``benchmarks/results/whole-job.md``. Run it on a machine
-that does nothing else; the load of the machine is noted with each run.
+Makes clusters by kind, number of hosts and seed, and solves on each with the default space: no degree is pinned. Each
+run is a process of its own, so that time and memory are those of the whole command. Results go to a CSV file, in which
+a run replaces an earlier run of the same job, and then to ``benchmarks/results/whole-job.md``. Run it on a machine
+without other work; the machine's load is recorded with each run.
 """
 
 import argparse
@@ -33,20 +33,20 @@ from pipette_opt.read.cluster import write_cluster
 RESULTS = Path(__file__).parent / "results"
 
 MIN_BATCH, BATCH_PER_HOST = 512, 4
-"""Sequences of an iteration: so many, or so many for each host if that is more."""
+"""Sequences of an iteration: the maximum of a constant, and of a number per host. Chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """
-    One run.
+    Job of one run.
 
     Parameters
     ----------
     kind
-        Of cluster, as in :mod:`benchmarks.placement.clusters`.
+        Kind of cluster, as in :mod:`benchmarks.placement.clusters`.
     limit_s
-        Time limit of the command.
+        Time limit of the command, seconds.
     """
 
     hosts: int
@@ -64,20 +64,20 @@ class Job:
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """
-    What came of a run.
+    Result of a run.
 
     Parameters
     ----------
     gap
         (iteration - bound) / iteration.
     seconds, counted_s
-        Of the whole command; and those that count for the limit, without compiling, reading and writing.
+        Seconds of the whole command; and those that count for the limit, without compiling, reading and writing.
     peak_gib
         Largest resident memory of the process.
     load
-        Of the machine, the mean of the minute before the run.
+        Mean load of the machine in the minute before the run.
     ended
-        Last line of what the command says where it made no plan.
+        Last line of the command's output if it made no plan.
     """
 
     hosts: int
@@ -97,12 +97,12 @@ class Row:
 
     @property
     def job(self) -> tuple[int, str, int, str, float]:
-        """What was run."""
+        """Key of the job that was run."""
         return self.hosts, self.kind, self.seed, self.model, self.limit_s
 
 
 def run(job: Job) -> Row:
-    """Make the cluster, solve on it, and read the plan."""
+    """Make the cluster, solve on it, and return the result."""
     with TemporaryDirectory() as folder:
         cluster, plan = Path(folder) / "cluster.yaml", Path(folder) / "plan.json"
         rates = link_gb_per_s(job.kind, job.hosts, job.seed)
@@ -137,7 +137,7 @@ def run(job: Job) -> Row:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Of an earlier run; empty fields are ``None`` where a row may have none."""
+    """Return the rows of earlier runs; an empty field is ``None``, except in fields of text."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -156,7 +156,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """All rows, in the order of the page."""
+    """Write all rows to a CSV file."""
     text = StringIO()
     writer = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
     writer.writeheader()
@@ -165,7 +165,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """The table."""
+    """Return the page with the table."""
     lines = [
         "# The gap of the whole job",
         "",
@@ -193,7 +193,7 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    """Run what is asked for, one after the other, and write the page after each."""
+    """Run the chosen jobs one after the other, and write the page after each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--hosts", default="16,32,64,128")
     parser.add_argument("--kinds", default="tree,unif")
