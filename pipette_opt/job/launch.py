@@ -30,7 +30,7 @@ def as_trained(job: Job, given: MegatronArgs) -> Instance:
         unlike = (
             "have --fp8-format; give --fp8, too" if given.fp8 else "have no --fp8-format; leave --fp8 out, or add it"
         )
-        raise InputError(where, f"{unlike}: compared are equal formats.")
+        raise InputError(where, f"{unlike}: only equal formats are compared.")
     for field, compared in (("global_batch_size", "batches"), ("seq_length", "sequences")):
         theirs, ours = getattr(given, field), getattr(instance.training, field)
         if theirs not in (None, ours):

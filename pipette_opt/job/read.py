@@ -170,7 +170,7 @@ def _check_needed(options: JobOptions, made: Made, shown: "Example | None") -> N
     if made.training is not None:
         for name, field in fields_of(JobOptions).items():
             if field.option.section == "training" and getattr(options, name) != field.default:
-                raise InputError("training", f"says {name} itself; give one of the two.")
+                raise InputError("training", f"already sets {name}; give one of the two.")
 
 
 def _changed_cluster(options: JobOptions, cluster: "ClusterSpec") -> "tuple[ClusterSpec, dict[str, Any]]":
@@ -239,7 +239,7 @@ def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImba
             raise InputError("--expert-placement", "needs --expert-loads.")
         return ()
     if options.expert_imbalance != 1.0:
-        raise InputError("--expert-imbalance", "contradicts --expert-loads, which says it; give one of the two.")
+        raise InputError("--expert-imbalance", "contradicts --expert-loads, which sets it; give one of the two.")
     from pipette_opt.read.expert_loads import read_expert_loads
     from pipette_opt.specs.expert_loads import RankImbalance, listed_imbalance
 
@@ -339,7 +339,7 @@ def _machines(
         raise InputError("--cluster", problem)
     if given:
         where = path if isinstance(path, Path) else path.name
-        raise InputError(given[0], f"has no effect on {where}, which says it; edit that, or give --nodes instead.")
+        raise InputError(given[0], f"has no effect on {where}, which sets it; edit the file, or give --nodes instead.")
     return functools.partial(described_cluster, path)
 
 

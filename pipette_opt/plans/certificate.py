@@ -11,7 +11,10 @@ Status = Literal["OPTIMAL", "FEASIBLE"]
 """Status of a certificate: the plan is proven optimal, or a gap remains."""
 
 JointStatus = Literal["INFEASIBLE", "FEASIBLE"]
-"""Result of the joint model: no other split of the layers can be as fast as the plan, or a faster split may exist."""
+"""
+Result of the CP-SAT model over all splits of the layers: no other split can be as fast as the plan, or one may
+be.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +69,8 @@ class JointModel:
     Parameters
     ----------
     families
-        Number of families in the model. A family is a configuration and its tiling with every split of the layers.
+        Number of families: sets of configurations that differ only in layers per stage, recomputed layers and GPU
+        types.
     variables, constraints
         Size of the largest part of the model; each part holds some of the families.
     solves, seconds
@@ -98,7 +102,7 @@ class Certificate:
     ----------
     status
         ``OPTIMAL``: no plan of the searched space is faster than the fastest found by the simulator, up to rounding to
-        ticks. ``FEASIBLE``: a gap remains.
+        solver ticks (integer time units). ``FEASIBLE``: a gap remains.
     objective_s
         Simulated iteration time of the plan, seconds.
     lower_bound_s
@@ -123,8 +127,8 @@ class Certificate:
     joint_model
         Result of the joint model; ``None`` if the search could not choose the layers of each stage.
     fastest_s
-        Iteration time of the fastest plan found, seconds, if a plainer plan was preferred; ``None``: the plan is the
-        fastest.
+        Iteration time of the fastest plan found, seconds, if a plainer plan was preferred
+        (:mod:`~pipette_opt.plans.plainness`); ``None``: the plan is the fastest.
     chosen_by
         Proof about the objective, if it is not the time. The bounds above then cover only the configurations of its
         last step.

@@ -8,7 +8,7 @@ from pipette_opt.base.typed import NotNegative, Positive, Share
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceStep:
     """
-    One search: the fastest plan among the configurations that may still be the best by the objective.
+    One search of a choice, for the fastest plan among the configurations that may still be best by the objective.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Choice:
     Parameters
     ----------
     objective
-        ``robust``: upper end of the band of the plan's time, in seconds.
+        Name of the objective; ``robust`` is the upper end of the band of the plan's time, in seconds.
     value
         Objective of the best plan found.
     lower_bound
@@ -51,8 +51,8 @@ class Choice:
     gap
         ``(value - lower_bound) / value``.
     rest_factor
-        Smallest objective over iteration time of the configurations that their bound excludes without a search;
-        ``None`` without such configurations.
+        Smallest ratio of objective to iteration time among the configurations that a bound excludes without a search;
+        ``None`` if all were searched.
     steps
         Searches in order; each searches fewer configurations than the last.
     shown_value

@@ -56,7 +56,7 @@ def time_frame(plan: Plan) -> "DataFrame":
 
 def alternative_frame(plan: Plan) -> "DataFrame":
     """
-    Return a table with the plan and its alternatives in the order of the plan file, by the label of the configuration.
+    Return a table with the plan, then its alternatives, by the label of the configuration.
 
     Columns: ``iteration_time_s``; ``share``, the time over the plan's time; ``oom_probability`` of the fullest stage;
     ``hosts``, their number; ``reason`` why an alternative lost. NaN if an alternative was not simulated.
@@ -90,8 +90,7 @@ def rank_frame(plan: Plan) -> "DataFrame":
     Return a table with a row for each rank, by rank number.
 
     Columns: ``host``, ``local_rank`` (number of the GPU on the host), and the coordinates of the rank in the groups
-    ``tp``,
-    ``cp``, ``ep``, ``dp`` and ``pp``.
+    ``tp``, ``cp``, ``ep``, ``dp`` and ``pp``.
     """
     from pandas import DataFrame
 

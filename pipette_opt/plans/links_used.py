@@ -17,7 +17,7 @@ Coordinates = tuple[int, int, int, int]
 
 def coordinates_of(plan: Plan) -> Iterator[Coordinates]:
     """
-    Yield the coordinates of each rank. The tensor coordinate changes fastest, then context, then by the rank
+    Yield the coordinates of each rank: tensor changes fastest, then context, then data and pipeline by the rank
     order.
     """
     config = plan.config
@@ -33,7 +33,7 @@ def coordinates_of(plan: Plan) -> Iterator[Coordinates]:
 
 
 def links_used(plan: Plan) -> dict[tuple[str, str], str]:
-    """Return the directed host pairs of pipeline, data-parallel and tensor-parallel messages, each with its user."""
+    """Return the directed host pairs that pipeline, data and tensor parallelism use, each with the name of its user."""
     host = {where: plan.hosts[node] for where, node in zip(coordinates_of(plan), plan.placement.node, strict=True)}
     used: dict[tuple[str, str], str] = {}
     pp, interleaved = plan.config.pipeline_model_parallel_size, plan.config.num_chunks > 1
@@ -74,9 +74,9 @@ def _expert_hosts(instance: Instance, plan: Plan) -> list[tuple[int, list[list[s
 
 def expert_links(instance: Instance, plan: Plan) -> dict[tuple[str, str], str]:
     """
-    Return the directed host pairs that experts use, each with its user.
+    Return the directed host pairs that experts use, each with the name of its user.
 
-    Pairs are of token exchanges, and of rings of ranks that hold the same experts.
+    Users are token exchanges, and rings of ranks that hold the same experts.
     """
     used: dict[tuple[str, str], str] = {}
     same: dict[tuple[int, int, int], list[str]] = defaultdict(list)

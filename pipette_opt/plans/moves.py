@@ -96,7 +96,7 @@ def layers_of_stages(config: ParallelConfig) -> list[tuple[int, ...]]:
 
 
 def shards(config: ParallelConfig, coordinates: Sequence[Sequence[int]]) -> list[Shard]:
-    """Return the shard of each rank; ``coordinates`` holds (pp, dp, cp, tp) of each rank."""
+    """Return the part of the model that each rank holds; ``coordinates`` has (pp, dp, cp, tp) of each rank."""
     layers = [frozenset(of_stage) for of_stage in layers_of_stages(config)]
     last = config.pipeline_model_parallel_size - 1
     replicas = config.data_parallel_size * config.context_parallel_size
@@ -126,7 +126,7 @@ class Layout:
     hosts: Sequence[str]
 
     def held(self) -> dict[Gpu, tuple[int, int, Shard]]:
-        """Return rank, stage and shard of each GPU in use."""
+        """Return rank, stage and held part of the model of each GPU in use."""
         coordinates = RankGrid.of(self.config, self.placement.order).coordinates().tolist()
         places = zip(self.placement.node.tolist(), self.placement.local_rank.tolist(), strict=True)
         all_shards = shards(self.config, coordinates)
@@ -137,7 +137,7 @@ class Layout:
 
 
 def moves(old: Layout, new: Layout, model: ModelSpec) -> tuple[Move, ...]:
-    """Return the move of each rank of the new layout that must load something, in rank order."""
+    """Return the bytes that ranks of the new layout must load, in rank order, without ranks that need nothing."""
     before, found = old.held(), []
     weigh = cache(partial(to_load, model=model))
     for (host, local_rank), (rank, stage, wanted) in new.held().items():
@@ -182,7 +182,7 @@ def to_load(had: Shard | None, wanted: Shard, model: ModelSpec) -> tuple[tuple[i
 
 
 def hosts_that_load(found: Sequence[Move]) -> Mapping[str, list[Move]]:
-    """Group moves by host, for hosts that lack parameters."""
+    """Return the moves that load parameters, grouped by host."""
     by_host: dict[str, list[Move]] = {}
     for move in found:
         if move.parameter_bytes:

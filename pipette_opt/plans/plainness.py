@@ -19,10 +19,11 @@ def plainness(
     config: ParallelConfig, oom_probability: float, max_oom_risk: float, today: ParallelConfig | None = None
 ) -> tuple[int, ...]:
     """
-    Return the rank of a configuration among equally fast ones, as a sort key; the smallest is the plainest.
+    Return a sort key of plainness: of equally fast configurations, the configuration with the smallest key is
+    preferred.
 
     Criteria in order: risk of running out of memory at most :data:`RISK_SHARE` of the accepted risk; fewer stages;
-    fewer model chunks; more even layers; fewer differences from the launch of today.
+    fewer model chunks; more even layers; fewer differences from the launch that runs today.
 
     Parameters
     ----------
@@ -58,7 +59,10 @@ def unevenness(config: ParallelConfig) -> int:
 
 
 def num_changes(config: ParallelConfig, today: ParallelConfig | None) -> int:
-    """Return the number of fields that differ between a configuration and today's; 0 if today's is unknown."""
+    """
+    Return the number of fields in which a configuration differs from the configuration that runs today; 0 if
+    unknown.
+    """
     if today is None:
         return 0
     names = [field.name for field in fields(ParallelConfig)]

@@ -167,7 +167,7 @@ def fullness(stage: StageMemory) -> tuple[float, float]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
     """
-    Plan that lost: its configuration, hosts in rank order, time, memory risk, and the reason.
+    Plan that was not chosen: its configuration, hosts in rank order, time, memory risk, and the reason.
 
     Parameters
     ----------
@@ -437,7 +437,10 @@ finer.
 
 
 def why_slower(best: IterationTime, other: IterationTime) -> str:
-    """Return a text that says why a plan lost: how much slower it is, and the cause of time that grew most."""
+    """
+    Return a text that says why a plan was not chosen: how much slower it is, and the cause of time that grew
+    most.
+    """
     slower = other.iteration_time_s / best.iteration_time_s - 1
     if slower < -AS_GOOD:
         return f"{-slower:.1%} faster, less plain"

@@ -7,7 +7,7 @@ from pipette_opt.specs.efficiency import Origin
 from pipette_opt.specs.stack import CONSTANTS
 
 ORIGINS: tuple[Origin, ...] = ("measured", "interpolated", "assumed")
-"""Origins in the order of their sentences."""
+"""Origins of figures, in the order of their sentences in a plan's notes."""
 
 
 def provenance(instance: Instance) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ def value_of(plan: Plan, cluster: ClusterSpec, objective: Objective) -> float:
 
 def best_value_of(plan: Plan, cluster: ClusterSpec, objective: Objective) -> float:
     """
-    Return the minimised objective of the fastest plan found, which is not the plan itself if a plainer one was
+    Return the minimised objective of the fastest plan found: of ``plan`` itself, unless a plainer plan was
     preferred.
     """
     fastest = plan.fastest

@@ -307,7 +307,7 @@ def _no_pair(test: NcclTest) -> str:
     counts = list(test.gpus_of_host.values())
     if not test.kind:
         known = ", ".join(dict.fromkeys(KINDS.values()))
-        return f"its log does not name the test; say it with --test, one of {known}, or in the file's name"
+        return f"its log does not name the test; give it with --test, one of {known}, or in the file's name"
     if test.kind not in KINDS.values():
         return f"{test.kind} does not measure pairs of hosts; sendrecv_perf and alltoall_perf do"
     if len(counts) == 1:

@@ -78,7 +78,7 @@ def read_inside(intra: Fields, nodes: Sequence[NodeSpec], folder: Path) -> Float
         raise InputError(intra.where, f"matrices must be a list of {{file, hosts}}, got {shown(entries)}.")
     num_gpus = nodes[0].num_gpus
     if num_gpus > MAX_SLOTS:
-        problem = f"are known of hosts of up to {MAX_SLOTS} GPUs; these have {num_gpus}. Give bandwidth_gb_per_s."
+        problem = f"work for hosts of up to {MAX_SLOTS} GPUs; these have {num_gpus}. Give bandwidth_gb_per_s instead."
         raise InputError(where, problem)
     found: dict[str, FloatArray] = {}
     for index, entry in enumerate(entries):
@@ -94,7 +94,7 @@ def read_inside(intra: Fields, nodes: Sequence[NodeSpec], folder: Path) -> Float
     missing = [host for host in hosts if host not in found]
     if missing:
         names = compress_hosts(tuple(missing))
-        raise InputError(where, f"have none for {names}; every host needs one; an entry without hosts is for all.")
+        raise InputError(where, f"have no file for {names}; every host needs one. An entry without hosts is for all.")
     return np.stack([found[host] for host in hosts])
 
 
@@ -141,7 +141,7 @@ def gpu_links_of(
     if singles is not None:
         own = _own_blocks(f"{inter.where}, matrices", singles, nodes)
         if own is not None and inside is not None:
-            problem = "say what is inside hosts, and so does the matrix of GPUs of inter_node: leave one of them out."
+            problem = "give links inside hosts, as the matrix of GPUs of inter_node does; leave one of the two out."
             raise InputError(f"{intra.where}, matrices", problem)
         everywhere = np.full((len(nodes), num_gpus, num_gpus), rate)
         inside = next((rates for rates in (own, inside) if rates is not None), everywhere)

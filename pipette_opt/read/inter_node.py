@@ -209,7 +209,7 @@ def _flows(
     usual = usual_host(nodes)
     if usual is None:
         assumed.append(
-            f"NICs of a host: not said, and none are usual for it. More than {counted(measured, 'flow')} of a pair of "
+            f"NICs of a host: not given, and no number is usual. More than {counted(measured, 'flow')} of a pair of "
             f"hosts are taken to attain no more than {measured}; write nics_per_node if they do."
         )
         return 1

@@ -72,7 +72,7 @@ def cluster_template(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: i
     inside, inter = document["intra_node"], document["inter_node"]
     given = parse_nics(nics, "--nics") if nics is not None else entry.usual_host.nics if entry.usual_host else None
     lines = [
-        "# A cluster for pipette-opt: edit what is wrong. Where a line is left out the usual value is taken, and said.",
+        "# A cluster for pipette-opt: edit what is wrong. A line left out takes the usual value, with a note.",
         f"name: {spec.name}",
         "nodes:  # several kinds of hosts are several lines; more hosts may be listed than a job uses",
         f'  - {{hosts: "{compress_hosts(spec.hosts)}", gpu: {entry.gpu.name}, gpus_per_node: {spec.gpus_per_node}}}',
@@ -87,7 +87,7 @@ def cluster_template(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: i
             f"  nics: {given}  # NICs of a host x Gbit/s of each",
             f"  # No link was measured: each is taken to attain {NIC_EFFICIENCY:g} of that. Links differ: measure them",
             "  # with `pipette-opt profile links`, or read nccl-tests and mpiGraph with `pipette-opt import links`;",
-            "  # both write this file. A matrix has GB/s from host (row) to host (column), of so many flows in sum:",
+            "  # both write this file. A matrix has GB/s from host (row) to host (column), the sum of all flows:",
             "  # matrices:",
             "  #   - {file: links_1.csv, concurrent_flows: 1}",
             f"  #   - {{file: links_{spec.gpus_per_node}.csv, concurrent_flows: {spec.gpus_per_node}}}",
@@ -95,7 +95,7 @@ def cluster_template(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: i
             "# Two hosts have the link of the first of these levels that holds both; measured pairs count before them.",
             f"{'' if spec.levels else '# '}levels:  # from inside out",
             *_level_lines(document.get("levels", ())),
-            "#   - {name: spine, oversubscription: 2}  # half of the NICs' rate; hosts: so many in a row, or lists",
+            "#   - {name: spine, oversubscription: 2}  # half of the NICs' rate; hosts: a group size, or lists",
         ]
     return "\n".join(lines) + "\n"
 

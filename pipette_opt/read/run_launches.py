@@ -85,7 +85,7 @@ def read_launch(
             written_there = (
                 theirs if name in ("bf16", "fp16") else " ".join(option_words(name, theirs)) or "no such option"
             )
-            raise InputError(where, f"{column} is {shown(cells[column])}, but args say {written_there}; say it once.")
+            raise InputError(where, f"{column} is {shown(cells[column])}, but args have {written_there}; give it once.")
     vocab_size = None if named is None or not is_whole or "vocab_size" in given.options else named.vocab_size
     if words or vocab_size is not None:
         written = [word for name, value in given.written.items() for word in option_words(name, value)]

@@ -122,7 +122,7 @@ def test_bad_matrices_inside_hosts(folder: Path, before: str, after: str, said: 
 
 
 BAD_ENTRIES = [
-    ("[{file: pairs.csv, hosts: n1}]", r"matrices: have none for n\[2-3\]; every host needs one"),
+    ("[{file: pairs.csv, hosts: n1}]", r"matrices: have no file for n\[2-3\]; every host needs one"),
     ("[{file: pairs.csv}, {file: pairs.csv, hosts: n2}]", r"matrices\[1\]: host 'n2' has a matrix already"),
     ("[{file: pairs.csv, hosts: n4}]", r"matrices\[0\]: host 'n4' is not among nodes"),
     ("pairs.csv", r"matrices must be a list of \{file, hosts\}, got 'pairs.csv'"),
@@ -183,7 +183,7 @@ def test_nics_of_gpus_without_matrix(folder: Path) -> None:
 def test_the_inside_of_hosts_twice(folder: Path) -> None:
     """Both files say it."""
     (folder / "c.yaml").write_text(with_singles().replace("latency_us: 8", "matrices: [{file: pairs.csv}]"))
-    with pytest.raises(InputError, match="leave one of them out"):
+    with pytest.raises(InputError, match="leave one of the two out"):
         read_cluster(folder / "c.yaml")
 
 

@@ -139,7 +139,7 @@ def test_a_test_that_nobody_names_is_asked_for(tmp_path: Path) -> None:
     """By option, by the command in the log, or by the file's name, which is said; never guessed."""
     log = tmp_path / "run.txt"
     log.write_text(NAMELESS)
-    with pytest.raises(InputError, match="does not name the test; say it with --test, one of sendrecv, alltoall"):
+    with pytest.raises(InputError, match="does not name the test; give it with --test, one of sendrecv, alltoall"):
         import_links(log)
     given = import_links(log, test="sendrecv_perf")
     assert rate_of(given) == pytest.approx(40.0, rel=2e-3)

@@ -61,8 +61,8 @@ def test_a_file_beside_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cells", "problem"),
     [
-        ({"gbs": "128"}, "gbs is '128', but args say --global-batch-size 256; say it once"),
-        ({"precision": "fp16"}, "precision is 'fp16', but args say bf16; say it once"),
+        ({"gbs": "128"}, "gbs is '128', but args have --global-batch-size 256; give it once"),
+        ({"precision": "fp16"}, "precision is 'fp16', but args have bf16; give it once"),
         ({"tp": "3"}, "tensor x context x pipeline = 3 must divide the 64 GPUs"),
         ({"dp": "8"}, "tp * cp * pp * dp = 1 * 1 * 1 * 8 = 8 must be num_gpus = 64"),
         ({"model": "no such model"}, "needs a model: column model (a preset or a config)"),

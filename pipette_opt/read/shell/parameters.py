@@ -162,7 +162,7 @@ def _default(
         return _word_pieces(shell, word, quoted)
     if kind == "?":
         message = shell.unknowns.rendered(expand_text(shell, word)) or "parameter null or not set"
-        raise RefusalError(f"ends there, for {shown} is not set: {message}. Give it with --env {name}=VALUE.")
+        raise RefusalError(f"stops there, as {shown} is not set: {message}. Give it with --env {name}=VALUE.")
     text = text_of(pieces_of(shell, word, in_quotes=quoted))
     if not NAME.fullmatch(name):
         raise RefusalError(f"assigns to ${name}, which bash refuses.")

@@ -115,7 +115,7 @@ class Values:
             return unread
         self.unset.setdefault(name, self.line)
         if "nounset" in self.state.options:
-            raise RefusalError(f"ends there, for set -u refuses {name}, which is not set. Give it with {_how(name)}.")
+            raise RefusalError(f"stops there under set -u, as {name} is not set. Give it with {_how(name)}.")
         return ""
 
     def unset_list(self, name: str) -> None:
@@ -157,7 +157,7 @@ class Values:
         if index < 0:
             index += max((int(key) for key in variable.elements or {}), default=-1) + 1
         if not 0 <= index < 1 << 48:
-            raise RefusalError(f"has the subscript {subscript[:40]}, which is no place in the array.")
+            raise RefusalError(f"has the subscript {subscript[:40]}, which is no index of the array.")
         return index
 
     def elements(self, name: str) -> list[str]:
@@ -211,7 +211,7 @@ class Values:
         if subscript is not None:
             place = self._key(old, subscript)
             if place is None:
-                raise RefusalError(f"assigns to {name}[{self.unknowns.rendered(subscript)}], whose place is not known.")
+                raise RefusalError(f"assigns to {name}[{self.unknowns.rendered(subscript)}], whose index is not known.")
             key = place
         before = (old.elements or {}).get(key, "") if append else ""
         self.budget.produce(len(before) + len(value))
@@ -258,7 +258,7 @@ class Values:
             if found is not None:
                 key = self._key(old, found[1])
                 if key is None:
-                    raise RefusalError(f"assigns to {name}[{found[1]}], whose place is not known.")
+                    raise RefusalError(f"assigns to {name}[{found[1]}], whose index is not known.")
                 value = expand_text(self, word[found.end() :])  # type: ignore[arg-type]
                 elements[key] = (elements.get(key, "") if found[2] else "") + value
                 following = key + 1 if isinstance(key, int) else following
@@ -292,7 +292,7 @@ class Values:
             return
         key = self._key(variable, subscript)
         if key is None or any(map(may_split, variable.values())):
-            raise RefusalError(f"unsets {name}[{subscript}], whose place is not known.")
+            raise RefusalError(f"unsets {name}[{subscript}], whose index is not known.")
         rest = {place: text for place, text in (variable.elements or {}).items() if place != key}
         self.state.variables[name] = replace(variable, elements=rest)
 
