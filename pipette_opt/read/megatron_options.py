@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipette_opt.base.errors import MAX_SHOWN, InputError, shown
+from pipette_opt.options.names import OTHER_NAMES, usual_name
 from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options
 from pipette_opt.read.megatron_words import UNSET, Words, read_words
 from pipette_opt.specs import NotModelled
@@ -65,6 +66,8 @@ def given_options(
         raise InputError(error.where, f"{error.problem} {more}".strip()) from None
     simulated = {name: value for name, value in values.items() if not of_model or name not in REFUSED_OF_TRAINING}
     found = [*_simulated(simulated, where), *_counted_otherwise(values)]
+    for name in unknown:
+        _check_alias(name, values, where)
     found += [_unknown(name, following, where) for name, following in unknown.items()]
     found += [_unseen_options(variable) for variable in dict.fromkeys(filter(_is_list_of_options, words.words))]
     passed_on = tuple(_passed_on(values))
@@ -270,6 +273,15 @@ def _simulated(values: Mapping[str, Any], where: str) -> list[NotModelled]:
         why = option.why if is_name else option.why[0].lower() + option.why[1:]
         raise InputError(where, f"{f'{option.name} {value}'.strip()} is refused: {why}{others}")
     return found
+
+
+def _check_alias(name: str, values: Mapping[str, Any], where: str) -> None:
+    """Raise ``InputError`` for an alias such as ``--tp``, which only this tool reads, in place of Megatron's option."""
+    option = usual_name(name.removeprefix("--"))
+    fields = [field_of(f"--{other}") for other in (option, *OTHER_NAMES.get(option, ()))]
+    known = [field for field in fields if field in megatron_options()]
+    if known and not values.keys() & set(known):
+        raise InputError(where, f"Megatron-LM has no option {name}; write --{known[0].replace('_', '-')}.")
 
 
 def _unknown(name: str, following: Sequence[str], where: str) -> NotModelled:

@@ -173,6 +173,17 @@ def test_all_refused_options_are_named() -> None:
         given_options("--mtp-num-layers 1 --mtp-hsm --bf16 --yaml-cfg job.yaml", "here")
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("--tp 8", "tensor-model-parallel-size"), ("--mbs=2", "micro-batch-size"), ("--seq-len 8192", "seq-length")],
+)
+def test_aliases_of_this_tool_are_no_options_of_megatron(words: str, name: str) -> None:
+    """A launch with ``--tp 8`` was predicted without tensor parallelism."""
+    with pytest.raises(InputError, match=f"Megatron-LM has no option .*; write --{name}"):
+        given_options(words, "text")
+    assert given_options(f"{words} --{name} 4", "text").not_modelled[0].option == words.replace("=", " ").split()[0]
+
+
 def test_unknown_options_are_never_silent() -> None:
     """Misspelt: an error; of somebody's own: listed, with its value; torchrun's: nothing of the job."""
     with pytest.raises(InputError, match=r"unknown option --tp-comm-overlp. Did you mean --tp-comm-overlap"):
