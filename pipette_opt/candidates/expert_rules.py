@@ -10,7 +10,7 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 
 def experts(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Every expert-parallel rank has equally many experts; a dense model has no expert parallelism
+    Rule: every expert-parallel rank has equally many experts; a dense model has no expert parallelism
     (``BaseMoELayer``).
     """
     ep = config.expert_model_parallel_size
@@ -22,7 +22,7 @@ def experts(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) ->
 
 
 def expert_ranks(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """The ranks of a stage divide into blocks that hold every expert once (``initialize_model_parallel``)."""
+    """Rule: the ranks of a stage divide into blocks that hold every expert once (``initialize_model_parallel``)."""
     if model.num_experts is None:
         return None
     etp, ep = config.expert_tensor_size, config.expert_model_parallel_size
@@ -37,7 +37,7 @@ def expert_ranks(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
 
 def expert_widths(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Expert tensor ranks split routed experts evenly, and tensor ranks split shared experts evenly.
+    Rule: expert tensor ranks split routed experts evenly, and tensor ranks split shared experts evenly.
 
     From ``experts.py`` and ``shared_experts.py``.
     """
@@ -53,7 +53,7 @@ def expert_widths(model: ModelSpec, training: TrainingSpec, config: ParallelConf
 
 
 def expert_sequence(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """A model with experts and tensor parallelism needs sequence parallelism (``MoELayer.forward``)."""
+    """Rule: a model with experts and tensor parallelism needs sequence parallelism (``MoELayer.forward``)."""
     if model.num_experts is not None and config.tensor_model_parallel_size > 1 and not config.sequence_parallel:
         return f"experts with tensor_model_parallel_size={config.tensor_model_parallel_size} need sequence_parallel"
     return None
@@ -61,7 +61,7 @@ def expert_sequence(model: ModelSpec, training: TrainingSpec, config: ParallelCo
 
 def expert_overlap(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Overlapped all-to-alls need several expert ranks, 16 bits, no full recomputation, and interleaving in a pipeline.
+    Rule: overlapped all-to-alls need several expert ranks, 16 bits, no full recomputation; in a pipeline interleaving.
 
     ``overlap_moe_expert_parallel_comm`` in ``TransformerConfig``.
     """

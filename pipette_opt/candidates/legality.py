@@ -30,7 +30,7 @@ Function that returns the reason why a configuration is illegal, with its number
 
 
 def attention_heads(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Every tensor rank has equally many attention heads (``TransformerConfig``)."""
+    """Rule: every tensor rank has equally many attention heads (``TransformerConfig``)."""
     heads, tp = model.num_attention_heads, config.tensor_model_parallel_size
     if heads % tp:
         return f"num_attention_heads={heads} is no multiple of tensor_model_parallel_size={tp}"
@@ -38,7 +38,7 @@ def attention_heads(model: ModelSpec, training: TrainingSpec, config: ParallelCo
 
 
 def query_groups(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Tensor ranks split query groups evenly, or equally many ranks repeat each query group (``TransformerConfig``)."""
+    """Rule: tensor ranks split query groups evenly, or share each group evenly (``TransformerConfig``)."""
     groups, tp = model.num_query_groups, config.tensor_model_parallel_size
     if groups % tp and tp % groups:
         return f"num_query_groups={groups} is neither a multiple nor a divisor of tensor_model_parallel_size={tp}"
@@ -46,7 +46,7 @@ def query_groups(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
 
 
 def qkv_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Tensor ranks split the fused query-key-value projection evenly (``SelfAttention.linear_qkv``)."""
+    """Rule: tensor ranks split the fused query-key-value projection evenly (``SelfAttention.linear_qkv``)."""
     width, tp = model.attention_shapes[0][0], config.tensor_model_parallel_size
     if model.multi_latent_attention is None and width % tp:
         return f"query-key-value width {width} is no multiple of tensor_model_parallel_size={tp}"
@@ -55,7 +55,7 @@ def qkv_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) 
 
 def recurrent_heads(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Tensor ranks split heads and groups of Mamba and delta-net layers evenly (``core/ssm``);
+    Rule: tensor ranks split heads and groups of Mamba and delta-net layers evenly (``core/ssm``);
     no context parallelism.
     """
     tp = config.tensor_model_parallel_size
@@ -71,7 +71,7 @@ def recurrent_heads(model: ModelSpec, training: TrainingSpec, config: ParallelCo
 
 def ffn_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Tensor ranks split the dense MLP evenly (``MLP.linear_fc1``, ``linear_fc2``);
+    Rule: tensor ranks split the dense MLP evenly (``MLP.linear_fc1``, ``linear_fc2``);
     no rule if all layers have experts.
     """
     width, tp = model.ffn_hidden_size, config.tensor_model_parallel_size
@@ -82,7 +82,7 @@ def ffn_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) 
 
 def sequence_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Sequence parallelism needs tensor parallelism, and tensor overlap needs sequence parallelism.
+    Rule: sequence parallelism needs tensor parallelism, and tensor overlap needs sequence parallelism.
 
     From ``ModelParallelConfig`` and the launcher's arguments.
     """
@@ -96,7 +96,7 @@ def sequence_parallel(model: ModelSpec, training: TrainingSpec, config: Parallel
 
 def sequence_length(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Every rank has an equal part of the sequence.
+    Rule: every rank has an equal part of the sequence.
 
     Context parallelism gives each rank two chunks of the sequence (arguments). Sequence parallelism splits a rank's
     part over the tensor ranks (``tensor_parallel.mappings``).
@@ -111,7 +111,7 @@ def sequence_length(model: ModelSpec, training: TrainingSpec, config: ParallelCo
 
 def context_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Context parallelism needs a fused attention kernel (``DotProductAttention``), and a communication type that fits.
+    Rule: context parallelism needs fused attention (``DotProductAttention``), and a communication type that fits.
 
     Types differ in their support (Transformer Engine, ``context_parallel.py``: ``attn_forward_func_with_cp``). ``p2p``
     does not support windows. Only ``a2a`` supports other softmax types; it needs whole query groups on each rank. Only
@@ -136,7 +136,7 @@ def context_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelC
 
 def position_embeddings(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Learned position embeddings cover the sequence (arguments).
+    Rule: learned position embeddings cover the sequence (arguments).
 
     With rotary positions ``max_position_embeddings`` has no effect, and launch scripts raise it to the sequence length.
     """
@@ -148,7 +148,7 @@ def position_embeddings(model: ModelSpec, training: TrainingSpec, config: Parall
 
 def layers(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    The stages hold all layers of the model, and each stage at least one.
+    Rule: the stages hold all layers of the model, and each stage at least one.
 
     ``pipeline_model_parallel_layout`` can express any such split (``PipelineParallelLayerLayout``). If only the first
     and last stage differ from the others, no layout is needed.
@@ -160,7 +160,7 @@ def layers(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> 
 
 def batch(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Every replica has the same whole number of micro-batches (``num_microbatches_calculator``).
+    Rule: every replica has the same whole number of micro-batches (``num_microbatches_calculator``).
 
     With ``unequal_microbatches`` each replica has at least one micro-batch; with interleaving, at least one whole
     group.
@@ -178,7 +178,7 @@ def batch(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> s
 
 def interleaving(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Interleaving needs a number of micro-batches that is a multiple of the pipeline size.
+    Rule: interleaving needs a number of micro-batches that is a multiple of the pipeline size.
 
     From ``forward_backward_pipelining_with_interleaving`` with its default ``microbatch_group_size_per_vp_stage``, the
     pipeline size.
@@ -195,7 +195,7 @@ def interleaving(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
 
 
 def cuda_graphs(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """CUDA graphs of parts of layers exclude full recomputation; graphs of whole iterations do not."""
+    """Rule: CUDA graphs of parts of layers exclude full recomputation; graphs of whole iterations do not."""
     if training.cuda_graph_modules and config.recompute_granularity == "full":
         return (
             f"CUDA graphs of {', '.join(training.cuda_graph_modules)} go with selective recomputation or none, got full"
@@ -205,7 +205,7 @@ def cuda_graphs(model: ModelSpec, training: TrainingSpec, config: ParallelConfig
 
 def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Sizes of fp8 and fp4 matrix products are multiples of 16 (Transformer Engine, ``assert_dim_for_fp8_exec``).
+    Rule: sizes of fp8 and fp4 matrix products are multiples of 16 (Transformer Engine, ``assert_dim_for_fp8_exec``).
 
     MXFP8 needs multiples of 32, its block size (``MXFP8Quantizer``). The backward pass has products along every size,
     including the tokens of a micro-batch.
@@ -238,7 +238,7 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
 
 
 def recompute_modules(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Recomputed modules exist in the model, and fp8 recipe and other options allow them (``TransformerConfig``)."""
+    """Rule: recomputed modules exist in the model, and fp8 recipe and options allow them (``TransformerConfig``)."""
     if config.recompute_granularity != "selective":
         return None
     again = "recompute_modules has"
@@ -257,7 +257,7 @@ def recompute_modules(model: ModelSpec, training: TrainingSpec, config: Parallel
 
 def offloading(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Offloading whole layers excludes pipelines and recomputation (``TransformerConfig``).
+    Rule: offloading whole layers excludes pipelines and recomputation (``TransformerConfig``).
 
     Offloading the optimizer uses Megatron-Core's precision-aware optimizer. It needs Adam and, with replicas, the
     distributed optimizer (``OptimizerConfig.__post_init__``). Weights gathered in 8 bits need delayed scaling
@@ -290,7 +290,7 @@ def offloading(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
 
 def sharded_parameters(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    ZeRO stages 2 and 3 exclude Muon (``validate_args``) and interleaving, which is not timed here.
+    Rule: ZeRO stages 2 and 3 exclude Muon (``validate_args``) and interleaving, which is not timed here.
 
     The number of groups of replicas must divide the ranks that hold the same experts.
     """

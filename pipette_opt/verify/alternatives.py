@@ -26,7 +26,7 @@ def named_alternatives(plan: Plan) -> list[tuple[str, Alternative]]:
 
 def alternatives_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    Each recorded alternative is legal, fits, has its recorded time and risk,
+    Rule: each recorded alternative is legal, fits, has its recorded time and risk,
     and is slower for the recorded reason.
     """
     seen = {plan.config}
@@ -134,7 +134,7 @@ def _risk_problems(instance: Instance, plan: Plan, alternative: Alternative, pla
 
 
 def baselines_are_possible(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Each baseline is legal, and its times are positive."""
+    """Rule: each baseline is legal, and its times are positive."""
     for number, baseline in enumerate(plan.baselines):
         name = f"baselines[{number}] ({baseline.name})"
         reasons = check_legal(instance.model, instance.training, baseline.config)

@@ -29,7 +29,7 @@ or that only recompute or offload more than another.
 
 def plan_is_searched(searched: Searched, plan: Plan) -> Iterator[str]:
     """
-    The configurations of the plan and its alternatives are in the search space and fit, and ``num_candidates`` is
+    Rule: the configurations of the plan and its alternatives are in the search space and fit, and ``num_candidates`` is
     right.
 
     Block recomputation of more layers than memory requires is accepted, too: it has less risk and is no faster.
@@ -57,7 +57,7 @@ def _block_layers(config: ParallelConfig) -> tuple[ParallelConfig, int]:
 
 
 def scope_is_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
-    """The recorded searched values, choices left out and scope text follow from the search space."""
+    """Rule: the recorded searched values, choices left out and scope text follow from the search space."""
     proof = plan.certificate
     values = searched_values(searched.instance, searched.enumeration)
     for name in sorted({*values, *proof.searched}):
@@ -73,14 +73,14 @@ def scope_is_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
 
 
 def notes_are_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
-    """The recorded notes are exactly those that follow from the job and the plan."""
+    """Rule: the recorded notes are exactly those that follow from the job and the plan."""
     expected = plan_notes(searched.instance, plan.config, plan.estimate.iteration_time_s, searched.memory, plan.memory)
     yield from (f"the note {note!r} is missing" for note in expected if note not in plan.notes)
     yield from (f"the note {note!r} does not follow from the plan" for note in plan.notes if note not in expected)
 
 
 def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
-    """Each configuration counts in one proof step, and no step has a bound below the certificate's lower bound."""
+    """Rule: each configuration counts in one proof step, and no step's bound is below the certificate's lower bound."""
     certificate, counts = plan.certificate, dict.fromkeys((*NOT_RUNNABLE, *get_args(ProofStep)), 0)
     for part in certificate.proof:
         if part.by not in counts or part.configurations < 1 or counts[part.by]:
@@ -144,7 +144,7 @@ def _names_add_up(searched: Searched, part: Proof) -> Iterator[str]:
 
 def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:
     """
-    The joint CP-SAT model ran only if layers per stage are open; its splits are searched, and its bound is high enough.
+    Rule: the joint CP-SAT model ran only if layers per stage are open, its splits are searched, and its bound suffices.
 
     The bound covers the splits that were not searched; the model itself proved it. ``verify`` with a proof runs it
     again.
@@ -165,7 +165,7 @@ def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:
 
 
 def other_numbers_are_bounded(searched: Searched, plan: Plan) -> Iterator[str]:
-    """Numbers of whole hosts that the search skipped by their bounds take at least the certificate's lower bound."""
+    """Rule: numbers of hosts that the search skipped by their bounds take at least the certificate's lower bound."""
     space = searched.space
     if not space.world_sizes or "world_sizes" in space.narrowed:
         return
@@ -179,7 +179,7 @@ def other_numbers_are_bounded(searched: Searched, plan: Plan) -> Iterator[str]:
 
 def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
     """
-    Lower bounds without a search are reproduced, and no simulated placement is below the certificate's lower bound.
+    Rule: lower bounds without a search are reproduced, and no placement is faster than the certificate's lower bound.
 
     With several GPU types only the placements are checked, because the search may know which types a stage can have.
     """

@@ -21,7 +21,7 @@ MAX_EXCHANGES = 1000
 
 
 def no_exchange_is_faster(searched: Searched, plan: Plan) -> Iterator[str]:
-    """No exchange of two hosts with the same GPU type makes the plan faster than the certificate's lower bound."""
+    """Rule: no exchange of two hosts with equal GPU type makes the plan faster than the certificate's lower bound."""
     if plan.config not in searched.bounded.open_configs:
         return  # all of its placements are bounded
     placement, hosts = on_cluster(searched.instance, plan), searched.instance.cluster.hosts

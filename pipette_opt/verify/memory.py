@@ -58,7 +58,7 @@ def stages_memory(
 
 
 def memory_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Predicted, upper and usable memory of every stage, its OOM risk and its extrapolation flag are reproduced."""
+    """Rule: predicted, upper and usable memory, OOM risk and extrapolation flag of every stage are reproduced."""
     try:
         again = stages_memory(instance, plan.config, on_cluster(instance, plan), accepted_risk(plan.inputs))
     except InputError as error:

@@ -16,7 +16,7 @@ from pipette_opt.verify.memory import accepted_risk, stages_memory
 
 def preference_holds(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    The plan is the fastest found, or within 1 % of it and at least as plain as every other recorded plan within 1 %.
+    Rule: the plan is the fastest found, or within 1 % of it and at least as plain as other recorded plans within 1 %.
 
     With another objective than time, the limit applies to the objective's value; :mod:`.target` checks it.
     """
@@ -47,7 +47,7 @@ def preference_holds(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def risks_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Each recorded plan with less OOM risk has at most its accepted risk, and the recorded memory."""
+    """Rule: each recorded plan with less OOM risk has at most its accepted risk, and the recorded memory."""
     for number, trade in enumerate(plan.risks):
         name, chance = f"risks[{number}]", trade.plan.oom_probability
         if chance is None or chance > trade.max_oom_risk * (1 + REPRODUCED):
@@ -69,7 +69,7 @@ def risks_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def imbalance_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """With the recorded expert imbalance the plan has the recorded time and OOM risk."""
+    """Rule: with the recorded expert imbalance the plan has the recorded time and OOM risk."""
     recorded = plan.imbalance
     if recorded is None:
         return

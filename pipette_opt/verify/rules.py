@@ -24,7 +24,7 @@ from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, close, o
 
 
 def degrees_fill_the_world(instance: Instance, plan: Plan) -> Iterator[str]:
-    """The product of tensor, context, data and pipeline degrees is the number of ranks placed."""
+    """Rule: the product of tensor, context, data and pipeline degrees is the number of ranks placed."""
     config = plan.config
     degrees = (
         config.tensor_model_parallel_size,
@@ -38,7 +38,7 @@ def degrees_fill_the_world(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def hosts_exist(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Every host with a rank is in the cluster; every other host of the plan is listed as unused."""
+    """Rule: every host with a rank is in the cluster; every other host of the plan is listed as unused."""
     outside = [int(node) for node in plan.placement.node if not 0 <= node < len(plan.hosts)]
     if outside:
         yield f"host index {outside[0]} is outside the {len(plan.hosts)} hosts of the plan"
@@ -55,7 +55,7 @@ def hosts_exist(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def one_rank_per_gpu(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Every rank has a GPU that its host has, and no GPU hosts two ranks."""
+    """Rule: every rank has a GPU that its host has, and no GPU hosts two ranks."""
     if plan.gpus_per_node != instance.cluster.gpus_per_node:
         yield f"gpus_per_node is {plan.gpus_per_node}, the cluster's hosts have {instance.cluster.gpus_per_node}"
     owner: dict[tuple[int, int], int] = {}
@@ -70,7 +70,7 @@ def one_rank_per_gpu(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def coordinates_in_rank_order(instance: Instance, plan: Plan) -> Iterator[str]:
-    """The coordinates of each rank agree with Megatron-Core's rank order, computed here by division with remainder."""
+    """Rule: coordinates of each rank follow Megatron-Core's rank order, computed here by division with remainder."""
     grid = RankGrid.of(plan.config, plan.placement.order).coordinates()
     for rank, expected in enumerate(coordinates_of(plan)):
         if tuple(grid[rank]) != expected:
@@ -79,7 +79,7 @@ def coordinates_in_rank_order(instance: Instance, plan: Plan) -> Iterator[str]:
 
 def torchrun_ranks_contiguous(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    With torchrun, each host has equally many consecutive ranks, on GPUs in rank order.
+    Rule: with torchrun, each host has equally many consecutive ranks, on GPUs in rank order.
 
     If links of single GPUs are known, GPUs may be in any order, which ``CUDA_VISIBLE_DEVICES`` sets.
     """
@@ -98,7 +98,7 @@ def torchrun_ranks_contiguous(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def settings_are_the_given(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Batch, launcher, pipeline sends, gradient reduction, model and training of the plan are those of the instance."""
+    """Rule: batch, launcher, pipeline sends, gradient reduction, model and training are those of the instance."""
     pairs = (
         ("global_batch_size", plan.global_batch_size, instance.training.global_batch_size),
         ("launcher", plan.launcher, instance.launcher),
@@ -115,14 +115,14 @@ def settings_are_the_given(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def gaps_are_named(instance: Instance, plan: Plan) -> Iterator[str]:
-    """``not_modelled`` of the plan lists every feature of the model that the estimates do not count."""
+    """Rule: ``not_modelled`` of the plan lists every feature of the model that the estimates do not count."""
     for gap in not_modelled_of(instance.model, instance.training):
         if gap not in plan.not_modelled:
             yield f"not_modelled lacks {gap.option} {gap.value}".rstrip()
 
 
 def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Megatron-Core accepts the configuration; the main checks are repeated here, independent of ``candidates``."""
+    """Rule: Megatron-Core accepts the configuration; main checks are repeated here, independent of ``candidates``."""
     model, training, config = instance.model, instance.training, plan.config
     yield from check_legal(model, training, config)
     tp, cp, chunks = config.tensor_model_parallel_size, config.context_parallel_size, config.num_chunks
@@ -163,7 +163,7 @@ def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def links_were_measured(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Every pair of hosts that a pipeline or ring uses has a measured link in the direction used."""
+    """Rule: every pair of hosts that a pipeline or ring uses has a measured link in the direction used."""
     usable = instance.cluster.usable_links
     index = {host: number for number, host in enumerate(instance.cluster.hosts)}
     for (source, target), user in sorted((links_used(plan) | expert_links(instance, plan)).items()):
@@ -173,7 +173,7 @@ def links_were_measured(instance: Instance, plan: Plan) -> Iterator[str]:
 
 def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    Each stage's upper memory bound fits its GPUs and covers its weights, gradients and optimizer state.
+    Rule: each stage's upper memory bound fits its GPUs and covers its weights, gradients and optimizer state.
 
     The OOM risk is at most the accepted risk. An accepted risk of 1 ignores memory: the bound may be above the
     capacity.
@@ -200,7 +200,7 @@ def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
 
 def certificate_is_consistent(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    Lower bounds are at most the times they bound, gaps follow from both,
+    Rule: lower bounds are at most the times they bound, gaps follow from both,
     and only a plan with a closed gap is optimal.
     """
     proof = plan.certificate
@@ -229,7 +229,7 @@ def certificate_is_consistent(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Breakdown and critical path each add up to the iteration time, and tokens per second follow from that time."""
+    """Rule: breakdown and critical path each add up to the iteration time, from which tokens per second follow."""
     time = plan.estimate
     if not time.iteration_time_s > 0:
         yield f"iteration_time_s is {time.iteration_time_s}"
@@ -253,7 +253,7 @@ def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """The simulator reproduces every figure of the estimate: times, seconds by cause, rates and utilisation."""
+    """Rule: the simulator reproduces every figure of the estimate: times, seconds by cause, rates and utilisation."""
     from pipette_opt.simulate.estimate import estimate
 
     try:
@@ -285,7 +285,7 @@ def _other_causes(part: str, recorded: Mapping[str, float], right: Mapping[str, 
 
 
 def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """``objective_s`` is the plan's iteration time, and the part of it that depends on the placement is reproduced."""
+    """Rule: ``objective_s`` is the plan's iteration time, and its placement-dependent part is reproduced."""
     from pipette_opt.simulate.estimate import estimate
 
     found, expected = plan.certificate.objective_s, plan.estimate.iteration_time_s

@@ -12,7 +12,7 @@ from pipette_opt.verify.common import REPRODUCED, ROUNDING, close
 
 def target_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    The recorded objective value is the plan's, and its bound follows from the bounds for each number of GPUs.
+    Rule: the recorded objective value is the plan's, and its bound follows from the bounds for each number of GPUs.
 
     No recorded number of GPUs has a better value, and the plan's own number has the bound of its certificate.
     """

@@ -17,7 +17,7 @@ PARTNER = re.compile(r"(?:^in place of|; as good as) (\S+)")
 
 
 def unused_hosts_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """An unused host, exchanged for the used host that its reason names, costs what the reason states."""
+    """Rule: an unused host, exchanged for the used host that its reason names, costs what the reason states."""
     placement = on_cluster(instance, plan)
     index = {host: number for number, host in enumerate(instance.cluster.hosts)}
     used = {instance.cluster.hosts[node] for node in placement.nodes_used}
