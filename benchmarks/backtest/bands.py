@@ -26,8 +26,8 @@ from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import BoolArray, FloatArray
-from pipette_opt.calibrate.cases import Case, make_cases, untimed
-from pipette_opt.calibrate.metrics import ORDERED, job_of, pairs_of_jobs, told_apart
+from pipette_opt.calibrate.cases import Case, make_cases, why_untimed
+from pipette_opt.calibrate.metrics import ORDERED, job_of, pairs_of_jobs, reliable_ratio
 from pipette_opt.calibrate.predict import predicted_times_s
 from pipette_opt.read.backtests import ComparedRun, write_backtests
 from pipette_opt.read.bands import (
@@ -239,7 +239,7 @@ def cases_of(path: Path) -> list[Case]:
     return [
         case
         for case in make_cases(runs, read_stack())
-        if isinstance(case, Case) and not untimed(case) and not case.run.oom and case.run.iter_time_s
+        if isinstance(case, Case) and not why_untimed(case) and not case.run.oom and case.run.iter_time_s
     ]
 
 
@@ -376,7 +376,7 @@ def apart_of(points: Sequence[Point]) -> dict[str, Any]:
     predicted = np.array([point.predicted_s for point in points])
     measured = predicted * np.array([point.ratio for point in points])
     pairs = pairs_of_jobs(predicted, measured, [point.job for point in points])
-    ratio = told_apart(pairs)
+    ratio = reliable_ratio(pairs)
     return {"ratio": None if ratio is None else round(ratio, 2), "share": ORDERED, "pairs": len(pairs)}
 
 

@@ -18,7 +18,7 @@ from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import FloatArray
-from pipette_opt.calibrate.cases import Case, make_cases, untimed
+from pipette_opt.calibrate.cases import Case, make_cases, why_untimed
 from pipette_opt.calibrate.predict import predicted_times_s
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun
 from pipette_opt.read.stack import read_stack
@@ -88,7 +88,7 @@ def _experts(run: MeasuredRun) -> int:
 
 def _cases(runs: Sequence[MeasuredRun]) -> list[Case]:
     found = make_cases(runs, read_stack())
-    timed = [case for case in found if isinstance(case, Case) and not untimed(case)]
+    timed = [case for case in found if isinstance(case, Case) and not why_untimed(case)]
     return [case for case in timed if case.run.iter_time_s and not case.run.oom]
 
 

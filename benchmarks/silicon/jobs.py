@@ -9,7 +9,7 @@ from benchmarks.backtest import vendor
 from benchmarks.backtest.sources import measured_runs
 from benchmarks.silicon.tables import folder
 from pipette_opt.base.types import FloatArray
-from pipette_opt.calibrate.cases import Case, make_cases, untimed
+from pipette_opt.calibrate.cases import Case, make_cases, why_untimed
 from pipette_opt.calibrate.predict import predicted_times_s
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
@@ -108,6 +108,6 @@ def _ratios(runs: Sequence[MeasuredRun], stack: StackSpec) -> FloatArray:
     cases = [
         case
         for case in make_cases(runs, stack)
-        if isinstance(case, Case) and not untimed(case) and case.run.iter_time_s and not case.run.oom
+        if isinstance(case, Case) and not why_untimed(case) and case.run.iter_time_s and not case.run.oom
     ]
     return predicted_times_s(cases) / np.array([case.run.iter_time_s for case in cases])

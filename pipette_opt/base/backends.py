@@ -34,7 +34,7 @@ class Backend(Protocol):
     def num_workers(self) -> int:
         """Number of tasks that run at once."""
 
-    def run(self, work: Work, pieces: Sequence[Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
+    def run(self, work: Work, tasks: Sequence[Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
         """
         Yield the index and the result of each task, in order of completion.
 
@@ -59,11 +59,11 @@ class JoblibBackend:
     def __init__(self, workers: int) -> None:
         self.num_workers = workers
 
-    def run(self, work: Work, pieces: Sequence[Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
+    def run(self, work: Work, tasks: Sequence[Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
         """Yield indexes and results as :meth:`Backend.run` does."""
         from joblib.externals.loky.process_executor import BrokenProcessPool
 
-        left = dict(enumerate(pieces))
+        left = dict(enumerate(tasks))
         for _ in range(MAX_ATTEMPTS):
             try:
                 for number, result in self._once(work, left, stop):
@@ -74,9 +74,9 @@ class JoblibBackend:
                 continue
             return
         if left and not stop.is_set():
-            logger.warning("%d of %d tasks were lost %d times and are skipped", len(left), len(pieces), MAX_ATTEMPTS)
+            logger.warning("%d of %d tasks were lost %d times and are skipped", len(left), len(tasks), MAX_ATTEMPTS)
 
-    def _once(self, work: Work, pieces: dict[int, Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
+    def _once(self, work: Work, tasks: dict[int, Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
         """
         Yield results of one attempt in order of completion; a reader thread collects them so that a stop is
         noticed.
@@ -87,11 +87,11 @@ class JoblibBackend:
         parallel = Parallel(
             n_jobs=self.num_workers, backend="loky", return_as="generator_unordered", pre_dispatch="all"
         )
-        given_up, waiting = threading.Event(), list(pieces.items())
+        given_up, waiting = threading.Event(), list(tasks.items())
 
         def read() -> None:
             try:
-                running = parallel(delayed(_numbered)(work, number, piece) for number, piece in waiting)
+                running = parallel(delayed(_numbered)(work, number, task) for number, task in waiting)
                 for result in running:
                     results.put(result)
                 results.put(None)
@@ -123,8 +123,8 @@ def end_joblib_workers() -> None:
     get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
 
 
-def _numbered(work: Work, number: int, piece: Any) -> tuple[int, Any]:
-    return number, work(piece)
+def _numbered(work: Work, number: int, task: Any) -> tuple[int, Any]:
+    return number, work(task)
 
 
 class RayBackend:
@@ -155,12 +155,12 @@ class RayBackend:
         """Number of CPU cores that the cluster has now."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
-    def run(self, work: Work, pieces: Sequence[Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
+    def run(self, work: Work, tasks: Sequence[Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
         """Yield indexes and results as :meth:`Backend.run` does."""
         ray = self._ray
-        task = ray.remote(num_cpus=1, max_retries=0)(_numbered)
-        attempts = dict.fromkeys(range(len(pieces)), 1)
-        running = {task.remote(work, number, piece): number for number, piece in enumerate(pieces)}
+        compute = ray.remote(num_cpus=1, max_retries=0)(_numbered)
+        attempts = dict.fromkeys(range(len(tasks)), 1)
+        running = {compute.remote(work, number, task): number for number, task in enumerate(tasks)}
         while running and not stop.is_set():
             done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_S)
             for reference in done:
@@ -177,6 +177,6 @@ class RayBackend:
                         "a Ray worker or node was lost (%s); task %d runs again", type(error).__name__, number
                     )
                     attempts[number] += 1
-                    running[task.remote(work, number, pieces[number])] = number
+                    running[compute.remote(work, number, tasks[number])] = number
         for reference in running:
             ray.cancel(reference, force=True)

@@ -162,7 +162,7 @@ def _launched(
     return Case(run=run, instance=instance, config=config, placement=placement)
 
 
-def untimed(case: Case) -> str:
+def why_untimed(case: Case) -> str:
     """Return the reason why the simulator cannot time the run, although its memory may be known; empty if it can."""
     config = case.config
     try:
@@ -294,7 +294,7 @@ def balanced_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ..
     h, ffn, heads = run.hidden or 1, run.ffn_hidden or 1, run.heads or 1
     layer = h * (2 * h + 2 * h * (run.kv_heads or heads) // heads) + 3 * h * ffn
     head = h * (run.vocab or 0)
-    splits = [_filled(num_layers, pp, layer, head, meets=meets) for meets in (True, False)]
+    splits = [_fill_stages(num_layers, pp, layer, head, meets=meets) for meets in (True, False)]
     reported = run.extra.get(FIRST_PARAMETERS_COLUMN)
     if not reported:
         return splits[0]
@@ -302,7 +302,7 @@ def balanced_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ..
     return min(splits, key=lambda split: abs(split[0] - layers_reported))
 
 
-def _filled(num_layers: int, pp: int, layer: int, head: int, *, meets: bool) -> tuple[int, ...]:
+def _fill_stages(num_layers: int, pp: int, layer: int, head: int, *, meets: bool) -> tuple[int, ...]:
     """
     Return the layers of each stage, filled in order by cost.
 

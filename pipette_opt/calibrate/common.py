@@ -34,7 +34,7 @@ def common_factor(measured_s: FloatArray, predicted_s: FloatArray) -> float:
     return float(np.exp(np.median(logs) * len(logs) / (len(logs) + NOISE_SHARE)))
 
 
-def as_slow(stack: StackSpec, factor: float) -> StackSpec:
+def slowed(stack: StackSpec, factor: float) -> StackSpec:
     """Return a stack whose times are ``factor`` times as long, within the limits of its constants."""
     largest = {constant.name: constant.largest for constant in FREE}
     rates = {name: min(getattr(stack, name) / factor, largest[name]) for name in RATES}

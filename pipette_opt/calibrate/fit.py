@@ -16,8 +16,8 @@ import numpy as np
 from pipette_opt.base import units
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
-from pipette_opt.calibrate.cases import Case, Skipped, make_cases, untimed
-from pipette_opt.calibrate.common import as_slow, common_factor
+from pipette_opt.calibrate.cases import Case, Skipped, make_cases, why_untimed
+from pipette_opt.calibrate.common import common_factor, slowed
 from pipette_opt.calibrate.edge import edge_risks
 from pipette_opt.calibrate.fit_notes import (
     INTERRUPTED,
@@ -170,7 +170,7 @@ def calibrate_runs(
     indices = _sample([case.run for case in usable], max_runs, np.random.default_rng(seed), last)
     risks = edge_risks(usable, base)
     timed_s = np.array([case.run.iter_time_s for case in usable], dtype=np.float64)
-    base = as_slow(base, common_factor(timed_s, predicted_times_s(usable, risks)))
+    base = slowed(base, common_factor(timed_s, predicted_times_s(usable, risks)))
     free = informed_constants([usable[index] for index in indices], base, cluster, risks[indices])
     loses = np.ones(len(usable))
     every = Problem(times=RunTimes(usable, cluster, {}), edge_risk=risks, loses=loses, base=base, free=free)
@@ -195,7 +195,7 @@ def calibrate_runs(
     if found is not first:
         found, stack = problem.fit(found)
     if len(indices) < len(usable):
-        stack = every.taught(stack)
+        stack = every.with_learned_layers(stack)
     predicted, measured = problem.with_stack_s(stack), problem.measured_s
     off = [run.row for run, ratio in zip(problem.runs, predicted / measured, strict=True) if not 1 / OFF < ratio < OFF]
     if len(off) > MAX_OFF * len(problem.runs):
@@ -250,7 +250,7 @@ def usable_cases(
     times must be in another unit.
     """
     cases = make_cases(_timed(runs), base, cluster)
-    reasons = [case.reason if isinstance(case, Skipped) else untimed(case) for case in cases]
+    reasons = [case.reason if isinstance(case, Skipped) else why_untimed(case) for case in cases]
     left_out = [LeftOut(case.run.row, reason) for case, reason in zip(cases, reasons, strict=True) if reason]
     known = [case for case, reason in zip(cases, reasons, strict=True) if isinstance(case, Case) and not reason]
     usable = []

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
-from pipette_opt.calibrate.free import FREE, Free
+from pipette_opt.calibrate.free import FREE, FreeConstant
 from pipette_opt.calibrate.left_out import named
 from pipette_opt.calibrate.versions import run_version
 from pipette_opt.read.runs import MeasuredRun
@@ -66,7 +66,7 @@ def repeat_notes(runs: Sequence[MeasuredRun]) -> list[str]:
     return [note for _, note in found[:MAX_REPEATS]] + more
 
 
-def weak_notes(free: Sequence[Free], uncertainty: FloatArray, base: StackSpec) -> list[str]:
+def weak_notes(free: Sequence[FreeConstant], uncertainty: FloatArray, base: StackSpec) -> list[str]:
     """
     Return notes on constants that the runs do not determine, or determine weakly.
 

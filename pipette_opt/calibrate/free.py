@@ -15,7 +15,7 @@ MIN_AT_EDGE = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Free:
+class FreeConstant:
     """
     Constant that is fitted; the fit works on its logarithm.
 
@@ -42,24 +42,24 @@ class Free:
 
 
 FREE = (
-    Free(name="matmul_speed", spread=0.3),
-    Free(name="attention_speed", spread=0.3),
-    Free(name="attention_backward_speed", spread=0.3),
-    Free(name="flash1", spread=0.3, largest=1.0),
-    Free(name="streaming", spread=0.15, largest=1.0),
-    Free(name="elementwise", spread=0.5),
-    Free(name="host_kernel_s", spread=0.7, start=8e-6, slow=70e-6),
-    Free(name="pipelined_wait_s", spread=1.5, start=2e-6, slow=2e-4, between_hosts=True),
-    Free(name="group_wait_s", spread=1.5, start=5e-7, slow=2e-6),
-    Free(name="flush_s", spread=1.5, start=0.1),
-    Free(name="refill_s", spread=1.5, start=0.5),
-    Free(name="refill_s_per_billion", spread=1.5, start=0.2),
-    Free(name="micro_batch_s", spread=1.0, start=1e-3, slow=2e-3),
-    Free(name="iteration_s", spread=1.0, start=20e-3),
-    Free(name="collective_s", spread=0.5, start=30e-6),
-    Free(name="intra_node", spread=0.3, largest=1.0),
-    Free(name="straggling", spread=1.0, start=0.01, between_hosts=True),
-    Free(name="assumed_links", spread=1.0, largest=1.0, between_hosts=True),
+    FreeConstant(name="matmul_speed", spread=0.3),
+    FreeConstant(name="attention_speed", spread=0.3),
+    FreeConstant(name="attention_backward_speed", spread=0.3),
+    FreeConstant(name="flash1", spread=0.3, largest=1.0),
+    FreeConstant(name="streaming", spread=0.15, largest=1.0),
+    FreeConstant(name="elementwise", spread=0.5),
+    FreeConstant(name="host_kernel_s", spread=0.7, start=8e-6, slow=70e-6),
+    FreeConstant(name="pipelined_wait_s", spread=1.5, start=2e-6, slow=2e-4, between_hosts=True),
+    FreeConstant(name="group_wait_s", spread=1.5, start=5e-7, slow=2e-6),
+    FreeConstant(name="flush_s", spread=1.5, start=0.1),
+    FreeConstant(name="refill_s", spread=1.5, start=0.5),
+    FreeConstant(name="refill_s_per_billion", spread=1.5, start=0.2),
+    FreeConstant(name="micro_batch_s", spread=1.0, start=1e-3, slow=2e-3),
+    FreeConstant(name="iteration_s", spread=1.0, start=20e-3),
+    FreeConstant(name="collective_s", spread=0.5, start=30e-6),
+    FreeConstant(name="intra_node", spread=0.3, largest=1.0),
+    FreeConstant(name="straggling", spread=1.0, start=0.01, between_hosts=True),
+    FreeConstant(name="assumed_links", spread=1.0, largest=1.0, between_hosts=True),
 )
 """
 All constants that a fit may change; ``spread`` is the standard deviation of their logarithms among stacks and
@@ -69,7 +69,7 @@ clusters.
 
 def informed_constants(
     cases: Sequence[Case], base: StackSpec, cluster: ClusterSpec | None, edge_risk: FloatArray
-) -> tuple[Free, ...]:
+) -> tuple[FreeConstant, ...]:
     """
     Return the constants that these runs can determine.
 
@@ -86,7 +86,7 @@ def informed_constants(
 
     at_edge, near_edge, near_freed = edge_risk.sum(axis=0) >= MIN_AT_EDGE
 
-    def is_informed(constant: Free) -> bool:
+    def is_informed(constant: FreeConstant) -> bool:
         known = cluster is not None or all(run.extra.get(BANDWIDTH_COLUMN) for run in runs)
         if constant.name == "assumed_links" and known:
             return False

@@ -7,7 +7,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.descent import Descent
-from pipette_opt.calibrate.metrics import Errors, job_of, measure, pairs_of_jobs, told_apart
+from pipette_opt.calibrate.metrics import Errors, job_of, measure, pairs_of_jobs, reliable_ratio
 from pipette_opt.calibrate.problem import Problem
 
 FOLDS = 4
@@ -51,7 +51,7 @@ class HeldOut:
             rows += out
         found_s, measured_s = np.concatenate(predicted), np.concatenate(measured)
         pairs = pairs_of_jobs(found_s, measured_s, [job_of(runs[row]) for row in rows])
-        return replace(measure(found_s, measured_s), apart=told_apart(pairs))
+        return replace(measure(found_s, measured_s), apart=reliable_ratio(pairs))
 
     def larger(self, fewest: int) -> Errors | None:
         """

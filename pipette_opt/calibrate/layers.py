@@ -106,9 +106,11 @@ def _smoothed(shapes: Sequence[LayerFactor], which: IntArray, share: FloatArray,
 
 
 def _likeness(shapes: Sequence[LayerFactor]) -> FloatArray:
-    places = np.array([shape.place for shape in shapes])
-    same = np.array([[left.family == right.family for right in shapes] for left in shapes], dtype=np.float64)
-    alike: FloatArray = likeness(places, places) * same
+    coordinates = np.array([shape.coordinates for shape in shapes])
+    same = np.array(
+        [[left.comparison_key == right.comparison_key for right in shapes] for left in shapes], dtype=np.float64
+    )
+    alike: FloatArray = likeness(coordinates, coordinates) * same
     return alike
 
 
@@ -125,6 +127,6 @@ def _helps(
         out = sizes == size
         if out.all():
             return False
-        taught = _smoothed(shapes, which[~out], share[~out], residual[~out])
-        left[out] = residual[out] - share[out] * taught[which[out]]
+        learned = _smoothed(shapes, which[~out], share[~out], residual[~out])
+        left[out] = residual[out] - share[out] * learned[which[out]]
     return bool(np.abs(left).sum() < (1.0 - MIN_GAIN) * np.abs(residual).sum())

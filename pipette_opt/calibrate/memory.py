@@ -169,10 +169,10 @@ def memory_columns(case: Case | Skipped, framework: Framework, max_oom_risk: flo
     }
 
 
-def memory_notes(framework: Framework, untold: str | None = None) -> list[str]:
-    """Return notes for people on fitted memory constants; ``untold`` is the reason if nothing was learned."""
-    if untold is not None or not framework.largest_job:
-        return [f"memory: constants unchanged: {untold or 'no run has memory'}"]
+def memory_notes(framework: Framework, reason: str | None = None) -> list[str]:
+    """Return notes for people on fitted memory constants; ``reason`` is the reason if nothing was learned."""
+    if reason is not None or not framework.largest_job:
+        return [f"memory: constants unchanged: {reason or 'no run has memory'}"]
     notes = [f"memory: predictions are off by {framework.spread:.1%} (standard deviation of the certain parts)"]
     kinds = {name.removesuffix("_spread"): getattr(framework, name) for name in KINDS}
     if any(kinds.values()):

@@ -177,7 +177,7 @@ def _widths(left_out: _LeftOut, widths: dict[str, float]) -> FloatArray:
 def _learn_widths(left_out: _LeftOut) -> dict[str, float]:
     """Return the likeliest standard deviations, found by scaling each in turn with ever smaller factors."""
     widths = dict(USUAL)
-    best = _surprise(left_out, widths)
+    best = _minus_log_posterior(left_out, widths)
     for factor in STEPS:
         moved = True
         while moved:
@@ -185,13 +185,13 @@ def _learn_widths(left_out: _LeftOut) -> dict[str, float]:
             for name in widths:
                 for trial in (widths[name] * factor, widths[name] / factor):
                     changed = widths | {name: float(np.clip(trial, NARROWEST, WIDEST))}
-                    surprise = _surprise(left_out, changed)
-                    if surprise < best - 1e-9:
-                        widths, best, moved = changed, surprise, True
+                    loss = _minus_log_posterior(left_out, changed)
+                    if loss < best - 1e-9:
+                        widths, best, moved = changed, loss, True
     return widths
 
 
-def _surprise(left_out: _LeftOut, widths: dict[str, float]) -> float:
+def _minus_log_posterior(left_out: _LeftOut, widths: dict[str, float]) -> float:
     """Return minus the log posterior of the standard deviations, with Student's t errors and log-normal priors."""
     scale = _widths(left_out, widths)
     errors = (TAILS + 1) / 2 * np.log1p((left_out.errors / scale) ** 2 / TAILS) + np.log(scale)

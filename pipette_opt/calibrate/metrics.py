@@ -57,7 +57,7 @@ class Errors:
     regret_of_all
         Regret if all runs were configurations of one job.
     apart
-        Result of :func:`told_apart`; ``None`` if not computed, or with too few pairs.
+        Result of :func:`reliable_ratio`; ``None`` if not computed, or with too few pairs.
     """
 
     num_runs: int
@@ -142,7 +142,7 @@ def pairs_of_jobs(predicted: FloatArray, measured: FloatArray, jobs: Sequence[ob
     return ordered
 
 
-def told_apart(pairs: FloatArray) -> float | None:
+def reliable_ratio(pairs: FloatArray) -> float | None:
     """
     Return the ratio of two plans' predicted times beyond which their order is reliable.
 

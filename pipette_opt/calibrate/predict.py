@@ -8,7 +8,7 @@ import numpy as np
 
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import FloatArray
-from pipette_opt.calibrate.cases import Case, Skipped, make_cases, untimed
+from pipette_opt.calibrate.cases import Case, Skipped, make_cases, why_untimed
 from pipette_opt.calibrate.edge import edge_risks
 from pipette_opt.calibrate.rivals import RIVALS
 from pipette_opt.calibrate.versions import run_version
@@ -87,7 +87,7 @@ def predict_runs(
         Function that returns the memory columns.
     """
     cases = make_cases(runs, stack, cluster)
-    reasons = [case.reason if isinstance(case, Skipped) else untimed(case) for case in cases]
+    reasons = [case.reason if isinstance(case, Skipped) else why_untimed(case) for case in cases]
     known = [case for case, reason in zip(cases, reasons, strict=True) if isinstance(case, Case) and not reason]
     times = iter(predicted_times_s(known, edge_risks(known, stack)).tolist())
     predictions = []
@@ -139,7 +139,7 @@ def simulated_times_s(cases: Sequence[Case], known: KnownCosts | None = None) ->
     known
         Cache of the costs of each configuration; calls with different stacks may share it.
     """
-    batches = [(np.array(members), _costs(cases, members, known)) for members in _alike(cases)]
+    batches = [(np.array(members), _costs(cases, members, known)) for members in _costed_together(cases)]
     microbatches = np.array([microbatches_of(case.instance.training, case.config) for case in cases], dtype=np.int64)
     times = np.full(len(cases), np.inf)
     for p2p in {case.instance.p2p for case in cases}:
@@ -148,7 +148,7 @@ def simulated_times_s(cases: Sequence[Case], known: KnownCosts | None = None) ->
     return times
 
 
-def _alike(cases: Sequence[Case]) -> list[list[int]]:
+def _costed_together(cases: Sequence[Case]) -> list[list[int]]:
     """Return indices of cases that can be costed together, see :func:`~pipette_opt.costs.placed.costed_batch`."""
     found: dict[tuple[object, ...], list[int]] = {}
     for index, case in enumerate(cases):

@@ -9,7 +9,7 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import ceil_div
 from pipette_opt.calibrate.cases import Case
 from pipette_opt.calibrate.descent import NOISE, Descent, LeastSquares, badness, descend
-from pipette_opt.calibrate.free import Free
+from pipette_opt.calibrate.free import FreeConstant
 from pipette_opt.calibrate.layers import learn_layers
 from pipette_opt.calibrate.losing import group_chances
 from pipette_opt.calibrate.run_times import RunTimes
@@ -57,7 +57,7 @@ class Problem:
     edge_risk: FloatArray
     loses: FloatArray
     base: StackSpec
-    free: tuple[Free, ...]
+    free: tuple[FreeConstant, ...]
     half_gpus: float = 0.0
 
     @property
@@ -119,11 +119,11 @@ class Problem:
             Derivatives near the solution that replace new ones; ``None`` to compute them.
         """
         squares = replace(self.squares(), known_slopes=known_slopes)
-        start = start or self._begin()
+        start = start or self._best_start()
         found = descend(squares, start.values, MAX_ITERATIONS, start.slopes)
-        return found, self.taught(self.stack_of(found.values))
+        return found, self.with_learned_layers(self.stack_of(found.values))
 
-    def taught(self, stack: StackSpec) -> StackSpec:
+    def with_learned_layers(self, stack: StackSpec) -> StackSpec:
         """Return the stack with correction factors of layers learned from these runs."""
         plain = replace(stack, layers=None)
         layers = learn_layers(self.cases, self.with_stack_s, self.measured_s, plain)
@@ -187,7 +187,7 @@ class Problem:
             noise=noise_of(len(self.cases)),
         )
 
-    def _begin(self) -> Descent:
+    def _best_start(self) -> Descent:
         """Return the best of several starts; with many runs, each start is first fitted to a part of them."""
         part = self.subset(range(0, len(self.cases), ceil_div(len(self.cases), FIRST_RUNS)))
         squares, starts = part.squares(), [self._start(slow_host) for slow_host in (False, True)]

@@ -118,7 +118,7 @@ def profile_links(
         dist.all_gather_object(gathered, (world.host, world.local_rank, name))
         ranks = ranks_of_hosts([(host, local) for host, local, _ in gathered], params.flows)
         log = _open_log(world, log_path, list(ranks), len(next(iter(ranks.values()))), name, params)
-        return _play(world, device, ranks, log, log_path, params, on_round)
+        return _measure_missing(world, device, ranks, log, log_path, params, on_round)
     finally:
         dist.destroy_process_group()
 
@@ -189,7 +189,7 @@ def _continue_log(path: Path, fresh: LinkLog) -> LinkLog:
     return log
 
 
-def _play(
+def _measure_missing(
     world: World,
     device: Any,
     ranks: Mapping[str, list[int]],
@@ -200,21 +200,21 @@ def _play(
 ) -> LinkLog | None:
     """Measure all rounds that the log lacks; return the log in rank 0, ``None`` in other ranks."""
     hosts = list(ranks)
-    games = [
+    pending = [
         (flows, [(hosts[a], hosts[b]) for a, b in pairs if not _is_done(log, flows, hosts[a], hosts[b])])
         for flows in params.flows
         for pairs in rounds(len(hosts))
     ]
     if not params.together:
-        games = [(flows, [pair]) for flows, pairs in games for pair in pairs]
-    for number, (flows, pairs) in enumerate(games, start=1):
+        pending = [(flows, [pair]) for flows, pairs in pending for pair in pairs]
+    for number, (flows, pairs) in enumerate(pending, start=1):
         for turned in (False, True):
             links = [(b, a) if turned else (a, b) for a, b in pairs]
             results = _measure_at_once(world, device, ranks, links, flows, params)
             if world.rank == 0:
                 _write(path, log, links, ranks, results, flows)
         if world.rank == 0:
-            on_round(number, len(games))
+            on_round(number, len(pending))
     return log if world.rank == 0 else None
 
 

@@ -46,15 +46,15 @@ def _value(node: ast.expr) -> int | list[int]:
         return node.value
     if isinstance(node, ast.List):
         items = [_value(item) for item in node.elts]
-        return [item for item in items if isinstance(item, int)] if all(isinstance(i, int) for i in items) else _no()
+        return [item for item in items if isinstance(item, int)] if all(isinstance(i, int) for i in items) else _wrong()
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
         left, right = _value(node.left), _value(node.right)
         if isinstance(node.op, ast.Add):
-            return left + right if isinstance(left, list) and isinstance(right, list) else _no()
+            return left + right if isinstance(left, list) and isinstance(right, list) else _wrong()
         if isinstance(left, list) and isinstance(right, int) and len(left) * right <= MAX_LAYERS:
             return left * right
-    return _no()
+    return _wrong()
 
 
-def _no() -> int:
+def _wrong() -> int:
     raise ValueError

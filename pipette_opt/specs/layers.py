@@ -54,12 +54,12 @@ class LayerFactor:
         check_limits(self)
 
     @property
-    def family(self) -> tuple[str, str, int, bool, int]:
+    def comparison_key(self) -> tuple[str, str, int, bool, int]:
         """Fields that two shapes must have in common for the factor of one to say anything about the other."""
         return self.gpu, self.kernels, self.tensor_model_parallel_size, self.sequence_parallel, self.seq_length
 
     @property
-    def place(self) -> tuple[float, float, float]:
+    def coordinates(self) -> tuple[float, float, float]:
         """Coordinates of the shape among comparable shapes (scaled logarithms); a distance of 1 is far."""
         return (
             float(np.log(self.hidden_size)) / WIDTH_SCALE,
@@ -80,7 +80,7 @@ class LearnedLayers:
     shapes: tuple[LayerFactor, ...]
 
     @cached_property
-    def _families(self) -> dict[tuple[str, str, int, bool, int], tuple[FloatArray, FloatArray, tuple[float, float]]]:
+    def _groups(self) -> dict[tuple[str, str, int, bool, int], tuple[FloatArray, FloatArray, tuple[float, float]]]:
         """
         Interpolation data by group of comparable shapes: coordinates, weights, and limits of the factor's logarithm.
 
@@ -88,23 +88,23 @@ class LearnedLayers:
         """
         members: dict[tuple[str, str, int, bool, int], list[LayerFactor]] = {}
         for shape in self.shapes:
-            members.setdefault(shape.family, []).append(shape)
+            members.setdefault(shape.comparison_key, []).append(shape)
         found = {}
-        for family, shapes in members.items():
-            places: FloatArray = np.array([shape.place for shape in shapes])
-            alike = likeness(places, places) + JITTER * np.eye(len(shapes))
+        for key, shapes in members.items():
+            coordinates: FloatArray = np.array([shape.coordinates for shape in shapes])
+            alike = likeness(coordinates, coordinates) + JITTER * np.eye(len(shapes))
             logarithms = np.log([shape.factor for shape in shapes])
             weights: FloatArray = np.asarray(np.linalg.solve(alike, logarithms), dtype=np.float64)
-            found[family] = places, weights, (min(0.0, logarithms.min()), max(0.0, logarithms.max()))
+            found[key] = coordinates, weights, (min(0.0, logarithms.min()), max(0.0, logarithms.max()))
         return found
 
     def factor(self, shape: LayerFactor) -> float:
         """Return the interpolated correction factor of a shape; ``shape.factor`` is not read."""
-        known = self._families.get(shape.family)
+        known = self._groups.get(shape.comparison_key)
         if known is None:
             return 1.0
-        places, weights, (least, most) = known
-        logarithm = likeness(np.array([shape.place]), places)[0] @ weights
+        coordinates, weights, (least, most) = known
+        logarithm = likeness(np.array([shape.coordinates]), coordinates)[0] @ weights
         return float(np.exp(np.clip(logarithm, least, most)))
 
 

@@ -70,7 +70,7 @@ def cheap_bounds_s(
         ideal = replace(instance, cluster=ideal_cluster(instance.cluster, kind, both_ways=both_ways))
         for start in range(0, len(packings), AT_ONCE):
             batch = packings[start : start + AT_ONCE]
-            times = estimate_many(ideal, [_somewhere(checked[number].config, block) for number, block in batch])
+            times = estimate_many(ideal, [_on_first_hosts(checked[number].config, block) for number, block in batch])
             np.minimum.at(bounds, [number for number, _ in batch], times)
     return bounds
 
@@ -96,13 +96,13 @@ def fastest_placement_s(
     placed = [
         (fitting.config, placement)
         for block in blocks
-        for placement in _every(instance, fitting, block, capacity_bytes)
+        for placement in _placements(instance, fitting, block, capacity_bytes)
     ]
     parts = (placed[start : start + AT_ONCE] for start in range(0, len(placed), AT_ONCE))
     return min((float(estimate_many(instance, part).min()) for part in parts), default=math.inf), count
 
 
-def _every(
+def _placements(
     instance: Instance, fitting: CheckedConfig, block: NodeBlock, capacity_bytes: IntArray
 ) -> Iterator[Placement]:
     """Yield every placement on hosts with enough memory, for one rectangle of stages and replicas per host."""
@@ -154,7 +154,7 @@ def _with_room(instance: Instance, fitting: CheckedConfig, capacity_bytes: IntAr
             yield block
 
 
-def _somewhere(config: ParallelConfig, block: NodeBlock) -> tuple[ParallelConfig, Placement]:
+def _on_first_hosts(config: ParallelConfig, block: NodeBlock) -> tuple[ParallelConfig, Placement]:
     """Return a configuration with its placement on the first hosts; any hosts will do, as all are equal."""
     grid = block.node_grid(config)
     return config, block_placement(config, block, np.arange(math.prod(grid)).reshape(grid))

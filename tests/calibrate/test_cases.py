@@ -11,7 +11,7 @@ from pipette_opt.calibrate.cases import (
     make_cases,
     run_training,
     stage_layers,
-    untimed,
+    why_untimed,
     with_stack,
 )
 from pipette_opt.parallel import microbatches_of
@@ -94,8 +94,8 @@ def test_what_cannot_be_predicted_says_why(changes: dict[str, object], reason: s
 def test_a_schedule_that_nobody_times_still_has_a_memory() -> None:
     """Seven micro-batches interleaved over two stages: the reason is said, the case is there."""
     odd = case(measured_run(vpp=2, gbs=56))
-    assert "got 2 stages and 7 micro-batches" in untimed(odd)
-    assert untimed(case(measured_run(vpp=2))) == ""
+    assert "got 2 stages and 7 micro-batches" in why_untimed(odd)
+    assert why_untimed(case(measured_run(vpp=2))) == ""
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipette_opt.calibrate.common import RATES, SECONDS, as_slow, common_factor
+from pipette_opt.calibrate.common import RATES, SECONDS, common_factor, slowed
 from pipette_opt.read.stack import read_stack
 
 
@@ -18,7 +18,7 @@ def test_few_runs_move_the_factor_less() -> None:
 def test_everything_takes_as_much_longer() -> None:
     """Rates fall and seconds grow by the factor; shares stay at most 1 where it is faster."""
     stack = read_stack()
-    slow, fast = as_slow(stack, 2.0), as_slow(stack, 0.5)
+    slow, fast = slowed(stack, 2.0), slowed(stack, 0.5)
     for name in RATES:
         assert getattr(slow, name) == pytest.approx(getattr(stack, name) / 2)
     for name in SECONDS:
