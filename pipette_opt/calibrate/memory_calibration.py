@@ -138,7 +138,7 @@ def _alternate(runs: Sequence[MemoryRun], base: Framework, doubt: float, has_pea
 
 
 def _is_without(framework: Framework, runs: Sequence[MemoryRun]) -> bool:
-    """Return whether a stack lacks the optional constant, if the runs have enough peaks to show it."""
+    """Return whether a stack lacks the constant ``OPTIONAL``; false if the runs have too few peaks to show it."""
     return getattr(framework, OPTIONAL) == 0 and _have_peaks(runs)
 
 
@@ -147,7 +147,7 @@ def _have_peaks(runs: Sequence[MemoryRun]) -> bool:
 
 
 def _simplified(runs: Sequence[MemoryRun], base: Framework, framework: Framework, doubt: float) -> Framework:
-    """Return the fit without the optional constant if it is hardly less likely; otherwise the given fit."""
+    """Return the fit without the constant ``OPTIONAL`` if it is hardly less likely; otherwise the given fit."""
     posterior = _Posterior(runs, base, framework.spread, doubt)
     lacking = replace(framework, **{OPTIONAL: 0.0})  # type: ignore[arg-type]
     without = _Posterior(runs, base, framework.spread, doubt, without_optional=True).maximise(lacking)

@@ -115,10 +115,7 @@ def error_quantile(framework: Framework, risk: float) -> float:
 
 
 def _student_quantile(risk: float) -> float:
-    """
-    Return the quantile of Student's t with ``TAILS`` = 4 degrees of freedom (Shaw,
-    J. Comput. Finance 9(4), 2006).
-    """
+    """Return the quantile of Student's t with ``TAILS`` = 4 (Shaw, J. Comput. Finance 9(4), 2006)."""
     root = 2 * np.sqrt(risk * (1 - risk))
     size = 2 * np.sqrt(max(np.cos(np.arccos(min(root, 1.0)) / 3) / root - 1, 0.0))
     return float(np.copysign(size, 0.5 - risk))

@@ -185,10 +185,7 @@ def block_placement(
 
 
 def identity_placement(config: ParallelConfig, gpus_per_node: int, nodes: IntArray, order: RankOrder) -> Placement:
-    """
-    Return the placement of a launch without a rank map: ranks 0, 1, 2,
-    ... fill the given hosts one after the other.
-    """
+    """Return the placement of a launch without a rank map: ranks in order fill the given hosts one after the other."""
     needed = -(-config.world_size // gpus_per_node)
     if len(nodes) < needed:
         raise ValueError(f"{config.world_size} ranks need {needed} hosts of {gpus_per_node} GPUs, got {len(nodes)}.")

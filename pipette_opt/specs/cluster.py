@@ -430,8 +430,9 @@ class ClusterSpec:
 
     def pair_bytes_per_s(self, num_flows: int) -> FloatArray:
         """
-        Return the total bandwidth of ``num_flows`` concurrent flows from host i to host j, shape ``(num_nodes,
-        num_nodes)``.
+        Return the total bandwidth of ``num_flows`` concurrent flows from host i to host j, bytes/s.
+
+        Shape ``(num_nodes, num_nodes)``.
 
         Measured numbers of flows are used directly, numbers between two measured ones are interpolated linearly, and
         larger numbers get the total of the largest. With a single measured number ``k`` the total grows in proportion,
