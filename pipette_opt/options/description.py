@@ -304,7 +304,7 @@ class Field:
 
     @property
     def has_none_inside(self) -> bool:
-        """Return whether the values may include the word ``none``, such as no recomputation."""
+        """Return whether a list of values may include the word ``none``, such as ``none,full`` for recomputation."""
         return any(isinstance(inner, UnionType) for inner in get_args(self.plain_kind))
 
 

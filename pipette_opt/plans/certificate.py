@@ -49,8 +49,8 @@ class Proof:
     configurations
         Number of configurations that the step rules out.
     bound_s
-        Lower bound on the time of plans with these configurations, seconds. ``None`` if they cannot run, or if a
-        configuration with less recomputation is never slower.
+        Lower bound on the time of plans with these configurations, seconds. ``None`` if the configurations cannot run,
+        or if a configuration with less recomputation is never slower.
     named
         Configurations by the rule, bound or engine that ruled them out, most frequent first; empty in older plan files.
     """

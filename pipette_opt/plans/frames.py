@@ -102,7 +102,8 @@ def proof_frame(plan: Plan) -> "DataFrame":
     Return a table with a row for each rule, bound or engine that ruled out configurations; empty for older plans.
 
     Columns: ``by``, the step of the search; ``name`` of the rule, bound or engine; ``configurations``, their number;
-    ``bound_s``, lower bound on the time of all plans that the step ruled out, or NaN; ``example``, one of them.
+    ``bound_s``, lower bound on the time of all plans that the step ruled out, or NaN; ``example``, a configuration that
+    was ruled out.
     """
     from pandas import DataFrame
 

@@ -206,7 +206,7 @@ def _owned_states(shard: Shard, model: ModelSpec) -> int:
 
 
 def _kinds(layers: Sequence[int], head: bool, model: ModelSpec) -> tuple[LayerKind, ...]:
-    """Return the kinds of the given layers; with ``head`` also those of the multi-token prediction layers."""
+    """Return the kinds of the given layers; with ``head`` also the kinds of the multi-token prediction layers."""
     return *(model.layers[layer] for layer in layers), *(head * model.held_depths * model.depth_layers)
 
 

@@ -71,8 +71,8 @@ def num_changes(config: ParallelConfig, today: ParallelConfig | None) -> int:
 
 def kind_of(config: ParallelConfig) -> tuple[object, ...]:
     """
-    Return degrees, micro-batch and kind of recomputation: configurations that differ in these are reported as
-    alternatives.
+    Return degrees, micro-batch and kind of recomputation; the alternatives to a plan differ in at least one of
+    them.
     """
     return (
         config.tensor_model_parallel_size,

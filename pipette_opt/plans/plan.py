@@ -86,7 +86,7 @@ class IterationTime:
         Attention is causal (half of the scores), and recomputation does not count.
     hfu
         Hardware FLOPs utilisation: ``mfu`` with recomputation and all attention scores, as computed by a kernel that
-        does not skip the masked ones; ``None`` in plans of older versions. May exceed 1 where kernels skip them.
+        does not skip the masked ones; ``None`` in plans of older versions. May exceed 1 if the kernel does skip them.
     breakdown
         Seconds by cause, mean of all ranks, adding up to ``iteration_time_s``: ``compute``, ``tensor_parallel``,
         ``expert_parallel`` (models with experts), ``pipeline_parallel``, ``data_parallel``, ``bubble`` (idle:

@@ -156,7 +156,7 @@ def write_cluster(cluster: ClusterSpec, path: str | Path, comment: str = "") -> 
     Write a cluster file and, beside it, a CSV file for each measured matrix.
 
     Matrices of host pairs are ``<stem>_links_<flows>.csv``, known latencies ``<stem>_latencies.csv``. Links of single
-    GPUs replace the matrix of one flow. If only those inside hosts are known, each kind of host has a file
+    GPUs replace the matrix of one flow. If only links inside hosts are known, each kind of host has a file
     ``<stem>_inside_<number>.csv``. Bandwidths are rounded to 1 kB/s, latencies to 1 ps. ``comment`` becomes the head of
     the YAML file. Either all files are written or none. ``InputError`` for an existing matrix file that no older
     cluster file at ``path`` names.

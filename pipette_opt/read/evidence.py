@@ -303,7 +303,7 @@ class LinkEvidence:
 
 
 def _no_pair(test: NcclTest) -> str:
-    """Return the reason why a test measures no link between two hosts, and its other use if it has one."""
+    """Return the reason why a test measures no link between two hosts, and the other use of the test, if any."""
     counts = list(test.gpus_of_host.values())
     if not test.kind:
         known = ", ".join(dict.fromkeys(KINDS.values()))

@@ -89,7 +89,7 @@ def measured_matrices(
 
 
 def without_pairs(matrices: Sequence[MeasuredMatrix], hosts: Sequence[str]) -> tuple[LinkMatrix, ...]:
-    """Return the matrices without any pair that is missing in one of them, as no plan may use such a pair."""
+    """Return the matrices without the host pairs that any of the matrices lacks; no plan uses such a pair."""
     index = {host: row for row, host in enumerate(hosts)}
     cells = [(index[a], index[b]) for matrix in matrices for a, b in matrix.missing]
     result = []
@@ -107,8 +107,8 @@ def filled(
     """
     Return the matrices with missing pairs filled.
 
-    A missing pair gets the bandwidth of the worst or the median measured pair. With ``switch``, it gets the worst pair
-    at the same distance in the switch tree, or the worst of all if no pair at that distance was measured.
+    A missing pair gets the bandwidth of the worst or the median measured pair. With ``switch``, the worst pair at the
+    same distance in the switch tree counts; without such a pair, the worst pair of all.
     """
     index = {host: row for row, host in enumerate(hosts)}
     result = []

@@ -24,7 +24,7 @@ def is_printed(text: str) -> bool:
 
 
 def printed_arguments(text: str) -> dict[str, str]:
-    """Return the printed arguments by name; those of the last start if a restarted job appended to its log."""
+    """Return the printed arguments by name. If a restarted job appended to its log, the last start counts."""
     lines = untagged(text[max(text.rfind(HEADER), 0) :]).splitlines()
     return {
         found["name"]: found["value"].rstrip() for line in lines if " .." in line and (found := ARGUMENT.match(line))

@@ -33,11 +33,11 @@ def read_model(name_or_path: str | Path, vocab_size: int | None = None, environm
     """
     Return the model that a name, a text or a file describes.
 
-    Accepted are the name of a preset (``llama-3-8b``, any case), its id on the Hugging Face Hub or a similar name
-    (:func:`~pipette_opt.read.model_names.preset_called`), Megatron arguments (text that begins with ``--``), and a
-    file. Files are architecture files in YAML, Hugging Face ``config.json`` (or its folder), and scripts or texts with
-    Megatron arguments. ``vocab_size`` is for arguments that leave it to a tokenizer. ``environment`` holds the
-    variables of a script.
+    A name is a preset (``llama-3-8b``, any case), its id on the Hugging Face Hub, or similar
+    (:func:`~pipette_opt.read.model_names.preset_called`). A text is Megatron arguments that begin with ``--``. Files
+    are architecture files in YAML, Hugging Face ``config.json`` (or its folder), and scripts or texts with Megatron
+    arguments. ``vocab_size`` is for arguments that leave it to a tokenizer. ``environment`` holds the variables of a
+    script.
     """
     text = str(name_or_path).strip()
     written = written_arguments(text) if vocab_size is not None and text.lower() not in list_models() else None

@@ -231,9 +231,9 @@ def read_rows(path: str | Path) -> tuple[list[MeasuredRun], list[UnreadRow]]:
     """
     Return the valid rows of ``runs.csv`` in file order, and the invalid rows.
 
-    A row is invalid with text in place of a number, degrees whose product is not the number of GPUs, or a batch size
-    that does not divide. So is a row with a time below the hardware's bound or above a day, or with more memory than
-    the GPU has. ``InputError`` for a file that is no table of runs.
+    A row is invalid with text in place of a number, with degrees whose product is not the number of GPUs, or with a
+    batch size that is no multiple. So is a row with a time below the hardware's bound or above a day, or with more
+    memory than the GPU has. ``InputError`` for a file that is no table of runs.
     """
     header, rows = read_csv(path)
     _check_header(str(path), header)

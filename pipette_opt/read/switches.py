@@ -48,8 +48,8 @@ def parse_switches(log: Log, where: str) -> SwitchTree:
     Return the switches in lines such as ``SwitchName=leaf1 Nodes=gpu[01-08]`` and ``SwitchName=top
     Switches=leaf[1-2]``.
 
-    ``scontrol`` also lists hosts at higher switches; these are ignored. So is the link speed, as in Slurm. A switch
-    with neither nodes nor switches has no hosts (Slurm 25.05 lists such switches).
+    Hosts that ``scontrol`` lists at higher switches, and link speeds, are ignored. A switch with neither nodes nor
+    switches has no hosts (Slurm 25.05 lists such switches).
     """
     nodes: dict[str, tuple[str, ...]] = {}
     parent: dict[str, str] = {}

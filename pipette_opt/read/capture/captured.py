@@ -104,7 +104,10 @@ class _Run:
     first_start_s: float | None = None
 
     def is_over(self) -> bool:
-        """Return whether the run must stop: time limit, time after the first start, or number of starts."""
+        """
+        Return whether the run must stop: by its time limit, the time since the first start, or the number of
+        starts.
+        """
         now = time.monotonic()
         starts = num_starts(self.folder)
         if self.first_start_s is None and starts:

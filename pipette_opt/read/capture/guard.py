@@ -74,7 +74,7 @@ class Ended:
     Parameters
     ----------
     status
-        Exit code of the script, negative for a signal; ``None`` if it was stopped.
+        Exit code of the script, negative for a signal; ``None`` if the script was stopped.
     errors
         Last lines of error output.
     not_found
@@ -315,7 +315,10 @@ def _send_go(pipe: IO[bytes]) -> None:
 
 @contextlib.contextmanager
 def _blocked_child_signal() -> Iterator[None]:
-    """Block SIGCHLD so that ``sigtimedwait`` receives it. Threads started inside inherit the block."""
+    """
+    Block SIGCHLD inside the ``with`` block, so that ``sigtimedwait`` receives the signal. New threads inherit the
+    block.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         yield

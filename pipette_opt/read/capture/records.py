@@ -14,7 +14,10 @@ from typing import Any, Literal
 from pipette_opt.read.launches import ShellScript, ShellText, Started, inside, launch_of
 
 Kind = Literal["start", "script", "left out", "refused"]
-"""Kinds of records: training program, shell script under a launcher, command not run, command line not understood."""
+"""
+Kinds of records: start of a training program, shell script under a launcher, command not run, command not
+understood.
+"""
 
 OUTER = "PIPETTE_OPT_CAPTURE_OUTER"
 """Environment variable with the command lines of the launchers around a shell, as JSON."""
@@ -23,7 +26,7 @@ DRY = "PIPETTE_OPT_CAPTURE_DRY"
 """Environment variable that is set if only stand-in programs may run, as for other hosts and containers."""
 
 _NOT_RECORDED = ("PWD", "OLDPWD", "SHLVL", "_", "PATH", "HOSTNAME", "BASH_ENV", OUTER, DRY)
-"""Environment variables that are not recorded: those of the shell, of the capture, and ``PATH``."""
+"""Environment variables that records leave out: variables of the shell and of the capture itself."""
 
 
 def starts_folder(folder: Path) -> Path:
