@@ -59,7 +59,7 @@ def recurrent_heads(model: ModelSpec, training: TrainingSpec, config: ParallelCo
     no context parallelism.
     """
     tp = config.tensor_model_parallel_size
-    for mixer in model.recurrent_mixers:
+    for mixer in model.recurrent_mixers.values():
         for number in mixer.parts:
             if number % tp:
                 name = f"{number} heads or groups of {type(mixer).__name__}"
@@ -218,7 +218,10 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
         "hidden_size": model.hidden_size,
         "query width on a rank": model.query_projection_size // tp,
         "query-key-value width on a rank": (model.query_projection_size + 2 * model.kv_projection_size) // tp,
-        **{f"width into {type(mixer).__name__} on a rank": mixer.in_size // tp for mixer in model.recurrent_mixers},
+        **{
+            f"width into {type(mixer).__name__} on a rank": mixer.in_size // tp
+            for mixer in model.recurrent_mixers.values()
+        },
         "tokens of a micro-batch": tokens // config.context_parallel_size,
     }
     if model.multi_latent_attention is not None:

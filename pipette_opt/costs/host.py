@@ -8,17 +8,17 @@ from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
 from pipette_opt.costs.scan import SCAN_KERNELS
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, Instance, LayerKind, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.recurrent import RECURRENT_MIXERS
 
 MLP_KERNELS = 4
 """Number of kernel launches of an MLP without a gate in one pass: norm, two products, activation. Counted."""
 
-MIXER_KERNELS = {
+MIXER_KERNELS: Mapping[str, int] = {
     "attention": 7,
     "windowed_attention": 7,
     "latent_attention": 7,
-    "mamba": 4 + SCAN_KERNELS,
-    "gated_delta_net": 8 + SCAN_KERNELS,
     "none": 0,
+    **{name: mixer.kernels + SCAN_KERNELS for name, mixer in RECURRENT_MIXERS.items()},
 }
 """
 Number of kernel launches of each token mixer in one pass. Counted.

@@ -18,7 +18,7 @@ from pipette_opt.export.training_options import further_options, offload_options
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
-from pipette_opt.read.megatron_layers import DELTA_OPTIONS, MAMBA_OPTIONS
+from pipette_opt.read.megatron_layers import SIZE_OPTIONS
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.latent import LATENT_SIZES
 from pipette_opt.specs.layer_patterns import layer_list
@@ -511,10 +511,17 @@ def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[in
             ("--experimental-attention-variant", "gated_delta_net"),
             ("--linear-attention-freq", layer_list(model.linear_attention_freq)),
         ]
-    for sizes, names in ((model.mamba, MAMBA_OPTIONS), (model.gated_delta_net, DELTA_OPTIONS)):
-        if sizes is not None:
-            options += [(f"--{name.replace('_', '-')}", str(getattr(sizes, field))) for name, field in names.items()]
-    return options
+    return options + [(f"--{name.replace('_', '-')}", str(size)) for name, size in recurrent_sizes(model).items()]
+
+
+def recurrent_sizes(model: ModelSpec) -> dict[str, int]:
+    """Return the sizes of layers with a state by megatron-core's names. ``InputError`` for a kind that it lacks."""
+    found: dict[str, int] = {}
+    for kind, sizes in model.recurrent_mixers.items():
+        if kind not in SIZE_OPTIONS:
+            raise InputError("model", f"has layers of kind {kind}, which Megatron-LM does not have.")
+        found |= {name: getattr(sizes, field) for name, field in SIZE_OPTIONS[kind].items()}
+    return found
 
 
 def barred_pattern(pattern: str, layers_per_chunk: Sequence[Sequence[int]]) -> str:

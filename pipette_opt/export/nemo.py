@@ -19,13 +19,19 @@ import yaml
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
-from pipette_opt.export.megatron import TRIAL_ITERATIONS, Option, barred_pattern, check_chunks, layout_options
+from pipette_opt.export.megatron import (
+    TRIAL_ITERATIONS,
+    Option,
+    barred_pattern,
+    check_chunks,
+    layout_options,
+    recurrent_sizes,
+)
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
-from pipette_opt.read.megatron_layers import DELTA_OPTIONS, MAMBA_OPTIONS
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec
 from pipette_opt.specs.latent import LATENT_SIZES
 from pipette_opt.specs.user_buffers import has_user_buffers
@@ -371,10 +377,7 @@ def _layer_list(model: ModelSpec, config: ParallelConfig) -> dict[str, Any]:
     if model.linear_attention_freq is not None:
         found["experimental_attention_variant"] = "gated_delta_net"
         found["linear_attention_freq"] = _list(model.linear_attention_freq)
-    for sizes, names in ((model.mamba, MAMBA_OPTIONS), (model.gated_delta_net, DELTA_OPTIONS)):
-        if sizes is not None:
-            found |= {name: getattr(sizes, field) for name, field in names.items()}
-    return found
+    return found | recurrent_sizes(model)
 
 
 def _mixed_precision(training: TrainingSpec) -> str | None:

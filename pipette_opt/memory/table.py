@@ -157,7 +157,7 @@ def stage_table(
         (embeddings.astype(np.float64), np.zeros(len(layers))),
         (head.astype(np.float64), np.zeros(len(layers))),
     ]
-    tokens, recurrent = training.seq_length // cp * mbs, model.recurrent_mixers
+    tokens, recurrent = training.seq_length // cp * mbs, model.recurrent_mixers.values()
     unfused = training.attention_kernel != "flash"
     columns = {
         "tokens": tokens,

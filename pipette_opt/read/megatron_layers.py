@@ -24,6 +24,9 @@ DELTA_OPTIONS = {
 }
 """Options for sizes of the gated delta net, and the field of ``GatedDeltaNet`` that each option sets."""
 
+SIZE_OPTIONS: Mapping[str, Mapping[str, str]] = {"mamba": MAMBA_OPTIONS, "gated_delta_net": DELTA_OPTIONS}
+"""Options of every kind of layer with a state that Megatron-LM has, with their fields."""
+
 MAMBA_EXPANSION = 2
 """Default ratio of the channels of all heads to the hidden size (``expand`` of Megatron-Core's ``MambaMixer``)."""
 

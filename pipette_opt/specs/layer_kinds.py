@@ -13,8 +13,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import IntArray, read_only
+from pipette_opt.specs.recurrent import RECURRENT_MIXERS, RecurrentName
 
-Mixer = Literal["attention", "windowed_attention", "mamba", "gated_delta_net", "latent_attention", "none"]
+Mixer = Literal["attention", "windowed_attention", "latent_attention", "none"] | RecurrentName
 """Branch of a layer that mixes tokens."""
 
 Mlp = Literal["dense", "experts", "none"]
@@ -110,16 +111,14 @@ def layers_of(
     return tuple(found)
 
 
-PATTERN_LETTERS = "MG*-E"
+PATTERN_LETTERS = "".join(mixer.letter for mixer in RECURRENT_MIXERS.values()) + "*-E"
 """Letters of Megatron-Core's hybrid patterns (``core/ssm/mamba_hybrid_layer_allocation.py``)."""
 
 
 @lru_cache(maxsize=256)
 def layers_of_pattern(pattern: str, rotary: bool) -> Layers:
     """Return the kind of each layer of a hybrid model, given by one letter per layer."""
-    kinds = {
-        "M": LayerKind("mamba", "none"),
-        "G": LayerKind("gated_delta_net", "none"),
+    kinds = {mixer.letter: LayerKind(name, "none") for name, mixer in RECURRENT_MIXERS.items()} | {
         "*": LayerKind("attention", "none", rotary),
         "-": LayerKind("none", "dense"),
         "E": LayerKind("none", "experts"),

@@ -22,7 +22,7 @@ from pipette_opt.specs.layer_parameters import (
     tokens_seen,
 )
 from pipette_opt.specs.model_checks import check_model
-from pipette_opt.specs.recurrent import GatedDeltaNet, Mamba
+from pipette_opt.specs.recurrent import RECURRENT_MIXERS, GatedDeltaNet, Mamba, Recurrent
 from pipette_opt.specs.yarn import YarnScaling
 
 
@@ -339,14 +339,15 @@ class ModelSpec:
         query = self.query_projection_size
         return (query * (1 + self.attention_output_gate) + 2 * self.kv_projection_size, h), (h, query)
 
-    def recurrent_mixer(self, kind: LayerKind) -> Mamba | GatedDeltaNet | None:
-        """Return the sizes of the Mamba-2 or gated-delta-net mixer of a layer kind; ``None`` for other kinds."""
-        return {"mamba": self.mamba, "gated_delta_net": self.gated_delta_net}.get(kind.mixer)
+    def recurrent_mixer(self, kind: LayerKind) -> Recurrent | None:
+        """Return the sizes of the mixer of a layer kind with a state; ``None`` for other kinds."""
+        return self.recurrent_mixers.get(kind.mixer)
 
     @property
-    def recurrent_mixers(self) -> tuple[Mamba | GatedDeltaNet, ...]:
-        """Sizes of all Mamba-2 and gated-delta-net mixers that the model has."""
-        return tuple(mixer for mixer in (self.mamba, self.gated_delta_net) if mixer is not None)
+    def recurrent_mixers(self) -> dict[str, Recurrent]:
+        """Sizes of each kind of mixer with a state that the model has, by its name."""
+        sizes = {name: getattr(self, name) for name in RECURRENT_MIXERS}
+        return {name: mixer for name, mixer in sizes.items() if mixer is not None}
 
     @property
     def replicated_attention_shapes(self) -> tuple[tuple[int, int], ...]:

@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from pipette_opt.specs.layer_kinds import PATTERN_LETTERS, LayerFrequency, expert_frequency
+from pipette_opt.specs.recurrent import RECURRENT_MIXERS
 
 if TYPE_CHECKING:
     from pipette_opt.specs.model import ModelSpec
@@ -94,7 +95,8 @@ def _check_lists(model: "ModelSpec") -> None:
                 raise ValueError(f"{field} does not go with hybrid_layer_pattern, which sets it for each layer.")
         if model.num_dense_layers:
             raise ValueError("num_dense_layers does not go with hybrid_layer_pattern, which sets it for each layer.")
-    for field, wanted in (("mamba", "M" in letters), ("gated_delta_net", "G" in letters or linear is not None)):
+    for field, mixer in RECURRENT_MIXERS.items():
+        wanted = mixer.letter in letters or (field == "gated_delta_net" and linear is not None)
         if (getattr(model, field) is not None) is not wanted:
             raise ValueError(f"{field} must be given if and only if some layer is of that kind.")
     if ("E" in letters) is not (model.num_experts is not None) and pattern is not None:

@@ -7,10 +7,60 @@ arXiv 2405.21060) is ``core/ssm/mamba_mixer.py`` of Megatron-Core. The gated del
 Qwen3-Next) is its ``core/ssm/gated_delta_net.py``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol
 
 MAMBA_CHUNK, DELTA_CHUNK = 128, 64
 """Tokens per chunk of the scan: ``chunk_size`` of ``MambaMixer``, and the chunk of flash-linear-attention."""
+
+
+class Recurrent(Protocol):
+    """Sizes of a layer with a state, as costs, memory and legality ask for them; counts are for one layer."""
+
+    @property
+    def in_size(self) -> int:
+        """Outputs of the product into the layer."""
+
+    @property
+    def out_size(self) -> int:
+        """Channels of all heads, which the product out of the layer gets."""
+
+    @property
+    def conv_size(self) -> int:
+        """Channels of the convolution."""
+
+    @property
+    def conv_kernel_dim(self) -> int:
+        """Tokens that the convolution sees."""
+
+    @property
+    def split_vectors(self) -> int:
+        """Parameters beside both products that tensor ranks split."""
+
+    @property
+    def whole_vectors(self) -> int:
+        """Parameters that every tensor rank holds whole."""
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Numbers that tensor ranks must divide."""
+
+    @property
+    def model_flops(self) -> float:
+        """Multiplications of the recurrence for a token, as they count for MFU."""
+
+    @property
+    def scan_flops(self) -> float:
+        """FLOPs of the scan for a token, forward."""
+
+    @property
+    def scan_bytes(self) -> float:
+        """Bytes that the scan reads and writes for a token, forward."""
+
+    def kept_bytes(self, element: int) -> float:
+        """Activations for a token that the layer keeps, its input apart, with numbers of ``element`` bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,3 +276,31 @@ def _check_sizes(name: str, sizes: object) -> None:
         value = getattr(sizes, field.name)
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
             raise ValueError(f"{field.name} of {name} must be a whole number >= 1, got {value!r}.")
+
+
+class RecurrentMixer(NamedTuple):
+    """
+    A kind of layer with a state.
+
+    Parameters
+    ----------
+    letter
+        Its letter in hybrid patterns.
+    kernels
+        Kernel launches of one pass beside convolution, scan and gated norm.
+    """
+
+    letter: str
+    kernels: int
+
+
+RecurrentName = Literal["mamba", "gated_delta_net"]
+"""Kind of a layer with a state: the field of :class:`~pipette_opt.specs.ModelSpec` that has its sizes."""
+
+RECURRENT_MIXERS: Mapping[RecurrentName, RecurrentMixer] = MappingProxyType(
+    {
+        "mamba": RecurrentMixer(letter="M", kernels=4),
+        "gated_delta_net": RecurrentMixer(letter="G", kernels=8),
+    }
+)
+"""All kinds of layers with a state."""
