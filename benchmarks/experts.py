@@ -34,7 +34,6 @@ from pipette_opt.prepare import load_predictor
 from pipette_opt.read.expert_loads import read_expert_loads
 from pipette_opt.report.cells import columns_table, seconds_text, spaced
 from pipette_opt.simulate.estimate import estimate
-from pipette_opt.simulate.fullness import with_edge_loss
 from pipette_opt.simulate.solutions import stage_memory
 from pipette_opt.solver.expert_placement import place_layers
 from pipette_opt.specs import Instance
@@ -123,7 +122,7 @@ def with_imbalance(instance: Instance, ranks: int, imbalance: float) -> Instance
     """Return the instance with this imbalance of the tokens among ``ranks`` expert-parallel ranks."""
     found = (RankImbalance(ranks=ranks, imbalance=imbalance),)
     training = replace(instance.training, expert_imbalance=1.0, rank_imbalances=found)
-    return with_edge_loss(replace(instance, training=training))
+    return replace(instance, training=training)
 
 
 def largest_imbalance(instance: Instance, plan: Plan, predictor: MemoryPredictor, max_oom_risk: float) -> float:

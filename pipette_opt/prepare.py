@@ -29,12 +29,11 @@ from pipette_opt.candidates import (
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import MemoryCheck, usable_bytes
-from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPredictor
+from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPredictor, stack_predictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.problem.build import BothForms, FittingCandidate, build_both_forms
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.ticks import SharedLinks
-from pipette_opt.simulate.fullness import stack_predictor, with_edge_loss
 from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.solver.joint import Joined, join
 from pipette_opt.solver.layouts import near_layouts
@@ -311,7 +310,7 @@ def _prepare(
         """Prune configurations by cheap bounds, in a fraction of the remaining time."""
         rest_s = (1 - BOUNDING_SHARE) * seconds_left()
         return prune(
-            with_edge_loss(instance, memory),
+            instance,
             fitting_candidates(memory),
             memory.capacity_bytes,
             keep,
@@ -320,7 +319,7 @@ def _prepare(
             first,
             annealing_s=min(FIRST_SHARE * seconds_left(), MAX_FIRST_S) if anneals else 0.0,
             work=work,
-            given=given and with_edge_loss(given, memory),
+            given=given,
             family_bound_s=(lambda config: 0.0) if joined is None else joined.split_bound_s,
         )
 
@@ -357,12 +356,11 @@ def _prepare(
     if is_open:
         report(f"bounding {counted(len(memory.fitting), 'configuration')}")
         pruned = bounded(memory)
-        instance = with_edge_loss(instance, memory)
         report(f"building {counted(len(pruned.kept), 'configuration')}")
         built_s = (1 - BUILDING_SHARE) * seconds_left()
         forms, pruned = _build_kept(instance, pruned, memory.capacity_bytes, keep, lambda: seconds_left() < built_s)
     else:
-        instance, fitting = with_edge_loss(instance, memory), fitting_candidates(memory)
+        fitting = fitting_candidates(memory)
         forms = build_both_forms(
             instance, fitting, memory.capacity_bytes, is_enough=lambda num_bytes, num_built: _too_large(num_bytes)
         )
@@ -585,7 +583,6 @@ def candidate_overview(
     """
     enumeration = enumerate_with_reasons(instance, space)
     memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
-    instance = with_edge_loss(instance, memory)
     fitting = fitting_candidates(memory)
     bounded = BoundedPackings(instance, fitting, memory.capacity_bytes, lower_form=False, reductions=True)
     chosen = bounded.most_promising(len(fitting) if top is None else top)

@@ -257,9 +257,7 @@ and fitted to the judged runs themselves our form ranks them nearly as well. Wha
 of fitted runs, the late trials of 2,048 tokens on up to 64 GPUs: without them the fit is close to that of hindsight.
 There two stages take longer in proportion to the micro-batch, as six more micro-batches would, and full jobs without a
 pipeline lose nothing; the early trials, the late ones on 128 GPUs and those of 30B show neither. That is hindsight,
-too: no other fitted row says which series is the odd one, so predictions are still fitted to all. The loss near full
-memory is nearly the same from both: fitted to 13B 0.49 s for each billion parameters of a rank, with half of the jobs
-on 85 GPUs losing it; fitted to the judged runs 0.44 s, and half of those on 81."""
+too: no other fitted row says which series is the odd one, so predictions are still fitted to all."""
 
 
 if __name__ == "__main__":

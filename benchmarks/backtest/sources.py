@@ -16,16 +16,14 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "nemo-launcher": {"framework": "NeMo"},
     "dgxc": {"framework": "NeMo"},
     "nvidia-nemo/megatron-bridge": {"grad_reduce_in_fp32": "true"},
-    "want-2311.05610": {"gradients": "freed"},
     "megatronlm-ci": {"peak_mem_stage": "last"},
 }
 """
 Columns of sources, by the beginning of their names in lower case; rows of other sources name their software.
 
 MLPerf's submissions are made of NeMo's performance recipes (GPT-3: ``model.optim.grad_sync_dtype: bf16``). Other
-recipes of Megatron-Bridge reduce in fp32 (``bf16_mixed`` in ``training/mixed_precision.py``). Aleph-Alpha/scaling @
-01b9d21, which WANT's runs are of, frees gradients: ``Optimizer.step`` ends with ``zero_grad(set_to_none=True)``, and
-``allreduce_no_retain`` copies buckets, in fp32. Megatron-LM's tests watch the last rank.
+recipes of Megatron-Bridge reduce in fp32 (``bf16_mixed`` in ``training/mixed_precision.py``). Megatron-LM's tests watch
+the last rank.
 """
 
 OLD_ATTENTION = re.compile(r"mcore_tp\d|uninstall_te")

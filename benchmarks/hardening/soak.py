@@ -38,7 +38,6 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.simulate.estimate import estimate
-from pipette_opt.simulate.fullness import with_edge_loss
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
 from pipette_opt.verify import verify
 
@@ -163,7 +162,6 @@ def others(
 ) -> tuple[list[tuple[float, str]], bool]:
     """Times of plans that fit, judged one by one, with a name, and whether these are all plans of the job."""
     memory = check_memory(instance, configurations(instance, space, rng), load_predictor(risk, instance), risk)
-    clock = with_edge_loss(instance, memory)
     num = instance.cluster.num_nodes
     shapes: list[tuple[ParallelConfig, NodeBlock, np.ndarray]] = []
     for checked in memory.fitting:
@@ -187,7 +185,7 @@ def others(
             if (need > room).any():
                 continue
             try:
-                seconds = estimate(clock, config, block_placement(config, block, nodes)).iteration_time_s
+                seconds = estimate(instance, config, block_placement(config, block, nodes)).iteration_time_s
             except InputError:  # a link that was not measured
                 continue
             times.append((seconds, f"{config} on {hosts}"))

@@ -13,7 +13,7 @@ from pipette_opt.cli import options as opt
 from pipette_opt.cli.output import show, show_json
 from pipette_opt.cli.program import run_command
 from pipette_opt.library.plans import plan_and_instance
-from pipette_opt.simulate.fullness import stack_predictor
+from pipette_opt.memory.predictor import stack_predictor
 
 
 def trace_plan(

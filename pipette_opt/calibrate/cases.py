@@ -151,7 +151,7 @@ def _launched(
     )
     try:
         made = Made(cluster=hosts(run) if isinstance(hosts, AssumedHosts) else hosts, model=run.spec)
-        instance = replace(as_trained(read_job(options, made), launch), stack=stack, edge_loss_s=None)
+        instance = replace(as_trained(read_job(options, made), launch), stack=stack)
         config = legal_config(instance, launch, run.num_gpus)
         spec = instance.cluster
         placement = identity_placement(config, spec.gpus_per_node, np.arange(spec.num_nodes), launch.rank_order)

@@ -18,7 +18,6 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, Skipped, make_cases, why_untimed
 from pipette_opt.calibrate.common import common_factor, slowed
-from pipette_opt.calibrate.edge import edge_risks
 from pipette_opt.calibrate.fit_notes import (
     INTERRUPTED,
     layer_notes,
@@ -51,9 +50,7 @@ OFF = 2.0
 MAX_OFF = 0.5
 """Largest share of badly predicted runs; a fit with more is refused. Chosen."""
 
-VERSION_ROUNDS, GROUP_ROUNDS = 2, 12
-SETTLED = 0.02
-"""Largest change of the groups' probabilities of slowdown at which the iteration over them ends. Chosen."""
+VERSION_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,14 +165,10 @@ def calibrate_runs(
         raise InputError("calibrate", "\n- ".join([problem_text, *lines]))
     last = run_version(different[-1])
     indices = _sample([case.run for case in usable], max_runs, np.random.default_rng(seed), last)
-    risks = edge_risks(usable, base)
     timed_s = np.array([case.run.iter_time_s for case in usable], dtype=np.float64)
-    base = slowed(base, common_factor(timed_s, predicted_times_s(usable, risks)))
-    free = informed_constants([usable[index] for index in indices], base, cluster, risks[indices])
-    loses = np.ones(len(usable))
-    every = Problem(times=RunTimes(usable, cluster, {}), edge_risk=risks, loses=loses, base=base, free=free)
-    if every.may_lose:
-        every = replace(every, base=replace(base, refill_half_gpus=0.0))
+    base = slowed(base, common_factor(timed_s, predicted_times_s(usable)))
+    free = informed_constants([usable[index] for index in indices], cluster)
+    every = Problem(times=RunTimes(usable, cluster, {}), base=base, free=free)
     problem = every.subset(indices)
     found, stack = problem.fit()
     first = found
@@ -186,12 +179,6 @@ def calibrate_runs(
         every = replace(every, base=replace(every.base, versions=factors))
         problem = every.subset(indices)
         found, stack = problem.fit(found, first.slopes)
-    for _ in range(GROUP_ROUNDS if every.may_lose else 0):
-        before, every = every.loses, every.with_groups(stack)
-        problem = every.subset(indices)
-        found, stack = problem.fit(found, first.slopes)
-        if np.abs(every.loses - before).max() < SETTLED:
-            break
     if found is not first:
         found, stack = problem.fit(found)
     if len(indices) < len(usable):
@@ -217,7 +204,7 @@ def calibrate_runs(
     except KeyboardInterrupt:  # keep the fit, which took its time
         interrupted = True
     return Fit(
-        stack=every.with_chance(stack),
+        stack=stack,
         runs=tuple(problem.runs),
         kinds=tuple(sorted({job_kind(case.instance) for case in problem.cases})),
         errors=measure(predicted, measured),
@@ -254,7 +241,7 @@ def usable_cases(
     left_out = [LeftOut(case.run.row, reason) for case, reason in zip(cases, reasons, strict=True) if reason]
     known = [case for case, reason in zip(cases, reasons, strict=True) if isinstance(case, Case) and not reason]
     usable = []
-    for case, time_s in zip(known, predicted_times_s(known, edge_risks(known, base)).tolist(), strict=True):
+    for case, time_s in zip(known, predicted_times_s(known).tolist(), strict=True):
         measured_s = case.run.iter_time_s or 0.0
         if not 0 < time_s < np.inf:
             left_out.append(LeftOut(case.run.row, why_not_finite(case)))

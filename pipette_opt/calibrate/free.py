@@ -5,13 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case
 from pipette_opt.read.runs import BANDWIDTH_COLUMN
-from pipette_opt.specs import ClusterSpec, StackSpec
-
-MIN_AT_EDGE = 1.0
-"""Fewest expected runs with near-OOM slowdown for fitting its constants. Chosen."""
+from pipette_opt.specs import ClusterSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +47,6 @@ FREE = (
     FreeConstant(name="host_kernel_s", spread=0.7, start=8e-6, slow=70e-6),
     FreeConstant(name="pipelined_wait_s", spread=1.5, start=2e-6, slow=2e-4, between_hosts=True),
     FreeConstant(name="group_wait_s", spread=1.5, start=5e-7, slow=2e-6),
-    FreeConstant(name="flush_s", spread=1.5, start=0.1),
-    FreeConstant(name="refill_s", spread=1.5, start=0.5),
-    FreeConstant(name="refill_s_per_billion", spread=1.5, start=0.2),
     FreeConstant(name="micro_batch_s", spread=1.0, start=1e-3, slow=2e-3),
     FreeConstant(name="iteration_s", spread=1.0, start=20e-3),
     FreeConstant(name="collective_s", spread=0.5, start=30e-6),
@@ -67,24 +60,13 @@ clusters.
 """
 
 
-def informed_constants(
-    cases: Sequence[Case], base: StackSpec, cluster: ClusterSpec | None, edge_risk: FloatArray
-) -> tuple[FreeConstant, ...]:
-    """
-    Return the constants that these runs can determine.
-
-    Parameters
-    ----------
-    edge_risk
-        Probabilities from :func:`~pipette_opt.calibrate.edge.edge_risks`, shape ``(len(cases), 3)``.
-    """
+def informed_constants(cases: Sequence[Case], cluster: ClusterSpec | None) -> tuple[FreeConstant, ...]:
+    """Return the constants that these runs can determine."""
     runs = [case.run for case in cases]
     several_hosts = any(run.num_gpus > run.gpus_per_node for run in runs)
     flash = any(case.instance.training.attention_kernel == "flash" for case in cases)
     flash1 = any(case.instance.training.flash_version == 1 for case in cases)
     groups = any(case.config.tensor_model_parallel_size > 1 for case in cases)
-
-    at_edge, near_edge, near_freed = edge_risk.sum(axis=0) >= MIN_AT_EDGE
 
     def is_informed(constant: FreeConstant) -> bool:
         known = cluster is not None or all(run.extra.get(BANDWIDTH_COLUMN) for run in runs)
@@ -94,9 +76,6 @@ def informed_constants(
             return False
         informed_by = {
             "flash1": flash1,
-            "flush_s": at_edge,
-            "refill_s": near_edge,
-            "refill_s_per_billion": near_freed,
             "group_wait_s": groups,
         }
         if not informed_by.get(constant.name, True):

@@ -89,6 +89,4 @@ class HeldOut:
         seen, judged = self.problem.subset(kept), self.problem.subset(out)
         slopes = self.found.slopes[kept]
         _, stack = seen.fit(self.found._replace(slopes=slopes), slopes)
-        if seen.may_lose:
-            stack = seen.with_groups(stack).with_chance(stack)
-        return replace(judged, loses=np.ones(len(out))).with_stack_s(stack)
+        return judged.with_stack_s(stack)

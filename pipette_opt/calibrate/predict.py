@@ -9,11 +9,9 @@ import numpy as np
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, Skipped, make_cases, why_untimed
-from pipette_opt.calibrate.edge import edge_risks
 from pipette_opt.calibrate.rivals import RIVALS
 from pipette_opt.calibrate.versions import run_version
 from pipette_opt.costs.collectives import has_tied_stages
-from pipette_opt.costs.edge import edge_times_s
 from pipette_opt.costs.placed import costed_batch, grid_of, placed_times
 from pipette_opt.costs.times import PlacedBatch
 from pipette_opt.costs.unplaced import Costs, costs_of
@@ -89,7 +87,7 @@ def predict_runs(
     cases = make_cases(runs, stack, cluster)
     reasons = [case.reason if isinstance(case, Skipped) else why_untimed(case) for case in cases]
     known = [case for case, reason in zip(cases, reasons, strict=True) if isinstance(case, Case) and not reason]
-    times = iter(predicted_times_s(known, edge_risks(known, stack)).tolist())
+    times = iter(predicted_times_s(known).tolist())
     predictions = []
     for case, reason in zip(cases, reasons, strict=True):
         columns = memory(case) if memory else {}
@@ -103,30 +101,14 @@ def predict_runs(
     return predictions
 
 
-def predicted_times_s(cases: Sequence[Case], edge_risk: FloatArray | None = None) -> FloatArray:
-    """
-    Return iteration times in seconds, shape ``(len(cases),)``; infinite if a placement uses an unmeasured link.
-
-    Parameters
-    ----------
-    edge_risk
-        Probabilities from :func:`~pipette_opt.calibrate.edge.edge_risks`; ``None`` for zero.
-    """
-    return with_version_and_edge_s(cases, simulated_times_s(cases), edge_risk)
+def predicted_times_s(cases: Sequence[Case]) -> FloatArray:
+    """Return iteration times in seconds, shape ``(len(cases),)``; infinite if a placement uses an unmeasured link."""
+    return with_version_s(cases, simulated_times_s(cases))
 
 
-def with_version_and_edge_s(
-    cases: Sequence[Case], judged_s: FloatArray, edge_risk: FloatArray | None = None
-) -> FloatArray:
-    """
-    Return simulated times scaled by the software version of each run, plus the expected near-OOM slowdown,
-    seconds.
-    """
-    times = judged_s * [(case.instance.stack.versions or {}).get(run_version(case.run), 1.0) for case in cases]
-    if edge_risk is not None:
-        for index in np.flatnonzero(edge_risk.any(axis=1)).tolist():
-            times[index] += float(edge_risk[index] @ edge_times_s(cases[index].instance, cases[index].config))
-    return times
+def with_version_s(cases: Sequence[Case], judged_s: FloatArray) -> FloatArray:
+    """Return simulated times scaled by the software version of each run, seconds."""
+    return judged_s * [(case.instance.stack.versions or {}).get(run_version(case.run), 1.0) for case in cases]
 
 
 def simulated_times_s(cases: Sequence[Case], known: KnownCosts | None = None) -> FloatArray:

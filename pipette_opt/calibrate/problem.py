@@ -8,10 +8,9 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import ceil_div
 from pipette_opt.calibrate.cases import Case
-from pipette_opt.calibrate.descent import NOISE, Descent, LeastSquares, badness, descend
+from pipette_opt.calibrate.descent import NOISE, Descent, LeastSquares, descend
 from pipette_opt.calibrate.free import FreeConstant
 from pipette_opt.calibrate.layers import learn_layers
-from pipette_opt.calibrate.losing import group_chances
 from pipette_opt.calibrate.run_times import RunTimes
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
@@ -40,25 +39,11 @@ def noise_of(num_runs: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
-    """
-    Measured runs, the starting stack, and the constants to fit.
-
-    Parameters
-    ----------
-    edge_risk
-        Probabilities from :func:`~pipette_opt.calibrate.edge.edge_risks`, shape ``(num_runs, 3)``.
-    loses
-        Probability that each run's group has the near-OOM slowdown; the stack's ``refill_half_gpus`` is then 0.
-    half_gpus
-        Number of GPUs at which half of the jobs have the slowdown, see ``StackSpec.refill_half_gpus``.
-    """
+    """Measured runs, the starting stack, and the constants to fit."""
 
     times: RunTimes
-    edge_risk: FloatArray
-    loses: FloatArray
     base: StackSpec
     free: tuple[FreeConstant, ...]
-    half_gpus: float = 0.0
 
     @property
     def cases(self) -> Sequence[Case]:
@@ -136,33 +121,7 @@ class Problem:
 
     def with_stack_s(self, stack: StackSpec) -> FloatArray:
         """Return the predicted iteration time of each run with this stack, seconds."""
-        return self.times.predicted_s(stack, self.risk)
-
-    @property
-    def risk(self) -> FloatArray:
-        """
-        Probabilities of near-OOM slowdown, shape ``(num_runs, 3)``; losses from freed gradients times the group's
-        probability.
-        """
-        ones = np.ones(len(self.loses))
-        found: FloatArray = self.edge_risk * np.column_stack([ones, ones, self.loses])
-        return found
-
-    @property
-    def may_lose(self) -> bool:
-        """Return whether near-OOM slowdown of groups is fitted."""
-        return any(constant.name == "refill_s_per_billion" for constant in self.free)
-
-    def with_chance(self, stack: StackSpec) -> StackSpec:
-        """Return the stack with the learned probability of near-OOM slowdown for new jobs."""
-        return replace(stack, refill_half_gpus=self.half_gpus) if self.may_lose else stack
-
-    def with_groups(self, stack: StackSpec) -> "Problem":
-        """Return the problem with each group's probability of slowdown updated from the residuals under this stack."""
-        bad = [badness(replace(self, loses=np.full(len(self.cases), loss)).residuals(stack)) for loss in (0.0, 1.0)]
-        evidence = self.weights * (bad[0] - bad[1]) / NOISE**2
-        loses, half = group_chances([run.group for run in self.runs], [run.num_gpus for run in self.runs], evidence)
-        return replace(self, loses=loses, half_gpus=half)
+        return self.times.predicted_s(stack)
 
     def relative_uncertainty(self, found: Descent) -> FloatArray:
         """Return the posterior over prior standard deviation of each constant; 1 if the runs do not determine it."""
@@ -173,7 +132,7 @@ class Problem:
     def subset(self, indices: Sequence[int]) -> "Problem":
         """Return the problem for the runs at these indices."""
         rows = list(indices)
-        return replace(self, times=self.times.subset(rows), edge_risk=self.edge_risk[rows], loses=self.loses[rows])
+        return replace(self, times=self.times.subset(rows))
 
     def squares(self) -> LeastSquares:
         """Return the least-squares problem over the logarithms of the constants."""

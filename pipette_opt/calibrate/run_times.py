@@ -1,4 +1,8 @@
-"""Predicted times of a set of runs for many stacks in turn, as a fit needs them; repeated parts are computed once."""
+"""
+Predicted times of a set of runs for many stacks in turn, as a fit needs them; repeated parts are computed once.
+
+``iteration_s`` is added to the simulated time, so the simulator runs again only if another constant changes.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,12 +11,9 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, with_stack
-from pipette_opt.calibrate.predict import KnownCosts, simulated_times_s, with_version_and_edge_s
+from pipette_opt.calibrate.predict import KnownCosts, simulated_times_s, with_version_s
 from pipette_opt.specs import ClusterSpec, StackSpec
 from pipette_opt.specs.stack import CONSTANTS
-
-ADDED = ("iteration_s", "flush_s", "refill_s", "refill_s_per_billion", "refill_half_gpus")
-"""Constants that are added to the simulated time; the simulator runs again only if another constant changes."""
 
 REMEMBERED = 4
 """Number of stacks whose simulated times are cached; a descent returns to the last one or two. Chosen."""
@@ -42,12 +43,9 @@ class RunTimes:
             return self
         return RunTimes([self.cases[row] for row in rows], self.cluster, self.known)
 
-    def predicted_s(self, stack: StackSpec, edge_risk: FloatArray) -> FloatArray:
-        """
-        Return the predicted seconds of each run; ``edge_risk`` is from
-        :func:`~pipette_opt.calibrate.edge.edge_risks`.
-        """
-        plain = replace(stack, **dict.fromkeys(ADDED, 0.0))  # type: ignore[arg-type]
+    def predicted_s(self, stack: StackSpec) -> FloatArray:
+        """Return the predicted seconds of each run."""
+        plain = replace(stack, iteration_s=0.0)
         key = (*(getattr(plain, name) for name in CONSTANTS), id(stack.layers))
         if key not in self._judged:
             judged = simulated_times_s(with_stack(self.cases, plain, self.cluster), self.known)
@@ -55,4 +53,4 @@ class RunTimes:
             self._judged = dict([*self._judged.items(), (key, (stack, judged))][-REMEMBERED:])
         judged_s = self._judged[key][1] + stack.iteration_s
         cases = with_stack(self.cases, stack, self.cluster)
-        return with_version_and_edge_s(cases, np.asarray(judged_s, dtype=np.float64), edge_risk)
+        return with_version_s(cases, np.asarray(judged_s, dtype=np.float64))

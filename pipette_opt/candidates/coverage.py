@@ -117,11 +117,11 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
         tried = f" than {listed(modules)}" if modules else " than the attention core"
         yield f"recomputation of other modules{tried}"
     unequal = len({node.gpu.memory_bytes for node in cluster.nodes}) > 1
-    if "block" in space.recompute and (unequal or instance.stack.loses_near_full_memory):
+    if "block" in space.recompute and unequal:
         yield "more recomputed layers than memory asks for"
     if space.offload is not None:
         yield f"in the host's memory other than {listed(space.offload)}"
-        if unequal or instance.stack.loses_near_full_memory:
+        if unequal:
             yield "more in the host's memory than memory asks for"
     elif instance.training.offload.is_nothing:
         yield "optimizer states or activations in the host's memory (--offload)"
@@ -153,7 +153,7 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
         near = f" but for {counted(len(space.more_layouts), 'layout')}" if space.more_layouts else ""
         yield f"unequal model chunks of one stage{near}"
     gives_up = space.tp_comm_overlap is None and "tp_comm_overlap" in values
-    if gives_up and (unequal or instance.stack.loses_near_full_memory):
+    if gives_up and unequal:
         yield f"tensor groups without {TENSOR_OVERLAP} that fit with it"
     options = unsearched_options(instance, () if space.tp_comm_overlap is False else (TENSOR_OVERLAP,))
     if options:

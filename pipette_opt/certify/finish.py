@@ -111,7 +111,7 @@ def finish_plan(
         finish_certificate(prepared, best, certified, watcher.elapsed_s, None if is_fastest else fastest),
         memory,
         alternatives=tuple(others),
-        notes=plan_notes(instance, best.candidate.config, best.estimate.iteration_time_s, prepared.memory, memory),
+        notes=plan_notes(instance, best.candidate.config, prepared.memory, memory),
         seed=seed,
         inputs={**(inputs or {}), "search": asdict(prepared.space)},
     )

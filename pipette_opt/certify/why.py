@@ -21,7 +21,6 @@ from pipette_opt.prepare import Prepared, fitting_candidates, load_predictor, pr
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.simulate.estimate import estimate
-from pipette_opt.simulate.fullness import with_edge_loss
 from pipette_opt.solver.pruning import FirstPlan, prune
 from pipette_opt.specs import Instance
 from pipette_opt.verify.space import recorded_space
@@ -249,11 +248,10 @@ def _fastest_listed(instance: Instance, space: SearchSpace, max_oom_risk: float)
     memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     if not memory.fitting:
         return "", None
-    known = with_edge_loss(instance, memory)
-    first = prune(known, fitting_candidates(memory), memory.capacity_bytes).first
+    first = prune(instance, fitting_candidates(memory), memory.capacity_bytes).first
     if first is None:
         return "", None
-    return f"the fastest there, {first.config.label()},", _time(known, first)
+    return f"the fastest there, {first.config.label()},", _time(instance, first)
 
 
 def _time(instance: Instance, plan: FirstPlan) -> IterationTime:

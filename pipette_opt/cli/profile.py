@@ -171,8 +171,8 @@ def memory(
     from pipette_opt.library.plans import plan_and_instance
     from pipette_opt.measure.anchor import anchored, run_fullest, usual_device
     from pipette_opt.memory.framework import numbers_of
+    from pipette_opt.memory.predictor import stack_predictor
     from pipette_opt.read.stack import write_stack
-    from pipette_opt.simulate.fullness import stack_predictor
 
     if plan is None:
         raise moved(

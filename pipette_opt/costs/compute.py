@@ -53,7 +53,7 @@ class StageCompute:
     forward_s, backward_s
         Seconds by GPU type, model chunk and stage, shape ``(num_kinds, num_chunks, pp)``.
     optimizer_s
-        Seconds of the optimizer step of the slowest stage on the slowest GPU type, plus the near-OOM slowdown.
+        Seconds of the optimizer step of the slowest stage on the slowest GPU type.
     idle_forward_s, idle_backward_s, idle_recomputed_s
         Seconds in one layer's pass during which the GPU waits for the host, least of all GPU types; this time hides
         tensor communication. The last is for the backward pass of a layer that is recomputed entirely.
@@ -143,11 +143,10 @@ def stage_compute(
         backward[kind, -1, -1] += head[1]
     slower = straggling(instance, config, rates)
     fixed = rates.micro_batch_s / 2.0 / config.num_chunks
-    lost = 0.0 if instance.edge_loss_s is None else instance.edge_loss_s(config)
     return StageCompute(
         forward_s=forward * slower + fixed,
         backward_s=backward * slower + fixed,
-        optimizer_s=rates.iteration_s + max(optimizer_time_s(instance, config, gpu, rates) for gpu in kinds) + lost,
+        optimizer_s=rates.iteration_s + max(optimizer_time_s(instance, config, gpu, rates) for gpu in kinds),
         idle_forward_s=float(idle[0]),
         idle_backward_s=float(idle[1]),
         idle_recomputed_s=float(idle[2]),

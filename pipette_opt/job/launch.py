@@ -8,7 +8,6 @@ from pipette_opt.costs.compute import check_timed
 from pipette_opt.job.read import Job
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.megatron_args import MegatronArgs
-from pipette_opt.simulate.fullness import with_edge_loss
 from pipette_opt.specs import Instance
 
 
@@ -39,7 +38,7 @@ def as_trained(job: Job, given: MegatronArgs) -> Instance:
     training = given.training(instance.training)
     if instance.model.num_experts is not None:
         training = replace(training, moe_token_dispatcher_type=given.moe_token_dispatcher_type or "allgather")
-    return with_edge_loss(replace(instance, training=training))
+    return replace(instance, training=training)
 
 
 def legal_config(instance: Instance, given: MegatronArgs, num_gpus: int) -> ParallelConfig:

@@ -67,7 +67,6 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.scripts import script_environment
     from pipette_opt.read.stack import read_stack
-    from pipette_opt.simulate.fullness import with_edge_loss
     from pipette_opt.specs import Instance
     from pipette_opt.specs.model_gaps import not_modelled_of
     from pipette_opt.specs.precision import fp8_copies
@@ -120,7 +119,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         "training": asdict(training),
     }
     return Job(
-        instance=with_edge_loss(instance),
+        instance=instance,
         num_gpus=shown.num_gpus if options.num_gpus is None and shown is not None else options.num_gpus,
         inputs=inputs,
         arguments=arguments,
@@ -361,12 +360,10 @@ def _file_record(path: Path | None) -> dict[str, str] | None:
 
 def trained_as(job: Job, given: "MegatronArgs") -> Job:
     """Return the job with the kernels and the formats of gradients and optimizer states that Megatron arguments set."""
-    from pipette_opt.simulate.fullness import with_edge_loss
-
     if given.fp8 and not job.instance.training.fp8:
         return job  # which is not what the arguments train: comparing with them refuses that
     training = given.training(job.instance.training)
-    instance = with_edge_loss(replace(job.instance, training=training))
+    instance = replace(job.instance, training=training)
     return replace(job, instance=instance, inputs={**job.inputs, "training": asdict(training)})
 
 

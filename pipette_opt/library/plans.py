@@ -222,12 +222,11 @@ def _is_own(plan: "Plan", path: Path, cluster: Path) -> bool:
 def instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
     """Return the job of a plan on a cluster; ``path`` is the plan's file, for error messages."""
     from pipette_opt.base.typed import typed
-    from pipette_opt.simulate.fullness import with_edge_loss
     from pipette_opt.specs import Instance, ModelSpec, StackSpec, TrainingSpec
 
     where = f"{path}, inputs"
     try:
-        instance = Instance(
+        return Instance(
             model=typed(ModelSpec, plan.inputs.get("model"), f"{where}.model", closed=True),
             cluster=cluster,
             training=typed(TrainingSpec, plan.inputs.get("training"), f"{where}.training", closed=True),
@@ -238,7 +237,6 @@ def instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
             stack=typed(StackSpec, plan.inputs.get("stack", {}), f"{where}.stack", closed=True),
             not_modelled=plan.not_modelled,
         )
-        return with_edge_loss(instance)
     except ValueError as error:
         if isinstance(error, InputError):
             raise

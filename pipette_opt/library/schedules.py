@@ -33,15 +33,12 @@ def with_schedule(current: "Current", given: str, max_oom_risk: float) -> "Curre
     instance, config = current.instance, current.config
     schedule = read_schedule(given, config, microbatches_of(instance.training, config), instance.p2p)
     predictor = load_predictor(max_oom_risk, instance)
-    memory, lost_s = schedule_memory(current.memory, instance, config, schedule, predictor, max_oom_risk)
-    if instance.edge_loss_s is not None:
-        instance = replace(instance, edge_loss_s=lambda _: lost_s)
+    memory = schedule_memory(current.memory, instance, config, schedule, predictor, max_oom_risk)
     simulated = estimate(instance, config, current.placement, schedule)
     if given in MEASURED:
         simulated = with_band(simulated, instance, config)
     return replace(
         current,
-        instance=instance,
         estimate=simulated,
         memory=memory,
         schedule=schedule,

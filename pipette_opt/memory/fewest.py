@@ -19,8 +19,8 @@ Tensor overlap hides a part of the tensor-parallel traffic, and takes memory for
 (:mod:`~pipette_opt.specs.user_buffers`). No layer gets slower with overlap. So a configuration without overlap is only
 searched if the one with overlap does not fit or recomputes more layers.
 
-Two cases are outside this proof, and certificates list them as not searched. Where GPUs have unequal memory, a larger
-``N``, more offload, or no tensor overlap may let a stage onto other hosts. And a stack may have a near-OOM slowdown.
+One case is outside this proof, and certificates list it as not searched. Where GPUs have unequal memory, a larger
+``N``, more offload, or no tensor overlap may let a stage onto other hosts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

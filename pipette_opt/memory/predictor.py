@@ -17,14 +17,14 @@ from pipette_opt.base.units import GIB
 from pipette_opt.memory.components import COMPONENTS, stage_components, whole_components
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import FormulaBytes, formula_bytes
-from pipette_opt.memory.framework import NEEDED, Framework, normal_beyond
+from pipette_opt.memory.framework import NEEDED, Framework, framework_of, normal_beyond
 from pipette_opt.memory.regressors import StageFacts, link_share, stage_regressors
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.memory.table import stage_table
 from pipette_opt.memory.twins import as_anchored, as_twins_take, work_keys
 from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import GpuSpec, ModelSpec, TrainingSpec
+from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
 from pipette_opt.specs.user_buffers import has_user_buffers
 
 _ROWS_AT_ONCE = 1 << 16
@@ -277,6 +277,14 @@ class MemoryPredictor:
         outside = (features < self.network.lowest - tolerance) | (features > self.network.highest + tolerance)
         flagged: BoolArray = np.any(outside, axis=1)
         return formula.total * np.exp(log_ratio), flagged
+
+
+def stack_predictor(stack: StackSpec) -> MemoryPredictor:
+    """
+    Load the shipped memory predictor with the constants of the stack; Megatron-Core's where it has none
+    for memory.
+    """
+    return MemoryPredictor.load(framework=framework_of(stack.memory, f"stack {stack.name}, memory"))
 
 
 def token_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:

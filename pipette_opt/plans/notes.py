@@ -11,14 +11,10 @@ from pipette_opt.plans.provenance import provenance
 from pipette_opt.specs import Instance
 from pipette_opt.specs.activations import host_keeps
 
-WORTH_SAYING = 0.001
-"""Smallest share of an iteration at which a note mentions the near-OOM slowdown. Chosen."""
-
 
 def plan_notes(
     instance: Instance,
     config: ParallelConfig,
-    iteration_time_s: float,
     memory: MemoryCheck,
     stages: Sequence[StageMemory],
 ) -> tuple[str, ...]:
@@ -42,9 +38,6 @@ def plan_notes(
         of_all = counted(len(memory.fitting) + len(memory.rejected), "candidate")
         fit = "does not fit" if len(memory.rejected) == 1 else "do not fit"
         notes.append(f"{len(memory.rejected):,} of {of_all} {fit} in memory.")
-    lost = 0.0 if instance.edge_loss_s is None else instance.edge_loss_s(config)
-    if lost > WORTH_SAYING * iteration_time_s:
-        notes.append(f"{lost:.3g} s of the iteration are expected to be lost because memory is nearly full.")
     if any(stage.extrapolates for stage in stages):
         notes.append("The memory of this plan is predicted outside of the predictor's training data.")
     notes += _host_notes(instance, config)

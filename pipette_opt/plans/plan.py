@@ -91,7 +91,7 @@ class IterationTime:
         Seconds by cause, mean of all ranks, adding up to ``iteration_time_s``: ``compute``, ``tensor_parallel``,
         ``expert_parallel`` (models with experts), ``pipeline_parallel``, ``data_parallel``, ``bubble`` (idle:
         warm-up, flush, waiting for slower stages and replicas), ``optimizer``, ``full_memory`` (near-OOM slowdown;
-        calibrated stacks only).
+        in plans of older versions only).
     critical_path
         Seconds by cause along the longest chain of computations and messages, adding up to ``iteration_time_s``,
         without ``bubble``. Empty in plans of older versions.

@@ -65,7 +65,6 @@ def layer_families(
         One configuration for each choice of everything except the layers per stage, without overlap.
     """
     configs = [least for config in configs for least in least_splits(instance.model, config)]
-    free = replace(instance, edge_loss_s=None)
     kinds, kind_of_node = len(instance.cluster.gpu_kinds), instance.cluster.kind_of_node
     capacity = usable_bytes(instance.cluster, predictor)
     room = np.array([capacity[kind_of_node == kind].max() for kind in range(kinds)], dtype=np.int64)
@@ -74,15 +73,15 @@ def layer_families(
     for config, limit in zip(configs, most, strict=True):
         if not has_room(limit, num_units(instance.model, config)):
             continue
-        timed = [_timed(free, alike) for alike in pure_configs(config)]
+        timed = [_timed(instance, alike) for alike in pure_configs(config)]
         recomputed = None
         if config.recomputation == "block":
             recomputed = RecomputedUnits(instance, config, predictor, max_oom_risk, room, limit)
         for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
-            family = _family(free, config, block, timed[0], limit)
+            family = _family(instance, config, block, timed[0], limit)
             if recomputed is not None:
-                family = _with_recomputation(free, family, timed[1], recomputed)
-            families += far_families(instance, family, partial(_slots_cross, free, family, timed[0]))
+                family = _with_recomputation(instance, family, timed[1], recomputed)
+            families += far_families(instance, family, partial(_slots_cross, instance, family, timed[0]))
     return families
 
 

@@ -99,7 +99,6 @@ OPTIONAL = (
     "layers_per_stage",
     "kv_channels",
     "peak_mem_stage",
-    "gradients",
     "cuda_graph",
     "hybrid",
     "stack_version",
@@ -112,9 +111,6 @@ OPTIONAL = (
     "dispatcher",
 )
 """Optional columns that are read; ``data/README.md`` explains them."""
-
-GRADIENT_WORDS = ("freed", "kept")
-"""Values of the optional column ``gradients``."""
 
 STAGE_WORDS = ("first", "last", "largest")
 """Values of the optional column ``peak_mem_stage``, besides a stage number."""
@@ -433,7 +429,6 @@ def _check_extra(row: "_Cells", run: MeasuredRun) -> None:
     row.whole("kv_channels")
     row.number(BANDWIDTH_COLUMN, above_zero=True)
     row.number(FIRST_PARAMETERS_COLUMN, above_zero=True)
-    row.word("gradients", GRADIENT_WORDS)
     stage = row.text("peak_mem_stage")
     if not re.fullmatch("[0-9]{1,9}", stage):
         row.word("peak_mem_stage", STAGE_WORDS, " or the number of a stage, 0 for the first")

@@ -1,5 +1,6 @@
 """Reader and writer of stack files: constants of a software stack, in YAML."""
 
+import logging
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from pipette_opt.read.kinds_of_files import STACK_FILE, reads
 from pipette_opt.specs import StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 from pipette_opt.specs.stack import CONSTANTS, OTHERS
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_NAME = "megatron-core"
 """Shipped stack that commands use without ``--calibration``."""
@@ -38,6 +41,9 @@ RETIRED = (
 )
 """Constants of stack files of older versions; such files are refused."""
 
+UNPRICED = ("flush_s", "refill_s", "refill_s_per_billion", "refill_half_gpus")
+"""Constants of older versions for time lost near full memory, which nothing prices now. They are read and left out."""
+
 
 def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
     """Return a shipped stack by name, or the stack in a file of ``calibrate``; missing constants have defaults."""
@@ -59,12 +65,26 @@ def _read_stack_file(path: Path) -> StackSpec:
     if old:
         problem = f"{', '.join(old)}: from an older version with other formulas. Calibrate again."
         raise InputError(str(path), problem)
-    data = Fields(str(path), content, (*CONSTANTS, *OTHERS))
+    data = Fields(str(path), without_unpriced(content, str(path)), (*CONSTANTS, *OTHERS))
     values = {name: value for name, value in data.data.items() if value is not None}
     values |= {"name": data.text("name", path.stem), "source": data.text("source", "")}
     layers = values.pop("layers", None)
     stack = typed(StackSpec, values, str(path))
     return stack if layers is None else replace(stack, layers=_layers(layers, str(path)))
+
+
+def without_unpriced(content: object, where: str) -> object:
+    """Leave out constants of ``UNPRICED``; warn of those that are not zero."""
+    if not isinstance(content, dict):
+        return content
+    dropped = [name for name in UNPRICED if content.get(name)]
+    if dropped:
+        lost = "time lost near full memory has no price any more; calibrate again, as the other constants counted on it"
+        logger.warning("%s: not used: %s; %s.", where, ", ".join(dropped), lost)
+    kept = {name: value for name, value in content.items() if name not in UNPRICED}
+    if isinstance(origins := kept.get("origins"), dict):
+        kept["origins"] = {name: origin for name, origin in origins.items() if name not in UNPRICED}
+    return kept
 
 
 def _layers(entries: object, where: str) -> LearnedLayers:

@@ -409,14 +409,13 @@ def _plan(prepared: Prepared, simulated: SimulatedSolution, free: Plan, params: 
     memory = stage_memory(
         prepared.instance, simulated.candidate.config, simulated.placement, prepared.predictor, params.max_oom_risk
     )
-    config, seconds = simulated.candidate.config, simulated.estimate.iteration_time_s
     return make_plan(
         prepared.given,
         prepared.problem,
         [simulated],
         certificate,
         memory,
-        notes=plan_notes(prepared.instance, config, seconds, prepared.memory, memory),
+        notes=plan_notes(prepared.instance, simulated.candidate.config, prepared.memory, memory),
         seed=params.seed,
         inputs=free.inputs,
     )

@@ -7,7 +7,7 @@ is smaller, which allows any number of micro-batches. The search does not cover 
 existing plans, on the same GPUs.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -105,18 +105,13 @@ def _ways(
             continue
         schedule = build_schedule(pp, num_microbatches, number, group_size)
         own = stage_memory(job, config, placement, predictor, max_oom_risk)
-        memory, lost_s = schedule_memory(own, job, config, schedule, predictor, max_oom_risk)
+        memory = schedule_memory(own, job, config, schedule, predictor, max_oom_risk)
         if any(stage.upper_bytes > stage.capacity_bytes for stage in memory):
             continue
-        timed = job if job.edge_loss_s is None else replace(job, edge_loss_s=_always(lost_s))
         yield Grouped(
             config=config,
             num_microbatches=num_microbatches,
             group_size=group_size,
             global_batch_size=padded,
-            iteration_time_s=estimate(timed, config, placement, schedule).iteration_time_s,
+            iteration_time_s=estimate(job, config, placement, schedule).iteration_time_s,
         )
-
-
-def _always(seconds: float) -> Callable[[ParallelConfig], float]:
-    return lambda config: seconds

@@ -27,7 +27,6 @@ from pipette_opt.replan.changes import Change, repaired_host
 from pipette_opt.replan.searching import MIN_S, Searched, alike, certified, search, time_s, with_spares
 from pipette_opt.replan.space import space_for
 from pipette_opt.simulate.estimate import estimate
-from pipette_opt.simulate.fullness import with_edge_loss
 from pipette_opt.simulate.solutions import SimulatedSolution, stage_memory
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
@@ -305,7 +304,7 @@ class WhatIf:
         return self._proven_s if is_of_all and not space.narrowed else 0.0
 
     def _simulated_s(self, change: Change, placement: Placement) -> float:
-        return estimate(with_edge_loss(change.instance), self.plan.config, placement).iteration_time_s
+        return estimate(change.instance, self.plan.config, placement).iteration_time_s
 
     def placement_on(self, change: Change) -> Placement | None:
         """
@@ -366,7 +365,7 @@ class WhatIf:
         """Return the search over all hosts of the changed job, reusing that of an earlier question if possible."""
         key = self._key(change)
         if key not in self._searched:
-            seconds, instance, space = self._seconds(change, left), with_edge_loss(change.instance), key[1]
+            seconds, instance, space = self._seconds(change, left), change.instance, key[1]
             like = next((prepared for prepared in self._prepared(space) if alike(prepared.given, instance)), None)
             try:
                 self._searched[key] = search(instance, space, first, seconds, self.params, self.watcher, like)

@@ -8,6 +8,7 @@ from typing import Any
 from pipette_opt.candidates import enumerate_with_reasons
 from pipette_opt.certify.weights import choice_of, robust_weights
 from pipette_opt.memory.fewest import check_memory
+from pipette_opt.memory.predictor import stack_predictor
 from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Band, Plan
 from pipette_opt.plans.verdict import plan_verdict
@@ -16,7 +17,6 @@ from pipette_opt.read.gpus import gpu_record
 from pipette_opt.read.levels import domain_record
 from pipette_opt.read.nominal import possible_records
 from pipette_opt.report.plan_file import plan_to_dict
-from pipette_opt.simulate.fullness import stack_predictor
 from pipette_opt.specs import Instance
 from pipette_opt.specs.objective import Objective
 from pipette_opt.verify import recorded_space

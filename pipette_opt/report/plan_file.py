@@ -41,6 +41,7 @@ from pipette_opt.plans.verdict import plan_verdict
 from pipette_opt.read.files import parse_json, read_text
 from pipette_opt.read.hosts import checked_host
 from pipette_opt.read.kinds_of_files import PLAN_FILE, reads
+from pipette_opt.read.stack import without_unpriced
 from pipette_opt.report.json_text import json_text, plain
 from pipette_opt.specs import ModelSpec, NotModelled, StackSpec, TrainingSpec
 
@@ -373,7 +374,10 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
     if version != SCHEMA_VERSION:
         raise InputError(where, f"schema_version is {version}; this program reads version {SCHEMA_VERSION}.")
     file = typed(PlanFile, content, where)
-    typed(Inputs, file.inputs, where, "inputs")
+    inputs = file.inputs
+    if "stack" in inputs:
+        inputs = {**inputs, "stack": without_unpriced(inputs["stack"], f"{where}, inputs.stack")}
+    typed(Inputs, inputs, where, "inputs")
     for place, host in enumerate(file.hosts):
         checked_host(host, f"{where}, hosts[{place}]")
     if len(set(file.hosts)) < len(file.hosts):
@@ -413,7 +417,7 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
             Baseline(**_with_config(baseline, where, f"baselines[{index}]"))
             for index, baseline in enumerate(file.baselines)
         ),
-        inputs=file.inputs,
+        inputs=inputs,
         not_modelled=file.not_modelled,
         target=file.objective,
         notes=file.notes,

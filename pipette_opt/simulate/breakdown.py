@@ -8,12 +8,13 @@ seconds of each are averaged over all ranks, so they add up to the iteration.
 It goes from stage to stage and never idles, so it has no bubble. Only operations on it can make the iteration shorter.
 
 =====================  ===============================================================================================
-``compute``            kernels of the layers, recomputation included ``tensor_parallel``    tensor- and context-parallel
-communication that compute does not hide ``expert_parallel``    tokens on their way to experts and back
+``compute``            kernels of the layers, recomputation included
+``tensor_parallel``    tensor- and context-parallel communication that compute does not hide
+``expert_parallel``    tokens on their way to experts and back
 ``pipeline_parallel``  a transfer between stages is under way and the receiver (or a blocking sender) waits for it
 ``data_parallel``      gradients and parameters: slowdown and waits by their collectives, during and after compute
-``bubble``             idle: warm-up and flush, slower stages and replicas, the last reduction ``optimizer``
-the step, its gradient norm included ``full_memory``        near-OOM slowdown of a stack
+``bubble``             idle: warm-up and flush, slower stages and replicas, the last reduction
+``optimizer``          the step, its gradient norm included
 =====================  ===============================================================================================
 """
 

@@ -1,6 +1,5 @@
 """Simulated iteration time of a placed configuration, and its breakdown by cause."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -178,8 +177,8 @@ def estimate(
         tokens_per_s_per_gpu=tokens_per_s / config.world_size,
         mfu=model.flops_per_token(training.seq_length) * per_flop,
         hfu=executed * per_flop,
-        breakdown=_with_loss(causes.pipeline, instance, config),
-        critical_path=_with_loss(causes.critical_path, instance, config),
+        breakdown=causes.pipeline,
+        critical_path=causes.critical_path,
     )
 
 
@@ -198,14 +197,6 @@ def _executed_flops_per_token(instance: Instance, config: ParallelConfig) -> flo
         return executed("selective" if is_core else "full" if config.recompute_granularity == "full" else None)
     share = sum(map(sum, config.recomputed_per_chunk)) / model.num_layers
     return (1 - share) * executed(None) + share * executed("full")
-
-
-def _with_loss(breakdown: Mapping[str, float], instance: Instance, config: ParallelConfig) -> Mapping[str, float]:
-    """Return the breakdown with the near-OOM slowdown as a cause of its own, taken out of the optimizer's time."""
-    if instance.edge_loss_s is None:
-        return breakdown
-    lost = instance.edge_loss_s(config)
-    return {**breakdown, "optimizer": max(breakdown["optimizer"] - lost, 0.0), "full_memory": lost}
 
 
 def _peak_flops(instance: Instance, placement: Placement) -> float:

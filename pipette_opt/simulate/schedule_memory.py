@@ -12,7 +12,6 @@ from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.schedule import Schedule, max_in_flight
 from pipette_opt.plans.plan import StageMemory
-from pipette_opt.simulate.fullness import expected_loss_s
 from pipette_opt.specs import Instance
 
 
@@ -23,9 +22,9 @@ def schedule_memory(
     schedule: Schedule,
     predictor: MemoryPredictor,
     max_oom_risk: float,
-) -> tuple[tuple[StageMemory, ...], float]:
+) -> tuple[StageMemory, ...]:
     """
-    Return the stages' memory with a schedule's activations in flight, and the near-OOM slowdown, seconds.
+    Return the stages' memory with a schedule's activations in flight.
 
     ``memory`` is that of 1F1B. The fraction of activations comes from the memory formula; the rest of the prediction
     stays.
@@ -38,7 +37,7 @@ def schedule_memory(
     predicted = np.ceil(np.array([before.predicted_bytes for before in memory]) * grown)
     capacity = np.array([before.capacity_bytes for before in memory])
     risks = predictor.oom_probability(predicted, capacity, prediction.spread)
-    stages = tuple(
+    return tuple(
         replace(
             before,
             predicted_bytes=int(predicted[stage]),
@@ -49,7 +48,6 @@ def schedule_memory(
         )
         for stage, before in enumerate(memory)
     )
-    return stages, expected_loss_s(instance, predictor, config, predicted, capacity, prediction.spread)
 
 
 def _with_activations(components: Mapping[str, int], more_bytes: int) -> dict[str, int]:

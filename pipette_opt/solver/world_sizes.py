@@ -14,7 +14,6 @@ from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.problem.build import FittingCandidate
-from pipette_opt.simulate.fullness import with_edge_loss
 from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.solver.pruning import FirstPlan, prune
 from pipette_opt.specs import Instance
@@ -120,5 +119,4 @@ def _first_plan(
     fitting = [FittingCandidate(config=fits.config, need_bytes=fits.need_bytes) for fits in memory.fitting]
     if not fitting:
         return None
-    timed = with_edge_loss(instance, memory)
-    return prune(timed, fitting, memory.capacity_bytes, is_over=is_over, loading=loading, work=work).first
+    return prune(instance, fitting, memory.capacity_bytes, is_over=is_over, loading=loading, work=work).first

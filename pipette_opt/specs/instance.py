@@ -1,8 +1,6 @@
 """Planning instance: all inputs in one object."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import Collective, Launcher, P2PMode
@@ -31,9 +29,6 @@ class Instance:
         Constants of the software stack: rates and overheads on this hardware.
     allreduce
         Algorithm that reduces gradients over several hosts.
-    edge_loss_s
-        Function that returns the seconds per iteration that a configuration loses because GPU memory is nearly full;
-        see :mod:`pipette_opt.simulate.fullness`.
     not_modelled
         Options of the job, and parts of its model, that the estimates leave out.
     """
@@ -46,7 +41,6 @@ class Instance:
     profile: ComputeProfile | None = None
     stack: StackSpec = DEFAULT_STACK
     allreduce: Collective = "ring"
-    edge_loss_s: Callable[[Any], float] | None = None
     not_modelled: tuple[NotModelled, ...] = ()
 
     def __post_init__(self) -> None:

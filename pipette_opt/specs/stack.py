@@ -54,17 +54,6 @@ class StackSpec:
     group_wait_s
         Time that a collective of a tensor-parallel group adds to its launch, per pair of its ranks (number squared):
         every rank waits for the slowest host thread.
-    flush_s
-        Time lost per micro-batch in a deep pipeline whose GPU memory is nearly full: the allocator returns its blocks
-        and requests them again.
-    refill_s
-        Mean time lost once per iteration if GPU memory is nearly full.
-    refill_s_per_billion
-        Time lost per iteration for each billion parameters on a rank of the largest stage, if the framework frees
-        gradients after each step and they are larger than the memory blocks that activations leave.
-    refill_half_gpus
-        GPUs of a job that has the ``refill_s_per_billion`` loss with probability one half; a job loses time if any of
-        its ranks does. 0: every job does.
     micro_batch_s
         Time that one stage adds to each micro-batch: bookkeeping, and host waits around messages.
     iteration_s
@@ -110,10 +99,6 @@ class StackSpec:
     host_collective_s: Cost = 0.0
     pipelined_wait_s: Cost = 0.0
     group_wait_s: Cost = 0.0
-    flush_s: Cost = 0.0
-    refill_s: Cost = 0.0
-    refill_s_per_billion: Cost = 0.0
-    refill_half_gpus: Cost = 0.0
     micro_batch_s: Cost = 0.0
     iteration_s: Cost = 0.0
     collective_s: Cost = 0.0
@@ -141,11 +126,6 @@ class StackSpec:
         for version, factor in (self.versions or {}).items():
             if not 0 < factor < float("inf"):
                 raise ValueError(f"versions: {version} must be > 0, got {factor}.")
-
-    @property
-    def loses_near_full_memory(self) -> bool:
-        """Return whether the stack has constants for the time lost when GPU memory is nearly full."""
-        return self.memory is not None and bool(self.flush_s or self.refill_s or self.refill_s_per_billion)
 
     def with_constants(self, values: Mapping[str, float]) -> "StackSpec":
         """Return a copy with these constants changed."""

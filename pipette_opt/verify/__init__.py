@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pipette_opt.base.errors import InfeasibleError, InputError, PlanError
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
-from pipette_opt.simulate.fullness import with_edge_loss
 from pipette_opt.specs import Instance
 from pipette_opt.verify.alternatives import alternatives_are_reproduced, baselines_are_possible
 from pipette_opt.verify.certificate import (
@@ -133,7 +132,7 @@ def verify(instance: Instance, plan: Plan, also: Sequence[str] = ()) -> Checked:
     problems = [*broken_rules(instance, plan), *also]
     searched = None
     try:
-        searched = Searched.again(with_edge_loss(instance), plan)
+        searched = Searched.again(instance, plan)
     except (InputError, InfeasibleError) as error:
         problems.append(f"{plan_is_searched.__name__}: {error}")
     if searched is not None:
@@ -161,7 +160,6 @@ def verify_content(instance: Instance, plan: Plan) -> None:
 
 def broken_rules(instance: Instance, plan: Plan) -> list[str]:
     """Return a text for every broken rule on the plan itself: name of the rule, problem, numbers."""
-    instance = with_edge_loss(instance)
     for rules in (MAP_RULES, CONTENT_RULES):
         problems = [f"{rule.__name__}: {problem}" for rule in rules for problem in rule(instance, plan)]
         if problems:

@@ -74,7 +74,7 @@ def scope_is_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
 
 def notes_are_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
     """Rule: the recorded notes are exactly those that follow from the job and the plan."""
-    expected = plan_notes(searched.instance, plan.config, plan.estimate.iteration_time_s, searched.memory, plan.memory)
+    expected = plan_notes(searched.instance, plan.config, searched.memory, plan.memory)
     yield from (f"the note {note!r} is missing" for note in expected if note not in plan.notes)
     yield from (f"the note {note!r} does not follow from the plan" for note in plan.notes if note not in expected)
 

@@ -7,9 +7,9 @@ from typing import Any
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import is_number
 from pipette_opt.memory.filter import predicted_memory
+from pipette_opt.memory.predictor import stack_predictor
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.plans.plan import Plan, StageMemory
-from pipette_opt.simulate.fullness import stack_predictor
 from pipette_opt.specs import Instance
 from pipette_opt.verify.common import REPRODUCED, on_cluster, same
 

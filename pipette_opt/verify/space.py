@@ -12,9 +12,9 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, space_of
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import MemoryCheck
+from pipette_opt.memory.predictor import stack_predictor
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
-from pipette_opt.simulate.fullness import stack_predictor
 from pipette_opt.specs import Instance
 from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
 from pipette_opt.verify.common import CHEAP, CLOSED_GAP, REPRODUCED

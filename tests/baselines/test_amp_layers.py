@@ -10,8 +10,8 @@ from specs_for_tests import A100_80, LLAMA_8B, cluster, instance
 
 from pipette_opt.baselines.amp_layers import amp_splits, deal_layers, stage_times, with_amp_splits
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.memory.predictor import stack_predictor
 from pipette_opt.problem.family_times import layer_families
-from pipette_opt.simulate.fullness import stack_predictor
 from pipette_opt.specs import Instance
 
 pytestmark = pytest.mark.search

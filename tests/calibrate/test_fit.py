@@ -12,8 +12,6 @@ from pipette_opt.calibrate.held_out import HeldOut
 from pipette_opt.calibrate.metrics import measure_predictions
 from pipette_opt.calibrate.predict import predict_runs, predicted_times_s
 from pipette_opt.calibrate.problem import Problem
-from pipette_opt.costs.edge import losing_chance
-from pipette_opt.memory.framework import Framework, numbers_of
 from pipette_opt.read.bands import job_band
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
@@ -211,27 +209,4 @@ def test_slopes_that_steps_bring_up_to_date_lead_to_the_same_place() -> None:
     """Noise-free runs are matched almost exactly, though most steps reuse old slopes."""
     seen = runs_of(TRUTH, shapes((8, 16), 2048)[::2])
     fit = calibrate_runs(seen, DEFAULT_STACK, validate=False)
-    assert fit.errors.mean < 0.02
-
-
-LOSSY = replace(
-    TRUTH, host_kernel_s=0.0, refill_s_per_billion=2.0, memory=numbers_of(Framework(spread=0.02)), refill_half_gpus=0.0
-)
-
-
-def test_groups_that_lose_nothing_near_full_memory_do_not_drown_those_that_do() -> None:
-    """Of four groups two lose two seconds for each billion parameters; that is found, and so is how many do."""
-    common = {"num_gpus": 16, "tp": 2, "pp": 1, "dp": 8, "mbs": 1, "hidden": 4096, "gbs": 64}
-    jobs = [
-        common | {"num_layers": layers, "extra": {"gradients": "freed"}} for layers in (8, 16, 24, 32, 40, 44, 48, 52)
-    ]
-    full = runs_of(LOSSY, jobs)
-    plain = runs_of(replace(LOSSY, refill_s_per_billion=0.0), jobs)
-    lost = max((one.iter_time_s or 0) / (other.iter_time_s or 1) for one, other in zip(full, plain, strict=True))
-    assert lost > 1.1
-    groups = [("a", full), ("b", plain), ("c", full), ("d", plain)]
-    seen = [replace(run, model=name) for name, runs in groups for run in runs]
-    fit = calibrate_runs(seen, replace(LOSSY, refill_s_per_billion=0.0), validate=False)
-    assert fit.stack.refill_s_per_billion == pytest.approx(2.0, rel=0.3)
-    assert losing_chance(fit.stack.refill_half_gpus, 16) == pytest.approx(0.5, abs=0.1)
     assert fit.errors.mean < 0.02

@@ -4,13 +4,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from measured_runs import measured_run
 from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.calibrate.edge import edge_risks
 from pipette_opt.calibrate.fit import calibrate_runs, usable_cases
 from pipette_opt.calibrate.fit_notes import repeat_notes
 from pipette_opt.calibrate.left_out import LeftOut, left_out_lines, named
@@ -122,7 +120,6 @@ def test_runs_that_all_fit_teach_nothing_of_memory() -> None:
     assert memory_notes(memory, untold) == [f"memory: constants unchanged: {untold}"]
     cases, left_out = usable_cases(runs, replace(DEFAULT_STACK, memory=numbers_of(memory)))
     assert (len(cases), left_out) == (30, [])
-    assert np.isfinite(edge_risks(cases, DEFAULT_STACK)).all()
 
 
 def test_labels_of_both_kinds_teach() -> None:

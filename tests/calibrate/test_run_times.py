@@ -53,13 +53,13 @@ def test_cases_costed_together_take_what_each_takes_alone() -> None:
 @pytest.mark.parametrize("name", [one.name for one in FREE])
 def test_each_constant_moves_the_times_as_without_memory(name: str) -> None:
     """What is kept from other stacks depends on no constant that a fit moves; what is only added is added once."""
-    times, risk = RunTimes(CASES, None, {}), np.full((len(CASES), 3), 0.5)
-    before = times.predicted_s(DEFAULT_STACK, risk)
+    times = RunTimes(CASES, None, {})
+    before = times.predicted_s(DEFAULT_STACK)
     value = 0.5 * (getattr(DEFAULT_STACK, name) or 1e-3)
     stack = DEFAULT_STACK.with_constants({name: value})
-    expected = predicted_times_s(with_stack(CASES, stack), risk)
-    np.testing.assert_allclose(times.predicted_s(stack, risk), expected, rtol=1e-12)
-    np.testing.assert_array_equal(times.predicted_s(DEFAULT_STACK, risk), before)
+    expected = predicted_times_s(with_stack(CASES, stack))
+    np.testing.assert_allclose(times.predicted_s(stack), expected, rtol=1e-12)
+    np.testing.assert_array_equal(times.predicted_s(DEFAULT_STACK), before)
     if name not in ("flash1", "attention_speed", "attention_backward_speed"):
         assert (expected != before).any()
 

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
-from pipette_opt.simulate.fullness import near_risk
 
 ARGS = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --micro-batch-size 1"
 CHUNKS = f"{ARGS} --num-virtual-stages-per-pipeline-rank 2"
@@ -148,19 +147,3 @@ def test_experts_keep_the_launch_s_dispatcher() -> None:
     plain, own = (CliRunner().invoke(app, [*command, *more]) for more in ((), ("--schedule", "1f1b")))
     assert plain.exit_code == own.exit_code == 0, own.output
     assert json.loads(own.output)["estimate"] == json.loads(plain.output)["estimate"]
-
-
-def test_a_schedule_that_holds_more_loses_more(tmp_path: Path) -> None:
-    """Where the stack's runs lost time near full memory: of the schedule's own memory, not of 1F1B's."""
-    stack = tmp_path / "stack.yaml"
-    stack.write_text("flush_s: 0.0\nrefill_s: 3.0\nmemory: {spread: 0.01}\n")
-    lost = []
-    for name in (None, "1f1b", "gpipe"):
-        code, output = estimate(name, ARGS, "async", "--calibration", str(stack))
-        assert code == 0, output
-        answer = json.loads(output)
-        full = max(stage["predicted_bytes"] / stage["capacity_bytes"] for stage in answer["memory"])
-        lost.append(answer["estimate"]["breakdown"]["full_memory"])
-        assert lost[-1] == pytest.approx(3.0 * near_risk(full), rel=1e-3)
-    assert lost[0] == pytest.approx(lost[1])
-    assert lost[1] < lost[2]

@@ -82,7 +82,6 @@ def test_a_row_is_read_in_base_units(tmp_path: Path) -> None:
         ({"layers_per_stage": "12,\u00b2"}, "layers_per_stage must be whole numbers"),
         ({"layers_per_stage": "9" * 5000}, "9999...."),
         ({"num_gpus": "9" * 400}, "9999...."),
-        ({"gradients": "free"}, "gradients must be one of freed, kept, got 'free'"),
         ({"tied_embeddings": "maybe"}, "tied_embeddings must be True or False"),
         ({"kv_channels": "wide"}, "kv_channels must be a number > 0, got 'wide'"),
         ({"peak_mem_stage": "middle"}, "peak_mem_stage must be one of first, last, largest or the number of a stage"),
@@ -99,7 +98,7 @@ def test_wrong_cells_are_refused(tmp_path: Path, changes: dict[str, str], said: 
 
 def test_optional_columns_are_words_in_any_case_or_nothing(tmp_path: Path) -> None:
     """As other programs write them; ``NaN`` is an empty cell there, too."""
-    known = {"gradients": "Freed", "tied_embeddings": "TRUE", "kv_channels": "128.0", "peak_mem_stage": "1"}
+    known = {"tied_embeddings": "TRUE", "kv_channels": "128.0", "peak_mem_stage": "1"}
     nothing = dict.fromkeys(known, "NaN") | {"peak_mem_stage": "Last"}
     first, second = read_runs(write(tmp_path / "runs.csv", GOOD | known, GOOD | nothing))
     assert first.extra == known

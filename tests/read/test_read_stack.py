@@ -60,9 +60,8 @@ def test_layers_are_read_as_written(tmp_path: Path) -> None:
         ("matmul_sped: 0.5\n", "Did you mean matmul_speed"),
         ("best_matmul: 0.8\ntile: 128\n", "best_matmul, tile: from an older version"),
         ("host_kernel_s: -1\n", "host_kernel_s must be a number in [0, 1e+15], got -1"),
-        ("refill_s_per_billion: .nan\n", "refill_s_per_billion must be a number in [0, 1e+15], got nan"),
-        ("refill_half_gpus: -1\n", "refill_half_gpus must be a number in [0, 1e+15], got -1"),
-        ("refill_half_gpus: 1.0e+16\n", "refill_half_gpus must be a number in [0, 1e+15], got 1e+16"),
+        ("micro_batch_s: .nan\n", "micro_batch_s must be a number in [0, 1e+15], got nan"),
+        ("micro_batch_s: 1.0e+16\n", "micro_batch_s must be a number in [0, 1e+15], got 1e+16"),
         ("memory: 3\n", "memory must be a mapping"),
         ("memory: {slack: much}\n", "memory.slack must be a finite number, got 'much'"),
         ("memory: {slack: .inf}\n", "memory.slack must be a finite number from -1e+18 to 1e+18, got inf"),
@@ -92,9 +91,20 @@ def test_wrong_stacks_are_refused(tmp_path: Path, text: str, said: str) -> None:
 def test_old_files_lack_what_came_later(tmp_path: Path) -> None:
     """What is left out has its default, and a file is one by any name."""
     path = tmp_path / "of.last.year"
-    path.write_text("name: old\nflush_s: 0.5\nrefill_s: 3.0\n")
+    path.write_text("name: old\niteration_s: 0.5\n")
     stack = read_stack(path)
-    assert (stack.flush_s, stack.refill_s, stack.refill_s_per_billion, stack.refill_half_gpus) == (0.5, 3.0, 0.0, 0.0)
+    assert (stack.iteration_s, stack.micro_batch_s) == (0.5, 0.0)
+
+
+@pytest.mark.parametrize(("seconds", "warned"), [(0.5, True), (0.0, False)])
+def test_time_lost_near_full_memory_is_read_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, seconds: float, warned: bool
+) -> None:
+    """Stacks of older versions have constants of it: they are read without them, and warned of if they were fitted."""
+    path = tmp_path / "old.yaml"
+    path.write_text(f"name: old\nflush_s: {seconds}\nrefill_half_gpus: 0.0\norigins: {{flush_s: measured}}\n")
+    assert read_stack(path) == replace(DEFAULT_STACK, name="old")
+    assert ("not used: flush_s;" in caplog.text) is warned
 
 
 def test_unknown_names_are_refused() -> None:

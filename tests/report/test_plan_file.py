@@ -142,6 +142,15 @@ def test_older_files_lack_later_fields() -> None:
     assert not plan.memory[0].oom_probability_at_most
 
 
+def test_older_plans_have_constants_without_a_price(caplog: pytest.LogCaptureFixture) -> None:
+    """Constants of time lost near full memory are left out of the recorded stack; fitted ones with a warning."""
+    plan = small_plan()
+    stack = {"matmul_speed": 0.5, "flush_s": 0.25, "refill_s": 0.0}
+    content = plan_to_dict(replace(plan, inputs={**plan.inputs, "stack": stack}))
+    assert plan_from_dict(content).inputs["stack"] == {"matmul_speed": 0.5}
+    assert "inputs.stack: not used: flush_s;" in caplog.text
+
+
 def test_bands_of_older_files_have_no_middle() -> None:
     """The geometric one stands for it; files of today keep theirs."""
     band = Band(low_s=2.0, middle_s=5.0, high_s=8.0, share=0.9, source="runs", runs=30)

@@ -9,7 +9,7 @@ from specs_for_tests import A100_40, A100_80, TINY, cluster, config, instance, r
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
-from pipette_opt.simulate.fullness import stack_predictor
+from pipette_opt.memory.predictor import stack_predictor
 from pipette_opt.specs import Instance
 from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
 

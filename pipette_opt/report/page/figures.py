@@ -14,7 +14,6 @@ CAUSES = {
     "data_parallel": "#d55e00",
     "bubble": "#b8bec6",
     "optimizer": "#009e73",
-    "full_memory": "#7a5195",
 }
 """Colour of each cause of time (Okabe and Ito's palette, https://jfly.uni-koeln.de/color/)."""
 

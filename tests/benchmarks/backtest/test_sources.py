@@ -13,7 +13,6 @@ from benchmarks.backtest.sources import described
         ("MLPerf-Training-v5.0", "", {}, {"framework": "NeMo"}),
         ("MLPerf-Training-v5.0", "", {"framework": "Megatron-LM"}, {"framework": "Megatron-LM"}),
         ("NVIDIA-NeMo/Megatron-Bridge PR", "", {}, {"grad_reduce_in_fp32": "true"}),
-        ("WANT-2311.05610", "", {"gradients": ""}, {"gradients": "freed"}),
         ("MegatronLM-CI-golden", "gpt3_tp2", {}, {"peak_mem_stage": "last", "fused_attention": "true"}),
         ("MegatronLM-CI-golden", "mcore_tp2", {}, {"peak_mem_stage": "last", "fused_attention": "false"}),
     ],
