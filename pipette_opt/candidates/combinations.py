@@ -93,7 +93,7 @@ def combinations(
             if not sharings and known is None:
                 groups = ", ".join(map(str, space.num_distributed_optimizer_instances or ()))
                 replicas = f"dp * cp = {degrees.dp} * {degrees.cp} replicas"
-                yield Combination([], 1, {"sharded parameters": f"{replicas} do not make {groups} groups that share"})
+                yield Combination([], 1, {"sharded parameters": f"{replicas} do not divide into {groups} groups"})
             if splits and known is not None and not _splits(instance, known, degrees.pp, chunks):
                 # Take back the combination that was counted as impossible to split.
                 yield Combination([], -1, {"layers": _no_split(instance, space, degrees.pp, chunks)})

@@ -103,7 +103,7 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
     elif space.num_gpus is not None or (cluster.num_nodes > 1 and not space.world_sizes):
         yield f"other numbers of GPUs than {searched}"
     elif space.num_gpus is None and cluster.gpus_per_node > 1:
-        yield "numbers of GPUs that are no whole hosts"
+        yield "numbers of GPUs that do not fill whole hosts"
     for name in DIMENSIONS:
         pinned = getattr(space, name)
         if pinned is not None and name not in UNPINNED_BY_DEFAULT and name in values:
@@ -118,19 +118,19 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
         yield f"recomputation of other modules{tried}"
     unequal = len({node.gpu.memory_bytes for node in cluster.nodes}) > 1
     if "block" in space.recompute and unequal:
-        yield "more recomputed layers than memory asks for"
+        yield "more recomputed layers than memory requires"
     if space.offload is not None:
-        yield f"in the host's memory other than {listed(space.offload)}"
+        yield f"offloading to the host other than {listed(space.offload)}"
         if unequal:
-            yield "more in the host's memory than memory asks for"
+            yield "more offloading to the host than memory requires"
     elif instance.training.offload.is_nothing:
-        yield "optimizer states or activations in the host's memory (--offload)"
+        yield "offloading of optimizer states or activations to the host (--offload)"
     if space.layers_per_stage is not None:
         yield "layers per stage other than those given (pinned)"
     elif not space.uneven_layers:
         yield "uneven layers per stage"
     elif not any_split:
-        yield "stages of unequal depth other than lighter ends"
+        yield "uneven layers per stage other than lighter ends"
     if space.micro_batch_size is None and instance.training.global_batch_size > space.max_micro_batch_size:
         yield f"micro-batches above {space.max_micro_batch_size}"
     if space.virtual_pipeline is None and max(values["pipeline_parallel"], default=1) > 1:
@@ -148,13 +148,13 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
         other = f" other than {listed(space.more_sharding)}" if space.more_sharding else ""
         yield f"ZeRO 2 and 3{other} (--data-parallel-sharding-strategy)"
     if instance.training.unequal_microbatches:
-        yield "replicas that differ by more than one micro-batch, or group of them"
+        yield "replicas that differ by more than one micro-batch, or one group of micro-batches"
     if max(values["pipeline_parallel"], default=1) > 1:
         near = f" but for {counted(len(space.more_layouts), 'layout')}" if space.more_layouts else ""
         yield f"unequal model chunks of one stage{near}"
     gives_up = space.tp_comm_overlap is None and "tp_comm_overlap" in values
     if gives_up and unequal:
-        yield f"tensor groups without {TENSOR_OVERLAP} that fit with it"
+        yield f"tensor groups without {TENSOR_OVERLAP} where memory allows it"
     options = unsearched_options(instance, () if space.tp_comm_overlap is False else (TENSOR_OVERLAP,))
     if options:
         yield f"options that may save time: {', '.join(options)}"

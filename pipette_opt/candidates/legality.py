@@ -65,7 +65,7 @@ def recurrent_heads(model: ModelSpec, training: TrainingSpec, config: ParallelCo
                 name = f"{number} heads or groups of {type(mixer).__name__}"
                 return f"{name} are no multiple of tensor_model_parallel_size={tp}"
     if model.recurrent_mixers and config.context_parallel_size > 1:
-        return f"context_parallel_size={config.context_parallel_size} of layers with a state is not known here"
+        return f"context_parallel_size={config.context_parallel_size} with Mamba or delta-net layers is not modelled"
     return None
 
 
@@ -169,7 +169,7 @@ def batch(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> s
     if training.unequal_microbatches:
         group = mbs * config.microbatch_group_size
         if size % group:
-            return f"global_batch_size={size} is no multiple of {group}, the sequences that go together"
+            return f"global_batch_size={size} is no multiple of {group}, the sequences of one group of micro-batches"
         return f"global_batch_size={size} gives {dp} replicas less than {group} each" if size < dp * group else None
     if size % (dp * mbs):
         return f"global_batch_size={size} is no multiple of data_parallel_size * micro_batch_size = {dp} * {mbs}"
@@ -272,7 +272,7 @@ def offloading(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
         if training.optimizer != "adam":
             return f"{chosen} needs optimizer=adam, got {training.optimizer}"
         if config.sharding_stage > 1:
-            return f"{chosen} with zero_stage={config.sharding_stage} is not known here"
+            return f"{chosen} with zero_stage={config.sharding_stage} is not modelled"
         if not config.use_distributed_optimizer and config.sharing_ranks > 1:
             return f"{chosen} needs use_distributed_optimizer"
         if training.fp8_param_gather and training.fp8_recipe != "delayed":
@@ -301,7 +301,7 @@ def sharded_parameters(model: ModelSpec, training: TrainingSpec, config: Paralle
     if stage < 2:
         return None
     if config.num_chunks > 1:
-        return f"zero_stage={stage} with virtual_pipeline_model_parallel_size={config.num_chunks} is not known here"
+        return f"zero_stage={stage} with virtual_pipeline_model_parallel_size={config.num_chunks} is not modelled"
     if training.optimizer == "muon":
         return f"zero_stage={stage} does not go with optimizer=muon"
     block = config.expert_tensor_size * config.expert_model_parallel_size

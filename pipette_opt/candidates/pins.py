@@ -40,7 +40,7 @@ def contradiction(instance: Instance, space: SearchSpace) -> InputError | None:
     problem = "contradict each other" if len(blamed) > 1 else "leaves no legal configuration"
     rights = "; ".join(_rights(instance, kept, blamed))
     would = (
-        f" What would be legal{' with the others as they are' if len(blamed) > 1 else ''}: {rights}." if rights else ""
+        f" Legal values{', with the other options unchanged' if len(blamed) > 1 else ''}: {rights}." if rights else ""
     )
     return InputError(" and ".join(given), f"{problem}: {_reason(enumerate_with_reasons(instance, kept))}.{would}")
 

@@ -39,7 +39,7 @@ def test_contradicting_pins_are_named(pins: dict[str, object], where: str, why: 
     assert error is not None
     assert error.where == where
     assert why in error.problem
-    assert "What would be legal" in error.problem
+    assert "Legal values" in error.problem
 
 
 def test_what_is_named_is_legal() -> None:

@@ -24,4 +24,4 @@ def test_groups_that_no_replicas_make(command: Command) -> None:
     code, _, err = command(*JOB, *words)
     assert code == 2
     assert "--num-distributed-optimizer-instances 3" in err
-    assert "replicas do not make 3 groups that share" in err
+    assert "replicas do not divide into 3 groups" in err

@@ -136,7 +136,7 @@ def test_first_layers_without_experts_are_a_kind_of_their_own(dense: int, chunks
         assert plan.estimate.iteration_time_s == pytest.approx(best, rel=1e-4)
     assert plan.certificate.lower_bound_s <= plan.estimate.iteration_time_s * (1 + 1e-6)
     assert plan.certificate.joint_model is not None
-    assert "stages of unequal depth other than lighter ends" not in plan.certificate.not_searched
+    assert "uneven layers per stage other than lighter ends" not in plan.certificate.not_searched
 
 
 HYBRID = replace(
@@ -170,7 +170,7 @@ def test_patterns_get_the_split_of_an_enumeration(model: ModelSpec) -> None:
     assert plan.estimate.iteration_time_s == pytest.approx(best, rel=1e-4)
     assert plan.certificate.lower_bound_s <= best * (1 + 1e-6)
     assert plan.certificate.joint_model is not None
-    assert "stages of unequal depth other than lighter ends" not in plan.certificate.not_searched
+    assert "uneven layers per stage other than lighter ends" not in plan.certificate.not_searched
 
 
 def test_multi_token_prediction_takes_layers_from_the_last_stage() -> None:

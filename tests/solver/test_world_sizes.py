@@ -73,7 +73,7 @@ def test_the_bound_of_a_search_counts_all_numbers(job: Instance) -> None:
     assert prepared.ruled_out_s <= prepared.other_sizes_s
     assert prepared.other_sizes_s > prepared.pruned.first.seconds  # type: ignore[union-attr]
     said = left_out(job, prepared.space, prepared.enumeration)
-    assert "numbers of GPUs that are no whole hosts" in said
+    assert "numbers of GPUs that do not fill whole hosts" in said
     assert not any(text.startswith("other numbers of GPUs") for text in said)
 
 
