@@ -9,16 +9,19 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 
 HUBER = 0.05
-"""Absolute residual (about a relative error) from which on the loss is linear. Chosen."""
+"""Absolute residual (about a relative error) above which the loss is linear. Chosen."""
 
 NOISE = 0.04
-"""Standard deviation of residuals with many runs, against which priors are weighed."""
+"""Standard deviation of residuals with many runs; it sets the weight of residuals against priors. Chosen."""
 
 STEP = 0.02
-"""Step of a value for numerical derivatives."""
+"""Step of a value (a logarithm) for numerical derivatives. Chosen."""
 
 TOLERANCE, STALE_TOLERANCE = 2e-4, 3e-3
-"""Relative gain that ends a descent with fresh derivatives; below the second one old derivatives are renewed."""
+"""
+Smallest relative gain of an iteration: below it the descent ends if derivatives are new,
+or else renews them. Chosen.
+"""
 
 MAX_DAMPINGS = 6
 
@@ -26,22 +29,23 @@ MAX_DAMPINGS = 6
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LeastSquares:
     """
-    A least-squares problem with priors.
+    Least-squares problem with a Huber loss and normal priors.
 
     Parameters
     ----------
     residuals_of
-        Residuals, shape ``(num_residuals,)``, as a function of the values, shape ``(num_values,)``.
-    say
-        Weight of each residual.
+        Function from values, shape ``(num_values,)``, to residuals, shape ``(num_residuals,)``.
+    weights
+        Weight of each residual, shape ``(num_residuals,)``.
     centre, spread
-        Mean and standard deviation of the prior of each value.
+        Mean and standard deviation of the prior of each value, shape ``(num_values,)``.
     largest
         Upper limit of each value.
     known_slopes
-        Derivatives near the answer, to be used in place of new ones, shape ``(num_residuals, num_values)``.
+        Derivatives near the solution that replace new ones, shape ``(num_residuals, num_values)``; ``None`` to compute
+        them.
     noise
-        Standard deviation of residuals that priors are weighed against.
+        Standard deviation of residuals, against which priors are weighed.
     """
 
     residuals_of: Callable[[FloatArray], FloatArray]
@@ -58,7 +62,11 @@ class LeastSquares:
         return float((self.weights * badness(residuals)).sum() / self.noise**2 + prior.sum())
 
     def slopes(self, residuals: FloatArray, values: FloatArray) -> FloatArray:
-        """Derivatives of the residuals, with one evaluation for each value unless they are known."""
+        """
+        Return the derivatives of the residuals by the values, shape ``(num_residuals, num_values)``.
+
+        Without ``known_slopes`` this takes one evaluation of the residuals per value.
+        """
         if self.known_slopes is not None:
             return self.known_slopes
         slopes = np.empty((len(residuals), len(values)))
@@ -69,7 +77,7 @@ class LeastSquares:
         return slopes
 
     def step(self, residuals: FloatArray, values: FloatArray, slopes: FloatArray, damping: float) -> FloatArray:
-        """Return the values after one damped step."""
+        """Return the values after one damped Gauss-Newton step (Levenberg-Marquardt)."""
         weights, curvature = self._weights(residuals), self._curvature(residuals, slopes)
         downhill = -(slopes.T @ (weights * residuals) + (values - self.centre) / self.spread**2)
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), downhill)
@@ -77,7 +85,7 @@ class LeastSquares:
         return trial
 
     def uncertainty(self, residuals: FloatArray, slopes: FloatArray) -> FloatArray:
-        """Posterior standard deviation of each value, at most that of its prior."""
+        """Return the posterior standard deviation of each value; at most that of its prior."""
         deviation: FloatArray = np.sqrt(np.diag(np.linalg.inv(self._curvature(residuals, slopes))))
         return deviation
 
@@ -87,7 +95,7 @@ class LeastSquares:
         return curvature
 
     def _weights(self, residuals: FloatArray) -> FloatArray:
-        """Derivative of the loss by the squared residual, for each residual."""
+        """Return the weight of each squared residual in the Huber loss, shape ``(num_residuals,)``."""
         return self.weights * np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-12)) / self.noise**2
 
 
@@ -113,15 +121,15 @@ def descend(
     problem: LeastSquares, values: FloatArray, max_iterations: int, slopes: FloatArray | None = None
 ) -> Descent:
     """
-    Minimise the loss from the given values on.
+    Return the values that minimise the loss, starting from the given values.
 
-    New derivatives cost one evaluation for each value. So they are renewed only when the old ones, updated by the steps
-    since, bring no further gain.
+    New derivatives cost one evaluation per value. They are renewed only when the old derivatives, updated by the steps
+    since then, bring no further gain.
 
     Parameters
     ----------
     slopes
-        Derivatives near the first values.
+        Derivatives near the first values; ``None`` to compute them.
     """
     residuals = problem.residuals_of(values)
     loss, damping = problem.loss(residuals, values), 1e-2
@@ -152,7 +160,7 @@ def descend(
 
 
 def badness(residuals: FloatArray) -> FloatArray:
-    """Huber loss of each residual: quadratic, then linear."""
+    """Return the Huber loss of each residual: quadratic, then linear."""
     size = np.abs(residuals)
     bad: FloatArray = np.where(size < HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER))
     return bad

@@ -340,12 +340,12 @@ class ModelSpec:
         return (query * (1 + self.attention_output_gate) + 2 * self.kv_projection_size, h), (h, query)
 
     def recurrent_mixer(self, kind: LayerKind) -> Recurrent | None:
-        """Return the sizes of the mixer of a layer kind with a state; ``None`` for other kinds."""
+        """Return the sizes of the recurrent mixer (Mamba-2, gated delta net) of a layer kind; ``None`` for others."""
         return self.recurrent_mixers.get(kind.mixer)
 
     @property
     def recurrent_mixers(self) -> dict[str, Recurrent]:
-        """Sizes of each kind of mixer with a state that the model has, by its name."""
+        """Sizes of the recurrent mixers (Mamba-2, gated delta net) that the model has, by name."""
         sizes = {name: getattr(self, name) for name in RECURRENT_MIXERS}
         return {name: mixer for name, mixer in sizes.items() if mixer is not None}
 

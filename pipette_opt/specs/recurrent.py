@@ -17,15 +17,18 @@ MAMBA_CHUNK, DELTA_CHUNK = 128, 64
 
 
 class Recurrent(Protocol):
-    """Sizes of a layer with a state, as costs, memory and legality ask for them; counts are for one layer."""
+    """
+    Interface of a recurrent mixer (Mamba-2, gated delta net):
+    sizes of one layer that costs, memory and legality read.
+    """
 
     @property
     def in_size(self) -> int:
-        """Outputs of the product into the layer."""
+        """Outputs of the input product."""
 
     @property
     def out_size(self) -> int:
-        """Channels of all heads, which the product out of the layer gets."""
+        """Channels of all heads, the inputs of the output product."""
 
     @property
     def conv_size(self) -> int:
@@ -33,11 +36,11 @@ class Recurrent(Protocol):
 
     @property
     def conv_kernel_dim(self) -> int:
-        """Tokens that the convolution sees."""
+        """Tokens in the window of the convolution."""
 
     @property
     def split_vectors(self) -> int:
-        """Parameters beside both products that tensor ranks split."""
+        """Parameters that tensor ranks split, without the input and output products."""
 
     @property
     def whole_vectors(self) -> int:
@@ -45,22 +48,26 @@ class Recurrent(Protocol):
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """Numbers that tensor ranks must divide."""
+        """Numbers that the tensor-parallel size must divide."""
 
     @property
     def model_flops(self) -> float:
-        """Multiplications of the recurrence for a token, as they count for MFU."""
+        """Multiplications of the recurrence per token, as counted in the model's FLOPs (MFU)."""
 
     @property
     def scan_flops(self) -> float:
-        """FLOPs of the scan for a token, forward."""
+        """FLOPs of the forward scan per token."""
 
     @property
     def scan_bytes(self) -> float:
-        """Bytes that the scan reads and writes for a token, forward."""
+        """Bytes that the forward scan reads and writes per token."""
 
     def kept_bytes(self, element: int) -> float:
-        """Activations for a token that the layer keeps, its input apart, with numbers of ``element`` bytes."""
+        """
+        Return the bytes of activations per token that the layer keeps for the backward pass, without its input.
+
+        Numbers have ``element`` bytes.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +128,7 @@ class Mamba:
 
     @property
     def whole_vectors(self) -> int:
-        """Parameters that every tensor rank holds whole."""
+        """Parameters that every tensor rank holds whole: none."""
         return 0
 
     @property
@@ -280,14 +287,14 @@ def _check_sizes(name: str, sizes: object) -> None:
 
 class RecurrentMixer(NamedTuple):
     """
-    A kind of layer with a state.
+    Type of recurrent mixer.
 
     Parameters
     ----------
     letter
-        Its letter in hybrid patterns.
+        Letter of the type in hybrid layer patterns.
     kernels
-        Kernel launches of one pass beside convolution, scan and gated norm.
+        Kernel launches of one pass, without those of convolution, scan and gated norm.
     """
 
     letter: str
@@ -295,7 +302,7 @@ class RecurrentMixer(NamedTuple):
 
 
 RecurrentName = Literal["mamba", "gated_delta_net"]
-"""Kind of a layer with a state: the field of :class:`~pipette_opt.specs.ModelSpec` that has its sizes."""
+"""Name of a recurrent mixer: the field of :class:`~pipette_opt.specs.ModelSpec` that has its sizes."""
 
 RECURRENT_MIXERS: Mapping[RecurrentName, RecurrentMixer] = MappingProxyType(
     {
@@ -303,4 +310,4 @@ RECURRENT_MIXERS: Mapping[RecurrentName, RecurrentMixer] = MappingProxyType(
         "gated_delta_net": RecurrentMixer(letter="G", kernels=8),
     }
 )
-"""All kinds of layers with a state."""
+"""All types of recurrent mixers, by name."""
