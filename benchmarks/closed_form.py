@@ -1,6 +1,5 @@
 """
-Error of the analytical 1F1B model against the simulator: ``python -m benchmarks.closed_form [--pipelines N] [--out
-PAGE]``.
+Error of the analytical 1F1B model: ``python -m benchmarks.closed_form [--pipelines N] [--out PAGE]``.
 
 Each case is N random pipelines of 2 to 16 stages. A backward pass takes about twice a forward pass. A transfer takes up
 to a tenth of an average stage's forward and backward pass, with slow links up to half of it. The two directions of a

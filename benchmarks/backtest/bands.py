@@ -1,15 +1,15 @@
 """
-How far public runs were from their predictions, by kind of job: ``python -m benchmarks.backtest.bands [--out FILE]``.
+Bands of predicted times from public runs, by kind of job: ``python -m benchmarks.backtest.bands [--out FILE]``.
 
-Every visible row whose job the clock knows is predicted by the shipped stack, with nothing fitted. ``data/bands.yaml``
-gets the middle and the spread of measured over predicted time of each kind, and nothing else of the rows. A row seldom
-says what its network attains and what its recipe overlaps. Both are set to what its machine and its framework usually
-have, as users give their own links and their own overlap.
+The shipped stack predicts every visible row whose job the simulator supports; no constant is fitted. Of the rows,
+``data/bands.yaml`` only gets the middle and the spread of measured over predicted time of each kind. A row seldom gives
+its attained network bandwidth and its overlap. Both are set to the usual values of its machine and framework, because
+users give their own links and overlap.
 
-A source is a draw: its mean differs from that of its kind by what sources of any kind differ, and its jobs differ from
-its mean by what jobs of a source differ. Kinds are taken to differ as much as sources do, so that a kind with few
-sources is drawn towards the mean of all. How well that holds where nobody has measured is tried by leaving out each
-source, and the larger jobs. WANT (CC BY-NC-SA) is used for a check of the result only.
+A source is treated as a random draw. Its mean differs from the mean of its kind by a variance between sources, and its
+jobs differ from its mean by a variance within sources. Kinds are assumed to differ as much as sources do, so a kind
+with few sources is drawn towards the mean of all. Leaving out each source, and the larger jobs, tests how well the
+bands hold for unmeasured jobs. WANT (CC BY-NC-SA) is only used to check the result.
 """
 
 import argparse
@@ -75,26 +75,28 @@ SOURCES = {
     "vtrain_a100": "vTrain (MICRO 2024)",
 }
 """
-Files that make bands, and who measured. Not among them: nanotron's sweep (one cold step of each run, of a framework
-that this program does not export to), and WANT, by its licence.
+Files that make bands, and their publishers.
+
+Left out are nanotron's sweep (each run measured one cold step, and the program does not export to nanotron), and WANT,
+for its licence.
 """
 
 CHECKED_ONLY = {"want_llama_a100": "WANT (arXiv 2311.05610)"}
-"""Rows that never make a band."""
+"""Files that check bands and never make one."""
 
 MIN_SEEN = 5
-"""Runs that have to have a size, or more of it, for it to be called seen; chosen."""
+"""Number of runs that must have a degree of at least this size for it to count as seen. Chosen."""
 
 MIN_OF_SOURCE = 5
-"""Runs of a kind from one source that say how much the jobs of a source differ; chosen."""
+"""Minimum number of runs of a kind from one source to estimate how much the source's jobs differ. Chosen."""
 
 NOT_THIS_JOB = ("sft", "lora", "hybrid", "nemotron-h", "nemotron-3", "nemotron v3", "gpt-oss", "gpt oss", "deepseek")
-"""Words of rows that are other jobs than the clock knows: fine-tuning, and layers that it does not have."""
+"""Words of rows whose jobs the simulator does not support here: fine-tuning, and layers without a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One run."""
+    """Measured run with its prediction; ``ratio`` is measured over predicted time."""
 
     kind: str
     gpu: str
@@ -108,7 +110,7 @@ class Point:
 
 
 def main() -> None:
-    """Predict what is there, write the table, say how it holds."""
+    """Predict the runs, write the table, and print how the bands hold."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "data" / "bands.yaml")
     parser.add_argument("--backtests", type=Path, default=ROOT / "data" / "backtests.yaml")
@@ -137,7 +139,7 @@ def main() -> None:
 
 
 def page_of(points: Sequence[Point], table: Mapping[str, Any], notes: Sequence[str]) -> str:
-    """The page of results: how bands hold, and how wide they are."""
+    """Return the page of results: how often bands hold, and how wide they are."""
     kinds = {kind: row for kind, row in table["kinds"].items() if not kind.startswith(ANY_JOB)}
     held = {name: _mean_share(points, kinds, name) for name in ("left_out", "larger")}
     lines = [
@@ -188,20 +190,20 @@ def page_of(points: Sequence[Point], table: Mapping[str, Any], notes: Sequence[s
 
 
 def _ends(row: Mapping[str, Any], reach: float, variance: float = 0.0) -> tuple[float, float]:
-    """Ends of the band of a row."""
+    """Return the lower and upper end of the band of a row, as factors on a predicted time."""
     factor = float(np.exp(reach * np.sqrt(row["spread"] ** 2 + variance)))
     return row["middle"] / factor, row["middle"] * factor
 
 
 def _mean_share(points: Sequence[Point], kinds: Mapping[str, Any], name: str) -> float:
-    """Share of runs inside, over the kinds by their runs."""
+    """Return the share of runs inside their band, averaged over kinds and weighted by their runs."""
     known = {kind: row for kind, row in kinds.items() if row[name] is not None}
     counts = [sum(point.kind == kind for point in points) for kind in known]
     return float(np.average([row[name] for row in known.values()], weights=counts))
 
 
 def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
-    """Every run of some files that is a job of the clock's."""
+    """Return every run of these files whose time can be predicted."""
     points = []
     for name in names:
         cases = cases_of(folder / f"{name}.csv")
@@ -234,7 +236,7 @@ def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
 
 
 def cases_of(path: Path) -> list[Case]:
-    """Every measured time of a file that is a job of the clock's, with the links that its machine usually has."""
+    """Return the timed rows of a file whose job can be predicted, with the usual links of their machine."""
     runs = [_as_usual(run) for run in measured_runs(path) if _is_this_job(run)]
     return [
         case
@@ -244,7 +246,7 @@ def cases_of(path: Path) -> list[Case]:
 
 
 def bands_of(points: Sequence[Point]) -> dict[str, Any]:
-    """The content of ``data/bands.yaml``."""
+    """Return the content of ``data/bands.yaml``."""
     table = _spreads_of(points)
     for kind, row in table["kinds"].items():
         if not kind.startswith(ANY_JOB):
@@ -257,7 +259,7 @@ def bands_of(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def _spreads_of(points: Sequence[Point]) -> dict[str, Any]:
-    """Middles and spreads, with nothing about how they hold."""
+    """Return middles and spreads of all kinds, without the shares that hold."""
     sizes = [[point for point in points if any_kind(point.kind) == name] for name in (ANY_JOB, ANY_JOB + SMALL_MODEL)]
     found = [_rows_of_size(own) for own in sizes if own]
     return {
@@ -270,7 +272,7 @@ def _spreads_of(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def _rows_of_size(points: Sequence[Point]) -> tuple[dict[str, Any], int]:
-    """Rows of the kinds of small models, or of the others, and the degrees of freedom of the spread between sources."""
+    """Return the rows of the kinds of one model size, and the degrees of freedom of the spread between sources."""
     means = _means(points)
     within = within_of(points)
     squares = sum(float(((np.array(own) - np.mean(own)) ** 2).sum()) for own in means.values())
@@ -295,7 +297,7 @@ def _rows_of_size(points: Sequence[Point]) -> tuple[dict[str, Any], int]:
 
 
 def _means(points: Sequence[Point]) -> dict[str, list[float]]:
-    """Mean logarithm of each source, by kind."""
+    """Return the mean log ratio of each source, by kind."""
     found: dict[str, list[float]] = defaultdict(list)
     for (kind, _), own in sorted(_by_source(points).items()):
         found[kind].append(float(np.log(_ratios(own)).mean()))
@@ -303,7 +305,7 @@ def _means(points: Sequence[Point]) -> dict[str, list[float]]:
 
 
 def within_of(points: Sequence[Point]) -> float:
-    """Mean variance of the logarithm between the jobs of a source and kind."""
+    """Return the variance of the log ratio between jobs of a source and kind, averaged over sources and kinds."""
     found = [np.log(_ratios(own)).var(ddof=1) for own in _by_source(points).values() if len(own) >= MIN_OF_SOURCE]
     return float(np.mean(found)) if found else 0.0
 
@@ -316,17 +318,17 @@ def _by_source(points: Iterable[Point]) -> dict[tuple[str, str], list[Point]]:
 
 
 def seen_of(points: Sequence[Point]) -> dict[str, int]:
-    """Of each of ``DISTANCES`` the most that some runs have."""
+    """Return, for each of ``DISTANCES``, the largest size that ``MIN_SEEN`` runs or more have."""
     sizes = {name: sorted((point.sizes.get(name, 1) for point in points), reverse=True) for name in DISTANCES}
     return {name: found[min(MIN_SEEN, len(found)) - 1] for name, found in sizes.items()}
 
 
 def beyond_of(points: Sequence[Point], name: str) -> float:
     """
-    Variance that runs with more of something have beside that of those with less; of GPUs for each doubling.
+    Return the additional variance of runs with a larger degree ``name`` than others; for GPUs, per doubling.
 
-    The runs of each kind and source are split at every size. The mean of those of a larger size differs from that of
-    the smaller ones by what jobs of a source differ, and by this.
+    The runs of each kind and source are split at every size. The mean of the runs of a larger size differs from that of
+    the smaller ones by the variance within sources and by this additional variance.
     """
     more, doublings = 0.0, 0.0
     noise = {kind: within_of([point for point in points if any_kind(point.kind) == kind]) for kind in _sizes(points)}
@@ -348,7 +350,11 @@ def _sizes(points: Iterable[Point]) -> set[str]:
 
 
 def pairs_of(points: Sequence[Point]) -> dict[str, float]:
-    """Squares of measured over predicted ratios of pairs of runs of a job as a line; every job counts as much."""
+    """
+    Return a line through the squared errors of the predicted ratio of two runs of a job; every job has equal weight.
+
+    ``equal`` is the value for pairs predicted equal; ``grows`` is the slope over the log of the predicted ratio.
+    """
     gaps, squares, weights = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)]
     for own in _by_job(points).values():
         predicted = np.array([point.predicted_s for point in own])
@@ -372,7 +378,7 @@ def _by_job(points: Iterable[Point]) -> dict[Hashable, list[Point]]:
 
 
 def apart_of(points: Sequence[Point]) -> dict[str, Any]:
-    """From which ratio on two predictions of one job had their order right."""
+    """Return the predicted ratio from which on two runs of one job had the predicted order."""
     predicted = np.array([point.predicted_s for point in points])
     measured = predicted * np.array([point.ratio for point in points])
     pairs = pairs_of_jobs(predicted, measured, [point.job for point in points])
@@ -381,20 +387,20 @@ def apart_of(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def _sources_left_out(points: Sequence[Point], kind: str) -> list[BoolArray]:
-    """Each source of a kind in turn, with all its runs."""
+    """Return a mask of runs for each source that has this kind: all runs of the source."""
     sources = dict.fromkeys(point.source for point in points if point.kind == kind)
     return [np.array([point.source == source for point in points]) for source in sources]
 
 
 def _larger_left_out(points: Sequence[Point], kind: str) -> list[BoolArray]:
-    """The jobs of a kind with more GPUs than half of them have; none if all have equally many."""
+    """Return the mask of a kind's jobs with more GPUs than the median; empty if all have equally many."""
     middle = np.median([point.num_gpus for point in points if point.kind == kind])
     larger = np.array([point.kind == kind and point.num_gpus > middle for point in points])
     return [larger] if larger.any() else []
 
 
 def _share(points: Sequence[Point], portions: Sequence[BoolArray]) -> float | None:
-    """Share of the runs of a portion's kind that lie in the band that the others make; ``None`` without a portion."""
+    """Return the share of left-out runs inside the band that the other runs make; ``None`` without any mask."""
     inside: list[bool] = []
     for out in portions:
         table = _spreads_of([point for point, left in zip(points, out, strict=True) if not left])
@@ -406,7 +412,7 @@ def _share(points: Sequence[Point], portions: Sequence[BoolArray]) -> float | No
 
 
 def _is_inside(point: Point, table: Mapping[str, Any]) -> bool:
-    """Whether a run lies in the band of its kind, or of any job, in a table."""
+    """Return whether a run lies inside the band of its kind, or else of any job, in a table."""
     any_job = table["kinds"].get(any_kind(point.kind))
     if any_job is None:
         return False
@@ -422,7 +428,7 @@ def _ratios(points: Sequence[Point]) -> FloatArray:
 
 
 def _is_this_job(run: MeasuredRun) -> bool:
-    """Pre-training of a model that the clock knows, in a precision that the row names."""
+    """Return whether a row is pre-training of a supported model, in a precision that the row names."""
     task = " ".join((run.extra.get("task", ""), run.extra.get("train_mode", ""), run.extra.get("hybrid", "")))
     words = f"{run.model} {run.notes} {task}".lower()
     tables_without_precision = not run.precision and "megatronbridge" in run.source.lower()
@@ -431,7 +437,7 @@ def _is_this_job(run: MeasuredRun) -> bool:
 
 
 def _as_usual(run: MeasuredRun) -> MeasuredRun:
-    """The row with the links that its machine usually has, unless it says."""
+    """Return the row with the usual links of its machine, unless it gives its own."""
     usual = None if run.gpu is None else run.gpu.usual_host
     if usual is None or run.extra.get(BANDWIDTH_COLUMN):
         return run
@@ -440,7 +446,7 @@ def _as_usual(run: MeasuredRun) -> MeasuredRun:
 
 
 def _wrapped(head: str) -> str:
-    """Comment lines of at most 120 characters."""
+    """Return the text as comment lines of at most 120 characters."""
     words, lines = head.replace("\n# ", " ").removeprefix("# ").split(), ["#"]
     for word in words:
         if len(lines[-1]) + len(word) >= 119:

@@ -1,8 +1,9 @@
 """
-How good anyone could be on WANT's 30B runs: ``python -m benchmarks.backtest.ceiling [--page PAGE]``.
+Best possible accuracy on WANT's 30B runs: ``python -m benchmarks.backtest.ceiling [--page PAGE]``.
 
-What like runs differ by, what the best possible prediction would then show, what our form attains with hindsight, and
-what the residuals go with. The section is appended to the page that ``run.py`` writes, in place of an older one.
+The section shows how much comparable runs differ, the accuracy of the best possible prediction, that of our model with
+hindsight, and the features that explain the residuals. It is appended to the page that ``run.py`` writes, in place of
+an older section.
 """
 
 import argparse
@@ -39,11 +40,11 @@ FILE = "want_llama_a100.csv"
 FULLNESS_STEP = 0.1
 
 LATE_TRIAL = 130_000
-"""Trials of the source are numbered 96,769 to 105,056, and from 131,673 on."""
+"""Trial number that separates the source's two series: 96,769 to 105,056, and from 131,673 on."""
 
 
 def fullness(prediction: Prediction) -> int:
-    """Predicted peak over the device's memory, in tenths."""
+    """Return the predicted peak over the GPU's memory, in tenths."""
     assert prediction.run.gpu is not None
     return int(prediction.memory["predicted_peak_mem_gib"] * GIB / prediction.run.gpu.gpu.memory_bytes / FULLNESS_STEP)
 
@@ -70,7 +71,7 @@ FEATURES: dict[str, Callable[[Prediction], Hashable]] = {
 
 
 def main() -> None:
-    """Print the section, and write it into the page."""
+    """Print the section and write it into the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     today = datetime.now(UTC).date().isoformat()
     parser.add_argument("--page", type=Path, default=ROOT / "benchmarks" / "results" / f"{today}-backtest.md")
@@ -85,7 +86,7 @@ def main() -> None:
 
 
 def section(split: tuple[Runs, Runs]) -> str:
-    """Everything, from the runs to fit to and those to judge."""
+    """Return the whole section, from the runs to fit to and the runs to test on."""
     seen, judged = split
     stack = fitted_stack(seen, read_stack())
     ours = timed(predicted(judged, stack))
@@ -124,7 +125,7 @@ def section(split: tuple[Runs, Runs]) -> str:
 
 
 def timed(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """Those that are predicted and were measured."""
+    """Return the predictions that have a predicted and a measured time."""
     return [
         prediction
         for prediction in predictions
@@ -133,39 +134,47 @@ def timed(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 
 def hindsight_stack(judged: Runs, stack: StackSpec) -> StackSpec:
-    """Constants of the clock, and factors of layers, from the judged runs themselves; memory as it was."""
+    """
+    Return a stack whose time constants and layer factors are fitted to the test runs themselves.
+
+    Its memory constants stay as they were.
+    """
     base = replace(read_stack(), memory=stack.memory)
     return calibrate_runs(judged, base, validate=False).stack
 
 
 def without_series(seen: Runs, stack: StackSpec) -> StackSpec:
-    """The same fit without one series of trials, which no other run agrees with; memory as it was."""
+    """Return a stack fitted without a series of trials that no other run confirms; memory constants are kept."""
     kept = [run for run in seen if run.iter_time_s is not None and not in_late_series(run)]
     return calibrate_runs(kept, replace(read_stack(), memory=stack.memory), validate=False).stack
 
 
 def in_late_series(run: MeasuredRun) -> bool:
-    """2,048 tokens on up to 64 GPUs, by the later of two series of trial numbers."""
+    """Return whether a run of 2,048 tokens on up to 64 GPUs belongs to the later series of trials."""
     found = re.search(r"trial (\d+)", run.notes)
     return run.num_gpus <= 64 and run.seq_len == 2048 and found is not None and int(found.group(1)) >= LATE_TRIAL
 
 
 def times(predictions: Sequence[Prediction]) -> tuple[FloatArray, FloatArray]:
-    """Predicted and measured seconds."""
+    """Return predicted and measured seconds."""
     pairs = [(prediction.iter_time_s, prediction.measured_s) for prediction in predictions]
     predicted, measured = np.array(pairs, dtype=np.float64).T
     return predicted, measured
 
 
 def residuals(predictions: Sequence[Prediction]) -> FloatArray:
-    """Logarithms of measured over predicted."""
+    """Return the logs of measured over predicted time."""
     predicted, measured = times(predictions)
     left: FloatArray = np.log(measured / predicted)
     return left
 
 
 def crossings(predictions: Sequence[Prediction]) -> tuple[float, float]:
-    """Scatter of a run beside those of the same degrees with other kernels: as measured, and of what ours leaves."""
+    """
+    Return the standard deviation of a run from runs of equal degrees with other kernels.
+
+    The first value is for measured times, the second for the residuals of our prediction.
+    """
     rows = [
         (prediction.run.model, prediction.run.num_gpus, prediction.run.seq_len, choice_of(prediction.run))
         for prediction in predictions
@@ -176,12 +185,16 @@ def crossings(predictions: Sequence[Prediction]) -> tuple[float, float]:
 
 
 def by_kernel(predictions: Sequence[Prediction]) -> dict[str, list[Prediction]]:
-    """All, and each group."""
+    """Return all predictions, and those of each kernel, by name."""
     return {"all": list(predictions)} | {key[3]: ones for key, ones in by_group(predictions).items()}
 
 
 def redrawn_table(ours: Sequence[Prediction], low: float, high: float) -> list[str]:
-    """Ours and the best possible on other days; a group's pick is among its measured runs."""
+    """
+    Return a table of our and the best possible prediction, scored on redrawn measurements.
+
+    The pick of a group is among its measured runs.
+    """
     lines = [
         f"| kernel | runs | rank, ours | rank, best possible ({low:.1%} / {high:.1%}; one day in ten below) | "
         "regret <= 2 %, ours | regret <= 2 %, best possible |",
@@ -202,7 +215,7 @@ def redrawn_table(ours: Sequence[Prediction], low: float, high: float) -> list[s
 def hindsight_table(
     ours: Sequence[Prediction], hindsight: Sequence[Prediction], without: Sequence[Prediction]
 ) -> list[str]:
-    """Ours; with other constants; and ours times what the others of the same degrees left."""
+    """Return a table of our prediction with other constants, and corrected by other runs of equal degrees."""
     left, choices = residuals(ours), [choice_of(prediction.run) for prediction in ours]
     others = np.array(
         [
@@ -231,7 +244,7 @@ def hindsight_table(
 
 
 def feature_table(ours: Sequence[Prediction]) -> list[str]:
-    """Share of the residuals' variance that each feature explains, left out one by one."""
+    """Return a table of the share of the residuals' variance that each feature explains, by leave-one-out means."""
     groups = by_kernel(ours)
     lines = [f"| residuals go with | {' | '.join(groups)} |", "|---|" + "---|" * len(groups)]
     for name, feature in FEATURES.items():

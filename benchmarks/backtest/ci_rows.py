@@ -1,8 +1,8 @@
 """
-Rows of Megatron-LM's functional tests: what their notes say as columns, and which layouts are fitted and judged.
+Rows of Megatron-LM's functional tests: columns from their notes, and layouts for fit and test.
 
-Most rows are a model of twelve layers, 512 wide, on eight GPUs; a test runs with two versions of the software, and
-often again from a checkpoint. So layouts are halved, not rows: no judged layout was seen.
+Most rows are a model of twelve layers, 512 wide, on eight GPUs. A test runs with two software versions, and often again
+from a checkpoint. So layouts are halved, not rows: the fit sees no layout of the test.
 """
 
 import re
@@ -18,11 +18,11 @@ SMALL = 512
 
 NOT_MODELLED = ("use-megatron-fsdp", "multi-latent-attention")
 PARTLY_KNOWN = ("decoder-first-pipeline-num-layers", "account-for-embedding-in-pipeline-split")
-"""Flags of rows that are left out: what the clock does not know, and layers of stages that the row does not tell."""
+"""Flags of rows that are left out: options without a model, and layers per stage that the row does not give."""
 
 
 def small_models(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[MeasuredRun]]:
-    """Half of the layouts of the small model, and the other half."""
+    """Return the small model's runs, divided by layout into one half and the other."""
     usable = [flagged for run in runs if (flagged := with_flags(run)) is not None and run.hidden == SMALL]
     layouts = list(dict.fromkeys(layout(run) for run in usable))
     order = np.random.default_rng(0).permutation(len(layouts))
@@ -31,13 +31,13 @@ def small_models(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[M
 
 
 def large_models(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[MeasuredRun]]:
-    """Nothing to fit to, and the larger models whose batch is known."""
+    """Return no runs to fit to, and the runs of larger models with a known batch."""
     found = [with_flags(run) for run in runs if (run.hidden or 0) > SMALL and run.gbs is not None]
     return [], [run for run in found if run is not None]
 
 
 def layout(run: MeasuredRun) -> tuple[object, ...]:
-    """What a test chose."""
+    """Return the configuration of a test as a key."""
     degrees = (run.tp, run.pp, run.dp, run.vpp, run.cp, run.extra.get("ep"))
     how = (run.zero_stage, run.seq_parallel, run.recompute, run.attention_kernel, run.precision)
     return run.model, *degrees, *how
@@ -45,9 +45,9 @@ def layout(run: MeasuredRun) -> tuple[object, ...]:
 
 def with_flags(run: MeasuredRun) -> MeasuredRun | None:
     """
-    The row with its notes as columns; ``None`` if something in them is not modelled.
+    Return the row with its notes as columns; ``None`` if an option in them is not modelled.
 
-    Experts: one for each token, two in the tests that say so in their name (NVIDIA/Megatron-LM,
+    Experts per token: one, or two in tests with ``top2router`` in their name (NVIDIA/Megatron-LM,
     ``tests/functional_tests/test_cases/moe/*/model_config.yaml``).
     """
     flags = flags_of(run)
@@ -73,6 +73,6 @@ def with_flags(run: MeasuredRun) -> MeasuredRun | None:
 
 
 def flags_of(run: MeasuredRun) -> list[str]:
-    """Megatron's options in the notes."""
+    """Return Megatron's options in the notes."""
     found = re.search(r"flags ([^;]+)", run.notes)
     return [flag.strip() for flag in found.group(1).split(",")] if found else []

@@ -1,9 +1,9 @@
 """
-What NVLink domains change of vendors' rows on GB200 and GB300: ``python -m benchmarks.backtest.domains [--out PAGE]``.
+Effect of NVLink domains on vendors' rows for GB200 and GB300: ``python -m benchmarks.backtest.domains [--out PAGE]``.
 
-The shipped stack predicts every row that the clock knows; nothing is fitted. Three machines: hosts of four GPUs that
-have nothing but their NICs between them; the same hosts in the domains of NVL72 racks; and, as a check, one host of 64
-GPUs in place of each domain, which is what the rows were predicted with before there were domains.
+The shipped stack predicts every supported row; no constant is fitted. Three machines are compared. Hosts of four GPUs
+that are connected by NICs only; the same hosts in the domains of NVL72 racks; and, as a check, one host of 64 GPUs in
+place of each domain, as the rows were predicted before domains existed.
 """
 
 import argparse
@@ -30,7 +30,7 @@ HOST, LARGE_HOST = 4, 64
 
 
 def main() -> None:
-    """Predict every row on each machine, write the page."""
+    """Predict every row on each machine and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "domains.md")
     options = parser.parse_args()
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def page(groups: Sequence[tuple[str, Sequence[MeasuredRun]]]) -> str:
-    """A table row for each group that has cases."""
+    """Return the page, with a table row for each group that has cases."""
     lines = [
         "# NVLink domains against vendors' rows",
         "",
@@ -59,7 +59,7 @@ def page(groups: Sequence[tuple[str, Sequence[MeasuredRun]]]) -> str:
 
 
 def _rows(measured: Path) -> list[tuple[str, list[MeasuredRun]]]:
-    """Name and runs of each group; those whose experts span hosts, or whose job spans domains, apart."""
+    """Return name and runs of each group, by the span of expert groups and of the job."""
     tables = measured_runs(measured / "nvidia_perf_tables.csv")
     dense = _fabric([run for part in vendor.dense(tables) for run in part])
     mixtures = _fabric([run for part in vendor.experts(tables) for run in part])
@@ -97,7 +97,7 @@ def _in_domains(runs: Sequence[MeasuredRun]) -> list[Case]:
 
 
 def _plain(runs: Sequence[MeasuredRun]) -> list[Case]:
-    """Without the level of the domain."""
+    """Return the cases on hosts without domains."""
     return [
         replace(case, instance=replace(case.instance, cluster=replace(case.instance.cluster, levels=())))
         for case in _cases(runs)
@@ -105,7 +105,7 @@ def _plain(runs: Sequence[MeasuredRun]) -> list[Case]:
 
 
 def _large(runs: Sequence[MeasuredRun]) -> list[Case]:
-    """Hosts as large as the part of a domain that a job uses."""
+    """Return the cases on hosts as large as the part of a domain that a job uses."""
     sized = []
     for run in runs:
         count = min(run.num_gpus, LARGE_HOST)

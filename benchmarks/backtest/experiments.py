@@ -1,7 +1,7 @@
 """
-The experiments of the back-test: which rows of which source a stack is fitted to, and which rows judge it.
+Experiments of the back-test: rows of each source for the fit of a stack, and rows for its test.
 
-Parts are fixed here, before anything is predicted; sources whose runs no equal layers describe are in ``special.py``.
+The split is fixed here, before any prediction. ``special.py`` has sources whose runs no equal layers describe.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,14 +19,16 @@ Runs = list[MeasuredRun]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
     """
-    One row of the page.
+    Experiment, one row of the page.
 
     Parameters
     ----------
     split
-        Runs to fit to, and runs to judge; nothing to fit to means the shipped stack.
+        Function that returns the runs to fit to and the runs to test on; without runs to fit to, the stack is shipped.
     why_bad
-        What the errors that remain come from, as far as known.
+        Known causes of the remaining errors.
+    target
+        Wanted accuracy, as text.
     """
 
     name: str
@@ -37,7 +39,7 @@ class Experiment:
 
 
 def halves(runs: Sequence[MeasuredRun], seed: int = 0) -> tuple[Runs, Runs]:
-    """A random half of the runs with a time, and the other."""
+    """Return a random half of the timed runs, and the other half."""
     runs = [run for run in runs if run.iter_time_s is not None]
     order = np.random.default_rng(seed).permutation(len(runs))
     middle = len(runs) // 2
@@ -45,22 +47,22 @@ def halves(runs: Sequence[MeasuredRun], seed: int = 0) -> tuple[Runs, Runs]:
 
 
 def korthikanti(runs: Runs) -> tuple[Runs, Runs]:
-    """Nothing to fit to, and all of them."""
+    """Return no runs to fit to, and all runs of Korthikanti et al."""
     return [], [run for run in runs if run.source.startswith("Korthikanti")]
 
 
 def want(runs: Runs) -> tuple[Runs, Runs]:
-    """13B, and 30B on 256 GPUs."""
+    """Return the 13B runs, and the 30B runs on 256 GPUs."""
     return [run for run in runs if "13B" in run.model], [run for run in runs if "30B" in run.model]
 
 
 def vtrain_one(runs: Runs) -> tuple[Runs, Runs]:
-    """Half and half of one host."""
+    """Return a random half of the runs on one host, and the other half."""
     return halves([run for run in runs if run.num_gpus <= run.gpus_per_node])
 
 
 def vtrain_many(runs: Runs) -> tuple[Runs, Runs]:
-    """Half of the runs on one host and ten on several; the rest on several."""
+    """Return half of the runs on one host and ten on several hosts; and the other runs on several hosts."""
     several = [run for run in runs if run.num_gpus > run.gpus_per_node and run.iter_time_s is not None]
     order = np.random.default_rng(0).permutation(len(several))
     chosen = {int(index) for index in order[:10]}
@@ -69,7 +71,11 @@ def vtrain_many(runs: Runs) -> tuple[Runs, Runs]:
 
 
 def sweep(runs: Runs, *, clean: bool) -> tuple[Runs, Runs]:
-    """Up to 16 GPUs, and 32; clean: without runs from before the pipeline fix or that also logged out of memory."""
+    """
+    Return the runs on up to 16 GPUs, and those on 32.
+
+    ``clean`` leaves out runs from before the pipeline fix, and runs that also logged out of memory.
+    """
     if clean:
         runs = [run for run in runs if run.pp == 1 or run.extra["after_pp_fix"] == "True"]
         runs = [run for run in runs if "oom_error" not in run.notes]
@@ -77,7 +83,7 @@ def sweep(runs: Runs, *, clean: bool) -> tuple[Runs, Runs]:
 
 
 def amp(runs: Runs) -> tuple[Runs, Runs]:
-    """Half and half of the homogeneous cluster."""
+    """Return a random half of the runs on the homogeneous cluster, and the other half."""
     return halves([run for run in runs if "homogeneous" in run.notes])
 
 

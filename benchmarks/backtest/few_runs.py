@@ -1,8 +1,8 @@
 """
-Calibrate with few runs of a source, and predict its others: ``python -m benchmarks.backtest.few_runs``.
+Calibration with few runs of a source, tested on its other runs: ``python -m benchmarks.backtest.few_runs``.
 
-Each source is a stack that nobody fitted. Printed is the mean error of its other runs by the shipped stack, by that
-with the mean factor of the few runs, and by the calibrated stack.
+Each source is a stack without a fit. Three mean errors of the other runs are printed: by the shipped stack, by the
+shipped stack times the mean factor of the few runs, and by the calibrated stack.
 """
 
 import argparse
@@ -21,14 +21,14 @@ SOURCES = (
     *("amp_aws16", "llm_foundry", "mlperf_training", "mlperf_v51", "nvidia_perf_tables", "published_tables"),
     *("simumax", "vtrain_a100"),
 )
-"""Files with enough runs."""
+"""Files with enough runs, without their suffix."""
 
 DRAWS, MAX_JUDGED = 3, 60
-"""Random draws of the few runs of each source, and others that are predicted at most."""
+"""Number of random draws per source, and maximum number of other runs that are predicted. Chosen."""
 
 
 def main() -> None:
-    """Print the errors for each number of runs."""
+    """Print the errors for each number of calibration runs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, nargs="*", default=[1, 3, 6])
     sizes = parser.parse_args().runs
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def errors_of(cases: list[Case], size: int, draw: int) -> tuple[float, float, float]:
-    """Mean errors of runs that were not drawn: shipped, with one factor, calibrated."""
+    """Return the mean errors of runs that were not drawn: shipped stack, with one factor, calibrated stack."""
     order = np.random.default_rng(draw).permutation(len(cases)).tolist()
     seen, judged = ([cases[index] for index in part] for part in (order[:size], order[size : size + MAX_JUDGED]))
     shipped_s, factor = predicted_times_s(judged), float(np.exp(-np.log(_ratios(seen)).mean()))
@@ -52,7 +52,7 @@ def errors_of(cases: list[Case], size: int, draw: int) -> tuple[float, float, fl
 
 
 def _ratios(cases: list[Case]) -> FloatArray:
-    """Predicted over measured time."""
+    """Return predicted over measured times."""
     ratios: FloatArray = predicted_times_s(cases) / np.array([case.run.iter_time_s for case in cases])
     return ratios
 

@@ -1,7 +1,7 @@
 """
-How far predictions are from runs that people report in threads: ``python -m benchmarks.backtest.field``.
+Comparison with runs that people report in forum threads: ``python -m benchmarks.backtest.field``.
 
-Rows name a model and its degrees; nothing is fitted to them. The page is ``benchmarks/results/field.md``.
+Rows name a model and its degrees; no constant is fitted to them. The page is ``benchmarks/results/field.md``.
 """
 
 from collections.abc import Sequence
@@ -23,18 +23,18 @@ ROOT = Path(__file__).resolve().parents[2]
 MEASURED = measured_folder() / "field_cases.csv"
 
 LIKELY = 0.5
-"""Probability of running out from which a job counts as predicted to do so."""
+"""Probability of running out of memory from which on a job counts as predicted to run out."""
 
 
 def predictions(path: Path = MEASURED) -> list[Prediction]:
-    """Every row with its predicted time and memory, by the shipped stack."""
+    """Return the predicted time and memory of every row, by the shipped stack."""
     stack = read_stack()
     memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=0.01)
     return list(predict_runs(measured_runs(path), stack, memory=memory, rivals=False))
 
 
 def page(found: Sequence[Prediction]) -> str:
-    """Table of all rows, below what they come to."""
+    """Return the page: a summary, then a table of all rows."""
     timed = [prediction.error for prediction in found if prediction.error is not None]
     judged = [prediction for prediction in found if prediction.memory and prediction.run.oom is not None]
     right = sum(says_oom(prediction) == prediction.run.oom for prediction in judged)
@@ -70,11 +70,11 @@ NOTES = (
     "  one that runs out.",
     "- The last row has the time of a fine-tuning loop, which is more than an iteration.",
 )
-"""What the table cannot say."""
+"""Notes below the table."""
 
 
 def says_oom(prediction: Prediction) -> bool:
-    """Whether a job is predicted to run out of memory."""
+    """Return whether a job is predicted to run out of memory."""
     return prediction.memory["oom_probability"] >= LIKELY
 
 

@@ -1,4 +1,4 @@
-"""What a stack learns from runs, and what it then says of others."""
+"""Fit of a stack to runs, and its predictions of other runs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,18 +12,18 @@ from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
 
 RISK = 0.01
-"""Of running out of memory, as ``solve`` takes by default."""
+"""Accepted risk of running out of memory, the default of ``solve``."""
 
 
 def fitted_stack(seen: Sequence[MeasuredRun], base: StackSpec) -> StackSpec:
-    """What the runs teach of memory first, then of times."""
+    """Return the stack with memory constants, and then time constants, fitted to the runs."""
     framework = calibrate_memory(seen, base)
     started = replace(base, memory=numbers_of(framework)) if framework.largest_job else base
     return calibrate_runs(seen, started, validate=False).stack
 
 
 def predicted(judged: Sequence[MeasuredRun], stack: StackSpec) -> list[Prediction]:
-    """Times, and memory where the stack knows it."""
+    """Return predicted times, and predicted memory if the stack has memory constants."""
     with_memory = stack.memory is not None
     memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=RISK) if with_memory else None
     return predict_runs(judged, stack, memory=memory)

@@ -1,11 +1,11 @@
 """
-AMP's pipeline of unequal layers (TransGAN's generator on 16 V100), from AMP's own measured layer times.
+AMP's pipeline of unequal layers (TransGAN's generator on 16 V100), from AMP's measured layer times.
 
-No transformer of equal layers describes it, so its stages are summed from measured forward times of its 56
-pseudo-layers; the schedule with asynchronous sends, messages and reductions are the simulator's. Shapes are AMP's
-(DachengLi1/AMP, ``cost_het_model.py``, ``het_model.py``): twelve blocks of width 1024 over 81 positions, twelve of
-width 16 over 82,944; a block has 12 h^2 parameters, reduced in 32 bits; a backward takes two forwards; pseudo-layers
-3-14 and 41-52 are the blocks.
+No transformer of equal layers describes it, so its stages are sums of measured forward times of its 56 pseudo-layers.
+The schedule with asynchronous sends, messages and reductions are the simulator's. Shapes are AMP's (DachengLi1/AMP,
+``cost_het_model.py``, ``het_model.py``): twelve blocks of width 1024 over 81 positions, twelve of width 16 over 82,944.
+A block has 12 h^2 parameters, reduced in 32 bits. A backward pass takes two forward passes. Pseudo-layers 3-14 and
+41-52 are the blocks.
 """
 
 import json
@@ -28,14 +28,16 @@ from pipette_opt.specs import ClusterSpec, LinkMatrix, NodeSpec, StackSpec
 
 WIDE, NARROW = range(3, 15), range(41, 53)
 WIDE_ELEMENTS, NARROW_ELEMENTS = 81 * 1024, 82_944 * 16
-"""Elements of one sample that cross a border inside and after the wide blocks."""
+"""Elements of one sample that cross a border inside the wide blocks, and after them."""
 
 BLOCK_PARAMETERS = {1024: 12 * 1024**2, 16: 12 * 16**2}
 ELEMENT_BYTES, GRADIENT_BYTES = 2, 4
 GPUS_PER_NODE, NUM_NODES = 4, 4
 
 PRIORS = {"launch_share": (0.3, 0.7), "node_bytes_per_s": (1.25e9, 0.5), "iteration_s": (0.05, 1.0)}
-"""Centre, and standard deviation of the logarithm, of what is fitted: 10 Gbit/s is the hosts' nominal link."""
+"""
+Centre, and standard deviation of the log, of the prior of each fitted constant; 10 Gbit/s is the hosts' nominal link.
+"""
 
 NOISE = 0.05
 
@@ -43,16 +45,16 @@ NOISE = 0.05
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
     """
-    What is fitted.
+    Fitted constants.
 
     Parameters
     ----------
     launch_share
-        Share of a layer's measured time at one sample that more samples do not add to.
+        Fraction of a layer's measured time for one sample that does not grow with the number of samples.
     node_bytes_per_s
-        What all GPUs of a host send to another at once.
+        Bandwidth of all GPUs of a host together to another host, bytes/s.
     iteration_s
-        Once in each iteration.
+        Seconds added to each iteration.
     """
 
     launch_share: float
@@ -61,13 +63,13 @@ class Constants:
 
 
 def read_layers(path: Path) -> dict[int, FloatArray]:
-    """Forward seconds of each pseudo-layer for one sample, by tensor-parallel size."""
+    """Return the forward seconds of each pseudo-layer for one sample, by tensor-parallel size."""
     seconds = json.loads(path.read_text(encoding="utf-8"))["seconds"]
     return {tp: np.array(seconds[f"transgan_P3_{tp}"]) for tp in (1, 2, 4)}
 
 
 def predict_s(runs: Sequence[MeasuredRun], layers: dict[int, FloatArray], constants: Constants) -> FloatArray:
-    """Iteration times, shape ``(len(runs),)``."""
+    """Return the predicted iteration times, seconds, shape ``(len(runs),)``."""
     hosts = cluster(constants.node_bytes_per_s)
     times = [placed(run, layers, constants, hosts) for run in runs]
     microbatches = [(run.gbs or 0) // ((run.dp or 1) * (run.mbs or 1)) for run in runs]
@@ -75,7 +77,7 @@ def predict_s(runs: Sequence[MeasuredRun], layers: dict[int, FloatArray], consta
 
 
 def placed(run: MeasuredRun, layers: dict[int, FloatArray], constants: Constants, hosts: ClusterSpec) -> PlacedTimes:
-    """Stage, message and reduction times of a row."""
+    """Return the times of stages, messages and reductions of a row."""
     tp, pp, dp, mbs = run.tp or 1, run.pp or 1, run.dp or 1, run.mbs or 1
     bounds = boundaries(run)
     samples = constants.launch_share + (1.0 - constants.launch_share) * mbs
@@ -99,14 +101,14 @@ def placed(run: MeasuredRun, layers: dict[int, FloatArray], constants: Constants
 
 
 def boundaries(run: MeasuredRun) -> list[int]:
-    """First pseudo-layer of each stage, and the end."""
+    """Return the index of each stage's first pseudo-layer, and the number of pseudo-layers."""
     found = re.search(r"stage boundaries \[([\d,\s]+)\]", run.notes)
     assert found is not None
     return [int(part) for part in found.group(1).split(",")]
 
 
 def message_s(hosts: ClusterSpec, size: float, sources: IntArray, targets: IntArray) -> float:
-    """The slowest message of a border; those of one pair of hosts share its link."""
+    """Return the seconds of a border's slowest message; messages between one pair of hosts share its link."""
     pairs, flows = np.unique(np.stack([sources.ravel(), targets.ravel()]), axis=1, return_counts=True)
     times = [
         intra_node_message_s(hosts, size) if a == b else float(inter_node_message_s(hosts, size, int(flow))[a, b])
@@ -116,7 +118,7 @@ def message_s(hosts: ClusterSpec, size: float, sources: IntArray, targets: IntAr
 
 
 def reductions_s(hosts: ClusterSpec, bounds: Sequence[int], node: IntArray) -> FloatArray:
-    """Gradient reduction of each stage, shape ``(pp,)``; rings that leave a host share its link."""
+    """Return each stage's gradient reduction, seconds, shape ``(pp,)``; rings that leave a host share its link."""
     pp, dp, tp = node.shape
     on_host = [np.unique(node[stage, :, rank], return_counts=True) for stage in range(pp) for rank in range(tp)]
     flows = np.zeros(NUM_NODES, dtype=np.int64)
@@ -145,7 +147,7 @@ def reductions_s(hosts: ClusterSpec, bounds: Sequence[int], node: IntArray) -> F
 
 
 def cluster(node_bytes_per_s: float) -> ClusterSpec:
-    """Four hosts of four V100."""
+    """Return a cluster of four hosts with four V100 each."""
     entry = read_gpu_entry("v100-16gb")
     one_flow = np.full((NUM_NODES, NUM_NODES), node_bytes_per_s)
     return ClusterSpec(
@@ -160,7 +162,7 @@ def cluster(node_bytes_per_s: float) -> ClusterSpec:
 
 
 def fit(runs: Sequence[MeasuredRun], layers: dict[int, FloatArray]) -> Constants:
-    """Least absolute errors of the logarithm, with priors; coordinate by coordinate."""
+    """Return the constants with the least absolute log errors plus priors, found by coordinate descent."""
     measured = np.log([run.iter_time_s for run in runs])
     values = {name: np.log(centre) for name, (centre, _) in PRIORS.items()}
 

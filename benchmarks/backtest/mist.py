@@ -1,8 +1,8 @@
 """
-Aceso, Megatron and Mist on L4 and A10G (rows of Mist's repository): a few constants of the stack fitted, others judged.
+Runs of Aceso, Megatron and Mist on L4 and A10G (rows of Mist's repository), with a few fitted constants.
 
-Links are measured (Aceso's profiler on the same clusters), so of the network only the share of an all-reduce's measured
-bandwidth is free. A stack is fitted for each kind of GPU, or to one kind and judged on the other.
+Links are measured (Aceso's profiler on the same clusters). So of the network, only the fraction of an all-reduce's
+measured bandwidth is fitted. A stack is fitted for each GPU type, or to one type and tested on the other.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,17 +33,17 @@ FILES = (
 
 FITTED = ("matmul_speed", "streaming", "elementwise", "micro_batch_s", "iteration_s", "intra_node")
 FLASH = ("attention_speed", "attention_backward_speed")
-"""Fitted, too, if a run has fused attention."""
+"""Constants that are also fitted if a run has fused attention."""
 
 MAX_ITERATIONS = 60
 
 Split = Callable[[Sequence[Plan]], list[tuple[list[Plan], list[Plan]]]]
-"""Plans to fit to and plans to judge, for each stack."""
+"""Function that returns pairs of plans to fit to and plans to test on, one pair for each stack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One row of the page."""
+    """Experiment, one row of the page."""
 
     name: str
     split: Split
@@ -51,7 +51,7 @@ class Part:
 
 
 def one_host(plans: Sequence[Plan]) -> list[tuple[list[Plan], list[Plan]]]:
-    """Aceso and Megatron: fitted to up to 8 GPUs, judged on more; a stack for each kind of GPU."""
+    """Return Aceso's and Megatron's plans for each GPU type: up to 8 GPUs to fit to, more to test on."""
     found = []
     for gpu in ("L4-24GB", "A10G-24GB"):
         mine = [plan for plan in plans if "ref" in plan.run.source and plan.run.gpu_name == gpu]
@@ -62,7 +62,7 @@ def one_host(plans: Sequence[Plan]) -> list[tuple[list[Plan], list[Plan]]]:
 
 
 def other_gpu(plans: Sequence[Plan]) -> list[tuple[list[Plan], list[Plan]]]:
-    """Aceso and Megatron: fitted to L4, judged on A10G."""
+    """Return Aceso's and Megatron's plans: L4 to fit to, A10G to test on."""
     mine = [plan for plan in plans if "ref" in plan.run.source]
     return [
         ([plan for plan in mine if "L4" in plan.run.gpu_name], [plan for plan in mine if "A10G" in plan.run.gpu_name])
@@ -70,13 +70,13 @@ def other_gpu(plans: Sequence[Plan]) -> list[tuple[list[Plan], list[Plan]]]:
 
 
 def mist_tuned(plans: Sequence[Plan]) -> list[tuple[list[Plan], list[Plan]]]:
-    """Mist's own runs: fitted to up to 4 GPUs, judged on 8."""
+    """Return Mist's own plans: up to 4 GPUs to fit to, 8 to test on."""
     mine = [plan for plan in plans if "ref" not in plan.run.source]
     return [([plan for plan in mine if plan.run.num_gpus <= 4], [plan for plan in mine if plan.run.num_gpus > 4])]
 
 
 def judge(part: Part, *paths: Path) -> tuple[str, str]:
-    """The row of the first table, and the section."""
+    """Return an experiment's row of the first table, and its section."""
     plans = make_plans(read_runs(paths[0]), read_runs(paths[1]))
     links = {gpu: read_links(paths[2], paths[3], paths[4], gpu) for gpu in ("l4", "a10g")}
     base = read_stack()
@@ -107,7 +107,7 @@ def judge(part: Part, *paths: Path) -> tuple[str, str]:
 
 
 def predicted(plans: Sequence[Plan], stack: StackSpec, links: dict[str, Links]) -> list[Prediction]:
-    """Ours and the closed forms of others over the same times; the kind of GPU is part of a model's name."""
+    """Return our predictions, and other papers' formulas on equal times; the model's name includes the GPU type."""
     found = []
     for plan, ours in zip(plans, predict_s(plans, stack, links).tolist(), strict=True):
         assert plan.run.gpu is not None
@@ -119,7 +119,7 @@ def predicted(plans: Sequence[Plan], stack: StackSpec, links: dict[str, Links]) 
 
 
 def run_lines(predictions: Sequence[Prediction]) -> list[str]:
-    """Each run, since there are few."""
+    """Return a table with every run."""
     lines = ["| model | GPUs | stages | measured s | predicted s | error |", "|---|---|---|---|---|---|"]
     for prediction in predictions:
         assert prediction.error is not None
@@ -132,7 +132,7 @@ def run_lines(predictions: Sequence[Prediction]) -> list[str]:
 
 
 def fit(seen: Sequence[Plan], base: StackSpec, links: dict[str, Links]) -> StackSpec:
-    """Constants from these runs, with the priors that every calibration has."""
+    """Return a stack with constants fitted to these runs, with the priors of every calibration."""
     flash = any("flash" in plan.run.attention_kernel for plan in seen)
     free = [constant for constant in FREE if constant.name in FITTED or (flash and constant.name in FLASH)]
     centre = np.log([getattr(base, constant.name) or constant.start for constant in free])

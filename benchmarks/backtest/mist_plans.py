@@ -3,8 +3,8 @@ Runs of Aceso, Megatron and Mist (rows of Mist's repository) as stages of operat
 
 Aceso cuts a GPT between operators: a look-up, 13 operators for each layer, a last norm and the head
 (microsoft/SuperScaler, ``runtime/megatron/model/flex_gpt.py``). Stages have their own GPUs and recompute some of their
-operators. Which ones is not recorded, only how many; Aceso's rule (``check_recompute`` in ``search/
-aceso_cost_model.py``) tells the rest: by kind, the largest activations first, each with the operator behind it.
+operators. Only the number of recomputed operators is recorded. Aceso's rule (``check_recompute`` in ``search/
+aceso_cost_model.py``) gives the rest: by kind, the largest activations first, each with the operator behind it.
 """
 
 import re
@@ -20,14 +20,16 @@ OPERATORS = (
     *("first norm", "query key value", "scores", "softmax", "attention dropout", "context", "projection", "dropout"),
     *("second norm", "MLP up", "activation", "MLP down", "MLP dropout"),
 )
-"""Of one layer, in order."""
+"""Kinds of operators of one layer, in order."""
 
 NUM_KINDS = len(OPERATORS)
 SCORES, SOFTMAX, ATTENTION_DROPOUT, CONTEXT = (OPERATORS.index(name) for name in ("scores", *OPERATORS[3:6]))
 
 WHOLE = np.array([1, 0, 0, 0, 0, 0, 1, 1.5, 1, 0, 0, 1, 1.5])
 SPLIT = np.array([0, 3, 0, 0, 0, 1, 0, 0, 0, 4, 4, 0, 0])
-"""Activation of each kind, in hidden states (dropouts keep a mask); the second is divided by the tensor ranks."""
+"""
+Activation of each kind of operator in hidden states (dropouts keep a mask); tensor ranks divide those of ``SPLIT``.
+"""
 
 CROSSING = {
     "first norm": (2, 0),
@@ -41,20 +43,20 @@ CROSSING = {
     "MLP down": (2, 0),
     "MLP dropout": (1, 0),
 }
-"""Hidden states that cross a cut behind an operator: whole ones, the residual included, and split ones."""
+"""Hidden states that cross a cut behind an operator: whole ones, including the residual, and split ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StagePlan:
     """
-    One stage.
+    Stage of a pipeline of operators.
 
     Parameters
     ----------
     first, end
-        Its operators among all of the model: the look-up is 0, then come the layers, the last norm and the head.
+        Its range of the model's operators: the look-up is 0, then come the layers, the last norm and the head.
     twice
-        How many operators of each kind are recomputed, shape ``(13,)``.
+        Number of recomputed operators of each kind, shape ``(13,)``.
     """
 
     first: int
@@ -66,39 +68,41 @@ class StagePlan:
 
     @property
     def kinds(self) -> IntArray:
-        """Operators of each kind inside layers, shape ``(13,)``."""
+        """Number of operators of each kind inside layers, shape ``(13,)``."""
         return kinds_between(self.first, self.end, self.num_layers)
 
     @property
     def has_lookup(self) -> bool:
-        """Whether the embedding is here."""
+        """Return whether the stage has the embedding."""
         return self.first == 0
 
     @property
     def has_head(self) -> bool:
-        """Whether the head is here."""
+        """Return whether the stage has the head."""
         return self.end == NUM_KINDS * self.num_layers + 3
 
     @property
     def num_gpus(self) -> int:
-        """Of the stage."""
+        """Number of GPUs of the stage."""
         return self.tp * self.dp
 
     @property
     def crossing(self) -> tuple[int, int]:
-        """Hidden states sent to the next stage: whole, and split over tensor ranks."""
+        """Number of hidden states sent to the next stage: whole, and split over tensor ranks."""
         return CROSSING[OPERATORS[(self.end - 2) % NUM_KINDS]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
     """
-    A run, its stages, and the samples of one micro-batch over all replicas.
+    Run with its stages.
 
     Parameters
     ----------
+    samples
+        Samples of one micro-batch over all replicas.
     shards_states
-        Whether replicas share the optimizer's states (Mist does, Aceso and Megatron here do not).
+        Whether replicas share the optimizer's states (in Mist; not in Aceso and Megatron here).
     """
 
     run: MeasuredRun
@@ -108,18 +112,18 @@ class Plan:
 
     @property
     def num_microbatches(self) -> int:
-        """Of an iteration."""
+        """Number of micro-batches of an iteration."""
         return (self.run.gbs or 0) // self.samples
 
 
 def kinds_between(first: int, end: int, num_layers: int) -> IntArray:
-    """Operators of each kind among some of the model, shape ``(13,)``."""
+    """Return the number of operators of each kind in a range of the model's operators, shape ``(13,)``."""
     inside = np.arange(max(first - 1, 0), min(end - 1, NUM_KINDS * num_layers))
     return np.bincount(inside % NUM_KINDS, minlength=NUM_KINDS)
 
 
 def make_plans(runs: Sequence[MeasuredRun], stage_rows: Sequence[MeasuredRun]) -> list[Plan]:
-    """Every run; ``stage_rows`` say of single ranks of Aceso's what their stages do."""
+    """Return the plan of every run; ``stage_rows`` describe the stages of single ranks of Aceso."""
     known: dict[str, dict[int, Mapping[str, str]]] = {}
     for row in stage_rows:
         known.setdefault(_log(row), {})[int(row.extra["stage"])] = row.extra
@@ -127,7 +131,7 @@ def make_plans(runs: Sequence[MeasuredRun], stage_rows: Sequence[MeasuredRun]) -
 
 
 def make_plan(run: MeasuredRun, known: Mapping[int, Mapping[str, str]]) -> Plan:
-    """One run; ``known`` is what its recorded stages say."""
+    """Return the plan of one run; ``known`` has the columns of its recorded stages."""
     if "aceso" in run.source.lower():
         stages = _aceso_stages(run, known)
     else:
@@ -149,12 +153,12 @@ def make_plan(run: MeasuredRun, known: Mapping[int, Mapping[str, str]]) -> Plan:
 
 
 def _log(run: MeasuredRun) -> str:
-    """Which log a row is of: its folder and name."""
+    """Return the key of the log that a row comes from: its folder and name."""
     return ";".join(part.strip() for part in run.notes.split(";")[:2])
 
 
 def _samples(run: MeasuredRun) -> int:
-    """Of a micro-batch over all replicas; where these differ between stages, as Aceso counts them."""
+    """Return the samples of a micro-batch over all replicas, as Aceso counts them where stages differ."""
     found = re.search(r"micro_batch_size (\d+) is counted across the dp group", run.notes)
     if found:
         return int(found.group(1))
@@ -164,7 +168,7 @@ def _samples(run: MeasuredRun) -> int:
 
 
 def _list(run: MeasuredRun, name: str) -> list[int]:
-    """``name [1,2,3]`` of the notes or the recomputation."""
+    """Return the list ``name [1,2,3]`` from the row's notes or recomputation."""
     found = re.search(re.escape(name) + r" \[([\d, ]+)\]", f"{run.notes}; {run.recompute_text}")
     if found is None:
         raise ValueError(f"row {run.row}: the notes have no '{name} [...]'.")
@@ -172,7 +176,7 @@ def _list(run: MeasuredRun, name: str) -> list[int]:
 
 
 def _whole_layers(run: MeasuredRun) -> tuple[list[int], list[int]]:
-    """Layers of each stage, and how many of them are recomputed."""
+    """Return the layers of each stage, and the number of recomputed layers of each stage."""
     pp = run.pp or 1
     if "of layers-per-stage" in run.recompute_text:
         return _list(run, "layers-per-stage"), _list(run, "full on")
@@ -203,9 +207,10 @@ def _aceso_stages(run: MeasuredRun, known: Mapping[int, Mapping[str, str]]) -> t
 
 def recomputed_counts(text: str, operators: Sequence[int], known: Mapping[int, Mapping[str, str]]) -> list[int]:
     """
-    Recomputed operators of each stage.
+    Return the number of recomputed operators of each stage.
 
-    Only the first host's ranks were recorded; the other stages share what is left of the whole, evenly by operators.
+    Only the first host's ranks were recorded. The other stages share the rest of the total, in proportion to their
+    operators.
     """
     found = re.search(r"op-level ([\d.]+) of ops", text)
     if found is None:
@@ -218,7 +223,7 @@ def recomputed_counts(text: str, operators: Sequence[int], known: Mapping[int, M
 
 
 def activation_sizes(run: MeasuredRun, tp: int) -> list[float]:
-    """Of each kind, in hidden states of one tensor rank."""
+    """Return the activation of each kind of operator, in hidden states of one tensor rank."""
     heads = (run.heads or 0) * (run.seq_len or 0) / (run.hidden or 1)
     sizes = WHOLE + SPLIT / tp
     sizes[[SCORES, SOFTMAX]] = heads / tp
@@ -228,17 +233,17 @@ def activation_sizes(run: MeasuredRun, tp: int) -> list[float]:
 
 def recomputed_kinds(present: IntArray, count: int, sizes: Sequence[float]) -> IntArray:
     """
-    Which operators are recomputed, shape ``(13,)``.
+    Return the number of recomputed operators of each kind, shape ``(13,)``.
 
     Parameters
     ----------
     present
         Operators of each kind in the stage, shape ``(13,)``.
     count
-        How many are recomputed.
+        Number of recomputed operators.
     sizes
-        Activation of each kind; the kind that keeps most in the stage goes first, and takes the next one along. A first
-        norm never leads.
+        Activation of each kind. The kind that keeps most in the stage goes first, each with the operator behind it. A
+        first norm never leads.
     """
     twice = np.zeros(NUM_KINDS, dtype=np.int64)
     left = int(min(count, present.sum()))

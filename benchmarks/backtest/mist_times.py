@@ -1,9 +1,9 @@
 """
-Times of stages of operators: their shares of a layer's time, messages and collectives over measured links.
+Times of stages of operators: shares of a layer's time, messages and collectives over measured links.
 
-A layer's time is the clock's (``pipette_opt.costs.compute``) with the stage's own tensor ranks and samples; the
-operators share it as their products and bytes do. Links are those of Aceso's profiler on the same clusters: messages of
-one pair of GPUs, and all-reduces inside a host. The schedule is the simulator's 1F1B with blocking sends.
+A layer's time is the simulator's (``pipette_opt.costs.compute``) with the stage's own tensor ranks and samples. Its
+operators divide it in proportion to their products and bytes. Links are those of Aceso's profiler on the same clusters:
+messages of one pair of GPUs, and all-reduces inside a host. The schedule is the simulator's 1F1B with blocking sends.
 """
 
 import csv
@@ -39,25 +39,25 @@ CORE = [SCORES, SOFTMAX, ATTENTION_DROPOUT, CONTEXT]
 QKV, PROJECTION, UP, DOWN = (OPERATORS.index(name) for name in ("query key value", "projection", "MLP up", "MLP down"))
 
 STREAMED = np.array([2, 0, 0, 0, 0, 0, 0, 3, 2, 0, 0, 0, 3])
-"""Hidden states that the operators without products read and write; the activation has 2 of the MLP's width."""
+"""Hidden states that operators without products read and write; the activation instead has 2 of the MLP's width."""
 
 MESSAGE_MB, COLLECTIVE_MB = (8.0, 1024.0), (10.0, 110.0)
-"""Sizes over which measured bandwidths are taken: those of hidden states."""
+"""Ranges of message sizes, MB, over which measured bandwidths are averaged: those of hidden states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
     """
-    Of one cluster, bytes per second.
+    Bandwidths of one cluster, bytes/s.
 
     Parameters
     ----------
     inside, across
         One message between two GPUs of a host, and of two hosts.
     node
-        What a host sends to another with several messages at once.
+        Total of several messages from one host to another at the same time.
     ring
-        Bus bandwidth of an all-reduce inside a host, by its ranks.
+        Bus bandwidth of an all-reduce inside a host, by its number of ranks.
     """
 
     inside: float
@@ -67,7 +67,7 @@ class Links:
 
 
 def read_links(messages: Path, collectives: Path, groups: Path, gpu: str) -> Links:
-    """Medians over the sizes of hidden states; ``gpu`` as the files name it."""
+    """Return median bandwidths over the sizes of hidden states; ``gpu`` is the name in the files."""
     sent = [row for row in _rows(messages) if row["gpu"] == gpu and row["source"] == "Mist-Aceso-profiler"]
     sent = [row for row in sent if MESSAGE_MB[0] <= float(row["message_MB"]) <= MESSAGE_MB[1]]
     reduced = [row for row in _rows(collectives) if row["gpu"] == gpu and row["op"] == "all_reduce"]
@@ -103,13 +103,13 @@ def _median(values: Iterable[float]) -> float:
 
 
 def predict_s(plans: Sequence[Plan], stack: StackSpec, links: dict[str, Links]) -> FloatArray:
-    """Iteration times, shape ``(len(plans),)``; links by the GPU's name."""
+    """Return the predicted iteration times, seconds, shape ``(len(plans),)``; ``links`` are by GPU name."""
     times = [plan_times(plan, stack, links[_gpu(plan).name]) for plan in plans]
     return simulate_many(times, [plan.num_microbatches for plan in plans], "blocking")
 
 
 def plan_times(plan: Plan, stack: StackSpec, links: Links) -> PlacedTimes:
-    """Stages of the run as one replica: those of a stage work side by side."""
+    """Return the times of the run's stages as one replica; ranks of a stage work in parallel."""
     clocks = {(stage.tp, stage.dp): _Clock.of(plan, stage, stack, links) for stage in plan.stages}
     mine = [clocks[stage.tp, stage.dp] for stage in plan.stages]
     passes = np.array([clock.passes_s(stage) for clock, stage in zip(mine, plan.stages, strict=True)])
@@ -133,7 +133,7 @@ def plan_times(plan: Plan, stack: StackSpec, links: Links) -> PlacedTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Clock:
-    """What operators take with some number of tensor ranks and samples."""
+    """Times of operators for one number of tensor ranks and samples."""
 
     instance: Instance
     config: ParallelConfig
@@ -166,11 +166,11 @@ class _Clock:
 
     @property
     def hidden_bytes(self) -> float:
-        """One hidden state of all samples of a replica."""
+        """Bytes of one hidden state of all samples of a replica."""
         return float(self.tokens * self.instance.model.hidden_size * self.instance.training.parameter_bytes)
 
     def operators_s(self) -> FloatArray:
-        """Forward and backward of each kind of operator, shape ``(2, 13)``; their sum is the layer's."""
+        """Return forward and backward seconds of each kind of operator, shape ``(2, 13)``; in sum the layer's."""
         model, training, rates = self.instance.model, self.instance.training, self.stack
         layer = layer_times_s(self.instance, self.config, self.gpu, rates)
         core = attention_times_s(model, training, self.config, self.gpu, rates, model.layers[0])
@@ -203,7 +203,7 @@ class _Clock:
         return shares
 
     def passes_s(self, stage: StagePlan) -> FloatArray:
-        """Forward and backward of one micro-batch without collectives, shape ``(2,)``."""
+        """Return forward and backward seconds of one micro-batch without collectives, shape ``(2,)``."""
         each = self.operators_s()
         forward, backward = each @ stage.kinds
         backward += each[0] @ stage.twice
@@ -218,10 +218,10 @@ class _Clock:
 
     def tensor_s(self, stage: StagePlan) -> FloatArray:
         """
-        All-reduces of one micro-batch, shape ``(2,)``.
+        Return the seconds of all-reduces of one micro-batch, forward and backward, shape ``(2,)``.
 
-        Forward behind the look-up, the projection and the MLP; backward before the head, the first products of
-        attention and MLP, and those of the forward again that are recomputed.
+        Forward: behind the look-up, the projection and the MLP. Backward: before the head, and before the first
+        products of attention and MLP; also the recomputed all-reduces of the forward pass.
         """
         if stage.tp == 1:
             return np.zeros(2)
@@ -232,7 +232,7 @@ class _Clock:
         return np.array([forward, backward]) * each
 
     def states_s(self, stage: StagePlan, shards_states: bool) -> tuple[float, float]:
-        """Gradient reduction (and gather of parameters, if states are sharded), and Adam."""
+        """Return the seconds of the gradient reduction and of Adam; sharded states add the gather of parameters."""
         training = self.instance.training
         parameters = self.parameters(stage)
         step = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
@@ -242,7 +242,7 @@ class _Clock:
         return reduction, owned * step / (self.gpu.memory_bytes_per_s * self.stack.streaming)
 
     def parameters(self, stage: StagePlan) -> float:
-        """Of one tensor rank: those of the large matrices."""
+        """Return the parameters of the large matrices on one tensor rank of the stage."""
         model, tp = self.instance.model, self.config.tensor_model_parallel_size
         h, query = model.hidden_size, model.query_projection_size
         matrices = np.zeros(NUM_KINDS)
@@ -256,16 +256,16 @@ class _Clock:
         return float((matrices @ stage.kinds + vocabulary) / tp)
 
     def _hop_s(self, size: float, ranks: int) -> float:
-        """One round of a ring inside a host: all but one of its parts over each link."""
+        """Return the seconds of one round of a ring inside a host: all but one of its parts over each link."""
         return (ranks - 1) / ranks * size / (self.links.ring[ranks] * self.stack.intra_node)
 
 
 def _sends_s(plan: Plan, stack: StackSpec, links: Links) -> FloatArray:
     """
-    Forward and backward message of each border, shape ``(pp, 2)``.
+    Return the seconds of the forward and backward message of each border, shape ``(pp, 2)``.
 
     Whole hidden states are sent in parts, one for each pair of ranks, and gathered by the receiving tensor ranks
-    (Megatron's scatter and gather, the default of Aceso's runtime); split ones go as they are.
+    (Megatron's scatter and gather, the default of Aceso's runtime); split ones are sent unchanged.
     """
     run = plan.run
     hidden_bytes = float(plan.samples * (run.seq_len or 0) * (run.hidden or 0) * 2)
@@ -289,7 +289,7 @@ def _sends_s(plan: Plan, stack: StackSpec, links: Links) -> FloatArray:
 
 
 def _embedding_s(plan: Plan, clocks: Sequence[_Clock], links: Links) -> float:
-    """Gradient of the embedding, which the first and the last stage both hold."""
+    """Return the seconds of the embedding gradient's reduction between the first and the last stage."""
     model, training, run = clocks[0].instance.model, clocks[0].instance.training, plan.run
     ranks = min(plan.stages[0].tp, plan.stages[-1].tp)
     size = model.padded_vocab_size(ranks) * model.hidden_size * training.gradient_bytes

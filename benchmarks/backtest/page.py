@@ -1,4 +1,4 @@
-"""The page of the back-test: its head, its tables, and how a pick went."""
+"""Parts of the back-test page: head, tables, and results of picks."""
 
 import math
 import platform
@@ -16,14 +16,14 @@ from pipette_opt.calibrate.tables import form_rows, group_rows
 from pipette_opt.specs import StackSpec
 
 GOOD_PICK = 0.02
-"""Slower than the best measured."""
+"""Maximum excess over the best measured run with which a pick counts as good. Chosen."""
 
 REGRETS = ("regret", "regret_of_all")
-"""Of the configurations of one job, and of a whole group as if it were one."""
+"""Columns of regret: over the configurations of one job, and over a whole group as if it were one job."""
 
 
 def head(today: str) -> str:
-    """Versions, and what the words of the tables mean."""
+    """Return the head: versions, and definitions of the tables' terms."""
     return (
         f"# Back-test, {today}\n\n"
         f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}. Made by "
@@ -40,7 +40,7 @@ def head(today: str) -> str:
 
 
 def summary(rows: Sequence[str]) -> str:
-    """The first table, a row for each experiment."""
+    """Return the first table, with a row for each experiment."""
     return "\n".join(
         [
             "| experiment | fitted to | judged on | mean | p90 | rank | worst regret | pick within 2 % | wanted |",
@@ -52,7 +52,7 @@ def summary(rows: Sequence[str]) -> str:
 
 
 def result_row(name: str, num_seen: int, predictions: Sequence[Prediction], target: str) -> str:
-    """An experiment in the first table."""
+    """Return the row of an experiment in the first table."""
     errors = measure_predictions(predictions)
     if errors is None:
         return f"| {name} | {num_seen} | 0 | | | | | | {target} |"
@@ -67,7 +67,7 @@ def result_row(name: str, num_seen: int, predictions: Sequence[Prediction], targ
 
 
 def group_lines(predictions: Sequence[Prediction]) -> list[str]:
-    """Our errors by model, sequence length, GPUs and kernel."""
+    """Return a table of our errors by model, sequence length, GPUs and kernel."""
     lines = [
         "| model | seq | GPUs | kernel | runs | mean | p90 | rank | regret | pick |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -83,7 +83,7 @@ def group_lines(predictions: Sequence[Prediction]) -> list[str]:
 
 
 def left_out(predictions: Sequence[Prediction]) -> list[str]:
-    """How many measured runs are not predicted, and why."""
+    """Return the number of measured runs without a prediction, by reason."""
     reasons = Counter(
         prediction.reason for prediction in predictions if prediction.reason and prediction.measured_s is not None
     )
@@ -91,7 +91,7 @@ def left_out(predictions: Sequence[Prediction]) -> list[str]:
 
 
 def picks(groups: Sequence[Mapping[str, object]]) -> str:
-    """In how many groups the pick ran and was within 2 % of the best, and the worst of them."""
+    """Return the number of groups whose pick ran and was within 2 % of the best, and the worst pick, as text."""
     picked = [row for row in groups if "pick_ran" in row]
     if not picked:
         return ""
@@ -103,7 +103,7 @@ def picks(groups: Sequence[Mapping[str, object]]) -> str:
 
 
 def forms(predictions: Sequence[Prediction]) -> list[str]:
-    """Ours beside the closed forms of others."""
+    """Return a table of our errors beside those of other papers' formulas."""
     lines = ["| form | mean | p90 | rank in groups | worst regret |", "|---|---|---|---|---|"]
     for row in form_rows(predictions):
         rank = row["mean_group_spearman"]
@@ -116,7 +116,7 @@ def forms(predictions: Sequence[Prediction]) -> list[str]:
 
 
 def own_predictor(predictions: Sequence[Prediction]) -> str:
-    """AMP's predictions, which its results carry in the notes."""
+    """Return the errors of AMP's own predictions, which the notes of its results contain; empty without any."""
     pairs = [
         (float(found.group(1)), prediction.measured_s)
         for prediction in predictions
@@ -132,7 +132,7 @@ def own_predictor(predictions: Sequence[Prediction]) -> str:
 
 
 def learned_layers(stack: StackSpec) -> str:
-    """What was learned of layers, for people."""
+    """Return a sentence on the fitted layer factors."""
     if stack.layers is None:
         return "Factors of layers did not help runs left out, so there are none."
     factors = [shape.factor for shape in stack.layers.shapes]

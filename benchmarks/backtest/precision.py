@@ -1,7 +1,7 @@
 """
-How published times of jobs in fewer than 16 bits compare: ``python -m benchmarks.backtest.precision``.
+Comparison with published times of jobs in fewer than 16 bits: ``python -m benchmarks.backtest.precision``.
 
-Nothing is fitted to these rows: MLPerf Training, NVIDIA's performance tables, and the cards of Megatron-Bridge. The
+No constant is fitted to these rows: MLPerf Training, NVIDIA's performance tables, and the cards of Megatron-Bridge. The
 page is ``benchmarks/results/precision.md``.
 """
 
@@ -22,14 +22,14 @@ ROOT = Path(__file__).resolve().parents[2]
 MEASURED = measured_folder()
 
 WORDS = {"fp8-hybrid": "fp8", "fp8-mx": "mxfp8"}
-"""Names that mean the same."""
+"""Common name of precisions with several names."""
 
 LARGEST_ERROR = 5.0
-"""Above, a row means something else than is read."""
+"""Maximum absolute error of a row; a larger error means that the row was misread."""
 
 
 def runs() -> vendor.Runs:
-    """All rows, dense models and mixtures."""
+    """Return all rows, of dense models and of models with experts."""
     tables = measured_runs(MEASURED / "nvidia_perf_tables.csv")
     parts = [
         vendor.mlperf(measured_runs(MEASURED / "mlperf_training.csv")),
@@ -41,7 +41,7 @@ def runs() -> vendor.Runs:
 
 
 def page() -> str:
-    """The table, by precision and GPU."""
+    """Return the page with a table by precision and GPU."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for prediction in predict_runs(runs(), read_stack(), rivals=False):
         narrow = prediction.run.precision not in ("", "bf16", "fp16", "fp32")

@@ -1,9 +1,9 @@
 """
 Back-test on public measured runs: ``python -m benchmarks.backtest.run [--out PAGE]``.
 
-The measurements are read in place, from the folder that the environment variable PIPETTE_OPT_SHARED names or else
-``../shared`` beside the project; nothing is copied. A source that is not there is left out, and the page says so. Each
-experiment fits the constants of a stack to one part of a source and is judged on another (``experiments.py``).
+The measurements are read in place, from the folder in the environment variable PIPETTE_OPT_SHARED or from ``../shared``
+beside the project; none is copied. The page names each missing source. Each experiment fits the constants of a stack to
+one part of a source and tests it on another part (``experiments.py``).
 """
 
 import argparse
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
-    """Run what is there, write the page."""
+    """Run the experiments whose sources exist, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     today = datetime.now(UTC).date().isoformat()
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / f"{today}-backtest.md")

@@ -1,9 +1,10 @@
 """
-True at scale: fitted on small jobs, judged on large ones: ``python -m benchmarks.backtest.scale_out [--only NAME]``.
+Accuracy at scale, fitted on small jobs and tested on large ones: ``python -m benchmarks.backtest.scale_out [--only
+NAME]``.
 
-Every term that grows with hosts, ranks or layers must hold beyond the jobs that it was fitted to, so each source is
-parted by the number of its GPUs and nothing else. Measurements are read in place, from the folder that the environment
-variable PIPETTE_OPT_SHARED names or else ``../shared`` beside the project; a source that is not there is left out.
+Every term that grows with hosts, ranks or layers must hold beyond the fitted jobs. So each source is divided by its
+number of GPUs only. Measurements are read in place, from the folder in the environment variable PIPETTE_OPT_SHARED or
+from ``../shared`` beside the project; a missing source is left out.
 """
 
 import argparse
@@ -29,20 +30,24 @@ from pipette_opt.specs.stack import CONSTANTS
 Runs = list[MeasuredRun]
 
 CLOSE = 0.1
-"""Time of the run that is predicted fastest over the fastest of its job, minus one, up to which it is a good pick."""
+"""
+Maximum relative excess of the run predicted fastest over its job's fastest run, with which a pick counts as good.
+Chosen.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleOut:
     """
-    One line of the table.
+    Line of the table.
 
     Parameters
     ----------
     part
-        Runs to fit to, and larger ones to judge; nothing to fit to means the shipped stack.
+        Function that returns the runs to fit to and the larger runs to test on; without runs to fit to, the stack is
+        shipped.
     goal
-        What the error should be at most, for people.
+        Wanted error, as text.
     """
 
     name: str
@@ -52,7 +57,7 @@ class ScaleOut:
 
 
 def by_gpus(largest_seen: int, smallest_judged: int) -> Callable[[Runs], tuple[Runs, Runs]]:
-    """Jobs of at most so many GPUs, and of at least so many."""
+    """Return a split: timed runs on at most ``largest_seen`` GPUs, and on at least ``smallest_judged``."""
 
     def part(runs: Runs) -> tuple[Runs, Runs]:
         timed = [run for run in runs if run.iter_time_s is not None]
@@ -66,10 +71,11 @@ def by_gpus(largest_seen: int, smallest_judged: int) -> Callable[[Runs], tuple[R
 
 def sweep(runs: Runs, largest_seen: int, *, only_seen_layouts: bool = False) -> tuple[Runs, Runs]:
     """
-    One host (or two), and four.
+    Return the runs on one host (or two), and those on four.
 
-    Without rows from before the source's pipeline fix, or that also logged out of memory; and, if asked, without judged
-    rows whose layouts no run on one host has: tensor ranks in a pipeline over hosts, tensor groups over hosts.
+    Rows from before the source's pipeline fix, or that also logged out of memory, are left out. ``only_seen_layouts``
+    also leaves out test rows with layouts that no run on one host has: tensor ranks in a pipeline over hosts, and
+    tensor groups over hosts.
     """
     usable = [run for run in runs if run.pp == 1 or run.extra["after_pp_fix"] == "True"]
     seen, judged = by_gpus(largest_seen, 32)([run for run in usable if "oom_error" not in run.notes])
@@ -79,26 +85,34 @@ def sweep(runs: Runs, largest_seen: int, *, only_seen_layouts: bool = False) -> 
 
 
 def mlperf(runs: Runs) -> tuple[Runs, Runs]:
-    """Up to 256 GPUs, and 512 to 1,024; rounds are versions of the software."""
+    """Return the runs on up to 256 GPUs, and on 512 to 1,024; rounds are software versions."""
     both = vendor.mlperf(runs)
     return by_gpus(256, 512)([*both[0], *both[1]])
 
 
 def want_all_sizes(runs: Runs) -> tuple[Runs, Runs]:
-    """As a user calibrates: 13B, half of the timed 30B and all 30B jobs that ran out of memory; the other half."""
+    """
+    Return a split as in a user's calibration, with half of the timed 30B runs for the test.
+
+    The fit gets the 13B runs, the other half, and all 30B jobs that ran out of memory.
+    """
     smaller, larger = want(runs)
     half, rest = halves(larger)
     return [*smaller, *[run for run in larger if run.iter_time_s is None], *half], rest
 
 
 def vtrain_all_sizes(runs: Runs) -> tuple[Runs, Runs]:
-    """As a user calibrates: half of the runs on one host and all on several; the other half."""
+    """
+    Return a split as in a user's calibration, with half of the runs on one host for the test.
+
+    The fit gets the other half and all runs on several hosts.
+    """
     half, rest = vtrain_one(runs)
     return [*half, *by_gpus(0, 9)(runs)[1]], rest
 
 
 def dense(runs: Runs) -> tuple[Runs, Runs]:
-    """Nothing, and all dense rows."""
+    """Return no runs to fit to, and all rows of dense models."""
     both = vendor.dense(runs)
     return [], [*both[0], *both[1]]
 
@@ -170,7 +184,7 @@ LINES = (
 
 
 def main() -> None:
-    """Print the table, and under it what each fit has."""
+    """Print the table, and below it the fitted constants of each line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="lines whose name has this in it")
     parser.add_argument("--rows", action="store_true", help="also each judged row, to standard error")
@@ -200,7 +214,7 @@ def main() -> None:
 
 
 def table_row(line: ScaleOut, num_seen: int, predictions: Sequence[Prediction]) -> str:
-    """Errors of the judged runs, the plans one would pick by it, and the median ratio at each number of GPUs."""
+    """Return a table row: errors of the test runs, good picks, and the median ratio for each number of GPUs."""
     predicted = np.array([prediction.iter_time_s for prediction in predictions])
     measured = np.array([prediction.measured_s for prediction in predictions])
     gpus = np.array([prediction.run.num_gpus for prediction in predictions])
@@ -215,7 +229,7 @@ def table_row(line: ScaleOut, num_seen: int, predictions: Sequence[Prediction]) 
 
 
 def picks(predictions: Sequence[Prediction]) -> str:
-    """In how many jobs of several layouts the one predicted fastest was nearly the fastest, and the worst of them."""
+    """Return the number of jobs with several layouts whose pick is good, and the worst pick, as text."""
     jobs: dict[object, list[Prediction]] = {}
     for prediction in predictions:
         jobs.setdefault(job_of(prediction.run), []).append(prediction)
@@ -226,7 +240,7 @@ def picks(predictions: Sequence[Prediction]) -> str:
 
 
 def constants(stack: StackSpec, base: StackSpec) -> str:
-    """Those that were fitted."""
+    """Return the constants that were fitted, with their values."""
     fitted = [name for name in CONSTANTS if getattr(stack, name) != getattr(base, name)]
     return ", ".join(f"{name} {getattr(stack, name):.3g}" for name in fitted)
 

@@ -1,7 +1,7 @@
 """
-Rows of public measurements with what is known of their sources, in the columns that ``runs.csv`` has for it.
+Rows of public measurements, completed with known columns of their sources in the form of ``runs.csv``.
 
-A cell that the file fills is left as it is.
+Cells that the file fills stay unchanged.
 """
 
 import re
@@ -19,31 +19,33 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "megatronlm-ci": {"peak_mem_stage": "last"},
 }
 """
-Columns of sources, by the beginning of their names in lower case; rows of other sources name their software.
+Columns of each source, by the beginning of its name in lower case; rows of other sources name their software.
 
-MLPerf's submissions are made of NeMo's performance recipes (GPT-3: ``model.optim.grad_sync_dtype: bf16``). Other
-recipes of Megatron-Bridge reduce in fp32 (``bf16_mixed`` in ``training/mixed_precision.py``). Megatron-LM's tests watch
-the last rank.
+MLPerf's submissions use NeMo's performance recipes (GPT-3: ``model.optim.grad_sync_dtype: bf16``). Other recipes of
+Megatron-Bridge reduce in fp32 (``bf16_mixed`` in ``training/mixed_precision.py``). Megatron-LM's tests measure the last
+rank.
 """
 
 OLD_ATTENTION = re.compile(r"mcore_tp\d|uninstall_te")
-"""Tests of Megatron-LM whose peaks show unfused attention; where the others name no backend, it is fused."""
+"""
+Names of Megatron-LM tests whose peaks show unfused attention; other tests without a named backend have fused attention.
+"""
 
 
 def measured_runs(path: Path) -> list[MeasuredRun]:
-    """Return every row of a file of measured runs, with what is known of its source."""
+    """Return every row of a file of measured runs, completed with known columns of its source."""
     return described(read_runs(path))
 
 
 def described(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
-    """Return the rows with what is known of their sources."""
+    """Return the rows, completed with known columns of their sources."""
     return [
         replace(run, extra=columns_of(run) | {name: cell for name, cell in run.extra.items() if cell}) for run in runs
     ]
 
 
 def columns_of(run: MeasuredRun) -> dict[str, str]:
-    """Return the columns that a row's source stands for."""
+    """Return the known columns of a row's source."""
     source = run.source.lower()
     known = next((columns for start, columns in COLUMNS.items() if source.startswith(start)), {})
     if source.startswith("megatronlm-ci"):

@@ -1,4 +1,4 @@
-"""Sources whose runs are no transformers of equal stages; each has a model of its own, and is judged here."""
+"""Sources whose runs are no transformers of equal stages; each has its own model and test."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ UNEQUAL = "AMP, het_model (TransGAN on 16 V100): half and half"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Special:
     """
-    One row of the page.
+    Experiment with a model of its own, one row of the page.
 
     Parameters
     ----------
     judge
-        Gives the row and its section, from the paths of ``files``.
+        Function of the paths of ``files`` that returns the table row and the section.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Special:
 
 
 def unequal(path: Path, layers: Path) -> tuple[str, str]:
-    """AMP's model of unequal layers, whose stages come from measured layer times."""
+    """Return row and section of AMP's model of unequal layers, whose stages come from measured layer times."""
     seen, judged = halves([run for run in measured_runs(path) if "het_model" in run.notes])
     constants = het_model.fit(seen, het_model.read_layers(layers))
     predicted = het_model.predict_s(judged, het_model.read_layers(layers), constants)

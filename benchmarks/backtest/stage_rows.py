@@ -1,5 +1,5 @@
 """
-Rows that describe one stage of an uneven pipeline: Aceso's as measured by Mist, and Mist's own tuned plans.
+Rows that describe one stage of an uneven pipeline: Aceso's stages measured by Mist, and Mist's own tuned plans.
 
 Aceso's rows have parameters, operators and recomputation. A layer has thirteen operators, eight of attention and five
 of the MLP. So operators and parameters together give the number of each in a stage, halves of layers included.
@@ -37,20 +37,24 @@ from pipette_opt.specs import ModelSpec, StackSpec, TrainingSpec
 
 PASS_STATE_BYTES, STEP_STATE_BYTES = 16.0, 18.0
 """
-Bytes per parameter: fp16 weights and gradients, fp32 copy and moments; in the step gradients are fp32.
+Bytes per parameter during passes and in the step: fp16 weights and gradients, fp32 copy and moments.
 
-The source measured 18.06 between iterations. Stages of one plan that differ only in passes in flight show that
-2 bytes of these are free while passes run (L4 rows), as if gradients are set to none before an iteration.
+In the step, gradients are fp32. The source measured 18.06 between iterations. Stages of one plan that differ only in
+passes in flight show that 2 bytes of these are free while passes run (L4 rows), as if gradients are set to none before
+an iteration.
 """
 
 ATTENTION_OPERATORS, MLP_OPERATORS, CORE_OPERATORS = 8, 5, 4
-"""Norm, query-key-value, scores, softmax, dropout, context, dense, dropout; norm, up, GELU, down, dropout."""
+"""
+Number of operators per layer in attention (norm, query-key-value, scores, softmax, dropout, context, dense, dropout),
+in the MLP (norm, up, GELU, down, dropout), and in the attention core.
+"""
 
 SPLIT_SHARE = 4 / 9
-"""Share of a layer's operators besides the core whose stored tensors are divided among tensor ranks."""
+"""Fraction of a layer's operators outside the core whose stored tensors are divided among tensor ranks."""
 
 CORE_BYTES, SCORE_BYTES = 3.0, 5.0
-"""Bytes per attention score: dropped-out probabilities and mask; the second also with the softmax's output."""
+"""Bytes per attention score of dropped-out probabilities and mask; ``SCORE_BYTES`` also has the softmax's output."""
 
 VOCAB_SIZE = 50304
 """Default vocabulary: GPT-2's, padded to 128; parameters of first stages agree."""
@@ -62,7 +66,11 @@ NEEDED = ("params_on_rank", "stage_ops", "stage_layers_est", "stage_recompute_op
 
 
 def known_rows(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[tuple[MeasuredRun, MemoryRun]]:
-    """Return all rows that a fit may use, with their memory: single stages here, whole jobs as the product does."""
+    """
+    Return all rows that a fit may use, with their memory.
+
+    Rows of single stages are computed here, rows of whole jobs as in the product.
+    """
     chosen = [run for run in runs if usable_for_memory(run) and (run.peak_mem_bytes is not None or run.oom is not None)]
     pairs = [(run, stage_row_memory(run) or tuned_row_memory(run)) for run in chosen]
     stages = [(run, memory) for run, memory in pairs if memory is not None]
@@ -71,7 +79,7 @@ def known_rows(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[tuple[Meas
 
 
 def stage_row_memory(run: MeasuredRun) -> MemoryRun | None:
-    """Return the memory of a row of Aceso's; ``None`` for any other row."""
+    """Return the memory of one of Aceso's rows; ``None`` for any other row."""
     numbers = {name: _number(run.extra.get(name, "")) for name in NEEDED}
     known = (run.gpu, run.seq_len, run.hidden, run.heads, run.mbs, run.pp)
     if any(value is None for value in numbers.values()) or any(value is None for value in known):
@@ -125,10 +133,11 @@ def stage_row_memory(run: MeasuredRun) -> MemoryRun | None:
 
 def _halves(run: MeasuredRun, value: Mapping[str, float], tensor: float) -> tuple[float, float]:
     """
-    Attentions and MLPs of a stage, from its operators (8 and 5) and parameters (4 and 8 hidden sizes squared).
+    Return the number of attentions and MLPs of a stage, from its operators and parameters.
 
-    The first stage also has the embedding, the last stage a norm and its own output table. A
-    stage may end within a layer, so attentions are rounded to whole numbers.
+    An attention has 8 operators and 4 hidden sizes squared of parameters, an MLP 5 and 8. The first stage also has the
+    embedding, the last stage a norm and its own output table. A stage may end within a layer, so attentions are rounded
+    to whole numbers.
     """
     hidden, is_first, is_last = run.hidden or 1, value["stage"] == 0, value["stage"] == (run.pp or 1) - 1
     tables = (run.vocab or VOCAB_SIZE) * (is_first + is_last) + (run.seq_len or 0) * is_first
@@ -140,7 +149,7 @@ def _halves(run: MeasuredRun, value: Mapping[str, float], tensor: float) -> tupl
 
 
 def _tensor_ranks(run: MeasuredRun, gpus: float) -> float:
-    """Return the tensor ranks of most operators of the stage: ``2x33`` is two ranks for 33; else all its GPUs."""
+    """Return the tensor ranks of most operators of the stage: ``2x33`` is two ranks for 33; by default all GPUs."""
     parts = re.findall(r"(?<!\d)(\d+)x(\d+)", run.extra.get("stage_tp_ops", ""))
     return float(max(parts, key=lambda part: int(part[1]))[0]) if parts else gpus
 
@@ -155,7 +164,7 @@ def _number(text: str) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedStage:
-    """A stage of one of Mist's plans, in a configuration whose other stages share the other layers."""
+    """Stage of one of Mist's plans, in a configuration whose other stages share the other layers."""
 
     model: ModelSpec
     training: TrainingSpec
@@ -165,7 +174,7 @@ class TunedStage:
 
 def tuned_stage(run: MeasuredRun) -> TunedStage | None:
     """
-    Return the stage of a row of Mist's; ``None`` for any other row, and with states offloaded to the host.
+    Return the stage of one of Mist's rows; ``None`` for other rows and for states offloaded to the host.
 
     Mist trains without dropout, as its peaks show.
     """
@@ -197,7 +206,7 @@ def tuned_stage(run: MeasuredRun) -> TunedStage | None:
 
 
 def _with_stage(num_layers: int, pp: int, stage: int, layers: int) -> tuple[int, ...]:
-    """Return layers of each stage: ``layers`` in ``stage``, the others spread evenly."""
+    """Return the layers of each stage: ``layers`` in ``stage``, the others spread evenly."""
     if pp == 1:
         return (layers,)
     base, extra = divmod(num_layers - layers, pp - 1)

@@ -1,9 +1,10 @@
 """
-How much of tensor communication user buffers hide in public runs: ``python -m benchmarks.backtest.tensor_overlap``.
+Fraction of tensor communication that user buffers hide in public runs: ``python -m
+benchmarks.backtest.tensor_overlap``.
 
-NVIDIA's dense runs are predicted with all of it showing, and with all hidden that is beside a product. The share that
-explains best how runs of one source, kind of job and GPU differ is the estimate. A run has the option where it has
-tensor ranks, as NVIDIA's recipes do, unless its row says ``TP overlap off``.
+NVIDIA's dense runs are predicted twice: with no tensor communication hidden, and with all of it hidden that runs beside
+a product. The estimate is the fraction that explains best how runs of one source, kind of job and GPU differ. A run
+with tensor ranks has the option, as in NVIDIA's recipes, unless its row has ``TP overlap off``.
 """
 
 from collections import defaultdict
@@ -21,14 +22,14 @@ from pipette_opt.costs.collectives import HIDDEN_SHARE
 from pipette_opt.read.bands import job_kind
 
 SOURCES = ("mlperf_v51", "mlperf_training", "dgxc_25_05", "nvidia_perf_tables")
-"""Files of runs by programs that have user buffers."""
+"""Files with runs of programs that have user buffers, without their suffix."""
 
 WITHOUT = "TP overlap off"
-"""Words of a row whose run had no user buffers."""
+"""Text in the notes of runs without user buffers."""
 
 
 def main() -> None:
-    """Print the share and its standard error, and both with each group left out."""
+    """Print the fraction and its standard error, for all groups and with each group left out."""
     groups = residuals()
     share, error = share_of(list(groups.values()))
     print(f"{sum(map(len, groups.values()))} jobs in {len(groups)} groups: {share:.2f} +- {error:.2f} is hidden")
@@ -38,7 +39,11 @@ def main() -> None:
 
 
 def residuals() -> dict[Hashable, FloatArray]:
-    """Logarithms of measured over predicted, and of predicted if all were hidden; a row a job, by source and kind."""
+    """
+    Return two logs for each job, by source and kind of job, shape ``(num_jobs, 2)``.
+
+    They are measured over predicted time, and predicted time with all communication hidden over that with none.
+    """
     jobs: dict[Hashable, dict[Hashable, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for source in SOURCES:
         cases = bands.cases_of(measured_folder() / f"{source}.csv")
@@ -53,7 +58,7 @@ def residuals() -> dict[Hashable, FloatArray]:
 
 
 def share_of(groups: Sequence[FloatArray]) -> tuple[float, float]:
-    """Slope of the first column over the second within the groups, and its standard error."""
+    """Return the slope of the first column over the second within the groups, and its standard error."""
     measured, hidden = np.concatenate([rows - rows.mean(axis=0) for rows in groups]).T
     share = float(measured @ hidden / (hidden @ hidden))
     left = measured - share * hidden

@@ -1,10 +1,10 @@
 """
-How good anyone could be on judged times: what like runs differ by, and what that leaves to the best prediction.
+Limit of the accuracy on measured times: scatter of comparable runs, and its effect on the best possible prediction.
 
-*Twins*: the same job measured twice. *Crossings*: the same degrees with different kernels; what a prediction misses in
-all of them belongs to the degrees, the rest to the single run (or to what kernels do in some configurations only, so
-this bounds the scatter of runs from above). *Redrawn*: measured times scattered once more, as another day would have
-measured them; even who predicts the expected time of every run is then judged by times that are off.
+*Repeats*: the same job measured twice. *Crossings*: equal degrees with different kernels. An error that all of them
+share belongs to the degrees; the rest belongs to the single run, or to kernels in some configurations only. So
+crossings bound the scatter of runs from above. *Redrawn*: measured times scattered once more, as measured on another
+day. Even a prediction of every run's expected time is then scored against times with scatter.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ from pipette_opt.calibrate.metrics import job_of, spearman
 from pipette_opt.read.runs import MeasuredRun
 
 CHOSEN = ("source", "mbs", "tp", "pp", "dp", "cp", "vpp", "zero_stage", "recompute", "layers_per_stage")
-"""What is chosen of a run; sequence parallelism counts with several tensor ranks only."""
+"""Columns of a run that its owner chooses; sequence parallelism only counts with several tensor ranks."""
 
 GOOD_REGRET = 0.02
 
@@ -27,16 +27,16 @@ GOOD_REGRET = 0.02
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redrawn:
     """
-    What a prediction would show on other days.
+    Scores of a prediction against redrawn measurements.
 
     Parameters
     ----------
     spearman, spearman_p10
-        Rank correlation, in the mean and on one day in ten at most.
+        Rank correlation: mean, and 10th percentile over days.
     regret
-        Mean of the fastest predicted over the fastest measured, minus one.
+        Mean of the fastest predicted over the fastest measured, minus 1.
     good
-        Share of days with a regret of at most 2 %.
+        Fraction of days with a regret of at most 2 %.
     """
 
     spearman: float
@@ -46,12 +46,12 @@ class Redrawn:
 
 
 def choice_of(run: MeasuredRun) -> tuple[Hashable, ...]:
-    """What was chosen, as far as it matters."""
+    """Return the chosen configuration of a run as a key."""
     return (*(getattr(run, name) for name in CHOSEN), bool(run.seq_parallel) and (run.tp or 1) > 1)
 
 
 def twins(runs: Sequence[MeasuredRun]) -> list[tuple[MeasuredRun, MeasuredRun]]:
-    """Pairs of runs with a time that did the same work; of more than two each with the one before."""
+    """Return pairs of timed runs of the same job and configuration; of several runs, each with the one before."""
     found: dict[Hashable, list[MeasuredRun]] = defaultdict(list)
     for run in runs:
         if run.iter_time_s is not None and not run.oom:
@@ -61,29 +61,29 @@ def twins(runs: Sequence[MeasuredRun]) -> list[tuple[MeasuredRun, MeasuredRun]]:
 
 def twin_spread(times_s: FloatArray) -> float:
     """
-    Standard deviation of the logarithm of one run's time.
+    Return the standard deviation of the log of one run's time.
 
     Parameters
     ----------
     times_s
-        Of both runs of each pair, shape ``(num_pairs, 2)``, at least one pair.
+        Seconds of both runs of each pair, shape ``(num_pairs, 2)``, at least one pair.
     """
     return float(np.sqrt((np.diff(np.log(times_s), axis=1) ** 2).mean() / 2.0))
 
 
 def crossed_spread(rows: Sequence[Hashable], columns: Sequence[Hashable], values: FloatArray) -> float:
     """
-    Standard deviation of what one run has for itself in a table of rows and columns that is partly filled.
+    Return the standard deviation of a single run's own part in a partly filled table of rows and columns.
 
-    Of each pair of columns the differences over the rows that have both, less their mean; NaN if no pair of columns has
-    two such rows. Pairs of columns share runs, which counts runs that were tried in many columns more.
+    For each pair of columns, the differences over rows that have both are taken, less their mean. The result is NaN if
+    no pair of columns has two such rows. Pairs of columns share runs, so runs with many columns count more.
 
     Parameters
     ----------
     rows, columns
-        Place of each run, length ``num_runs``; of several with one place the last counts.
+        Place of each run, length ``num_runs``; of several runs with one place the last counts.
     values
-        Logarithms of times, or what a prediction leaves of them, shape ``(num_runs,)``.
+        Logs of times, or residuals of a prediction, shape ``(num_runs,)``.
     """
     cells = dict(zip(zip(rows, columns, strict=True), values.tolist(), strict=True))
     squares, degrees = 0.0, 0
@@ -101,14 +101,16 @@ def crossed_spread(rows: Sequence[Hashable], columns: Sequence[Hashable], values
 
 def redrawn(predicted: FloatArray, measured: FloatArray, spread: float, *, days: int = 1000, seed: int = 0) -> Redrawn:
     """
-    Measured times scattered once more and simulated again.
+    Return the scores of a prediction against measured times with additional scatter.
 
     Parameters
     ----------
     predicted, measured
-        Seconds, shape ``(num_runs,)``, at least three; ``predicted`` is ``measured`` for whoever knows all.
+        Seconds, shape ``(num_runs,)``, at least three; a perfect prediction has ``predicted`` equal to ``measured``.
     spread
-        Standard deviation of the logarithm.
+        Standard deviation of the log of a time.
+    days, seed
+        Number of random redraws, and their seed.
     """
     rng = np.random.default_rng(seed)
     drawn = measured * np.exp(spread * rng.standard_normal((days, len(measured))))
@@ -124,15 +126,17 @@ def redrawn(predicted: FloatArray, measured: FloatArray, spread: float, *, days:
 
 def explained(residuals: FloatArray, labels: Sequence[Hashable]) -> float:
     """
-    Share of the variance of residuals that the mean of the others with the same label explains.
+    Return the fraction of the residuals' variance that the mean of other runs with an equal label explains.
 
-    Each run is predicted without itself, so that many labels explain nothing by their number; negative if that is worse
-    than the mean of all others. A label that one run has alone says nothing of it.
+    Each run is predicted without itself, so many labels explain nothing by their number. The result is negative if this
+    is worse than the mean of all others. A run with a unique label is predicted by the mean of all others.
 
     Parameters
     ----------
     residuals
-        Logarithms of measured over predicted, shape ``(num_runs,)``, not all the same.
+        Logs of measured over predicted time, shape ``(num_runs,)``, not all equal.
+    labels
+        Value of the feature for each run.
     """
     num = len(residuals)
     everyone = (residuals.sum() - residuals) / (num - 1)

@@ -1,8 +1,8 @@
 """
-Runs that vendors published: MLPerf Training logs and performance tables, with what the rows leave out.
+Runs that vendors published: MLPerf Training logs and performance tables, completed with values that the rows omit.
 
-Nothing here is fitted. Architectures are the project's presets; hosts have one link of 400 Gbit/s for each GPU (DGX and
-HGX datasheets); GB200 and GB300 are in hosts of four on the NVLink domains that are usual for them (NVL72).
+No constant is fitted. Architectures are the project's presets. Hosts have one link of 400 Gbit/s for each GPU (DGX and
+HGX datasheets). GB200 and GB300 are in hosts of four on their usual NVLink domains (NVL72).
 """
 
 import re
@@ -22,7 +22,7 @@ LINK_GB_PER_S = 50.0
 FABRIC = ("GB200", "GB300")
 
 FEW_GPUS = 64
-"""Mixtures on so many are told from those on more."""
+"""Maximum number of GPUs of runs with experts that a fit may use; larger runs are the test."""
 
 DENSE = {
     "GPT3-175B": "gpt-3-175b",
@@ -32,7 +32,7 @@ DENSE = {
     "Llama-3-70B": "llama-3-70b",
     "Llama-3.1-405B": "llama-3.1-405b",
 }
-"""Presets of dense models, by the names of the tables."""
+"""Presets of dense models, by the names in the tables."""
 
 QWEN3_235B = {
     "num_layers": 94,
@@ -42,11 +42,11 @@ QWEN3_235B = {
     "num_query_groups": 4,
     "moe_ffn_hidden_size": 1536,
 }
-"""Where it differs from the 30B: config.json of huggingface.co/Qwen/Qwen3-235B-A22B."""
+"""Fields in which Qwen3 235B differs from the 30B: config.json of huggingface.co/Qwen/Qwen3-235B-A22B."""
 
 
 def mlperf(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
-    """GPT-3 175B, whose rounds are versions of the software, and Llama 3.1 405B."""
+    """Return the runs of GPT-3 175B, whose rounds are software versions, and of Llama 3.1 405B."""
     described_runs = [
         replace(on_hosts(run, run.extra | {VERSION_COLUMN: run.source}), attention_kernel="flash")
         for run in runs
@@ -57,9 +57,9 @@ def mlperf(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
 
 def dense(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     """
-    Dense models of up to 175 billion parameters, and Llama 3.1 405B; pre-training only.
+    Return the pre-training runs of dense models up to 175 billion parameters, and of Llama 3.1 405B.
 
-    Seven rows of release 25.09 name no precision. They are left out: their rates are more than 16-bit products attain.
+    Seven rows of release 25.09 name no precision. They are left out: their rates exceed those of 16-bit products.
     """
     described_runs = []
     for run in runs:
@@ -70,7 +70,7 @@ def dense(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
 
 
 def experts(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
-    """Mixtures on up to 64 GPUs, GPT-OSS 120B and Qwen3 30B; and Qwen3 235B on 256."""
+    """Return the runs with experts on up to 64 GPUs (GPT-OSS 120B, Qwen3 30B), and of Qwen3 235B on 256."""
     small = read_model("qwen3-30b-a3b")
     large = replace(small, name="qwen3-235b-a22b", **QWEN3_235B)  # type: ignore[arg-type]
     models = {"Qwen3_30B_a3B": small, "Qwen3_235B_a22B": large}
@@ -90,7 +90,7 @@ GPT_OSS_120B = {
     "zero_stage": 1,
     "attention_kernel": "flash",
 }
-"""What the rows leave out: config.json of huggingface.co/openai/gpt-oss-120b, and Megatron-Bridge's optimizer."""
+"""Fields that the rows omit: config.json of huggingface.co/openai/gpt-oss-120b, and Megatron-Bridge's optimizer."""
 
 GPT_OSS_COLUMNS = {
     "num_experts": "128",
@@ -103,7 +103,7 @@ GPT_OSS_COLUMNS = {
 
 
 def gpt_oss(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
-    """Nothing to fit to, and GPT-OSS 120B in 16 bits where the catalogue has the GPU."""
+    """Return no runs to fit to, and the runs of GPT-OSS 120B in 16 bits on GPUs of the catalogue."""
     judged = []
     for run in runs:
         degree = _expert_degree(run)
@@ -114,17 +114,17 @@ def gpt_oss(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
 
 
 FUSED_RELEASE = "26.06"
-"""Of Megatron-Bridge: the first whose recipes in mxfp8 for Blackwell send tokens beside compute."""
+"""First release of Megatron-Bridge whose mxfp8 recipes for Blackwell send tokens during compute."""
 
 
 def tokens_sent(run: MeasuredRun) -> dict[str, str]:
     """
-    How tokens get to experts by Megatron-Bridge's performance recipes, and whether graphs launch an iteration.
+    Return the token dispatcher of Megatron-Bridge's performance recipe for a row, its overlap, and use of CUDA graphs.
 
-    ``scripts/performance/configs`` (qwen, gpt_oss) and ``perf_recipes`` at 067f987. GPT-OSS has an all-to-all, but
-    HybridEP on B300 with 8 expert ranks. Qwen3 has HybridEP's kernels, except for the 235B on H100, B200 and B300,
-    which has an all-to-all; on H100 it goes beside the compute of another micro-batch. So do HybridEP's kernels in
-    mxfp8 on Blackwell from ``FUSED_RELEASE`` on, where the 235B on GB200 and GB300 is launched as one graph as well.
+    Source: ``scripts/performance/configs`` (qwen, gpt_oss) and ``perf_recipes`` at 067f987. GPT-OSS has an all-to-all,
+    except HybridEP on B300 with 8 expert ranks. Qwen3 has HybridEP's kernels, except for the 235B on H100, B200 and
+    B300, which has an all-to-all. On H100 it runs during the compute of another micro-batch. So do HybridEP's kernels
+    in mxfp8 on Blackwell from ``FUSED_RELEASE`` on, where the 235B on GB200 and GB300 is also launched as one graph.
     """
     degree, release = _expert_degree(run), run.source.rpartition("-")[2]
     if "OSS" in run.model:
@@ -138,8 +138,9 @@ def tokens_sent(run: MeasuredRun) -> dict[str, str]:
 
 def described(run: MeasuredRun, model: ModelSpec) -> MeasuredRun:
     """
-    A row of the tables with the model's sizes, and what the vendor's recipes have: fused attention, sequence
-    parallelism, experts that tensor ranks do not split.
+    Return a row of the tables with the model's sizes and the options of the vendor's recipes.
+
+    They are fused attention, sequence parallelism, and experts that tensor ranks do not split.
     """
     assert run.tp is not None
     columns = {
@@ -169,18 +170,18 @@ def described(run: MeasuredRun, model: ModelSpec) -> MeasuredRun:
 
 
 def on_hosts(run: MeasuredRun, columns: dict[str, str]) -> MeasuredRun:
-    """The run with its hosts and their links, and such columns."""
+    """Return the run with these columns, and with the bandwidth of its hosts."""
     fabric = any(name in run.gpu_name for name in FABRIC)
     links = {BANDWIDTH_COLUMN: str(LINK_GB_PER_S * run.gpus_per_node)} if fabric else {}
     return replace(run, extra=columns | links)
 
 
 def _expert_degree(run: MeasuredRun) -> str:
-    """The tables have it in their notes."""
+    """Return the expert-parallel size from the notes of a row; empty if they have none."""
     found = re.search(r"\bEP (\d+)", run.notes)
     return found.group(1) if found else ""
 
 
 def _parted(runs: Sequence[MeasuredRun], judged: str) -> tuple[Runs, Runs]:
-    """Runs of other models, and of this one."""
+    """Return the runs of other models, and of the model ``judged``."""
     return [run for run in runs if judged not in run.model], [run for run in runs if judged in run.model]

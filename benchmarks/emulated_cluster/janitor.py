@@ -1,8 +1,8 @@
 """
-Removes the namespaces of one network when the process that made it is gone.
+Cleaner that removes the namespaces of one network when the process that made them is gone.
 
-Started with the network's prefix; its input is a pipe that the maker holds open and never writes to. It ends when the
-maker closes it or dies, even by SIGKILL. Uses the standard library only, so that it starts fast.
+Its argument is the network's prefix. Its input is a pipe that the maker holds open and never writes to. The cleaner
+ends when the maker closes the pipe or dies, even by SIGKILL. It uses the standard library only, so that it starts fast.
 """
 
 import os
@@ -13,7 +13,7 @@ import time
 
 
 def namespaces(prefix: str) -> list[str]:
-    """Those of the network that still exist."""
+    """Return the network's namespaces that still exist."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
     return [
         line.split()[0] for line in listed.splitlines() if line.split() and line.split()[0].startswith(f"{prefix}-")
@@ -21,13 +21,13 @@ def namespaces(prefix: str) -> list[str]:
 
 
 def processes(namespace: str) -> list[int]:
-    """What runs in a namespace."""
+    """Return the process ids in a namespace."""
     found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False).stdout
     return [int(pid) for pid in found.split() if int(pid) != os.getpid()]
 
 
 def clean(prefix: str) -> None:
-    """Kill, then remove."""
+    """Kill all processes in the network's namespaces, then remove the namespaces."""
     for _ in range(20):
         running = [pid for namespace in namespaces(prefix) for pid in processes(namespace)]
         if not running:

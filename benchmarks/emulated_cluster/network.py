@@ -1,8 +1,9 @@
 """
 Hosts as network namespaces on one machine, joined by a bridge; every directed pair has a rate of its own.
 
-Each host shapes what it sends: one HTB class for each receiver. A process of its own (:mod:`janitor`) waits for the end
-of the one that made the network, however it ends, and then kills what runs in the namespaces and removes them.
+Each host shapes its outgoing traffic: one HTB class for each receiver. A separate process (:mod:`janitor`) waits for
+the end of the process that made the network. However that ends, it kills the processes in the namespaces and removes
+them.
 """
 
 import os
@@ -23,17 +24,17 @@ from pipette_opt.base.types import FloatArray
 NEEDED = ("ip", "tc")
 SUBNET = "10.77"
 INTERFACE = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}
-"""Environment of processes that talk over the network."""
+"""Environment variables of processes that communicate over the network."""
 
 SEGMENT_BYTES = 8192
-"""What TCP hands to the interface at once; small, so that a message does not slip through as one burst."""
+"""Maximum bytes that TCP hands to the interface at once; small, so that no message passes as one burst. Chosen."""
 
 FAST_BYTES_PER_S = 10e9
-"""What is not a named pair."""
+"""Rate of traffic outside the named pairs, bytes/s. Chosen."""
 
 
 def why_not() -> str | None:
-    """Why no network can be made here; ``None`` if it can."""
+    """Return the reason why this machine cannot make a network; ``None`` if it can."""
     if sys.platform != "linux":
         return "needs Linux, for its network namespaces"
     if os.geteuid() != 0:
@@ -60,15 +61,14 @@ def why_not() -> str | None:
 @dataclass(slots=True, kw_only=True)
 class Network:
     """
-    A network of hosts; a context manager.
+    Network of emulated hosts, as a context manager.
 
     Parameters
     ----------
     hosts
-        Names, as ``hostname`` will not say them: pass them to what runs there.
+        Names of the hosts. ``hostname`` does not return them, so pass them to the processes.
     bytes_per_s
-        From the host of the row to the host of the column, shape ``(num_hosts, num_hosts)``; NaN for as fast as it
-        goes.
+        Rate from the host of the row to the host of the column, shape ``(num_hosts, num_hosts)``; NaN for unlimited.
     """
 
     hosts: Sequence[str]
@@ -99,22 +99,22 @@ class Network:
         self.close()
 
     def close(self) -> None:
-        """Remove everything; done by the janitor, whose input ends here."""
+        """Remove the network, by closing the janitor's input and waiting for it."""
         if self._janitor is not None and self._janitor.stdin is not None:
             self._janitor.stdin.close()
             self._janitor.wait(timeout=60)
             self._janitor = None
 
     def namespace(self, host: str) -> str:
-        """The namespace of a host."""
+        """Return the namespace of a host."""
         return f"{self.prefix}-{list(self.hosts).index(host)}"
 
     def address(self, host: str) -> str:
-        """The address of a host."""
+        """Return the IP address of a host."""
         return _address(list(self.hosts).index(host))
 
     def command(self, host: str, arguments: Sequence[str]) -> list[str]:
-        """A command line that runs on a host."""
+        """Return the command line that runs ``arguments`` on a host."""
         return ["ip", "netns", "exec", self.namespace(host), *arguments]
 
     def _make(self) -> None:
@@ -136,7 +136,7 @@ class Network:
             self._shape(index)
 
     def _shape(self, sender: int) -> None:
-        """One HTB class for each receiver, by its address."""
+        """Make one HTB class for each receiver's address on the sender."""
         lines = ["qdisc add dev eth0 root handle 1: htb default ffff r2q 1000"]
         lines.append(_class("ffff", FAST_BYTES_PER_S))
         for receiver, rate in enumerate(self.bytes_per_s[sender]):
@@ -152,7 +152,7 @@ class Network:
 
 
 def _class(minor: str, bytes_per_s: float) -> str:
-    """A class with a burst of half a millisecond, at least two segments."""
+    """Return the tc command of a class with a burst of half a millisecond, at least two segments."""
     burst = max(2 * SEGMENT_BYTES, int(bytes_per_s * 5e-4))
     return f"class add dev eth0 parent 1: classid 1:{minor} htb rate {int(bytes_per_s)}bps burst {burst} cburst {burst}"
 

@@ -1,4 +1,4 @@
-"""The processes of an emulated cluster: one on each host that is kept, and those that launch scripts start."""
+"""Processes of an emulated cluster: a server on each host, and commands of launch scripts."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ _ports = itertools.count(20_000)
 
 
 class Servers:
-    """A process on every host that runs one job after the other; a context manager."""
+    """Processes, one on every host, that run jobs one after the other; a context manager."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -45,7 +45,7 @@ class Servers:
             process.communicate()
 
     def measure(self, job: Job, host_of_rank: Sequence[str]) -> list[float]:
-        """Seconds of each iteration: that of the slowest rank."""
+        """Return the seconds of each iteration of a job, for the slowest rank."""
         port = next(_ports)
         for rank, host in enumerate(host_of_rank):
             command = {
@@ -72,7 +72,7 @@ class Servers:
 def run_everywhere(
     network: Network, commands: Mapping[str, Sequence[str]], settings: Mapping[str, Mapping[str, str]]
 ) -> None:
-    """A command on each host at the same time; raises ``InputError`` with the output of the first that fails."""
+    """Run a command on each host at the same time; raises ``InputError`` with the output of the first failure."""
     running = {
         host: subprocess.Popen(
             network.command(host, command),
@@ -95,6 +95,6 @@ def run_everywhere(
 
 
 def environment(host: str) -> dict[str, str]:
-    """Of a process on a host: one thread, the network's interface, the programs of this environment."""
+    """Return the environment of a process on a host: one thread, the network's interface, our programs."""
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**os.environ, **INTERFACE, "OMP_NUM_THREADS": "1", "PATH": programs, "EMULATED_HOST": host}

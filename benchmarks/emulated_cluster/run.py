@@ -1,11 +1,11 @@
 """
-Is the map really faster? Plans on an emulated cluster, measured.
+Measured benefit of a placement: plans on an emulated cluster.
 
-``python -m benchmarks.emulated_cluster.run`` (as root, on Linux): for each scenario and seed a network of namespaces
-is made, its links are measured by ``pipette-opt profile links``, the job is solved, and a training step over gloo is
-timed in the identity order, in random orders, in annealing's and in ours; ours also started by the exported script.
-All orders have the same degrees, so only the placement differs. Orders are compared in rounds, each measured once a
-round, so that what disturbs one disturbs all.
+``python -m benchmarks.emulated_cluster.run`` needs root on Linux. For each scenario and seed it makes a network of
+namespaces, measures its links with ``pipette-opt profile links``, and solves the job. Then it times a training step
+over gloo in the identity order, in random orders, in annealing's order and in the plan's. The plan's is also started by
+the exported script. All orders have equal degrees, so only the placement differs. Orders are compared in rounds, each
+measured once a round, so that a disturbance affects all of them.
 """
 
 import itertools
@@ -59,19 +59,19 @@ SPACE = SearchSpace(
     overlap_grad_reduce=False,
 )
 SEARCH_S = 10.0
-"""Time limit of the search, and of annealing."""
+"""Time limit of the search, and of annealing, seconds. Chosen."""
 
 NEAR = 0.15
-"""Predicted times within this of the measured ones are called near."""
+"""Maximum relative error with which a predicted time counts as near. Chosen."""
 
 NOISE, MIN_ROUNDS = 0.01, 7
-"""A difference that chance alone makes at most so often is beyond noise; fewer rounds could not show it."""
+"""Significance level of a difference between orders, and the minimum number of rounds that can reach it. Chosen."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Order:
     """
-    One placement, predicted and measured.
+    Placement with its predicted and measured times.
 
     Parameters
     ----------
@@ -86,18 +86,18 @@ class Order:
 
     @property
     def measured_s(self) -> float:
-        """Median over the rounds."""
+        """Median over the rounds, seconds."""
         return statistics.median(self.by_round)
 
     @property
     def error(self) -> float:
-        """Predicted over measured, minus one."""
+        """Predicted over measured time, minus 1."""
         return self.predicted_s / self.measured_s - 1
 
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """One scenario with one seed."""
+    """Result of one scenario with one seed."""
 
     scenario: str
     seed: int
@@ -108,7 +108,7 @@ class Outcome:
     gap: float
 
     def row(self) -> list[str]:
-        """Of the results table."""
+        """Return the row of the results table."""
         ours = self.order("ours")
         cells = [self.scenario, str(self.seed), f"{self.gap:.2%}"]
         for name in ("identity", "best of random", "annealing", "ours"):
@@ -119,11 +119,11 @@ class Outcome:
         return cells
 
     def order(self, name: str) -> Order:
-        """A named one."""
+        """Return the named order."""
         return next(order for order in self.named if order.name == name)
 
     def verdict(self) -> str:
-        """Whether ours is slower than another, beyond noise and by more than a hundredth."""
+        """Return the orders that are significantly faster than the plan, by more than 1 %, as text."""
         ours = self.order("ours")
         slower = [
             other.name
@@ -135,17 +135,18 @@ class Outcome:
         return f"slower than {', '.join(slower)}" if slower else "never slower"
 
     def near(self) -> tuple[int, int]:
-        """Orders predicted within 15 %, of how many."""
+        """Return the number of orders predicted within 15 %, and the number of all orders."""
         every = [*self.named, *self.random]
         return sum(abs(order.error) <= NEAR for order in every), len(every)
 
 
 def chance(ours: Sequence[float], others: Sequence[float]) -> float:
     """
-    How likely paired rounds in which neither is slower put ours so far behind (exact sign-flip test, one-sided).
+    Return the p-value of paired rounds in which ours is slower (exact sign-flip test, one-sided).
 
-    Share of all signs of the rounds' differences with a mean as large as the one measured; ``n`` rounds can show
-    ``2 ** -n``.
+    It is the fraction of all sign patterns of the rounds' differences with a mean at least as large as the measured
+    one.
+    ``n`` rounds can reach ``2 ** -n``.
     """
     differences = np.subtract(ours, others)
     signs = np.array(list(itertools.product((-1.0, 1.0), repeat=len(differences))))
@@ -153,7 +154,7 @@ def chance(ours: Sequence[float], others: Sequence[float]) -> float:
 
 
 def run_one(scenario: str, seed: int, rounds: int, num_random: int, folder: Path) -> Outcome:
-    """Measure the links, solve, measure the orders."""
+    """Measure the links, solve the job, and measure the orders."""
     rates = rates_of(scenario, seed)
     hosts = [f"node{index}" for index in range(len(rates))]
     with Network(hosts=hosts, bytes_per_s=rates) as network:
@@ -202,7 +203,7 @@ def run_one(scenario: str, seed: int, rounds: int, num_random: int, folder: Path
 
 
 def profile(network: Network, folder: Path) -> Path:
-    """The cluster file, by ``pipette-opt profile links`` on every host."""
+    """Return the cluster file that ``pipette-opt profile links`` writes from all hosts."""
     out = folder / "cluster.yaml"
     command = [sys.executable, "-m", "pipette_opt", "profile", "links", "-o", str(out), "--sizes", "1,2"]
     settings = {
@@ -222,27 +223,27 @@ def profile(network: Network, folder: Path) -> Path:
 
 
 def order(instance: Instance, config: ParallelConfig, name: str, placement: Placement) -> Order:
-    """A placement with its predicted time."""
+    """Return a placement with its predicted time."""
     return Order(name=name, placement=placement, predicted_s=estimate(instance, config, placement).iteration_time_s)
 
 
 def identity(plan: Plan) -> Placement:
-    """The first hosts in their order."""
+    """Return the placement on the first hosts in listed order."""
     return on_hosts(plan, np.arange(NUM_USED))
 
 
 def shuffled(instance: Instance, plan: Plan, random: np.random.Generator) -> Placement:
-    """Some hosts in some order."""
+    """Return a placement on random hosts in random order."""
     return on_hosts(plan, random.permutation(instance.cluster.num_nodes)[:NUM_USED])
 
 
 def on_hosts(plan: Plan, nodes: np.ndarray) -> Placement:
-    """The plan's ranks on other hosts, one GPU each."""
+    """Return the plan's placement with its ranks on these hosts, one GPU each."""
     return Placement(order=plan.placement.order, node=nodes, local_rank=np.zeros(NUM_USED, dtype=np.int64))
 
 
 def annealed(instance: Instance, seed: int) -> Placement:
-    """What annealing finds in as much time."""
+    """Return the placement that annealing finds in the search's time."""
     prepared = prepare(instance, SPACE, 0.01)
     found = anneal(prepared.with_closed_form, AnnealingParams(time_limit_s=SEARCH_S, seed=seed)).solution
     assert found is not None
@@ -251,7 +252,7 @@ def annealed(instance: Instance, seed: int) -> Placement:
 
 
 def job_of(instance: Instance, config: ParallelConfig, placement: Placement, iterations: int) -> Job:
-    """What the processes run: times and bytes from the cost model, but no time of a transfer."""
+    """Return the job of the processes: compute times and bytes from the cost model, without transfer times."""
     times = placed_times(instance, config, placement)
     return Job(
         pipeline_parallel=config.pipeline_model_parallel_size,
@@ -268,13 +269,17 @@ def job_of(instance: Instance, config: ParallelConfig, placement: Placement, ite
 def measure(
     servers: Servers, instance: Instance, config: ParallelConfig, placement: Placement, iterations: int = 2
 ) -> float:
-    """Mean seconds of an iteration."""
+    """Return the mean seconds of an iteration."""
     hosts = [instance.cluster.hosts[node] for node in placement.node]
     return statistics.fmean(servers.measure(job_of(instance, config, placement, iterations), hosts))
 
 
 def launched(network: Network, instance: Instance, plan: Plan, folder: Path) -> float:
-    """Our plan, started by the exported torchrun script on every host; the ranks must be where the plan has them."""
+    """
+    Return the seconds of an iteration of the plan, started by the exported torchrun script on every host.
+
+    Raises ``AssertionError`` if a rank runs on another host than in the plan.
+    """
     target = folder / "launch"
     target.mkdir(exist_ok=True)
     for name, text in export(plan, "torchrun").items():
@@ -294,7 +299,7 @@ def launched(network: Network, instance: Instance, plan: Plan, folder: Path) -> 
 
 
 def page(outcomes: Sequence[Outcome], rounds: int) -> str:
-    """The results as Markdown."""
+    """Return the results as a Markdown page."""
     near, every = (sum(numbers) for numbers in zip(*(outcome.near() for outcome in outcomes), strict=True))
     errors = sorted(abs(error) for outcome in outcomes for error in outcome.link_errors)
     head = (
@@ -325,7 +330,7 @@ def page(outcomes: Sequence[Outcome], rounds: int) -> str:
 
 
 def say(text: str) -> None:
-    """Progress."""
+    """Print a line of progress to standard error."""
     typer.echo(text, err=True)
 
 

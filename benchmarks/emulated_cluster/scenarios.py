@@ -1,4 +1,4 @@
-"""Which links the emulated clusters have, and which job runs on them."""
+"""Links of the emulated clusters, and the job that runs on them."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -12,13 +12,13 @@ from pipette_opt.specs import ComputeProfile, ModelSpec, ProfileKey, TrainingSpe
 NUM_USED = 8
 
 FASTEST_BYTES_PER_S = 30e6
-"""Rate of the fastest link of each scenario: what few cores can carry eight times over."""
+"""Rate of each scenario's fastest link, bytes/s; few cores can carry it eight times. Chosen."""
 
 GPU = "a100-80gb"
-"""Stands for the processor; only its layer times below count."""
+"""GPU type in place of the processor; only the layer times below matter."""
 
 LAYER_S = (8e-3, 16e-3)
-"""Forward and backward of the one layer of a stage."""
+"""Seconds of the forward and backward pass of a stage's only layer. Chosen."""
 
 MODEL = ModelSpec(
     name="emulated",
@@ -43,7 +43,7 @@ PROFILE = ComputeProfile(
 
 
 def _subset(cluster: str, random: np.random.Generator) -> FloatArray:
-    """Eight hosts of a measured cluster, between which every link was measured."""
+    """Return the rates between eight random hosts of a measured cluster, all of whose links were measured."""
     rate = link_gb_per_s(cluster, 0, 0)
     for _ in range(10_000):
         hosts = np.sort(random.choice(len(rate), NUM_USED, replace=False))
@@ -54,7 +54,7 @@ def _subset(cluster: str, random: np.random.Generator) -> FloatArray:
 
 
 def _slow_node(random: np.random.Generator) -> FloatArray:
-    """Nine hosts within 10 %, one of which has 0.35 of the rate on all its links; eight are used."""
+    """Return the rates between nine hosts, within 10 %, one of them at 0.35 on all its links; eight are used."""
     rate = random.uniform(0.9, 1.0, (NUM_USED + 1, NUM_USED + 1))
     slow = int(random.integers(NUM_USED + 1))
     rate[slow] *= 0.35
@@ -73,7 +73,7 @@ SCENARIOS: Mapping[str, Callable[[np.random.Generator], FloatArray]] = MappingPr
 
 
 def rates_of(scenario: str, seed: int) -> FloatArray:
-    """Bytes/s from host to host, the fastest link at ``FASTEST_BYTES_PER_S``; NaN on the diagonal."""
+    """Return the rates from host to host, bytes/s, with the fastest at ``FASTEST_BYTES_PER_S``; NaN on the diagonal."""
     random = np.random.default_rng((list(SCENARIOS).index(scenario), seed))
     rate = SCENARIOS[scenario](random)
     np.fill_diagonal(rate, np.nan)

@@ -1,13 +1,13 @@
 """
-One pipeline- and data-parallel training step over gloo: what a process of the emulated cluster runs.
+Pipeline- and data-parallel training step over gloo, run by a process of the emulated cluster.
 
-Messages, their order and the gradient reduction are those of Megatron-Core's 1F1B without interleaving: real tensors of
-the real size through autograd, sent and received in its order, each send and its counterpart waited for together.
-Compute is as long as the plan says: a tiny forward and backward, then sleep for the rest, since few cores serve all
-stages.
+Messages, their order and the gradient reduction are those of Megatron-Core's 1F1B without interleaving. Real tensors of
+the real size go through autograd, sent and received in Megatron-Core's order. Each send is waited for together with its
+counterpart. Compute takes the plan's time: a tiny forward and backward, then sleep, since few cores serve all stages.
 
-Started in two ways. With ``serve`` it reads jobs as JSON lines and answers each with a line; by torchrun (from an
-exported launch script) it reads one job from the file that ``EMULATED_JOB`` names and writes ``rank<N>.json`` beside.
+The process starts in one of two ways. With ``serve``, it reads jobs as JSON lines and answers each with a line. Started
+by torchrun (from an exported launch script), it reads one job from the file in ``EMULATED_JOB`` and writes
+``rank<N>.json`` beside that file.
 """
 
 import json
@@ -28,18 +28,18 @@ TIMEOUT = timedelta(seconds=120)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """
-    What to run.
+    Job of the processes.
 
     Parameters
     ----------
     forward_s, backward_s
-        Of each stage, for one micro-batch.
+        Seconds of each stage for one micro-batch.
     message_bytes
-        Of one activation between stages.
+        Bytes of one activation between stages.
     gradient_bytes
-        Of each stage.
+        Bytes of the gradients of each stage.
     iterations
-        Timed ones, after one untimed.
+        Number of timed iterations, after one untimed.
     """
 
     pipeline_parallel: int
@@ -53,7 +53,7 @@ class Job:
 
 
 class Stage:
-    """One rank of the step."""
+    """Rank of the training step."""
 
     def __init__(self, job: Job, rank: int, data_group: Any) -> None:
         self.job, self.data_group = job, data_group
@@ -66,7 +66,7 @@ class Stage:
         self.held: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def iterate(self) -> None:
-        """Warm-up forwards, one forward and one backward in turn, the remaining backwards, the gradient reduction."""
+        """Run an iteration: warm-up forwards, 1F1B, remaining backwards, gradient reduction."""
         m = self.job.num_microbatches
         warm_up = min(self.job.pipeline_parallel - self.stage - 1, m)
         for _ in range(warm_up):
@@ -85,13 +85,13 @@ class Stage:
             dist.all_reduce(self.gradient, group=self.data_group)
 
     def receive_forward(self) -> torch.Tensor:
-        """The activation from the stage before; the first stage has data."""
+        """Return the activation from the stage before; on the first stage, zeros."""
         received = self.exchange(wants_forward=True)
         assert received is not None
         return received
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """As long as the plan says."""
+        """Run a forward pass that takes the plan's time."""
         end = time.perf_counter() + self.forward_s
         x.requires_grad_()
         y = x * self.weight
@@ -100,7 +100,7 @@ class Stage:
         return y.detach()
 
     def backward(self, grad: torch.Tensor | None) -> torch.Tensor:
-        """Of the oldest micro-batch held."""
+        """Run the backward pass of the oldest micro-batch held; return the gradient of its input."""
         end = time.perf_counter() + self.backward_s
         x, y = self.held.pop(0)
         y.backward(torch.ones_like(y) if grad is None else grad)
@@ -116,7 +116,7 @@ class Stage:
         wants_forward: bool = False,
         wants_backward: bool = False,
     ) -> torch.Tensor | None:
-        """Send and receive with the neighbours, all waited for together; what is received."""
+        """Send to and receive from the neighbours, wait for all messages, and return the received tensor."""
         works, received = [], None
         if forward is not None and not self.is_last:
             works.append(dist.isend(forward, self.after))
@@ -136,7 +136,7 @@ class Stage:
 
 
 def run(job: Job, rank: int, init_method: str) -> list[float]:
-    """Seconds of each iteration, as this rank sees them from a barrier to its own end."""
+    """Return the seconds of each iteration on this rank, from a barrier to its own end."""
     world = job.pipeline_parallel * job.data_parallel
     dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=world, timeout=TIMEOUT)
     try:

@@ -1,12 +1,13 @@
 """
-Readers of texts on inputs that double: whose time or memory grows faster than the input.
+Search for inputs whose reading time or memory grows faster than the input, by doubling their size.
 
-``python benchmarks/hardening/doubles.py --minutes 5`` gives each reader lines, words, brackets and blanks that repeat,
-drawn from its seed files and from a list of texts that readers trip over, at sizes that double. A reader fails where
-its time or its memory more than doubles and half again from one size to the next, twice running; where a call takes
-more than ``SECONDS``; where it raises anything but ``PipetteError``; or where its message is longer than a screen.
-Times are of the processor, the least of several calls where one seems slow, so that other work on the machine does not
-count. Exit code 1 if a reader fails. ``--seed`` and the commit that is printed first repeat a run.
+``python benchmarks/hardening/doubles.py --minutes 5`` gives each reader repeated lines, words, brackets and blanks at
+doubling sizes. They come from its seed files and from a list of difficult texts. A reader fails in one of these cases:
+its time or memory grows by more than 2.5 times per doubling, twice in a row; a call takes more than ``SECONDS``; it
+raises an exception other than ``PipetteError``; its message is longer than a screen.
+
+Times are processor times. Where a call seems slow, the least of several counts, so that other work on the machine
+matters less. The exit code is 1 if a reader fails. ``--seed`` and the commit printed first repeat a run.
 """
 
 import argparse
@@ -25,31 +26,31 @@ from readers import STEM, readers
 from pipette_opt.base.errors import PipetteError
 
 SIZES = tuple(4_000 * 2**step for step in range(7))
-"""Characters of the inputs; the last is 256,000."""
+"""Sizes of the inputs in characters; the last is 256,000. Chosen."""
 
 GROWTH = 2.5
-"""Time of an input over that of one half as long, at most."""
+"""Maximum cost of an input over that of an input half as long. Chosen."""
 
 MIN_S = 0.1
-"""Seconds below which a time is not compared: noise and start-up."""
+"""Seconds below which times are not compared, because of noise and start-up. Chosen."""
 
 REPEATS = 3
-"""Calls of which the fastest counts where the first seems slow."""
+"""Number of calls, of which the fastest counts, if the first seems slow. Chosen."""
 
 MIN_BYTES = 32 * 2**20
-"""Peak of memory below which it is not compared."""
+"""Bytes of peak memory below which peaks are not compared. Chosen."""
 
 MEMORY_EVERY = 5
-"""Inputs of a reader until the next one whose memory is measured, which takes several times as long."""
+"""Every n-th input of a reader has its memory measured, which takes several times as long. Chosen."""
 
 SECONDS = 20.0
-"""Seconds of the processor that a call may take; the rest of its sizes are left out."""
+"""Maximum processor seconds of a call; larger sizes of the input are then left out. Chosen."""
 
 MAX_ERROR = 2_200
-"""Characters of an error, beside the name of its file."""
+"""Maximum characters of an error message, without the name of its file. Chosen."""
 
 MEMORY_BYTES = 3 * 2**30
-"""Address space of the process."""
+"""Address space of the process, bytes. Chosen."""
 
 WORDS = (
     *"a09,;:.-_|=#[](){}`\"'\\ \t\n\u00e9",
@@ -76,7 +77,7 @@ WORDS = (
     *("Test NCCL failure ", "[Rank 0] memory (MB) ", "max reserved: 1 ", "NVIDIA H100 ", "..... ", "mpirun -H "),
     *("SwitchName=a ", "GPU0 ", "1 float ", "sendrecv_perf ", "# OSU MPI ", "BW average[Gb/sec] "),
 )
-"""Pieces that are repeated."""
+"""Texts that are repeated."""
 
 HEADS = {
     "links": (
@@ -91,11 +92,11 @@ HEADS = {
     "matrix": ("", "x,", "x,a\na,"),
     "logs": ("", "--- arguments ---\n", " iteration 1/ 2 | elapsed time per iteration (ms): "),
 }
-"""Beginnings that make a reader look further; readers that are not named here have an empty one and their seeds."""
+"""Beginnings of files that lead a reader on, by reader; other readers have an empty beginning and their seed files."""
 
 
 def all_readers() -> dict[str, tuple[Callable[[Path], object], str, tuple[Path, ...]]]:
-    """Readers of the fuzzer, and that of training logs: what is called, suffix, seed files."""
+    """Return the function, suffix and seed files of each of the fuzzer's readers and of the training log reader."""
     from pipette_opt.read.megatron_logs import import_runs
 
     found = {name: (reader.read, reader.suffix, reader.seeds) for name, reader in readers().items()}
@@ -103,7 +104,7 @@ def all_readers() -> dict[str, tuple[Callable[[Path], object], str, tuple[Path, 
 
 
 def texts(name: str, seeds: tuple[Path, ...], draw: random.Random) -> Iterator[Callable[[int], str]]:
-    """Inputs of a reader as functions of their length, without end."""
+    """Yield inputs of a reader without end, each as a function of its length."""
     heads = [*HEADS.get(name, ("",)), *(path.read_text(encoding="utf-8") for path in seeds)]
     while True:
         head = draw.choice(heads)
@@ -117,7 +118,11 @@ def texts(name: str, seeds: tuple[Path, ...], draw: random.Random) -> Iterator[C
 
 
 def trouble(read: Callable[[Path], object], path: Path, text: Callable[[int], str], *, memory: bool) -> str | None:
-    """What is wrong with a reader on an input of growing length; ``memory``: compare peaks, and not times."""
+    """
+    Return the fault of a reader on an input of growing length; ``None`` without a fault.
+
+    ``memory``: compare memory peaks instead of times.
+    """
     unit, least = ("bytes", MIN_BYTES) if memory else ("s", MIN_S)
     before, grew = 0.0, 0
     for size in SIZES:
@@ -139,7 +144,7 @@ def trouble(read: Callable[[Path], object], path: Path, text: Callable[[int], st
 
 
 def cost_of(read: Callable[[Path], object], path: Path, *, memory: bool) -> tuple[float, str]:
-    """Seconds of the processor, or the peak of memory, that a call takes; and what is wrong with how it ended."""
+    """Return the processor seconds of a call, or its memory peak in bytes; and the fault of its exception, if any."""
     if memory:
         tracemalloc.start()
     begun, wrong = time.process_time(), ""
@@ -160,7 +165,7 @@ def cost_of(read: Callable[[Path], object], path: Path, *, memory: bool) -> tupl
 
 
 def main() -> int:
-    """Run for some minutes, readers in turn."""
+    """Test the readers in turn for the given minutes; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,9 +1,9 @@
 """
-Readers of users' files under nearly right files: what crashes, and what takes too long or too much memory.
+Fuzzing of users' file readers with nearly correct files, for crashes, excessive time and excessive memory.
 
-``python benchmarks/hardening/fuzz.py --minutes 10`` mutates the seed files for so long, readers in turn, in processes
-with 4 GiB of memory. With ``--coverage`` (``pip install atheris``) new lines of the readers guide the mutations.
-Files that crash a reader are kept in ``--keep``; give them to the reader's tests. Exit code 1 if there is one.
+``python benchmarks/hardening/fuzz.py --minutes 10`` mutates the seed files for this time, readers in turn, in processes
+with 4 GiB of memory. With ``--coverage`` (``pip install atheris``), mutations are guided by new lines of the readers.
+Files that crash a reader are kept in ``--keep``; add them to the reader's tests. The exit code is 1 after any crash.
 """
 
 import argparse
@@ -23,17 +23,17 @@ from readers import STEM, mutants, readers
 from pipette_opt.base.errors import PipetteError
 
 MEMORY_BYTES = 4 * 2**30
-"""Address space of a reader's process."""
+"""Address space of a reader's process, bytes. Chosen."""
 
 SECONDS = 10.0
-"""Seconds of the processor that a reader may take for a file of a few kilobytes; other work does not count."""
+"""Maximum processor seconds of a reader for a file of a few kilobytes. Chosen."""
 
 BATCH = 200
-"""Files between two looks at the clock."""
+"""Number of files between two checks of the time limit. Chosen."""
 
 
 def tried(name: str, content: bytes, folder: Path) -> str | None:
-    """Why the reader crashed or hung, ``"refused"`` or ``None`` for a file that it took."""
+    """Return why the reader crashed or took too long, ``"refused"``, or ``None`` for an accepted file."""
     reader = readers()[name]
     path = folder / f"{STEM}{reader.suffix}"
     path.write_bytes(content)
@@ -51,7 +51,7 @@ def tried(name: str, content: bytes, folder: Path) -> str | None:
 
 
 def batch(arguments: tuple[str, int]) -> tuple[str, Counter[str], list[tuple[str, bytes]]]:
-    """Outcomes of one batch of files of one reader, and the files that crashed it."""
+    """Return the outcomes of one batch of files of a reader, and the files that crashed it."""
     name, seed = arguments
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     seeds = tuple(path.read_bytes() for path in readers()[name].seeds)
@@ -67,7 +67,7 @@ def batch(arguments: tuple[str, int]) -> tuple[str, Counter[str], list[tuple[str
 
 
 def by_mutation(names: list[str], minutes: float, seed: int, keep: Path, processes: int | None) -> int:
-    """Random mutations until the time is over; the number of kinds of crash."""
+    """Test random mutations until the time is over; return the number of kinds of crash."""
     end = time.monotonic() + 60 * minutes
     outcomes: dict[str, Counter[str]] = {name: Counter() for name in names}
     kinds: dict[str, set[str]] = {name: set() for name in names}
@@ -97,7 +97,7 @@ def by_mutation(names: list[str], minutes: float, seed: int, keep: Path, process
 
 
 def by_coverage(names: list[str], minutes: float, keep: Path) -> int:
-    """Atheris, each reader in a process of its own; the number of readers that crashed."""
+    """Run Atheris on each reader in a process of its own; return the number of readers that crashed."""
     keep.mkdir(parents=True, exist_ok=True)
     crashed = 0
     for name in names:
@@ -113,7 +113,7 @@ def by_coverage(names: list[str], minutes: float, keep: Path) -> int:
 
 
 def guided(name: str, options: list[str]) -> None:
-    """One reader under Atheris, in this process."""
+    """Run Atheris on one reader in this process."""
     import atheris
 
     with atheris.instrument_imports(include=["pipette_opt.read", "pipette_opt.report", "pipette_opt.specs"]):
@@ -133,7 +133,7 @@ def guided(name: str, options: list[str]) -> None:
 
 
 def main() -> None:
-    """Read the arguments, fuzz."""
+    """Parse the arguments and fuzz."""
     if sys.argv[1:2] == ["--guided"]:
         guided(sys.argv[2], sys.argv[3:])
         return

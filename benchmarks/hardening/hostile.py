@@ -1,9 +1,9 @@
 """
-Small hostile inputs, each given to the command that reads such files: seconds, memory and the line of the answer.
+Small hostile files, each given to the command that reads such files: seconds, memory and first line of the answer.
 
 ``python benchmarks/hardening/hostile.py FOLDER`` prints a table of the files of a folder (``.json``, ``.log``, ``.sh``
-or ``.yaml``), each read by a process of its own. Exit code 1 if one takes more than ``SECONDS`` of the processor or
-``MEMORY_MIB``, traces back, or is answered in more than a line where it is refused.
+or ``.yaml``), each read by a process of its own. The exit code is 1 in one of these cases: a command takes more than
+``SECONDS`` of the processor or ``MEMORY_MIB``, prints a traceback, or refuses a file in more than one line.
 """
 
 import os
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 SECONDS, MEMORY_MIB = 2.0, 500
-"""Limits of a command for a small file, its start included."""
+"""Maximum processor seconds and memory of a command on a small file, start-up included. Chosen."""
 
 JOB = ("--model", "llama-3.1-8b", "--global-batch-size", "64", "--seq-length", "4096", "--time-limit", "1")
 
@@ -23,11 +23,11 @@ COMMANDS = {
     ".sh": lambda path: ("import", "model", path),
     ".yaml": lambda path: ("solve", "--cluster", path, *JOB),
 }
-"""Arguments of the program, by the suffix of the file."""
+"""Arguments of the program by the suffix of the file."""
 
 
 def main() -> int:
-    """Read all files of the folder."""
+    """Read all files of the folder and print the table; return the exit code."""
     failed = 0
     print("| file | exit code | s | MiB | answer |\n|---|---|---|---|---|")
     for path in sorted(Path(sys.argv[1]).resolve().iterdir()):

@@ -1,9 +1,9 @@
 """
-Commands killed at random moments (SIGKILL, the whole process group): what is lost, and what is left half written.
+Commands killed at random moments (SIGKILL, the whole process group): lost and half-written files.
 
-``python -m benchmarks.hardening.kill --kills 200`` runs each command to its end, then again and again with a kill at a
-random moment of that time, in a folder that already has the files of the run before. After each kill every file is the
-old one or the new one, whole, and rows of long work that were written are still there. Exit code 1 if not.
+``python -m benchmarks.hardening.kill --kills 200`` runs each command to its end, then repeatedly with a kill at a
+random moment, in a folder with the files of an earlier run. After each kill, every file must be the old or the new one,
+and complete. Written rows of long work must still exist. The exit code is 1 otherwise.
 """
 
 import argparse
@@ -35,27 +35,27 @@ from pipette_opt.read.stack import read_stack
 from pipette_opt.report.plan_file import read_plan
 
 FORKED = multiprocessing.get_context("fork")
-"""Commands begin as copies of this process, which has imported all that they need: kills then meet their work."""
+"""Context that starts commands as copies of this process, with all imports done, so that kills hit their work."""
 
 POINTS = 60
-"""Traces of the memory predictor that are collected, and trained on."""
+"""Number of memory traces that are collected and trained on. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """
-    One command.
+    Command that is killed.
 
     Parameters
     ----------
     arguments
-        Of the program; files are in the folder that it runs in.
+        Arguments of the program; files are in the folder that it runs in.
     outputs
-        Files that it writes, and how each is read when it is whole.
+        Files that the command writes, and the function that reads a complete one.
     main
         Function that runs the program.
     grows
-        A file whose lines are finished work, and whose next run goes on; empty for none.
+        File whose lines are finished work that the next run continues; empty for none.
     """
 
     arguments: tuple[str, ...]
@@ -65,7 +65,7 @@ class Job:
 
 
 def whole_script(path: Path) -> object:
-    """A file of a launcher: a shell script that bash can parse, or text that ends with a line."""
+    """Return the text of a launcher's file; fails if bash cannot parse a script, or the last line has no end."""
     if path.suffix == ".sh" or path.name.endswith(".sbatch"):
         subprocess.run(["bash", "-n", str(path)], check=True, capture_output=True)
     text = path.read_text()
@@ -74,14 +74,14 @@ def whole_script(path: Path) -> object:
 
 
 def whole_table(path: Path) -> object:
-    """A table whose rows all have as many cells as the header."""
+    """Return the rows of a table; fails if a row has another number of cells than the header."""
     lines = [line.split(",") for line in path.read_text().splitlines()]
     assert all(len(cells) == len(lines[0]) for cells in lines[:-1]), "has broken rows"
     return lines
 
 
 def jobs(folder: Path) -> dict[str, Job]:
-    """All commands; ``folder`` has their inputs."""
+    """Return all commands by name; their inputs are written into ``folder``."""
     shutil.copy(SEEDS / "plan.json", folder / "given.json")
     shared = shared_folder()
     runs = shared / "measured" / "vtrain_a100.csv"
@@ -112,7 +112,7 @@ def jobs(folder: Path) -> dict[str, Job]:
 
 
 def command(job: Job, folder: Path, errors: Path) -> None:
-    """Run the program, in a forked process and a process group of its own."""
+    """Run the program in this forked process, as a process group of its own."""
     os.setsid()
     os.chdir(folder)
     with Path(os.devnull).open("w") as nothing, errors.open("w") as complaints:
@@ -123,7 +123,7 @@ def command(job: Job, folder: Path, errors: Path) -> None:
 
 
 def run(job: Job, folder: Path, after_s: float | None) -> float:
-    """Seconds that the command took; killed after so many, with all its processes."""
+    """Return the seconds of a command, which is killed with all its processes after ``after_s`` seconds."""
     errors = folder / "errors.txt"
     process = FORKED.Process(target=command, args=(job, folder, errors))
     begin = time.perf_counter()
@@ -140,7 +140,7 @@ def run(job: Job, folder: Path, after_s: float | None) -> float:
 
 
 def left_broken(job: Job, folder: Path, before: list[str]) -> list[str]:
-    """What is wrong with the files of a command that was killed; ``before``: lines of its growing file."""
+    """Return the faults of a killed command's files; ``before`` has the earlier lines of its growing file."""
     problems = []
     for pattern, reader in job.outputs.items():
         for path in folder.glob(pattern):
@@ -154,12 +154,12 @@ def left_broken(job: Job, folder: Path, before: list[str]) -> list[str]:
 
 
 def lines_of(path: Path) -> list[str]:
-    """Whole lines of a file; none if there is no file."""
+    """Return the complete lines of a file; empty if the file is missing."""
     return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")] if path.exists() else []
 
 
 def main() -> None:
-    """Read the arguments, kill, print a table."""
+    """Parse the arguments, kill commands, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=40, help="in all")
     parser.add_argument("--seed", type=int, default=0)

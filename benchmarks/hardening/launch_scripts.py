@@ -1,9 +1,10 @@
 # ruff: noqa: E501 - lines of scripts stay whole
 """
-Launch scripts as people write them, made from a seed; and what bash itself starts with them.
+Random launch scripts as people write them, and the commands that bash starts from them.
 
-A script is a header, variables, groups of options and a launch. Each part is written in one of many ways: arrays or texts,
-defaults, ``if``, ``case``, loops, functions, substitutions, arithmetic, here-documents. Every script runs to its end in bash.
+A script has a header, variables, groups of options and a launch. Each part is written in one of many ways: arrays or
+texts, defaults, ``if``, ``case``, loops, functions, substitutions, arithmetic, here-documents. Every script runs to its
+end in bash.
 """
 
 import argparse
@@ -24,20 +25,20 @@ from pipette_opt.read.capture.captured import capture
 from pipette_opt.read.scripts import read_script
 
 Generated = tuple[str, tuple[str, ...], dict[str, str]]
-"""Script, positional arguments, environment."""
+"""Script, its positional arguments, and its environment."""
 
 STUB = """#!/bin/sh
 printf '%s\\0' "$@" >> "$RECORD"
 printf '\\1\\0' >> "$RECORD"
 """
-"""Stand-in for a launcher: writes its arguments, each behind it a zero byte."""
+"""Stand-in for a launcher that records its arguments, each followed by a zero byte."""
 
 LAUNCHERS = ("torchrun", "srun", "mpirun", "deepspeed", "python", "python3", "nvidia-smi", "scontrol")
 """Programs that the stand-in replaces."""
 
 
 def bash_arguments(text: str, arguments: tuple[str, ...], environment: dict[str, str], folder: Path) -> list[list[str]]:
-    """Return the arguments of each launcher that ``bash script`` starts, in order."""
+    """Return the arguments of each launcher that bash starts from the script, in order."""
     stubs = folder / "stubs"
     if not stubs.is_dir():
         stubs.mkdir(parents=True)
@@ -68,7 +69,7 @@ def bash_arguments(text: str, arguments: tuple[str, ...], environment: dict[str,
 
 
 def program_arguments(words: list[str]) -> list[str] | None:
-    """Arguments behind the first Python script; ``None`` without one."""
+    """Return the arguments after the first Python script; ``None`` without a Python script."""
     place = next((index for index, word in enumerate(words) if word.endswith(".py")), None)
     return None if place is None else words[place + 1 :]
 
@@ -76,14 +77,14 @@ def program_arguments(words: list[str]) -> list[str] | None:
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """
-    A script as bash and as the reader has it.
+    Result of a script in bash and in the reader.
 
     Parameters
     ----------
     kind
-        ``equal``, ``refused``, ``different``, or ``nothing``: bash starts no program, and the reader says so.
+        ``equal``, ``refused``, ``different``, or ``nothing``: bash starts no program, and the reader finds none.
     read, run
-        Arguments that the reader finds, or why it refuses; and those of each program that bash starts.
+        Arguments that the reader finds, or its reason to refuse; and arguments of each program that bash starts.
     """
 
     kind: str
@@ -95,7 +96,7 @@ class Comparison:
 def compared(
     text: str, arguments: tuple[str, ...], environment: dict[str, str], started: list[list[str]]
 ) -> Comparison:
-    """Compare what bash starts of a script with what the reader finds."""
+    """Compare the commands that bash starts from a script with the arguments that the reader finds."""
 
     def read() -> list[str]:
         found = read_script(text, "script", arguments=arguments, environment=environment)
@@ -108,7 +109,7 @@ def compared(
 def captured(
     text: str, arguments: tuple[str, ...], environment: dict[str, str], started: list[list[str]], folder: Path
 ) -> Comparison:
-    """Compare what bash starts of a script with what ``capture`` records of it, in a folder of its own."""
+    """Compare the commands that bash starts from a script with the record of ``capture``, in a new folder."""
     folder.mkdir(parents=True)
     (folder / "script.sh").write_text(text)
 
@@ -132,12 +133,12 @@ def _compared(text: str, started: list[list[str]], reader: Callable[[], list[str
 @dataclass(kw_only=True)
 class Writer:
     """
-    Writes a script.
+    Writer of a random script.
 
     Parameters
     ----------
     names
-        Variables that hold options, as they stand in the command.
+        References to variables with options, as they stand in the command.
     """
 
     chance: random.Random
@@ -146,16 +147,16 @@ class Writer:
     count: int = 0
 
     def pick(self, *choices: str) -> str:
-        """One of some texts."""
+        """Return one of the texts at random."""
         return self.chance.choice(choices)
 
     def name(self, stem: str) -> str:
-        """A new name of a variable."""
+        """Return a new variable name that begins with ``stem``."""
         self.count += 1
         return f"{stem}_{self.count}"
 
     def add(self, *lines: str) -> None:
-        """Write lines."""
+        """Append lines to the script."""
         self.lines += lines
 
 
@@ -248,7 +249,7 @@ def _number(writer: Writer, name: str, value: str) -> None:
 
 
 def _group(writer: Writer, options: list[str]) -> None:
-    """Options in a variable, as an array or a text."""
+    """Write options into a variable, as an array or a text."""
     chance, name = writer.chance, writer.name(writer.pick("MODEL_ARGS", "gpt_options", "TRAIN", "OPTS"))
     quoted = f'"${{{name}[@]}}"'
     kind = chance.randrange(9)
@@ -322,7 +323,7 @@ def _if_text(writer: Writer, strict: bool) -> None:
 
 
 def _several(writer: Writer, strict: bool) -> None:
-    """Several variables on a line, in each branch."""
+    """Write several assignments on one line, in each branch."""
     counter, limit = writer.name("one"), writer.name("other")
     condition = writer.pick("[ $TP -gt 4 ]", "[[ $PP == 5 ]]", '[ -n "$EP" ]', "false", "(( TP > 9 ))")
     gap, end = writer.pick(" ", "   ", "\t", " \\\n    "), writer.pick("", " ", "  # why", ";", " ;", "\n")
@@ -624,7 +625,7 @@ def _launch(writer: Writer, strict: bool) -> None:
 
 
 def main() -> int:
-    """Compare scripts of many seeds; the exit code is 1 if one differs."""
+    """Compare scripts of many seeds; return 1 if a script differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--scripts", type=int, default=5000)
     parser.add_argument("--first", type=int, default=0, help="seed of the first script")

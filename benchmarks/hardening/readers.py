@@ -1,7 +1,7 @@
 """
-Every reader of users' files as a function of bytes, with the files it starts from; and a mutator of such files.
+Readers of users' files as functions of bytes, with seed files, and a mutator of such files.
 
-A reader may return, or raise ``PipetteError``. Anything else that it raises is a crash.
+A reader may return or raise ``PipetteError``. Any other exception is a crash.
 """
 
 import random
@@ -15,7 +15,7 @@ from pipette_opt.base.shipped import shipped_path
 SEEDS = Path(__file__).with_name("seeds")
 
 STEM = "osu_bw_n1_n2"
-"""Name of the file that a reader is given; tests of pairs have their hosts in it."""
+"""Name of the file that a reader gets; tests of host pairs read host names from it."""
 
 NASTY = (
     "-1",
@@ -50,22 +50,22 @@ NASTY = (
     "\t",
     " ",
 )
-"""Words that readers trip over: no numbers, no sizes, no names, and text that other programs would run."""
+"""Words that are hard for readers: no numbers, no sizes, no names, and text that other programs would run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
     """
-    One reader.
+    Reader of users' files.
 
     Parameters
     ----------
     read
-        What is called with the path of a file.
+        Function that is called with the path of a file.
     suffix
-        Of that file.
+        Suffix of that file.
     seeds
-        Files to start from; good ones.
+        Correct files to mutate.
     """
 
     read: Callable[[Path], object]
@@ -74,7 +74,7 @@ class Reader:
 
 
 def readers() -> dict[str, Reader]:
-    """All readers by name."""
+    """Return all readers by name."""
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.links import import_links
     from pipette_opt.read.megatron_args import read_megatron_args
@@ -107,7 +107,7 @@ def readers() -> dict[str, Reader]:
 
 
 def _cluster_with_matrix(path: Path) -> object:
-    """The cluster of four hosts whose links are the file."""
+    """Return a cluster of four hosts whose link matrix is the file."""
     from pipette_opt.read.cluster import parse_cluster
 
     inter_node = {"matrices": [{"file": path.name, "concurrent_flows": 1}], "nics_per_node": 2}
@@ -117,10 +117,10 @@ def _cluster_with_matrix(path: Path) -> object:
 
 def mutants(seeds: tuple[bytes, ...], number: int, seed: int = 0) -> Iterator[bytes]:
     """
-    Files that are nearly right: each a seed file with one to four changes.
+    Yield nearly correct files, each a seed file with one to four changes.
 
-    Changes are: a word or a number of the file becomes a nasty one or another of the file, a line is dropped, doubled
-    or moved, a part of another seed file is put in, a byte is changed, the file is cut.
+    A change is one of these: a word or number becomes a difficult one or another of the files; a line is dropped,
+    doubled or moved; a part of another seed file is inserted; a byte is changed; the file is cut.
     """
     draw = random.Random(seed)
     words = [word for text in seeds for word in re.findall(rb"[\w.\-+]+", text)]

@@ -1,9 +1,9 @@
 """
-Attack every regular expression of the package with texts made from its own parts.
+Test of every regular expression of the package with texts made from its own parts.
 
 ``python benchmarks/hardening/regexes.py`` lists the patterns whose time grows faster than linearly, each with the text
-that shows it. Patterns are those that are globals, or written out where they are used, each with the methods that the
-source calls on it. A place (``read/nics``) begins the list there. Exit code 1 if a pattern is slow.
+that shows it. Patterns are globals, or literals in calls; each is tested with the methods that the source calls on it.
+An argument such as ``read/nics`` starts the list at that place. The exit code is 1 if a pattern is slow.
 """
 
 import ast
@@ -30,11 +30,11 @@ MAX_RATIO = 3.0
 
 METHODS = ("search", "match", "fullmatch", "sub", "findall", "finditer", "split")
 _SIGNS = "a0 _-=.,:/\"'[(\\\n\tAZ#%\u00e9"
-"""Characters that stand for those of a class."""
+"""Characters that represent the members of a character class."""
 
 
 def patterns() -> Iterator[tuple[str, "re.Pattern[str]", str]]:
-    """Place, pattern and method of each regular expression in the source of the package."""
+    """Yield place, pattern and method of each regular expression in the source of the package."""
     root = Path(pipette_opt.__file__).parent
     called = rf"\b([A-Za-z_]+)\.({'|'.join(METHODS)})\("
     calls = {found for file in root.rglob("*.py") for found in re.findall(called, file.read_text(encoding="utf-8"))}
@@ -49,7 +49,7 @@ def patterns() -> Iterator[tuple[str, "re.Pattern[str]", str]]:
 
 
 def _written_in_calls(file: str, tree: ast.AST) -> Iterator[tuple[str, "re.Pattern[str]", str]]:
-    """Patterns that are written where they are used: ``re.search(r"...", text)``."""
+    """Yield the patterns that are literals in calls such as ``re.search(r"...", text)``."""
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in METHODS):
             continue
@@ -64,7 +64,7 @@ def _written_in_calls(file: str, tree: ast.AST) -> Iterator[tuple[str, "re.Patte
 
 
 def _global(file: str, module: Any, calls: set[tuple[str, str]]) -> Iterator[tuple[str, "re.Pattern[str]", str]]:
-    """Patterns that are globals of a module, or stand in a tuple or a table that is one."""
+    """Yield the patterns that are globals of a module, or in a global tuple or table."""
     for name, value in vars(module).items():
         held = list(value.values()) if isinstance(value, dict) else [value]
         held = [member for members in held for member in (members if isinstance(members, tuple | list) else [members])]
@@ -75,7 +75,7 @@ def _global(file: str, module: Any, calls: set[tuple[str, str]]) -> Iterator[tup
 
 
 def attacks(pattern: "re.Pattern[str]", most: int) -> Iterator[tuple[str, str, str]]:
-    """Start, repeated part and end of texts that make a pattern try again and again."""
+    """Yield start, repeated part and end of texts that make a pattern backtrack."""
     starts: dict[str, None] = {"": None}
     parts: dict[str, None] = {}
     _collect(parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG), "", starts, parts)
@@ -85,7 +85,7 @@ def attacks(pattern: "re.Pattern[str]", most: int) -> Iterator[tuple[str, str, s
 
 
 def _collect(tree: Any, before: str, starts: dict[str, None], parts: dict[str, None]) -> str:
-    """Gather texts before each repeat, and those that it repeats; return a text that the tree matches."""
+    """Collect texts before each repeat, and texts that it repeats; return a text that the tree matches."""
     text = ""
     for operation, argument in tree:
         name = str(operation)
@@ -118,7 +118,7 @@ def _collect(tree: Any, before: str, starts: dict[str, None], parts: dict[str, N
 
 
 def _members(name: str, argument: Any) -> list[str]:
-    """Characters of ``_SIGNS`` and of the class itself that a class takes."""
+    """Return the characters of ``_SIGNS`` and of the class's own members that a class matches."""
     if name == "ANY":
         return ["a", " ", "0"]
     if name == "NOT_LITERAL":
@@ -132,7 +132,7 @@ def _members(name: str, argument: Any) -> list[str]:
 
 
 def _takes(kind: str, value: Any, sign: str) -> bool:
-    """Tell if an item of a class takes a character."""
+    """Return whether an item of a class matches a character."""
     if kind == "LITERAL":
         return chr(value) == sign
     if kind == "RANGE":
@@ -144,12 +144,12 @@ def _takes(kind: str, value: Any, sign: str) -> bool:
 
 
 def worse_than_linear(pattern: "re.Pattern[str]", method: str, most: int = 40) -> str | None:
-    """Return the first attack under which a pattern is slower than linear, with its times; ``None`` without."""
+    """Return the first text on which a pattern is slower than linear, with its times; ``None`` if there is none."""
     return next((found for attack in attacks(pattern, most) if (found := _growth(pattern, method, *attack))), None)
 
 
 def _growth(pattern: "re.Pattern[str]", method: str, start: str, part: str, end: str) -> str | None:
-    """Times of an attack as a text if they grow faster than linearly."""
+    """Return the times of an attack as text if they grow faster than linearly, otherwise ``None``."""
     if _seconds(pattern, method, start, part, end, LENGTHS[0]) > MAX_S:
         return f"{start!r} + {part!r} * n + {end!r}: exponential"
     if _seconds(pattern, method, start, part, end, LENGTHS[1]) < MAX_S / 20:
@@ -161,7 +161,7 @@ def _growth(pattern: "re.Pattern[str]", method: str, start: str, part: str, end:
 
 
 def _seconds(pattern: "re.Pattern[str]", method: str, start: str, part: str, end: str, length: int) -> float:
-    """CPU seconds that a method takes for an attack of a length."""
+    """Return the CPU seconds of a method on an attack of this length."""
     text = start + part * (length // len(part) + 1) + end
     call = getattr(pattern, method)
     begin = time.process_time()
@@ -175,7 +175,7 @@ def _seconds(pattern: "re.Pattern[str]", method: str, start: str, part: str, end
 
 
 def main() -> int:
-    """List patterns that are worse than linear."""
+    """Print the patterns that are worse than linear; return the exit code."""
     found = 0
     for place, pattern, method in patterns():
         if place < "".join(sys.argv[1:2]):

@@ -1,10 +1,11 @@
 """
-The loop that replaces files, killed at random moments (SIGKILL): each file is an older or a newer one, whole.
+Loop that replaces files, killed at random moments (SIGKILL): each file must be an older or newer one, complete.
 
-``python benchmarks/hardening/replace.py --kills 100`` has a process replace a file of 4 MB, a file with two parts, and
-the folder of an export again and again, kills it, and looks at all files. Each holds a number of its round, repeated; a
-file that mixes rounds, ends early or is missing is lost. Files for temporary use that a kill leaves are counted, not
-lost: nothing reads them. An export after a kill must succeed without ``--force``. Exit code 1 if anything was lost.
+``python benchmarks/hardening/replace.py --kills 100`` has a process repeatedly replace a file of 4 MB, a file with two
+parts, and the folder of an export. It kills the process and checks all files. Each file repeats the number of its
+round. A file that mixes rounds, ends early or is missing is lost. Temporary files that a kill leaves are counted, but
+not lost: no program reads them. An export after a kill must succeed without ``--force``. The exit code is 1 if a file
+was lost.
 """
 
 import argparse
@@ -22,19 +23,19 @@ from pipette_opt.base.files import write_atomically, write_with_parts
 from pipette_opt.export.folder import write_folder
 
 LINES = {"large.txt": 500_000, "c.yaml": 2_000, "c_links_1.csv": 20_000, "c_links_8.csv": 20_000}
-"""Files that are replaced, and how many lines each has."""
+"""Number of lines of each file that is replaced. Chosen."""
 
 EXPORTED = ("launch/a.sh", "launch/nodes.txt")
 
 
 def content(name: str, number: int) -> str:
-    """Text of a round; it names its parts, as a cluster file does."""
+    """Return the text of a file in a round; a cluster file names its parts."""
     head = "# c_links_1.csv c_links_8.csv\n" if name == "c.yaml" else ""
     return head + f"{number:07d}\n" * LINES.get(name, 1_000)
 
 
 def one_round(folder: Path, number: int) -> None:
-    """Replace all files."""
+    """Replace all files with the text of a round."""
     write_atomically(folder / "large.txt", content("large.txt", number))
     parts = {name: content(name, number) for name in ("c_links_1.csv", "c_links_8.csv")}
     write_with_parts(folder / "c.yaml", content("c.yaml", number), parts)
@@ -42,13 +43,13 @@ def one_round(folder: Path, number: int) -> None:
 
 
 def replace_on(folder: Path, first: int) -> None:
-    """Replace all files until the process is killed."""
+    """Replace all files repeatedly until the process is killed."""
     for number in count(first):
         one_round(folder, number)
 
 
 def lost(folder: Path) -> list[str]:
-    """Files that are missing or not whole."""
+    """Return a message for each file that is missing or incomplete."""
     problems = []
     for name in (*LINES, *EXPORTED):
         path = folder / name
@@ -60,7 +61,7 @@ def lost(folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """Kill, look, count."""
+    """Kill the process repeatedly, check the files, and print the counts; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,16 +1,17 @@
 """
-The same jobs solved again, and by other Pythons: whether ``plan.json`` is the same byte for byte, apart from times.
+Check of whether repeated runs and other Pythons give equal plans, apart from times.
 
 ``python benchmarks/hardening/same_answer.py --jobs 20 --python python3.12 --python python3.13`` solves random jobs
 (those of ``soak.py --small``) twice in this Python and once in each other, with one thread and the seed of the job. The
-others need the package's dependencies. ``--compare 3.11.json 3.12.json`` compares plans that are there. Compared are
+other Pythons need the package's dependencies. ``--compare 3.11.json 3.12.json`` compares existing plans. Compared are
 
-- decisions: degrees and placement exactly; times and memory to the last digits but few, as sums of the same numbers in
-  Python differ from 3.12 on;
+- decisions: degrees and placement exactly; times and memory within ``LAST_DIGITS``, because sums of equal numbers
+differ
+  from Python 3.12 on;
 - the whole file, without the fields in :data:`LEFT_OUT`.
 
-Limits are of wall time: where one strikes, as on a busy machine, more or less is proven, and files differ in that. Exit
-code 1 if decisions differ of a job whose plans are both proven optimal.
+Limits are of wall time. If a limit ends a search, as on a busy machine, the proofs and the files differ. The exit code
+is 1 if decisions differ for a job whose plans are both proven optimal.
 """
 
 import argparse
@@ -24,17 +25,17 @@ from pathlib import Path
 from typing import Any
 
 LEFT_OUT = ("created", "versions", "wall_time_s", "seconds", "path")
-"""Fields that tell when, with what, for how long and from which folder; the others must be the same."""
+"""Fields with the date, versions, durations and folder of a run; all other fields must be equal."""
 
 DECISIONS = ("parallel", "placement", "unused_hosts", "hosts", "estimate", "memory")
-"""What is run, and what is predicted of it."""
+"""Fields with the launched job and its predictions."""
 
 LAST_DIGITS = 1e-12
-"""Relative difference of two sums of the same numbers."""
+"""Relative difference of two sums of equal numbers in different order."""
 
 
 def solve(folder: Path, jobs: int, seconds: float) -> None:
-    """Write the plans of all jobs; none for a job that has no plan."""
+    """Write the plan of each job into ``folder``, except for jobs without a plan."""
     from soak import made_instance
 
     from pipette_opt.base.errors import PipetteError
@@ -52,14 +53,14 @@ def solve(folder: Path, jobs: int, seconds: float) -> None:
 
 
 def without_times(value: Any) -> Any:
-    """A plan's content without the fields in ``LEFT_OUT``, at any depth."""
+    """Return a plan's content without the fields in ``LEFT_OUT``, at any depth."""
     if isinstance(value, dict):
         return {name: without_times(item) for name, item in value.items() if name not in LEFT_OUT}
     return [without_times(item) for item in value] if isinstance(value, list) else value
 
 
 def differing(first: Any, second: Any, tolerance: float = 0.0, where: str = "") -> list[str]:
-    """Names of the fields that differ, by more than a relative tolerance; all of a list that has another length."""
+    """Return the names of fields that differ by more than a relative tolerance, or lists by their length."""
     if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
         parts = [(first[name], second[name], f"{where}.{name}".lstrip(".")) for name in first]
     elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
@@ -72,7 +73,7 @@ def differing(first: Any, second: Any, tolerance: float = 0.0, where: str = "") 
 
 
 def compared(first: Any, second: Any) -> tuple[bool, bool, list[str]]:
-    """Of two plans: whether both are proven optimal, whether decisions are the same, and all fields that differ."""
+    """Return whether both plans are proven optimal, whether their decisions are equal, and all fields that differ."""
     first, second = without_times(first), without_times(second)
     proven = first["certificate"]["status"] == second["certificate"]["status"] == "OPTIMAL"
     decided = not any(differing(first[name], second[name], LAST_DIGITS) for name in DECISIONS)
@@ -80,7 +81,7 @@ def compared(first: Any, second: Any) -> tuple[bool, bool, list[str]]:
 
 
 def compare_files(paths: list[Path]) -> int:
-    """Compare plans with the first of them; the number whose decisions differ though both are proven."""
+    """Compare plans with the first of them; return the number of proven plans whose decisions differ."""
     first, *others = (json.loads(path.read_text()) for path in paths)
     wrong = 0
     for path, other in zip(paths[1:], others, strict=True):
@@ -92,7 +93,7 @@ def compare_files(paths: list[Path]) -> int:
 
 
 def main() -> None:
-    """Read the arguments, solve in each Python, compare, print a table."""
+    """Parse the arguments, solve in each Python, compare the plans, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=10)
     parser.add_argument("--python", action="append", default=[], help="another interpreter; may be repeated")

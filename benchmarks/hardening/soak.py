@@ -1,20 +1,20 @@
 """
-Random jobs solved, verified, simulated again, and compared with plans that are drawn at random or listed whole.
+Random jobs: solved, verified, simulated again, and compared with random plans or with all plans.
 
-``python benchmarks/hardening/soak.py --instances 1000`` makes clusters of one to six hosts (one or two kinds, directed
-links, some of them missing), models with and without experts, and batches. Each is solved with a few seconds. Then:
+``python benchmarks/hardening/soak.py --instances 1000`` makes clusters of one to six hosts (one or two GPU types,
+directed links, some missing), models with and without experts, and batches. Each job is solved in a few seconds. Then:
 
 - ``verify`` derives every figure of the plan again;
-- the simulator times the plan again, to the same figure;
-- no plan is below the bound: of small jobs every configuration on every placement is judged, of larger ones
-  some that are drawn, with splits of the layers that the search may not have listed;
-- a job without a plan has no configuration that is legal, fits and can be placed.
+- the simulator must give the plan's time again;
+- no plan may be below the bound. For small jobs, every configuration on every placement is simulated; for larger ones,
+  random plans, with splits of the layers that the search may not have listed;
+- a job without a plan must have no configuration that is legal, fits and can be placed.
 
-``--small`` draws clusters of up to three hosts of one or two GPUs and short models, of which all plans can be judged.
-``--regions`` makes links between two halves of the hosts slower by a factor of 3 to 100.
-``--log soak.jsonl`` keeps a line for each job; the same command goes on after the last of them.
+``--small`` makes clusters of up to three hosts of one or two GPUs and short models, for which all plans can be
+simulated. ``--regions`` makes links between two halves of the hosts slower by a factor of 3 to 100.
+``--log soak.jsonl`` keeps a line for each job; the same command continues after the last of them.
 
-Exit code 1 if one of them disagrees. The seed of an instance makes it again: ``--seed 17 --instances 1``.
+The exit code is 1 after any disagreement. The seed of an instance makes it again: ``--seed 17 --instances 1``.
 """
 
 import argparse
@@ -42,26 +42,26 @@ from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, Node
 from pipette_opt.verify import verify
 
 KINDS = ("a100-80gb", "a100-40gb", "h100", "v100-32gb")
-"""Kinds of GPU, of which a cluster has one or two."""
+"""GPU types, of which a cluster has one or two."""
 
 MAX_JUDGED = 400
-"""Plans that are judged beside each plan; if all plans of a job are fewer, all of them."""
+"""Maximum number of plans that are simulated to compare with each plan; all plans if a job has fewer. Chosen."""
 
 ROUNDING = 1e-9
-"""Relative difference of two sums of the same times in another order."""
+"""Relative difference of two sums of equal times in different order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """
-    What one job showed.
+    Result of one job.
 
     Parameters
     ----------
     outcome
         Status of the certificate, ``infeasible``, ``refused`` (the job is no legal input) or ``error``.
     judged
-        Plans judged beside the plan.
+        Number of other plans that were simulated.
     whole
         Whether these are all plans of the job.
     gap
@@ -79,7 +79,7 @@ class Found:
 
 
 def made_instance(seed: int, small: bool = False, regions: bool = False) -> Instance:
-    """A job, the same for the same seed."""
+    """Return a random job, equal for equal seeds."""
     rng = np.random.default_rng(seed)
     num, gpus = int(rng.integers(1, 4 if small else 7)), int(rng.choice([1, 2] if small else [1, 2, 4, 8]))
     kinds = rng.choice(len(KINDS), size=2, replace=False)[: 1 + int(rng.random() < 0.3)]
@@ -138,7 +138,7 @@ def made_instance(seed: int, small: bool = False, regions: bool = False) -> Inst
 
 
 def configurations(instance: Instance, space: SearchSpace, rng: np.random.Generator) -> list[ParallelConfig]:
-    """What is legal: of the space, each with all choices of overlap, and some with layers dealt at random."""
+    """Return the legal configurations of the space with every overlap, and some with random splits of layers."""
     listed = enumerate_candidates(instance, space)
     found = [other for config in listed for other in overlap_choices(space, config)]
     for index in rng.permutation(len(found))[: MAX_JUDGED // 4]:
@@ -160,7 +160,7 @@ def configurations(instance: Instance, space: SearchSpace, rng: np.random.Genera
 def others(
     instance: Instance, space: SearchSpace, risk: float, rng: np.random.Generator
 ) -> tuple[list[tuple[float, str]], bool]:
-    """Times of plans that fit, judged one by one, with a name, and whether these are all plans of the job."""
+    """Return simulated time and name of other plans that fit, and whether they are all plans of the job."""
     memory = check_memory(instance, configurations(instance, space, rng), load_predictor(risk, instance), risk)
     num = instance.cluster.num_nodes
     shapes: list[tuple[ParallelConfig, NodeBlock, np.ndarray]] = []
@@ -198,7 +198,7 @@ def _cells(shape: tuple[ParallelConfig, NodeBlock, np.ndarray]) -> int:
 
 
 def soak(seed: int, seconds: float, small: bool, regions: bool) -> Found:
-    """One job."""
+    """Return the result of one job."""
     instance, space = made_instance(seed, small, regions), SearchSpace()
     params = OptimizeParams(time_limit_s=seconds, seed=seed)
     plan: Plan | None = None
@@ -225,7 +225,7 @@ def soak(seed: int, seconds: float, small: bool, regions: bool) -> Found:
 
 
 def disagreements(instance: Instance, plan: Plan, compared: list[tuple[float, str]]) -> Iterator[str]:
-    """Where ``verify``, the other plans or the simulator disagree with a plan."""
+    """Yield the disagreements of ``verify``, the other plans and the simulator with a plan."""
     try:
         verify(instance, plan)
     except PipetteError as error:
@@ -239,14 +239,14 @@ def disagreements(instance: Instance, plan: Plan, compared: list[tuple[float, st
 
 
 def logged(path: Path | None) -> list[Found]:
-    """Jobs of an earlier run."""
+    """Return the results of an earlier run."""
     if path is None or not path.exists():
         return []
     return [Found(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def main() -> None:
-    """Read the arguments, soak, print a table."""
+    """Parse the arguments, test the jobs, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--instances", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0, help="of the first instance")

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.layers``."""
+"""Strategies for each layer on Galvatron's costs: ``python -m benchmarks.layers``."""
 
 import threading
 from dataclasses import asdict
@@ -48,9 +48,10 @@ def layers(
     json: opt.Json = False,
 ) -> None:
     """
-    A strategy for each layer: Galvatron's decision and the proven one, on Galvatron's own costs.
+    Compare Galvatron's strategy for each layer with the proven optimum, on Galvatron's own costs.
 
-    One host of eight GPUs. Strategies are tensor, sequence or data parallelism, ZeRO-2 or ZeRO-3, recomputed or not.
+    The cluster is one host of eight GPUs. Strategies are tensor, sequence or data parallelism, ZeRO-2 or ZeRO-3,
+    recomputed or not.
 
     Example: [bold]python -m benchmarks.layers --budgets 16,20,24 --batches 16[/]
     """
@@ -104,7 +105,7 @@ def layers(
 
 
 def _numbers(option: str, text: str) -> list[float]:
-    """Positive numbers separated by commas."""
+    """Return positive numbers from a text with commas; raises ``InputError`` otherwise."""
     found = []
     for word in text.split(","):
         try:

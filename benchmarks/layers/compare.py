@@ -1,4 +1,4 @@
-"""Galvatron's decision and ours within the same budgets: one row for each batch and budget."""
+"""Comparison of Galvatron's decision with ours within equal budgets: one row for each batch and budget."""
 
 import threading
 import time
@@ -16,24 +16,24 @@ from pipette_opt.base.errors import InputError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRow:
     """
-    Both within one budget.
+    Galvatron's and our decision within one budget.
 
     Parameters
     ----------
     usable_mb
-        What of the budget either may use.
+        Megabytes of the budget that both may use.
     galvatron_s, ours_s
-        Iteration time on Galvatron's costs, changes of layout included; ``None`` where nothing fits.
+        Iteration time on Galvatron's costs, including changes of layout; ``None`` if nothing fits.
     bound_s, gap
-        What is proven for all strategies of the space; ``None`` where it is proven that nothing fits.
+        Proven lower bound over all strategies of the space, and its gap; ``None`` if it is proven that nothing fits.
     galvatron, ours
-        What they chose.
+        Chosen strategies as text.
     galvatron_search_s
-        Seconds of its search, for all budgets of the batch together.
+        Seconds of Galvatron's search, for all budgets of the batch together.
     ours_search_s
-        Seconds of ours for this budget.
+        Seconds of our search for this budget.
     solved, searches
-        Searches that CP-SAT was asked for, and all.
+        Number of searches solved by CP-SAT, and number of all searches.
     """
 
     batch: int
@@ -52,7 +52,7 @@ class LayerRow:
 
     @property
     def faster(self) -> float:
-        """By how much ours is faster, a part of Galvatron's time."""
+        """Time that ours saves, as a fraction of Galvatron's time."""
         return 0.0 if self.galvatron_s is None or self.ours_s is None else 1.0 - self.ours_s / self.galvatron_s
 
 
@@ -67,16 +67,16 @@ def compare_layers(
     stop: threading.Event | None = None,
 ) -> Iterator[LayerRow]:
     """
-    Rows as they come. Raises ``InputError`` for a budget that is below any layer.
+    Yield the rows as they are found. Raises ``InputError`` for a budget below the smallest layer.
 
     Parameters
     ----------
     stages
-        Only pipelines with so many; all by default.
+        Only number of pipeline stages; by default all numbers.
     seconds
         Time limit of our search for each budget.
     stop
-        Ends after the row that is in work.
+        Event that ends the comparison before the next row.
     """
     for batch in batches:
         known = own_searches(profile, batch, stages)
@@ -113,7 +113,11 @@ def _check_budgets(known: Sequence[Search], budgets_gb: Sequence[float]) -> None
 
 
 def described(decision: Decision | None) -> str:
-    """E.g. ``pp2, 16 micro-batches; 16 tp2 | 12 tp2, 4 tp2 recomputed; vocabulary tp2``; like stages are one."""
+    """
+    Return a decision as text, such as ``pp2, 16 micro-batches; 16 tp2 | 12 tp2, 4 tp2 recomputed; vocabulary tp2``.
+
+    Equal stages are written once.
+    """
     if decision is None:
         return "nothing fits"
     pipeline, strategies = decision.search.pipeline, decision.search.strategies

@@ -1,10 +1,10 @@
 """
-Galvatron's cost model: seconds and megabytes of a layer, the vocabulary's part, a change of layout, a pipeline.
+Galvatron's cost model: seconds and megabytes of a layer, of the vocabulary, of a change of layout, of a pipeline.
 
 Formulas as in its release: times of layers and of the pipeline in ``galvatron/core/search_engine/cost_model.py``
 (AFDWang/Hetu-Galvatron at 175a7de), memory in ``cost_model/memory_costmodel_optimize.py`` and costs of changes in
-``dynamic_programming.py`` (PKU-DAIR/Hetu-Galvatron at 1d27a7a and 67b224b). What looks wrong in it stays, as its own
-decisions rest on it: a change of layout costs a hundred times what its message takes; sequence parallelism over all
+``dynamic_programming.py`` (PKU-DAIR/Hetu-Galvatron at 1d27a7a and 67b224b). Apparent errors are kept, because
+Galvatron's decisions rest on them. A change of layout costs a hundred times its message. Sequence parallelism over all
 GPUs of a stage reduces no gradients and shards no states.
 """
 
@@ -16,31 +16,31 @@ from benchmarks.layers.profile import LayerProfile, VocabularyMemory
 from pipette_opt.base.types import FloatArray, IntArray
 
 CONTEXT_MB = 1024
-"""What CUDA and PyTorch hold on each GPU (``pytorch_context_mem``)."""
+"""Memory of CUDA and PyTorch on each GPU, megabytes (``pytorch_context_mem``)."""
 
 CHANGE_S_PER_BYTE_AND_COEFFICIENT = 1e-7
-"""Galvatron's factor of a change's message; 1e-9 would be bytes over GB/s (``inter_layer_cost``)."""
+"""Galvatron's factor on the message of a change; 1e-9 would be bytes over GB/s (``inter_layer_cost``)."""
 
 ZERO_NOISE = 0.003
-"""Added to the part of sharded states that a GPU holds, so that no forecast is too low."""
+"""Addition to the fraction of sharded states that a GPU holds, so that no forecast is too low (Galvatron's)."""
 
 BACKWARD = 2.0
-"""Backward over forward pass (``bct_fct_coe``)."""
+"""Time of a backward over that of a forward pass (``bct_fct_coe``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """
-    How a layer is spread over the GPUs of its stage.
+    Distribution of a layer over the GPUs of its stage.
 
     Parameters
     ----------
     degree
-        GPUs over which one sample is spread; the others hold other samples.
+        GPUs over which one sample is spread; the other GPUs hold other samples.
     is_sequence
-        Whether that is DeepSpeed-Ulysses (whole parameters, all-to-alls), else Megatron's tensor parallelism.
+        Whether samples are spread by DeepSpeed-Ulysses (whole parameters, all-to-alls), else by tensor parallelism.
     is_sharded
-        ZeRO-3 over the other GPUs, else ZeRO-2.
+        Whether the other GPUs share states by ZeRO-3, else by ZeRO-2.
     is_recomputed
         Whether activations are recomputed.
     """
@@ -57,7 +57,7 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """How embedding, head and loss are spread: degree, sequence instead of tensor parallelism, ZeRO-3 over the rest."""
+    """Distribution of embedding, head and loss: degree, sequence or tensor parallelism, ZeRO-3 or not."""
 
     degree: int
     is_sequence: bool
@@ -70,14 +70,14 @@ class Vocabulary:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """
-    What is the same for all layers.
+    Properties of a pipeline that all layers share.
 
     Parameters
     ----------
     micro_batches
-        Of each data-parallel group (``chunks``).
+        Micro-batches of each data-parallel group (``chunks``).
     least_degree
-        Degrees below are not used (``min_tp``); a micro-batch must divide into GPUs / stages / this.
+        Minimum degree (``min_tp``); a micro-batch must divide into GPUs / stages / this degree.
     """
 
     profile: LayerProfile
@@ -88,26 +88,26 @@ class Pipeline:
 
     @property
     def gpus(self) -> int:
-        """Of one stage."""
+        """Number of GPUs of one stage."""
         return self.profile.num_gpus // self.stages
 
     @property
     def group_samples(self) -> float:
-        """Samples of a micro-batch on the GPUs of the least degree together (``mbsz``)."""
+        """Samples of a micro-batch on as many GPUs as the least degree (``mbsz``)."""
         return self.batch / self.micro_batches * self.least_degree / self.gpus
 
     def layers(self) -> list[int]:
-        """Layers of each stage: equal, the last one has what is left (``pp_division_even``)."""
+        """Return the layers of each stage: equal, with the remainder on the last stage (``pp_division_even``)."""
         equal = self.profile.num_layers // self.stages
         return [equal] * (self.stages - 1) + [self.profile.num_layers - equal * (self.stages - 1)]
 
     def held(self, stage: int) -> int:
-        """Micro-batches whose activations a stage holds at once: 1F1B."""
+        """Return the micro-batches whose activations a stage holds at the same time under 1F1B."""
         return min(self.stages - stage, self.micro_batches)
 
 
 def layer_s(pipeline: Pipeline, strategy: Strategy, reduces: bool) -> float:
-    """One layer and micro-batch, forward and backward, seconds; with the reduction of gradients if ``reduces``."""
+    """Return the forward and backward seconds of one layer and micro-batch; ``reduces`` adds the gradient reduction."""
     profile, links, degree = pipeline.profile, pipeline.profile.links, strategy.degree
     replicas = pipeline.gpus // degree
     samples = pipeline.batch / pipeline.micro_batches / replicas
@@ -135,13 +135,13 @@ def layer_s(pipeline: Pipeline, strategy: Strategy, reduces: bool) -> float:
 
 
 def _overlapped_ms(message_mb: float, ms_per_mb: float, compute_ms: float, slowdown: float) -> float:
-    """A reduction beside compute: both are slower until one of them ends."""
+    """Return the milliseconds of a reduction during compute; both are slower until one of them ends."""
     together = min(message_mb * ms_per_mb, compute_ms)
     return slowdown * together + (message_mb * ms_per_mb - together) + (compute_ms - together)
 
 
 def vocabulary_s(pipeline: Pipeline, option: Vocabulary) -> FloatArray:
-    """Embedding, head and loss of one micro-batch on each stage, seconds, shape ``(stages,)``."""
+    """Return the seconds of embedding, head and loss of one micro-batch on each stage, shape ``(stages,)``."""
     profile, found = pipeline.profile, np.zeros(pipeline.stages)
     slope, start = profile.vocabulary_ms
     compute = 3 * (slope * pipeline.group_samples / pipeline.least_degree + start)
@@ -160,7 +160,7 @@ def vocabulary_s(pipeline: Pipeline, option: Vocabulary) -> FloatArray:
 
 
 def layer_mb(pipeline: Pipeline, strategy: Strategy, stage: int) -> int:
-    """One layer on one GPU of a stage, megabytes, rounded up."""
+    """Return the megabytes of one layer on one GPU of a stage, rounded up."""
     profile, degree = pipeline.profile, strategy.degree
     replicas = pipeline.gpus // degree
     states = 4 * profile.parameter_mb / (1 if strategy.is_sequence else degree)
@@ -172,13 +172,13 @@ def layer_mb(pipeline: Pipeline, strategy: Strategy, stage: int) -> int:
 
 
 def _sharded(pipeline: Pipeline, group: int, zero3: bool) -> float:
-    """Part of a layer's states on each GPU of a group; with several micro-batches gradients stay whole."""
+    """Return the fraction of a layer's states on each GPU of a group; several micro-batches need whole gradients."""
     whole = (0 if zero3 else 1) + (pipeline.micro_batches > 1)
     return (8 - whole) / 8 * (1 / group + ZERO_NOISE) + whole / 8
 
 
 def vocabulary_mb(pipeline: Pipeline, option: Vocabulary) -> IntArray:
-    """Embedding, head, loss and context on each stage, megabytes, rounded up, shape ``(stages,)``."""
+    """Return the megabytes of embedding, head, loss and context on each stage, rounded up, shape ``(stages,)``."""
     profile, found = pipeline.profile, np.full(pipeline.stages, float(CONTEXT_MB))
     group = pipeline.gpus // (1 if option.is_sequence else option.degree)
     part = _sharded(pipeline, group, option.is_sharded)
@@ -198,7 +198,7 @@ def vocabulary_mb(pipeline: Pipeline, option: Vocabulary) -> IntArray:
 
 
 def change_s(pipeline: Pipeline, before: int, after: int) -> float:
-    """Between neighbours spread over ``before`` and ``after`` GPUs, seconds."""
+    """Return the seconds of a change between neighbouring layers spread over ``before`` and ``after`` GPUs."""
     if before == after:
         return 0.0
     message = (after - 1) / after * pipeline.group_samples * pipeline.profile.sample_mb * 2**20 / 2
@@ -208,10 +208,10 @@ def change_s(pipeline: Pipeline, before: int, after: int) -> float:
 
 def pipeline_terms(stages: int, micro_batches: int) -> tuple[IntArray, ...]:
     """
-    Galvatron's time of a pipeline (``pipeline_costmodel``) as a sum of maxima.
+    Return Galvatron's time of a pipeline (``pipeline_costmodel``) as the terms of a sum of maxima.
 
-    Parts: a micro-batch without reduction of gradients, vocabulary included; the layers of a micro-batch with it.
-    Shape of each term ``(alternatives, 2, stages)``.
+    A stage has two times: a micro-batch without gradient reduction, with the vocabulary; and the layers of a
+    micro-batch with the reduction. Each term has shape ``(alternatives, 2, stages)``.
     """
     most = np.zeros((3, 2, stages), dtype=np.int64)
     most[0, 0] = 1

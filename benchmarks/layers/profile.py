@@ -1,8 +1,8 @@
 """
-Galvatron's profiles: a layer and the vocabulary's part of a model, and the links of one host of eight GPUs.
+Galvatron's profiles: a layer and the vocabulary of a model, and the links of one host of eight GPUs.
 
-Units are Galvatron's: milliseconds, megabytes of 2^20 bytes. Files as ``Hetu-Galvatron`` publishes them, joined in
-one: ``{"data": {"computation_profiling_...": {...}, "memory_profiling_...": {...}}}``.
+Units are Galvatron's: milliseconds, and megabytes of 2^20 bytes. Files are those that ``Hetu-Galvatron`` publishes,
+joined in one: ``{"data": {"computation_profiling_...": {...}, "memory_profiling_...": {...}}}``.
 """
 
 import json
@@ -22,18 +22,19 @@ MEGABYTE = 2**20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
     """
-    What communication takes on a host of eight GPUs.
+    Communication times of a host of eight GPUs.
 
     Parameters
     ----------
     all_reduce_gb_per_s
-        Bus bandwidth of an all-reduce by group size, and whether the GPUs are neighbours; GB/s, so 1 / it is ms per MB.
+        Bus bandwidth of an all-reduce, GB/s, by group size and whether the GPUs are neighbours; its inverse is ms per
+        MB.
     p2p_gb_per_s
-        Bandwidth between stages, by number of stages.
+        Bandwidth between stages, GB/s, by number of stages.
     overlap
-        How much slower gradients and backward pass are while both run.
+        Slow-down of gradient reduction and backward pass while both run.
     all_reduce_ms, all_to_all_ms
-        Measured time by group size and megabytes.
+        Measured milliseconds by group size and megabytes.
     """
 
     all_reduce_gb_per_s: Mapping[tuple[int, bool], float]
@@ -43,20 +44,20 @@ class Links:
     all_to_all_ms: Mapping[int, Mapping[int, float]]
 
     def ms_per_mb(self, size: int, neighbours: bool) -> float:
-        """Of an all-reduce; the whole host has one figure."""
+        """Return the milliseconds per megabyte of an all-reduce; the whole host has a single value."""
         if size == 1:
             return 0.0
         return 1.0 / self.all_reduce_gb_per_s[size, neighbours or (size, False) not in self.all_reduce_gb_per_s]
 
     def collective_ms(self, size: int, megabytes: float, all_to_all: bool) -> float:
-        """All-to-all or all-reduce of a message: as measured if it was, else by the line."""
+        """Return the milliseconds of an all-to-all or all-reduce: measured, or else from the fitted line."""
         measured = (self.all_to_all_ms if all_to_all else self.all_reduce_ms).get(size, {})
         if megabytes not in measured:
             return self.line_ms(size, megabytes, all_to_all)
         return measured[int(megabytes)]
 
     def line_ms(self, size: int, megabytes: float, all_to_all: bool) -> float:
-        """The same by the line through all measured figures."""
+        """Return the milliseconds of an all-to-all or all-reduce from the line through all measured sizes."""
         if size == 1:
             return 0.0
         measured = (self.all_to_all_ms if all_to_all else self.all_reduce_ms)[size]
@@ -92,12 +93,12 @@ PUBLISHED_LINKS = Links(
         (0.1124, 0.1135, 0.1109, 0.1502, 0.2003, 0.243, 0.3997, 0.7135, 1.2981, 2.4822, 4.8151),
     ),
 )
-"""One host of eight GPUs, as in ``tests/utils/mock_configs.py`` of AFDWang/Hetu-Galvatron at 49385af."""
+"""Links of one host of eight GPUs, as in ``tests/utils/mock_configs.py`` of AFDWang/Hetu-Galvatron at 49385af."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyMemory:
-    """Megabytes of embedding, head and loss by tensor-parallel degree: all states, and activations of one sample."""
+    """Megabytes of embedding, head and loss, by tensor-parallel degree: all states, and activations of one sample."""
 
     states: Mapping[int, float]
     activations: Mapping[int, float]
@@ -106,19 +107,20 @@ class VocabularyMemory:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerProfile:
     """
-    What Galvatron measures of a model.
+    Galvatron's measurements of a model.
 
     Parameters
     ----------
     layer_ms, vocabulary_ms
-        Forward pass of a micro-batch: slope and start, ms per sample and ms.
+        Forward pass of a micro-batch: slope in ms per sample, and start in ms.
     parameter_mb
-        Parameters of one layer in fp32; all states are four times as much.
+        Parameters of one layer in fp32; all states take four times as much.
     activation_mb
-        Activations of one layer and sample, by the degree in which they are spread; with recomputation in
-        ``recomputed_mb``.
+        Activations of one layer and sample, by the degree over which they are spread.
+    recomputed_mb
+        Activations of one layer and sample with recomputation.
     whole, first, last
-        The vocabulary on a single stage, on the first and on the last of several.
+        Memory of the vocabulary on a single stage, and on the first and the last of several stages.
     """
 
     num_layers: int
@@ -137,13 +139,13 @@ class LayerProfile:
 
     @property
     def sample_mb(self) -> float:
-        """Hidden states of one sample in bf16."""
+        """Megabytes of the hidden states of one sample in bf16."""
         return 2 * self.seq_length * self.hidden_size / MEGABYTE
 
 
 def read_profile(path: Path, num_layers: int = 32, hidden_size: int = 4096, seq_length: int = 2048) -> LayerProfile:
     """
-    Read a joined profile; layers and hidden size are those of llama2-7b, which the files do not say.
+    Return a joined profile; layers and hidden size, which the files lack, are by default those of llama2-7b.
 
     Raises ``InputError`` if the file is no such profile, or has another sequence length.
     """
@@ -176,7 +178,7 @@ def read_profile(path: Path, num_layers: int = 32, hidden_size: int = 4096, seq_
 
 
 def _line(times: Mapping[str, float], kind: str, sequence: str) -> tuple[float, float]:
-    """Slope and start of the time of a micro-batch over its samples; files have times per sample."""
+    """Return slope and start of the time of a micro-batch over its samples; the files have times per sample."""
     samples = {
         int(key.split("_bsz")[1].split("_")[0]): value
         for key, value in times.items()

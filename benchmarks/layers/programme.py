@@ -1,9 +1,9 @@
 """
-Galvatron's decision: for each search and stage a dynamic programme over layers and megabytes, then the best pipeline.
+Galvatron's decision: a dynamic programme over layers and megabytes for each search and stage, then the best pipeline.
 
-``f[v, s]``: the least time of the layers so far in at most ``v`` megabytes, the last of them with strategy ``s``
-(``dynamic_programming_core`` in its C++ core). Each stage is optimal alone, by the time of a micro-batch that also
-reduces its gradients; the pipeline's time then decides between searches.
+``f[v, s]`` is the least time of the layers so far in at most ``v`` megabytes, the last of them with strategy ``s``
+(``dynamic_programming_core`` in its C++ core). Each stage is optimised alone, by the time of a micro-batch that also
+reduces its gradients. The pipeline's time then decides between searches.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,15 +27,15 @@ class Decision:
     Parameters
     ----------
     layers
-        Index of the strategy of each layer, of each stage.
+        Index of the strategy of each layer, for each stage.
     option
         Index of the vocabulary's option.
     reported_s
-        Galvatron's time of an iteration, which leaves changes of layout out.
+        Galvatron's iteration time, which leaves changes of layout out.
     seconds
-        The same with changes.
+        Iteration time including changes of layout.
     memory_mb
-        Of the fullest stage.
+        Megabytes of the fullest stage.
     """
 
     search: Search
@@ -51,7 +51,7 @@ def layer_programme(
     memory: IntArray, times: FloatArray, layouts: IntArray, change: FloatArray, num_layers: int, most: int
 ) -> tuple[FloatArray, NDArray[np.int8]]:
     """
-    The programme for like layers.
+    Run the dynamic programme for equal layers.
 
     Parameters
     ----------
@@ -101,7 +101,11 @@ def layer_programme(
 def decide(
     profile: LayerProfile, batch: int, budgets_gb: Iterable[float], stages: int | None = None
 ) -> dict[float, Decision | None]:
-    """Galvatron's decision within each budget, ``None`` where nothing fits; of pipelines of so many stages, or all."""
+    """
+    Return Galvatron's decision within each budget; ``None`` if nothing fits.
+
+    ``stages`` is the only number of pipeline stages to search; by default all numbers.
+    """
     budgets = list(budgets_gb)
     best: dict[float, Decision | None] = dict.fromkeys(budgets)
     for search in searches(profile, batch, stages):
@@ -113,7 +117,7 @@ def decide(
 
 
 def _within(search: Search, budgets: list[float]) -> Iterator[tuple[float, Decision]]:
-    """The decisions of one search, for each budget and option that fits."""
+    """Yield the decisions of one search, for each budget and option that fits."""
     limits = {budget: usable_mb(budget) for budget in budgets}
     layers = search.pipeline.layers()
     most = max(limits.values()) - int(search.option_mb.min())
@@ -135,7 +139,7 @@ def _within(search: Search, budgets: list[float]) -> Iterator[tuple[float, Decis
 
 
 def _traced(last: FloatArray, before: NDArray[np.int8], memory: IntArray, left: int) -> tuple[int, ...]:
-    """Strategies of the layers in order."""
+    """Return the strategies of the layers in order, traced back from the last layer."""
     found = [int(last.argmin())]
     for layer in range(len(before) - 1, 0, -1):
         strategy = found[-1]
@@ -145,7 +149,7 @@ def _traced(last: FloatArray, before: NDArray[np.int8], memory: IntArray, left: 
 
 
 def decision(search: Search, layers: tuple[tuple[int, ...], ...], option: int) -> Decision:
-    """The time and memory of strategies."""
+    """Return the decision with these strategies: its time and memory."""
     plain = np.array([search.layer_s[:, list(stage)].sum(axis=1) for stage in layers]).T
     plain[0] += search.option_s[option]
     of_layer = [search.layouts[list(stage)] for stage in layers]

@@ -1,10 +1,10 @@
 """
-Our strategies on Galvatron's costs: all its searches bounded, the promising ones solved by CP-SAT until none is left.
+Proven strategies on Galvatron's costs: all its searches are bounded, and the promising ones solved by CP-SAT.
 
-A search is bounded by the linear relaxation of each stage alone: layers may take strategies in parts, each time of the
-stage for itself. A pipeline's time does not fall when a stage's times grow, so the bounds of the stages give a bound
-of the pipeline. Searches are solved from the least bound on, each asked only for what is faster than the best so far,
-until a bound says that no other can be.
+A search is bounded by the linear relaxation of each stage alone: layers may take fractions of strategies, separately
+for each time of the stage. A pipeline's time does not fall when a stage's times grow, so the stages' bounds give a
+bound of the pipeline. Searches are solved in ascending order of their bounds, each only for times below the best so
+far, until a bound shows that no other search can be faster.
 """
 
 import threading
@@ -32,16 +32,16 @@ from pipette_opt.solver.stoppable import TimeSlice
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proven:
     """
-    The best strategies within a budget, and what is proven of them.
+    Best strategies within a budget, and their proof.
 
     Parameters
     ----------
     best
-        ``None`` if nothing fits.
+        Best decision; ``None`` if nothing fits.
     bound_s
-        No strategies of any search are faster; infinite if none fits.
+        Lower bound on the time of any strategies of any search; infinite if none fits.
     solved
-        Searches that CP-SAT was asked for; bounds ruled out the others.
+        Number of searches solved by CP-SAT; bounds ruled out the others.
     """
 
     best: Decision | None
@@ -52,25 +52,25 @@ class Proven:
 
     @property
     def gap(self) -> float:
-        """Part of the time by which others might be faster."""
+        """Fraction of the time by which other strategies might be faster."""
         return 0.0 if self.best is None else max(0.0, 1.0 - self.bound_s / self.best.seconds)
 
 
 def own_searches(profile: LayerProfile, batch: int, stages: int | None = None) -> list[Search]:
-    """Searches of which every choice of Galvatron's is part: those for either way have those for tensors alone."""
+    """Return searches that contain all choices of Galvatron; those for either way contain those for tensors alone."""
     return [search for search in searches(profile, batch, stages) if search.mode != "tensor"]
 
 
 def prove(known: Sequence[Search], budget_gb: float, seconds: float = 10.0, workers: int = 1, seed: int = 0) -> Proven:
     """
-    The fastest strategies of some searches within a budget.
+    Return the fastest strategies of several searches within a budget.
 
     Parameters
     ----------
     known
-        Searches of one model and batch; what they say of layers is computed once.
+        Searches of one model and batch; their costs of layers are computed once.
     seconds
-        Time limit; what is not proven by then shows in the bound.
+        Time limit; the bound shows what is not proven by then.
     """
     began = time.perf_counter()
     slice_ = TimeSlice(ends=began + seconds, stop=threading.Event(), workers=workers, seed=seed)
@@ -101,7 +101,7 @@ def prove(known: Sequence[Search], budget_gb: float, seconds: float = 10.0, work
 
 
 def problem_of(search: Search, limit_mb: int) -> StrategyProblem:
-    """A search as the solver takes it: parts are a micro-batch without and with the reduction of gradients."""
+    """Return a search in the solver's form; its times are a micro-batch without and with the gradient reduction."""
     stages = []
     for stage, layers in enumerate(search.pipeline.layers()):
         option_s = np.array([search.option_s[:, stage], np.zeros(len(search.options))])
@@ -124,12 +124,12 @@ def problem_of(search: Search, limit_mb: int) -> StrategyProblem:
 
 
 def layers_of(found: StrategyChoice) -> tuple[tuple[int, ...], ...]:
-    """Index of the strategy of each layer, of each stage."""
+    """Return the index of the strategy of each layer, for each stage."""
     return tuple(tuple(strategy for _, strategy, count in stage.blocks for _ in range(count)) for stage in found.stages)
 
 
 def relaxed_s(problem: StrategyProblem) -> float:
-    """A bound of all choices with one run of like layers, seconds; ``inf`` if none fits."""
+    """Return a lower bound on all choices with one run of equal layers, seconds; ``inf`` if none fits."""
     best = float("inf")
     bounds = np.array([_relaxed_stage_s(stage) for stage in problem.stages])  # (stages, options, parts)
     for option in range(bounds.shape[1]):
@@ -141,9 +141,9 @@ def relaxed_s(problem: StrategyProblem) -> float:
 
 def _relaxed_stage_s(stage: StageTables) -> FloatArray:
     """
-    Least time of each part with each option if layers could take strategies in parts, shape ``(options, parts)``.
+    Return the least time of each kind with each option in the linear relaxation, shape ``(options, parts)``.
 
-    The least of all strategies that fit on average, and of all mixtures of one that fits and one that does not.
+    It is the minimum over all strategies that fit on average, and over mixtures of one that fits and one that does not.
     """
     assert stage.num_layers is not None
     layers, memory = int(stage.num_layers[0]), stage.memory[0]

@@ -1,9 +1,9 @@
 """
-What Galvatron searches: its decision tree of strategies, and the pipelines that it tries one after the other.
+Galvatron's search space: its decision tree of strategies, and the pipelines that it tries one after the other.
 
 Each search fixes the number of micro-batches, the stages, the least and most GPUs over which a sample is spread, and
-whether that is by tensor parallelism, by sequence or by either. Strategies are the leaves of the tree: pipeline, then
-tensor or sequence, then data, sharded or not, recomputed or not, all degrees powers of two
+whether by tensor parallelism, by sequence parallelism or by either. Strategies are the leaves of the tree: pipeline,
+then tensor or sequence, then data, sharded or not, recomputed or not; all degrees are powers of two
 (``generate_dp_tp_pp_sdp``). Groups of tensor parallelism are neighbours (``disable_tp_consec``).
 """
 
@@ -31,12 +31,12 @@ from pipette_opt.base.types import FloatArray, IntArray
 Mode = Literal["tensor", "sequence", "either"]
 
 CACHE_SHARE, CACHE_FROM_GB = 0.2, 20
-"""Share of the memory that is left to PyTorch's cache, and the budget above which it is (``mem_cache``)."""
+"""Fraction of the memory left to PyTorch's cache, and the budget in GB above which it is left (``mem_cache``)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Search:
-    """One search for the strategies of all layers."""
+    """Search for the strategies of all layers."""
 
     pipeline: Pipeline
     most_degree: int
@@ -44,7 +44,7 @@ class Search:
 
     @cached_property
     def strategies(self) -> tuple[Strategy, ...]:
-        """For each layer."""
+        """Strategies that each layer may have."""
         found = []
         for recomputed in (False, True):
             for degree in _powers(self.pipeline.least_degree, self.most_degree):
@@ -61,7 +61,7 @@ class Search:
 
     @cached_property
     def options(self) -> tuple[Vocabulary, ...]:
-        """For embedding, head and loss."""
+        """Options for embedding, head and loss."""
         sequences = {"tensor": (False,), "sequence": (True,), "either": (False, True)}[self.mode]
         return tuple(
             Vocabulary(degree=degree, is_sequence=sequence, is_sharded=sharded)
@@ -72,7 +72,7 @@ class Search:
 
     @property
     def buffer_mb(self) -> int:
-        """Megatron-Core's buffer for gathered activations, of the most tensor-parallel layers."""
+        """Megabytes of Megatron-Core's buffer for gathered activations, at the largest tensor-parallel degree."""
         if self.mode == "sequence":
             return 0
         pipeline = self.pipeline
@@ -80,19 +80,19 @@ class Search:
 
     @cached_property
     def layer_s(self) -> FloatArray:
-        """A layer without and with the reduction of gradients, seconds, shape ``(2, strategies)``."""
+        """Seconds of a layer without and with the gradient reduction, shape ``(2, strategies)``."""
         return np.array(
             [[layer_s(self.pipeline, strategy, reduces) for strategy in self.strategies] for reduces in (False, True)]
         )
 
     @cached_property
     def option_s(self) -> FloatArray:
-        """Embedding, head and loss, seconds, shape ``(options, stages)``."""
+        """Seconds of embedding, head and loss, shape ``(options, stages)``."""
         return np.array([vocabulary_s(self.pipeline, option) for option in self.options])
 
     @cached_property
     def layer_mb(self) -> IntArray:
-        """A layer on each stage, megabytes, shape ``(stages, strategies)``."""
+        """Megabytes of a layer on each stage, shape ``(stages, strategies)``."""
         stages = range(self.pipeline.stages)
         return np.array(
             [[layer_mb(self.pipeline, strategy, stage) for strategy in self.strategies] for stage in stages]
@@ -100,24 +100,27 @@ class Search:
 
     @cached_property
     def option_mb(self) -> IntArray:
-        """Embedding, head, loss, context and buffer, megabytes, shape ``(options, stages)``."""
+        """Megabytes of embedding, head, loss, context and buffer, shape ``(options, stages)``."""
         return np.array([vocabulary_mb(self.pipeline, option) for option in self.options]) + self.buffer_mb
 
     @cached_property
     def layouts(self) -> IntArray:
-        """Index of each strategy's degree among those of the search."""
+        """Index of each strategy's degree among the degrees of the search."""
         least = self.pipeline.least_degree.bit_length()
         return np.array([strategy.degree.bit_length() - least for strategy in self.strategies])
 
     @cached_property
     def change_s(self) -> FloatArray:
-        """Between degrees, seconds."""
+        """Seconds of a change from degree to degree."""
         degrees = _powers(self.pipeline.least_degree, self.most_degree)
         return np.array([[change_s(self.pipeline, before, after) for after in degrees] for before in degrees])
 
 
 def searches(profile: LayerProfile, batch: int, only: int | None = None) -> Iterator[Search]:
-    """All searches for one global batch, where micro-batches divide it; of pipelines of so many stages, or all."""
+    """
+    Yield all searches for one global batch whose micro-batches divide it; ``only`` is the number of stages, or
+    ``None``.
+    """
     for micro_batches in range(1, batch + 1):
         for stages in _powers(1, min(profile.num_gpus, profile.num_layers)) if only is None else [only]:
             gpus = profile.num_gpus // stages
@@ -133,11 +136,11 @@ def searches(profile: LayerProfile, batch: int, only: int | None = None) -> Iter
 
 
 def usable_mb(budget_gb: float) -> int:
-    """What of a GPU's memory the search uses, megabytes."""
+    """Return the megabytes of a GPU's memory that the search uses."""
     budget = int(budget_gb * 1024)
     return budget - int(budget * CACHE_SHARE) if budget // 1024 > CACHE_FROM_GB else budget
 
 
 def _powers(least: int, most: int) -> list[int]:
-    """Powers of two from one power of two to another."""
+    """Return the powers of two from ``least`` to ``most``."""
     return [least << step for step in range(ceil(most / least).bit_length()) if least << step <= most]

@@ -1,15 +1,14 @@
 """
-One strategy for each layer of each stage, proven: how its parameters, sequence and samples are spread, and recomputed.
+Proven choice of a strategy for each layer of each stage: distribution of parameters, sequence, samples; recomputation.
 
-**Decided**: how many layers of each run of like layers take which strategy; in which order a stage passes through the
-layouts that its strategies use; one option for all stages, e.g. how the vocabulary is spread; and, where it is left
-open, how many layers each stage has. Layers of a run are alike, so that only their number matters, not which they are.
+**Decided**: the number of layers of each run of equal layers with each strategy; the order in which a stage passes
+through the layouts of its strategies; one option for all stages, such as the distribution of the vocabulary; and, where
+it is open, the number of layers of each stage. Layers of a run are equal, so only their number matters.
 
-**Minimised**: a sum of maxima of weighted times of the stages, which is what a pipeline takes.
+**Minimised**: a sum of maxima of weighted times of the stages, which is the time of a pipeline.
 
-**Subject to**: the memory of each stage. Between neighbours whose layouts differ the stage pays the cost of the change.
-
-A stage visits a layout at most once in each run. That is optimal as long as a detour never makes a change cheaper, the
+**Subject to**: the memory of each stage. Between neighbouring layers of different layouts the stage pays the cost of
+the change. A stage visits a layout at most once in each run. That is optimal if no detour makes a change cheaper, the
 triangle inequality, which is checked.
 """
 
@@ -36,7 +35,7 @@ from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
 from pipette_opt.solver.stoppable import TimeSlice
 
 RESOLUTION = 10**10
-"""Ticks in the scale of a problem: the time of its slowest strategies, weighted as in the objective. Chosen."""
+"""Integer time units (ticks) in the time of a problem's slowest strategies, weighted as in the objective. Chosen."""
 
 Status = Literal["OPTIMAL", "FEASIBLE", "INFEASIBLE", "UNKNOWN"]
 
@@ -44,21 +43,21 @@ Status = Literal["OPTIMAL", "FEASIBLE", "INFEASIBLE", "UNKNOWN"]
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageTables:
     """
-    What each choice costs on one stage.
+    Costs of each choice on one stage.
 
     Parameters
     ----------
     num_layers
-        Layers of each run of like layers, shape ``(runs,)``; ``None`` if the model deals them out.
+        Layers of each run of equal layers, shape ``(runs,)``; ``None`` if the model decides them.
     times_s
-        Seconds of one layer, shape ``(parts, runs, strategies)``; e.g. a micro-batch, and the last one, which also
-        reduces gradients.
+        Seconds of one layer, shape ``(parts, runs, strategies)``. Parts are kinds of time, such as a micro-batch, and
+        the last micro-batch, which also reduces gradients.
     memory
-        What one layer holds, shape ``(runs, strategies)``, whole units of the caller's, e.g. bytes.
+        Memory of one layer, shape ``(runs, strategies)``, in whole units of the caller, such as bytes.
     option_s, option_memory
-        The same of each option, shapes ``(parts, options)`` and ``(options,)``.
+        Seconds and memory of each option, shapes ``(parts, options)`` and ``(options,)``.
     budget
-        What the stage has, same unit.
+        Memory of the stage, in the same unit.
     """
 
     num_layers: IntArray | None
@@ -87,19 +86,20 @@ class StageTables:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StrategyProblem:
     """
-    The stages of a pipeline, and what is minimised.
+    Stages of a pipeline, and the objective.
 
     Parameters
     ----------
     layouts
         Layout of each strategy, shape ``(strategies,)``, 0 to ``len(change_s) - 1``.
     change_s
-        Seconds between neighbours of different layouts, in each part, from row to column, shape ``(layouts, layouts)``.
+        Seconds of a change from the layout of the row to that of the column, in each part, shape ``(layouts,
+        layouts)``.
     terms
-        The objective is the sum of these, each the largest of some weighted times of stages; a term has shape
+        Terms whose sum is the objective. Each is the maximum of several weighted sums of stage times; it has shape
         ``(alternatives, parts, stages)`` and whole numbers. A weight may be negative.
     total_layers
-        Layers of all stages together where the model deals them out, at least one to each; else ``None``.
+        Layers of all stages together if the model decides them, at least one each; else ``None``.
     """
 
     stages: tuple[StageTables, ...]
@@ -123,23 +123,23 @@ class StrategyProblem:
 
     @property
     def num_parts(self) -> int:
-        """Times of each layer that the objective knows."""
+        """Number of kinds of time of each layer."""
         return len(self.stages[0].times_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageChoice:
     """
-    What one stage does: blocks of layers in order.
+    Choice for one stage: blocks of layers in order.
 
     Parameters
     ----------
     blocks
         Run, strategy and number of layers of each block, in the order in which the stage passes through them.
     times_s
-        Its time in each part, changes and option included, shape ``(parts,)``.
+        Seconds of the stage in each part, changes and option included, shape ``(parts,)``.
     memory
-        What it holds.
+        Memory of the stage.
     """
 
     blocks: tuple[tuple[int, int, int], ...]
@@ -150,7 +150,7 @@ class StageChoice:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StrategyChoice:
     """
-    The best choice found, and what is proven.
+    Best choice found, and its proof.
 
     Parameters
     ----------
@@ -158,11 +158,11 @@ class StrategyChoice:
         ``OPTIMAL``: no choice is faster than ``bound_s``, which is ``seconds`` up to the rounding to ticks.
         ``INFEASIBLE``: none fits, or none is faster than the time to beat.
     option, stages
-        The option, and what each stage does; ``None`` and empty without a choice.
+        Option, and choice of each stage; ``None`` and empty without a choice.
     seconds
-        The objective of the choice, exact; ``inf`` without one.
+        Exact objective of the choice; ``inf`` without a choice.
     bound_s
-        No choice is faster.
+        Lower bound on the objective of all choices.
     """
 
     status: Status
@@ -176,14 +176,14 @@ def choose_strategies(
     problem: StrategyProblem, slice_: TimeSlice | None = None, to_beat_s: float = float("inf")
 ) -> StrategyChoice:
     """
-    The strategies of all layers with the least time that fit, by CP-SAT.
+    Return the strategies of all layers with the least time that fit, by CP-SAT.
 
     Parameters
     ----------
     slice_
-        Time and threads; ten seconds on one thread by default.
+        Time limit and threads; ten seconds on one thread by default.
     to_beat_s
-        Choices that are not faster are not looked for.
+        Upper bound; slower choices are not searched.
     """
     if slice_ is None:
         slice_ = TimeSlice(ends=time.perf_counter() + 10.0, stop=threading.Event())
@@ -191,15 +191,16 @@ def choose_strategies(
 
 
 def objective_s(problem: StrategyProblem, times_s: FloatArray) -> float:
-    """The objective for given times of the stages, shape ``(parts, stages)``, seconds."""
+    """Return the objective for times of the stages, shape ``(parts, stages)``, seconds."""
     return float(sum((term * times_s).sum(axis=(1, 2)).max() for term in problem.terms))
 
 
 def undominated(problem: StrategyProblem) -> BoolArray:
     """
-    Strategies that may be part of a best choice, shape ``(runs, strategies)``.
+    Return the mask of strategies that may be part of a best choice, shape ``(runs, strategies)``.
 
-    Another of the same layout is at least as fast in every part and at least as small, on every stage, else.
+    A strategy is dominated if another of its layout is at least as fast in every part and at least as small, on every
+    stage.
     """
     figures = np.concatenate([np.concatenate([stage.times_s, stage.memory[None]]) for stage in problem.stages])
     runs, strategies = figures.shape[1:]
@@ -214,7 +215,7 @@ def undominated(problem: StrategyProblem) -> BoolArray:
 
 
 class _Stage:
-    """Variables of one stage."""
+    """Variables of one stage in the CP-SAT model."""
 
     def __init__(self, model: CpModel, problem: StrategyProblem, tables: StageTables, kept: BoolArray) -> None:
         self.model, self.problem, self.tables = model, problem, tables
@@ -242,7 +243,7 @@ class _Stage:
             self._add_order(runs)
 
     def _add_order(self, runs: int) -> None:
-        """The stage passes through the layouts that it uses one after the other, run after run."""
+        """Order the layouts that the stage uses in a path, run after run."""
         nodes = {key: index + 1 for index, key in enumerate(self.uses)}
         arcs: list[tuple[int, int, Any]] = []
         for node, index in nodes.items():
@@ -259,11 +260,11 @@ class _Stage:
         self.model.add_circuit(arcs)
 
     def num_layers(self) -> LinearExprT:
-        """Layers of the stage."""
+        """Return the number of layers of the stage as an expression."""
         return sum(self.counts.values())
 
     def time(self, part: int, options: Sequence[IntVar], tick_s: float) -> LinearExpr:
-        """Ticks, rounded down, of one part."""
+        """Return the time of one part in ticks, with each coefficient rounded down."""
         variables: list[IntVar] = [*self.counts.values(), *options, *(taken for _, _, taken in self.arcs)]
         seconds = [self.tables.times_s[part, run, strategy] for run, strategy in self.counts]
         seconds += self.tables.option_s[part].tolist()
@@ -271,12 +272,12 @@ class _Stage:
         return LinearExpr.weighted_sum(variables, [int(value / tick_s) for value in seconds])
 
     def memory(self, options: Sequence[IntVar]) -> LinearExpr:
-        """What the stage holds."""
+        """Return the memory of the stage as an expression."""
         sizes = [int(self.tables.memory[key]) for key in self.counts] + self.tables.option_memory.tolist()
         return LinearExpr.weighted_sum([*self.counts.values(), *options], sizes)
 
     def chosen(self, solver: CpSolver, option: int) -> StageChoice:
-        """What the solver chose."""
+        """Return the stage's choice in the solver's solution."""
         order = self._order(solver)
         blocks = []
         for run, layout in order:
@@ -291,7 +292,7 @@ class _Stage:
         return StageChoice(blocks=tuple(blocks), times_s=read_only(times), memory=memory)
 
     def _order(self, solver: CpSolver) -> list[tuple[int, int]]:
-        """Runs and layouts in the order in which the stage passes through them."""
+        """Return runs and layouts in the order in which the stage passes through them."""
         used = [key for key, value in self.uses.items() if solver.boolean_value(value)]
         after = {node: other for node, other, taken in self.arcs if solver.boolean_value(taken)}
         if not after:
@@ -303,7 +304,7 @@ class _Stage:
 
 
 class _Model:
-    """The CP-SAT model of one problem."""
+    """CP-SAT model of one problem."""
 
     def __init__(self, problem: StrategyProblem, to_beat_s: float) -> None:
         self.problem, self.model = problem, CpModel()
@@ -329,11 +330,11 @@ class _Model:
 
     @staticmethod
     def _weighted(problem: StrategyProblem, times: FloatArray) -> float:
-        """The sum of the largest alternatives if no weight were negative."""
+        """Return the objective for these times with the absolute values of all weights."""
         return float(sum((abs(term) * times).sum(axis=(1, 2)).max() for term in problem.terms))
 
     def _most_layers(self) -> int:
-        """Layers and changes of a stage at most."""
+        """Return the maximum number of layers and changes of a stage."""
         stages = self.problem.stages
         layers = [
             self.problem.total_layers or 0 if stage.num_layers is None else stage.num_layers.sum() for stage in stages
@@ -341,7 +342,7 @@ class _Model:
         return int(max(layers)) + len(self.problem.change_s) * len(stages[0].memory)
 
     def _slowest_s(self) -> FloatArray:
-        """Times if every layer and option were as slow as the slowest, shape ``(parts, stages)``, seconds."""
+        """Return the seconds if all layers and options were as slow as the slowest, shape ``(parts, stages)``."""
         problem, slowest = self.problem, []
         for stage in problem.stages:
             layers = np.array([problem.total_layers]) if stage.num_layers is None else stage.num_layers
@@ -350,7 +351,7 @@ class _Model:
         return np.array(slowest).T
 
     def _largest(self, term: IntArray, times: list[list[LinearExpr]]) -> LinearExprT:
-        """The largest of weighted times, ticks."""
+        """Return the maximum of the weighted times, ticks."""
         sums: list[LinearExprT] = [
             sum(int(weights[part, stage]) * times[part][stage] for part, stage in np.argwhere(weights).tolist())
             for weights in term
@@ -363,7 +364,7 @@ class _Model:
         return largest
 
     def solve(self, slice_: TimeSlice) -> StrategyChoice:
-        """Solve it."""
+        """Solve the model and return the best choice."""
         solver = CpSolver()
         status = slice_.solve(self.model, solver)
         if status == INFEASIBLE:
