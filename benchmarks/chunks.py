@@ -29,7 +29,7 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.candidates.legality import broken_rules
 from pipette_opt.memory.filter import keep_fitting, usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, node_blocks
+from pipette_opt.parallel import HostTile, ParallelConfig, host_tiles, tile_placement
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.gpus import read_gpu_entry
@@ -152,7 +152,7 @@ def in_groups(configs: Iterator[ParallelConfig]) -> Iterator[list[ParallelConfig
 
 
 def enumerated(
-    job: Instance, base: ParallelConfig, block: NodeBlock, nodes: IntArray, predictor: MemoryPredictor
+    job: Instance, base: ParallelConfig, tile: HostTile, nodes: IntArray, predictor: MemoryPredictor
 ) -> tuple[int, dict[bool, tuple[ParallelConfig, float]]]:
     """
     Return the number of simulated layouts, and the fastest that fits with its seconds.
@@ -168,7 +168,7 @@ def enumerated(
         fitting = [checked.config for checked in memory.fitting if (checked.need_bytes <= capacity).all()]
         if not fitting:
             continue
-        times = estimate_many(job, [(config, block_placement(config, block, nodes)) for config in fitting])
+        times = estimate_many(job, [(config, tile_placement(config, tile, nodes)) for config in fitting])
         for is_equal in (True, False):
             able = [
                 index
@@ -187,15 +187,15 @@ def measured(name: str, job: Instance, pp: int, chunks: int) -> Row | None:
     if len(bases) < 2:
         return None
     base = bases[0]
-    (block, *_), predictor = list(node_blocks(base, 4, job.launcher)), load_predictor(RISK, job)
-    nodes = np.arange(job.cluster.num_nodes).reshape(block.node_grid(base))
-    found = [enumerated(job, base_config, block, nodes, predictor) for base_config in bases]
+    (tile, *_), predictor = list(host_tiles(base, 4, job.launcher)), load_predictor(RISK, job)
+    nodes = np.arange(job.cluster.num_nodes).reshape(tile.node_grid(base))
+    found = [enumerated(job, base_config, tile, nodes, predictor) for base_config in bases]
     number, best = sum(count for count, _ in found), [fastest for _, fastest in found]
     if not any(best):
         return None
     equal, equal_s = min((fastest[True] for fastest in best if True in fastest), key=lambda fastest: fastest[1])
     best_s = min(fastest[False][1] for fastest in best if fastest)
-    first = FirstPlan(config=equal, block=block, nodes=nodes, seconds=equal_s)
+    first = FirstPlan(config=equal, tile=tile, nodes=nodes, seconds=equal_s)
     space, begun = SearchSpace(virtual_pipeline=(chunks,)), time.perf_counter()
     near = near_layouts(job, space, first, predictor, RISK, SEARCH_S, threading.Event())
     plan = (near or [first])[0]

@@ -41,7 +41,7 @@ from pipette_opt.memory.formula import parameters
 from pipette_opt.memory.table import stage_table
 from pipette_opt.optimize import optimize
 from pipette_opt.options.description import JobOptions
-from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
+from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.gpus import read_gpu_catalogue
 from pipette_opt.simulate.estimate import estimate
@@ -93,9 +93,9 @@ def pair_figures(instance: Instance, config: ParallelConfig) -> Row:
 
     They are the seconds by cause, the bytes of the fullest stage, the parameters of all stages and the lower bound.
     """
-    block = next(iter(node_blocks(config, instance.cluster.gpus_per_node, instance.launcher)))
-    grid = block.node_grid(config)
-    placement = block_placement(config, block, np.arange(int(np.prod(grid))).reshape(grid))
+    tile = next(iter(host_tiles(config, instance.cluster.gpus_per_node, instance.launcher)))
+    grid = tile.node_grid(config)
+    placement = tile_placement(config, tile, np.arange(int(np.prod(grid))).reshape(grid))
     seconds = estimate(instance, config, placement)
     memory = predicted_memory(instance, load_predictor(RISK, instance), [config], RISK)[0]
     fullest = int(memory.upper_bytes.argmax())

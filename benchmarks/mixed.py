@@ -47,7 +47,7 @@ from pipette_opt.costs.placed import placed_batch
 from pipette_opt.memory.filter import predicted_memory, usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks, without_overlap
+from pipette_opt.parallel import HostTile, ParallelConfig, Placement, host_tiles, tile_placement, without_overlap
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor, prepare
 from pipette_opt.read.gpus import read_gpu_entry
@@ -225,7 +225,7 @@ class _Placed:
 
     base: ParallelConfig
     choices: list[ParallelConfig]
-    block: NodeBlock
+    tile: HostTile
     placement: Placement
     nodes: IntArray
     work_s: FloatArray
@@ -324,22 +324,22 @@ def _all_placed(case: Case, predictor: MemoryPredictor) -> Iterator[_Placed]:
         needed = predicted_memory(instance, predictor, sized, RISK)
         upper = np.stack([memory.upper_bytes for memory in needed])  # (units, pp)
         m = base.num_microbatches(instance.training.global_batch_size)
-        for block in node_blocks(base, instance.cluster.gpus_per_node, instance.launcher):
-            grid = block.node_grid(base)
+        for tile in host_tiles(base, instance.cluster.gpus_per_node, instance.launcher):
+            grid = tile.node_grid(base)
             for hosts in itertools.permutations(range(instance.cluster.num_nodes), int(np.prod(grid))):
                 nodes = np.array(hosts).reshape(grid)
                 if grid[1:] == (2, 1) and nodes[0, 0, 0] > nodes[0, 1, 0]:
                     continue  # the ring of two replicas is the same the other way round
-                placement = block_placement(base, block, nodes)
+                placement = tile_placement(base, tile, nodes)
                 times = placed_batch(instance, [(config, placement) for config in sized])
                 forward, backward = times.forward_s, times.backward_s
                 sends = times.send_forward_s[0] + times.send_backward_s[0]
-                row = np.arange(pp) // block.stages
+                row = np.arange(pp) // tile.stages
                 least_room = capacity[nodes.reshape(grid[0], -1)].min(axis=1)[row]
                 placed_config = _Placed(
                     base=base,
                     choices=choices,
-                    block=block,
+                    tile=tile,
                     placement=placement,
                     nodes=nodes,
                     work_s=(forward + backward).sum(axis=1),
@@ -409,7 +409,7 @@ def _judge(instance: Instance, predictor: MemoryPredictor, batch: list[_Bounded]
     fitting = []
     for placed_config, config, bound_s in batch:
         room = capacity[placed_config.nodes.reshape(len(placed_config.nodes), -1)].min(axis=1)
-        row = np.arange(config.pipeline_model_parallel_size) // placed_config.block.stages
+        row = np.arange(config.pipeline_model_parallel_size) // placed_config.tile.stages
         if (upper[without_overlap(config)] <= room[row]).all():
             fitting.append((placed_config, config, bound_s))
     if not fitting:

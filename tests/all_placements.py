@@ -6,7 +6,7 @@ from itertools import permutations
 
 import numpy as np
 
-from pipette_opt.parallel import ParallelConfig, Placement, block_placement, node_blocks
+from pipette_opt.parallel import ParallelConfig, Placement, host_tiles, tile_placement
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
 
@@ -14,8 +14,8 @@ from pipette_opt.specs import Instance
 def all_placements(job: Instance, chosen: ParallelConfig) -> list[Placement]:
     """Every way to put a configuration on hosts."""
     return [
-        block_placement(chosen, block, np.array(hosts).reshape(block.node_grid(chosen)))
-        for block in node_blocks(chosen, job.cluster.gpus_per_node, job.launcher)
+        tile_placement(chosen, block, np.array(hosts).reshape(block.node_grid(chosen)))
+        for block in host_tiles(chosen, job.cluster.gpus_per_node, job.launcher)
         for hosts in permutations(range(job.cluster.num_nodes), math.prod(block.node_grid(chosen)))
     ]
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray, P2PMode
-from pipette_opt.parallel import NodeBlock, ParallelConfig
+from pipette_opt.parallel import HostTile, ParallelConfig
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
 from pipette_opt.problem.objective import finish_ticks, objective_ticks, place
 
@@ -109,7 +109,7 @@ def random_candidate(
     tied = pp > 1 and bool(rng.random() < 0.4)
     return CandidateData(
         config=config,
-        block=NodeBlock(
+        tile=HostTile(
             stages=stages,
             replicas=replicas,
             nodes_per_slot=K,
@@ -191,7 +191,7 @@ def objectives(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> 
     """:func:`objective_ticks` of many placements, shape ``(batch, *grid)``: all their columns are placed at once."""
     number, columns = len(nodes), candidate.grid[1]
     placed = place(data, candidate, np.concatenate(nodes, axis=1))
-    hosts = nodes[:, np.arange(candidate.num_stages) // candidate.block.stages]
+    hosts = nodes[:, np.arange(candidate.num_stages) // candidate.tile.stages]
     ring = np.tile(candidate.ring_floor_ticks, (number, 1))
     if candidate.ring_length > 1:
         rings = hosts.reshape(*hosts.shape[:2], candidate.ring_length, -1)
@@ -269,7 +269,7 @@ def one_candidate_cluster(
             micro_batch_size=1,
             layers_per_stage=(1,) * P,
         ),
-        block=NodeBlock(stages=1, replicas=1, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
+        tile=HostTile(stages=1, replicas=1, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
         grid=grid,
         num_microbatches=num_microbatches,
         forward_ticks=work,

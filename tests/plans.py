@@ -7,7 +7,7 @@ from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
 
 from pipette_opt.base.types import Launcher
 from pipette_opt.base.units import GIB
-from pipette_opt.parallel import ParallelConfig, Placement, block_placement, node_blocks
+from pipette_opt.parallel import ParallelConfig, Placement, host_tiles, tile_placement
 from pipette_opt.plans.plan import (
     Alternative,
     Baseline,
@@ -43,9 +43,9 @@ def plan_of(
     given: Instance, chosen: ParallelConfig, hosts: tuple[int, ...] = HOST_ORDER, *, stages_per_host: int = 1
 ) -> Plan:
     """A plan with round gaps and the simulator's own estimate."""
-    blocks = node_blocks(chosen, given.cluster.gpus_per_node, given.launcher)
-    block = next(one for one in blocks if one.stages == stages_per_host)
-    placement = block_placement(chosen, block, np.array(hosts).reshape(block.node_grid(chosen)))
+    tiles = host_tiles(chosen, given.cluster.gpus_per_node, given.launcher)
+    tile = next(one for one in tiles if one.stages == stages_per_host)
+    placement = tile_placement(chosen, tile, np.array(hosts).reshape(tile.node_grid(chosen)))
     return plan_on(given, chosen, placement)
 
 
@@ -185,8 +185,8 @@ def _slower(given: Instance, plan: Plan) -> tuple[Alternative, ...]:
     """The plan without its distributed optimizer, in the first packing of the same hosts; nothing if that is faster."""
     other = replace(plan.config, use_distributed_optimizer=not plan.config.use_distributed_optimizer)
     used = plan.placement.nodes_used
-    for block in node_blocks(other, given.cluster.gpus_per_node, given.launcher):
-        placement = block_placement(other, block, used.reshape(block.node_grid(other)))
+    for tile in host_tiles(other, given.cluster.gpus_per_node, given.launcher):
+        placement = tile_placement(other, tile, used.reshape(tile.node_grid(other)))
         simulated = estimate(given, other, placement)
         if simulated.iteration_time_s < plan.estimate.iteration_time_s:
             return ()

@@ -14,7 +14,7 @@ from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.export.targets import export
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, node_blocks
+from pipette_opt.parallel import HostTile, ParallelConfig, host_tiles, tile_placement
 from pipette_opt.plans.plan import Plan
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, has_closed_form
 from pipette_opt.problem.objective import objective_ticks
@@ -35,16 +35,16 @@ def given(seed: int, hosts: int = 4, batch: int = 8, **options: object) -> Insta
     return instance(spec, options.pop("model", TINY), batch, 2048, **options)  # type: ignore[arg-type]
 
 
-def every(job: Instance, one: ParallelConfig, block: NodeBlock) -> Iterator[np.ndarray]:
+def every(job: Instance, one: ParallelConfig, tile: HostTile) -> Iterator[np.ndarray]:
     """Every way to put a configuration on hosts."""
-    grid = block.node_grid(one)
+    grid = tile.node_grid(one)
     for nodes in permutations(range(job.cluster.num_nodes), int(np.prod(grid))):
         yield np.array(nodes).reshape(grid)
 
 
-def simulated_s(job: Instance, one: ParallelConfig, block: NodeBlock) -> np.ndarray:
+def simulated_s(job: Instance, one: ParallelConfig, tile: HostTile) -> np.ndarray:
     """Times of all placements."""
-    return estimate_many(job, [(one, block_placement(one, block, nodes)) for nodes in every(job, one, block)])
+    return estimate_many(job, [(one, tile_placement(one, tile, nodes)) for nodes in every(job, one, tile)])
 
 
 @pytest.mark.parametrize("kind", ["p2p", "all_gather", "a2a"])
@@ -77,13 +77,13 @@ def test_no_bound_is_above_a_placement(kind: str, model: str, degrees: dict[str,
         fitting = FittingCandidate(config=one, need_bytes=np.zeros(one.pipeline_model_parallel_size, dtype=np.int64))
         data = build_problem_data(job, [fitting], np.full(4, 1 << 40), lower_form=True)
         (candidate,) = data.candidates
-        times = simulated_s(job, one, candidate.block)
-        forms = [objective_ticks(data, candidate, nodes) * data.tick_s for nodes in every(job, one, candidate.block)]
+        times = simulated_s(job, one, candidate.tile)
+        forms = [objective_ticks(data, candidate, nodes) * data.tick_s for nodes in every(job, one, candidate.tile)]
         assert (np.array(forms) <= times * (1 + 1e-9)).all()
         assert WorkBounds(job)(one) <= times.min()
         assert candidate_bound(data, candidate) * data.tick_s <= times.min() * (1 + 1e-9)
         spans_both = degrees["tp"] == 4
-        assert not (spans_both or kind == "a2a") or not has_closed_form(job, one, candidate.block)
+        assert not (spans_both or kind == "a2a") or not has_closed_form(job, one, candidate.tile)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_optimum_is_the_best_of_all_placements(seed: int, kind: str, pins: dict[
     )
     plan = optimize(job, space, OptimizeParams(time_limit_s=20.0, workers=1))
     best = min(
-        float(simulated_s(job, one, block).min())
+        float(simulated_s(job, one, tile).min())
         for one in enumerate_candidates(job, space)
-        for block in node_blocks(one, 2, job.launcher)
+        for tile in host_tiles(one, 2, job.launcher)
     )
     assert plan.estimate.iteration_time_s == pytest.approx(best, rel=2e-6)
     assert plan.certificate.status == "OPTIMAL"

@@ -14,7 +14,7 @@ from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, node_blocks
+from pipette_opt.parallel import HostTile, ParallelConfig, host_tiles, tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, experts_stay_inside, has_closed_form
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
@@ -37,7 +37,7 @@ def given(seed: int, hosts: int = 4, **options: object) -> Instance:
     return instance(spec, MOE, global_batch_size=16, **options)  # type: ignore[arg-type]
 
 
-def orders(given: Instance, chosen: ParallelConfig, block: NodeBlock) -> Iterator[np.ndarray]:
+def orders(given: Instance, chosen: ParallelConfig, block: HostTile) -> Iterator[np.ndarray]:
     """Every way to put a configuration on hosts."""
     grid = block.node_grid(chosen)
     for nodes in permutations(range(given.cluster.num_nodes), int(np.prod(grid))):
@@ -98,9 +98,9 @@ def test_integer_forms_against_placed_times(number: int, dispatcher: str) -> Non
         inside = (chosen.data_parallel_size // one.grid[1]) * chosen.tensor_model_parallel_size % (
             chosen.expert_model_parallel_size * chosen.expert_tensor_size
         ) == 0
-        assert one.has_closed_form == inside == has_closed_form(job, chosen, one.block)
-        for nodes in orders(job, chosen, one.block):
-            placement = block_placement(chosen, one.block, nodes)
+        assert one.has_closed_form == inside == has_closed_form(job, chosen, one.tile)
+        for nodes in orders(job, chosen, one.tile):
+            placement = tile_placement(chosen, one.tile, nodes)
             simulated = estimate(job, chosen, placement).iteration_time_s
             assert objective_ticks(lower, least, nodes) * lower.tick_s <= simulated * (1 + 1e-9)
             if one.has_closed_form:
@@ -133,10 +133,10 @@ def test_optimum_is_the_best_of_all_placements(seed: int, space: dict[str, tuple
     )
     plan = optimize(job, limits, OptimizeParams(time_limit_s=60.0, workers=1))
     placed = [
-        (chosen, block_placement(chosen, candidate.block, nodes))
+        (chosen, tile_placement(chosen, candidate.tile, nodes))
         for chosen in enumerate_candidates(job, limits)
         for candidate in integers(job, [chosen], lower_form=False).candidates
-        for nodes in orders(job, chosen, candidate.block)
+        for nodes in orders(job, chosen, candidate.tile)
     ]
     best = float(estimate_many(job, placed).min())
     assert plan.estimate.iteration_time_s == pytest.approx(best, rel=2e-6)
@@ -155,9 +155,9 @@ def test_every_block_of_every_order_can_be_numbered() -> None:
     kinds = {(one.context_parallel_size, one.expert_model_parallel_size, one.expert_tensor_size) for one in candidates}
     assert {(1, 1, 1), (1, 4, 1), (1, 4, 2), (2, 2, 1), (2, 1, 1)} <= kinds
     for chosen in candidates:
-        for block in node_blocks(chosen, 2, "slurm"):
+        for block in host_tiles(chosen, 2, "slurm"):
             nodes = np.arange(4)[: int(np.prod(block.node_grid(chosen)))].reshape(block.node_grid(chosen))
-            assert np.isfinite(placed_times(job, chosen, block_placement(chosen, block, nodes)).reduction_s).all()
+            assert np.isfinite(placed_times(job, chosen, tile_placement(chosen, block, nodes)).reduction_s).all()
 
 
 def test_sizes_that_do_not_divide_are_named() -> None:
@@ -174,14 +174,14 @@ def test_exchanges_end_where_none_helps() -> None:
     job = replace(job, model=replace(MOE, num_experts=5), training=replace(job.training, global_batch_size=10))
     data = integers(job, [chosen], lower_form=True)
     candidate = data.candidates[0]
-    assert not experts_stay_inside(job, chosen, candidate.block)
+    assert not experts_stay_inside(job, chosen, candidate.tile)
     ends, stop = time.perf_counter() + 60.0, threading.Event()
     settled = best_of_all(job, data, candidate, ends, stop)
     assert settled is not None
     start = np.arange(5).reshape(candidate.grid)
 
     def seconds(nodes: np.ndarray) -> float:
-        return estimate(job, chosen, block_placement(chosen, candidate.block, nodes)).iteration_time_s
+        return estimate(job, chosen, tile_placement(chosen, candidate.tile, nodes)).iteration_time_s
 
     nodes = climb(job, data, candidate, start, ends, stop)
     assert settled[1] <= seconds(nodes) < seconds(start)
@@ -200,7 +200,7 @@ def test_hosts_without_room_are_never_taken() -> None:
     fitting = FittingCandidate(config=chosen, need_bytes=np.array([2 << 20, 4 << 20]))
     capacity = np.array([2 << 20, 4 << 20, 2 << 20, 4 << 20])
     data = build_problem_data(job, [fitting], capacity, lower_form=True)
-    candidate = next(one for one in data.candidates if one.block.stages == 1)
+    candidate = next(one for one in data.candidates if one.tile.stages == 1)
     ends, stop = time.perf_counter() + 60.0, threading.Event()
     settled = best_of_all(job, data, candidate, ends, stop)
     assert settled is not None

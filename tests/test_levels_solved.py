@@ -14,7 +14,7 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import CheckedConfig
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import ParallelConfig, block_placement
+from pipette_opt.parallel import ParallelConfig, tile_placement
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
 from pipette_opt.problem.data import ProblemData
@@ -97,7 +97,7 @@ def test_no_bound_is_above_a_placement(number: int, dispatcher: str) -> None:
             least = with_paths(job, lower, least, [])
             for _ in range(3):
                 nodes = rng.permutation(8)[: one.num_cells].reshape(one.grid)
-                placement = block_placement(chosen, one.block, nodes)
+                placement = tile_placement(chosen, one.tile, nodes)
                 simulated = estimate(job, chosen, placement).iteration_time_s * (1 + 1e-9)
                 form = objective_ticks(lower, least, nodes)
                 assert max(work, cheap, fastest) <= simulated

@@ -77,8 +77,8 @@ def test_both_forms_are_those_that_are_built_apart() -> None:
     for data, lower_form in ((together.problem, False), (together.lower, True)):
         apart = build_problem_data(TWO_HOSTS, fitting, memory.capacity_bytes, lower_form=lower_form)
         assert apart.tick_s == data.tick_s
-        assert [(one.config, one.block, one.has_closed_form) for one in apart.candidates] == [
-            (one.config, one.block, one.has_closed_form) for one in data.candidates
+        assert [(one.config, one.tile, one.has_closed_form) for one in apart.candidates] == [
+            (one.config, one.tile, one.has_closed_form) for one in data.candidates
         ]
         for one, other in zip(apart.candidates, data.candidates, strict=True):
             for name in (*MATRICES, "forward_ticks", "ring_class", "ring_floor_ticks"):

@@ -14,7 +14,7 @@ from pipette_opt.base.errors import InputError, PlanError
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.export.targets import export
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import block_placement, node_blocks
+from pipette_opt.parallel import host_tiles, tile_placement
 from pipette_opt.plans.plan import Plan
 from pipette_opt.replan.changed_hosts import replan
 from pipette_opt.report.plan_file import read_plan, write_plan
@@ -57,10 +57,10 @@ def test_nothing_is_faster_in_any_order(job: Instance, plan: Plan) -> None:
     orders = [np.array(both) for both in product(permutations(range(4)), repeat=2)]
     best = np.inf
     for chosen in enumerate_candidates(job, SPACE):
-        for block in node_blocks(chosen, 4, "torchrun"):
+        for block in host_tiles(chosen, 4, "torchrun"):
             grid = block.node_grid(chosen)
             placed = [
-                (chosen, block_placement(chosen, block, np.arange(2).reshape(grid), slots.reshape(*grid, 4)))
+                (chosen, tile_placement(chosen, block, np.arange(2).reshape(grid), slots.reshape(*grid, 4)))
                 for slots in orders
             ]
             best = min(best, float(estimate_many(job, placed).min()))

@@ -15,7 +15,7 @@ from pipette_opt.costs.work import WorkBounds
 from pipette_opt.export.targets import TARGETS, export
 from pipette_opt.memory.table import stage_table
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
+from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
 from pipette_opt.plans.plan import Plan
 from pipette_opt.report.plan_file import plan_to_dict
 from pipette_opt.simulate.estimate import estimate
@@ -94,7 +94,7 @@ def test_time_and_memory_are_those_of_the_padded_batch() -> None:
     """Seven sequences on three replicas take as long, and as much memory, as nine."""
     given, padded = job(7), job(9, unequal=False)
     chosen = config(tp=2, pp=1, dp=3, recompute_granularity="full")
-    place = block_placement(chosen, next(iter(node_blocks(chosen, 2, given.launcher))), np.arange(3).reshape(1, 3, 1))
+    place = tile_placement(chosen, next(iter(host_tiles(chosen, 2, given.launcher))), np.arange(3).reshape(1, 3, 1))
     ours, theirs = estimate(given, chosen, place), estimate(padded, chosen, place)
     assert ours.iteration_time_s == theirs.iteration_time_s
     assert ours.tokens_per_s == pytest.approx(theirs.tokens_per_s * 7 / 9)
@@ -109,10 +109,10 @@ def all_times(given: Instance) -> dict[ParallelConfig, float]:
     """The simulator's best time of each configuration, of any number of hosts, over all placements by whole hosts."""
     best: dict[ParallelConfig, float] = {}
     for chosen in enumerate_candidates(given, replace(SPACE, world_sizes=(2, 4, 6))):
-        for block in node_blocks(chosen, given.cluster.gpus_per_node, given.launcher):
+        for block in host_tiles(chosen, given.cluster.gpus_per_node, given.launcher):
             grid = block.node_grid(chosen)
             for order in np.array(list(_orders(given.cluster.num_nodes, int(np.prod(grid))))):
-                seconds = estimate(given, chosen, block_placement(chosen, block, order.reshape(grid)))
+                seconds = estimate(given, chosen, tile_placement(chosen, block, order.reshape(grid)))
                 best[chosen] = min(best.get(chosen, np.inf), seconds.iteration_time_s)
     return best
 

@@ -11,7 +11,7 @@ from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.certify.weights import Larger, Weights, robust_weights
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.optimize.weighted import optimize_weighted
-from pipette_opt.parallel import block_placement, node_blocks
+from pipette_opt.parallel import host_tiles, tile_placement
 from pipette_opt.report.file_rules import choice_is_reproduced
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs.objective import Objective
@@ -41,8 +41,8 @@ def test_least_weighted_time_of_all(seed: int) -> None:
     plan = optimize_weighted(weights, given, SPACE, PARAMS)
     values = []
     for one in enumerate_candidates(given, SPACE):
-        for block in node_blocks(one, 4, given.launcher):
-            placement = block_placement(one, block, np.zeros(block.node_grid(one), dtype=np.int64))
+        for block in host_tiles(one, 4, given.launcher):
+            placement = tile_placement(one, block, np.zeros(block.node_grid(one), dtype=np.int64))
             values.append(weights.factor(one) * estimate(given, one, placement).iteration_time_s)
     choice = plan.certificate.chosen_by
     assert choice is not None

@@ -38,7 +38,7 @@ from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.export.targets import export
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import ParallelConfig, Placement, block_placement
+from pipette_opt.parallel import ParallelConfig, Placement, tile_placement
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import prepare
 from pipette_opt.read.cluster import read_cluster
@@ -248,7 +248,7 @@ def annealed(instance: Instance, seed: int) -> Placement:
     found = anneal(prepared.with_closed_form, AnnealingParams(time_limit_s=SEARCH_S, seed=seed)).solution
     assert found is not None
     candidate = prepared.with_closed_form.candidates[found.candidate]
-    return block_placement(candidate.config, candidate.block, found.nodes)
+    return tile_placement(candidate.config, candidate.tile, found.nodes)
 
 
 def job_of(instance: Instance, config: ParallelConfig, placement: Placement, iterations: int) -> Job:

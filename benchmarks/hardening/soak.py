@@ -33,7 +33,7 @@ from pipette_opt.base.units import GB, US
 from pipette_opt.candidates import SearchSpace, check_legal, enumerate_candidates, overlap_choices
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, node_blocks
+from pipette_opt.parallel import HostTile, ParallelConfig, host_tiles, tile_placement
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.gpus import read_gpu_entry
@@ -163,38 +163,38 @@ def others(
     """Return simulated time and name of other plans that fit, and whether they are all plans of the job."""
     memory = check_memory(instance, configurations(instance, space, rng), load_predictor(risk, instance), risk)
     num = instance.cluster.num_nodes
-    shapes: list[tuple[ParallelConfig, NodeBlock, np.ndarray]] = []
+    shapes: list[tuple[ParallelConfig, HostTile, np.ndarray]] = []
     for checked in memory.fitting:
-        for block in node_blocks(checked.config, instance.cluster.gpus_per_node, instance.launcher):
-            shapes.append((checked.config, block, checked.need_bytes))
+        for tile in host_tiles(checked.config, instance.cluster.gpus_per_node, instance.launcher):
+            shapes.append((checked.config, tile, checked.need_bytes))
     placements = max(
         (int(np.prod(np.arange(num - min(_cells(shape), num) + 1, num + 1))) for shape in shapes), default=0
     )
     whole = len(shapes) * placements <= MAX_JUDGED
     drawn = shapes if whole else [shapes[index] for index in rng.integers(len(shapes), size=MAX_JUDGED)]
     times = []
-    for config, block, need in drawn:
-        grid = block.node_grid(config)
+    for config, tile, need in drawn:
+        grid = tile.node_grid(config)
         cells = int(np.prod(grid))
         if cells > num:
             continue
         ways = itertools.permutations(range(num), cells) if whole else [tuple(rng.permutation(num)[:cells])]
         for hosts in ways:
             nodes = np.array(hosts).reshape(grid)
-            room = memory.capacity_bytes[nodes].min(axis=(1, 2)).repeat(block.stages)
+            room = memory.capacity_bytes[nodes].min(axis=(1, 2)).repeat(tile.stages)
             if (need > room).any():
                 continue
             try:
-                seconds = estimate(instance, config, block_placement(config, block, nodes)).iteration_time_s
+                seconds = estimate(instance, config, tile_placement(config, tile, nodes)).iteration_time_s
             except InputError:  # a link that was not measured
                 continue
             times.append((seconds, f"{config} on {hosts}"))
     return times, whole
 
 
-def _cells(shape: tuple[ParallelConfig, NodeBlock, np.ndarray]) -> int:
-    config, block, _ = shape
-    return int(np.prod(block.node_grid(config)))
+def _cells(shape: tuple[ParallelConfig, HostTile, np.ndarray]) -> int:
+    config, tile, _ = shape
+    return int(np.prod(tile.node_grid(config)))
 
 
 def soak(seed: int, seconds: float, small: bool, regions: bool) -> Found:

@@ -7,7 +7,7 @@ import numpy as np
 from pipette_opt.base.types import FloatArray, IntArray, P2PMode
 from pipette_opt.base.units import GB, US
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.parallel import NodeBlock, ParallelConfig
+from pipette_opt.parallel import HostTile, ParallelConfig
 from pipette_opt.prepare import prepare
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
@@ -64,7 +64,7 @@ def balanced_problem(gb_per_s: FloatArray, shape: Shape, p2p: P2PMode) -> Proble
             micro_batch_size=1,
             layers_per_stage=(1,) * P,
         ),
-        block=NodeBlock(stages=1, replicas=1, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
+        tile=HostTile(stages=1, replicas=1, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
         grid=(P, D, 1),
         num_microbatches=m,
         forward_ticks=work,

@@ -26,7 +26,7 @@ from pipette_opt.certify.budget import OptimizeParams
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.optimize import optimize
-from pipette_opt.parallel import ParallelConfig, block_placement, microbatches_of
+from pipette_opt.parallel import ParallelConfig, microbatches_of, tile_placement
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor, prepare
 from pipette_opt.problem.data import ProblemData
@@ -169,7 +169,7 @@ def _judged(instance: Instance, data: ProblemData, solution: Solution | None) ->
     if solution is None:
         return None
     candidate = data.candidates[solution.candidate]
-    placement = block_placement(candidate.config, candidate.block, solution.nodes)
+    placement = tile_placement(candidate.config, candidate.tile, solution.nodes)
     return Choice(candidate.config.label(), estimate(instance, candidate.config, placement).iteration_time_s)
 
 
@@ -223,7 +223,7 @@ def primepar_space(instance: Instance) -> Choice | None:
     for solution in listed_solutions(data):
         candidate = data.candidates[solution.candidate]
         config = candidate.config
-        placement = block_placement(config, candidate.block, solution.nodes)
+        placement = tile_placement(config, candidate.tile, solution.nodes)
         times, saved_s = placed_times(instance, config, placement), saved_by_squares_s(instance, config)
         layers = np.array(config.layers_per_stage)[None, :, None]
         # A third of a layer's products are in the forward pass.

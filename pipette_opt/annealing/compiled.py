@@ -67,13 +67,13 @@ class Tables(NamedTuple):
 
 def tables(data: ProblemData, candidate: CandidateData) -> Tables:
     """Return the arrays of a candidate; a link that must not be used costs more than any plan without it."""
-    row = np.arange(candidate.num_stages) // candidate.block.stages
+    row = np.arange(candidate.num_stages) // candidate.tile.stages
     paths = candidate.paths or _no_paths(candidate)
     watched = _watched_stages(candidate, row)
     penalty = largest_ticks(candidate) + 1
     form = LOWER if not candidate.has_closed_form else BLOCKING if data.p2p == "blocking" else ASYNC
     return Tables(
-        shape=np.array([*candidate.grid, candidate.block.context_nodes, candidate.slot_ring], dtype=np.int64),
+        shape=np.array([*candidate.grid, candidate.tile.context_nodes, candidate.slot_ring], dtype=np.int64),
         scalars=np.array(
             [
                 form,

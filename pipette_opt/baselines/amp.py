@@ -128,7 +128,7 @@ def amp_view(data: ProblemData, candidate: CandidateData) -> AmpView:
         work=(candidate.forward_ticks + candidate.backward_ticks)[kinds].T.astype(np.float64),
         send=_median_link(candidate.p2p_ticks),
         ring=ring,
-        row=stages // candidate.block.stages,
+        row=stages // candidate.tile.stages,
         intra_send=float(candidate.intra_p2p_ticks),
         num_microbatches=candidate.num_microbatches,
     )

@@ -50,8 +50,8 @@ def stage_times(instance: Instance, family: LayerFamily) -> FloatArray:
 
     They are means over the replicas, on hosts in listed order.
     """
-    hosts = listed_nodes(family.grid, family.block)[:, :, 0]
-    kinds = instance.cluster.kind_of_node[hosts][np.arange(len(family.config.layers_per_stage)) // family.block.stages]
+    hosts = listed_nodes(family.grid, family.tile)[:, :, 0]
+    kinds = instance.cluster.kind_of_node[hosts][np.arange(len(family.config.layers_per_stage)) // family.tile.stages]
     fixed_s = family.fixed_s.sum(axis=(0, 2))  # (kinds, pp)
     layer_s = family.layer_s.sum(axis=0)  # (kinds,)
     stages = np.arange(len(kinds))[:, None]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pipette_opt.base.types import IntArray
-from pipette_opt.parallel import NodeBlock
+from pipette_opt.parallel import HostTile
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.problem.solution import Result, Solution, checked_solution, result_of
@@ -43,14 +43,14 @@ def megatron_rule(data: ProblemData) -> Result:
 
 def identity_nodes(candidate: CandidateData) -> IntArray:
     """Return hosts 0, 1, 2, ... in the order of the candidate's ranks, in the shape of the candidate's grid."""
-    return listed_nodes(candidate.grid, candidate.block)
+    return listed_nodes(candidate.grid, candidate.tile)
 
 
-def listed_nodes(grid: tuple[int, int, int], block: NodeBlock) -> IntArray:
+def listed_nodes(grid: tuple[int, int, int], tile: HostTile) -> IntArray:
     """Return hosts 0, 1, 2, ... in rank order, for a grid and a host tile."""
     P, D, K = grid
     numbers = np.arange(P * D * K, dtype=np.int64)
-    if block.order == "tp-cp-ep-dp-pp":
+    if tile.order == "tp-cp-ep-dp-pp":
         return numbers.reshape(P, D, K)
     return numbers.reshape(D, P, K).transpose(1, 0, 2)
 
@@ -61,7 +61,7 @@ def listed_solutions(data: ProblemData) -> Iterator[Solution]:
     there.
     """
     for index, candidate in enumerate(data.candidates):
-        if candidate.block.contiguous and candidate.num_cells <= data.num_nodes:
+        if candidate.tile.contiguous and candidate.num_cells <= data.num_nodes:
             solution = checked_solution(data, index, identity_nodes(candidate))
             if solution is not None:
                 yield solution

@@ -57,7 +57,7 @@ def varuna_ticks(data: ProblemData, candidate: CandidateData) -> int:
     the all-reduce has one: the medians of the measured links.
     """
     kind = int(data.kind_of_node[0])
-    row = np.arange(candidate.num_stages) // candidate.block.stages
+    row = np.arange(candidate.num_stages) // candidate.tile.stages
     send = np.where(row[:-1] == row[1:], candidate.intra_p2p_ticks, _median_link(candidate.p2p_ticks))
     forward, backward = candidate.forward_ticks[kind], candidate.backward_ticks[kind]
     recomputes = candidate.config.recomputation == "full"
@@ -199,9 +199,9 @@ def _is_known(data: ProblemData, candidate: CandidateData) -> bool:
     Return whether Varuna can express the candidate: no tensor parallelism, whole hosts of consecutive
     pipeline ranks.
     """
-    config, block = candidate.config, candidate.block
+    config, tile = candidate.config, candidate.tile
     plain = config.tensor_model_parallel_size == config.context_parallel_size == config.num_chunks == 1
-    along = block.replicas == 1 or block.stages == candidate.num_stages
+    along = tile.replicas == 1 or tile.stages == candidate.num_stages
     return plain and along and candidate.num_cells <= data.num_nodes
 
 

@@ -10,7 +10,7 @@ from pipette_opt.base.types import Recomputation
 from pipette_opt.candidates.legality import LEGALITY_RULES, OF_MICRO_BATCHES, broken_rules
 from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace, beyond_limits
 from pipette_opt.candidates.splits import LayerSplit, layer_splits, light_layout
-from pipette_opt.parallel import ParallelConfig, fit_chunks, node_blocks, with_overlap
+from pipette_opt.parallel import ParallelConfig, fit_chunks, host_tiles, with_overlap
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.layout import layout_layers, layout_parts
 from pipette_opt.parallel.recompute import recomputation_fields
@@ -404,7 +404,7 @@ def _packing(instance: Instance, config: ParallelConfig) -> dict[str, str]:
     if instance.model.num_experts is not None and config.tensor_model_parallel_size > gpus_per_node:
         slot = config.tensor_model_parallel_size
         return {"packing": f"groups of {slot} GPUs of a model with experts span hosts of {gpus_per_node} GPUs"}
-    if any(True for _ in node_blocks(config, gpus_per_node, instance.launcher)):
+    if any(True for _ in host_tiles(config, gpus_per_node, instance.launcher)):
         return {}
     grid = f"{config.pipeline_model_parallel_size} x {config.data_parallel_size} groups of {slot} GPUs"
     return {"packing": f"{grid} do not pack onto hosts of {gpus_per_node} GPUs with launcher {instance.launcher}"}

@@ -18,7 +18,7 @@ from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.jit import is_cached
 from pipette_opt.base.types import IntArray
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.parallel import block_placement
+from pipette_opt.parallel import tile_placement
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.simulate.estimate import simulate_times
@@ -106,7 +106,7 @@ def _simulate(sample: Sample) -> None:
     from pipette_opt.simulate.longest_paths import critical_counts
 
     candidate = sample.data.candidates[0]
-    placement = block_placement(candidate.config, candidate.block, sample.nodes)
+    placement = tile_placement(candidate.config, candidate.tile, sample.nodes)
     try:
         times = placed_times(sample.instance, candidate.config, placement)
         if sample.given is not sample.instance:

@@ -10,7 +10,7 @@ import numpy as np
 from pipette_opt.annealing.anneal import AnnealingParams
 from pipette_opt.annealing.threads import anneal_on_threads
 from pipette_opt.base.types import IntArray
-from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks
+from pipette_opt.parallel import HostTile, ParallelConfig, Placement, host_tiles, tile_placement
 from pipette_opt.parallel.placement import gpus_of_a_host
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.solution import Result, Solution
@@ -64,7 +64,7 @@ def simulate_first_plan(prepared: Prepared) -> list[SimulatedSolution]:
     solutions = [
         Solution(candidate=index, nodes=first.nodes, objective_ticks=0)
         for index, candidate in enumerate(prepared.problem.candidates)
-        if (candidate.config, candidate.block) == (first.config, first.block)
+        if (candidate.config, candidate.tile) == (first.config, first.tile)
     ]
     return [simulate_solution(prepared.instance, prepared.problem, solution) for solution in solutions]
 
@@ -83,18 +83,18 @@ def _with_known(hint: Result, known: Sequence[Solution]) -> Result:
 
 def first_plan(instance: Instance, config: ParallelConfig, placement: Placement, seconds: float) -> FirstPlan | None:
     """Return a placement as hosts of a grid; ``None`` if it does not give every host an equal tile."""
-    for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
-        nodes = _grid_of(config, block, placement)
+    for tile in host_tiles(config, instance.cluster.gpus_per_node, instance.launcher):
+        nodes = _grid_of(config, tile, placement)
         if nodes is not None:
-            return FirstPlan(config=config, block=block, nodes=nodes, seconds=seconds)
+            return FirstPlan(config=config, tile=tile, nodes=nodes, seconds=seconds)
     return None
 
 
-def _grid_of(config: ParallelConfig, block: NodeBlock, placement: Placement) -> IntArray | None:
+def _grid_of(config: ParallelConfig, tile: HostTile, placement: Placement) -> IntArray | None:
     """Return the host of each grid cell for one tile shape; ``None`` if the placement does not fit it."""
-    shape = block.node_grid(config)
-    cells = block_placement(config, block, np.arange(int(np.prod(shape))).reshape(shape))
-    if cells.order != placement.order or gpus_of_a_host(config, block) * int(np.prod(shape)) != len(placement.node):
+    shape = tile.node_grid(config)
+    cells = tile_placement(config, tile, np.arange(int(np.prod(shape))).reshape(shape))
+    if cells.order != placement.order or gpus_of_a_host(config, tile) * int(np.prod(shape)) != len(placement.node):
         return None
     nodes = np.full(int(np.prod(shape)), -1, dtype=np.int64)
     nodes[cells.node] = placement.node

@@ -63,7 +63,7 @@ def fastest_plan(simulated: Sequence[SimulatedSolution]) -> FirstPlan:
     best = best_first(simulated)[0]
     return FirstPlan(
         config=best.candidate.config,
-        block=best.candidate.block,
+        tile=best.candidate.tile,
         nodes=best.nodes,
         seconds=best.estimate.iteration_time_s,
     )

@@ -13,7 +13,7 @@ from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import BoolArray, IntArray, ProofStep
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.parallel import ParallelConfig, block_placement
+from pipette_opt.parallel import ParallelConfig, tile_placement
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import with_paths
@@ -263,7 +263,7 @@ class Ledger:
             simulated = simulate_solution(
                 instance, self.prepared.problem, Solution(candidate=entry.index, nodes=nodes, objective_ticks=0)
             )
-            times = placed_times(instance, candidate.config, block_placement(candidate.config, candidate.block, nodes))
+            times = placed_times(instance, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
         except MissingLinkError:
             return False
         seconds = simulated.estimate.iteration_time_s

@@ -38,7 +38,7 @@ def open_candidates(ledger: Ledger) -> None:
     bounds = list(map(max, of_links, known))
     nodes_of: dict[tuple[object, object], IntArray] = {}
     for plan in sorted(ledger.known, key=lambda plan: -plan.estimate.iteration_time_s):
-        nodes_of[plan.candidate.config, plan.candidate.block] = plan.nodes
+        nodes_of[plan.candidate.config, plan.candidate.tile] = plan.nodes
     order = [index for index in np.argsort(bounds, kind="stable").tolist() if bounds[index] < UNUSABLE_TICKS]
     unplaced: list[OpenCandidate] = []
     for number, index in enumerate(order):
@@ -52,7 +52,7 @@ def open_candidates(ledger: Ledger) -> None:
         if entry is None:
             continue
         ledger.open.append(entry)
-        hint = nodes_of.get((candidate.config, candidate.block))
+        hint = nodes_of.get((candidate.config, candidate.tile))
         if hint is not None:
             ledger.look(entry, hint)
         unplaced.append(entry)
@@ -140,7 +140,7 @@ def slow_links_down(ledger: Ledger, entry: OpenCandidate) -> None:
     times, candidate = best_links_times(ledger.prepared.instance, entry.candidate), entry.candidate
     if times is None:
         return
-    rows = np.arange(candidate.num_stages) // candidate.block.stages
+    rows = np.arange(candidate.num_stages) // candidate.tile.stages
     found = []
     for stage in np.flatnonzero(rows != np.roll(rows, -1))[: candidate.num_links].tolist():
         sends = [times.send_forward_s.copy(), times.send_backward_s.copy()]

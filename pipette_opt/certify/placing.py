@@ -51,8 +51,8 @@ def form_is_exact(instance: Instance, candidate: CandidateData) -> bool:
     It may not in three cases. Experts send to other hosts: the relaxation has the best links. Collectives overlap with
     compute: it has the best rings. Rings have several hosts in some NVLink domains: it has as many as possible.
     """
-    config, block = candidate.config, candidate.block
-    certain = experts_stay_inside(instance, config, block) and hops_decide(instance, config, block)
+    config, tile = candidate.config, candidate.tile
+    certain = experts_stay_inside(instance, config, tile) and hops_decide(instance, config, tile)
     return certain and not config.overlap_grad_reduce
 
 

@@ -13,7 +13,7 @@ from itertools import combinations, islice, takewhile
 import numpy as np
 
 from pipette_opt.base.types import IntArray
-from pipette_opt.parallel import ParallelConfig, block_placement
+from pipette_opt.parallel import ParallelConfig, tile_placement
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Solution
@@ -55,7 +55,7 @@ def settle_ties(
 def _simpler(prepared: Prepared, best: SimulatedSolution) -> Iterator[SimulatedSolution]:
     """Yield plans with simpler configurations of equal degrees, on the hosts and host tile of ``best``."""
     for index, candidate in enumerate(prepared.problem.candidates):
-        if (candidate.grid, candidate.block) != (best.candidate.grid, best.candidate.block):
+        if (candidate.grid, candidate.tile) != (best.candidate.grid, best.candidate.tile):
             continue
         if not _same_degrees(candidate.config, best.candidate.config):
             continue
@@ -105,7 +105,7 @@ def in_order(
         while batch := list(islice(with_room, TIES_AT_ONCE)):
             if time.perf_counter() >= ends:
                 return None
-            placed = [(candidate.config, block_placement(candidate.config, candidate.block, nodes)) for nodes in batch]
+            placed = [(candidate.config, tile_placement(candidate.config, candidate.tile, nodes)) for nodes in batch]
             fast = np.flatnonzero(estimate_many(prepared.instance, placed) <= limit_s)
             if len(fast):
                 return batch[int(fast[0])]

@@ -15,7 +15,7 @@ from pipette_opt.certify.labels import pinned
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck
 from pipette_opt.memory.predictor import IGNORED_RISK
-from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
+from pipette_opt.parallel import ParallelConfig, tile_placement, without_overlap
 from pipette_opt.plans.plan import PROVEN_WITHIN, IterationTime, Plan
 from pipette_opt.prepare import Prepared, fitting_candidates, load_predictor, prepare
 from pipette_opt.problem.best_links import optimistic_ticks
@@ -255,4 +255,4 @@ def _fastest_listed(instance: Instance, space: SearchSpace, max_oom_risk: float)
 
 
 def _time(instance: Instance, plan: FirstPlan) -> IterationTime:
-    return estimate(instance, plan.config, block_placement(plan.config, plan.block, plan.nodes))
+    return estimate(instance, plan.config, tile_placement(plan.config, plan.tile, plan.nodes))

@@ -34,7 +34,7 @@ from pipette_opt.costs.collectives import (
 from pipette_opt.costs.compute import StageCompute
 from pipette_opt.costs.exchange import least_exchange_s
 from pipette_opt.costs.layer_kinds import counted_layers
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host
+from pipette_opt.parallel import HostTile, ParallelConfig, gpus_of_a_host
 from pipette_opt.specs import Instance, LayerKind, ModelSpec, TrainingSpec
 
 _NOTHING = RingTraffic(0.0, 0, 0)
@@ -170,7 +170,7 @@ class SpanningRing(NamedTuple):
 
 
 def spanning_ring(
-    instance: Instance, config: ParallelConfig, block: NodeBlock, kind: LayerKind, idle_s: tuple[float, float]
+    instance: Instance, config: ParallelConfig, tile: HostTile, kind: LayerKind, idle_s: tuple[float, float]
 ) -> SpanningRing:
     """
     Return the ring of a layer whose hops depend on the placement.
@@ -182,68 +182,68 @@ def spanning_ring(
     idle_s
         Seconds during which the GPU waits for the host, as in :func:`inside_layer_s`.
     """
-    if block.tensor_nodes == 1:
-        return _context_ring(instance, config, block, kind)
-    members = config.tensor_model_parallel_size // block.tensor_nodes
+    if tile.tensor_nodes == 1:
+        return _context_ring(instance, config, tile, kind)
+    members = config.tensor_model_parallel_size // tile.tensor_nodes
     return SpanningRing(
         traffic=tensor_traffic(instance.model, instance.training, config, kind),
         hidden_s=idle_s,
         group_flows=members,
         num_flows=members,
-        num_hosts=block.tensor_nodes,
+        num_hosts=tile.tensor_nodes,
         members=members,
     )
 
 
-def has_context_ring(training: TrainingSpec, block: NodeBlock) -> bool:
+def has_context_ring(training: TrainingSpec, tile: HostTile) -> bool:
     """
     Return whether the slowest hop determines the time of context groups over hosts; all-to-alls depend on all
     links.
     """
-    return block.context_nodes == 1 or training.cp_comm_type != "a2a"
+    return tile.context_nodes == 1 or training.cp_comm_type != "a2a"
 
 
-def _context_ring(instance: Instance, config: ParallelConfig, block: NodeBlock, kind: LayerKind) -> SpanningRing:
+def _context_ring(instance: Instance, config: ParallelConfig, tile: HostTile, kind: LayerKind) -> SpanningRing:
     """
     Return the ring of context groups: a message from a group's last rank on a host to the next host, or a collective.
 
     It has no traffic for layers without attention, and for all-to-alls.
     """
     traffic, hidden = (_NOTHING, _NOTHING), (0.0, 0.0)
-    if kind.has_attention and has_context_ring(instance.training, block):
+    if kind.has_attention and has_context_ring(instance.training, tile):
         traffic = context_traffic(instance.model, instance.training, config)
         hidden = hidden_by_attention_s(instance, config, kind)
-    groups = config.tensor_model_parallel_size // block.tensor_nodes
-    members = config.context_parallel_size // block.context_nodes
+    groups = config.tensor_model_parallel_size // tile.tensor_nodes
+    members = config.context_parallel_size // tile.context_nodes
     sends = instance.training.cp_comm_type == "p2p"
     return SpanningRing(
         traffic=traffic,
         hidden_s=hidden,
         group_flows=1 if sends else members,
         num_flows=groups if sends else groups * members,
-        num_hosts=2 if sends else block.context_nodes,
+        num_hosts=2 if sends else tile.context_nodes,
         members=members,
     )
 
 
 def _least_context_s(
-    instance: Instance, config: ParallelConfig, block: NodeBlock, kind: LayerKind
+    instance: Instance, config: ParallelConfig, tile: HostTile, kind: LayerKind
 ) -> tuple[float, float]:
     """
     Return the exposed time of context groups over hosts in a layer, over the best links, forward and backward,
     seconds.
     """
-    if has_context_ring(instance.training, block) or not kind.has_attention:
-        return _context_ring(instance, config, block, kind).least_s(instance)
+    if has_context_ring(instance.training, tile) or not kind.has_attention:
+        return _context_ring(instance, config, tile, kind).least_s(instance)
     cp = config.context_parallel_size
-    here, gpus = cp // block.context_nodes, gpus_of_a_host(config, block)
+    here, gpus = cp // tile.context_nodes, gpus_of_a_host(config, tile)
     forward, backward = (
         moved.num_calls
         * least_exchange_s(
             instance,
             moved.hop_bytes / (cp - 1) / moved.num_calls,
             here,
-            block.context_nodes,
+            tile.context_nodes,
             gpus,
             np.ones(cp + 1),
         )
@@ -256,7 +256,7 @@ def inside_stages_s(
     instance: Instance,
     config: ParallelConfig,
     compute: StageCompute,
-    block: NodeBlock | None = None,
+    tile: HostTile | None = None,
     experts_s: Callable[[ParallelConfig, LayerKind], tuple[float, float]] = lambda config, kind: (0.0, 0.0),
 ) -> FloatArray:
     """
@@ -268,7 +268,7 @@ def inside_stages_s(
     found = np.zeros((2, config.num_chunks, config.pipeline_model_parallel_size))
     for counted in counted_layers(instance.model, config):
         idle = compute.idle_s(counted.is_recomputed)
-        seconds = inside_layer_s(instance, counted.config, idle, counted.kind, block)
+        seconds = inside_layer_s(instance, counted.config, idle, counted.kind, tile)
         sent = experts_s(counted.config, counted.kind) if counted.kind.has_experts else (0.0, 0.0)
         for way in (0, 1):
             found[way] += counted.layers * (seconds[way] + sent[way])
@@ -280,7 +280,7 @@ def inside_layer_s(
     config: ParallelConfig,
     idle_s: tuple[float, float],
     kind: LayerKind,
-    block: NodeBlock | None = None,
+    tile: HostTile | None = None,
 ) -> tuple[float, float]:
     """
     Return the exposed tensor and context communication of one layer and micro-batch, forward and backward, seconds.
@@ -293,14 +293,14 @@ def inside_layer_s(
     idle_s
         Seconds during which the GPU waits for the host in one layer, forward and backward; they hide tensor
         communication.
-    block
+    tile
         Host tile; ``None``: all groups are inside a host.
     """
     found = [0.0, 0.0]
     model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
-    parts = (1, 1) if block is None else (block.tensor_nodes, block.context_nodes)
-    if block is not None and parts[1] > 1 and (parts[0] > 1 or not has_context_ring(training, block)):
-        found = list(_least_context_s(instance, config, block, kind))
+    parts = (1, 1) if tile is None else (tile.tensor_nodes, tile.context_nodes)
+    if tile is not None and parts[1] > 1 and (parts[0] > 1 or not has_context_ring(training, tile)):
+        found = list(_least_context_s(instance, config, tile, kind))
     if config.tensor_model_parallel_size > 1 and parts[0] == 1:
         members = config.tensor_model_parallel_size
         for way, ring in enumerate(tensor_traffic(model, training, config, kind)):

@@ -50,11 +50,11 @@ from pipette_opt.costs.exchange import beside_exchange, expert_layer_s
 from pipette_opt.costs.experts import expert_block, expert_replicas
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs, recomputed_of_kinds
 from pipette_opt.parallel import (
-    NodeBlock,
+    HostTile,
     ParallelConfig,
     gpus_of_a_host,
+    host_tiles,
     microbatches_of,
-    node_blocks,
     ranks_of_a_host,
     ring_members,
 )
@@ -278,16 +278,16 @@ def _path_counts(instance: Instance, config: ParallelConfig, num_microbatches: i
 def _work_s(instance: Instance, config: ParallelConfig, known: dict[Any, Any]) -> _Pieces | None:
     """Return the operations' times on each GPU type and over the best links; ``None`` if no host tile is legal."""
     check_timed(instance.model, config)
-    blocks = list(node_blocks(config, instance.cluster.gpus_per_node, instance.launcher))
-    if not blocks:
+    tiles = list(host_tiles(config, instance.cluster.gpus_per_node, instance.launcher))
+    if not tiles:
         return None
-    kept, *recomputed = (_alike_s(instance, alike, blocks, known) for alike in pure_configs(config))
+    kept, *recomputed = (_alike_s(instance, alike, tiles, known) for alike in pure_configs(config))
     kinds = kept.shape[1] - 3
     pieces = np.concatenate([kept, np.zeros((len(kept), kinds))], axis=1)
     for whole in recomputed:
         pieces[:, -kinds:] = np.maximum(whole[:, :kinds] - kept[:, :kinds], 0.0)
-    reductions = [reduction_pieces_s(instance, config, block, known) for block in blocks]
-    grids = {block.node_grid(config) for block in blocks}
+    reductions = [reduction_pieces_s(instance, config, tile, known) for tile in tiles]
+    grids = {tile.node_grid(config) for tile in tiles}
     return _Pieces(
         work_s=pieces.min(axis=0),
         of_kinds_s=pieces,
@@ -305,27 +305,27 @@ def _layer_key(config: ParallelConfig) -> Any:
     return _OF_A_LAYER(config), config.pipeline_model_parallel_size > 1, config.world_size
 
 
-def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock], known: dict[Any, Any]) -> FloatArray:
+def _alike_s(instance: Instance, config: ParallelConfig, tiles: list[HostTile], known: dict[Any, Any]) -> FloatArray:
     """
     Return the seconds of layers, embeddings, head and fixed time on each GPU type, shape ``(num_kinds, kinds + 3)``.
 
     ``config`` must recompute all layers or none.
     """
-    block = blocks[0]  # all tiles have equal slots
-    if (key := (_layer_key(config), block.nodes_per_slot, block.context_nodes)) not in known:
-        known[key] = _layers_s(instance, config, block)
+    tile = tiles[0]  # all tiles have equal slots
+    if (key := (_layer_key(config), tile.nodes_per_slot, tile.context_nodes)) not in known:
+        known[key] = _layers_s(instance, config, tile)
     pieces: FloatArray = known[key].copy()
     kinds = list(dict.fromkeys(instance.model.layers))
     for piece, kind in enumerate(kinds):
-        if block.tensor_nodes == 1 and kind.has_experts:
-            pieces[:, piece] += min(_experts_s(instance, config, blocks, kind, known))
+        if tile.tensor_nodes == 1 and kind.has_experts:
+            pieces[:, piece] += min(_experts_s(instance, config, tiles, kind, known))
     # Layers of multi-token prediction are a part of the head.
     mtp_kinds = [kinds.index(kind) for kind in instance.model.depth_layers]
     pieces[:, -2] += instance.model.mtp_num_layers * pieces[:, mtp_kinds].sum(axis=1)
     return pieces
 
 
-def _layers_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
+def _layers_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> FloatArray:
     """
     Return the seconds of layers, embeddings, head and fixed time that are equal for every host tile.
 
@@ -335,14 +335,14 @@ def _layers_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> F
     pieces: FloatArray = np.array([seconds for seconds, _ in of_kinds])
     forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
     for piece, kind in enumerate(dict.fromkeys(instance.model.layers)):
-        pieces[:, piece] += sum(inside_layer_s(instance, config, (forward, backward), kind, block))
-        if block.nodes_per_slot > 1:
-            pieces[:, piece] += sum(spanning_ring(instance, config, block, kind, (forward, backward)).least_s(instance))
+        pieces[:, piece] += sum(inside_layer_s(instance, config, (forward, backward), kind, tile))
+        if tile.nodes_per_slot > 1:
+            pieces[:, piece] += sum(spanning_ring(instance, config, tile, kind, (forward, backward)).least_s(instance))
     return pieces
 
 
 def reduction_pieces_s(
-    instance: Instance, config: ParallelConfig, block: NodeBlock, known: dict[Any, Any] | None = None
+    instance: Instance, config: ParallelConfig, tile: HostTile, known: dict[Any, Any] | None = None
 ) -> FloatArray:
     """
     Return the gradient reduction of each operation of :class:`_Pieces` with one host tile, seconds; 0 without a known
@@ -364,7 +364,7 @@ def reduction_pieces_s(
     kinds = list(dict.fromkeys(model.layers))
     if config.sharding_stage > 1 or instance.allreduce != "ring":
         return np.zeros(2 * len(kinds) + 3)
-    gpus, members = gpus_of_a_host(config, block), ring_members(config, block)
+    gpus, members = gpus_of_a_host(config, tile), ring_members(config, tile)
     replicas = config.data_parallel_size * config.context_parallel_size
     parameter_s = parameter(replicas, members, gpus)
     vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
@@ -383,7 +383,7 @@ def reduction_pieces_s(
     head = len(kinds) + 1
     of_mtp_layers = model.held_depths * (split / tp + whole) + vocabulary * has_second_table(model, config)
     pieces[head] += parameter_s * of_mtp_layers
-    ranks, size = ranks_of_a_host(config, block), expert_block(config)
+    ranks, size = ranks_of_a_host(config, tile), expert_block(config)
     if model.num_experts is not None and (ranks % size == 0 or size % ranks == 0):
         of_experts = parameter(expert_replicas(config), max(ranks // size, 1), gpus)
         for piece, kind in enumerate(kinds):
@@ -449,11 +449,11 @@ def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple
 
 
 def _experts_s(
-    instance: Instance, config: ParallelConfig, blocks: list[NodeBlock], kind: LayerKind, known: dict[Any, Any]
+    instance: Instance, config: ParallelConfig, tiles: list[HostTile], kind: LayerKind, known: dict[Any, Any]
 ) -> Iterator[float]:
     """Yield for each host tile a lower bound on the exchange of an expert layer, forward plus backward, seconds."""
     alike = _layer_key(config), kind
-    for ranks, gpus in {(ranks_of_a_host(config, block), gpus_of_a_host(config, block)) for block in blocks}:
+    for ranks, gpus in {(ranks_of_a_host(config, tile), gpus_of_a_host(config, tile)) for tile in tiles}:
         if (key := (alike, ranks, gpus)) not in known:
             if alike not in known:
                 known[alike] = beside_exchange(instance, config, kind)

@@ -199,11 +199,11 @@ def _bounded_again(
         return prepared, list(simulated)
     watcher.report("bounding the configurations left out for time")
     bounded = bound_again(prepared, first, seconds_left, watcher.loading_kernels)
-    candidates = {(candidate.config, candidate.block): candidate for candidate in bounded.problem.candidates}
+    candidates = {(candidate.config, candidate.tile): candidate for candidate in bounded.problem.candidates}
     kept = [
         replace(plan, candidate=candidates[key])
         for plan in simulated
-        if (key := (plan.candidate.config, plan.candidate.block)) in candidates
+        if (key := (plan.candidate.config, plan.candidate.tile)) in candidates
     ]
     with watcher.loading_kernels():
         compile_kernels(bounded, watcher.stop)

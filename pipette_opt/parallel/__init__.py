@@ -13,30 +13,30 @@ from pipette_opt.parallel.config import (
 )
 from pipette_opt.parallel.microbatches import Batch, microbatches_of
 from pipette_opt.parallel.placement import (
-    NodeBlock,
+    HostTile,
     Placement,
-    block_placement,
     gpus_of_a_host,
+    host_tiles,
     identity_placement,
-    node_blocks,
     ranks_of_a_host,
     ring_members,
+    tile_placement,
 )
 from pipette_opt.parallel.ranks import RankGrid
 
 __all__ = [
     "OVERLAPS",
     "Batch",
-    "NodeBlock",
+    "HostTile",
     "ParallelConfig",
     "Placement",
     "RankGrid",
-    "block_placement",
+    "tile_placement",
     "fit_chunks",
     "gpus_of_a_host",
     "identity_placement",
     "microbatches_of",
-    "node_blocks",
+    "host_tiles",
     "ranks_of_a_host",
     "ring_members",
     "with_offload",

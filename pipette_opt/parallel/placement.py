@@ -44,7 +44,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeBlock:
+class HostTile:
     """
     Part of the model on each host: a rectangle of the (stage, replica) grid, or a part of one stage of one replica.
 
@@ -87,23 +87,23 @@ class NodeBlock:
         )
 
 
-def gpus_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
+def gpus_of_a_host(config: ParallelConfig, tile: HostTile) -> int:
     """Return the number of GPUs used on each host."""
-    slot = config.tensor_model_parallel_size * config.context_parallel_size // block.nodes_per_slot
-    return slot * block.stages * block.replicas
+    slot = config.tensor_model_parallel_size * config.context_parallel_size // tile.nodes_per_slot
+    return slot * tile.stages * tile.replicas
 
 
-def ranks_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
+def ranks_of_a_host(config: ParallelConfig, tile: HostTile) -> int:
     """Return the ranks of one stage on each host that holds a part of that stage."""
-    return gpus_of_a_host(config, block) // block.stages
+    return gpus_of_a_host(config, tile) // tile.stages
 
 
-def ring_members(config: ParallelConfig, block: NodeBlock) -> int:
+def ring_members(config: ParallelConfig, tile: HostTile) -> int:
     """Return the ranks of one data-parallel group (context included) on each host that holds any of them."""
-    return block.replicas * config.context_parallel_size // block.context_nodes
+    return tile.replicas * config.context_parallel_size // tile.context_nodes
 
 
-def node_blocks(config: ParallelConfig, gpus_per_node: int, launcher: Launcher) -> Iterator[NodeBlock]:
+def host_tiles(config: ParallelConfig, gpus_per_node: int, launcher: Launcher) -> Iterator[HostTile]:
     """
     Yield every way to fill hosts with equal rectangles of the (stage, replica) grid, or to spread slots over whole
     hosts.
@@ -120,7 +120,7 @@ def node_blocks(config: ParallelConfig, gpus_per_node: int, launcher: Launcher) 
         tp = config.tensor_model_parallel_size
         if slot % gpus_per_node == 0 and 0 in (tp % gpus_per_node, gpus_per_node % tp):
             nodes = slot // gpus_per_node
-            yield NodeBlock(
+            yield HostTile(
                 stages=1,
                 replicas=1,
                 nodes_per_slot=nodes,
@@ -144,7 +144,7 @@ def node_blocks(config: ParallelConfig, gpus_per_node: int, launcher: Launcher) 
         order = "tp-cp-ep-dp-pp" if dp_first or not pp_first else "tp-cp-ep-pp-dp"
         contiguous = dp_first or pp_first
         if contiguous or launcher != "torchrun":
-            yield NodeBlock(
+            yield HostTile(
                 stages=stages,
                 replicas=replicas,
                 nodes_per_slot=1,
@@ -153,35 +153,33 @@ def node_blocks(config: ParallelConfig, gpus_per_node: int, launcher: Launcher) 
             )
 
 
-def block_placement(
-    config: ParallelConfig, block: NodeBlock, nodes: IntArray, slots: IntArray | None = None
-) -> Placement:
+def tile_placement(config: ParallelConfig, tile: HostTile, nodes: IntArray, slots: IntArray | None = None) -> Placement:
     """
     Return the placement of all ranks for a grid of hosts.
 
     Parameters
     ----------
     nodes
-        Host index of each cell of the grid, shape ``block.node_grid(config)``.
+        Host index of each cell of the grid, shape ``tile.node_grid(config)``.
     slots
-        GPUs of each cell's host in rank order, shape ``(*nodes.shape, gpus_of_a_host(config, block))``; 0, 1, ... by
+        GPUs of each cell's host in rank order, shape ``(*nodes.shape, gpus_of_a_host(config, tile))``; 0, 1, ... by
         default.
     """
-    if nodes.shape != block.node_grid(config):
-        raise ValueError(f"nodes must have shape {block.node_grid(config)}, got {nodes.shape}.")
-    grid = RankGrid.of(config, block.order)
+    if nodes.shape != tile.node_grid(config):
+        raise ValueError(f"nodes must have shape {tile.node_grid(config)}, got {nodes.shape}.")
+    grid = RankGrid.of(config, tile.order)
     ranks = grid.ranks()
     pp, dp, cp, tp = np.indices(ranks.shape)
     within_slot = cp * grid.tp + tp
     node_of = np.empty(grid.world_size, dtype=np.int64)
-    per_node = grid.tp * grid.cp // block.nodes_per_slot
-    node_of[ranks.ravel()] = nodes[pp // block.stages, dp // block.replicas, within_slot // per_node].ravel()
+    per_node = grid.tp * grid.cp // tile.nodes_per_slot
+    node_of[ranks.ravel()] = nodes[pp // tile.stages, dp // tile.replicas, within_slot // per_node].ravel()
     local = _number_within_node(node_of)
     if slots is not None:
         order = np.empty((int(nodes.max()) + 1, slots.shape[-1]), dtype=np.int64)
         order[nodes.ravel()] = slots.reshape(nodes.size, -1)
         local = order[node_of, local]
-    return Placement(order=block.order, node=node_of, local_rank=local)
+    return Placement(order=tile.order, node=node_of, local_rank=local)
 
 
 def identity_placement(config: ParallelConfig, gpus_per_node: int, nodes: IntArray, order: RankOrder) -> Placement:

@@ -34,7 +34,7 @@ from pipette_opt.costs.exchange import expert_layer_s, expert_ring_s
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.overlap import exposed, hiding_s, num_buckets, shown_gather_s
 from pipette_opt.costs.sharded import sharded_costs
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, ranks_of_a_host, ring_members
+from pipette_opt.parallel import HostTile, ParallelConfig, gpus_of_a_host, ranks_of_a_host, ring_members
 from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.specs import Instance, LayerKind
 
@@ -89,13 +89,13 @@ class Beside:
 
 
 @lru_cache(maxsize=4096)
-def least_beside(instance: Instance, config: ParallelConfig, block: NodeBlock) -> Beside | None:
+def least_beside(instance: Instance, config: ParallelConfig, tile: HostTile) -> Beside | None:
     """Return the least cost of overlapped communication; ``None`` without overlap or without a measured ring."""
     if not config.overlap_grad_reduce:
         return None
     compute, chunks = stage_compute(instance, config), config.num_chunks
-    forward, backward = (seconds.min(axis=0) for seconds in chunk_seconds(instance, config, compute, block))
-    rings = least_rings_s(instance, config, block)
+    forward, backward = (seconds.min(axis=0) for seconds in chunk_seconds(instance, config, compute, tile))
+    rings = least_rings_s(instance, config, tile)
     if rings is None:
         return None
     reduction, gather = rings
@@ -126,24 +126,24 @@ def least_beside(instance: Instance, config: ParallelConfig, block: NodeBlock) -
         last_s=least(beside.last_extra_s),
         ready_s=least(beside.ready_s),
         part_s=reduction * (1.0 - config.chunk_shares[0]) / max(chunks - 1, 1),
-        stages=block.stages,
+        stages=tile.stages,
     )
 
 
 def least_rings_s(
-    instance: Instance, config: ParallelConfig, block: NodeBlock
+    instance: Instance, config: ParallelConfig, tile: HostTile
 ) -> tuple[FloatArray, FloatArray | None] | None:
     """
     Return the least seconds of gradient reduction and parameter gather of each stage, shape ``(rates, pp)`` each.
 
     The gather is ``None`` if it does not overlap with the forwards. The result is ``None`` if no ring was measured.
     """
-    rings = least_ring_parts_s(instance, config, block)
+    rings = least_ring_parts_s(instance, config, tile)
     return None if rings is None else (rings[0].sum(axis=0), None if rings[1] is None else rings[1].sum(axis=0))
 
 
 def least_ring_parts_s(
-    instance: Instance, config: ParallelConfig, block: NodeBlock, most_bytes_per_s: float = np.inf
+    instance: Instance, config: ParallelConfig, tile: HostTile, most_bytes_per_s: float = np.inf
 ) -> tuple[FloatArray, FloatArray | None] | None:
     """
     Return the least seconds of reduction and gather, shape ``(2, rates, pp)`` each: dense parameters, then routed
@@ -156,7 +156,7 @@ def least_ring_parts_s(
     most_bytes_per_s
         Upper limit on the rate of the slowest hop of every ring between hosts.
     """
-    least = _least_of(instance, config, block, most_bytes_per_s)
+    least = _least_of(instance, config, tile, most_bytes_per_s)
     if least is None:
         return None
     model, training, experts = instance.model, instance.training, instance.model.num_experts is not None
@@ -172,7 +172,7 @@ def least_ring_parts_s(
 
 
 def _least_of(
-    instance: Instance, config: ParallelConfig, block: NodeBlock, most_bytes_per_s: float = np.inf
+    instance: Instance, config: ParallelConfig, tile: HostTile, most_bytes_per_s: float = np.inf
 ) -> Callable[[list[RingTraffic], list[RingTraffic] | None], FloatArray] | None:
     """
     Return a function from the traffic of each stage's rings to their least seconds; ``None`` if no ring was measured.
@@ -180,11 +180,11 @@ def _least_of(
     The function takes the dense traffic and the experts' traffic and returns seconds of shape ``(2, rates, pp)``.
     """
     cluster, stack = instance.cluster, instance.stack
-    gpus, members = gpus_of_a_host(config, block), ring_members(config, block)
+    gpus, members = gpus_of_a_host(config, tile), ring_members(config, tile)
     replicas = config.data_parallel_size * config.context_parallel_size
-    rows = config.pipeline_model_parallel_size // block.stages
+    rows = config.pipeline_model_parallel_size // tile.stages
     num_hosts = -(-replicas // members)
-    ranks, size = ranks_of_a_host(config, block), expert_block(config)
+    ranks, size = ranks_of_a_host(config, tile), expert_block(config)
     rates = np.array([np.inf])
     in_domains = num_hosts > 1 and cluster.most_in_domain > 1
     if in_domains and np.isnan(best_hop(cluster, gpus, num_hosts, stack)[0]):
@@ -229,7 +229,7 @@ def _least_of(
 
 
 def pass_seconds(
-    instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
+    instance: Instance, config: ParallelConfig, compute: StageCompute, tile: HostTile
 ) -> tuple[FloatArray, FloatArray]:
     """
     Return forward and backward seconds of each chunk, as :func:`chunk_seconds`, plus exposed ZeRO 2 and 3 collectives.
@@ -238,12 +238,12 @@ def pass_seconds(
     instance may be faster than a ring of all replicas. They are also left out if a slot spans hosts, since tensor
     communication then hides part of them.
     """
-    passes = chunk_seconds(instance, config, compute, block)
+    passes = chunk_seconds(instance, config, compute, tile)
     sharded = sharded_costs(instance.model, instance.training, config)
-    several = config.num_distributed_optimizer_instances > 1 or block.nodes_per_slot > 1
+    several = config.num_distributed_optimizer_instances > 1 or tile.nodes_per_slot > 1
     if sharded is None or config.sharing_ranks == 1 or several:
         return passes
-    least = _least_of(instance, config, block)
+    least = _least_of(instance, config, tile)
     if least is None:
         return passes
     units, slowdown, shown = np.array(sharded.units), instance.stack.overlap_slowdown, []
@@ -255,30 +255,30 @@ def pass_seconds(
 
 
 def chunk_seconds(
-    instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
+    instance: Instance, config: ParallelConfig, compute: StageCompute, tile: HostTile
 ) -> tuple[FloatArray, FloatArray]:
     """
     Return forward and backward seconds of each chunk, with communication inside a host: ``(num_kinds, num_chunks,
     pp)``.
     """
-    ranks, gpus = ranks_of_a_host(config, block), gpus_of_a_host(config, block)
+    ranks, gpus = ranks_of_a_host(config, tile), gpus_of_a_host(config, tile)
     forward, backward = inside_stages_s(
-        instance, config, compute, block, lambda alike, kind: expert_layer_s(instance, alike, kind, ranks, gpus)
+        instance, config, compute, tile, lambda alike, kind: expert_layer_s(instance, alike, kind, ranks, gpus)
     )
     return compute.forward_s + forward, compute.backward_s + backward
 
 
-def layer_seconds(instance: Instance, config: ParallelConfig, block: NodeBlock, kind: LayerKind) -> FloatArray:
+def layer_seconds(instance: Instance, config: ParallelConfig, tile: HostTile, kind: LayerKind) -> FloatArray:
     """
     Return forward and backward seconds of one layer, with communication inside a host, shape ``(2, num_kinds)``.
 
     The configuration must recompute either all layers or none.
     """
     slower, found = straggling(instance, config, instance.stack), []
-    ranks, gpus = ranks_of_a_host(config, block), gpus_of_a_host(config, block)
+    ranks, gpus = ranks_of_a_host(config, tile), gpus_of_a_host(config, tile)
     for gpu in instance.cluster.gpu_kinds:
         (forward, backward), idle = layer_and_idle_s(instance, config, gpu, instance.stack, kind)
-        sent = inside_layer_s(instance, config, idle, kind, block)
+        sent = inside_layer_s(instance, config, idle, kind, tile)
         tokens = expert_layer_s(instance, config, kind, ranks, gpus) if kind.has_experts else (0.0, 0.0)
         found.append([forward * slower + sent[0] + tokens[0], backward * slower + sent[1] + tokens[1]])
     return np.array(found).T

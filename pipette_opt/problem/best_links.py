@@ -40,7 +40,7 @@ def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:
     if not has_room(data, candidate):
         return UNUSABLE_TICKS
     pp, stage = candidate.num_stages, np.arange(candidate.num_stages)
-    row = stage // candidate.block.stages
+    row = stage // candidate.tile.stages
     kinds = np.zeros((len(candidate.forward_ticks), candidate.grid[0]), dtype=np.bool_)
     np.logical_or.at(kinds, data.kind_of_node, data.allowed(candidate).T)
     usable = kinds[:, row]  # (kinds, pp)

@@ -16,11 +16,11 @@ from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import stage_rings
 from pipette_opt.parallel import (
-    NodeBlock,
+    HostTile,
     ParallelConfig,
     gpus_of_a_host,
+    host_tiles,
     microbatches_of,
-    node_blocks,
     ranks_of_a_host,
     ring_members,
 )
@@ -64,11 +64,11 @@ def with_paths(
     instance: Instance, data: ProblemData, candidate: CandidateData, counts: Sequence[PathCounts]
 ) -> CandidateData:
     """Return the candidate with more paths in its relaxation, overlapped communication included."""
-    config, block, paths = candidate.config, candidate.block, candidate.paths
+    config, tile, paths = candidate.config, candidate.tile, candidate.paths
     compute = stage_compute(instance, config)
-    chunk_s, beside = pass_seconds(instance, config, compute, block), least_beside(instance, config, block)
+    chunk_s, beside = pass_seconds(instance, config, compute, tile), least_beside(instance, config, tile)
     for further in counts:
-        more = _paths(config, block, further, chunk_s, data.tick_s, beside)
+        more = _paths(config, tile, further, chunk_s, data.tick_s, beside)
         paths = more if paths is None else paths.joined(more)
     return replace(candidate, paths=paths)
 
@@ -115,13 +115,13 @@ def build_problem_data(
             instance,
             candidate,
             times,
-            block,
+            tile,
             links,
-            closed=not lower_form and has_closed_form(instance, candidate.config, block),
+            closed=not lower_form and has_closed_form(instance, candidate.config, tile),
             reductions=reductions,
         )
         for candidate, times in zip(fitting, compute, strict=True)
-        for block in node_blocks(candidate.config, instance.cluster.gpus_per_node, instance.launcher)
+        for tile in host_tiles(candidate.config, instance.cluster.gpus_per_node, instance.launcher)
     ]
     return _problem(instance, candidates, capacity_bytes, links.tick_s)
 
@@ -177,11 +177,11 @@ def build_both_forms(
         if built and is_enough(links.num_bytes, len(built)):
             break
         fits, built[index] = fitting[index], []
-        for block in node_blocks(fits.config, instance.cluster.gpus_per_node, instance.launcher):
-            lower = _candidate(instance, fits, compute[index], block, links, closed=False, reductions=True)
+        for tile in host_tiles(fits.config, instance.cluster.gpus_per_node, instance.launcher):
+            lower = _candidate(instance, fits, compute[index], tile, links, closed=False, reductions=True)
             form = lower
-            if has_closed_form(instance, fits.config, block):
-                form = _candidate(instance, fits, compute[index], block, links, closed=True, reductions=True)
+            if has_closed_form(instance, fits.config, tile):
+                form = _candidate(instance, fits, compute[index], tile, links, closed=True, reductions=True)
             built[index].append((form, lower))
     pairs = [pair for index in sorted(built) for pair in built[index]]
     return BothForms(
@@ -226,7 +226,7 @@ def _tick_s(compute: Sequence[StageCompute]) -> float:
     return min(round_trips, default=1.0) / TICKS_PER_ROUND_TRIP
 
 
-def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
+def has_closed_form(instance: Instance, config: ParallelConfig, tile: HostTile) -> bool:
     """
     Return whether the analytical 1F1B model describes a candidate well enough to replace a relaxation.
 
@@ -235,13 +235,13 @@ def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock
     """
     if config.sharding_stage > 1:
         return False
-    alike = block.nodes_per_slot == 1 or len(counted_layers(instance.model, config)) == 1
-    alike &= 1 in (block.tensor_nodes, block.context_nodes) and has_context_ring(instance.training, block)
-    certain = experts_stay_inside(instance, config, block) and hops_decide(instance, config, block)
+    alike = tile.nodes_per_slot == 1 or len(counted_layers(instance.model, config)) == 1
+    alike &= 1 in (tile.tensor_nodes, tile.context_nodes) and has_context_ring(instance.training, tile)
+    certain = experts_stay_inside(instance, config, tile) and hops_decide(instance, config, tile)
     return config.num_chunks == 1 and alike and certain
 
 
-def hops_decide(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
+def hops_decide(instance: Instance, config: ParallelConfig, tile: HostTile) -> bool:
     """
     Return whether the slowest hop alone decides the time of a stage's rings.
 
@@ -251,24 +251,24 @@ def hops_decide(instance: Instance, config: ParallelConfig, block: NodeBlock) ->
     """
     cluster = instance.cluster
     several = config.use_distributed_optimizer or instance.model.num_experts is not None
-    if (several or block.context_nodes > 1) and not cluster.equally_far:
+    if (several or tile.context_nodes > 1) and not cluster.equally_far:
         return False
     if len(set(cluster.domain_of_node.tolist())) == 1:
         return True
     stage = config.tensor_model_parallel_size * config.context_parallel_size * config.data_parallel_size
-    return int(hosts_of_a_domain(cluster, stage // ranks_of_a_host(config, block)).max()) == 1
+    return int(hosts_of_a_domain(cluster, stage // ranks_of_a_host(config, tile)).max()) == 1
 
 
-def experts_stay_inside(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
+def experts_stay_inside(instance: Instance, config: ParallelConfig, tile: HostTile) -> bool:
     """Return whether each group of ranks that together hold all experts stays on one host; true for dense models."""
-    return instance.model.num_experts is None or ranks_of_a_host(config, block) % expert_block(config) == 0
+    return instance.model.num_experts is None or ranks_of_a_host(config, tile) % expert_block(config) == 0
 
 
 def _candidate(
     instance: Instance,
     fitting: FittingCandidate,
     compute: StageCompute,
-    block: NodeBlock,
+    tile: HostTile,
     links: "SharedLinks",
     *,
     closed: bool,
@@ -276,51 +276,51 @@ def _candidate(
 ) -> CandidateData:
     config, cluster, tick_s = fitting.config, instance.cluster, links.tick_s
     rounding: Rounding = np.ceil if closed else np.floor
-    gpus, members = gpus_of_a_host(config, block), ring_members(config, block)
+    gpus, members = gpus_of_a_host(config, tile), ring_members(config, tile)
     num_hosts = max(2, config.data_parallel_size * config.context_parallel_size // members)
     message = p2p_bytes(instance.model, instance.training, config)
     both_ways = closed and instance.p2p == "blocking"
     linked = links.of(instance)
 
     def link_s() -> FloatArray:
-        one_way = inter_node_message_s(cluster, message, gpus // block.stages)
+        one_way = inter_node_message_s(cluster, message, gpus // tile.stages)
         return np.maximum(one_way, one_way.T) if both_ways else one_way
 
     rings = stage_rings(instance, config, compute, closed=closed) if reductions else []
     distinct = list(dict.fromkeys(rings))
     num_microbatches = microbatches_of(instance.training, config)
-    forward, backward = pass_seconds(instance, config, compute, block)
-    tensor_of = tensor_key(instance, config, compute, block)
+    forward, backward = pass_seconds(instance, config, compute, tile)
+    tensor_of = tensor_key(instance, config, compute, tile)
 
     def tensor(way: int) -> IntArray:
         return links.shared(
             ("tensor", way, *tensor_of, closed),
-            lambda: tensor_ticks(linked, config, compute, block, tick_s, rounding)[way],
+            lambda: tensor_ticks(linked, config, compute, tile, tick_s, rounding)[way],
         )
 
     several_hosts = config.data_parallel_size * config.context_parallel_size > members
     paths = None
     if not closed:
         counts = plain_counts(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
-        paths = _paths(config, block, counts, (forward, backward), tick_s)  # with_paths adds overlapped communication
+        paths = _paths(config, tile, counts, (forward, backward), tick_s)  # with_paths adds overlapped communication
     none = np.zeros(config.pipeline_model_parallel_size, dtype=np.int64)
     return CandidateData(
         config=config,
-        block=block,
-        grid=block.node_grid(config),
+        tile=tile,
+        grid=tile.node_grid(config),
         num_microbatches=num_microbatches,
         forward_ticks=ticks_of(forward.sum(axis=1), tick_s, rounding),
         backward_ticks=ticks_of(backward.sum(axis=1), tick_s, rounding),
         intra_p2p_ticks=int(ticks_of(intra_node_message_s(cluster, message), tick_s, rounding)),
         p2p_ticks=links.shared(
-            ("p2p", message, gpus // block.stages, both_ways, closed), lambda: link_ticks(link_s(), tick_s, rounding)
+            ("p2p", message, gpus // tile.stages, both_ways, closed), lambda: link_ticks(link_s(), tick_s, rounding)
         ),
         ring_class=np.array([distinct.index(ring) for ring in rings]) if reductions else none,
         ring_ticks=links.shared(
-            ("rings", *distinct, members, gpus, num_hosts, closed, *expert_key(instance, config, block)),
+            ("rings", *distinct, members, gpus, num_hosts, closed, *expert_key(instance, config, tile)),
             lambda: np.array(
                 [
-                    ring_ticks(linked, config, block, ring, members, gpus, num_hosts, tick_s, rounding)
+                    ring_ticks(linked, config, tile, ring, members, gpus, num_hosts, tick_s, rounding)
                     for ring in distinct
                 ]
             ),
@@ -328,29 +328,29 @@ def _candidate(
         if several_hosts and reductions
         else np.zeros((max(len(distinct), 1), 0, 0), dtype=np.int64),
         ring_floor_ticks=np.array(
-            [ring_floor(instance, config, block, ring, members, tick_s, rounding) for ring in rings]
+            [ring_floor(instance, config, tile, ring, members, tick_s, rounding) for ring in rings]
         )
         if reductions
         else none,
         tensor_forward_ticks=tensor(0),
         tensor_backward_ticks=tensor(1),
         embedding_ticks=links.shared(
-            ("embedding", *embedding_key(instance, config, block, gpus), closed),
-            lambda: embedding_ticks(linked, config, block, gpus, tick_s, rounding),
+            ("embedding", *embedding_key(instance, config, tile, gpus), closed),
+            lambda: embedding_ticks(linked, config, tile, gpus, tick_s, rounding),
         )
         if reductions
         else np.zeros((0, 0), dtype=np.int64),
-        embedding_floor_ticks=embedding_floor(instance, config, block, tick_s, rounding) if reductions else 0,
+        embedding_floor_ticks=embedding_floor(instance, config, tile, tick_s, rounding) if reductions else 0,
         optimizer_ticks=int(ticks_of(compute.optimizer_s, tick_s, rounding)),
         memory_need_mib=-(-np.asarray(fitting.need_bytes) // MIB),
-        rounding_ticks=_rounding_ticks(config, block, num_microbatches) if closed else 0,
+        rounding_ticks=_rounding_ticks(config, tile, num_microbatches) if closed else 0,
         paths=paths,
     )
 
 
 def _paths(
     config: ParallelConfig,
-    block: NodeBlock,
+    tile: HostTile,
     counts: PathCounts,
     chunk_s: tuple[FloatArray, FloatArray],
     tick_s: float,
@@ -367,7 +367,7 @@ def _paths(
     work = np.einsum("rcs,kcs->rks", operations, forward) + np.einsum("rcs,kcs->rks", counts.backward, backward)
     if beside is not None:
         work += beside.of_paths_s(counts)[:, None, :]
-    layers = np.array(config.layers_per_chunk) * (block.nodes_per_slot > 1)
+    layers = np.array(config.layers_per_chunk) * (tile.nodes_per_slot > 1)
     return Paths(
         stage=counts.stage,
         work_ticks=np.floor(work / tick_s),
@@ -378,7 +378,7 @@ def _paths(
     )
 
 
-def _rounding_ticks(config: ParallelConfig, block: NodeBlock, num_microbatches: int) -> int:
+def _rounding_ticks(config: ParallelConfig, tile: HostTile, num_microbatches: int) -> int:
     """
     Return an upper bound on the rounding error of the analytical objective, ticks.
 
@@ -387,7 +387,7 @@ def _rounding_ticks(config: ParallelConfig, block: NodeBlock, num_microbatches: 
     embeddings and optimizer add one each.
     """
     stages, layers = config.pipeline_model_parallel_size, config.layers_per_stage
-    tensor = 2 if block.nodes_per_slot > 1 else 0
+    tensor = 2 if tile.nodes_per_slot > 1 else 0
     round_trip = 4 * stages + tensor * sum(layers)
     period = 5 + tensor * max(layers)
     return round_trip + num_microbatches * period + 3

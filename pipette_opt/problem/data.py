@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, IntArray, P2PMode, read_only
-from pipette_opt.parallel import NodeBlock, ParallelConfig
+from pipette_opt.parallel import HostTile, ParallelConfig
 
 UNUSABLE_TICKS = 1 << 50
 """Cost of a link that must not be used, ticks. Chosen far above any real objective."""
@@ -86,8 +86,8 @@ class CandidateData:
     """
     One configuration with one host tile; a placement gives it a host for each cell of ``grid``.
 
-    ``grid = (P, D, K)``: ``P`` grid rows of ``block.stages`` pipeline stages, ``D`` columns of replicas, ``K`` hosts
-    for each slot. Stage ``s`` is in row ``s // block.stages``. The ``K`` hosts of a slot are ``block.context_nodes``
+    ``grid = (P, D, K)``: ``P`` grid rows of ``tile.stages`` pipeline stages, ``D`` columns of replicas, ``K`` hosts
+    for each slot. Stage ``s`` is in row ``s // tile.stages``. The ``K`` hosts of a slot are ``tile.context_nodes``
     groups of consecutive hosts, each with one tensor group. All arrays are read-only int64, times in ticks (integer
     time units).
 
@@ -135,7 +135,7 @@ class CandidateData:
     """
 
     config: ParallelConfig
-    block: NodeBlock
+    tile: HostTile
     grid: tuple[int, int, int]
     num_microbatches: int
     forward_ticks: IntArray
@@ -204,12 +204,12 @@ class CandidateData:
     @property
     def slot_ring(self) -> int:
         """Number of hosts in one ring of a slot; the ``K`` hosts of the slot form consecutive rings of this size."""
-        return self.block.tensor_nodes if self.block.tensor_nodes > 1 else self.grid[2]
+        return self.tile.tensor_nodes if self.tile.tensor_nodes > 1 else self.grid[2]
 
     @property
     def ring_length(self) -> int:
         """Number of hosts in a gradient ring: all columns, and in each column all context parts of the slot."""
-        return self.grid[1] * self.block.context_nodes
+        return self.grid[1] * self.tile.context_nodes
 
     @property
     def num_cells(self) -> int:
@@ -219,7 +219,7 @@ class CandidateData:
     @property
     def row_need_mib(self) -> IntArray:
         """Memory that one GPU of a host in each grid row needs, MiB, shape ``(P,)``."""
-        needs: IntArray = self.memory_need_mib.reshape(self.grid[0], self.block.stages).max(axis=1)
+        needs: IntArray = self.memory_need_mib.reshape(self.grid[0], self.tile.stages).max(axis=1)
         return needs
 
 

@@ -24,7 +24,7 @@ from pipette_opt.base.types import FloatArray, IntArray, read_only
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.overlap import exposed
 from pipette_opt.costs.times import PlacedTimes
-from pipette_opt.parallel import NodeBlock, ParallelConfig
+from pipette_opt.parallel import HostTile, ParallelConfig
 from pipette_opt.problem.family_room import RecomputedUnits
 from pipette_opt.problem.layer_patterns import beyond
 from pipette_opt.problem.path_counts import PathCounts
@@ -41,7 +41,7 @@ class LayerFamily:
     ----------
     config
         Configuration with the fewest layers on each stage, and with the family's overlap.
-    block
+    tile
         Host tile: stages and replicas of one host.
     num_microbatches
         Number ``m`` of micro-batches per replica.
@@ -92,7 +92,7 @@ class LayerFamily:
     """
 
     config: ParallelConfig
-    block: NodeBlock
+    tile: HostTile
     num_microbatches: int
     num_units: int
     layer_s: FloatArray
@@ -132,12 +132,12 @@ class LayerFamily:
     @property
     def far_stage(self) -> int:
         """Stage whose transfers to the next stage cross groups of hosts; -1 if no transfer must."""
-        return -1 if self.far_after < 0 else (self.far_after + 1) * self.block.stages - 1
+        return -1 if self.far_after < 0 else (self.far_after + 1) * self.tile.stages - 1
 
     @property
     def grid(self) -> tuple[int, int, int]:
         """Number of hosts in the pipeline, data and tensor dimension."""
-        return self.block.node_grid(self.config)
+        return self.tile.node_grid(self.config)
 
     @property
     def hosts_per_row(self) -> int:
@@ -195,7 +195,7 @@ class LayerFamily:
             GPU type of each grid row, shape ``(rows,)``.
         """
         pp, stages = self.config.pipeline_model_parallel_size, np.arange(self.config.pipeline_model_parallel_size)
-        rows = stages // self.block.stages
+        rows = stages // self.tile.stages
         kinds, after = kind_of_row[rows], np.roll(rows, -1)
         forward, backward = (
             np.maximum(self.fixed_s[way][kinds, :, stages].T + units * self.layer_s[way][kinds], 0.0)[..., None]

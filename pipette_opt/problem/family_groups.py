@@ -50,12 +50,12 @@ def far_families(
     slots_cross
         Function from the mask of host pairs in different groups to the family whose slots span groups.
     """
-    cluster, config, block, rows = instance.cluster, family.config, family.block, family.grid[0]
+    cluster, config, tile, rows = instance.cluster, family.config, family.tile, family.grid[0]
     known = len(cluster.gpu_kinds) == 1 and cluster.most_in_domain == 1 and instance.model.num_experts is None
     one_way = 1 in family.grid[1:]
     if not known or not one_way or config.sharding_stage > 1 or not 1 < rows <= MAX_ROWS:
         return [family]
-    groups, flows = groups_of(instance, family), gpus_of_a_host(config, block) // block.stages
+    groups, flows = groups_of(instance, family), gpus_of_a_host(config, tile) // tile.stages
     rate = far_bytes_per_s(cluster, groups, flows)
     if not rate > 0:
         return [family]
@@ -70,7 +70,7 @@ def far_families(
     if family.hosts_per_row > 1:
         if not all_rows_cross(sizes, rows, family.hosts_per_row):
             return [family]
-        spans = block.nodes_per_slot > 1
+        spans = tile.nodes_per_slot > 1
         found.append(slots_cross(groups[:, None] != groups) if spans else replace(family, has_far_rings=True))
     return [replace(crossing, is_far=True) for crossing in found]
 
@@ -80,7 +80,7 @@ def groups_of(instance: Instance, family: LayerFamily) -> IntArray:
     Return the group of near hosts of each host, shape ``(num_nodes,)``, for the concurrent flows between two
     stages.
     """
-    flows = gpus_of_a_host(family.config, family.block) // family.block.stages
+    flows = gpus_of_a_host(family.config, family.tile) // family.tile.stages
     return near_groups(instance.cluster, flows, family.grid[0] * family.hosts_per_row)
 
 

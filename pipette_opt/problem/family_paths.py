@@ -56,7 +56,7 @@ def family_paths(family: LayerFamily, counts: PathCounts) -> FamilyPaths:
 
 def least_transfers_s(family: LayerFamily, moved: IntArray) -> FloatArray:
     """Return the least seconds of the transfers of each path, over the best links, shape ``(num_paths,)``."""
-    rows = np.arange(moved.shape[1]) // family.block.stages
+    rows = np.arange(moved.shape[1]) // family.tile.stages
     inside = rows == np.roll(rows, -1)
     sent = moved[:, ~inside].sum(axis=1)
     across = sent * np.where(np.isfinite(family.link_s), family.link_s, np.inf).min() if sent.any() else 0.0 * sent

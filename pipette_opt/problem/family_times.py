@@ -22,11 +22,11 @@ from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import (
-    NodeBlock,
+    HostTile,
     ParallelConfig,
     gpus_of_a_host,
+    host_tiles,
     microbatches_of,
-    node_blocks,
     without_recomputation,
 )
 from pipette_opt.problem.beside import chunk_seconds, layer_seconds, least_ring_parts_s
@@ -77,8 +77,8 @@ def layer_families(
         recomputed = None
         if config.recomputation == "block":
             recomputed = RecomputedUnits(instance, config, predictor, max_oom_risk, room, limit)
-        for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
-            family = _family(instance, config, block, timed[0], limit)
+        for tile in host_tiles(config, instance.cluster.gpus_per_node, instance.launcher):
+            family = _family(instance, config, tile, timed[0], limit)
             if recomputed is not None:
                 family = _with_recomputation(instance, family, timed[1], recomputed)
             families += far_families(instance, family, partial(_slots_cross, instance, family, timed[0]))
@@ -160,9 +160,9 @@ def _with_recomputation(
     The first layer of a chunk may lack experts where later layers have them, so its time is separate. In a pattern with
     several types of layers, each layer counts as the type for which recomputation adds least.
     """
-    layer_s, fixed_s = _layer_and_fixed_s(instance, timed, family.block)
+    layer_s, fixed_s = _layer_and_fixed_s(instance, timed, family.tile)
     if timed.probes:
-        further_s = _least_again_s(instance, family.config, family.block)
+        further_s = _least_again_s(instance, family.config, family.tile)
         first_s = np.broadcast_to(further_s[:, None, None], family.fixed_s.shape[1:])
     else:
         further_s = np.maximum(layer_s - family.layer_s, 0.0)[1]
@@ -175,31 +175,31 @@ def _with_recomputation(
     return replace(family, fixed_s=kept_s, recompute_s=further_s, recomputed=recomputed)
 
 
-def _least_again_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
+def _least_again_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> FloatArray:
     """
     Return the least seconds that recomputing a layer adds, over all layer types, for each GPU type:
     ``(num_kinds,)``.
     """
     kept, again = (
-        [layer_seconds(instance, alike, block, kind)[1] for kind in dict.fromkeys(instance.model.layers)]
+        [layer_seconds(instance, alike, tile, kind)[1] for kind in dict.fromkeys(instance.model.layers)]
         for alike in pure_configs(config)
     )
     least: FloatArray = np.maximum(np.min(np.subtract(again, kept), axis=0), 0.0)
     return least
 
 
-def _layer_and_fixed_s(instance: Instance, timed: _Timed, block: NodeBlock) -> tuple[FloatArray, FloatArray]:
+def _layer_and_fixed_s(instance: Instance, timed: _Timed, tile: HostTile) -> tuple[FloatArray, FloatArray]:
     """Return the fields ``layer_s`` and ``fixed_s`` of a family."""
 
     def seconds(config: ParallelConfig, compute: StageCompute) -> FloatArray:
-        return np.stack(chunk_seconds(instance, config, compute, block))
+        return np.stack(chunk_seconds(instance, config, compute, tile))
 
     least = timed.sized[0]
     layer_s, more_s = line(instance.model, least[0], _of_layers(instance.model, timed, seconds))
     fixed_s = seconds(*least) + more_s
-    if block.nodes_per_slot > 1:
+    if tile.nodes_per_slot > 1:
         fastest = replace(instance, cluster=instance.cluster.fastest_pair())
-        for way, ticks in enumerate(tensor_ticks(fastest, *least, block, FINE_TICK_S, np.floor)):
+        for way, ticks in enumerate(tensor_ticks(fastest, *least, tile, FINE_TICK_S, np.floor)):
             layer_s[way] += ticks.min() * FINE_TICK_S
     return layer_s, fixed_s
 
@@ -207,13 +207,13 @@ def _layer_and_fixed_s(instance: Instance, timed: _Timed, block: NodeBlock) -> t
 def _family(
     instance: Instance,
     config: ParallelConfig,
-    block: NodeBlock,
+    tile: HostTile,
     timed: _Timed,
     most_units: IntArray,
 ) -> LayerFamily:
     """Return a family with zero times for gradient reduction and parameter gather."""
     model, cluster, pp = instance.model, instance.cluster, config.pipeline_model_parallel_size
-    layer_s, fixed_s = _layer_and_fixed_s(instance, timed, block)
+    layer_s, fixed_s = _layer_and_fixed_s(instance, timed, tile)
     message = p2p_bytes(instance.model, instance.training, config)
     steps = _of_layers(model, timed, lambda each, compute: optimizer_stages_s(instance, each)[None])
     chunks = 1 if timed.probes else config.num_chunks
@@ -221,18 +221,18 @@ def _family(
     nothing = np.zeros(pp)
     return LayerFamily(
         config=config,
-        block=block,
+        tile=tile,
         num_microbatches=microbatches_of(instance.training, config),
         num_units=num_units(model, config),
         layer_s=layer_s,
         fixed_s=fixed_s,
-        link_s=_best_links_s(instance, message, gpus_of_a_host(config, block) // block.stages),
+        link_s=_best_links_s(instance, message, gpus_of_a_host(config, tile) // tile.stages),
         inside_s=intra_node_message_s(cluster, message),
         reduction_s=0.0,
         fixed_reduction_s=nothing,
         gather_s=0.0,
         fixed_gather_s=nothing,
-        embedding_s=_embedding_s(instance, config, block),
+        embedding_s=_embedding_s(instance, config, tile),
         slowdown=instance.stack.overlap_slowdown,
         step_s=float(of_layer) * config.num_chunks,
         fixed_step_s=optimizer_stages_s(instance, config) + more_s.sum(axis=0),
@@ -245,7 +245,7 @@ def _family(
 def _slots_cross(instance: Instance, family: LayerFamily, timed: _Timed, far: BoolArray) -> LayerFamily:
     """Return the family whose slots span several groups of hosts; ``far`` masks host pairs in different groups."""
     added = []
-    for ticks in tensor_ticks(instance, *timed.sized[0], family.block, FINE_TICK_S, np.floor):
+    for ticks in tensor_ticks(instance, *timed.sized[0], family.tile, FINE_TICK_S, np.floor):
         added.append((int(ticks[far].min()) - int(ticks[~np.eye(len(far), dtype=np.bool_)].min())) * FINE_TICK_S)
     return replace(family, layer_s=family.layer_s + np.array(added)[:, None])
 
@@ -258,7 +258,7 @@ def with_rings(
     instance: Instance,
     family: LayerFamily,
     config: ParallelConfig,
-    known: dict[tuple[ParallelConfig, NodeBlock, bool], Rings] | None = None,
+    known: dict[tuple[ParallelConfig, HostTile, bool], Rings] | None = None,
 ) -> LayerFamily:
     """
     Return the family with overlap, gradient reduction and parameter gather of ``config``.
@@ -270,21 +270,21 @@ def with_rings(
         recomputation.
     """
     alike = replace(without_recomputation(config), micro_batch_size=1)
-    known, key = {} if known is None else known, (alike, family.block, family.has_far_rings)
+    known, key = {} if known is None else known, (alike, family.tile, family.has_far_rings)
     if key not in known:
         rate = np.inf
         if family.has_far_rings:
-            rate = far_bytes_per_s(instance.cluster, groups_of(instance, family), gpus_of_a_host(config, family.block))
-        known[key] = _rings(instance, alike, family.block, rate)
+            rate = far_bytes_per_s(instance.cluster, groups_of(instance, family), gpus_of_a_host(config, family.tile))
+        known[key] = _rings(instance, alike, family.tile, rate)
     return replace(family, config=config, **known[key])
 
 
-def _rings(instance: Instance, config: ParallelConfig, block: NodeBlock, most_bytes_per_s: float) -> Rings:
+def _rings(instance: Instance, config: ParallelConfig, tile: HostTile, most_bytes_per_s: float) -> Rings:
     """Return linear lower bounds on reduction and gather; ring times are convex in their bytes."""
     rings: Rings = {}
     model, chunks = instance.model, config.num_chunks
     sized = _sized(model, config)
-    found = [least_ring_parts_s(instance, each, block, most_bytes_per_s) for each in sized]
+    found = [least_ring_parts_s(instance, each, tile, most_bytes_per_s) for each in sized]
     for way, name in enumerate(("reduction_s", "gather_s")):
         known = [parts[way] for parts in found if parts is not None]
         of_rates = [seconds for seconds in known if seconds is not None]
@@ -321,12 +321,12 @@ def _shares(model: ModelSpec, config: ParallelConfig) -> tuple[dict[LayerKind, f
     )  # type: ignore[return-value]
 
 
-def _embedding_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> float:
+def _embedding_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> float:
     """Return the seconds of the all-reduce of tied word embeddings over the best link; 0 without tied embeddings."""
-    between = embedding_ticks(instance, config, block, gpus_of_a_host(config, block), FINE_TICK_S, np.floor)
+    between = embedding_ticks(instance, config, tile, gpus_of_a_host(config, tile), FINE_TICK_S, np.floor)
     if between.size:
         return float(between.min()) * FINE_TICK_S
-    return embedding_floor(instance, config, block, FINE_TICK_S, np.floor) * FINE_TICK_S
+    return embedding_floor(instance, config, tile, FINE_TICK_S, np.floor) * FINE_TICK_S
 
 
 def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> FloatArray:

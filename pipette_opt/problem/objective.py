@@ -44,7 +44,7 @@ def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> Place
 
     With an unusable link, ``forward`` or ``backward`` is at least ``UNUSABLE_TICKS`` and ``path_work`` is meaningless.
     """
-    stages, layers = candidate.block.stages, np.array(candidate.config.layers_per_stage, dtype=np.int64)
+    stages, layers = candidate.tile.stages, np.array(candidate.config.layers_per_stage, dtype=np.int64)
     stage = np.arange(candidate.num_stages)
     hosts = nodes[stage // stages]  # (pp, D, K)
     kinds = data.kind_of_node[hosts]

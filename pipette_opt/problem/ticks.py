@@ -21,7 +21,7 @@ from pipette_opt.costs.exchange import expert_ring_s
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.costs.overlap import StageRing
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, ranks_of_a_host
+from pipette_opt.parallel import HostTile, ParallelConfig, gpus_of_a_host, ranks_of_a_host
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.specs import Instance
 
@@ -80,28 +80,28 @@ class SharedLinks:
         return self._known[key]
 
 
-def expert_key(instance: Instance, config: ParallelConfig, block: NodeBlock) -> tuple[Hashable, ...]:
+def expert_key(instance: Instance, config: ParallelConfig, tile: HostTile) -> tuple[Hashable, ...]:
     """Return the cache key of the inputs that only rings of experts have."""
     if instance.model.num_experts is None:
         return ()
-    return expert_block(config), ranks_of_a_host(config, block)
+    return expert_block(config), ranks_of_a_host(config, tile)
 
 
 def tensor_key(
-    instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
+    instance: Instance, config: ParallelConfig, compute: StageCompute, tile: HostTile
 ) -> tuple[Hashable, ...]:
     """Return the cache key of the inputs of :func:`tensor_ticks`."""
-    if block.nodes_per_slot == 1:
+    if tile.nodes_per_slot == 1:
         return (None,)
-    return tuple(_spanning_rings(instance, config, compute, block))
+    return tuple(_spanning_rings(instance, config, compute, tile))
 
 
 def _spanning_rings(
-    instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
+    instance: Instance, config: ParallelConfig, compute: StageCompute, tile: HostTile
 ) -> list[SpanningRing]:
     """Return, for each type of layer, the tensor or context ring of one layer between hosts."""
     return [
-        spanning_ring(instance, counted.config, block, counted.kind, compute.idle_s(counted.is_recomputed))
+        spanning_ring(instance, counted.config, tile, counted.kind, compute.idle_s(counted.is_recomputed))
         for counted in counted_layers(instance.model, config)
     ]
 
@@ -110,7 +110,7 @@ def tensor_ticks(
     instance: Instance,
     config: ParallelConfig,
     compute: StageCompute,
-    block: NodeBlock,
+    tile: HostTile,
     tick_s: float,
     rounding: Rounding,
 ) -> tuple[IntArray, IntArray]:
@@ -120,9 +120,9 @@ def tensor_ticks(
     Each has shape ``(num_nodes, num_nodes)``; empty if slots stay inside hosts. Where layers differ, the least of them
     counts.
     """
-    if block.nodes_per_slot == 1:
+    if tile.nodes_per_slot == 1:
         return NO_TICKS, NO_TICKS
-    rings = _spanning_rings(instance, config, compute, block)
+    rings = _spanning_rings(instance, config, compute, tile)
     forward, backward = (
         reduce(np.minimum, [link_ticks(ring.hop_s(instance, way), tick_s, rounding) for ring in rings])
         for way in (0, 1)
@@ -133,7 +133,7 @@ def tensor_ticks(
 def ring_ticks(
     instance: Instance,
     config: ParallelConfig,
-    block: NodeBlock,
+    tile: HostTile,
     ring: StageRing,
     members: int,
     gpus: int,
@@ -162,7 +162,7 @@ def ring_ticks(
             return across
         return np.maximum(across, intra_node_ring_s(instance.cluster, traffic, flows, instance.stack))
 
-    ranks, size = ranks_of_a_host(config, block), expert_block(config)
+    ranks, size = ranks_of_a_host(config, tile), expert_block(config)
 
     def experts_s(traffic: RingTraffic) -> FloatArray | float:
         if ranks % size == 0 and traffic.num_steps:
@@ -175,7 +175,7 @@ def ring_ticks(
 def ring_floor(
     instance: Instance,
     config: ParallelConfig,
-    block: NodeBlock,
+    tile: HostTile,
     ring: StageRing,
     members: int,
     tick_s: float,
@@ -192,29 +192,29 @@ def ring_floor(
         return np.array(intra_node_ring_s(instance.cluster, traffic, members, instance.stack) if members > 1 else 0.0)
 
     def experts_s(traffic: RingTraffic) -> float:
-        return expert_ring_s(instance, config, traffic, ranks_of_a_host(config, block), gpus_of_a_host(config, block))
+        return expert_ring_s(instance, config, traffic, ranks_of_a_host(config, tile), gpus_of_a_host(config, tile))
 
     return int(ticks_of(ring.shown_s(time_s, experts_s), tick_s, rounding))
 
 
-def embedding_key(instance: Instance, config: ParallelConfig, block: NodeBlock, gpus: int) -> tuple[Hashable, ...]:
+def embedding_key(instance: Instance, config: ParallelConfig, tile: HostTile, gpus: int) -> tuple[Hashable, ...]:
     """Return the cache key of the inputs of :func:`embedding_ticks`."""
-    if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size == block.stages:
+    if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size == tile.stages:
         return (None,)
-    return embedding_traffic(instance.model, instance.training, config), gpus // block.stages
+    return embedding_traffic(instance.model, instance.training, config), gpus // tile.stages
 
 
 def embedding_ticks(
-    instance: Instance, config: ParallelConfig, block: NodeBlock, gpus: int, tick_s: float, rounding: Rounding
+    instance: Instance, config: ParallelConfig, tile: HostTile, gpus: int, tick_s: float, rounding: Rounding
 ) -> IntArray:
     """
     Return the ticks of the tied-embedding reduction between each pair of hosts of the first and the last stage.
 
     An unmeasured link counts as the slowest measured one. The array is empty if nothing is reduced between hosts.
     """
-    if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size == block.stages:
+    if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size == tile.stages:
         return NO_TICKS
-    flows = gpus // block.stages
+    flows = gpus // tile.stages
     time = inter_node_ring_s(
         instance.cluster,
         embedding_traffic(instance.model, instance.training, config),
@@ -231,10 +231,10 @@ def embedding_ticks(
 
 
 def embedding_floor(
-    instance: Instance, config: ParallelConfig, block: NodeBlock, tick_s: float, rounding: Rounding
+    instance: Instance, config: ParallelConfig, tile: HostTile, tick_s: float, rounding: Rounding
 ) -> int:
     """Return the ticks of the tied-embedding reduction if one host has all stages; otherwise 0."""
-    if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size > block.stages:
+    if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size > tile.stages:
         return 0
     traffic = embedding_traffic(instance.model, instance.training, config)
     return int(ticks_of(intra_node_ring_s(instance.cluster, traffic, 2, instance.stack), tick_s, rounding))

@@ -349,7 +349,7 @@ def held_cells(instance: Instance, candidate: CandidateData, old: Plan) -> IntAr
     :func:`~pipette_opt.annealing.keeping.anneal_keeping`; -1 if a host holds no complete part. Shape ``(num_nodes,)``.
     """
     coordinates = RankGrid.of(old.config, old.placement.order).coordinates()
-    stages, parts = candidate.block.stages, candidate.block.nodes_per_slot
+    stages, parts = candidate.tile.stages, candidate.tile.nodes_per_slot
     slot = old.config.tensor_model_parallel_size * old.config.context_parallel_size
     holds = np.full(instance.cluster.num_nodes, -1, dtype=np.int64)
     for node, host in enumerate(old.hosts):

@@ -12,7 +12,7 @@ from pipette_opt.candidates import SearchSpace, layers_are_free
 from pipette_opt.certify import CertifyParams, certify
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.optimize import OptimizeParams
-from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement
+from pipette_opt.parallel import HostTile, ParallelConfig, tile_placement
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem.solution import Solution
@@ -116,7 +116,7 @@ def search(
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
     beaten = None if prepared.pruned is None else prepared.pruned.first
-    known = [] if beaten is None else _seated(prepared, beaten.config, beaten.block, [beaten.nodes])
+    known = [] if beaten is None else _seated(prepared, beaten.config, beaten.tile, [beaten.nodes])
     best, bound_s, proven_s = certified(prepared, known, left_s(), params, watcher)
     return Searched(prepared=replace(prepared, proven_s=proven_s), best=best, bound_s=bound_s, found=[best])
 
@@ -169,12 +169,12 @@ def certified(
 
 
 def _seated(
-    prepared: Prepared, config: ParallelConfig, block: NodeBlock, grids: Sequence[IntArray]
+    prepared: Prepared, config: ParallelConfig, tile: HostTile, grids: Sequence[IntArray]
 ) -> list[SimulatedSolution]:
     """Return simulated placements of a configuration; placements with unmeasured links are left out."""
     found = []
     for index, candidate in enumerate(prepared.problem.candidates):
-        if (candidate.config, candidate.block) != (config, block):
+        if (candidate.config, candidate.tile) != (config, tile):
             continue
         for nodes in grids:
             with contextlib.suppress(MissingLinkError):
@@ -190,7 +190,7 @@ def with_spares(prepared: Prepared, best: SimulatedSolution, barred: Sequence[in
     The idle host takes the barred host's place, or that of another host which moves there: idle hosts are usually slow,
     so the barred host's place is rarely the best.
     """
-    config, block, nodes = best.candidate.config, best.candidate.block, best.nodes
+    config, tile, nodes = best.candidate.config, best.candidate.tile, best.nodes
     allowed = prepared.problem.allowed(best.candidate)
     simulated: list[SimulatedSolution] = []
     for node in barred:
@@ -208,9 +208,9 @@ def with_spares(prepared: Prepared, best: SimulatedSolution, barred: Sequence[in
                     grids.append(grid)
         if not grids:
             return []
-        placed = [(config, block_placement(config, block, grid)) for grid in grids]
+        placed = [(config, tile_placement(config, tile, grid)) for grid in grids]
         fastest = grids[int(estimate_many(prepared.instance, placed).argmin())]
-        simulated = _seated(prepared, config, block, [fastest])
+        simulated = _seated(prepared, config, tile, [fastest])
         if not simulated:
             return []
         nodes = simulated[0].nodes

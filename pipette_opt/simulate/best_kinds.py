@@ -12,7 +12,7 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.placed import placed_batch, placed_times
 from pipette_opt.costs.times import PlacedTimes
-from pipette_opt.parallel import Placement, block_placement
+from pipette_opt.parallel import Placement, tile_placement
 from pipette_opt.problem.best_links import scarce_kinds
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.simulate.many import estimate_many
@@ -62,7 +62,7 @@ def best_kinds(instance: Instance, data: ProblemData, candidate: CandidateData) 
 
     def placed(kinds: IntArray) -> Placement:
         nodes = hosts + candidate.num_cells * np.reshape(kinds, (-1, 1, 1))
-        return block_placement(candidate.config, candidate.block, nodes)
+        return tile_placement(candidate.config, candidate.tile, nodes)
 
     seconds = estimate_many(ideal, [(candidate.config, placed(kinds)) for kinds in every])
     by_kinds = dict(zip(map(bytes, every), seconds.tolist(), strict=True))
@@ -130,7 +130,7 @@ def _ideal(instance: Instance, candidate: CandidateData) -> Instance:
     kind = np.repeat(np.arange(len(first)), candidate.num_cells)
     row = np.tile(np.arange(candidate.num_cells) // (candidate.num_cells // candidate.grid[0]), len(first))
     per_node = candidate.config.world_size // candidate.num_cells
-    counts: Sequence[int] = sorted({per_node // candidate.block.stages, per_node})
+    counts: Sequence[int] = sorted({per_node // candidate.tile.stages, per_node})
     if instance.model.num_experts is not None:
         counts = range(1, per_node + 1)  # all-to-alls have as many flows as ranks that send to other hosts
     matrices = []

@@ -15,7 +15,7 @@ from math import perm
 import numpy as np
 
 from pipette_opt.base.types import IntArray
-from pipette_opt.parallel import block_placement
+from pipette_opt.parallel import tile_placement
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
@@ -107,5 +107,5 @@ def _with_room(data: ProblemData, candidate: CandidateData, orders: Iterator[tup
 
 
 def _times_s(instance: Instance, candidate: CandidateData, placements: list[IntArray]) -> np.ndarray:
-    placed = [(candidate.config, block_placement(candidate.config, candidate.block, nodes)) for nodes in placements]
+    placed = [(candidate.config, tile_placement(candidate.config, candidate.tile, nodes)) for nodes in placements]
     return estimate_many(instance, placed)

@@ -22,7 +22,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.unplaced import costs_of
-from pipette_opt.parallel import NodeBlock, ParallelConfig, RankGrid, block_placement, microbatches_of
+from pipette_opt.parallel import HostTile, ParallelConfig, RankGrid, microbatches_of, tile_placement
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.many import estimate_many
@@ -114,19 +114,19 @@ def with_slots(
 
 def _packings(instance: Instance, data: ProblemData, simulated: Sequence[SimulatedSolution]) -> list[SimulatedSolution]:
     """Return each candidate once, on its best known hosts, with its relaxed time; fastest first."""
-    best_of: dict[tuple[ParallelConfig, NodeBlock], SimulatedSolution] = {}
+    best_of: dict[tuple[ParallelConfig, HostTile], SimulatedSolution] = {}
     for solution in sorted(simulated, key=lambda solution: -solution.estimate.iteration_time_s):
-        best_of[solution.candidate.config, solution.candidate.block] = solution
+        best_of[solution.candidate.config, solution.candidate.tile] = solution
     relaxed = replace(instance, cluster=instance.cluster.relaxed())
     hosts = best_first(simulated)[0].nodes.ravel()
     others = []
     for candidate in data.candidates[:MAX_PACKINGS]:
-        if (candidate.config, candidate.block) not in best_of:
+        if (candidate.config, candidate.tile) not in best_of:
             like_best = hosts if candidate.num_cells == len(hosts) else np.arange(candidate.num_cells)
             nodes = like_best.reshape(candidate.grid)
             if has_room(data, candidate, nodes):
                 others.append((candidate, nodes))
-    placed = [(other.config, block_placement(other.config, other.block, nodes)) for other, nodes in others]
+    placed = [(other.config, tile_placement(other.config, other.tile, nodes)) for other, nodes in others]
     times = estimate_many(relaxed, placed) if placed else np.zeros(0)
     reference = simulated[0].estimate
     rest = [
@@ -152,9 +152,7 @@ def assign_slots(
 
     def times_s(orders: list[IntArray]) -> FloatArray:
         """Return the simulated seconds of orders, each of shape ``(*nodes.shape, gpus)``."""
-        placed = [
-            (config, block_placement(config, solution.candidate.block, solution.nodes, slots)) for slots in orders
-        ]
+        placed = [(config, tile_placement(config, solution.candidate.tile, solution.nodes, slots)) for slots in orders]
         return estimate_many(instance, placed)
 
     config, links = solution.candidate.config, instance.cluster.gpu_links
@@ -173,7 +171,7 @@ def assign_slots(
         found = _exchanged(starts[index], float(times[index]), links.num_slots, times_s, lambda: _over(ends, stop))
         if found[1] < fastest_s:
             best, fastest_s = found
-    placement = block_placement(config, solution.candidate.block, solution.nodes, best)
+    placement = tile_placement(config, solution.candidate.tile, solution.nodes, best)
     return replace(solution, slots=best, estimate=estimate(instance, config, placement))
 
 
@@ -271,13 +269,13 @@ class _HostRanks(NamedTuple):
 
 
 def _host_ranks(instance: Instance, candidate: CandidateData) -> _HostRanks:
-    config, block = candidate.config, candidate.block
+    config, tile = candidate.config, candidate.tile
     nodes = np.arange(candidate.num_cells).reshape(candidate.grid)
-    placement = block_placement(config, block, nodes)
+    placement = tile_placement(config, tile, nodes)
     at = {
         tuple(coordinate): position
         for position, coordinate in enumerate(
-            RankGrid.of(config, block.order).coordinates()[placement.node == 0].tolist()
+            RankGrid.of(config, tile.order).coordinates()[placement.node == 0].tolist()
         )
     }
     costs, m = costs_of(instance, config), microbatches_of(instance.training, config)

@@ -20,7 +20,7 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.memory.filter import predicted_memory, usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_placement
+from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, tile_placement
 from pipette_opt.parallel.recompute import amount
 from pipette_opt.plans.plan import (
     Alternative,
@@ -78,13 +78,13 @@ class SimulatedSolution:
 
     def placed_on(self, nodes: IntArray) -> Placement:
         """Return the placement of the candidate on the given hosts."""
-        return block_placement(self.candidate.config, self.candidate.block, nodes, self.slots)
+        return tile_placement(self.candidate.config, self.candidate.tile, nodes, self.slots)
 
 
 def simulate_solution(instance: Instance, data: ProblemData, solution: Solution) -> SimulatedSolution:
     """Return a solution with the simulated time of its schedule."""
     candidate = data.candidates[solution.candidate]
-    placement = block_placement(candidate.config, candidate.block, solution.nodes)
+    placement = tile_placement(candidate.config, candidate.tile, solution.nodes)
     return SimulatedSolution(
         candidate=candidate,
         nodes=solution.nodes,
@@ -165,7 +165,7 @@ def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int
     if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1 or (slow_row is not None and cluster.levels):
         return None
     per_node = candidate.config.world_size // candidate.num_cells
-    counts = {per_node // candidate.block.stages, per_node}
+    counts = {per_node // candidate.tile.stages, per_node}
     if instance.model.num_experts is not None:
         counts |= set(range(1, per_node + 1))  # all-to-alls have as many flows as ranks that send to other hosts
     nodes = np.arange(candidate.num_cells).reshape(candidate.grid)
@@ -175,7 +175,7 @@ def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int
     if slow_row is not None:
         equal = _with_slow_host(cluster, equal, int(nodes[slow_row, 0, 0]), candidate.num_cells)
     ideal = replace(instance, cluster=equal)
-    return placed_times(ideal, candidate.config, block_placement(candidate.config, candidate.block, nodes))
+    return placed_times(ideal, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
 
 
 def _with_slow_host(cluster: ClusterSpec, equal: ClusterSpec, host: int, num_cells: int) -> ClusterSpec:

@@ -79,7 +79,7 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
     grid, the last sets choose the rows in which a column has its mean number of slow hosts.
     """
     allowed = data.allowed(candidate)
-    rows = np.arange(candidate.num_stages) // candidate.block.stages
+    rows = np.arange(candidate.num_stages) // candidate.tile.stages
     hops = _least_tensor_hops(candidate)
     transfers = least_transfers(data, candidate)
     if hops is None or transfers is None:
@@ -243,7 +243,7 @@ def _least_more(
     """
     assert candidate.paths is not None
     rows = candidate.grid[0]
-    row = np.arange(candidate.num_stages) // candidate.block.stages
+    row = np.arange(candidate.num_stages) // candidate.tile.stages
     usable = [_kinds_of(data, candidate, hosts[row]) for hosts in (scarce_hosts, allowed)]
     slow, fast = (np.where(kinds, candidate.paths.work_ticks, UNUSABLE_TICKS).min(axis=1) for kinds in usable)
     longer = np.zeros((len(slow), rows), dtype=np.int64)
@@ -285,7 +285,7 @@ def _ring_floor(data: ProblemData, candidate: CandidateData) -> IntArray | None:
     ring = candidate.ring_floor_ticks.copy()
     if candidate.ring_length == 1:
         return ring
-    allowed, rows = data.allowed(candidate), np.arange(candidate.num_stages) // candidate.block.stages
+    allowed, rows = data.allowed(candidate), np.arange(candidate.num_stages) // candidate.tile.stages
     same_hosts = bool((allowed == allowed[0]).all())
     known: dict[tuple[int, int], int] = {}
     for stage, row in enumerate(rows.tolist()):
@@ -319,7 +319,7 @@ def _ring_scenarios(data: ProblemData, candidate: CandidateData) -> IntArray | N
     base = _ring_floor(data, candidate)
     if base is None or candidate.ring_length == 1:
         return None if base is None else base[:, None]
-    rows = np.arange(candidate.num_stages) // candidate.block.stages
+    rows = np.arange(candidate.num_stages) // candidate.tile.stages
     best: IntArray | None = None
     for ring_class in np.unique(candidate.ring_class):
         level = bottleneck_level(candidate.ring_ticks[ring_class], P * D * K)

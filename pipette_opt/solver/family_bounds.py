@@ -79,7 +79,7 @@ def family_bound(
     """
     from pipette_opt.solver.family_kernel import least_time
 
-    rows, per_row = family.grid[0], family.block.stages
+    rows, per_row = family.grid[0], family.tile.stages
     order = np.argsort(family.layer_s.sum(axis=0), kind="stable")
     able = np.minimum(np.cumsum(hosts_of_kind[order]) // family.hosts_per_row, rows)
     pp, most = family.config.pipeline_model_parallel_size, np.ascontiguousarray(family.most_units[order])

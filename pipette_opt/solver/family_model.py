@@ -144,7 +144,7 @@ class FamilyModel:
         its row.
         """
         family = self.family
-        model, kinds, row, most = self.model, range(self.num_kinds), stage // family.block.stages, family.num_units
+        model, kinds, row, most = self.model, range(self.num_kinds), stage // family.tile.stages, family.num_units
         taken = [model.new_int_var(0, most, f"taken_{stage}_{kind}") for kind in kinds]
         caps = np.minimum(family.most_units[:, stage], most).tolist()
         model.add(LinearExpr.sum(taken) == units)
@@ -193,7 +193,7 @@ class FamilyModel:
                 self.model.add_element(place, table.tolist(), needed)
                 enough = self.model.add(self.further >= needed)
                 if self.present:
-                    enough.only_enforce_if(self.present[stage // family.block.stages][kind])
+                    enough.only_enforce_if(self.present[stage // family.tile.stages][kind])
 
     def _add_links(self) -> None:
         """
@@ -268,7 +268,7 @@ class FamilyModel:
         Rows with little of the path's work are left out.
         """
         family = self.family
-        per_row = family.block.stages
+        per_row = family.tile.stages
         quick: list[LinearExpr] = []
         for row in range(family.grid[0]):
             stages = range(row * per_row, (row + 1) * per_row)
@@ -300,7 +300,7 @@ class FamilyModel:
         (cyclic).
         """
         family = self.family
-        pp, per_row = family.config.pipeline_model_parallel_size, family.block.stages
+        pp, per_row = family.config.pipeline_model_parallel_size, family.tile.stages
         rows = np.arange(pp) // per_row
         inside = rows == np.roll(rows, -1)
         constant = float(transfers[inside].sum()) * family.inside_s

@@ -202,6 +202,6 @@ def fewest_recomputed(family: LayerFamily, units: Sequence[int], kinds: IntArray
     if family.recomputed is None:
         return 1
     fewest = family.recomputed.fewest()
-    rows = np.arange(len(units)) // family.block.stages
+    rows = np.arange(len(units)) // family.tile.stages
     asked = [fewest[kinds[row] > 0, stage, units[stage]].max() for stage, row in enumerate(rows.tolist())]
     return max(1, int(max(asked)))

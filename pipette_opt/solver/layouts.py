@@ -24,7 +24,7 @@ from pipette_opt.candidates.legality import broken_rules
 from pipette_opt.costs.placed import placed_batch
 from pipette_opt.memory.filter import predicted_memory, usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
-from pipette_opt.parallel import ParallelConfig, block_placement, microbatches_of
+from pipette_opt.parallel import ParallelConfig, microbatches_of, tile_placement
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.simulate.many import estimate_many, simulate_batches
 from pipette_opt.solver.pruning import FirstPlan
@@ -110,7 +110,7 @@ def _room(
     instance: Instance, first: FirstPlan, predictor: MemoryPredictor, max_oom_risk: float
 ) -> Callable[[ParallelConfig], bool]:
     """Return a predicate: whether a configuration fits into the memory of the hosts of plan ``first``."""
-    rows = np.arange(first.config.pipeline_model_parallel_size) // first.block.stages
+    rows = np.arange(first.config.pipeline_model_parallel_size) // first.tile.stages
     nodes = first.nodes.reshape(len(first.nodes), -1)
     capacity = usable_bytes(instance.cluster, predictor)[nodes].min(axis=1)[rows]
 
@@ -188,7 +188,7 @@ def _roughly_s(
         removed.
     """
     config, rows, pp = with_layers(plan.config, held), np.arange(len(sources)), held.shape[1]
-    batch = placed_batch(instance, [(config, block_placement(config, plan.block, plan.nodes))])
+    batch = placed_batch(instance, [(config, tile_placement(config, plan.tile, plan.nodes))])
     if batch.missing:
         return np.full(len(rows), np.inf)
     many, counts = batch.some(np.zeros(len(rows), dtype=np.int64)), held.reshape(-1, 1)
@@ -233,4 +233,4 @@ def _moved(held: IntArray, source: int, target: int) -> IntArray | None:
 
 
 def _times_s(instance: Instance, plan: FirstPlan, configs: list[ParallelConfig]) -> FloatArray:
-    return estimate_many(instance, [(config, block_placement(config, plan.block, plan.nodes)) for config in configs])
+    return estimate_many(instance, [(config, tile_placement(config, plan.tile, plan.nodes)) for config in configs])

@@ -31,7 +31,7 @@ def likely_paths(family: LayerFamily, hosts_of_kind: IntArray, p2p: P2PMode) -> 
     for trial in range(LIKELY_PATHS):
         kinds = rng.permutation(pool)[:rows]
         kinds = np.concatenate([kinds, np.full(rows - len(kinds), int(hosts_of_kind.argmax()))])
-        shares = 1.0 / family.layer_s.sum(axis=0)[np.repeat(kinds, family.block.stages)]
+        shares = 1.0 / family.layer_s.sum(axis=0)[np.repeat(kinds, family.tile.stages)]
         shares *= rng.uniform(1.0, 2.0, len(shares)) ** (trial > 0)
         times = family.times(family.num_units * shares / shares.sum(), kinds)
         counts = critical_counts(times, family.num_microbatches, p2p)
@@ -43,7 +43,7 @@ def longest_path(family: LayerFamily, counts: PathCounts, units: FloatArray, kin
     """Return the longest path in ``counts`` for the given units of each stage and GPU type of each row."""
     fixed, unit = family.reduced_path_s(counts)
     stages = np.arange(len(units))
-    length = (fixed + unit * units)[:, np.repeat(kinds, family.block.stages), stages].sum(axis=1)
+    length = (fixed + unit * units)[:, np.repeat(kinds, family.tile.stages), stages].sum(axis=1)
     length += (counts.up + counts.down) @ family.times(units, kinds).send_forward_s[:, 0]
     if not family.config.overlap_grad_reduce:
         length[counts.parts > 1] = 0.0
@@ -61,7 +61,7 @@ def listed_hosts_of_kinds(instance: Instance, family: LayerFamily, kinds: IntArr
     kinds
         Number of hosts of each GPU type in each row, shape ``(rows, num_kinds)``.
     """
-    cluster, together = instance.cluster, hosts_together(family.config, family.block)
+    cluster, together = instance.cluster, hosts_together(family.config, family.tile)
     free, nodes = np.ones(cluster.num_nodes, dtype=np.bool_), []
     for row in kinds.tolist():
         for kind, count in enumerate(row):

@@ -11,18 +11,18 @@ from math import gcd
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, IntArray
-from pipette_opt.parallel import NodeBlock, ParallelConfig
+from pipette_opt.parallel import HostTile, ParallelConfig
 from pipette_opt.parallel.placement import ranks_of_a_host
 from pipette_opt.specs import ClusterSpec
 
 
-def hosts_together(config: ParallelConfig, block: NodeBlock) -> int:
+def hosts_together(config: ParallelConfig, tile: HostTile) -> int:
     """
     Return the number of hosts of the largest expert, tensor or context group; such hosts should share an NVLink
     domain.
     """
     ranks = config.expert_model_parallel_size * config.expert_tensor_size
-    return max(-(-ranks // ranks_of_a_host(config, block)), block.nodes_per_slot)
+    return max(-(-ranks // ranks_of_a_host(config, tile)), tile.nodes_per_slot)
 
 
 def next_hosts(cluster: ClusterSpec, free: BoolArray, count: int, together: int) -> IntArray | None:

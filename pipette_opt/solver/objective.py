@@ -47,7 +47,7 @@ class _CandidateObjective:
         self._known: dict[tuple[int, int, int], Expr] = {}
         self._largest: dict[int, int] = {}
         self._tied: Expr | None = None
-        self.rows: list[int] = (np.arange(self.candidate.num_stages) // self.candidate.block.stages).tolist()
+        self.rows: list[int] = (np.arange(self.candidate.num_stages) // self.candidate.tile.stages).tolist()
 
     def add(self) -> None:
         """Add constraints: the objective is at least the end of every stage of every column."""
@@ -101,7 +101,7 @@ class _CandidateObjective:
 
     def _path_work(self, paths: Paths, path: int, row: int, column: int) -> tuple[int, Expr]:
         """Return the compute of a path on the stages of a grid row, as a weighted term."""
-        stages = self.candidate.block.stages
+        stages = self.candidate.tile.stages
         by_kind = paths.work_ticks[path, :, row * stages : (row + 1) * stages].sum(axis=1)
         return 1, self._slowest_host(row, column, by_kind)
 

@@ -24,9 +24,9 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import (
-    NodeBlock,
+    HostTile,
     ParallelConfig,
-    block_placement,
+    tile_placement,
     with_offload,
     with_tensor_overlap,
     without_overlap,
@@ -122,7 +122,7 @@ class OpenFamilies:
     """Critical paths found by the simulator, by schedule; constraints of every later model."""
     known: dict[tuple[int, int, int], tuple[int, PathCounts]] = field(default_factory=dict)
     """All paths of each schedule, and the number of path sets from which they were merged."""
-    rings: dict[tuple[ParallelConfig, NodeBlock, bool], Rings] = field(default_factory=dict)
+    rings: dict[tuple[ParallelConfig, HostTile, bool], Rings] = field(default_factory=dict)
     """Cached gradient reductions and parameter gathers, by configuration, host tile and crossing of host groups."""
     loaded: set[tuple[str, bool]] = field(default_factory=set)
     """Operations already run, each with whether the schedule was interleaved; their kernels are compiled."""
@@ -317,7 +317,7 @@ class OpenFamilies:
         """
         nodes = listed_hosts_of_kinds(self.instance, family, split.kinds)
         config = family.with_units(split.units, split.recomputed)
-        placement = block_placement(config, family.block, nodes)
+        placement = tile_placement(config, family.tile, nodes)
         try:
             with self._loaded("simulate", family):
                 times = placed_times(self.instance, config, placement)
@@ -326,7 +326,7 @@ class OpenFamilies:
         except MissingLinkError:
             return float("inf"), None
         if seconds < self.to_beat_s and self._is_searched(config):
-            self.first = FirstPlan(config=config, block=family.block, nodes=nodes, seconds=seconds)
+            self.first = FirstPlan(config=config, tile=family.tile, nodes=nodes, seconds=seconds)
         return seconds, counts
 
     def _is_searched(self, config: ParallelConfig) -> bool:

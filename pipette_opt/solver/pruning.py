@@ -22,7 +22,7 @@ from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import IntArray
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, without_overlap
+from pipette_opt.parallel import HostTile, ParallelConfig, tile_placement, without_overlap
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, shared_links
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
@@ -81,7 +81,7 @@ class FirstPlan:
     """
 
     config: ParallelConfig
-    block: NodeBlock
+    tile: HostTile
     nodes: IntArray
     seconds: float
 
@@ -225,7 +225,7 @@ def _to_beat_s(
     """
     if first is None or given is None:
         return float("inf") if first is None else first.seconds
-    placement = block_placement(first.config, first.block, first.nodes)
+    placement = tile_placement(first.config, first.tile, first.nodes)
     with loading():
         in_turn_s = estimate(given, first.config, placement).iteration_time_s
     return min(max(in_turn_s, first.seconds), SLOTS_SLACK * first.seconds)
@@ -389,8 +389,8 @@ def _first_plan(
         nodes = listed_hosts(instance.cluster, packing.data, packing.candidate)
         if nodes is None:
             continue
-        config, block = packing.candidate.config, packing.candidate.block
-        placement = block_placement(config, block, nodes)
+        config, tile = packing.candidate.config, packing.candidate.tile
+        placement = tile_placement(config, tile, nodes)
         is_interleaved = config.num_chunks > 1
         for variant in variants[config]:
             try:
@@ -400,7 +400,7 @@ def _first_plan(
             except MissingLinkError:
                 break
             if seconds < min(UNUSABLY_SLOW * packing.bound_s, float("inf") if best is None else best.seconds):
-                best = FirstPlan(config=variant.config, block=block, nodes=nodes, seconds=seconds)
+                best = FirstPlan(config=variant.config, tile=tile, nodes=nodes, seconds=seconds)
     return best
 
 
@@ -421,19 +421,19 @@ def _annealed(
         anneal(data, AnnealingParams(time_limit_s=None, max_moves=1))
     for solution in anneal(data, AnnealingParams(time_limit_s=seconds)).solutions:
         candidate = data.candidates[solution.candidate]
-        config, block = candidate.config, candidate.block
+        config, tile = candidate.config, candidate.tile
         try:
-            simulated_s = estimate(instance, config, block_placement(config, block, solution.nodes)).iteration_time_s
+            simulated_s = estimate(instance, config, tile_placement(config, tile, solution.nodes)).iteration_time_s
         except MissingLinkError:
             continue
         if simulated_s < best.seconds:
-            best = FirstPlan(config=config, block=block, nodes=solution.nodes, seconds=simulated_s)
+            best = FirstPlan(config=config, tile=tile, nodes=solution.nodes, seconds=simulated_s)
     return best
 
 
 def listed_hosts(cluster: ClusterSpec, data: ProblemData, candidate: CandidateData) -> IntArray | None:
     """Return the first listed hosts with enough memory for each row; ``None`` if too few exist for a row."""
-    together = hosts_together(candidate.config, candidate.block)
+    together = hosts_together(candidate.config, candidate.tile)
     allowed, free = data.allowed(candidate), np.ones(data.num_nodes, dtype=np.bool_)
     rows, width = candidate.grid[0], candidate.num_cells // candidate.grid[0]
     nodes = np.empty((rows, width), dtype=np.int64)

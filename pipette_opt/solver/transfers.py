@@ -78,7 +78,7 @@ def transfer_cost(data: ProblemData, candidate: CandidateData) -> IntArray:
 
 def least_transfers(data: ProblemData, candidate: CandidateData) -> Transfers | None:
     """Return the least costs of a candidate's transfers; ``None`` if too few links exist."""
-    rows = np.arange(candidate.num_stages) // candidate.block.stages
+    rows = np.arange(candidate.num_stages) // candidate.tile.stages
     following = np.roll(rows, -1)
     between = np.flatnonzero(rows != following)[: candidate.grid[0] - 1 + candidate.wraps]
     counts = transfer_count(data, candidate)

@@ -133,7 +133,7 @@ def shape_of(candidate: CandidateData) -> tuple[Cell, int]:
     Return the grid and the number of context parts of a slot, which together decide the cells that exchange
     messages.
     """
-    return candidate.grid, candidate.block.context_nodes
+    return candidate.grid, candidate.tile.context_nodes
 
 
 def ring_hops(candidate: CandidateData, row: int) -> list[tuple[Cell, Cell]]:
@@ -144,7 +144,7 @@ def ring_hops(candidate: CandidateData, row: int) -> list[tuple[Cell, Cell]]:
     _, D, K = candidate.grid
     if candidate.ring_length == 1:
         return []
-    step = candidate.block.tensor_nodes
+    step = candidate.tile.tensor_nodes
     order = [(row, d, k) for d in range(D) for k in range(K)]
     return [(cell, order[(index + step) % len(order)]) for index, cell in enumerate(order)]
 
@@ -177,7 +177,7 @@ def usable_hops(candidate: CandidateData, kind: HopKind, tail: Cell, head: Cell,
     elif kind == "transfer":
         slowest = np.maximum(candidate.p2p_ticks, candidate.p2p_ticks.T)
     elif kind == "ring":
-        stages = np.arange(tail[0] * candidate.block.stages, (tail[0] + 1) * candidate.block.stages)
+        stages = np.arange(tail[0] * candidate.tile.stages, (tail[0] + 1) * candidate.tile.stages)
         slowest = candidate.ring_ticks[np.unique(candidate.ring_class[stages])].max(axis=0)
     else:
         slowest = np.maximum(candidate.tensor_forward_ticks, candidate.tensor_backward_ticks)

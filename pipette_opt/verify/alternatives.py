@@ -9,7 +9,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import gib
 from pipette_opt.candidates import check_legal
 from pipette_opt.memory.predictor import IGNORED_RISK
-from pipette_opt.parallel import Placement, block_placement, gpus_of_a_host, node_blocks
+from pipette_opt.parallel import Placement, gpus_of_a_host, host_tiles, tile_placement
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, why_slower
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
@@ -93,13 +93,13 @@ def alternative_placements(instance: Instance, alternative: Alternative) -> Iter
     index = {host: number for number, host in enumerate(instance.cluster.hosts)}
     nodes = np.array([index[host] for host in alternative.hosts], dtype=np.int64)
     slots = None if alternative.slots is None else np.array(alternative.slots, dtype=np.int64)
-    for block in node_blocks(alternative.config, instance.cluster.gpus_per_node, instance.launcher):
-        grid = block.node_grid(alternative.config)
+    for tile in host_tiles(alternative.config, instance.cluster.gpus_per_node, instance.launcher):
+        grid = tile.node_grid(alternative.config)
         if math.prod(grid) == len(nodes):
-            if slots is not None and slots.shape[1] != gpus_of_a_host(alternative.config, block):
+            if slots is not None and slots.shape[1] != gpus_of_a_host(alternative.config, tile):
                 continue
             of_hosts = None if slots is None else slots.reshape(*grid, -1)
-            yield block_placement(alternative.config, block, nodes.reshape(grid), of_hosts)
+            yield tile_placement(alternative.config, tile, nodes.reshape(grid), of_hosts)
 
 
 def _slots_problem(instance: Instance, slots: Sequence[Sequence[int]], num_hosts: int) -> str | None:

@@ -18,7 +18,7 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.unplaced import costs_of
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import CheckedConfig
-from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks
+from pipette_opt.parallel import HostTile, ParallelConfig, Placement, host_tiles, tile_placement
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
 
@@ -56,7 +56,7 @@ def cheap_bounds_s(
     """
     work = WorkBounds(instance)
     bounds = np.array([work(fitting.config) for fitting in checked])
-    of_kind: dict[int, list[tuple[int, NodeBlock]]] = {}
+    of_kind: dict[int, list[tuple[int, HostTile]]] = {}
     for number in np.flatnonzero(bounds < enough_s).tolist():
         configuration = checked[number]
         kind = _fastest_kind(instance, configuration.config)
@@ -64,13 +64,13 @@ def cheap_bounds_s(
             continue
         bounds[number] = np.inf
         of_kind.setdefault(kind, []).extend(
-            (number, block) for block in _with_room(instance, configuration, capacity_bytes)
+            (number, tile) for tile in _with_room(instance, configuration, capacity_bytes)
         )
     for kind, packings in of_kind.items():
         ideal = replace(instance, cluster=ideal_cluster(instance.cluster, kind, both_ways=both_ways))
         for start in range(0, len(packings), AT_ONCE):
             batch = packings[start : start + AT_ONCE]
-            times = estimate_many(ideal, [_on_first_hosts(checked[number].config, block) for number, block in batch])
+            times = estimate_many(ideal, [_on_first_hosts(checked[number].config, tile) for number, tile in batch])
             np.minimum.at(bounds, [number for number, _ in batch], times)
     return bounds
 
@@ -88,30 +88,30 @@ def fastest_placement_s(
 
     ``None`` if the number is above ``most``.
     """
-    blocks = list(_with_room(instance, fitting, capacity_bytes))
-    cells = [math.prod(block.node_grid(fitting.config)) for block in blocks]
+    tiles = list(_with_room(instance, fitting, capacity_bytes))
+    cells = [math.prod(tile.node_grid(fitting.config)) for tile in tiles]
     count = sum(math.perm(instance.cluster.num_nodes, size) for size in cells)
     if count > most:
         return None
     placed = [
         (fitting.config, placement)
-        for block in blocks
-        for placement in _placements(instance, fitting, block, capacity_bytes)
+        for tile in tiles
+        for placement in _placements(instance, fitting, tile, capacity_bytes)
     ]
     parts = (placed[start : start + AT_ONCE] for start in range(0, len(placed), AT_ONCE))
     return min((float(estimate_many(instance, part).min()) for part in parts), default=math.inf), count
 
 
 def _placements(
-    instance: Instance, fitting: CheckedConfig, block: NodeBlock, capacity_bytes: IntArray
+    instance: Instance, fitting: CheckedConfig, tile: HostTile, capacity_bytes: IntArray
 ) -> Iterator[Placement]:
     """Yield every placement on hosts with enough memory, for one rectangle of stages and replicas per host."""
-    grid = block.node_grid(fitting.config)
+    grid = tile.node_grid(fitting.config)
     need = np.repeat(fitting.need_bytes.reshape(grid[0], -1).max(axis=1), math.prod(grid[1:]))
     for hosts in permutations(range(instance.cluster.num_nodes), len(need)):
         nodes = np.array(hosts)
         if (capacity_bytes[nodes] >= need).all():
-            yield block_placement(fitting.config, block, nodes.reshape(grid))
+            yield tile_placement(fitting.config, tile, nodes.reshape(grid))
 
 
 def ideal_cluster(cluster: ClusterSpec, kind: int, *, both_ways: bool) -> ClusterSpec:
@@ -140,21 +140,21 @@ def _fastest_kind(instance: Instance, config: ParallelConfig) -> int | None:
     return int(least.argmax()) if least.any() else None
 
 
-def _with_room(instance: Instance, fitting: CheckedConfig, capacity_bytes: IntArray) -> Iterator[NodeBlock]:
+def _with_room(instance: Instance, fitting: CheckedConfig, capacity_bytes: IntArray) -> Iterator[HostTile]:
     """
     Yield the rectangles of stages and replicas per host for which enough hosts have enough memory.
 
     Stages that need the most memory take hosts first.
     """
-    for block in node_blocks(fitting.config, instance.cluster.gpus_per_node, instance.launcher):
-        rows, *columns = block.node_grid(fitting.config)
+    for tile in host_tiles(fitting.config, instance.cluster.gpus_per_node, instance.launcher):
+        rows, *columns = tile.node_grid(fitting.config)
         need = np.sort(fitting.need_bytes.reshape(rows, -1).max(axis=1))[::-1]
         hosts = (capacity_bytes[None] >= need[:, None]).sum(axis=1)
         if (hosts >= math.prod(columns) * np.arange(1, rows + 1)).all():
-            yield block
+            yield tile
 
 
-def _on_first_hosts(config: ParallelConfig, block: NodeBlock) -> tuple[ParallelConfig, Placement]:
+def _on_first_hosts(config: ParallelConfig, tile: HostTile) -> tuple[ParallelConfig, Placement]:
     """Return a configuration with its placement on the first hosts; any hosts will do, as all are equal."""
-    grid = block.node_grid(config)
-    return config, block_placement(config, block, np.arange(math.prod(grid)).reshape(grid))
+    grid = tile.node_grid(config)
+    return config, tile_placement(config, tile, np.arange(math.prod(grid)).reshape(grid))

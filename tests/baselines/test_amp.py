@@ -63,7 +63,7 @@ def test_single_slow_link_is_invisible() -> None:
 def plainly(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> float:
     """AMP's cost again, host by host."""
     D = candidate.grid[1]
-    pp, stages = candidate.num_stages, candidate.block.stages
+    pp, stages = candidate.num_stages, candidate.tile.stages
 
     def median(ticks: IntArray, host: int) -> float:
         both = [*ticks[host], *ticks[:, host]]

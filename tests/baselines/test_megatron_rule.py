@@ -6,7 +6,7 @@ import numpy as np
 from instances import one_candidate_cluster
 
 from pipette_opt.baselines.megatron import identity_nodes, identity_order, megatron_rule
-from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, identity_placement
+from pipette_opt.parallel import HostTile, ParallelConfig, identity_placement, tile_placement
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import objective_ticks
 
@@ -33,7 +33,7 @@ def candidate_of(like: CandidateData, tp: int, pp: int, dp: int) -> CandidateDat
             micro_batch_size=1,
             layers_per_stage=(1,) * pp,
         ),
-        block=NodeBlock(stages=1, replicas=replicas, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
+        tile=HostTile(stages=1, replicas=replicas, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
         grid=(pp, dp // replicas, 1),
         forward_ticks=np.full((1, pp), 100 * 8 // tp),
         backward_ticks=np.full((1, pp), 200 * 8 // tp),
@@ -49,12 +49,12 @@ def test_identity_nodes_are_the_ranks_in_order() -> None:
     candidate = data.candidates[0]
     assert identity_nodes(candidate)[:, :, 0].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     other = replace(
-        candidate, block=replace(candidate.block, order="tp-cp-ep-pp-dp", replicas=1, stages=2), grid=(1, 8, 1)
+        candidate, tile=replace(candidate.tile, order="tp-cp-ep-pp-dp", replicas=1, stages=2), grid=(1, 8, 1)
     )
     for one in (candidate, other):
         nodes = identity_nodes(one)
-        by_grid = block_placement(one.config, one.block, nodes)
-        by_rank = identity_placement(one.config, 8, np.arange(8), one.block.order)
+        by_grid = tile_placement(one.config, one.tile, nodes)
+        by_rank = identity_placement(one.config, 8, np.arange(8), one.tile.order)
         assert (by_grid.node == by_rank.node).all()
 
 

@@ -7,7 +7,7 @@ import pytest
 from instances import one_candidate_cluster
 
 from pipette_opt.baselines.varuna import simulate, varuna, varuna_nodes, varuna_ticks
-from pipette_opt.parallel import NodeBlock, ParallelConfig
+from pipette_opt.parallel import HostTile, ParallelConfig
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import objective_ticks
 
@@ -81,7 +81,7 @@ def candidate(
     options = {key: fields.pop(key) for key in list(fields) if key in ParallelConfig.__dataclass_fields__}
     changed: dict[str, object] = {
         "config": ParallelConfig(**{**config, **options}),  # type: ignore[arg-type]
-        "block": NodeBlock(stages=stages, replicas=replicas, nodes_per_slot=1, order="tp-cp-ep-pp-dp", contiguous=True),
+        "tile": HostTile(stages=stages, replicas=replicas, nodes_per_slot=1, order="tp-cp-ep-pp-dp", contiguous=True),
         "grid": (P, D, 1),
         "num_microbatches": 64 // (dp * mbs),
         "forward_ticks": np.full((1, pp), 10 * mbs * 16 // pp),

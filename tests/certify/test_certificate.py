@@ -17,7 +17,7 @@ from pipette_opt.certify.ledger import Ledger
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.parallel import ParallelConfig, block_placement
+from pipette_opt.parallel import ParallelConfig, tile_placement
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
 from pipette_opt.problem.objective import objective_ticks
@@ -70,7 +70,7 @@ def random_job(
 def fastest_by_enumeration(prepared: Prepared) -> float:
     """The simulator's least time over every placement of every candidate; infinite if none has all its links."""
     placed = [
-        (one.config, block_placement(one.config, one.block, np.array(hosts).reshape(one.grid)))
+        (one.config, tile_placement(one.config, one.tile, np.array(hosts).reshape(one.grid)))
         for one in prepared.problem.candidates
         for hosts in itertools.permutations(range(prepared.problem.num_nodes), one.num_cells)
     ]
@@ -117,7 +117,7 @@ def test_paths_of_one_placement_are_below_the_simulator_at_every_other(p2p: P2PM
             grown = one
             for _ in range(12):
                 nodes = rng.permutation(5)[: one.num_cells].reshape(one.grid)
-                placement = block_placement(one.config, one.block, nodes)
+                placement = tile_placement(one.config, one.tile, nodes)
                 seconds = estimate(prepared.instance, one.config, placement).iteration_time_s
                 form = objective_ticks(prepared.lower, grown, nodes) * prepared.lower.tick_s
                 assert form <= seconds * (1 + 1e-9)

@@ -12,7 +12,7 @@ from pipette_opt.base.units import GB, GIB
 from pipette_opt.costs.collectives import all_reduce_traffic, inter_node_ring_s, tree_edges
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.parallel import ParallelConfig, block_placement, identity_placement
+from pipette_opt.parallel import ParallelConfig, identity_placement, tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.simulate.closed_form import closed_s
@@ -132,7 +132,7 @@ def test_solver_and_simulator_agree_on_hierarchies() -> None:
     data = build_problem_data(job, fitting, np.full(9, 80 * GIB))
     for candidate in data.candidates:
         nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
-        times = placed_times(job, candidate.config, block_placement(candidate.config, candidate.block, nodes))
+        times = placed_times(job, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
         form = closed_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
         assert -1e-3 < objective_ticks(data, candidate, nodes) - form < candidate.rounding_ticks
     with pytest.raises(InputError, match="--allreduce"):

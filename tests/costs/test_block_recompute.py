@@ -11,7 +11,7 @@ from pipette_opt.costs.compute import layer_times_s, stage_compute
 from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
+from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.simulate.estimate import estimate
@@ -52,10 +52,10 @@ def whole(**options: object) -> ParallelConfig:
 
 def seconds_of(job: Instance, one: ParallelConfig) -> float:
     """The simulator's, on the hosts as they are listed."""
-    packing = next(node_blocks(one, 4, job.launcher))
+    packing = next(host_tiles(one, 4, job.launcher))
     grid = packing.node_grid(one)
     nodes = np.arange(int(np.prod(grid))).reshape(grid)
-    return estimate(job, one, block_placement(one, packing, nodes)).iteration_time_s
+    return estimate(job, one, tile_placement(one, packing, nodes)).iteration_time_s
 
 
 def test_a_stage_by_hand() -> None:
@@ -121,9 +121,9 @@ def test_bounds_and_forms_agree_with_the_simulator(model: ModelSpec, tp: int, nu
         data = build_problem_data(job, [nothing], np.full(4, 1 << 40), lower_form=lower_form)
         assert data.candidates or (tp == 8 and model is MIXTURE)
         for candidate in data.candidates:
-            grid = candidate.block.node_grid(one)
+            grid = candidate.tile.node_grid(one)
             nodes = np.arange(int(np.prod(grid))).reshape(grid)
-            simulated_s = estimate(job, one, block_placement(one, candidate.block, nodes)).iteration_time_s
+            simulated_s = estimate(job, one, tile_placement(one, candidate.tile, nodes)).iteration_time_s
             form_s = objective_ticks(data, candidate, nodes) * data.tick_s
             assert WorkBounds(job)(one) <= simulated_s
             if candidate.has_closed_form:
@@ -142,9 +142,9 @@ def test_costs_of_many_together_are_those_of_each() -> None:
         job, placed = job_of(model), []
         for number in (0, 2, 6):
             one = block(number)
-            packing = next(node_blocks(one, 4, job.launcher))
+            packing = next(host_tiles(one, 4, job.launcher))
             grid = packing.node_grid(one)
-            placed.append((one, block_placement(one, packing, np.arange(int(np.prod(grid))).reshape(grid))))
+            placed.append((one, tile_placement(one, packing, np.arange(int(np.prod(grid))).reshape(grid))))
         batch = placed_batch(job, placed)
         for index, (one, placement) in enumerate(placed):
             alone = placed_times(job, one, placement)
@@ -155,8 +155,8 @@ def test_costs_of_many_together_are_those_of_each() -> None:
 def test_what_is_computed_again_counts_as_executed() -> None:
     """The hardware's share of FLOPs grows with recomputed layers, per second of compute."""
     job = instance(cluster(4, gpus=4), TWELVE, 32, 2048)
-    packing = next(node_blocks(block(0), 4, job.launcher))
+    packing = next(host_tiles(block(0), 4, job.launcher))
     grid = packing.node_grid(block(0))
-    placement = block_placement(block(0), packing, np.arange(int(np.prod(grid))).reshape(grid))
+    placement = tile_placement(block(0), packing, np.arange(int(np.prod(grid))).reshape(grid))
     ratios = [(simulated := estimate(job, one, placement)).hfu / simulated.mfu for one in (block(0), block(3), whole())]
     assert (ratios[1] - ratios[0]) == pytest.approx(9 / 12 * (ratios[2] - ratios[0]))

@@ -15,7 +15,7 @@ from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.ring_steps import ring_steps
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.parallel import ParallelConfig, block_placement, identity_placement
+from pipette_opt.parallel import ParallelConfig, identity_placement, tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, has_closed_form
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.simulate.closed_form import closed_s
@@ -131,7 +131,7 @@ def test_ticks_and_seconds(p2p: str) -> None:
     assert len(data.candidates) >= len(shapes)
     for candidate in data.candidates:
         nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
-        times = placed_times(job, candidate.config, block_placement(candidate.config, candidate.block, nodes))
+        times = placed_times(job, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
         assert times.tensor_forward_s.min() > 0.0
         assert candidate.has_closed_form
         form = closed_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
@@ -157,9 +157,9 @@ def test_kinds_of_context_groups_over_hosts(kind: str) -> None:
         fitting = FittingCandidate(config=one, need_bytes=np.full(one.pipeline_model_parallel_size, GIB))
         data = build_problem_data(job, [fitting], np.full(9, 80 * GIB), lower_form=True)
         (candidate,) = data.candidates
-        assert has_closed_form(job, one, candidate.block) == (kind != "a2a" and one.tensor_model_parallel_size <= 8)
+        assert has_closed_form(job, one, candidate.tile) == (kind != "a2a" and one.tensor_model_parallel_size <= 8)
         placed = [rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid) for _ in range(10)]
-        simulated_s = estimate_many(job, [(one, block_placement(one, candidate.block, nodes)) for nodes in placed])
+        simulated_s = estimate_many(job, [(one, tile_placement(one, candidate.tile, nodes)) for nodes in placed])
         for nodes, seconds in zip(placed, simulated_s.tolist(), strict=True):
             assert 0.95 * seconds <= objective_ticks(data, candidate, nodes) * data.tick_s <= seconds
             assert WorkBounds(job)(one) <= seconds

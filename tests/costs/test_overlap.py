@@ -10,7 +10,7 @@ from pipette_opt.base.units import GIB
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.overlap import num_buckets, shown_gather_s, shown_reduction_s
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.parallel import ParallelConfig, block_placement, identity_placement
+from pipette_opt.parallel import ParallelConfig, identity_placement, tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
@@ -119,7 +119,7 @@ def test_solvers_form_in_ticks_and_seconds(p2p: str, kinds: tuple) -> None:
             if not candidate.has_closed_form:
                 continue
             nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
-            times = placed_times(job, candidate.config, block_placement(candidate.config, candidate.block, nodes))
+            times = placed_times(job, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
             form = closed_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
             assert -1e-3 < objective_ticks(data, candidate, nodes) - form < candidate.rounding_ticks
 
@@ -136,6 +136,6 @@ def test_lower_forms_are_below_the_simulator(p2p: str, bandwidth: float) -> None
         data = problem_of(job, lower_form=True)
         for candidate in data.candidates:
             nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
-            placement = block_placement(candidate.config, candidate.block, nodes)
+            placement = tile_placement(candidate.config, candidate.tile, nodes)
             simulated = estimate(job, candidate.config, placement).iteration_time_s
             assert objective_ticks(data, candidate, nodes) * data.tick_s <= simulated * (1 + 1e-9)

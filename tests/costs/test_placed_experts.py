@@ -13,7 +13,7 @@ from pipette_opt.costs.exchange import expert_layer_s
 from pipette_opt.costs.experts import distinct_shares, expert_traffic
 from pipette_opt.costs.layer_kinds import layers_of_kinds
 from pipette_opt.costs.placed import placed_batches, placed_times
-from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_placement, node_blocks
+from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, host_tiles, tile_placement
 from pipette_opt.simulate.closed_form import closed_s
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
@@ -228,9 +228,9 @@ def test_closed_form_is_the_same_wherever_blocks_stay_inside() -> None:
     chosen = config(
         tp=2, pp=2, dp=4, sequence_parallel=True, expert_model_parallel_size=2, use_distributed_optimizer=True
     )
-    block = next(one for one in node_blocks(chosen, 4, "slurm") if one.stages == 1)
+    block = next(one for one in host_tiles(chosen, 4, "slurm") if one.stages == 1)
     forms = set()
     for nodes in permutations(range(4)):
-        placement = block_placement(chosen, block, np.array(nodes).reshape(block.node_grid(chosen)))
+        placement = tile_placement(chosen, block, np.array(nodes).reshape(block.node_grid(chosen)))
         forms.add(round(closed_s(placed_times(given, chosen, placement), 8, "blocking"), 12))
     assert len(forms) == 1

@@ -10,7 +10,7 @@ from specs_for_tests import config, instance
 from pipette_opt.base.units import GB
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.placed_links import PlacedLinks, fabric_of, gpu_numbers, slot_rates
-from pipette_opt.parallel import block_placement, node_blocks
+from pipette_opt.parallel import host_tiles, tile_placement
 from pipette_opt.specs import ClusterSpec
 
 PAIRS = [(0, 2), (1, 3)]
@@ -84,8 +84,8 @@ def test_hosts_alike_inside_are_timed_as_without_single_links() -> None:
     spec = gpu_cluster(np.stack([np.full((4, 4), 40.0) * GB] * 2))
     plain = replace(spec, gpu_links=None)
     for chosen in (config(tp=2, pp=2, dp=2), config(tp=4, dp=2), config(tp=1, pp=8), config(tp=2, pp=1, dp=4)):
-        for block in node_blocks(chosen, 4, "slurm"):
-            placement = block_placement(chosen, block, np.arange(2).reshape(block.node_grid(chosen)))
+        for block in host_tiles(chosen, 4, "slurm"):
+            placement = tile_placement(chosen, block, np.arange(2).reshape(block.node_grid(chosen)))
             times = [placed_times(instance(one), chosen, placement) for one in (spec, plain)]
             for name in ("forward_s", "backward_s", "send_forward_s", "reduction_s"):
                 assert getattr(times[0], name) == pytest.approx(getattr(times[1], name), rel=1e-12)

@@ -11,7 +11,7 @@ from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.compute import stage_compute, stage_parameters
 from pipette_opt.costs.context import inside_stages_s
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
+from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.simulate.estimate import estimate
@@ -62,7 +62,7 @@ def test_the_sum_by_hand() -> None:
     assert {len(set(one.layers_per_stage)) > 1 for one in configs} == {True, False}
     for one in configs:
         slot = one.tensor_model_parallel_size * one.context_parallel_size
-        if slot <= 4 and list(node_blocks(one, 4, job.launcher)):
+        if slot <= 4 and list(host_tiles(one, 4, job.launcher)):
             assert work(one) == pytest.approx(by_hand_s(job, one), rel=1e-8)
 
 
@@ -92,7 +92,7 @@ def test_never_above_the_form_over_the_best_links(model: ModelSpec, seed: int) -
     data = build_problem_data(job, nothing, np.full(4, 1 << 40), lower_form=True)
     assert len(data.candidates) > 10
     for candidate in data.candidates:
-        if candidate.block.nodes_per_slot > 1 and candidate.config.recomputation == "block":
+        if candidate.tile.nodes_per_slot > 1 and candidate.config.recomputation == "block":
             continue
         full_s = (optimistic_ticks(data, candidate) + candidate.num_stages + 1) * data.tick_s
         assert 0.3 * full_s < work(candidate.config) <= full_s
@@ -109,10 +109,10 @@ def test_never_above_the_simulator(model: ModelSpec, slower: int) -> None:
     overlaps, closest = 0, 0.0
     for one in some_configs(job, 7, 40):
         overlaps += one.overlap_grad_reduce
-        for block in node_blocks(one, 4, job.launcher):
+        for block in host_tiles(one, 4, job.launcher):
             grid = block.node_grid(one)
             nodes = rng.permutation(4)[: int(np.prod(grid))].reshape(grid)
-            simulated_s = estimate(job, one, block_placement(one, block, nodes)).iteration_time_s
+            simulated_s = estimate(job, one, tile_placement(one, block, nodes)).iteration_time_s
             assert work(one) <= simulated_s
             closest = max(closest, work(one) / simulated_s)
     assert overlaps > 3
@@ -151,8 +151,8 @@ def test_slower_kinds_count_where_faster_hosts_are_too_few(counts: tuple[int, ..
     near, higher, work, fastest = [], 0, WorkBounds(job), WorkBounds(alone)
     for one in some_configs(job, 3, 20):
         placed = [
-            (one, block_placement(one, block, np.array(order).reshape(block.node_grid(one))))
-            for block in node_blocks(one, 2, job.launcher)
+            (one, tile_placement(one, block, np.array(order).reshape(block.node_grid(one))))
+            for block in host_tiles(one, 2, job.launcher)
             for order in permutations(range(3), int(np.prod(block.node_grid(one))))
         ]
         best_s = float(estimate_many(job, placed).min())

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specs_for_tests import config
 
-from pipette_opt.parallel import RankGrid, block_placement, identity_placement, node_blocks
+from pipette_opt.parallel import RankGrid, host_tiles, identity_placement, tile_placement
 
 POWERS = st.sampled_from([1, 2, 3, 4, 6, 8])
 
@@ -19,25 +19,25 @@ POWERS = st.sampled_from([1, 2, 3, 4, 6, 8])
 def test_every_packing_is_a_partition(tp: int, pp: int, dp: int) -> None:
     """Each GPU gets one rank, each host a full rectangle, and contiguous means what torchrun needs."""
     one = config(tp=tp, pp=pp, dp=dp, num_layers=24)
-    blocks = list(node_blocks(one, 8, "slurm"))
+    tiles = list(host_tiles(one, 8, "slurm"))
     if one.world_size % 8 == 0:
-        assert blocks
-    for block in blocks:
-        grid = block.node_grid(one)
+        assert tiles
+    for tile in tiles:
+        grid = tile.node_grid(one)
         nodes = np.arange(int(np.prod(grid))).reshape(grid)
-        placement = block_placement(one, block, nodes)
+        placement = tile_placement(one, tile, nodes)
         gpus = list(zip(placement.node.tolist(), placement.local_rank.tolist(), strict=True))
         assert len(set(gpus)) == one.world_size
         assert max(placement.local_rank) < 8
         contiguous = all(np.ptp(np.flatnonzero(placement.node == node)) < 8 for node in placement.nodes_used)
-        assert contiguous == block.contiguous
+        assert contiguous == tile.contiguous
 
 
 def test_torchrun_only_gets_contiguous_packings() -> None:
     """2 x 2 blocks of a 4 x 4 grid need one process per rank; rows and columns do not."""
     one = config(tp=2, pp=4, dp=4)
     shapes = {
-        launcher: [(b.stages, b.replicas) for b in node_blocks(one, 8, launcher)] for launcher in ("slurm", "torchrun")
+        launcher: [(b.stages, b.replicas) for b in host_tiles(one, 8, launcher)] for launcher in ("slurm", "torchrun")
     }
     assert shapes == {"slurm": [(1, 4), (2, 2), (4, 1)], "torchrun": [(1, 4), (4, 1)]}
 
@@ -45,8 +45,8 @@ def test_torchrun_only_gets_contiguous_packings() -> None:
 def test_stages_inside_a_host() -> None:
     """A whole pipeline in one host of four slots, replicas on different hosts: the second rank order."""
     one = config(tp=2, pp=4, dp=2)
-    block = next(block for block in node_blocks(one, 8, "torchrun") if block.stages == 4)
-    placement = block_placement(one, block, np.array([5, 3]).reshape(1, 2, 1))
+    tile = next(tile for tile in host_tiles(one, 8, "torchrun") if tile.stages == 4)
+    placement = tile_placement(one, tile, np.array([5, 3]).reshape(1, 2, 1))
     assert placement.order == "tp-cp-ep-pp-dp"
     assert placement.node.tolist() == [5] * 8 + [3] * 8
     ranks = RankGrid.of(one, placement.order).ranks()
@@ -56,8 +56,8 @@ def test_stages_inside_a_host() -> None:
 def test_tensor_groups_across_hosts() -> None:
     """Sixteen tensor ranks fill two hosts in order."""
     one = config(tp=16, pp=2)
-    (block,) = node_blocks(one, 8, "slurm")
-    placement = block_placement(one, block, np.array([3, 1, 0, 2]).reshape(2, 1, 2))
+    (tile,) = host_tiles(one, 8, "slurm")
+    placement = tile_placement(one, tile, np.array([3, 1, 0, 2]).reshape(2, 1, 2))
     assert placement.node.tolist() == [3] * 8 + [1] * 8 + [0] * 8 + [2] * 8
 
 

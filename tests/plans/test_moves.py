@@ -7,7 +7,7 @@ import pytest
 from plans import HOST_ORDER, small_config
 from specs_for_tests import LLAMA_8B, TINY, config
 
-from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
+from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
 from pipette_opt.plans.moves import Layout, Move, hosts_that_load, layers_of_stages, moves
 from pipette_opt.specs import ModelSpec
 
@@ -16,8 +16,8 @@ HOSTS = ("n0", "n1", "n2", "n3", "n4")
 
 def layout(chosen: ParallelConfig, hosts: tuple[int, ...] = HOST_ORDER, names: tuple[str, ...] = HOSTS) -> Layout:
     """A configuration on hosts of four GPUs, one stage a host."""
-    block = next(one for one in node_blocks(chosen, 4, "slurm") if one.stages == 1)
-    placement = block_placement(chosen, block, np.array(hosts).reshape(block.node_grid(chosen)))
+    block = next(one for one in host_tiles(chosen, 4, "slurm") if one.stages == 1)
+    placement = tile_placement(chosen, block, np.array(hosts).reshape(block.node_grid(chosen)))
     return Layout(config=chosen, placement=placement, hosts=names)
 
 
@@ -94,8 +94,8 @@ def test_another_tensor_size_loads_everything() -> None:
 def test_all_first_loads_add_up_to_the_model(model: ModelSpec) -> None:
     """On hosts that held nothing, one replica without tensor parallelism loads every parameter once."""
     one = config(tp=1, pp=4, dp=1, mbs=1, num_layers=model.num_layers)
-    block = next(iter(node_blocks(one, 4, "slurm")))
-    placement = block_placement(one, block, np.zeros(block.node_grid(one), dtype=np.int64))
+    block = next(iter(host_tiles(one, 4, "slurm")))
+    placement = tile_placement(one, block, np.zeros(block.node_grid(one), dtype=np.int64))
     nobody = Layout(config=one, placement=placement, hosts=("elsewhere",))
     here = Layout(config=one, placement=placement, hosts=("here",))
     padding = (model.padded_vocab_size(1) - model.vocab_size) * model.hidden_size

@@ -8,7 +8,7 @@ from specs_for_tests import LLAMA_8B, cluster, instance, matrix
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.parallel import ParallelConfig, block_placement
+from pipette_opt.parallel import ParallelConfig, tile_placement
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
 from pipette_opt.problem.objective import objective_ticks
@@ -64,7 +64,7 @@ def shares(made: Instance, configs: list[ParallelConfig], rng: np.random.Generat
         data = build_problem_data(made, [fitting], np.full(8, 1 << 40), lower_form=True)
         for candidate in data.candidates:
             nodes = rng.permutation(8)[: candidate.num_cells].reshape(candidate.grid)
-            times = placed_times(made, config, block_placement(config, candidate.block, nodes))
+            times = placed_times(made, config, tile_placement(config, candidate.tile, nodes))
             counts = critical_counts(times, candidate.num_microbatches, data.p2p)
             form = objective_ticks(data, with_paths(made, data, candidate, [counts]), nodes) * data.tick_s
             simulated = simulate_times(times, candidate.num_microbatches, data.p2p).iteration_time_s

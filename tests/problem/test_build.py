@@ -8,7 +8,7 @@ from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instanc
 
 from pipette_opt.base.units import GIB
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.parallel import block_placement, identity_placement
+from pipette_opt.parallel import identity_placement, tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.problem.objective import objective_ticks, place
@@ -56,8 +56,8 @@ def test_ticks_agree_with_seconds(chosen: object, p2p: str) -> None:
     for candidate in data.candidates:
         nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
         ticks = place(data, candidate, nodes)
-        times = placed_times(job, candidate.config, block_placement(candidate.config, candidate.block, nodes))
-        columns = slice(0, None, candidate.block.replicas)
+        times = placed_times(job, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
+        columns = slice(0, None, candidate.tile.replicas)
         links = slice(candidate.num_links)
         forth, back = times.send_forward_s[links, columns], times.send_backward_s[links, columns]
         if p2p == "blocking" and candidate.has_closed_form:
@@ -100,8 +100,8 @@ def test_identity_of_whole_hosts_is_a_block_placement() -> None:
     one = config(tp=2, pp=4, dp=8, num_layers=32)
     job = instance(random_cluster(np.random.default_rng(3), 8), LLAMA_8B)
     data = problem_of(job, [one])
-    candidate = next(candidate for candidate in data.candidates if candidate.block.stages == 1)
-    blocks = block_placement(one, candidate.block, np.arange(8).reshape(candidate.grid))
+    candidate = next(candidate for candidate in data.candidates if candidate.tile.stages == 1)
+    blocks = tile_placement(one, candidate.tile, np.arange(8).reshape(candidate.grid))
     identity = identity_placement(one, 8, np.arange(8), "tp-cp-ep-dp-pp")
     np.testing.assert_array_equal(blocks.node, identity.node)
     np.testing.assert_array_equal(blocks.local_rank, identity.local_rank)
@@ -122,7 +122,7 @@ def test_the_integer_objective_is_the_solvers_form(p2p: str, tied: bool) -> None
             if not candidate.has_closed_form:
                 continue
             nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
-            times = placed_times(job, candidate.config, block_placement(candidate.config, candidate.block, nodes))
+            times = placed_times(job, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
             excess = (
                 objective_ticks(data, candidate, nodes)
                 - closed_s(times, candidate.num_microbatches, job.p2p) / data.tick_s

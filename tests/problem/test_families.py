@@ -11,7 +11,7 @@ from pipette_opt.costs.compute import stage_compute
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import usable_bytes
-from pipette_opt.parallel import block_placement
+from pipette_opt.parallel import tile_placement
 from pipette_opt.prepare import load_predictor
 from pipette_opt.problem.beside import chunk_seconds
 from pipette_opt.problem.family_times import layer_families, with_rings
@@ -34,7 +34,7 @@ def test_stage_times_are_linear_in_layers(chunks: int) -> None:
     )
     for family in layer_families(job, [base], load_predictor(0.01, job), 0.01):
         split = family.with_units([units // chunks for units in (10, 2, 16, 4)])
-        seconds = np.stack(chunk_seconds(job, split, stage_compute(job, split), family.block))
+        seconds = np.stack(chunk_seconds(job, split, stage_compute(job, split), family.tile))
         layers = np.array(split.layers_per_chunk)
         linear = family.fixed_s + layers[None, None] * family.layer_s[:, :, None, None]
         np.testing.assert_allclose(seconds, linear, rtol=1e-9)
@@ -65,7 +65,7 @@ def test_paths_with_what_runs_beside_are_below_the_simulator(chunks: int, slowdo
             units = np.diff([0, *cuts, family.num_units])
             nodes = rng.permutation(4)[: np.prod(family.grid)].reshape(family.grid)
             split = family.with_units(units.tolist())
-            placement = block_placement(split, family.block, nodes)
+            placement = tile_placement(split, family.tile, nodes)
             found = estimate(job, split, placement).iteration_time_s
             critical = critical_counts(placed_times(job, split, placement), family.num_microbatches, job.p2p)
             for counts in (plain_counts(*family.schedule), critical):

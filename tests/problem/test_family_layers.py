@@ -12,7 +12,7 @@ from pipette_opt.costs.compute import optimizer_stages_s, stage_compute
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import usable_bytes
-from pipette_opt.parallel import ParallelConfig, block_placement
+from pipette_opt.parallel import ParallelConfig, tile_placement
 from pipette_opt.prepare import load_predictor
 from pipette_opt.problem.beside import chunk_seconds, least_rings_s
 from pipette_opt.problem.families import LayerFamily
@@ -95,13 +95,13 @@ def test_stage_times_are_those_of_the_simulator(dense: int, pp: int, chunks: int
     job = job_of(model(dense, **experts))
     for options in ({}, {"recompute_granularity": "full", "recompute_method": "block"}):
         families = layer_families(job, [base(pp, chunks, **options)], load_predictor(1.0, job), 1.0)
-        families = [one for one in families if one.block == families[0].block]
+        families = [one for one in families if one.tile == families[0].tile]
         for layers in splits(12, pp, chunks)[:: 1 if pp == 2 else 11]:
             family, units = family_of(families, layers)
             for again in range(1, max(layers) // chunks + 1) if options else [1]:
                 split = family.with_units(units, again)
                 assert split.layers_per_stage == layers
-                seconds = np.stack(chunk_seconds(job, split, stage_compute(job, split), family.block))
+                seconds = np.stack(chunk_seconds(job, split, stage_compute(job, split), family.tile))
                 linear = family.fixed_s + np.array(units) * family.layer_s[:, :, None, None]
                 linear[1] += np.minimum(np.array(units), again)[None, None] * family.recompute_s[:, None, None]
                 linear[1] -= family.recompute_s[:, None, None]
@@ -132,11 +132,11 @@ def test_paths_are_below_the_simulator(dense: int, pp: int, chunks: int, experts
             families.append(with_rings(job, family, own))
         every = splits(12, pp, chunks)
         for layers in (every[int(place)] for place in rng.integers(len(every), size=3)):
-            for block in {family.block for family in families}:
-                family, units = family_of([one for one in families if one.block == block], layers)
+            for block in {family.tile for family in families}:
+                family, units = family_of([one for one in families if one.tile == block], layers)
                 nodes = rng.permutation(4)[: np.prod(family.grid)].reshape(family.grid)
                 split = family.with_units(units)
-                placement = block_placement(split, family.block, nodes)
+                placement = tile_placement(split, family.tile, nodes)
                 found = estimate(job, split, placement).iteration_time_s
                 critical = critical_counts(placed_times(job, split, placement), family.num_microbatches, job.p2p)
                 for counts in (plain_counts(*family.schedule), critical):
@@ -165,20 +165,20 @@ def test_no_split_of_a_pattern_is_below_its_family(
     for options in ({}, {"recompute_granularity": "full", "recompute_method": "block"}):
         one = base(pp, chunks, use_distributed_optimizer=True, **options)
         plain = layer_families(job, [one], load_predictor(1.0, job), 1.0)
-        families = [with_rings(job, family, family.config) for family in plain if family.block == plain[0].block]
+        families = [with_rings(job, family, family.config) for family in plain if family.tile == plain[0].tile]
         nearest = np.inf
         for layers in splits(12, pp, chunks)[:: 1 if pp == 2 else 11]:
             family, units = family_of(families, layers)
             for again in range(1, max(layers) // chunks + 1) if options else [1]:
                 split = family.with_units(units, again)
-                seconds = np.stack(chunk_seconds(job, split, stage_compute(job, split), family.block))
+                seconds = np.stack(chunk_seconds(job, split, stage_compute(job, split), family.tile))
                 linear = family.fixed_s + np.array(units) * family.layer_s[:, :, None, None]
                 linear[1] += (np.minimum(np.array(units), again) - 1)[None, None] * family.recompute_s[:, None, None]
                 assert (linear <= seconds * (1 + 1e-9)).all()
                 nearest = min(nearest, float((seconds - linear).min()) / float(seconds.max()))
                 step = family.fixed_step_s + family.step_s * np.array(units)
                 assert (step <= optimizer_stages_s(job, split) * (1 + 1e-9)).all()
-                rings = least_rings_s(job, split, family.block)
+                rings = least_rings_s(job, split, family.tile)
                 assert rings is not None
                 line = family.fixed_reduction_s + family.reduction_s * np.array(units)
                 assert (line <= rings[0].max(axis=0) * (1 + 1e-9)).all()
@@ -219,7 +219,7 @@ def test_room_is_that_of_the_memory_predictor(dense: int) -> None:
     predictor = load_predictor(0.01, job)
     room = usable_bytes(job.cluster, predictor)[:2]
     families = layer_families(job, [base(4, 1)], predictor, 0.01)
-    found = {one.config: one for one in families if one.block == families[0].block}
+    found = {one.config: one for one in families if one.tile == families[0].tile}
     ways = least_splits(spec, base(4, 1))
     for way in ways:
         closed, number = num_closed(spec, way), 40 - sum(way.layers_per_stage) + 4

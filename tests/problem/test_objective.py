@@ -7,7 +7,7 @@ import pytest
 from instances import SMALL_SHAPES, Variant, random_problem
 
 from pipette_opt.base.types import P2PMode
-from pipette_opt.parallel import NodeBlock, ParallelConfig
+from pipette_opt.parallel import HostTile, ParallelConfig
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
 from pipette_opt.problem.objective import PlacedTicks, objective_ticks, period_ticks, place, placed_objective_ticks
 
@@ -26,7 +26,7 @@ def chain(num_microbatches: int = 4, *, p2p: P2PMode = "blocking", paths: Paths 
             micro_batch_size=1,
             layers_per_stage=(1, 1, 1),
         ),
-        block=NodeBlock(stages=1, replicas=1, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
+        tile=HostTile(stages=1, replicas=1, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
         grid=(3, 1, 1),
         num_microbatches=num_microbatches,
         forward_ticks=np.array([[10, 20, 30]]),

@@ -14,7 +14,7 @@ from pipette_opt.base.units import GB
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.export.targets import export
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import block_placement, node_blocks
+from pipette_opt.parallel import host_tiles, tile_placement
 from pipette_opt.read.blocks_of_gpus import split_hosts, usual_block
 from pipette_opt.read.cluster import exclude_hosts, read_cluster
 from pipette_opt.simulate.estimate import estimate
@@ -92,9 +92,9 @@ def test_the_plan_is_the_best_of_all_placements_and_exported_to_the_hosts() -> N
     space = SearchSpace(tensor_parallel=(2,), micro_batch_size=(1,), recompute=(None,), virtual_pipeline=(1,))
     space = replace(space, num_gpus=8, uneven_layers=False)
     times = [
-        estimate(given, chosen, block_placement(chosen, block, np.array(order).reshape(block.node_grid(chosen))))
+        estimate(given, chosen, tile_placement(chosen, block, np.array(order).reshape(block.node_grid(chosen))))
         for chosen in enumerate_candidates(given, space)
-        for block in node_blocks(chosen, 2, given.launcher)
+        for block in host_tiles(chosen, 2, given.launcher)
         for order in permutations(range(4))
     ]
     plan = optimize(given, space, OptimizeParams(time_limit_s=20.0, max_oom_risk=1.0))

@@ -89,14 +89,14 @@ def test_what_hosts_hold(old: Plan) -> None:
     given = small_instance()
     fits = FittingCandidate(config=small_config(), need_bytes=np.zeros(2, dtype=np.int64))
     data = build_problem_data(given, [fits], np.full(5, 2**36))
-    candidate = next(one for one in data.candidates if one.block.stages == 1)
+    candidate = next(one for one in data.candidates if one.tile.stages == 1)
     holds = held_cells(given, candidate, old)
     assert holds.tolist() == [0, 1, -1, 0, 1]
     start = start_from(data, candidate, holds)
     assert start is not None
     assert sorted(start[0].ravel().tolist()) == [0, 3]
     assert sorted(start[1].ravel().tolist()) == [1, 4]
-    other = next(one for one in data.candidates if one.block.stages == 2)
+    other = next(one for one in data.candidates if one.tile.stages == 2)
     assert held_cells(given, other, old).tolist() == [-1] * 5
 
 

@@ -10,7 +10,7 @@ from plans import plan_of, scrambled_plan, small_config, small_instance
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.certify.first_plans import first_plan
 from pipette_opt.optimize import OptimizeParams
-from pipette_opt.parallel import block_placement, node_blocks
+from pipette_opt.parallel import host_tiles, tile_placement
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.replan import changes as made
@@ -37,9 +37,9 @@ PINS = SearchSpace(
 def fastest_s(job: Instance, hosts: tuple[int, ...]) -> float:
     """Of all placements of the pinned configurations on these hosts."""
     placed = [
-        (config, block_placement(config, block, np.array(order).reshape(block.node_grid(config))))
+        (config, tile_placement(config, block, np.array(order).reshape(block.node_grid(config))))
         for config in enumerate_candidates(job, PINS)
-        for block in node_blocks(config, job.cluster.gpus_per_node, job.launcher)
+        for block in host_tiles(config, job.cluster.gpus_per_node, job.launcher)
         for order in permutations(hosts, 4)
     ]
     return float(estimate_many(job, placed).min())
@@ -121,7 +121,7 @@ def test_a_plan_without_a_grid_of_hosts_is_no_start(asking: WhatIf) -> None:
     grid = plan_of(job, small_config()).placement
     found = first_plan(job, small_config(), grid, 1.0)
     assert found is not None
-    assert np.array_equal(block_placement(found.config, found.block, found.nodes).node, grid.node)
+    assert np.array_equal(tile_placement(found.config, found.tile, found.nodes).node, grid.node)
     scrambled = WhatIf(plan, job, OptimizeParams(workers=1), Watcher())
     change = replace(made.faster_links(job, 2.0), is_searched=False)
     (answer,) = scrambled.ask([change])

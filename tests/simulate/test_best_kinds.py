@@ -10,7 +10,7 @@ from specs_for_tests import A100_80, LLAMA_8B, config, instance, random_cluster
 
 from pipette_opt.base.types import P2PMode
 from pipette_opt.base.units import GIB, TFLOP
-from pipette_opt.parallel import block_placement
+from pipette_opt.parallel import tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.simulate.best_kinds import best_kinds, columns_of_kinds
@@ -60,7 +60,7 @@ def test_no_placement_is_simulated_faster(kinds: tuple[int, ...], need_gib: int,
     for index, one in enumerate(data.candidates):
         fastest = min(
             (
-                estimate(job, one.config, block_placement(one.config, one.block, nodes)).iteration_time_s
+                estimate(job, one.config, tile_placement(one.config, one.tile, nodes)).iteration_time_s
                 for nodes in placements(data, index)
                 if all(
                     data.allowed(one)[row, node] for row, hosts in enumerate(nodes) for node in hosts.ravel().tolist()

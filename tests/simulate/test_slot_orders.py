@@ -13,7 +13,7 @@ from gpu_hosts import gpu_cluster, paired_host, rails, random_gpu_cluster
 from specs_for_tests import config, instance
 
 from pipette_opt.base.types import FloatArray, IntArray
-from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks
+from pipette_opt.parallel import HostTile, ParallelConfig, Placement, host_tiles, tile_placement
 from pipette_opt.plans.plan import IterationTime
 from pipette_opt.problem.data import CandidateData
 from pipette_opt.simulate.estimate import estimate
@@ -39,12 +39,12 @@ class Packing(NamedTuple):
     """What of a candidate the order of slots depends on."""
 
     config: ParallelConfig
-    block: NodeBlock
+    tile: HostTile
 
     @property
     def grid(self) -> tuple[int, int, int]:
         """Shape of the grid of hosts."""
-        return self.block.node_grid(self.config)
+        return self.tile.node_grid(self.config)
 
     @property
     def num_cells(self) -> int:
@@ -58,12 +58,12 @@ class Packing(NamedTuple):
 
     def placement(self, slots: IntArray | None = None) -> Placement:
         """Ranks on GPUs."""
-        return block_placement(self.config, self.block, self.nodes, slots)
+        return tile_placement(self.config, self.tile, self.nodes, slots)
 
 
 def packings(chosen: ParallelConfig) -> list[Packing]:
     """Every packing of a configuration on two hosts of four GPUs."""
-    return [Packing(chosen, block) for block in node_blocks(chosen, 4, "slurm")]
+    return [Packing(chosen, tile) for tile in host_tiles(chosen, 4, "slurm")]
 
 
 def relaxed_s(job: Instance, packing: Packing) -> IterationTime:
@@ -121,7 +121,7 @@ def test_the_best_order_of_machines_as_they_are(number: int, chosen: ParallelCon
 def test_stages_of_neighbouring_hosts_share_rails() -> None:
     """Two stages a host on rails: the second host has its stages the other way round."""
     job = instance(gpu_cluster(np.stack([paired_host([], 4)] * 2), rails(2, 4)), global_batch_size=16)
-    packing = next(one for one in packings(config(tp=2, pp=4, dp=1)) if one.block.stages == 2)
+    packing = next(one for one in packings(config(tp=2, pp=4, dp=1)) if one.tile.stages == 2)
     best = assigned(job, packing)
     assert best.slots is not None
     first, second = best.slots.reshape(2, 4)

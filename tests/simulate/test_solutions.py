@@ -6,7 +6,7 @@ import pytest
 from simulated_cases import placements, small
 
 from pipette_opt.base.types import P2PMode
-from pipette_opt.parallel import block_placement
+from pipette_opt.parallel import tile_placement
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Solution
 from pipette_opt.simulate.estimate import estimate, simulate_times
@@ -26,7 +26,7 @@ def test_the_simulator_bound_holds_for_every_plan(seed: int, p2p: str) -> None:
     """No placement of any candidate, interleaved or not, is simulated faster."""
     job, data, lower = small(seed, p2p=p2p)
     fastest = min(
-        estimate(job, one.config, block_placement(one.config, one.block, nodes)).iteration_time_s
+        estimate(job, one.config, tile_placement(one.config, one.tile, nodes)).iteration_time_s
         for index, one in enumerate(data.candidates)
         for nodes in placements(data, index)
     )
@@ -42,7 +42,7 @@ def test_the_simulator_at_the_best_links_holds(seed: int, p2p: P2PMode) -> None:
     job, data, lower = small(seed, p2p=p2p)
     for index, one in enumerate(data.candidates):
         fastest = min(
-            estimate(job, one.config, block_placement(one.config, one.block, nodes)).iteration_time_s
+            estimate(job, one.config, tile_placement(one.config, one.tile, nodes)).iteration_time_s
             for nodes in placements(data, index)
         )
         times = best_links_times(job, one)
@@ -64,7 +64,7 @@ def test_the_closed_form_is_above_the_lower_form(p2p: str) -> None:
     for index in (0, 1):
         one, low = data.candidates[index], lower.candidates[index]
         for nodes in placements(data, index):
-            simulated = estimate(job, one.config, block_placement(one.config, one.block, nodes)).iteration_time_s
+            simulated = estimate(job, one.config, tile_placement(one.config, one.tile, nodes)).iteration_time_s
             assert objective_ticks(data, one, nodes) * data.tick_s >= simulated * (1 - 1e-9)
             lowest = objective_ticks(lower, low, nodes) - low.rounding_ticks
             assert lowest * lower.tick_s <= simulated * (1 + 1e-9)

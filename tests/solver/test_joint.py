@@ -14,7 +14,7 @@ from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import keep_fitting, usable_bytes
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import block_placement, node_blocks
+from pipette_opt.parallel import host_tiles, tile_placement
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor, prepare
 from pipette_opt.simulate.estimate import estimate
@@ -81,13 +81,13 @@ def fastest(job: Instance, space: SearchSpace) -> float:
         found = keep_fitting(job, enumerate_candidates(job, listed), predictor)
         capacity = usable_bytes(job.cluster, predictor)
         for one in found.fitting:
-            for block in node_blocks(one.config, 2, job.launcher):
+            for block in host_tiles(one.config, 2, job.launcher):
                 grid = block.node_grid(one.config)
                 need = one.need_bytes.reshape(grid[0], -1).max(axis=1)
                 for hosts in itertools.permutations(range(job.cluster.num_nodes), int(np.prod(grid))):
                     nodes = np.array(hosts).reshape(grid)
                     if (capacity[nodes].reshape(grid[0], -1).min(axis=1) >= need).all():
-                        placed.append((one.config, block_placement(one.config, block, nodes)))
+                        placed.append((one.config, tile_placement(one.config, block, nodes)))
     return float(estimate_many(job, placed).min())
 
 
@@ -243,12 +243,12 @@ def test_bounds_of_families_hold_for_every_split(memory_gib: int, dense: int | N
     bounds = []
     for one in prepared.memory.fitting:
         bounds.append(joined.split_bound_s(one.config))
-        for block in node_blocks(one.config, 2, job.launcher):
+        for block in host_tiles(one.config, 2, job.launcher):
             grid = block.node_grid(one.config)
             need = one.need_bytes.reshape(grid[0], -1).max(axis=1)
             for hosts in itertools.permutations(range(3), int(np.prod(grid))):
                 nodes = np.array(hosts).reshape(grid)
-                seconds = estimate(job, one.config, block_placement(one.config, block, nodes)).iteration_time_s
+                seconds = estimate(job, one.config, tile_placement(one.config, block, nodes)).iteration_time_s
                 assert work.of_any_split(one.config) <= seconds
                 if (capacity[nodes].reshape(grid[0], -1).min(axis=1) >= need).all():
                     assert bounds[-1] <= seconds * (1 + 1e-9)

@@ -11,7 +11,7 @@ from pipette_opt.base.units import GIB
 from pipette_opt.candidates import RECOMPUTATIONS, SearchSpace, enumerate_candidates
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
+from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor
 from pipette_opt.simulate.estimate import estimate
@@ -54,10 +54,10 @@ def every(job: Instance) -> dict[ParallelConfig, float]:
         for number in (range(1, max(one.layers_per_stage) + 1) if one.recomputation == "block" else (1,))
     ]
     for one in keep_fitting(job, numbers, predictor).fitting:
-        for block in node_blocks(one.config, 2, job.launcher):
+        for block in host_tiles(one.config, 2, job.launcher):
             grid = block.node_grid(one.config)
             for hosts in itertools.permutations(range(2), int(np.prod(grid))):
-                placement = block_placement(one.config, block, np.array(hosts).reshape(grid))
+                placement = tile_placement(one.config, block, np.array(hosts).reshape(grid))
                 seconds = estimate(job, one.config, placement).iteration_time_s
                 found[one.config] = min(seconds, found.get(one.config, np.inf))
     return found

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from specs_for_tests import config
 
-from pipette_opt.parallel import NodeBlock
+from pipette_opt.parallel import HostTile
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.solver.family_bounds import family_bound, load_kernel
@@ -41,7 +41,7 @@ def random_family(
             virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
             overlap_grad_reduce=reduces,
         ),
-        block=NodeBlock(stages=1, replicas=1, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
+        tile=HostTile(stages=1, replicas=1, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
         num_microbatches=int(rng.integers(2, 9)) * (pp if chunks > 1 else 1),
         num_units=units,
         layer_s=rng.uniform(0.5, 2.0, (2, kinds)),

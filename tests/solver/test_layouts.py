@@ -12,7 +12,7 @@ from pipette_opt.base.units import GIB
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
+from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
 from pipette_opt.prepare import load_predictor
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.many import estimate_many
@@ -51,10 +51,10 @@ def even(num_layers: int, chunks: int) -> ParallelConfig:
 
 def first_plan(job: Instance, chosen: ParallelConfig) -> FirstPlan:
     """On the hosts as listed."""
-    (block,) = node_blocks(chosen, 2, job.launcher)
+    (block,) = host_tiles(chosen, 2, job.launcher)
     nodes = np.arange(2).reshape(block.node_grid(chosen))
-    seconds = estimate(job, chosen, block_placement(chosen, block, nodes)).iteration_time_s
-    return FirstPlan(config=chosen, block=block, nodes=nodes, seconds=seconds)
+    seconds = estimate(job, chosen, tile_placement(chosen, block, nodes)).iteration_time_s
+    return FirstPlan(config=chosen, tile=block, nodes=nodes, seconds=seconds)
 
 
 def every(chosen: ParallelConfig, chunks: int) -> list[ParallelConfig]:
@@ -92,7 +92,7 @@ def test_the_search_finds_the_best_layout(own: int, chunks: int, model: dict[str
     space = SearchSpace(virtual_pipeline=(1, chunks))
     found = near_layouts(job, space, first, predictor, 0.01, 60.0, threading.Event())
     configs = [one.config for one in keep_fitting(job, every(first.config, chunks), predictor).fitting]
-    times = estimate_many(job, [(one, block_placement(one, first.block, first.nodes)) for one in configs])
+    times = estimate_many(job, [(one, tile_placement(one, first.tile, first.nodes)) for one in configs])
     best = float(times.min())
     assert best < first.seconds
     if found:  # equal chunks may be the best
@@ -123,8 +123,8 @@ def test_nothing_is_moved_without_time_or_a_pipeline() -> None:
     first = first_plan(job, even(8, 2))
     assert near_layouts(job, SearchSpace(), first, predictor, 0.01, 0.0, threading.Event()) == []
     alone = config(tp=2, dp=2, layers_per_stage=(8,))
-    (block, *_) = node_blocks(alone, 2, job.launcher)
-    plan = FirstPlan(config=alone, block=block, nodes=np.arange(2).reshape(block.node_grid(alone)), seconds=1.0)
+    (block, *_) = host_tiles(alone, 2, job.launcher)
+    plan = FirstPlan(config=alone, tile=block, nodes=np.arange(2).reshape(block.node_grid(alone)), seconds=1.0)
     assert near_layouts(job, SearchSpace(), plan, predictor, 0.01, 9.0, threading.Event()) == []
 
 
@@ -146,7 +146,7 @@ def test_a_plan_with_a_layout_is_searched_and_verified() -> None:
     of_all = [one for chunks in (1, 2) for one in every(first.config, chunks)]
     fitting = [one.config for one in keep_fitting(job, of_all, load_predictor(0.01, job)).fitting]
     orders = [np.array(order).reshape(first.nodes.shape) for order in ((0, 1), (1, 0))]
-    times = estimate_many(job, [(one, block_placement(one, first.block, order)) for one in fitting for order in orders])
+    times = estimate_many(job, [(one, tile_placement(one, first.tile, order)) for one in fitting for order in orders])
     equal = [not one.pipeline_model_parallel_layout for one in fitting for _ in orders]
     assert plan.config.pipeline_model_parallel_layout is not None
     assert plan.estimate.iteration_time_s < times[equal].min()

@@ -5,7 +5,7 @@ import pytest
 from levels import in_domains
 from specs_for_tests import cluster, config
 
-from pipette_opt.parallel import node_blocks
+from pipette_opt.parallel import host_tiles
 from pipette_opt.solver.listed_hosts import hosts_together, next_hosts
 from pipette_opt.specs import ClusterSpec
 
@@ -54,5 +54,5 @@ def test_without_domains_hosts_come_as_listed() -> None:
 def test_hosts_of_a_group_of_experts(ep: int, replicas: int, hosts: int) -> None:
     """So many replicas of a stage on a host, and of these as many as there are ranks of experts."""
     one = config(tp=1, pp=2, dp=16, expert_model_parallel_size=ep)
-    [block] = [block for block in node_blocks(one, 4, "slurm") if block.replicas == replicas]
-    assert hosts_together(one, block) == hosts
+    [tile] = [tile for tile in host_tiles(one, 4, "slurm") if tile.replicas == replicas]
+    assert hosts_together(one, tile) == hosts

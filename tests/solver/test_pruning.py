@@ -12,7 +12,7 @@ from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import block_placement, without_overlap
+from pipette_opt.parallel import tile_placement, without_overlap
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import fitting_candidates, load_predictor, prepare
@@ -173,6 +173,6 @@ def test_annealing_gives_a_better_time_to_beat(monkeypatch: pytest.MonkeyPatch) 
     assert annealed.first is not None
     assert annealed.first.seconds < 0.999 * plain.first.seconds
     assert annealed.ruled_out >= plain.ruled_out
-    placement = block_placement(annealed.first.config, annealed.first.block, annealed.first.nodes)
+    placement = tile_placement(annealed.first.config, annealed.first.tile, annealed.first.nodes)
     simulated = estimate(prepared.instance, annealed.first.config, placement)
     assert simulated.iteration_time_s == annealed.first.seconds

@@ -87,7 +87,7 @@ def _hops(data: ProblemData, candidate: CandidateData, placed: PlacedTicks, patt
     P, D, K = pattern.shape
     forth = candidate.p2p_ticks
     both = np.where(np.maximum(forth, forth.T) < UNUSABLE_TICKS, forth + forth.T, UNUSABLE_TICKS)
-    stages = candidate.block.stages
+    stages = candidate.tile.stages
     of_row = [candidate.ring_class[row * stages : (row + 1) * stages] for row in range(P)]
     for row, column, part in np.ndindex(P, D, K):
         here = int(pattern[row, column, part])
@@ -122,7 +122,7 @@ def _transfer(
 
 
 def _ring(candidate: CandidateData, placed: PlacedTicks, row: int) -> Callable[[int, int], PlacedTicks]:
-    here = slice(row * candidate.block.stages, (row + 1) * candidate.block.stages)
+    here = slice(row * candidate.tile.stages, (row + 1) * candidate.tile.stages)
 
     def raised(i: int, j: int) -> PlacedTicks:
         ring = placed.ring.copy()
@@ -138,7 +138,7 @@ def _tensor(candidate: CandidateData, placed: PlacedTicks, row: int, column: int
 
     The hop counts as the slowest of its group, although the pattern already includes the group's own time.
     """
-    here = slice(row * candidate.block.stages, (row + 1) * candidate.block.stages)
+    here = slice(row * candidate.tile.stages, (row + 1) * candidate.tile.stages)
     layers = np.array(candidate.config.layers_per_stage[here])
 
     def raised(i: int, j: int) -> PlacedTicks:

@@ -12,7 +12,7 @@ from pipette_opt.certify.budget import OptimizeParams
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.optimize import optimize
-from pipette_opt.parallel import block_placement, node_blocks
+from pipette_opt.parallel import host_tiles, tile_placement
 from pipette_opt.problem.beside import least_rings_s
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
@@ -41,13 +41,13 @@ def test_least_rings_are_those_inside_a_region() -> None:
     """A stage on the two hosts of a region reduces as fast as the bound says, and no faster."""
     given = job()
     split = config(pp=2, dp=4, num_layers=4, use_distributed_optimizer=True, overlap_grad_reduce=True)
-    (block,) = [one for one in node_blocks(split, 2, given.launcher) if one.stages == 1 and one.replicas == 2]
-    placed = placed_times(given, split, block_placement(split, block, np.arange(4).reshape(2, 2, 1)))
-    least = least_rings_s(given, split, block)
+    (tile,) = [one for one in host_tiles(split, 2, given.launcher) if one.stages == 1 and one.replicas == 2]
+    placed = placed_times(given, split, tile_placement(split, tile, np.arange(4).reshape(2, 2, 1)))
+    least = least_rings_s(given, split, tile)
     assert least is not None
     assert (least[0] <= placed.reduction_s * (1 + 1e-9)).all()
     assert least[0].max() >= 0.99 * placed.reduction_s.max()
-    seconds = estimate(given, split, block_placement(split, block, np.arange(4).reshape(2, 2, 1))).iteration_time_s
+    seconds = estimate(given, split, tile_placement(split, tile, np.arange(4).reshape(2, 2, 1))).iteration_time_s
     assert WorkBounds(given)(split) <= seconds
 
 

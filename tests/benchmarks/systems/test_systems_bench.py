@@ -23,7 +23,7 @@ from benchmarks.systems.methods import (
 from benchmarks.systems.tables import markdown
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
+from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 
@@ -60,10 +60,10 @@ def test_exhaustive_is_brute_force(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found is not None
     times = []
     for config in methods.enumerate_with_reasons(given, space).candidates:
-        for block in node_blocks(config, 2, given.launcher):
+        for block in host_tiles(config, 2, given.launcher):
             grid = block.node_grid(config)
             times += [
-                estimate(given, config, block_placement(config, block, np.array(hosts).reshape(grid))).iteration_time_s
+                estimate(given, config, tile_placement(config, block, np.array(hosts).reshape(grid))).iteration_time_s
                 for hosts in permutations(range(3), int(np.prod(grid)))
             ]
     assert found.seconds == pytest.approx(min(times), rel=1e-9)
