@@ -16,6 +16,7 @@ from pipette_opt.base.errors import InputError
 logger = logging.getLogger(__name__)
 
 BackendName = Literal["threads", "joblib", "ray"]
+"""Backend of tasks: threads of this process, processes of this machine, or a Ray cluster."""
 
 MAX_ATTEMPTS = 3
 """Number of attempts for a task whose process or machine is lost. Chosen."""

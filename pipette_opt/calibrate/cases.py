@@ -37,6 +37,7 @@ NEEDED = ("gpu", "num_layers", "hidden", "heads", "seq_len", "gbs", "mbs", "tp",
 """Columns of ``runs.csv`` that a prediction needs."""
 
 NORM_KERNEL = "rms kernel"
+"""Text in the attention column of rows with a fused norm kernel, in lower case."""
 
 ONE_HOST_BYTES_PER_S = 1e9
 """Bandwidth of the unused links of a run on one host, bytes/s; any value works."""

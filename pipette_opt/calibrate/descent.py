@@ -24,6 +24,7 @@ or else renews them. Chosen.
 """
 
 MAX_DAMPINGS = 6
+"""Most tries of a step per iteration, each with more damping. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -121,7 +122,7 @@ def descend(
     problem: LeastSquares, values: FloatArray, max_iterations: int, slopes: FloatArray | None = None
 ) -> Descent:
     """
-    Return the values that minimise the loss, starting from the given values.
+    Minimise the loss, starting from the given values, and return values, residuals, loss and derivatives.
 
     New derivatives cost one evaluation per value. They are renewed only when the old derivatives, updated by the steps
     since then, bring no further gain.

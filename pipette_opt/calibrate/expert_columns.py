@@ -13,6 +13,7 @@ DEGREE_COLUMNS = {"ep": "expert_model_parallel_size", "etp": "expert_tensor_para
 """Columns of parallel degrees, with their fields of ``ParallelConfig``."""
 
 DISPATCHER_COLUMN, OVERLAP_COLUMN = "dispatcher", "overlap_moe_expert_parallel_comm"
+"""Columns of ``runs.csv`` for the token dispatcher and for the overlap of its messages."""
 
 
 def expert_training_fields(run: MeasuredRun) -> dict[str, Any]:

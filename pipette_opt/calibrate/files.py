@@ -10,9 +10,13 @@ from pipette_opt.calibrate.predict import MEMORY_COLUMNS, Prediction
 from pipette_opt.calibrate.rivals import RIVALS
 
 RIVAL_COLUMNS = tuple(f"{name}_iter_time_s" for name in RIVALS)
+"""Columns of the predictions with times by other systems' formulas."""
 
 SIZE, MARGIN = 520.0, 60.0
+"""Width and height of the plot, and the margin around its axes, pixels. Chosen."""
+
 COLOURS = ("#1b6ca8", "#c8553d", "#3a7d44", "#8e5aa8", "#b8860b", "#4f5d75", "#00798c", "#d1495b")
+"""Colours of the models in the plot, in order; repeated for more models."""
 
 
 def predictions_csv(predictions: Sequence[Prediction], left_out: Sequence[LeftOut] = ()) -> str:

@@ -51,6 +51,7 @@ MAX_OFF = 0.5
 """Largest share of badly predicted runs; a fit with more is refused. Chosen."""
 
 VERSION_ROUNDS = 2
+"""Most rounds of fitting version factors and constants in turn. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

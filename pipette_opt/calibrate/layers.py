@@ -30,6 +30,7 @@ LARGEST = 0.3
 """Largest absolute residual of a run; larger residuals have causes other than layers and are clipped. Chosen."""
 
 STEP = 0.02
+"""Step of the logarithm of all factors, from which the share of layers in each time is derived. Chosen."""
 
 MIN_GAIN = 0.02
 """Smallest relative reduction of the absolute errors of held-out runs for factors to be kept. Chosen."""

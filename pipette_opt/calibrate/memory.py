@@ -23,6 +23,7 @@ from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec, TrainingSpec
 
 FIRST, LAST = "first", "last"
+"""Values of the column ``peak_mem_stage`` for the first and the last stage."""
 
 RAN_OUT_LATER = "then an OOM"
 """Text in the notes of jobs that ran some iterations before they ran out of memory; such rows have no OOM label."""

@@ -85,13 +85,19 @@ LIMIT_GIB = 0.1
 """Standard deviation of a measured peak's excess over the GPU's memory, GiB. Chosen."""
 
 MIN_PEAKS = 3
+"""Fewest measured peaks from which the standard deviation of errors is fitted. Chosen."""
+
 USUAL_SPREAD, USUAL_PEAKS = 0.05, 8
 """Prior standard deviation of a stack's errors, and the number of peaks that this prior counts as. Chosen."""
 
 TYPICAL_SPREAD, SMALLEST_SPREAD, LARGEST_SPREAD = 0.03, 0.015, 0.3
+"""Prior centre, lower and upper limit of the standard deviation of relative errors. Chosen."""
+
 LABEL_SPREADS = (0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15)
+"""Standard deviations of relative errors that are tried if no peaks were measured. Chosen."""
 
 MAX_STEPS, MAX_HALVINGS, SMALLEST_GAIN = 60, 12, 1e-6
+"""Most steps and most halvings of a step; smallest relative gain that continues the search. Chosen."""
 
 
 def refit_constants(runs: Sequence[MemoryRun], base: Framework, start: Framework) -> Framework:

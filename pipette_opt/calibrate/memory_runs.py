@@ -14,6 +14,7 @@ SURELY_OUT = 1.1
 
 _KEPT = but(("step_bytes", "run_ahead_buffers", "pile_up_buffers")) & SHOWN
 _STEPPED = but(("step_bytes",)) & SHOWN
+"""Masks of shown regressors without leftovers of the optimizer's step; ``_KEPT`` also without waiting buffers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

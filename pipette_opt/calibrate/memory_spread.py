@@ -34,14 +34,22 @@ DOUBT = 0.5
 """Prior standard deviation of the logarithm of each standard deviation. Chosen."""
 
 STEPS = (2.0, 1.4, 1.15, 1.05)
+"""Factors by which standard deviations are scaled in the search for the likeliest, in turn. Chosen."""
+
 NARROWEST, WIDEST = 0.01, 2.0
+"""Limits of the standard deviations. Chosen."""
 
 MIN_ERRORS = 20
 """Fewest errors for empirical quantiles; with fewer, quantiles are those of Student's t. Chosen."""
 
 MIN_LEFT_OUT = 5
+"""Fewest measured peaks from which standard deviations are learned. Chosen."""
+
 FOLDS = 5
+"""Number of folds of the cross-validation over groups. Chosen."""
+
 SMALLEST_GROWTH, LARGEST_GROWTH = 0.2, 1.5
+"""Limits of the growth of the variance with each doubling of the job. Chosen."""
 
 RARE = 0.95
 """Quantile of errors from which the growth of rare errors is learned. Chosen."""

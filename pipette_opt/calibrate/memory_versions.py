@@ -18,6 +18,7 @@ MIN_OF_VERSION = 5
 """Fewest measured peaks of a version for a factor. Chosen."""
 
 ROUNDS = 3
+"""Rounds of fitting version factors and constants in turn. Chosen."""
 
 LIKELY_OFFSET = 0.05
 """Prior standard deviation of the logarithm of a factor. Chosen."""

@@ -21,6 +21,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 OURS = "ours"
+"""Name of the simulator's times among the compared times."""
 
 UNBELIEVABLE = 200.0
 """Measured over predicted time above which a row must be in milliseconds instead of seconds. Chosen."""

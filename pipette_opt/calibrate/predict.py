@@ -24,6 +24,7 @@ MEMORY_COLUMNS = ("predicted_peak_mem_gib", "upper_peak_mem_gib", "oom_probabili
 """Columns of a run's memory prediction."""
 
 NOT_FINITE = "the constants of the stack give no finite time"
+"""Reason for a run whose time the constants of the stack make infinite or undefined."""
 
 KnownCosts = dict[tuple[ModelSpec, TrainingSpec, ParallelConfig], Costs]
 """Cache of costs that do not depend on the placement, by model, training and configuration."""

@@ -17,6 +17,7 @@ from pipette_opt.read.profile import COLUMNS, read_profile
 from pipette_opt.specs import ComputeProfile, ModelSpec, ProfileKey, TrainingSpec
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""Name of the torch type of each precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

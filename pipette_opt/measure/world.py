@@ -10,12 +10,14 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.read.hosts import expand_hosts
 
 DEFAULT_PORT = 29533
+"""TCP port of rank 0 if ``MASTER_PORT`` is not set. Chosen."""
 
 _NAMES = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     "slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
     "mpi": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
 }
+"""Environment variables with rank, world size, local rank and local size, by launcher."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

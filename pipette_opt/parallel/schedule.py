@@ -23,8 +23,10 @@ gradients of inputs, and of weights.
 """
 
 LETTERS = "FBIW"
+"""Letter of each kind of operation, in the order of ``FORWARD``, ``BACKWARD``, ``INPUT``, ``WEIGHT``."""
 
 Layout = Literal["loop", "vee"]
+"""Assignment of layer groups to chunks, see :class:`Schedule`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

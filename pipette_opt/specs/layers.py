@@ -19,6 +19,7 @@ with each doubling of the tokens, less with the width.
 """
 
 JITTER = 1e-6
+"""Term on the diagonal of the similarity matrix that keeps it invertible. Chosen."""
 
 MIN_FACTOR = 0.05
 """Smallest correction factor; the largest is its inverse. No measured layer is further from the formula."""

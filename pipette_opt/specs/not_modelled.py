@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 Effect = Literal["time", "memory", "both"]
+"""Quantity that an option changes."""
+
 Direction = Literal["less", "more", "either"]
+"""Direction in which an option changes the real time or memory, against the estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ Fp8Recipe = Literal["delayed", "tensorwise", "blockwise", "mxfp8"]
 FP8_RECIPES: tuple[Fp8Recipe, ...] = ("delayed", "tensorwise", "blockwise", "mxfp8")
 
 NVFP4 = "nvfp4"
+"""Name of the fp4 recipe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,7 @@ def _blocks(element: float, scale: float, size: int) -> float:
 
 
 _BLOCK, _MX, _NV = _blocks(1, 4, 128), _blocks(1, 1, 32), _blocks(0.5, 1, 16)
+"""Bytes per element, scales included, of blockwise fp8, mxfp8 and nvfp4."""
 
 PRECISION_RECIPES: Mapping[str, PrecisionRecipe] = {
     "delayed": PrecisionRecipe(

@@ -133,7 +133,10 @@ class StackSpec:
 
 
 OTHERS = ("name", "source", "fitted", "memory", "layers", "versions", "origins")
+"""Fields of a stack that are not time constants."""
+
 CONSTANTS = tuple(field.name for field in fields(StackSpec) if field.name not in OTHERS)
 """Names of a stack's time constants, in the order of the class."""
 
 DEFAULT_STACK = StackSpec()
+"""Stack with the default constants, for jobs without a calibrated stack."""

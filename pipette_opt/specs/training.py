@@ -62,6 +62,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "unequal_microbatches": (False, True),
     "expert_placement": ("listed", "balanced"),
 }
+"""Allowed values of the fields of :class:`TrainingSpec` that have a fixed set of values."""
 
 LARGEST = 10**9
 """Largest accepted sequence length and global batch size; no iteration has more. Chosen."""

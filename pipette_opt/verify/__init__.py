@@ -74,6 +74,7 @@ CONTENT_RULES: tuple[Rule, ...] = (
     baselines_are_possible,
     unused_hosts_are_reproduced,
 )
+"""Rules on the plan itself that read the rank map."""
 
 SPACE_RULES: tuple[SpaceRule, ...] = (
     plan_is_searched,
