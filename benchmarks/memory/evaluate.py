@@ -1,8 +1,8 @@
 """
-Memory predictions against measured runs: ours, the closed formula, a margin of 20 %, Pipette's network.
+Memory predictions on measured runs: ours, the memory formula, the formula with a margin of 20 %, Pipette's network.
 
-Run ``python -m benchmarks.memory.evaluate`` for the tables, and with ``-o benchmarks/results/memory.md`` for the page;
-measured runs are looked for in ``$PIPETTE_OPT_SHARED/measured`` or ``../shared/measured``.
+``python -m benchmarks.memory.evaluate`` prints the tables; with ``-o benchmarks/results/memory.md`` it writes the page.
+Measured runs are read from ``$PIPETTE_OPT_SHARED/measured`` or ``../shared/measured``.
 """
 
 import datetime
@@ -98,10 +98,10 @@ def evaluate(
     json: opt.Json = False,
 ) -> None:
     """
-    Compare ours with the closed formula, a margin of 20 % and Pipette's network on measured runs.
+    Compare our predictions with the memory formula, a margin of 20 % and Pipette's network on measured runs.
 
-    Calibrated on small jobs, judged on larger ones: errors of peaks, missed out-of-memory, false alarms, each with its
-    95 % interval, and the coverage of the bounds.
+    Calibrated on small jobs and tested on larger ones: errors of peaks, missed out-of-memory, false alarms, each with
+    its 95 % interval, and the coverage of the bounds.
 
     Example: [bold]python -m benchmarks.memory.evaluate[/]
     """
@@ -136,7 +136,7 @@ def evaluate(
 
 
 def _tables(evaluation: Evaluation) -> dict[str, list[dict[str, str]]]:
-    """Rows of each table, by its name in ``--json``."""
+    """Return the rows of each table, by its name in ``--json``."""
     return {
         "methods": method_rows(evaluation),
         "coverage": coverage_rows(evaluation),
@@ -147,7 +147,7 @@ def _tables(evaluation: Evaluation) -> dict[str, list[dict[str, str]]]:
 
 
 def tuned_rows(folder: Path) -> list[dict[str, str]]:
-    """What `python -m models.memory.train --runs` is worth on the H100 sweep."""
+    """Return the errors of `python -m models.memory.train --runs` on the H100 sweep, as text."""
     path = folder / "hf_ultrascale_h100.csv"
     if not path.is_file():
         return []
@@ -164,7 +164,7 @@ def report(
     max_oom_risk: float,
     start: float,
 ) -> str:
-    """The answer, and every table with when and on what."""
+    """Return the page: the answer, then every table with its date and data."""
     left_out = leave_each_out(stack_peaks(folder))
     within = [result for split in SPLITS if split.calibrate for result in scale_out(split, folder)]
     parts = measured_parts(folder)

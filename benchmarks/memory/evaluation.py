@@ -1,4 +1,8 @@
-"""Ours and others on measured memory: errors, missed and false alarms, coverage; calibrated on small jobs only."""
+"""
+Evaluation of memory predictions on measured runs: errors, missed and false alarms, coverage.
+
+Ours is calibrated on small jobs only.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,18 +30,20 @@ EVEN = 0.5
 MAX_KINDS = 12
 
 SLICED = ("num_gpus", "model", "tp", "pp", "dp", "mbs", "zero_stage", "recompute_text")
-"""What errors are grouped by."""
+"""Fields of a run by which errors are grouped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """
-    Which rows of a file calibrate, and which are predicted.
+    Rows of a file for calibration, and rows for the test.
 
     Parameters
     ----------
     calibrate
-        ``None``: nothing is fitted.
+        Function that selects the rows for calibration; ``None``: nothing is fitted.
+    judge
+        Function that selects the rows for the test.
     """
 
     name: str
@@ -97,16 +103,16 @@ SPLITS = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodResult:
     """
-    One method on one split.
+    Result of one method on one split.
 
     Parameters
     ----------
     mean_error, median_error
-        Of peaks, absolute and relative; NaN without peaks.
+        Absolute relative errors of peaks; NaN without peaks.
     verdicts, even
-        At the accepted risk, and at even odds; the same for methods that know no risk.
+        Verdicts at the accepted risk, and at even odds; equal for methods without a risk.
     kept, groups
-        Groups (model and number of GPUs) whose fastest run that fits is not refused, and all groups.
+        Number of groups (model and number of GPUs) whose fastest run that fits is not refused, and of all groups.
     """
 
     split: str
@@ -122,7 +128,7 @@ class MethodResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Share of peaks at or below their bound, with its 95 % interval, for a stated risk."""
+    """Fraction of peaks at or below their bound, with its 95 % interval, for a stated risk."""
 
     split: str
     risk: float
@@ -133,13 +139,13 @@ class Coverage:
 
     @property
     def holds(self) -> bool:
-        """Whether the stated coverage lies in the interval, or below it."""
+        """Return whether the stated coverage lies in the interval or below it."""
         return self.high >= 1 - self.risk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Errors of peaks where some quantity has some value; ``bias`` is the median of measured over predicted, less 1."""
+    """Errors of peaks of runs with one value of a field; ``bias`` is the median of measured over predicted, minus 1."""
 
     split: str
     name: str
@@ -151,7 +157,11 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """All methods on all splits; of ours coverage, errors by slice, reliability, learning curve; what was left out."""
+    """
+    Results of all methods on all splits.
+
+    Coverage, slices, reliability and learning are of our method; ``notes`` name what was left out.
+    """
 
     methods: tuple[MethodResult, ...]
     coverage: tuple[Coverage, ...]
@@ -165,12 +175,12 @@ def evaluate_memory(
     folder: Path, max_oom_risk: float = 0.01, *, with_pipette: bool = True, with_learning: bool = False
 ) -> Evaluation:
     """
-    Every split whose file is there.
+    Evaluate every split whose file exists.
 
     Parameters
     ----------
     with_learning
-        Whether to calibrate again and again on few rows, which takes a minute or two.
+        Whether to calibrate repeatedly on few rows, which takes a minute or two.
     """
     methods: list[MethodResult] = []
     coverage: list[Coverage] = []
@@ -208,7 +218,7 @@ def evaluate_memory(
 def unlabelled_notes(
     name: str, framework: Framework, judged: Sequence[tuple[MeasuredRun, MemoryRun]], max_oom_risk: float
 ) -> list[str]:
-    """What becomes of rows that the file calls feasible although their notes say that the job ran out later."""
+    """Return a note on rows that the file calls feasible although the job ran out of memory later."""
     runs = [memory for run, memory in judged if run.oom is False and memory.ran_out is None]
     refused = sum(oom_probability(predict_memory(framework, run)) > max_oom_risk for run in runs)
     if not runs:
@@ -219,7 +229,7 @@ def unlabelled_notes(
 def split_cases(
     split: Split, folder: Path
 ) -> tuple[list[tuple[MeasuredRun, MemoryRun]], list[tuple[MeasuredRun, MemoryRun]]]:
-    """Rows that calibrate, and rows that are judged."""
+    """Return the rows for calibration and the rows for the test."""
     pairs = known_pairs(folder / split.file)
     known = [pair for pair in pairs if split.calibrate is not None and split.calibrate(pair[0])]
     return known, [pair for pair in pairs if split.judge(pair[0])]
@@ -227,7 +237,7 @@ def split_cases(
 
 @lru_cache(maxsize=8)
 def known_pairs(path: Path) -> tuple[tuple[MeasuredRun, MemoryRun], ...]:
-    """Runs of a file whose memory can be predicted: many splits share one file."""
+    """Return the runs of a file whose memory can be predicted; cached, since many splits share a file."""
     return tuple(known_rows(measured_runs(path), read_stack()))
 
 
@@ -240,7 +250,11 @@ def judge(
     *,
     with_pipette: bool = True,
 ) -> list[MethodResult]:
-    """Ours, the formula, the formula with a margin, and Pipette's network where there are peaks to learn from."""
+    """
+    Return the results of ours, the formula, the formula with a margin, and Pipette's network.
+
+    Pipette's network needs at least 20 peaks to learn from.
+    """
     runs = [run for _, run in judged]
     ours = [predict_memory(framework, run) for run in runs]
     formula, fullest = np.array([run.formula_gib for run in runs if run.formula_gib is not None]).T
@@ -261,7 +275,7 @@ def judge(
 
 
 def pipette_features(pairs: Sequence[tuple[MeasuredRun, MemoryRun]]) -> FloatArray:
-    """Pipette's eleven features, shape ``(num_runs, 11)``."""
+    """Return Pipette's eleven features, shape ``(num_runs, 11)``."""
     rows = []
     for run, _ in pairs:
         layers, pp, dp, batch = run.num_layers or 0, run.pp or 1, run.dp or 1, run.gbs or 1
@@ -313,7 +327,7 @@ def _result(
 
 
 def coverage_of(split: str, framework: Framework, runs: Sequence[MemoryRun]) -> list[Coverage]:
-    """Attained coverage of the upper bounds of measured peaks, for each stated risk."""
+    """Return the attained coverage of the upper bounds on measured peaks, for each stated risk."""
     measured = [run for run in runs if run.peak_gib is not None]
     results = []
     for risk in RISKS:
@@ -328,7 +342,7 @@ def coverage_of(split: str, framework: Framework, runs: Sequence[MemoryRun]) -> 
 
 
 def slices_of(split: str, framework: Framework, judged: Sequence[tuple[MeasuredRun, MemoryRun]]) -> list[Slice]:
-    """Errors of peaks by each of ``SLICED`` that has several values."""
+    """Return the errors of peaks by each field of ``SLICED`` that has several values."""
     measured = [(run, memory) for run, memory in judged if memory.peak_gib is not None]
     errors = peak_errors(framework, [memory for _, memory in measured])
     off = np.abs(np.exp(-errors) - 1)

@@ -1,7 +1,7 @@
 """
-Write ``data/frameworks``: memory constants of software stacks, from measured runs where there are any.
+Writer of ``data/frameworks``: memory constants of software stacks, fitted to measured runs where they exist.
 
-Run ``python -m benchmarks.memory.frameworks``. What rests on no measurement says "assumed".
+Run ``python -m benchmarks.memory.frameworks``. Constants without a measurement are marked "assumed".
 """
 
 from dataclasses import replace
@@ -30,13 +30,13 @@ FOLDER = Path(__file__).resolve().parents[2] / "data" / "frameworks"
 HEAD = "What the constants mean: class Framework in pipette_opt/memory/framework.py."
 
 NO_PLACEHOLDERS = replace(Framework(), placeholders=0.0)
-"""Without Transformer Engine."""
+"""Memory constants of stacks without Transformer Engine."""
 
 BUCKET_ELEMENTS = 5e8
-"""DeepSpeed's default ``reduce_bucket_size`` and ``allgather_bucket_size``."""
+"""Elements of DeepSpeed's default ``reduce_bucket_size`` and ``allgather_bucket_size``."""
 
 RESERVED = replace(Framework(), counted=1.04, placeholders=0.0)
-"""What is assumed of stacks whose reserved memory is told: gaps of the allocator, 4 % in the median replayed trace."""
+"""Assumed constants of stacks whose peaks are reserved memory: allocator gaps of 4 %, the median of replayed traces."""
 
 
 def frameworks(
@@ -46,7 +46,7 @@ def frameworks(
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the profiles.")] = FOLDER,
 ) -> None:
     """
-    Write a profile of the memory of each software stack, fitted to measured runs where there are any.
+    Write a memory profile of each software stack, fitted to measured runs where they exist.
 
     Example: [bold]python -m benchmarks.memory.frameworks -o profiles[/]
     """
@@ -107,13 +107,13 @@ def frameworks(
 
 
 def errors(framework: Framework, runs: list[MemoryRun]) -> str:
-    """Mean and median of absolute errors, for people."""
+    """Return mean and median of absolute errors as text."""
     off = np.abs(np.expm1(-peak_errors(framework, runs)))
     return f"mean {off.mean():.1%}, median {np.median(off):.1%} of {len(off)} peaks"
 
 
 def write(folder: Path, name: str, title: str, source: str, peak: str, error: str, framework: Framework) -> None:
-    """Write the profile of a stack into a folder."""
+    """Write the memory profile of a stack into a folder."""
     data = {"name": name, "source": source, "peak": peak, "error": error, "memory": numbers_of(framework)}
     text = yaml.safe_dump(data, sort_keys=False, width=118)
     write_atomically(folder / f"{name}.yaml", f"# {title} {HEAD}\n{text}")

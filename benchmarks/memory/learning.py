@@ -1,4 +1,4 @@
-"""How the prediction of memory gets better with the runs it is calibrated on, and whether its probabilities hold."""
+"""Accuracy of the memory prediction by number of calibration runs, and reliability of its probabilities."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability
 from pipette_opt.memory.framework import Framework
 
 SIZES = (0, 5, 10, 20, 50, 100, 200)
-"""Runs that a stack is calibrated on."""
+"""Numbers of runs that a stack is calibrated on. Chosen."""
 
 DRAWS = 4
 
 EDGES = (0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0)
-"""Of the bins of predicted probabilities."""
+"""Edges of the bins of predicted probabilities. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningPoint:
     """
-    What calibrating on so many runs attains on the judged ones, in the mean of some draws.
+    Accuracy on the test runs after calibration with this number of runs, averaged over random draws.
 
     Parameters
     ----------
     mean_error, worst_error
-        Of peaks, absolute and relative; the worst of the draws; NaN without peaks.
+        Absolute relative errors of peaks: mean, and worst of the draws; NaN without peaks.
     accuracy
-        Share of the labels on the right side at even odds.
+        Fraction of the labels on the right side at even odds.
     """
 
     split: str
@@ -43,7 +43,7 @@ class LearningPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """Of the runs with a predicted probability in a bin, how many ran out of memory; with a 95 % interval."""
+    """Number of runs with a predicted probability in a bin, and of those that ran out of memory."""
 
     split: str
     lowest: float
@@ -54,7 +54,7 @@ class Reliability:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of the share that ran out."""
+        """95 % interval of the fraction that ran out of memory."""
         return wilson(self.ran_out, self.num_runs)
 
 
@@ -68,7 +68,7 @@ def learning_curve(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> list[LearningPoint]:
-    """Calibrate on random runs of each size, and on all; judge always the same."""
+    """Calibrate on random runs of each number, and on all; return the accuracies on equal test runs."""
     rng = np.random.default_rng(seed)
     points = []
     for size in (*(size for size in sizes if size < len(known)), len(known)):
@@ -95,13 +95,13 @@ def _score(framework: Framework, judged: Sequence[MemoryRun]) -> tuple[float, fl
 
 
 def label_verdicts(framework: Framework, judged: Sequence[MemoryRun], risk: float) -> Verdicts:
-    """How often runs with a label would be refused at a risk, rightly or wrongly."""
+    """Return how often labelled runs would be refused at a risk, rightly or wrongly."""
     probability, ran_out = _labelled(framework, judged)
     return verdicts(probability > risk, ran_out.astype(bool))
 
 
 def reliability(split: str, framework: Framework, judged: Sequence[MemoryRun]) -> list[Reliability]:
-    """Predicted probabilities against what happened, bin by bin; empty bins are left out."""
+    """Return predicted probabilities against outcomes for each bin; empty bins are left out."""
     probability, ran_out = _labelled(framework, judged)
     bins = []
     for low, high in pairwise(EDGES):
@@ -121,14 +121,14 @@ def reliability(split: str, framework: Framework, judged: Sequence[MemoryRun]) -
 
 
 def _labelled(framework: Framework, judged: Sequence[MemoryRun]) -> tuple[FloatArray, FloatArray]:
-    """Probability of every run with a label, and 1 where it ran out."""
+    """Return the probability of every labelled run, and 1 for runs that ran out of memory, otherwise 0."""
     runs = [run for run in judged if run.ran_out is not None]
     probability = np.array([oom_probability(predict_memory(framework, run)) for run in runs])
     return probability, np.array([float(bool(run.ran_out)) for run in runs])
 
 
 def learning_rows(points: Sequence[LearningPoint]) -> list[dict[str, str]]:
-    """The learning curve, as text."""
+    """Return the learning curve as rows of text."""
     return [
         {
             "runs": point.split,
@@ -142,7 +142,7 @@ def learning_rows(points: Sequence[LearningPoint]) -> list[dict[str, str]]:
 
 
 def reliability_rows(bins: Sequence[Reliability]) -> list[dict[str, str]]:
-    """The table of probabilities, as text."""
+    """Return the table of probabilities as rows of text."""
     rows = []
     for interval in bins:
         low, high = interval.interval

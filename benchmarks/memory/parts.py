@@ -1,4 +1,4 @@
-"""Peaks by component beside measured ones: Megatron-Core's tensors, nothing fitted."""
+"""Measured peaks beside predicted components: Megatron-Core's tensors, nothing fitted."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,12 +26,14 @@ SOURCES: Sequence[tuple[str, str, Callable[[MeasuredRun], bool]]] = (
         lambda run: run.extra.get("peak_kind") == "allocated" and not run.model.startswith("Nemotron"),
     ),
 )
-"""Name, file and rows: peaks of tensors, each of its own run, of models whose layers are counted (no hybrids)."""
+"""
+Name, file and row filter of each source: peaks of tensors, each of its own run, of models whose layers are counted.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakParts:
-    """Measured peak of a run, and what its fullest measured stage is predicted to take, by component, GiB."""
+    """Measured peak of a run in GiB, and the predicted components of its fullest measured stage in GiB."""
 
     source: str
     run: str
@@ -40,12 +42,12 @@ class PeakParts:
 
     @property
     def error(self) -> float:
-        """Predicted over measured, less 1."""
+        """Predicted over measured peak, minus 1."""
         return sum(self.parts_gib) / self.measured_gib - 1
 
 
 def measured_parts(folder: Path) -> list[PeakParts]:
-    """Every row of ``SOURCES`` that tells enough, of the files that are there."""
+    """Return every row of ``SOURCES`` that can be predicted, from the files that exist."""
     predictor = shipped_predictor()
     tensors = replace(predictor, framework=replace(predictor.framework, group_gib=0.0))  # NCCL's buffers are no tensors
     found = []
@@ -73,7 +75,7 @@ def _parts(source: str, case: Case, by_stage: np.ndarray) -> PeakParts:
 
 
 def parts_rows(parts: Sequence[PeakParts]) -> list[dict[str, str]]:
-    """The table, as text."""
+    """Return the table as rows of text."""
     return [
         {"source": run.source, "run": run.run, "measured": f"{run.measured_gib:.2f}"}
         | {"predicted": f"{sum(run.parts_gib):.2f}", "off": f"{run.error:+.1%}"}

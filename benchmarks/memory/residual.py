@@ -1,4 +1,4 @@
-"""A network for what a formula misses on measured peaks: trained on some stacks, asked about another."""
+"""Network for the errors of a formula on measured peaks: trained on several stacks, applied to another."""
 
 from itertools import pairwise
 
@@ -7,28 +7,29 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 
 WIDTHS, STEPS, RATE, DECAY, MEMBERS = (16, 16), 600, 5e-3, 0.05, 3
-"""Hidden units, full-batch steps of AdamW, its rate and weight decay, and networks whose mean counts; chosen."""
+"""Hidden units, full-batch steps of AdamW, its rate and weight decay, and number of averaged networks. Chosen."""
 
 BETA = 0.03
-"""Errors of the logarithm beyond this count linearly."""
+"""Error of the log above which the loss is linear. Chosen."""
 
 
 def learn_residual(
     features: FloatArray, log_ratio: FloatArray, say: FloatArray, wanted: FloatArray, steps: int = STEPS
 ) -> FloatArray:
     """
-    What the network says of rows that it has not seen.
+    Return the predicted ``log(measured / formula)`` of unseen rows, shape ``(num_wanted,)``.
 
     Parameters
     ----------
     features, wanted
-        Of rows to learn from and to predict, shapes ``(num_rows, num_features)`` and ``(num_wanted, num_features)``.
+        Features of rows to learn from and to predict, shapes ``(num_rows, num_features)`` and
+        ``(num_wanted, num_features)``.
     log_ratio
         ``log(measured / formula)``, shape ``(num_rows,)``.
     say
         Weight of each row, shape ``(num_rows,)``; must be positive.
     steps
-        Of each of the networks whose mean is returned.
+        Training steps of each of the averaged networks.
     """
     import torch
 

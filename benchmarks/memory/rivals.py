@@ -1,4 +1,4 @@
-"""What memory predictions are compared with: the closed formula, a margin of 20 %, and Pipette's network."""
+"""Methods that our memory prediction is compared with: the formula, a margin of 20 %, and Pipette's network."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 
 MARGIN = 1.2
-"""What people allow on top of a formula."""
+"""Factor on the formula as a usual safety margin. Chosen."""
 
 PIPETTE_WIDTHS = (64, 48, 24, 12)
 BATCH = 32
@@ -17,7 +17,7 @@ BATCH = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipetteParams:
-    """How Pipette's released code trains (Adam, rate 0.1 cut tenfold every 1000 of 5000 epochs), epochs reduced."""
+    """Training settings of Pipette's code (Adam, rate 0.1 cut tenfold every 1000 of 5000 epochs), shortened."""
 
     epochs: int = 600
     learning_rate: float = 0.01
@@ -29,16 +29,16 @@ def train_pipette(
     features: FloatArray, peak_gib: FloatArray, wanted: FloatArray, params: PipetteParams | None = None
 ) -> FloatArray:
     """
-    Pipette's network (11-64-48-24-12-1, ReLU, squared error, standardised inputs) on the same data.
+    Return peaks in GiB predicted by Pipette's network (11-64-48-24-12-1, ReLU, squared error, standardised inputs).
 
-    With its published rate of 0.1 it diverges on small data; 0.01 is used, which serves it better.
+    With its published rate of 0.1 the network diverges on small data; 0.01 is used, which gives smaller errors.
 
     Parameters
     ----------
     features, peak_gib
         Runs to learn from, shapes ``(num_runs, 11)`` and ``(num_runs,)``.
     wanted
-        Features of the runs to predict, shape ``(num_wanted, 11)``; their peaks in GiB are returned.
+        Features of the runs to predict, shape ``(num_wanted, 11)``.
     """
     import torch
     from torch import nn
@@ -71,7 +71,7 @@ def train_pipette(
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson)."""
+    """Return the 95 % interval of a fraction (Wilson)."""
     if total == 0:
         return 0.0, 1.0
     z, share = 1.96, hits / total
@@ -83,14 +83,14 @@ def wilson(hits: int, total: int) -> tuple[float, float]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdicts:
     """
-    How often a rule was wrong about running out of memory.
+    Errors of a rule about running out of memory.
 
     Parameters
     ----------
     missed, ran_out
-        Runs that died and were called safe, of all that died.
+        Runs that ran out and were called safe, and all runs that ran out.
     false, fitted
-        Runs that had enough and were refused, of all that had.
+        Runs that fitted and were refused, and all runs that fitted.
     """
 
     missed: int
@@ -100,12 +100,12 @@ class Verdicts:
 
     @property
     def accuracy(self) -> float:
-        """Share of runs simulated right."""
+        """Fraction of runs with a right verdict."""
         return 1 - (self.missed + self.false) / max(self.ran_out + self.fitted, 1)
 
 
 def verdicts(refused: BoolArray, ran_out: BoolArray) -> Verdicts:
-    """Count, both of shape ``(num_runs,)``."""
+    """Count the verdicts; both masks have shape ``(num_runs,)``."""
     return Verdicts(
         missed=int((ran_out & ~refused).sum()),
         ran_out=int(ran_out.sum()),
@@ -115,7 +115,11 @@ def verdicts(refused: BoolArray, ran_out: BoolArray) -> Verdicts:
 
 
 def best_kept(times_s: FloatArray, refused: BoolArray, groups: Sequence[str]) -> tuple[int, int]:
-    """Groups whose fastest feasible run is not refused, and all groups; a time is NaN where nothing ran."""
+    """
+    Return the number of groups whose fastest feasible run is not refused, and of all groups.
+
+    ``times_s`` is NaN for runs without a time.
+    """
     kept, seen = 0, 0
     names = np.array(groups)
     for group in sorted(set(groups)):

@@ -1,5 +1,5 @@
 """
-Time of ten thousand memory predictions, plain and with the constants of a stack.
+Time of ten thousand memory predictions, with Megatron-Core's constants and with those of a stack.
 
 Run ``python -m benchmarks.memory.speed``; the aim is 0.1 s.
 """
@@ -23,7 +23,7 @@ STAGES = 10_000
 
 
 def main() -> None:
-    """The best of some repeats, each way."""
+    """Print the best time of several repeats for each set of constants."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=7)
     repeats = parser.parse_args().repeats
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def grid() -> list[ParallelConfig]:
-    """Layouts of an 8-billion-parameter model with ten thousand stages together."""
+    """Return configurations of an 8-billion-parameter model with ten thousand stages together."""
     configs: list[ParallelConfig] = []
     stages = 0
     degrees = product((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8), (None, "selective", "full"))

@@ -1,8 +1,8 @@
 """
-One stack left out: what a network and a formula with constants, learnt from the other stacks, say of its peaks.
+Leave-one-stack-out test of a network and of a formula with constants, both learnt from the other stacks.
 
-Both see the same: what one unit of each constant of a stack weighs on the measured rank. The network gets these as
-shares of the counted tensors; the formula is a sum of them.
+Both have equal inputs: the memory per unit of each constant on the measured rank. The network gets these as fractions
+of the counted tensors; the formula is their sum.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ STACKS: Mapping[str, tuple[str, Choose]] = {
         lambda run: "llama" in run.model and run.extra.get("peak_from_same_run") == "True",
     ),
 }
-"""File of each stack, and which of its rows: dense models, measured in the run itself."""
+"""File of each stack, and the filter for its rows: dense models, with the peak of the run itself."""
 
 FEW = ("counted", "base_gib", "placeholders", "activations", "logit_bytes")
 """Constants of the small formula."""
@@ -50,11 +50,11 @@ class LeftOut:
     Parameters
     ----------
     formula
-        Megatron-Core's constants, nothing fitted.
+        Error with Megatron-Core's constants, nothing fitted.
     few, many
-        Five constants, and all, fitted to the other stacks.
+        Errors with five constants, and with all, fitted to the other stacks.
     network
-        On top of the first, learnt from the other stacks.
+        Error with a network on top of ``formula``, trained on the other stacks.
     """
 
     stack: str
@@ -66,7 +66,7 @@ class LeftOut:
 
 
 def stack_peaks(folder: Path) -> dict[str, list[MemoryRun]]:
-    """Runs with peaks of every stack whose file is there."""
+    """Return the runs with peaks of every stack whose file exists."""
     files = {file: folder / file for file, _ in STACKS.values() if (folder / file).is_file()}
     known = {file: known_pairs(path) for file, path in files.items()}
     return {
@@ -77,7 +77,11 @@ def stack_peaks(folder: Path) -> dict[str, list[MemoryRun]]:
 
 
 def leave_each_out(stacks: Mapping[str, Sequence[MemoryRun]], steps: int = STEPS) -> list[LeftOut]:
-    """Every stack once, each of the others with the same say; a network learns in so many steps."""
+    """
+    Return the errors of every stack, each predicted from the others with equal weights.
+
+    ``steps`` are the training steps of a network.
+    """
     results = []
     for name, outside in stacks.items():
         others = [runs for other, runs in stacks.items() if other != name]
@@ -101,14 +105,15 @@ def leave_each_out(stacks: Mapping[str, Sequence[MemoryRun]], steps: int = STEPS
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleOut:
     """
-    Mean errors of the peaks of the larger jobs of a stack, from what the smaller ones tell.
+    Mean errors of the peaks of a stack's larger jobs, learnt from its smaller ones.
 
     Parameters
     ----------
     few, many
-        Five constants from the peaks; all of them, from peaks and from which jobs ran out, on devices with an end.
+        Errors with five constants fitted to peaks, and with all, fitted to peaks and to the jobs that ran out of
+        memory.
     network
-        From the peaks.
+        Error with a network trained on the peaks.
     """
 
     split: str
@@ -119,7 +124,7 @@ class ScaleOut:
 
 
 def scale_out(split: Split, folder: Path) -> list[ScaleOut]:
-    """One split; none where it has no peaks."""
+    """Return the errors of one split; empty if it has no peaks."""
     if not (folder / split.file).is_file():
         return []
     known, judged = ([run for _, run in part] for part in split_cases(split, folder))
@@ -140,7 +145,7 @@ def scale_out(split: Split, folder: Path) -> list[ScaleOut]:
 
 
 def scale_out_rows(results: Sequence[ScaleOut]) -> list[dict[str, str]]:
-    """The table, as text."""
+    """Return the table of larger jobs as rows of text."""
     return [
         {
             "runs": result.split,
@@ -154,7 +159,7 @@ def scale_out_rows(results: Sequence[ScaleOut]) -> list[dict[str, str]]:
 
 
 def _few_constants(runs: Sequence[MemoryRun], say: FloatArray) -> Framework:
-    """``FEW``, by least squares of relative errors under their priors."""
+    """Return the constants of ``FEW``, fitted by least squares of relative errors with priors."""
     base = Framework()
     rows = np.stack([_measured_row(run) for run in runs])
     peaks = np.array([run.peak_gib for run in runs], dtype=np.float64)
@@ -169,14 +174,18 @@ def _few_constants(runs: Sequence[MemoryRun], say: FloatArray) -> Framework:
 
 
 def _measured_row(run: MemoryRun) -> FloatArray:
-    """Of the measured rows the one that takes most."""
+    """Return the regressors of the measured row that takes most memory."""
     rows = run.regressors[run.measured_rows]
     row: FloatArray = rows[int((rows @ (Framework().vector() * SHOWN)).argmax())]
     return row
 
 
 def _features(runs: Sequence[MemoryRun]) -> FloatArray:
-    """Columns over the counted tensors, by the priors' widths, and the logarithm of these; shape ``(num_runs, n)``."""
+    """
+    Return the network's features, shape ``(num_runs, n)``.
+
+    They are the regressors over the counted tensors, times the priors' widths, and the log of the counted tensors.
+    """
     rows = np.stack([_measured_row(run) for run in runs])
     counted = rows[:, REGRESSORS.index("counted")]
     shares = rows[:, 1:] * np.array([SPREADS[name] for name in REGRESSORS[1:]]) / counted[:, None]
@@ -185,7 +194,7 @@ def _features(runs: Sequence[MemoryRun]) -> FloatArray:
 
 
 def _log_ratio(runs: Sequence[MemoryRun], framework: Framework | None = None) -> FloatArray:
-    """``log(measured / predicted)``, of what tensors take however small the device."""
+    """Return ``log(measured / predicted)``, with the predicted tensors not limited by the device's memory."""
     constants = (framework or Framework()).vector() * SHOWN
     rows = np.array([float((run.regressors[run.measured_rows] @ constants).max()) for run in runs])
     ratio: FloatArray = np.log(np.array([run.peak_gib for run in runs], dtype=np.float64) / rows)
@@ -197,7 +206,7 @@ def _mean_error(log_ratio: FloatArray) -> float:
 
 
 def stack_rows(results: Sequence[LeftOut]) -> list[dict[str, str]]:
-    """The table, as text."""
+    """Return the table of left-out stacks as rows of text."""
     return [
         {
             "stack left out": result.stack,

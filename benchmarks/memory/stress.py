@@ -1,7 +1,8 @@
 """
-Memory of larger jobs when more than their size is new: a model, a degree, a batch that no calibrated run had.
+Memory predictions of larger jobs with a model, degree or batch that no calibration run had.
 
-Smaller of the H100 sweep's jobs calibrate, those of 32 GPUs are judged; see :mod:`memory_evaluation` for the words.
+Smaller jobs of the H100 sweep calibrate; those of 32 GPUs are the test. :mod:`benchmarks.memory.evaluation` defines the
+terms.
 """
 
 from pathlib import Path
@@ -64,7 +65,7 @@ STRESS = (
 
 
 def stress_rows(folder: Path, max_oom_risk: float = 0.01) -> list[dict[str, str]]:
-    """The table, as text; none without the file."""
+    """Return the table as rows of text; empty without the file."""
     if not (folder / FILE).is_file():
         return []
     rows = []

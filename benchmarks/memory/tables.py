@@ -1,4 +1,4 @@
-"""The evaluation of memory as tables of text."""
+"""Tables of the memory evaluation as text."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from benchmarks.memory.rivals import wilson
 
 
 def slice_rows(evaluation: Evaluation) -> list[dict[str, str]]:
-    """The table of errors by slice, as text."""
+    """Return the table of errors by slice as rows of text."""
     return [
         {
             "runs": row.split,
@@ -22,7 +22,7 @@ def slice_rows(evaluation: Evaluation) -> list[dict[str, str]]:
 
 
 def method_rows(evaluation: Evaluation) -> list[dict[str, str]]:
-    """The table of methods, as text."""
+    """Return the table of methods as rows of text."""
     rows = []
     for row in evaluation.methods:
         verdict = row.verdicts
@@ -46,7 +46,7 @@ def method_rows(evaluation: Evaluation) -> list[dict[str, str]]:
 
 
 def coverage_rows(evaluation: Evaluation) -> list[dict[str, str]]:
-    """The table of coverage, as text."""
+    """Return the table of coverage as rows of text."""
     return [
         {
             "runs": row.split,

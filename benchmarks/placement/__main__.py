@@ -1,4 +1,4 @@
-"""``python -m benchmarks.placement``."""
+"""Placement benchmark: ``python -m benchmarks.placement``."""
 
 import threading
 from dataclasses import asdict
@@ -68,7 +68,7 @@ def placement(
     json: opt.Json = False,
 ) -> None:
     """
-    Named placement instances: what the solver finds and proves, and the baselines in the same seconds.
+    Run the solver on named placement instances, and the baselines with an equal time limit.
 
     Example: [bold]python -m benchmarks.placement --set quick --csv placement.csv[/]
     """
@@ -130,7 +130,7 @@ def placement(
 
 
 def _names(option: str, text: str | None, known: tuple[str, ...]) -> list[str] | None:
-    """The names of a list; each must be known."""
+    """Return the names in a list with commas; raises ``InputError`` for an unknown name."""
     if text is None:
         return None
     names = [name.strip() for name in text.split(",") if name.strip()]

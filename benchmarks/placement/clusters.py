@@ -1,8 +1,8 @@
 """
-Named clusters: how fast each link between two hosts is.
+Named clusters: the bandwidth of each link between two hosts.
 
-Generated ones are symmetric and hosts are in random order, so that the order listed tells nothing; the two measured
-ones are directed where they were measured so, and lack the links that nobody measured.
+Generated clusters are symmetric, with hosts in random order, so that the listed order has no information. The two
+measured clusters are directed as measured, and lack the links that were not measured.
 """
 
 import os
@@ -21,15 +21,15 @@ from pipette_opt.read.links import import_links
 SHARED_VARIABLE = "PIPETTE_OPT_SHARED"
 
 UNIT_HOSTS = 32
-"""Hosts under one group of leaf switches in ``rail``."""
+"""Number of hosts under one group of leaf switches in ``rail``."""
 
 
 class UnavailableError(Exception):
-    """The measured data of an instance is not on this machine."""
+    """Raised if the measured data of an instance is not on this machine."""
 
 
 def _symmetric(random: np.random.Generator, num_hosts: int) -> FloatArray:
-    """Uniform in [0, 1), the same both ways."""
+    """Return a random symmetric matrix, uniform in [0, 1)."""
     upper = np.triu(random.random((num_hosts, num_hosts)), 1)
     return upper + upper.T
 
@@ -40,14 +40,14 @@ def _shuffled(random: np.random.Generator, rate: FloatArray) -> FloatArray:
 
 
 def _racks(random: np.random.Generator, num_hosts: int, racks: int, inside: float, across: float) -> FloatArray:
-    """Equal racks in the order of the hosts, each pair up to 4 % below its rate."""
+    """Return the bandwidths of equal racks in the order of the hosts, each pair up to 4 % below its rate."""
     rack = np.arange(num_hosts) * racks // num_hosts
     rate = np.where(rack[:, None] == rack[None, :], inside, across)
     return rate * (1 - 0.04 * _symmetric(random, num_hosts))
 
 
 def _slow_down(random: np.random.Generator, rate: FloatArray, count: int, factor: float) -> FloatArray:
-    """Some hosts at a fraction on all their links; once more between two of them."""
+    """Multiply all links of ``count`` random hosts by ``factor``, and twice between two of them."""
     slow = random.permutation(len(rate))[:count]
     rate[slow] *= factor
     rate[:, slow] *= factor
@@ -64,7 +64,7 @@ def _tree(random: np.random.Generator, num_hosts: int) -> FloatArray:
 
 
 def _rail(random: np.random.Generator, num_hosts: int) -> FloatArray:
-    """A pair attains on each rail what the slower of its two NICs does."""
+    """Return the bandwidths of pairs that are limited on each rail by the slower of their two NICs."""
     nic = 3.0 * (1 - 0.02 * random.random((num_hosts, 8)))
     for host in random.permutation(num_hosts)[: max(1, num_hosts // 8)]:
         nic[host, random.permutation(8)[: int(random.integers(1, 5))]] *= 0.5
@@ -91,12 +91,12 @@ GENERATED: dict[str, Callable[[np.random.Generator, int], FloatArray]] = {
     "spares": _tree,
 }
 """
-Rates in GB/s from a random generator and the number of hosts listed.
+Functions that return bandwidths in GB/s, from a random generator and the number of listed hosts.
 
-``unif``: 25 (1 - 0.4 u), no structure. ``tree``: four racks, 24 inside and 20 across, an eighth of the hosts at
-0.6. ``rail``: eight rails of 3, an eighth of the hosts with one to four NICs at half rate, 0.9 between the units of
-(at most) 32 hosts. ``two-rack``: 24 inside and 12 across. ``slow-node``: all 24, one host at 0.5. ``spares``: a
-``tree`` of half as many hosts again as are used. In racks each pair is up to 4 % below.
+``unif``: 25 (1 - 0.4 u), no structure. ``tree``: four racks, 24 inside and 20 across, an eighth of the hosts at 0.6.
+``rail``: eight rails of 3, an eighth of the hosts with one to four NICs at half rate, 0.9 between the units of (at
+most) 32 hosts. ``two-rack``: 24 inside and 12 across. ``slow-node``: all 24, one host at 0.5. ``spares``: a ``tree``
+with half as many hosts again as are used. In racks each pair is up to 4 % below its rate.
 """
 
 MEASURED: dict[str, tuple[str, int]] = {
@@ -104,36 +104,36 @@ MEASURED: dict[str, tuple[str, int]] = {
     "measured-16": ("measured/bandwidth/pipette_mpigraph_16nodes_t0.json", 16),
 }
 """
-Where the data is and how many hosts it has.
+Path of the data and number of hosts of each measured cluster.
 
-``measured-17``: nccl-tests logs of 17 hosts with eight H100, eight flows of a pair together; the 18 pairs on which a
-test failed are missing.
+``measured-17``: nccl-tests logs of 17 hosts with eight H100, total of eight flows per pair; the 18 pairs with a failed
+test are missing.
 ``measured-16``: mpiGraph between 16 hosts, as in Pipette's repository (yimjinkyu1/date2024_pipette), one flow.
 """
 
 CLUSTERS = (*GENERATED, *MEASURED)
 
 STRUCTURELESS = frozenset({"unif"})
-"""Clusters without anything that a proof could hold on to."""
+"""Clusters without any structure that helps a proof."""
 
 
 def num_listed(cluster: str, num_used: int) -> int:
-    """Hosts listed where ``num_used`` are used."""
+    """Return the number of listed hosts if ``num_used`` are used."""
     if cluster in MEASURED:
         return MEASURED[cluster][1]
     return num_used + num_used // 2 if cluster == "spares" else num_used
 
 
 def num_flows(cluster: str) -> int:
-    """How many flows of a pair attain the rate together."""
+    """Return the number of concurrent flows of a pair that reach its bandwidth together."""
     return 8 if cluster == "measured-17" else 1
 
 
 def link_gb_per_s(cluster: str, num_used: int, seed: int) -> FloatArray:
     """
-    GB/s from host to host, NaN on the diagonal and where nothing was measured.
+    Return the bandwidths from host to host in GB/s; NaN on the diagonal and for unmeasured links.
 
-    Raises ``UnavailableError`` if the data of a measured cluster is not here.
+    Raises ``UnavailableError`` if the data of a measured cluster is missing.
     """
     if cluster in MEASURED:
         return _measured(cluster)
@@ -146,7 +146,7 @@ def link_gb_per_s(cluster: str, num_used: int, seed: int) -> FloatArray:
 
 
 def shared_folder() -> Path:
-    """Where measured data is looked for: an environment variable, or beside the project that is worked in."""
+    """Return the folder of shared data: from an environment variable, or beside the working folder."""
     return Path(os.environ.get(SHARED_VARIABLE) or Path.cwd().parent / "shared")
 
 
@@ -160,6 +160,6 @@ def _measured(cluster: str) -> FloatArray:
 
 @cache
 def _read(path: Path) -> FloatArray:
-    """GB/s of the largest number of flows; a folder of logs, or one matrix."""
+    """Return the bandwidths in GB/s for the largest number of flows, from a folder of logs or from one matrix."""
     given: dict[str, Any] = {} if path.is_dir() else {"gpu": "a100-80gb", "gpus_per_node": 8}
     return import_links(path, **given).cluster.link_matrices[-1].bytes_per_s / GB

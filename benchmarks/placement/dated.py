@@ -1,9 +1,9 @@
 """
 Placement benchmark with dated results: ``python -m benchmarks.placement.dated [--set full] [options]``.
 
-Runs ``python -m benchmarks.placement`` with the same options and writes ``benchmarks/results/placement-SET-DATE.md``
-(medians over seeds, with versions and hardware) and ``.csv`` (every run). Started again on the same day it goes on
-where it was. Run it on a machine that does nothing else.
+Runs ``python -m benchmarks.placement`` with the same options. Writes ``benchmarks/results/placement-SET-DATE.md``
+(medians over seeds, with versions and hardware) and ``.csv`` (every run). A second start on the same day continues the
+first. Run it on a machine without other work.
 """
 
 import argparse
@@ -18,7 +18,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 def run() -> None:
-    """Hand all options on, with the files for the results."""
+    """Run the benchmark with all options and the files for its results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--set", default="quick", choices=("quick", "full", "reach"))
     arguments, others = parser.parse_known_args()

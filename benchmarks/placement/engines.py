@@ -1,16 +1,16 @@
 """
-What each engine of the solver brings: the same instances again with one or more engines left out.
+Contribution of each engine of the solver: runs of the same instances with one or more engines left out.
 
-    python -m benchmarks.placement.engines --seconds 20 --without class-assignment --without cp-sat-model --out page.md
-    python -m benchmarks.placement.engines --judged --sizes 16,32 --without class-assignment --out page.md
+  python -m benchmarks.placement.engines --seconds 20 --without class-assignment --without cp-sat-model --out page.md
+  python -m benchmarks.placement.engines --judged --sizes 16,32 --without class-assignment --out page.md
 
-Instances are made afresh from ``--seed``: trees, rails, racks, a slow node and no structure, 16 to 128 hosts, weights
-that balance transfers and rings, and those of a real job. An engine is left out only where the table of
-``solver/portfolio.py`` lets it work; elsewhere there is a dash. Run it on a machine that does nothing else.
+Instances are made from ``--seed``: trees, rails, racks, a slow node and no structure; 16 to 128 hosts; weights that
+balance transfers and rings, and weights of a real job. An engine is left out only where the table of
+``solver/portfolio.py`` lets it work; other cells have a dash. Run it on a machine without other work.
 
-With ``--judged`` the same clusters and shapes are whole jobs: llama-2-70b with the degrees pinned, and the gap of the
-plan, which is that of the simulated time. Its lower forms are paths, not closed forms. What is left out are rows of
-that table, so class assignment only.
+With ``--judged`` the same clusters and shapes are whole jobs: llama-2-70b with pinned degrees, and the gap of the
+plan's simulated time. The relaxations are then paths through the schedule, not the analytical 1F1B model. Only rows of
+that table are left out, so only class assignment.
 """
 
 import argparse
@@ -67,7 +67,7 @@ INSTANCES: tuple[tuple[str, Shape | None, P2PMode, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One instance without some engines."""
+    """Run of one instance without some engines."""
 
     instance: str
     hosts: int
@@ -80,7 +80,7 @@ class Run:
 
     @property
     def cell(self) -> str:
-        """Placement gap, and the seconds it took if it was closed."""
+        """Placement gap of the run, or its seconds if the gap was closed, as text."""
         if self.objective is None or self.dependent is None:
             return "no placement"
         if self.objective == self.bound:
@@ -89,7 +89,7 @@ class Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run and write the table, and every run to a file beside it."""
+    """Run the instances and write the table, with every run in a CSV file beside it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--without", action="append", default=[], metavar="NAME[,NAME]", help=", ".join(ENGINES))
     parser.add_argument("--sizes", default="16,32,64,128", help="numbers of hosts used")
@@ -160,7 +160,7 @@ def _runs(chosen: Sequence[BenchInstance], variants: Sequence[str], seconds: flo
 def _judged_runs(
     chosen: Sequence[BenchInstance], variants: Sequence[str], seconds: float, workers: int
 ) -> Iterator[Run]:
-    """Plans of whole jobs on the same clusters, without some rows of the table; each shape once."""
+    """Yield plans of whole jobs on the same clusters, without some rows of the table; each shape once."""
     table = portfolios.TABLE
     shapes = {
         (instance.cluster, instance.num_used, instance.shape): instance
@@ -201,7 +201,7 @@ def _judged_runs(
 
 
 def _able(data: ProblemData) -> set[str]:
-    """Engines that may work on some candidate at some time."""
+    """Return the names of engines that may work on any candidate."""
     engines = Portfolio(Incumbent(data, SolverParams())).engines
     able = {
         row.engine
@@ -213,7 +213,7 @@ def _able(data: ProblemData) -> set[str]:
 
 
 def _table(runs: Sequence[Run], variants: Sequence[str]) -> str:
-    """Instances in rows, what was left out in columns."""
+    """Return a table with instances in rows and left-out engines in columns."""
     names = ["all engines", *variants]
     cells = {(run.instance, run.without): run.cell for run in runs}
     lines = ["| instance | all engines | " + " | ".join(f"without {name}" for name in variants) + " |"]

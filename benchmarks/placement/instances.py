@@ -1,4 +1,4 @@
-"""Placement instances: a named cluster, a shape, what a transfer and a ring weigh, a send mode and a seed."""
+"""Placement instances: a named cluster, a grid shape, weights of transfers and rings, a send mode and a seed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ SHAPES: dict[int, tuple[Shape, ...]] = {
     512: ((16, 32),),
     1280: ((32, 40),),
 }
-"""Shapes that are tried for so many hosts."""
+"""Grid shapes that are tried for each number of hosts."""
 
 BALANCED = "balanced"
 
@@ -55,20 +55,20 @@ WEIGHTS = (BALANCED, *JOBS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchInstance:
     """
-    One problem to place.
+    Placement problem of the benchmark.
 
     Parameters
     ----------
     weights
         ``balanced`` or the name of a job.
     shape
-        ``None`` for the choice among all candidates of a job with 128 GPUs.
+        Pipeline and data size of the grid; ``None`` for the choice among all candidates of a job with 128 GPUs.
     limit_s
-        Wall time that the solver has.
+        Time limit of the solver, wall time in seconds.
     target, target_s
-        Placement gap aimed at, and within how many seconds; ``None`` where none is set.
+        Target of the placement gap, and seconds within which it should be reached; ``None`` without a target.
     stops_at_goal
-        Whether the solver stops as soon as the gap is what is aimed at.
+        Whether the solver stops as soon as the gap reaches its target.
     """
 
     cluster: str
@@ -83,27 +83,27 @@ class BenchInstance:
 
     @property
     def num_used(self) -> int:
-        """Hosts used."""
+        """Number of used hosts."""
         return JOINT_HOSTS if self.shape is None else self.shape[0] * self.shape[1]
 
     @property
     def num_listed(self) -> int:
-        """Hosts to choose from."""
+        """Number of hosts to choose from."""
         return num_listed(self.cluster, self.num_used)
 
     @property
     def shape_text(self) -> str:
-        """For tables, e.g. ``8x4``."""
+        """Shape as text, such as ``8x4``."""
         return "joint" if self.shape is None else f"{self.shape[0]}x{self.shape[1]}"
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the instance as text."""
         hosts = str(self.num_used) if self.num_used == self.num_listed else f"{self.num_used} of {self.num_listed}"
         return f"{self.cluster} {hosts} {self.shape_text} {self.weights} {self.p2p} seed {self.seed}"
 
     def build(self) -> ProblemData:
-        """The integer problem. Raises ``UnavailableError`` without the measured data that it needs."""
+        """Return the problem in integers. Raises ``UnavailableError`` if it needs missing measured data."""
         rates = link_gb_per_s(self.cluster, self.num_used, self.seed)
         if self.shape is not None and self.weights == BALANCED:
             return balanced_problem(rates, self.shape, self.p2p)
@@ -126,22 +126,22 @@ def instances(
     stop_at_goal: bool = False,
 ) -> list[BenchInstance]:
     """
-    The instances of a set; what is given narrows or changes it.
+    Return the instances of a set; the other arguments narrow or change the set.
 
     Quick: every cluster once, small. Reach: every cluster, size, shape and send mode, weights of real jobs and the
-    joint choice, up to 128 hosts with five seeds, and with all seconds of the goals; takes days. Full: one seed of
-    these that ends as soon as the goal is met, 256 hosts and more on two clusters; an hour on two cores.
+    joint choice, up to 128 hosts with five seeds, with all seconds of the targets; takes days. Full: one seed of each,
+    which ends as soon as its target is reached, and 256 hosts and more on two clusters; an hour on two cores.
 
     Parameters
     ----------
     clusters
-        Names; ``joint`` is the joint choice on all clusters, without it only those of one shape are taken.
+        Names of clusters; ``joint`` is the joint choice on all clusters, the others only have instances of one shape.
     seeds
-        So many of each, in place of its own.
+        Number of seeds of each instance, in place of the set's.
     seconds
-        Time limit of each, in place of its own; a goal for which that is more than its seconds is dropped.
+        Time limit of each instance, in place of its own; targets with fewer seconds are dropped.
     stop_at_goal
-        Whether each ends as soon as its goal is met: what is found and proven later is not known then.
+        Whether each instance ends as soon as its target is reached; later results are then unknown.
     """
     plan = {"quick": _quick, "full": _full, "reach": _reach}[set_name]()
     chosen = [
@@ -161,7 +161,7 @@ def instances(
 
 
 def _limited(instance: BenchInstance, seconds: float) -> BenchInstance:
-    """With other seconds; a goal that allows fewer is dropped."""
+    """Return the instance with another time limit; a target with fewer seconds is dropped."""
     if instance.target_s is None or seconds > instance.target_s:
         return replace(instance, limit_s=seconds, target=None, target_s=None)
     return replace(instance, limit_s=seconds)
@@ -179,11 +179,11 @@ _TARGETS: dict[int, tuple[tuple[float, float], tuple[float, float]]] = {
     128: ((0.02, 120.0), (0.06, 300.0)),
     1280: ((0.05, 600.0), (1.0, 600.0)),
 }
-"""Placement gap and seconds aimed at, by number of hosts: with structure, and without."""
+"""Targets of placement gap and seconds by number of hosts: for clusters with structure, and without. Chosen."""
 
 
 def target_of(cluster: str, num_used: int) -> tuple[float | None, float]:
-    """Placement gap aimed at (``None`` where none is set) and the time limit."""
+    """Return the target of the placement gap (``None`` without a target) and the time limit in seconds."""
     if num_used not in _TARGETS:
         return None, 300.0 if num_used < 512 else 600.0
     return _TARGETS[num_used][cluster in STRUCTURELESS]
@@ -237,10 +237,10 @@ def _quick() -> list[BenchInstance]:
 
 
 _SEEDS = 5
-"""Of the cluster, and of the search; a measured matrix is the same whatever the seed."""
+"""Number of seeds of cluster and search; a measured matrix is equal for all seeds. Chosen."""
 
 _FULL_CLUSTERS, _FULL_S = ("tree", "unif"), 30.0
-"""Of the full set, clusters with more than 128 hosts, and seconds where no goal is set."""
+"""Clusters with more than 128 hosts in the full set, and its time limit in seconds without a target. Chosen."""
 
 
 def _full() -> list[BenchInstance]:

@@ -1,4 +1,4 @@
-"""The problems of placement instances: equal weights of transfers and rings, those of real jobs, and joint choices."""
+"""Problems of placement instances: equal weights of transfers and rings, weights of real jobs, and joint choices."""
 
 from dataclasses import dataclass
 
@@ -16,18 +16,18 @@ from pipette_opt.read.model import read_model
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, TrainingSpec
 
 MAX_OOM_RISK = 0.01
-"""Of the joint instance's candidates."""
+"""Accepted risk of running out of memory for the joint instance's candidates."""
 
 Shape = tuple[int, int]
 """Pipeline and data size of the grid of hosts."""
 
 TICKS_PER_LINK = 40_000
-"""Of a transfer over the median link of a balanced instance."""
+"""Integer time units (ticks) of a transfer over the median link of a balanced instance. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A real job: its weights of transfers and rings, stage by stage, come from the costs of its layers."""
+    """Real job whose weights of transfers and rings, for each stage, come from the costs of its layers."""
 
     model: str
     global_batch_size: int
@@ -42,11 +42,11 @@ JOINT_HOSTS = 16
 
 def balanced_problem(gb_per_s: FloatArray, shape: Shape, p2p: P2PMode) -> ProblemData:
     """
-    One candidate whose transfers and whose slowest ring take about the same time over equal links.
+    Return a problem with one candidate whose transfers and slowest ring take about equal time over equal links.
 
-    One host for each cell; stages are equal, and do in a micro-batch what three transfers over the median link take,
-    a third of it forwards; there are four micro-batches for each stage. Hosts have one GPU, so that methods without
-    tensor parallelism have a placement too.
+    Each cell of the grid is one host. Stages are equal; a micro-batch's compute takes as long as three transfers over
+    the median link, a third of it forward. There are four micro-batches for each stage. Hosts have one GPU, so that
+    methods without tensor parallelism have a placement too.
     """
     P, D = shape
     m = 4 * P
@@ -85,18 +85,18 @@ def balanced_problem(gb_per_s: FloatArray, shape: Shape, p2p: P2PMode) -> Proble
 
 
 def _path_links(P: int, m: int, p2p: P2PMode) -> float:
-    """What placement adds to a replica's time over equal links, in transfers; at least one."""
+    """Return the part of a replica's time over equal links that depends on placement, in transfers; at least 1."""
     period = min(P - 1, 2) if p2p == "blocking" else 2 * (P - 1) / P
     return max(1.0, (m - 1) * period + 2 * (P - 1))
 
 
 def _ticks(links: FloatArray) -> IntArray:
-    """Integers, ``UNUSABLE_TICKS`` where there is no link."""
+    """Return link times as integers, with ``UNUSABLE_TICKS`` for missing links."""
     return np.where(np.isnan(links), UNUSABLE_TICKS, links).astype(np.int64)
 
 
 def cluster_of(gb_per_s: FloatArray, flows: int, gpu: str) -> ClusterSpec:
-    """Hosts of eight GPUs with a NIC each, whose pairs attain the given rate for so many flows in sum."""
+    """Return hosts of eight GPUs with a NIC each; ``flows`` flows of a pair share the given bandwidth."""
     entry = read_gpu_entry(gpu)
     return ClusterSpec(
         name="benchmark",
@@ -110,7 +110,7 @@ def cluster_of(gb_per_s: FloatArray, flows: int, gpu: str) -> ClusterSpec:
 
 
 def job_problem(job: Job, cluster: ClusterSpec, shape: Shape, p2p: P2PMode) -> ProblemData:
-    """One candidate of a real job: tensor parallelism inside the hosts, layers as even as they go."""
+    """Return a problem with one candidate of a real job: tensor parallelism inside hosts, nearly equal stages."""
     P, D = shape
     model = read_model(job.model)
     m = max(P, job.global_batch_size // (D * job.micro_batch_size))
@@ -130,7 +130,7 @@ def job_problem(job: Job, cluster: ClusterSpec, shape: Shape, p2p: P2PMode) -> P
 
 
 def joint_problem(cluster: ClusterSpec, p2p: P2PMode) -> ProblemData:
-    """All candidates of a job with 128 GPUs that fit and have a closed form."""
+    """Return a problem with all candidates of a job with 128 GPUs that fit and have an exact analytical 1F1B model."""
     training = TrainingSpec(global_batch_size=JOINT.global_batch_size, seq_length=JOINT.seq_length)
     instance = Instance(model=read_model(JOINT.model), cluster=cluster, training=training, p2p=p2p)
     space = SearchSpace(

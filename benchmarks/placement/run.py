@@ -1,4 +1,4 @@
-"""Solver and baselines on a placement instance: what each finds in the same seconds, and what the solver proves."""
+"""Solver and baselines on a placement instance: results within equal seconds, and the solver's proof."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.solver.params import SolverParams
 
 BASELINES = ("annealing_tuned", "annealing_pipette", "amp", "varuna", "identity")
-"""Columns beside the solver's."""
+"""Baselines, in the order of their columns after the solver's."""
 
 FAILED = "FAILED"
 """Status of an instance that ended with an error."""
@@ -36,27 +36,27 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRow:
     """
-    What came out for one instance; seconds are without imports and compilation.
+    Result for one instance; seconds exclude imports and compilation.
 
     Parameters
     ----------
     objective_s, lower_bound_s
-        Of the integer problem; ``None`` without a solution.
+        Objective and lower bound of the problem in integers, seconds; ``None`` without a solution.
     dependent_s
-        The objective minus what it would be with all transfers between hosts free.
+        Objective less the objective if all transfers between hosts were free, seconds.
     placement_gap
         Objective minus bound, over ``dependent_s``.
     seconds
-        Wall time of the solver, the annealing of its first incumbent included.
+        Wall time of the solver, including the annealing of its first incumbent.
     num_open
-        Candidates whose bound is below the objective.
+        Number of candidates whose bound is below the objective.
     annealing_tuned_s, annealing_pipette_s, amp_s, varuna_s, identity_s
-        Objective of the baseline; ``None`` where it has no placement. Both annealings had as many seconds as the
-        solver took, each on a thread of its own.
+        Objective of the baseline, seconds; ``None`` if it has no placement. Both annealings ran as long as the solver,
+        each on a thread of its own.
     error
-        What went wrong, if status is ``FAILED``.
+        Error message if the status is ``FAILED``.
     stops_at_goal
-        Whether the solver stopped as soon as the gap was the target.
+        Whether the solver stopped as soon as the gap reached its target.
     """
 
     cluster: str
@@ -87,11 +87,15 @@ class BenchRow:
     stops_at_goal: bool = False
 
     def key(self) -> tuple[object, ...]:
-        """What identifies the instance."""
+        """Return the key of the instance."""
         return self.cluster, self.weights, self.p2p, self.shape, self.seed, self.limit_s, self.stops_at_goal
 
     def above(self, baseline: str) -> float | None:
-        """How far a baseline's objective is above the solver's, over the part that placement can change."""
+        """
+        Return a baseline's objective minus the solver's, over the part that placement can change.
+
+        Returns ``None`` if either has no solution.
+        """
         value = getattr(self, f"{baseline}_s")
         if value is None or self.objective_s is None or not self.dependent_s:
             return None
@@ -99,7 +103,7 @@ class BenchRow:
 
 
 def key_of(instance: BenchInstance) -> tuple[object, ...]:
-    """The same as :meth:`BenchRow.key`, before the run."""
+    """Return the key of :meth:`BenchRow.key` for an instance before its run."""
     return (
         instance.cluster,
         instance.weights,
@@ -120,16 +124,17 @@ def run_all(
     stop: threading.Event | None = None,
 ) -> Iterator[BenchRow]:
     """
-    Run instances one after the other; those whose data is not on this machine are said and left out.
+    Run instances one after the other and yield their rows.
 
-    An instance that ends with an error gives a row that says so.
+    Instances with missing data are reported and left out. An instance that ends with an error yields a row with the
+    error.
 
     Parameters
     ----------
     known
-        Rows of an earlier run, given back where they are of the same instance and did not fail.
+        Rows of an earlier run, which are yielded again for equal instances that did not fail.
     stop
-        When set, or at an interrupt from the keyboard, nothing more is begun.
+        Event after which no instance is started; an interrupt from the keyboard sets it.
     """
     stop = stop if stop is not None else threading.Event()
     done = {row.key(): row for row in known if row.status != FAILED}
@@ -156,7 +161,7 @@ def run_all(
 
 
 def failed_row(instance: BenchInstance, error: Exception) -> BenchRow:
-    """A row without figures."""
+    """Return the row of an instance that ended with an error, without figures."""
     return BenchRow(
         cluster=instance.cluster,
         weights=instance.weights,
@@ -190,7 +195,7 @@ def failed_row(instance: BenchInstance, error: Exception) -> BenchRow:
 def run_one(
     instance: BenchInstance, data: ProblemData, *, workers: int, stop: threading.Event | None = None
 ) -> BenchRow:
-    """The solver first; then every baseline, annealing with the seconds that the solver took."""
+    """Return the result of the solver, and of every baseline; annealing runs as long as the solver."""
     stop = stop if stop is not None else threading.Event()
     params = SolverParams(time_limit_s=instance.limit_s, workers=workers, seed=instance.seed)
     enough = _Enough(instance, data, stop)
@@ -235,7 +240,7 @@ def run_one(
 
 
 class _Enough(threading.Event):
-    """Set once the goal is met, if the instance stops there, or when all stops; whoever else sets it stops all."""
+    """Event that is set at the instance's target or when the whole run stops; ``set`` stops the whole run."""
 
     def __init__(self, instance: BenchInstance, data: ProblemData, stop: threading.Event) -> None:
         super().__init__()
@@ -248,15 +253,15 @@ class _Enough(threading.Event):
             self._free_ticks = objective_ticks(data, free_transfers(candidate), nodes)
 
     def is_set(self) -> bool:
-        """Whether to stop."""
+        """Return whether to stop."""
         return super().is_set() or self._all.is_set()
 
     def set(self) -> None:
-        """Stop all."""
+        """Stop the whole run."""
         self._all.set()
 
     def look(self, elapsed_s: float, incumbent: int | None, bound: int) -> None:
-        """What is known by now."""
+        """Set the event if incumbent and bound (ticks) reach the instance's target."""
         if self._target is None or incumbent is None:
             return
         if incumbent - bound <= self._target * (incumbent - self._free_ticks):
@@ -264,18 +269,18 @@ class _Enough(threading.Event):
 
 
 def amp_moves(data: ProblemData) -> int:
-    """Exchanges for AMP's annealing, more on more hosts."""
+    """Return the number of swaps of AMP's annealing, which grows with the number of hosts."""
     return max(5_000, 200 * data.num_nodes)
 
 
 def dependent_ticks(data: ProblemData, solution: Solution) -> int:
-    """The objective minus what it would be with all transfers between hosts free."""
+    """Return the objective less the objective if all transfers between hosts were free, ticks."""
     candidate = data.candidates[solution.candidate]
     return solution.objective_ticks - objective_ticks(data, free_transfers(candidate), solution.nodes)
 
 
 def free_transfers(candidate: CandidateData) -> CandidateData:
-    """The same with all transfers between hosts free."""
+    """Return the candidate with all transfers between hosts free."""
     return replace(
         candidate,
         p2p_ticks=np.zeros_like(candidate.p2p_ticks),
@@ -289,7 +294,11 @@ def free_transfers(candidate: CandidateData) -> CandidateData:
 def both_annealings(
     data: ProblemData, seconds: float, workers: int, seed: int, stop: threading.Event | None = None
 ) -> tuple[Result, Result]:
-    """Tuned and Pipette's annealing, each for so many seconds: at once on two threads, in turn on one."""
+    """
+    Return the results of tuned and of Pipette's annealing, each after ``seconds``.
+
+    With two workers they run at the same time, with one they run in turn.
+    """
     variants: tuple[Literal["tuned", "pipette"], ...] = ("tuned", "pipette")
     settings = [AnnealingParams(variant=variant, time_limit_s=seconds, seed=seed) for variant in variants]
     with ThreadPoolExecutor(min(workers, 2)) as pool:
@@ -301,13 +310,13 @@ WARM_UP_SHAPES: tuple[Shape, ...] = ((2, 2), (3, 1), (1, 3), (4, 2))
 
 
 def warm_up(workers: int) -> float:
-    """Import and compile everything that is timed; the seconds that took, without the work itself."""
+    """Import and compile everything that is timed; return the seconds of imports and compilation alone."""
     first, again = (_every_form(workers) for _ in range(2))
     return max(0.0, first - again)
 
 
 def _every_form(workers: int) -> float:
-    """Solve and anneal tiny problems of every form; wall time."""
+    """Solve and anneal tiny problems of every kind; return the wall time in seconds."""
     started = time.perf_counter()
     rates = np.random.default_rng(0).uniform(20, 25, (9, 9))
     np.fill_diagonal(rates, np.nan)

@@ -1,4 +1,4 @@
-"""How many moves the annealers make in a second on one core."""
+"""Speed of the annealers: moves per second on one core."""
 
 import time
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 SPEED_SHAPES: tuple[Shape, ...] = ((4, 4), (8, 4), (8, 8), (16, 8), (32, 40))
 SPEED_CLUSTERS = ("unif", "tree")
 FIRST_MOVES = 1000
-"""Moves that are timed first, to know how many take the seconds asked for."""
+"""Number of moves that are timed first, to estimate the number for the wanted seconds. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedRow:
-    """Moves in a second of this thread's CPU time: tuned, of the general kernel, and Pipette's."""
+    """Moves per second of this thread's CPU time: tuned kernel, general kernel, and Pipette's kernel."""
 
     cluster: str
     shape: str
@@ -34,7 +34,7 @@ class SpeedRow:
 
 
 def speeds(seconds: float) -> list[SpeedRow]:
-    """Each kernel for about so many seconds on each instance, after it is compiled."""
+    """Return the speed of each kernel on each instance, over about ``seconds`` each, after compilation."""
     rows = []
     for cluster, shape, p2p in product(SPEED_CLUSTERS, SPEED_SHAPES, get_args(P2PMode)):
         data = balanced_problem(link_gb_per_s(cluster, shape[0] * shape[1], 0), shape, p2p)
@@ -53,7 +53,7 @@ def speeds(seconds: float) -> list[SpeedRow]:
 
 
 class _Kernels:
-    """The kernels on one instance, at temperatures as in the middle of a restart."""
+    """Kernels on one instance, at temperatures as in the middle of a restart."""
 
     def __init__(self, data: ProblemData) -> None:
         candidate = data.candidates[0]
@@ -67,7 +67,7 @@ class _Kernels:
         self.hot = 0.001 * candidate.num_microbatches * float(np.median(candidate.p2p_ticks))
 
     def tuned(self, moves: int) -> None:
-        """The kernel of plain grids."""
+        """Run the kernel for plain grids."""
         best = self.nodes.copy()
         hot, kept = self.hot, (self.archive, self.archived)
         swaps.anneal_grid(
@@ -75,13 +75,13 @@ class _Kernels:
         )  # fmt: skip
 
     def general(self, moves: int) -> None:
-        """The kernel of all grids and forms."""
+        """Run the general kernel, for all grids and schedules."""
         kernels.anneal_tuned(
             self.tables, self.nodes, self.nodes.copy(), self.random, moves, self.hot, self.hot / 10, 3.0
         )
 
     def pipette(self, moves: int) -> None:
-        """Pipette's."""
+        """Run Pipette's kernel."""
         kernels.anneal_pipette(
             self.tables, self.nodes, self.nodes.copy(), self.random, moves, 1.0, UNUSABLE_TICKS, UNUSABLE_TICKS
         )

@@ -1,4 +1,4 @@
-"""Rows of the benchmark as CSV, medians over seeds as a markdown table, and what they were measured on."""
+"""Results of the placement benchmark: rows as CSV, medians over seeds as a Markdown table, and the machine."""
 
 import csv
 import io
@@ -57,7 +57,7 @@ _LATER = ("stops_at_goal",)
 
 
 def csv_text(rows: Iterable[BenchRow]) -> str:
-    """All rows, one line each."""
+    """Return all rows as CSV, one line each."""
     text = io.StringIO()
     names = [field.name for field in fields(BenchRow)]
     writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
@@ -67,7 +67,7 @@ def csv_text(rows: Iterable[BenchRow]) -> str:
 
 
 def read_rows(path: Path) -> list[BenchRow]:
-    """Rows that :func:`csv_text` wrote."""
+    """Return the rows of a file written from :func:`csv_text`."""
     kinds = get_type_hints(BenchRow)
     rows: list[BenchRow] = []
     note_continued(path)
@@ -91,7 +91,7 @@ def _value(text: str, kind: Any) -> Any:
 
 
 def summary(rows: Sequence[BenchRow]) -> list[list[str]]:
-    """Cells of the table: medians over the seeds, in the order in which groups first appear."""
+    """Return the cells of the table: medians over the seeds, in the order in which groups first appear."""
     return [_cells(group) for group in _groups(rows)]
 
 
@@ -137,7 +137,7 @@ def _is_met(first: BenchRow, gap: float | None) -> str:
 
 
 def markdown(rows: Sequence[BenchRow], warm_up_s: float, workers: int) -> str:
-    """Date, versions, hardware, the table, and what its columns are."""
+    """Return the page: date, versions, hardware, the table, and definitions of its columns."""
     table = [list(HEADER), ["---"] * len(HEADER), *summary(rows)]
     lines = ["| " + " | ".join(cells) + " |" for cells in table]
     head = [
@@ -150,7 +150,7 @@ def markdown(rows: Sequence[BenchRow], warm_up_s: float, workers: int) -> str:
 
 
 def verdicts(rows: Sequence[BenchRow]) -> list[str]:
-    """What the whole table says: instances closed, and any where a baseline found something better."""
+    """Return a summary of the table: closed instances, failures, and baselines that found a better placement."""
     closed = sum(row.status == "OPTIMAL" for row in rows)
     lines = [f"{closed} of {len(rows)} instances closed."]
     lines += [
@@ -168,7 +168,7 @@ def verdicts(rows: Sequence[BenchRow]) -> list[str]:
 
 
 def what_stays_open(rows: Sequence[BenchRow]) -> list[str]:
-    """A line for each row of the table that is not closed for every seed."""
+    """Return a line for each row of the table that is not proven for every seed."""
     lines = []
     for group in _groups(rows):
         left = [row for row in group if row.status not in ("OPTIMAL", FAILED)]
@@ -184,7 +184,7 @@ def what_stays_open(rows: Sequence[BenchRow]) -> list[str]:
 
 
 def environment() -> str:
-    """Versions and hardware."""
+    """Return versions and hardware as text."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("ortools", "numba", "numpy"))
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return (
@@ -194,7 +194,7 @@ def environment() -> str:
 
 
 def _processor() -> str:
-    """The CPU's name as the system gives it."""
+    """Return the CPU's name as the operating system reports it."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():

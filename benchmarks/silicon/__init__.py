@@ -1,1 +1,1 @@
-"""Laws of kernels, collectives and whole jobs beside public measurements of them."""
+"""Comparison of kernel, collective and job predictions with public measurements."""

@@ -1,4 +1,4 @@
-"""The clock's forms and constants before kernels were measured: one share of the peak for all GPUs."""
+"""Kernel formulas of the simulator before kernels were measured, with one share of the peak for all GPUs."""
 
 import numpy as np
 import pandas as pd
@@ -7,17 +7,19 @@ from benchmarks.silicon.tables import NARROW, hardware
 from pipette_opt.base.types import FloatArray
 
 BEST, ATTENTION, STREAMING = 0.80, 0.55, 0.80
-"""Shares of the dense peak of products and of attention, and of the memory's bandwidth."""
+"""Fractions of the dense peak that products and attention reach, and of the memory's bandwidth."""
 
 TILE, SMALLEST_TILE, TILES_AT_ONCE, INNER_HALF, START_S = 128, 16, 128, 160, 4e-6
-"""Tiles and waves of products, the inner size of half of the rate, and the start of every kernel."""
+"""
+Largest and smallest tile, tiles per wave, inner size at half of the rate, and start-up of every kernel in seconds.
+"""
 
 CAST_BYTES = 3.0
-"""Of the activations of fp8, each element."""
+"""Bytes that casts to fp8 move for each element of the activations."""
 
 
 def product_before_s(rows: pd.DataFrame, gpu: str, dtype: str) -> FloatArray:
-    """Seconds, casts included."""
+    """Return the seconds of matrix products, casts included."""
     m, n, k = (rows[name].to_numpy(float) for name in ("m", "n", "k"))
     chip, narrow = hardware(gpu), dtype == NARROW
     height = np.minimum(TILE, np.maximum(SMALLEST_TILE, 2.0 ** np.ceil(np.log2(m))))
@@ -34,7 +36,7 @@ def product_before_s(rows: pd.DataFrame, gpu: str, dtype: str) -> FloatArray:
 
 
 def attention_before_s(rows: pd.DataFrame, gpu: str) -> FloatArray:
-    """Seconds."""
+    """Return the seconds of attention."""
     names = ("batch", "seq", "heads", "head_dim")
     batch, length, heads, size = (rows[name].to_numpy(float) for name in names)
     time_s: FloatArray = 2.0 * batch * heads * size * length**2 / (hardware(gpu).wide * ATTENTION) + START_S

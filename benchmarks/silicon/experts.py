@@ -1,4 +1,4 @@
-"""Grouped experts: the laws of products, streams, and the scattering of tokens, whose constant is fitted here."""
+"""Grouped experts: formulas of products, streams, and scattering of tokens, whose constant is fitted here."""
 
 from collections.abc import Iterator
 
@@ -15,11 +15,11 @@ from pipette_opt.specs import DEFAULT_STACK
 Table = dict[tuple[str, str], pd.DataFrame]
 
 TYPICAL_ERROR = 0.1
-"""Where the loss turns from squares to absolute values."""
+"""Relative error at which the loss turns from squares to absolute values. Chosen."""
 
 
 def expert_lines() -> Iterator[str]:
-    """Errors by GPU and format."""
+    """Yield the lines of the page's section on experts: errors by GPU and format."""
     rows = {key: experts(*key) for key in sorted(EXPERTS)}
     yield "## Routed experts of one GPU, balanced, 2,048 tokens and more, forward\n"
     yield "Sorting, two grouped products, the activation, the sum. Grouped products follow the law of single ones in"
@@ -36,7 +36,7 @@ def expert_lines() -> Iterator[str]:
 
 
 def fit_scattered(rows: Table) -> float:
-    """Elements of copies in a second that explain these tables best."""
+    """Return the elements of token copies per second that fit these tables best."""
 
     def residuals(x: FloatArray) -> FloatArray:
         found = [
@@ -49,7 +49,7 @@ def fit_scattered(rows: Table) -> float:
 
 
 def experts_s(rows: pd.DataFrame, gpu: str, dtype: str, scattered_per_s: float) -> FloatArray:
-    """Seconds of all kernels of one rank's experts."""
+    """Return the seconds of all kernels of one rank's experts, for each row."""
     names = ("num_tokens", "hidden", "topk", "num_experts", "tp")
     tokens, hidden, topk, count, tp = (rows[name].to_numpy(float) for name in names)
     width = rows.inter.to_numpy(float) / tp

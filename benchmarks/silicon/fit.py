@@ -1,8 +1,8 @@
 """
-Constants of the laws in ``specs/efficiency.py`` out of measured kernels: ``python -m benchmarks.silicon.fit``.
+Fit of the constants in ``specs/efficiency.py`` to measured kernels: ``python -m benchmarks.silicon.fit``.
 
-It prints the ``measured`` entries of ``data/gpus.yaml``. Errors are relative, under a soft loss, so that kernels that a
-library chose badly do not decide. Memory counts at the shipped stack's share of its bandwidth.
+It prints the ``measured`` entries of ``data/gpus.yaml``. Errors are relative, with a soft loss, so that badly chosen
+kernels of a library have little weight. Memory bandwidth is the shipped stack's fraction of the peak.
 """
 
 from collections.abc import Callable
@@ -29,10 +29,10 @@ from pipette_opt.specs import DEFAULT_STACK
 from pipette_opt.specs.efficiency import AttentionLaw, ProductLaw
 
 TYPICAL_ERROR = 0.05
-"""Where the loss turns from squares to absolute values: what kernels of two campaigns differ by."""
+"""Relative error at which the loss turns from squares to absolute values: the difference between two campaigns."""
 
 FORMATS = (("wide", WIDE), ("narrow", NARROW), ("block", BLOCK), ("fp4", FP4))
-"""Names in the catalogue, and in the tables."""
+"""Names of the formats in the catalogue, and in the tables."""
 
 SMALLEST, LARGEST = 1e-9, 1e9
 """Bounds of every constant, in its own unit."""
@@ -40,22 +40,22 @@ SMALLEST, LARGEST = 1e-9, 1e9
 
 def fit_products(rows: pd.DataFrame, gpu: str, dtype: str) -> ProductLaw:
     """
-    The law of one format.
+    Return the fitted law of matrix products in one format.
 
-    Rows in fp8 include the cast of the activations, by kernels that training does not run: their bytes for each element
-    are fitted beside and thrown away.
+    Rows in fp8 include a cast of the activations, by kernels that training does not run. Their bytes per element are
+    fitted too, and discarded.
     """
     return _product_law(_fitted(lambda x: product_s(x, rows, gpu, dtype), rows, [0.8, 100.0, 1e5, 8e-6, 5.0]))
 
 
 def fit_cast_bytes(rows: pd.DataFrame, gpu: str, dtype: str, law: ProductLaw) -> float:
-    """Bytes that casts of fp8 move for each element of the activations, if products follow a law."""
+    """Return the bytes that casts to fp8 move per element of the activations, if products follow the given law."""
     known = [law.share, law.half_inner, law.half_result, law.start_s]
     return float(_fitted(lambda x: product_s(np.array([*known, x[0]]), rows, gpu, dtype), rows, [5.0])[0])
 
 
 def fit_attention(rows: pd.DataFrame, gpu: str) -> AttentionLaw:
-    """The law of one GPU, a share for each head size of the rows."""
+    """Return the fitted law of attention on one GPU, with a share for each head size of the rows."""
     sizes = sorted({int(size) for size in rows.head_dim})
     start = [100.0, 2e-5, *[0.5] * len(sizes)]
     found = _fitted(lambda x: attention_s(x, rows, gpu, sizes), rows, start)
@@ -65,7 +65,7 @@ def fit_attention(rows: pd.DataFrame, gpu: str) -> AttentionLaw:
 
 
 def product_s(x: FloatArray, rows: pd.DataFrame, gpu: str, dtype: str) -> FloatArray:
-    """Seconds by share, half_inner, half_result, start_s and bytes cast for each element."""
+    """Return the seconds of products; ``x`` is share, half_inner, half_result, start_s, and cast bytes per element."""
     m, n, k = (rows[name].to_numpy(float) for name in ("m", "n", "k"))
     chip, element = hardware(gpu), ELEMENT_BYTES[dtype]
     memory, peak = chip.bytes_per_s * DEFAULT_STACK.streaming, chip.peak(dtype)
@@ -77,7 +77,7 @@ def product_s(x: FloatArray, rows: pd.DataFrame, gpu: str, dtype: str) -> FloatA
 
 
 def attention_s(x: FloatArray, rows: pd.DataFrame, gpu: str, sizes: list[int]) -> FloatArray:
-    """Seconds by half_seq, start_s and the share of each head size."""
+    """Return the seconds of attention; ``x`` is half_seq, start_s, and the share of each head size."""
     names = ("batch", "seq", "heads", "kv_heads", "head_dim")
     batch, length, heads, keys, size = (rows[name].to_numpy(float) for name in names)
     chip = hardware(gpu)
@@ -89,7 +89,7 @@ def attention_s(x: FloatArray, rows: pd.DataFrame, gpu: str, sizes: list[int]) -
 
 
 def entries() -> dict[str, dict[str, object]]:
-    """The ``measured`` entries of the catalogue."""
+    """Return the ``measured`` entries of the catalogue."""
     found = {}
     for gpu in GPUS:
         known = [(name, dtype) for name, dtype in FORMATS if (gpu, dtype) in PRODUCTS]
@@ -132,7 +132,7 @@ def _product_law(x: FloatArray) -> ProductLaw:
 
 
 def _rounded_half(value: float) -> float:
-    """Two digits, and none where less than one row or element says that there is no such loss."""
+    """Return the value with two digits, or 0 for a value below 1, which means that the loss does not exist."""
     return 0.0 if value < 1.0 else _round(value, 2)
 
 
@@ -146,7 +146,7 @@ def _written(law: ProductLaw) -> dict[str, float]:
 
 
 def _round(value: float, digits: int) -> float:
-    """A few digits are more than a fit can tell."""
+    """Return the value with a few digits, the precision of a fit."""
     return float(f"{value:.{digits}g}")
 
 

@@ -1,4 +1,4 @@
-"""Whole jobs that vendors and rivals measured, predicted with the shipped stack."""
+"""Whole jobs that vendors and other projects measured, predicted with the shipped stack."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,20 +30,23 @@ BEFORE = {
     "Korthikanti et al., A100": 2.5,
 }
 """
-Mean errors in percent of the same rows with all of the links' rate, no launches, and an all-to-all of all copies of
-tokens, as this script had them then.
+Mean errors in percent of the same rows before measured links, launches and dispatch, from an earlier run of this
+script.
+
+They had all of the links' rate, no launches, and an all-to-all of all copies of tokens.
 """
 
 PROFILED_SHARE = 0.49
 """
-Of the dense peak, by large forward products on the B200 host of the slices: its operator profile, mean of shapes
-``TN`` of 4,096 tokens and at least 8,192 columns both ways (github.com/MooreThreads/SimuMax at 4dcaae5,
-``configs/system/b200_bf16_ceperm.json``).
+Fraction of the dense peak that large forward products reach on the B200 host of the slices.
+
+Source: its operator profile, mean of shapes ``TN`` of 4,096 tokens and at least 8,192 columns both ways
+(github.com/MooreThreads/SimuMax at 4dcaae5, ``configs/system/b200_bf16_ceperm.json``).
 """
 
 
 def job_lines() -> Iterator[str]:
-    """Mean errors before and now."""
+    """Yield the lines of the page's section on whole jobs: mean errors before and now."""
     stack = read_stack()
     yield "## Whole jobs, shipped stack\n"
     yield "None of these rows was fitted to, but MLPerf 3.0 to 5.0 is one of five sources of the stack's launches"
@@ -83,7 +86,7 @@ def _row(name: str, before: str, ratios: FloatArray) -> str:
 
 
 def _rows(measured: Path) -> Iterator[tuple[str, Sequence[MeasuredRun]]]:
-    """Name, and runs."""
+    """Yield name and runs of each table row."""
     tables = measured_runs(measured / "nvidia_perf_tables.csv")
     dense = [run for part in vendor.dense(tables) for run in part if "fp8" in (run.precision or "")]
     slices = [run for run in measured_runs(measured / "simumax.csv") if run.gpu_name and "B200" in run.gpu_name.upper()]

@@ -1,8 +1,9 @@
 """
-How far measured kernels of latent attention are from the law of ordinary ones: ``python -m benchmarks.silicon.latent``.
+Error of the ordinary attention law on measured kernels of latent attention: ``python -m benchmarks.silicon.latent``.
 
-Nothing is fitted: the law of ``costs/attention.py`` with the rate of heads as wide as the values. Rows: DeepSeek-V3's
-sizes (keys of 192 channels, values of 128), bf16, sequences of 2,048 tokens and more that fill the chip.
+No constant is fitted: the law of ``costs/attention.py`` has the rate of heads as wide as the values. Rows have
+DeepSeek-V3's sizes (keys of 192 channels, values of 128), bf16, and sequences of 2,048 tokens and more that fill the
+GPU.
 """
 
 import pandas as pd
@@ -11,14 +12,14 @@ from benchmarks.silicon.tables import folder
 from pipette_opt.read.gpus import read_gpu
 
 KEYS, VALUES, ELEMENT = 192, 128, 2
-"""Channels of a head, and bytes of bf16."""
+"""Channels of a head's keys and values, and bytes of a bf16 element."""
 
 MIN_SEQUENCE, MIN_ROWS = 2048, 2**17
-"""Tokens of a sequence; and batch times tokens times heads."""
+"""Minimum tokens of a sequence, and minimum product of batch, tokens and heads. Chosen."""
 
 
 def main() -> None:
-    """One line for each GPU and framework: predicted over measured, 10th, 50th and 90th percentile."""
+    """Print a line for each GPU and framework: predicted over measured time, 10th, 50th and 90th percentile."""
     for name in ("a100-80gb", "h100-80gb", "b200", "gb200"):
         gpu = read_gpu(name)
         law, rows = gpu.efficiency.attention, pd.read_csv(folder() / f"mla_{name}.csv.gz")

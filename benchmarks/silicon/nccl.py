@@ -1,4 +1,4 @@
-"""NCCL inside one host: a start and a share of the GPU's link, fitted here; and what DeepEP's kernels attain."""
+"""NCCL inside one host: start-up time and fraction of the GPU's link, fitted here; and DeepEP's bandwidth."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -15,17 +15,17 @@ from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.stack import read_stack
 
 NCCL_GPUS = ("a100-80gb", "h100-80gb", "b200", "gb200")
-"""L40S was measured on a host without peer access."""
+"""GPUs with usable tables; L40S was measured on a host without peer access."""
 
 MIN_BYTES = 4e6
-"""Over each hop; layers of training move more."""
+"""Minimum bytes over each hop of a collective; layers of training move more. Chosen."""
 
 TYPICAL_ERROR = 0.05
-"""Where the loss turns from squares to absolute values."""
+"""Relative error at which the loss turns from squares to absolute values. Chosen."""
 
 
 def nccl_lines() -> Iterator[str]:
-    """Errors by GPU."""
+    """Yield the lines of the page's section on collectives: errors by GPU."""
     rows, stack = {gpu: collectives(gpu, MIN_BYTES) for gpu in NCCL_GPUS}, read_stack()
     share, start_s, own = fit_nccl(rows)
     yield "## Collectives inside a host, 4 MB and more over each hop\n"
@@ -59,7 +59,7 @@ def nccl_lines() -> Iterator[str]:
 
 
 def fit_nccl(rows: Mapping[str, pd.DataFrame], *, with_own: bool = True) -> tuple[float, float, float]:
-    """Share of the link, start in seconds, and cost of a rank's own part, that explain these tables best."""
+    """Return share of the link, start-up in seconds, and cost of a rank's own part that fit these tables best."""
 
     def constants(x: FloatArray) -> tuple[float, float, float]:
         share, start_s, own = np.exp(x)
@@ -75,7 +75,7 @@ def fit_nccl(rows: Mapping[str, pd.DataFrame], *, with_own: bool = True) -> tupl
 
 
 def nccl_s(rows: pd.DataFrame, gpu: str, share: float, start_s: float, own: float) -> FloatArray:
-    """Seconds, by the clock's law (``inside_s`` in ``costs/collectives.py``)."""
+    """Return the seconds of collectives by the simulator's law (``inside_s`` in ``costs/collectives.py``)."""
     entry = read_gpu_entry(gpu)
     ranks, size = rows.gpus.to_numpy(float), rows.bytes.to_numpy(float)
     steps = np.where(rows.op == "all_reduce", 2 * (ranks - 1), ranks - 1)
@@ -85,7 +85,7 @@ def nccl_s(rows: pd.DataFrame, gpu: str, share: float, start_s: float, own: floa
 
 
 def combined_bytes(rows: pd.DataFrame) -> tuple[FloatArray, FloatArray]:
-    """Through each NIC, and through each GPU's port, where hosts have equal numbers of ranks."""
+    """Return the bytes through each NIC and through each GPU's port, if hosts have equal numbers of ranks."""
     share = cache(distinct_share)
     nic, port = np.zeros(len(rows)), np.zeros(len(rows))
     for place, row in enumerate(rows.itertuples()):

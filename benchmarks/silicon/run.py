@@ -1,9 +1,9 @@
 """
-How far measured kernels are from the clock's laws: ``python -m benchmarks.silicon.run [--out PAGE]``.
+Error of the simulator's kernel laws on measured kernels: ``python -m benchmarks.silicon.run [--out PAGE]``.
 
-Each law is judged on rows that its fit has not seen: whole widths, whole numbers of heads, and whole GPUs, which then
-have the constants of the GPU that they would be said to be like. "Before" is the form that the clock had until this
-page was first made, with one share of the peak for all GPUs, and tiles of 128.
+Each law is tested on rows that its fit has not seen: whole widths, whole numbers of heads, and whole GPUs, which then
+have the constants of the most similar GPU. "Before" is the simulator's formula before this page first existed, with one
+share of the peak for all GPUs, and tiles of 128.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pipette_opt.read.gpus import read_gpu
 from pipette_opt.specs.efficiency import AttentionLaw, ProductLaw
 
 TRAINING_TOKENS = 2048
-"""Fewest tokens of the products that are judged: less is inference."""
+"""Minimum tokens of tested products; fewer tokens are inference."""
 
 HEAD = """\
 # Laws of kernels against measured ones
@@ -48,7 +48,7 @@ of the peak for all GPUs; of jobs and collectives, the stack before launches and
 
 
 def main() -> None:
-    """Fit, judge, write the page."""
+    """Run all sections and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "silicon.md")
     options = parser.parse_args()
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def product_lines() -> Iterator[str]:
-    """Products by GPU and format."""
+    """Yield the lines of the section on matrix products, by GPU and format."""
     yield "## Matrix products of 2,048 tokens and more, forward\n"
     yield "Widths left out: a third of all widths, as inner size or as width of the result. GPU left out: constants of"
     yield "the GPU in brackets.\n"
@@ -90,7 +90,7 @@ def product_lines() -> Iterator[str]:
 
 
 def attention_lines() -> Iterator[str]:
-    """Attention by GPU and head size."""
+    """Yield the lines of the section on attention, by GPU and head size."""
     yield "## Causal attention of 512 tokens and more, forward, bf16\n"
     yield "Heads left out: a third of all numbers of heads.\n"
     yield "| GPU | head size | rows | before | shipped | heads left out | GPU left out |"
@@ -116,7 +116,7 @@ def attention_lines() -> Iterator[str]:
 
 
 def burst_lines() -> Iterator[str]:
-    """What the power limit takes."""
+    """Yield the lines of the section on bursts: the loss due to the power limit."""
     yield "## Bursts and sustained runs\n"
     yield "| GPU, format | share of the peak in bursts | sustained |"
     yield "|---|---|---|"
@@ -134,7 +134,7 @@ def _law(gpu: str, dtype: str) -> ProductLaw:
 
 
 def _product_s(law: ProductLaw, rows: pd.DataFrame, seen: pd.DataFrame, gpu: str, dtype: str) -> FloatArray:
-    """By a law; casts of fp8 as ``seen`` tells."""
+    """Return the seconds of products by a law, with the fp8 cast bytes fitted to the rows ``seen``."""
     cast = fit_cast_bytes(seen, gpu, dtype, law) if dtype != WIDE else 0.0
     return product_s(np.array([law.share, law.half_inner, law.half_result, law.start_s, cast]), rows, gpu, dtype)
 

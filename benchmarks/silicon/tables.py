@@ -1,8 +1,8 @@
 """
-Measured kernels, read in place: NVIDIA's AIConfigurator (Apache-2.0), of which the project ships fitted constants only.
+Measured kernels of NVIDIA's AIConfigurator (Apache-2.0), read in place; the project ships fitted constants only.
 
-Which rows stand for training is said here: kernels that training runs too, random data, and sustained runs where there
-are any, since in a second of repeats B200 and GB200 reach their power limit and bursts of milliseconds do not.
+The rows that represent training are chosen here: kernels that training also runs, random data, and sustained runs where
+they exist. In a second of repeats B200 and GB200 reach their power limit; bursts of milliseconds do not.
 """
 
 from dataclasses import dataclass
@@ -22,15 +22,15 @@ SOURCE = (
 )
 
 GPUS = ("a100-80gb", "h100-80gb", "b200", "gb200", "l40s")
-"""GPUs that have tables."""
+"""GPUs with tables."""
 
 STAND_IN = {"a100-80gb": "h100-80gb", "h100-80gb": "a100-80gb", "b200": "gb200", "gb200": "b200", "l40s": "a100-80gb"}
-"""What a GPU would be said to be like if nobody had measured it: its own generation's, or the nearest in memory."""
+"""GPU whose constants another would have without measurements: of its generation, or the nearest in memory."""
 
 WIDE, NARROW, BLOCK, FP4 = "bf16", "fp8", "fp8_block", "nvfp4"
 
 ELEMENT_BYTES = {WIDE: 2.0, NARROW: 1.0, BLOCK: 1 + 4 / 128, FP4: 0.5 + 1 / 16}
-"""Of an operand, its part of the scales included."""
+"""Bytes of an operand's element, including its part of the scales."""
 
 PRODUCTS = {
     ("a100-80gb", WIDE): ("sglang", 0),
@@ -49,7 +49,9 @@ PRODUCTS = {
     ("gb200", FP4): ("trtllm", 1),
 }
 """
-Framework, and whether sustained. TensorRT-LLM's data are random; on A100 its rows end at 8,192 tokens, SGLang's do not.
+Framework of the rows, and whether sustained.
+
+TensorRT-LLM's data are random; on A100 its rows end at 8,192 tokens, SGLang's do not.
 """
 
 ATTENTION = {
@@ -59,7 +61,7 @@ ATTENTION = {
     "gb200": (("torch_flow", 1),),
     "l40s": (("vllm_flash_attn_fa2", 0),),
 }
-"""Kernels, and whether sustained: FlashAttention 2 and 3, and TensorRT-LLM's on Blackwell."""
+"""Kernels of the rows, and whether sustained: FlashAttention 2 and 3, and TensorRT-LLM's on Blackwell."""
 
 EXPERTS = {
     ("h100-80gb", WIDE),
@@ -71,17 +73,17 @@ EXPERTS = {
     ("l40s", WIDE),
     ("l40s", NARROW),
 }
-"""Of TensorRT-LLM's CUTLASS experts; A100 has only an inference kernel of another kind."""
+"""GPUs and formats with rows of TensorRT-LLM's CUTLASS experts; A100 only has an inference kernel of another kind."""
 
 MIN_TOKENS, MIN_WIDTH, MIN_US = 128, 512, 15.0
-"""Smaller products, and those of fewer microseconds, are launches; layers of training have none."""
+"""Minimum tokens, width and microseconds of usable products; smaller ones are launches, which training layers lack."""
 
 MIN_ATTENTION_US, MIN_QUERIES = 40.0, 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What the datasheet says: FLOP/s by format, and bytes/s."""
+    """Figures of a GPU's datasheet: FLOP/s by format, and memory bandwidth in bytes/s."""
 
     wide: float
     narrow: float
@@ -89,17 +91,17 @@ class Hardware:
     fp4: float = 1.0
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s of products in a format of the tables."""
+        """Return the peak FLOP/s of products in a format of the tables."""
         return self.wide if dtype == WIDE else self.fp4 if dtype == FP4 else self.narrow
 
 
 def folder() -> Path:
-    """Where the tables are read in place."""
+    """Return the folder of the tables."""
     return shared_folder() / "silicon"
 
 
 def hardware(gpu: str) -> Hardware:
-    """The catalogue's."""
+    """Return the catalogue's figures of a GPU."""
     spec = read_gpu(gpu)
     return Hardware(
         wide=spec.peak_flops[WIDE],
@@ -110,7 +112,11 @@ def hardware(gpu: str) -> Hardware:
 
 
 def products(gpu: str, dtype: str, *, sustained: int | None = None) -> pd.DataFrame:
-    """Products of one GPU and format as training has them; ``sustained`` other than the chosen: the same in bursts."""
+    """
+    Return the rows of products in one format that represent training on one GPU.
+
+    ``sustained`` selects bursts (0) or sustained runs (1) in place of the default of ``PRODUCTS``.
+    """
     framework, chosen = PRODUCTS[gpu, dtype]
     rows = _table("gemm", gpu)
     which = (rows.dtype == dtype) & (rows.framework == framework) & (rows.graph == 1)
@@ -120,7 +126,7 @@ def products(gpu: str, dtype: str, *, sustained: int | None = None) -> pd.DataFr
 
 
 def attention(gpu: str) -> pd.DataFrame:
-    """Causal attention of one GPU in bf16, no window."""
+    """Return the rows of causal attention on one GPU in bf16, without a window."""
     rows = _table("attention", gpu)
     which = pd.Series(False, index=rows.index)
     for kernel, sustained in ATTENTION[gpu]:
@@ -130,7 +136,7 @@ def attention(gpu: str) -> pd.DataFrame:
 
 
 def windows(gpu: str) -> pd.DataFrame:
-    """The same with a window shorter than the sequence, whichever release measured it."""
+    """Return the rows of causal attention in bf16 with a window shorter than the sequence, of any release."""
     rows = _table("attention", gpu)
     which = rows.kernel.isin([kernel for kernel, _ in ATTENTION[gpu]]) & (rows.window > 0) & (rows.window < rows.seq)
     which &= (rows.dtype == WIDE) & (rows.suspect == 0) & (rows.seq >= MIN_QUERIES)
@@ -138,7 +144,7 @@ def windows(gpu: str) -> pd.DataFrame:
 
 
 def experts(gpu: str, dtype: str) -> pd.DataFrame:
-    """Balanced experts of one GPU and format, none elsewhere, in bursts."""
+    """Return the rows of balanced experts in one format, all on one GPU, in bursts."""
     rows = _table("moe", gpu)
     which = (rows.dtype == dtype) & (rows.kernel == "moe_torch_flow_cutlass") & (rows.suspect == 0)
     which &= (rows.ep == 1) & (rows.distribution == "balanced") & (rows.sustained == 0) & (rows.num_tokens >= 2048)
@@ -146,14 +152,14 @@ def experts(gpu: str, dtype: str) -> pd.DataFrame:
 
 
 def collectives(gpu: str, fewest_bytes: float) -> pd.DataFrame:
-    """NCCL inside one host; at least so many bytes over each hop."""
+    """Return the rows of NCCL inside one host with at least ``fewest_bytes`` bytes over each hop."""
     rows = _table("collectives", gpu)
     hop = rows.bytes * (rows.gpus - 1) / rows.gpus * np.where(rows.op == "all_reduce", 2.0, 1.0)
     return rows[hop >= fewest_bytes].reset_index(drop=True)
 
 
 def deepep(gpu: str) -> pd.DataFrame:
-    """DeepEP's normal kernels with all multiprocessors that were tried."""
+    """Return the rows of DeepEP's normal kernels with the largest number of multiprocessors tried."""
     rows = _table("deepep", gpu)
     which = (rows["mode"] == "normal") & (rows.sms == rows.sms.max()) & (rows.tokens >= 4096)
     return rows[which].reset_index(drop=True)

@@ -1,8 +1,8 @@
 """
-How far measured kernels with a window are from the law of whole sequences: ``python -m benchmarks.silicon.windows``.
+Error of the whole-sequence attention law on measured kernels with a window: ``python -m benchmarks.silicon.windows``.
 
-Nothing is fitted: the law of ``costs/attention.py`` with the tokens that a query sees. Rows: causal, bf16, kernels and
-sizes as those that the law was fitted to, windows shorter than the sequence.
+No constant is fitted: the law of ``costs/attention.py`` has the tokens that a query sees. Rows are causal, in bf16,
+with the kernels and sizes that the law was fitted to, and windows shorter than the sequence.
 """
 
 import numpy as np
@@ -11,11 +11,11 @@ from benchmarks.silicon.tables import windows
 from pipette_opt.read.gpus import read_gpu
 
 ELEMENT = 2
-"""Bytes of bf16."""
+"""Bytes of a bf16 element."""
 
 
 def main() -> None:
-    """One line for each GPU and window: predicted over measured, 10th, 50th and 90th percentile."""
+    """Print a line for each GPU and window: predicted over measured time, 10th, 50th and 90th percentile."""
     for name in ("h100-80gb", "b200", "gb200"):
         gpu, rows = read_gpu(name), windows(name)
         law = gpu.efficiency.attention

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.squares``."""
+"""Layers on squares of ranks (PrimePar): ``python -m benchmarks.squares``."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -16,7 +16,9 @@ from pipette_opt.cli.program import run_command
 from pipette_opt.report.cells import columns_table, seconds_text, spaced
 
 WIDTHS = (64, 128, 64)
-"""Of the layers of ``--check``: two, the first plain and the second skewed; with as many tokens as the first inputs."""
+"""
+Widths of the two layers of ``--check``, the first plain and the second skewed; the first is also the number of tokens.
+"""
 
 
 @opt.spread
@@ -32,7 +34,8 @@ def squares(
     json: opt.Json = False,
 ) -> None:
     """
-    Layers on squares of ranks (PrimePar) beside Megatron's tensor parallelism on as many, both priced.
+    Compare layers on squares of ranks (PrimePar) with Megatron's tensor parallelism on as many GPUs, by predicted
+    times.
 
     Planned only: no launcher runs squares. Micro-batches are 1, 2, 4 and 8 samples for each row of the square.
 
@@ -86,7 +89,7 @@ def squares(
 
 
 def _side(ranks: int) -> int:
-    """The side of a square of ranks."""
+    """Return the side of a square of ranks; raises ``InputError`` for other numbers of ranks."""
     for side in (1, 2, 4, 8):
         if side**2 == ranks:
             return side

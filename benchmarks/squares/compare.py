@@ -1,9 +1,9 @@
 """
-A layer on a square of ranks beside Megatron's tensor parallelism on as many: time, messages and memory, both priced.
+Layer on a square of ranks against Megatron's tensor parallelism on as many GPUs: predicted time, messages and memory.
 
-Both spread one micro-batch over the same GPUs. What is not a product or a message is the same for both: attention,
-norms, activations, residuals, each on its share. On a square a norm sums over the ranks of its row: two numbers for
-each token, forward and backward. Tokens of a rank are whole samples, so that attention stays local.
+Both spread one micro-batch over the same GPUs. All except products and messages is equal for both: attention, norms,
+activations, residuals, each on its share. On a square, a norm sums over the ranks of its row: two numbers for each
+token, forward and backward. Tokens of a rank are whole samples, so attention stays local.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,29 +32,29 @@ NORM_SUMS = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SquareRow:
     """
-    One layer and micro-batch, forward and backward.
+    Result for one layer and micro-batch, forward and backward.
 
     Parameters
     ----------
     ranks
         GPUs of the group; their square root is the square's side.
     micro_batch
-        Samples on all of them together.
+        Samples on all GPUs of the group together.
     megatron_s, square_s, mixed_s
-        Seconds; Megatron's with sequence parallelism; the fastest of either for attention and for the MLP, with the
-        all-to-alls between their layouts.
+        Seconds: Megatron with sequence parallelism; the square; and the faster of both for attention and for the MLP,
+        with the all-to-alls between their layouts.
     mixed
-        What that is: attention, MLP.
+        Chosen layouts of ``mixed_s``: attention, MLP.
     megatron_messages_s
-        What of it are all-gathers and reduce-scatters, which the layer waits for.
+        Seconds of Megatron's all-gathers and reduce-scatters, which the layer waits for.
     square_messages_s, square_hidden_s
-        Messages that the square waits for, and those beside products.
+        Seconds of messages that the square waits for, and of messages hidden by products.
     megatron_sent_bytes, square_sent_bytes
-        What each rank sends for the products.
+        Bytes that each rank sends for the products.
     megatron_kept_bytes, plain_kept_bytes, square_kept_bytes
-        Inputs of products and norms, queries, keys, values and what the MLP's activation takes, which a rank keeps for
-        the backward pass, and the largest buffer for messages: Megatron with and without sequence parallelism, and the
-        square.
+        Bytes that a rank keeps for the backward pass, and its largest message buffer: Megatron with and without
+        sequence parallelism, and the square. Kept are inputs of products and norms, queries, keys, values, and the
+        MLP's activation inputs.
     """
 
     ranks: int
@@ -79,17 +79,17 @@ class SquareRow:
 
     @property
     def hidden(self) -> float:
-        """Part of the square's messages that are beside products."""
+        """Fraction of the square's message time that products hide."""
         return self.square_hidden_s / (self.square_hidden_s + self.square_messages_s)
 
     @property
     def memory(self) -> float:
-        """What the square keeps over what Megatron keeps without sequence parallelism, as in the paper's baseline."""
+        """Bytes that the square keeps over those of Megatron without sequence parallelism, the paper's baseline."""
         return self.square_kept_bytes / self.plain_kept_bytes
 
 
 class Claim(NamedTuple):
-    """What the paper says, what this model says, and whether they agree."""
+    """Claim of the paper, the corresponding result of this model, and whether they agree."""
 
     paper: str
     ours: str
@@ -97,11 +97,11 @@ class Claim(NamedTuple):
 
 
 PAPER_SPEEDUP, PAPER_MEMORY = 1.68, 0.69
-"""Of the abstract (DOI 10.1145/3620666.3651357): up to so much throughput with so much of the peak memory."""
+"""Maximum speed-up and peak memory ratio in the paper's abstract (DOI 10.1145/3620666.3651357)."""
 
 
 def claims(rows: Sequence[SquareRow]) -> tuple[Claim, ...]:
-    """The paper's claims beside what is priced here, at least one row."""
+    """Return the paper's claims with the predictions here; at least one row is needed."""
     fastest, least = max(row.speedup for row in rows), min(row.memory for row in rows)
     hidden = [row.hidden for row in rows]
     saving = [row.megatron_kept_bytes > row.square_kept_bytes for row in rows]
@@ -132,12 +132,12 @@ def claims(rows: Sequence[SquareRow]) -> tuple[Claim, ...]:
 
 def compare_squares(instance: Instance, micro_batches: tuple[int, ...] = (1, 2, 4, 8)) -> Iterator[SquareRow]:
     """
-    Squares of 4, 16 and 64 ranks, as far as the cluster, the hosts and the heads allow.
+    Yield the results for squares of 4, 16 and 64 ranks, if cluster, hosts and heads allow.
 
     Parameters
     ----------
     micro_batches
-        Samples for each row of the square; a micro-batch has so many times the square's side.
+        Samples for each row of the square; a micro-batch has this number times the square's side.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def compare_squares(instance: Instance, micro_batches: tuple[int, ...] = (1, 2, 
 
 
 def square_row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
-    """One layer on a square of this side; heads and widths must divide, and the micro-batch by the side."""
+    """Return the result of one layer on a square of this side; it must divide heads, widths and micro-batch."""
     model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
     ranks, tokens, gpu = side**2, micro_batch * training.seq_length, cluster.gpu_kinds[0]
     config = ParallelConfig(
@@ -238,7 +238,7 @@ def square_row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
 
 
 def _ring_s(instance: Instance, ring: RingTraffic, ranks: int) -> float:
-    """A tensor-parallel ring over as many ranks, on hosts as full as they get, the slowest pair of hosts."""
+    """Return the seconds of a tensor-parallel ring over as many ranks, on full hosts, for the slowest pair of hosts."""
     cluster, stack = instance.cluster, instance.stack
     if ranks <= cluster.gpus_per_node:
         return intra_node_ring_s(cluster, ring, ranks, stack)

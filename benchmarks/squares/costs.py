@@ -1,25 +1,24 @@
 """
-Products in space and time: a square of ranks, blocks that go round rings beside compute, no all-reduce.
+Products in space and time: blocks pass around the rings of a square of ranks during compute, without all-reduce.
 
 The spatial-temporal primitive of PrimePar (Wang et al., ASPLOS 2024, DOI 10.1145/3620666.3651357) for a linear layer
 ``Y = X W``, on ``q x q`` ranks, ``q`` a power of two. Each rank holds one block of each of ``X``, ``W``, ``Y`` and of
-their gradients, ``1 / q^2`` of it, and nothing twice. A pass has ``q`` steps; in each step a rank multiplies the two
-blocks that it has, adds to its block of the result, and passes both on to a neighbour. Every pass keeps its result in
-place and moves its two operands:
+their gradients, ``1 / q^2`` of each, and nothing twice. A pass has ``q`` steps. In each step a rank multiplies its two
+blocks, adds to its block of the result, and passes both on to a neighbour. Every pass keeps its result in place and
+moves its two operands:
 
 ====================  ==================  ==================
 pass                  moves               keeps
 ====================  ==================  ==================
-forward               ``X``, ``W``        ``Y``
-gradient of inputs    ``dY``, ``W``       ``dX``
-gradient of weights   ``X``, ``dY``       ``dW``
+forward               ``X``, ``W``        ``Y`` gradient of inputs    ``dY``, ``W``       ``dX`` gradient of weights
+``X``, ``dY``       ``dW``
 ====================  ==================  ==================
 
-Operands start from where they are stored, so each moves ``q - 1`` times; that makes ``2 (q - 1) / q^2`` of ``|X| + |W|
-+ |Y|`` that a rank sends in the three passes. Layers alternate between two orders of blocks, plain and skewed, so that
-the output of one is where the next one wants its input (:mod:`benchmarks.squares.processes` runs it).
+Operands start where they are stored, so each moves ``q - 1`` times. In the three passes, a rank sends ``2 (q - 1) /
+q^2`` of ``|X| + |W| + |Y|``. Layers alternate between two orders of blocks, plain and skewed, so that the output of one
+layer is where the next one needs its input (:mod:`benchmarks.squares.processes` runs this scheme).
 
-No launcher runs this: it is priced, and *planned only*.
+No launcher runs this scheme: it is priced, and *planned only*.
 """
 
 from dataclasses import dataclass
@@ -34,14 +33,14 @@ from pipette_opt.specs import ClusterSpec, GpuSpec, ModelSpec, StackSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SquareProduct:
     """
-    A linear layer on ``side x side`` ranks.
+    Linear layer on ``side x side`` ranks.
 
     Parameters
     ----------
     tokens, inputs, outputs
         Rows of ``X``, columns of ``X``, columns of ``Y``; each a multiple of ``side``.
     side
-        A power of two; 1 is a single rank.
+        Side of the square, a power of two; 1 is a single rank.
     """
 
     tokens: int
@@ -81,12 +80,12 @@ class SquareTraffic(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Of the three passes."""
+        """Elements sent in the three passes."""
         return sum(self)
 
 
 def square_traffic(product: SquareProduct) -> SquareTraffic:
-    """What a rank sends: both operands of a pass, ``side - 1`` times."""
+    """Return the elements that a rank sends: both operands of a pass, ``side - 1`` times."""
     shifts = product.side - 1
     x, w, y = product.input_block, product.weight_block, product.output_block
     return SquareTraffic(forward=shifts * (x + w), inputs=shifts * (y + w), weights=shifts * (x + y))
@@ -94,9 +93,9 @@ def square_traffic(product: SquareProduct) -> SquareTraffic:
 
 def square_buffer(product: SquareProduct) -> int:
     """
-    Elements of blocks on their way: those that a step works on and those that arrive meanwhile.
+    Return the elements of moving blocks: those that a step multiplies and those that arrive during it.
 
-    The blocks that are stored are worked on in the first step, so a square of side 2 has only what arrives.
+    The first step multiplies the stored blocks, so a square of side 2 only has blocks that arrive.
     """
     x, w, y = product.input_block, product.weight_block, product.output_block
     return min(2, product.side - 1) * max(x + w, y + w, x + y)
@@ -104,7 +103,7 @@ def square_buffer(product: SquareProduct) -> int:
 
 def square_products(model: ModelSpec, tokens: int, side: int) -> tuple[SquareProduct, ...]:
     """
-    The products of a dense layer: queries, keys and values; output projection; up; down.
+    Return the products of a dense layer: queries, keys and values; output projection; up; down.
 
     Raises
     ------
@@ -133,11 +132,11 @@ def square_products(model: ModelSpec, tokens: int, side: int) -> tuple[SquarePro
 
 def square_shift_s(cluster: ClusterSpec, side: int, row_bytes: float, column_bytes: float, rates: StackSpec) -> float:
     """
-    One step's messages, seconds: a block to the neighbour in the row, one to the neighbour row.
+    Return the seconds of one step's messages: a block to the neighbour in the row, and one to the next row.
 
-    Rows are ranks of one host. Where all rows are on one host both messages share a GPU's links; else a row's ``side``
-    messages to the next host share that host's, the slowest pair counts, and the two kinds go beside one another.
-    Links attain what those of rings attain.
+    Rows are ranks of one host. If all rows are on one host, both messages share a GPU's links. Otherwise a row's
+    ``side`` messages to the next host share that host's links, the slowest pair counts, and both kinds run at the same
+    time. Links reach the bandwidth of rings.
 
     Raises
     ------
@@ -156,7 +155,7 @@ def square_shift_s(cluster: ClusterSpec, side: int, row_bytes: float, column_byt
 
 
 class SquareTime(NamedTuple):
-    """One pass, seconds: its products, its messages, and what of these is not beside a product."""
+    """Seconds of one pass: its products, its messages, and the part of the messages that products do not hide."""
 
     compute: float
     messages: float
@@ -164,7 +163,7 @@ class SquareTime(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Seconds of products and exposed messages."""
         return self.compute + self.exposed
 
 
@@ -178,10 +177,10 @@ def square_product_s(
     gradient_bytes: int,
 ) -> tuple[SquareTime, SquareTime, SquareTime]:
     """
-    The three passes of a product: forward, gradient of the inputs, gradient of the weights.
+    Return the times of the three passes of a product: forward, gradient of the inputs, gradient of the weights.
 
-    All steps but the last move blocks beside their product, the longer of which counts. Steps after the first add to
-    the sums of those before, in the result's format; weights' gradients to those of earlier micro-batches.
+    All steps but the last move blocks during their product; the longer of both counts. Steps after the first add to
+    earlier sums in the result's format; weight gradients add to those of earlier micro-batches.
     """
     q, element = product.side, form.operand_bytes
     m, k, n = product.tokens // q, product.inputs // q, product.outputs // q

@@ -1,5 +1,5 @@
 """
-Linear layers in space and time, run: processes of this machine over gloo, counted byte by byte.
+Linear layers in space and time, run by processes of this machine over gloo, with every sent byte counted.
 
 The scheme of :mod:`benchmarks.squares.costs`. Rank ``(r, c)`` of a ``q x q`` square holds these blocks (indices modulo
 ``q``; the first is the block of tokens, or of inputs for weights):
@@ -12,8 +12,8 @@ layer       plain            skewed
 ``Y``       ``(r, r + c)``   ``(r, c)``
 ==========  ===============  ===============
 
-The output of a plain layer is where a skewed one wants its input, and the other way round. In step ``t`` the summed
-index of a pass is ``t`` further than in storage, so operands come from the neighbour that had them one step before.
+The output of a plain layer is where a skewed layer needs its input, and vice versa. In step ``t``, the summed index of
+a pass is ``t`` further than in storage. So operands come from the neighbour that had them one step before.
 """
 
 import math
@@ -35,18 +35,18 @@ from benchmarks.squares.costs import SquareProduct, SquareTraffic
 from pipette_opt.base.errors import InputError
 
 TIMEOUT_S = 120
-"""After so long without a message the run ends with an error."""
+"""Seconds without a message after which the run ends with an error. Chosen."""
 
 Products = tuple[SquareProduct, ...]
 
 RankResult = tuple[dict[str, float], tuple[SquareTraffic, ...]]
-"""A rank's errors by name, and what it sent in the passes of each layer."""
+"""Errors of a rank by name, and elements that it sent in the passes of each layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SquareCheck:
     """
-    What a run on a square found.
+    Result of a run on a square.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class SquareCheck:
         Largest difference to the unpartitioned layers over the largest value, by name: output, gradient of the input,
         and of each layer's weights.
     sent
-        Elements that every rank sent in the passes of each layer; all ranks sent as many.
+        Elements that every rank sent in the passes of each layer; all ranks sent equally many.
     """
 
     side: int
@@ -69,18 +69,18 @@ class SquareCheck:
 
 
 class Messages(Protocol):
-    """How a rank gets blocks to others."""
+    """Exchange of blocks between ranks."""
 
     def exchange(self, block: torch.Tensor, to: int, source: int) -> Callable[[], torch.Tensor]:
-        """Send a block and ask for one of the same shape; what is returned waits for both and gives the latter."""
+        """Send a block and request another; return a function that waits for both and returns the latter."""
         ...
 
 
 class GlooMessages:
-    """Between processes, by torch.distributed."""
+    """Exchange of blocks between processes, by torch.distributed."""
 
     def exchange(self, block: torch.Tensor, to: int, source: int) -> Callable[[], torch.Tensor]:
-        """As :class:`Messages`."""
+        """Send a block and request another; return a function that waits for both and returns the latter."""
         received = torch.empty_like(block)
         works = dist.isend(block, to), dist.irecv(received, source)
 
@@ -94,26 +94,29 @@ class GlooMessages:
 
 
 class ThreadMessages:
-    """Between threads of this process: ranks without processes, for tests of the scheme."""
+    """Exchange of blocks between threads of this process, for tests of the scheme."""
 
     def __init__(self, rank: int, queues: dict[tuple[int, int], "queue.SimpleQueue[torch.Tensor]"]) -> None:
         self.rank, self.queues = rank, queues
 
     def exchange(self, block: torch.Tensor, to: int, source: int) -> Callable[[], torch.Tensor]:
-        """As :class:`Messages`."""
+        """Send a block and request another; return a function that waits for the latter and returns it."""
         self.queues[self.rank, to].put(block.clone())
         return lambda: self.queues[source, self.rank].get(timeout=TIMEOUT_S)
 
 
 class _Rank:
-    """One rank of the square: its place, its messages, and how many elements it sent."""
+    """Rank of the square: its place, its messages, and the number of elements that it sent."""
 
     def __init__(self, rank: int, side: int, messages: Messages) -> None:
         self.row, self.column, self.side = rank // side, rank % side, side
         self.messages, self.sent = messages, 0
 
     def shift(self, block: torch.Tensor, rows: int, columns: int) -> Callable[[], torch.Tensor]:
-        """Send a block to the rank so many rows and columns before this one; what comes from the other side."""
+        """
+        Send a block to the rank ``rows`` and ``columns`` before this one; return a function for the block from the
+        other side.
+        """
         self.sent += block.numel()
         return self.messages.exchange(block, self._at(-rows, -columns), self._at(rows, columns))
 
@@ -130,12 +133,12 @@ class _Rank:
         transposed: tuple[bool, bool] = (False, False),
     ) -> torch.Tensor:
         """
-        Products of ``side`` pairs of blocks, summed; the next pair travels while one is multiplied.
+        Return the sum of the products of ``side`` pairs of blocks; the next pair travels while one is multiplied.
 
         Parameters
         ----------
         left_from, right_from
-            Rows and columns from here to the rank that has the next block.
+            Rows and columns from this rank to the rank that has the next block.
         transposed
             Whether left and right are multiplied transposed.
         """
@@ -152,21 +155,21 @@ class _Rank:
         return total
 
     def forward(self, x: torch.Tensor, w: torch.Tensor, skewed: bool) -> torch.Tensor:
-        """``Y = X W``: the block of inputs that both operands share goes on by one."""
+        """Return ``Y = X W``; the block of inputs that both operands share moves on by one each step."""
         return self.accumulate(x, w, (0, 1), (1, 0) if skewed else (-1, 1))
 
     def input_gradient(self, dy: torch.Tensor, w: torch.Tensor, skewed: bool) -> torch.Tensor:
-        """``dX = dY W^T``: the block of outputs goes on."""
+        """Return ``dX = dY W^T``; the block of outputs moves on each step."""
         return self.accumulate(dy, w, (0, 1), (-1, 1) if skewed else (1, 0), (False, True))
 
     def weight_gradient(self, x: torch.Tensor, dy: torch.Tensor, skewed: bool) -> torch.Tensor:
-        """``dW = X^T dY``: the block of tokens goes on."""
+        """Return ``dW = X^T dY``; the block of tokens moves on each step."""
         if skewed:
             return self.accumulate(x, dy, (1, -1), (1, 0), (True, False))
         return self.accumulate(x, dy, (1, 0), (1, -1), (True, False))
 
     def own(self, whole: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-        """The block of a whole tensor at some row and column of blocks, modulo the side."""
+        """Return the block of a whole tensor at a row and column of blocks, modulo the side."""
         height, width = whole.shape[0] // self.side, whole.shape[1] // self.side
         top, start = rows % self.side * height, columns % self.side * width
         return whole[top : top + height, start : start + width].contiguous()
@@ -176,14 +179,14 @@ def check_squares(
     tokens: int, widths: Sequence[int], side: int, seed: int = 0, *, threads: bool = False
 ) -> SquareCheck:
     """
-    Run layers of some widths with GELU between them on ``side^2`` ranks, and compare with the same on one.
+    Run layers with GELU between them on ``side^2`` ranks, and compare the results with those of one rank.
 
     Parameters
     ----------
     widths
         Inputs of the first layer, then the outputs of each; at least two.
     threads
-        Ranks are threads of this process instead of processes over gloo.
+        Whether ranks are threads of this process instead of processes over gloo.
 
     Raises
     ------
@@ -207,7 +210,7 @@ def check_squares(
 
 
 def _in_processes(side: int, products: Products, seed: int) -> "list[RankResult | str]":
-    """What each rank found, or what went wrong there."""
+    """Run the ranks as processes; return the result of each, or its error."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     with tempfile.TemporaryDirectory() as folder:
@@ -225,7 +228,7 @@ def _in_processes(side: int, products: Products, seed: int) -> "list[RankResult 
 
 
 def _in_threads(side: int, products: Products, seed: int) -> "list[RankResult | str]":
-    """The same in this process."""
+    """Run the ranks as threads; return the result of each."""
     ranks = range(side**2)
     queues = {(a, b): queue.SimpleQueue[torch.Tensor]() for a in ranks for b in ranks}
     with ThreadPoolExecutor(side**2) as pool:
@@ -235,7 +238,7 @@ def _in_threads(side: int, products: Products, seed: int) -> "list[RankResult | 
 
 
 def _run(rank: int, side: int, products: Products, seed: int, folder: str, results: Any) -> None:
-    """One rank's process: its errors and counts, or what went wrong."""
+    """Run one rank in its process; put its result, or its error, into ``results``."""
     try:
         torch.set_num_threads(1)
         dist.init_process_group(
@@ -254,7 +257,7 @@ def _run(rank: int, side: int, products: Products, seed: int, folder: str, resul
 
 
 def _check_rank(rank: _Rank, products: Products, seed: int) -> RankResult:
-    """All passes on this rank's blocks, and how far its results are from the whole ones."""
+    """Run all passes on this rank's blocks; return the errors against the whole layers, and the sent elements."""
     maker = torch.Generator().manual_seed(seed)
     x = torch.randn(products[0].tokens, products[0].inputs, generator=maker)
     weights = [
@@ -296,7 +299,7 @@ def _check_rank(rank: _Rank, products: Products, seed: int) -> RankResult:
 
 
 def _unpartitioned(x: torch.Tensor, weights: list[torch.Tensor], dy: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Output and gradients of the whole layers, by autograd."""
+    """Return output and gradients of the whole layers, by autograd."""
     x = x.clone().requires_grad_()
     weights = [w.clone().requires_grad_() for w in weights]
     y = x
@@ -314,7 +317,7 @@ def _unpartitioned(x: torch.Tensor, weights: list[torch.Tensor], dy: torch.Tenso
 
 
 def _gelu_gradient(before: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Through GELU, block by block."""
+    """Return the gradient before a GELU, for one block."""
     before = before.clone().requires_grad_()
     torch.autograd.backward(torch.nn.functional.gelu(before), gradient)
     assert before.grad is not None
@@ -322,5 +325,5 @@ def _gelu_gradient(before: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor
 
 
 def _error(found: torch.Tensor, expected: torch.Tensor, whole: torch.Tensor) -> float:
-    """Largest difference over the largest value of the whole tensor."""
+    """Return the largest difference over the largest value of the whole tensor."""
     return float((found - expected).abs().max() / whole.abs().max())

@@ -1,1 +1,1 @@
-"""What other systems would choose on the same jobs, timed by the same simulator."""
+"""Choices of other systems on equal jobs, timed by one simulator."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.systems``."""
+"""Comparison with other systems: ``python -m benchmarks.systems``."""
 
 import threading
 from dataclasses import asdict
@@ -36,9 +36,9 @@ def systems(
     json: opt.Json = False,
 ) -> None:
     """
-    What Pipette, AMP, Varuna, Megatron's rule, Galvatron, PrimePar's space and exhaustive search choose.
+    Compare the choices of Pipette, AMP, Varuna, Megatron's rule, Galvatron, PrimePar and exhaustive search with ours.
 
-    On the same jobs, timed by the same simulator. Twelve jobs take some ten minutes.
+    All choose for the same jobs, and one simulator times their choices. Twelve jobs take some ten minutes.
 
     Example: [bold]python -m benchmarks.systems --count 3 --most-hosts 4[/]
     """

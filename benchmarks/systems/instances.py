@@ -1,4 +1,4 @@
-"""Jobs on generated clusters of at most sixteen hosts: sizes, links, GPUs and models in turn, the rest by a seed."""
+"""Jobs on generated clusters of at most sixteen hosts: sizes, links and GPUs rotate, the rest is random by seed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,13 +13,13 @@ from pipette_opt.specs import Instance, TrainingSpec
 from pipette_opt.specs.model_gaps import not_modelled_of
 
 SIZES = (2, 4, 8, 16, 3, 8, 4, 16, 6, 2, 12, 8)
-"""Numbers of hosts, in turn."""
+"""Numbers of hosts, which rotate."""
 
 PATTERNS = tuple(name for name in GENERATED if name != "spares")
-"""Link patterns, in turn; see :data:`~benchmarks.placement.clusters.GENERATED`."""
+"""Link patterns, which rotate; see :data:`~benchmarks.placement.clusters.GENERATED`."""
 
 KINDS = (("a100-80gb",), ("h100-80gb",), ("a100-40gb", "a100-80gb"), ("a100-80gb",))
-"""Kinds of GPU, in turn; of several, hosts have them alternately."""
+"""GPU types, which rotate; of several types, hosts have them alternately."""
 
 MODELS = {
     2: ("gpt-3-6.7b", "llama-2-7b", "llama-3-8b"),
@@ -27,17 +27,19 @@ MODELS = {
     8: ("qwen3-32b", "megatron-39b", "mixtral-8x7b"),
     12: ("llama-2-70b", "megatron-76b", "llama-3-70b"),
 }
-"""Models by the least number of hosts that they are given."""
+"""Models by the smallest number of hosts that runs them."""
 
 BATCHES, LENGTHS = (64, 128, 256, 512), (2048, 4096)
 
 FLOWS = 8
-"""Flows that attain a pattern's rate in sum: 20 to 25 GB/s between two hosts are a NIC of 200 Gbit/s."""
+"""
+Number of flows that reach a pattern's bandwidth together: 20 to 25 GB/s between two hosts are a NIC of 200 Gbit/s.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SystemsCase:
-    """A job and its name, e.g. ``8 tree a100-80gb llama-2-13b``."""
+    """Job with its name, such as ``8 tree a100-80gb llama-2-13b``."""
 
     name: str
     instance: Instance
@@ -45,12 +47,12 @@ class SystemsCase:
 
 def cases(count: int, seed: int, most_hosts: int = 16) -> Iterator[SystemsCase]:
     """
-    The first jobs of a seed; more of them begin with the same ones.
+    Yield the first ``count`` jobs of a seed; a larger count begins with the same jobs.
 
     Parameters
     ----------
     most_hosts
-        Jobs on more hosts are left out.
+        Maximum number of hosts; larger jobs are left out.
     """
     for number in range(count):
         random = np.random.default_rng((seed, number))

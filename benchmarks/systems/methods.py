@@ -1,8 +1,8 @@
 """
-Each system on one job: the configuration and placement that it would choose, timed by the simulator.
+Other systems on one job: the configuration and placement that each would choose, timed by the simulator.
 
-A system searches its own space, with its own view of the links and its own rule; memory is predicted the same way for
-all, which is kinder than what they have. ``LACKS`` says what each cannot express.
+A system searches its own space, with its own view of the links and its own rule. All have our memory prediction, which
+is better than theirs. ``LACKS`` lists what each cannot express.
 """
 
 import math
@@ -36,16 +36,16 @@ from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
 
 RISK = 0.01
-"""Accepted risk of running out of memory, the same for all."""
+"""Accepted risk of running out of memory, equal for all systems."""
 
 SEARCH_S = 5.0
-"""Seconds of annealing of Pipette and AMP, at most. Chosen."""
+"""Maximum seconds of annealing of Pipette and AMP. Chosen."""
 
 MAX_EXHAUSTIVE_HOSTS = 4
-"""Largest number of hosts whose orders are all judged: 24 of each packing."""
+"""Maximum number of hosts for exhaustive search: 24 orders of each host tiling. Chosen."""
 
 MAX_PLACEMENTS = 10_000
-"""Largest number of placements of one configuration that are judged one by one."""
+"""Maximum number of placements of one configuration that exhaustive search simulates. Chosen."""
 
 PLAIN = SearchSpace(
     virtual_pipeline=(1,),
@@ -56,13 +56,13 @@ PLAIN = SearchSpace(
     uneven_layers=False,
     recompute=(None, "selective", "full"),
 )
-"""Tensor, pipeline and data parallelism with equal stages: the space of most systems."""
+"""Space of most systems: tensor, pipeline and data parallelism with equal stages."""
 
 REPLICATED = replace(PLAIN, use_distributed_optimizer=(False,), recompute=(None, "full"))
-"""The same without a sharded optimizer, as at the time of Pipette, AMP and Varuna."""
+"""Space of ``PLAIN`` without a sharded optimizer, as at the time of Pipette, AMP and Varuna."""
 
 SQUARES = {4: 2, 16: 4}
-"""Tensor-parallel sizes that are squares, with their sides."""
+"""Side of the square of ranks for tensor-parallel sizes that are squares."""
 
 LACKS = {
     "this project": "strategies of single layers; squares; ZeRO 2 and 3",
@@ -75,11 +75,11 @@ LACKS = {
     "PrimePar": "the order of hosts, interleaving, overlap of gradients; squares run nowhere (planned only)",
     "exhaustive": f"more than {MAX_EXHAUSTIVE_HOSTS} hosts; unusual splits and unequal chunks",
 }
-"""What each system's world cannot express, or what is not asked of it here."""
+"""Features that each system cannot express, or that are not used here."""
 
 
 class Choice(NamedTuple):
-    """What a system chose: its words for people, the simulated time, seconds, and what no plan is faster than."""
+    """Choice of a system: its label, its simulated seconds, and the proven lower bound on all plans in seconds."""
 
     label: str
     seconds: float
@@ -89,18 +89,18 @@ class Choice(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemRow:
     """
-    One system on one job.
+    Result of one system on one job.
 
     Parameters
     ----------
     choice
-        Its configuration, or why it has none.
+        Label of its configuration, or the reason why it has none.
     iteration_time_s
-        By the simulator; ``None`` without a choice.
+        Simulated iteration time; ``None`` without a choice.
     lower_bound_s
-        No plan is faster, as far as it is proven; of this project only.
+        Proven lower bound on all plans, seconds; for this project only.
     seconds
-        Of its search.
+        Seconds of its search.
     """
 
     case: str
@@ -119,7 +119,7 @@ def run_case(
     seed: int = 0,
     stop: threading.Event | None = None,
 ) -> list[SystemRow]:
-    """Every system on one job; rows until ``stop`` is set."""
+    """Run every system on one job; return the rows until ``stop`` is set."""
     stop = stop or threading.Event()
     runs: dict[str, Callable[[], Choice | None]] = {
         "this project": lambda: _ours(instance, time_limit_s, workers, seed, stop),
@@ -179,7 +179,7 @@ def _by_rule(instance: Instance, space: SearchSpace, rule: Callable[[ProblemData
 
 
 def _pipette(instance: Instance, time_limit_s: float, seed: int, stop: threading.Event) -> Choice | None:
-    """Degrees and micro-batch that fit, and annealing of the hosts by its latency model (DATE 2024)."""
+    """Return Pipette's choice: degrees that fit, and hosts annealed by its latency model (DATE 2024)."""
     data = _prepared(instance, REPLICATED).with_closed_form
     params = AnnealingParams(variant="pipette", time_limit_s=min(time_limit_s, SEARCH_S), seed=seed)
     return _judged(instance, data, anneal(data, params, stop=stop).solution)
@@ -194,9 +194,10 @@ def _amp(instance: Instance, time_limit_s: float, seed: int) -> Choice | None:
 
 def galvatron_view(instance: Instance) -> Choice | None:
     """
-    One strategy for all layers, the fastest where all links between hosts are alike, on the hosts as listed.
+    Return Galvatron's choice: one strategy for all layers, on hosts in listed order.
 
-    Their speed is the median of the measured links. Sharded optimizer or not, recomputed or not.
+    All links between hosts have equal speed, the median of the measured links. The optimizer may be sharded, and layers
+    recomputed.
     """
     matrices = tuple(
         LinkMatrix(
@@ -213,10 +214,12 @@ def galvatron_view(instance: Instance) -> Choice | None:
 
 def primepar_space(instance: Instance) -> Choice | None:
     """
-    Megatron's configurations on the hosts as listed, each tensor group of 4 or 16 GPUs of a host as a square of ranks.
+    Return PrimePar's choice: Megatron's configurations, with tensor groups of 4 or 16 GPUs of a host as squares of
+    ranks.
 
-    Attention and the MLP of a layer are each on the square or split as Megatron does, whichever is faster
-    (:func:`~benchmarks.squares.compare.square_row`); what that saves of a layer is taken off each micro-batch.
+    Hosts are in listed order. Attention and the MLP of a layer are each on the square or split as in Megatron,
+    whichever is faster (:func:`~benchmarks.squares.compare.square_row`). The time saved per layer is subtracted from
+    each micro-batch.
     """
     data = _prepared(instance, PLAIN).with_closed_form
     best: Choice | None = None
@@ -239,7 +242,7 @@ def primepar_space(instance: Instance) -> Choice | None:
 
 
 def saved_by_squares_s(instance: Instance, config: ParallelConfig) -> float:
-    """Seconds that squares save of one layer and micro-batch, forward and backward; 0 where there is no square."""
+    """Return the seconds that squares save per layer and micro-batch, forward and backward; 0 without a square."""
     side = SQUARES.get(config.tensor_model_parallel_size)
     model = instance.model
     if side is None or not config.sequence_parallel or config.recompute_granularity is not None:
@@ -254,9 +257,9 @@ def saved_by_squares_s(instance: Instance, config: ParallelConfig) -> float:
 
 def exhaustive(instance: Instance, time_limit_s: float) -> Choice | None:
     """
-    Every placement of every configuration with a usual split that a bound does not rule out, judged one by one.
+    Return the best of all placements of all configurations with usual splits, simulated unless a bound rules them out.
 
-    Raises ``InputError`` for more than ``MAX_EXHAUSTIVE_HOSTS`` hosts, or where time is over before the end.
+    Raises ``InputError`` for more than ``MAX_EXHAUSTIVE_HOSTS`` hosts, or if the time ends before the search.
     """
     if instance.cluster.num_nodes > MAX_EXHAUSTIVE_HOSTS:
         raise InputError("exhaustive", f"not run on more than {MAX_EXHAUSTIVE_HOSTS} hosts")

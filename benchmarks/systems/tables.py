@@ -1,4 +1,4 @@
-"""The page of ``python -m benchmarks.systems``: a row for each job, a column for each system."""
+"""Page of ``python -m benchmarks.systems``: a row for each job, a column for each system."""
 
 import statistics
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from benchmarks.placement.tables import environment
 from benchmarks.systems.methods import LACKS, SystemRow
 
 AS_FAST = 5e-4
-"""Relative; times that differ by less are called the same in counts."""
+"""Relative difference below which two times count as equal. Chosen."""
 
 
 def markdown(rows: Sequence[SystemRow], seed: int, time_limit_s: float) -> str:
-    """The page: seconds of this project, the others in percent of more time, and what each chose."""
+    """Return the page: seconds of this project, the other systems' additional time in percent, and all choices."""
     systems = list(LACKS)
     lines = [
         "# What each system would choose",
