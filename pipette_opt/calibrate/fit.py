@@ -1,11 +1,11 @@
 """
 Fit of a stack's constants to measured runs.
 
-Robust least squares: the residual of a run is the logarithm of predicted over measured time, under a Huber loss, so
-that a few bad runs do not decide. Each constant has a prior around the starting stack, scaled by the common slowdown of
-the runs (``common.py``). The width of the prior is the spread of the constant among stacks. All runs share all
-constants: no row, model or number of GPUs has its own. The remaining residuals determine correction factors by layer
-shape (``layers.py``). Cross-validation holds out whole groups of runs.
+Robust least squares: the residual of a run is the logarithm of predicted over measured time. A Huber loss keeps a few
+bad runs from deciding. Each constant has a prior around the starting stack, scaled by the common slowdown of the runs
+(``common.py``). The width of the prior is the spread of the constant among stacks. All runs share all constants: no
+row, model or number of GPUs has its own. The remaining residuals determine correction factors by layer shape
+(``layers.py``). Cross-validation holds out whole groups of runs.
 """
 
 from collections.abc import Mapping, Sequence

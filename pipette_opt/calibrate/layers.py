@@ -3,10 +3,10 @@ Correction factors by layer shape, measured over predicted layer time, learned f
 
 A library's choice of kernel for a matrix product, and whether the host keeps up, depend on the shape in ways that no
 formula covers. They are equal at every depth and in every pipeline. So the residuals of a fit are assigned to layer
-shapes (width, micro-batch, tensor ranks, sequence length, kernels) by a Gaussian process over the logarithms of the
-factors, with prior factor 1. A shape with few runs is shrunk towards 1; a shape unlike all measured shapes keeps 1.
-Factors are kept only if they reduce errors of held-out runs. Runs are held out by number of GPUs, or by number of
-stages if all have equally many GPUs.
+shapes: width, micro-batch, tensor ranks, sequence length, kernels. A Gaussian process over the logarithms of the
+factors does so, with prior factor 1. A shape with few runs is shrunk towards 1; a shape unlike all measured shapes
+keeps 1. Factors are kept only if they reduce errors of held-out runs. Runs are held out by number of GPUs, or by number
+of stages if all have equally many GPUs.
 """
 
 from collections.abc import Callable, Sequence

@@ -3,9 +3,9 @@ Fit of a stack's memory constants to measured peaks, and to whether runs ran out
 
 Maximises a penalised likelihood. A peak measures the memory of its stage, with a relative error under a Huber loss, and
 is at most the GPU's memory. A label (ran out of memory, or did not) shows on which side of the GPU's memory the run's
-largest need lies: a probit, with a share of meaningless labels since jobs fail for many reasons. Each constant has a
-prior around the starting stack, so five runs change only the constants that they determine. Held-out runs determine the
-error of predictions (:mod:`~pipette_opt.calibrate.memory_spread`).
+largest need lies. Its likelihood is a probit, with a share of meaningless labels, since jobs fail for many reasons.
+Each constant has a prior around the starting stack, so five runs change only the constants that they determine.
+Held-out runs determine the error of predictions (:mod:`~pipette_opt.calibrate.memory_spread`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,10 @@
 """
 Errors of memory predictions, learned from held-out runs: a standard deviation for each run, and upper bounds.
 
-Locally weighted conformal prediction. The standard deviation of an error grows with the share of uncertain parts
-(waiting buffers, leftovers of the step, logits, activations), and with each doubling of the job beyond the largest
-fitted job. Held-out groups determine the first. Larger jobs, predicted by a fit to smaller jobs, determine the second.
-An upper bound uses the quantile of errors in units of their own standard deviations.
+Locally weighted conformal prediction. The standard deviation of an error grows with the share of uncertain parts:
+waiting buffers, leftovers of the step, logits, activations. It also grows with each doubling of the job beyond the
+largest fitted job. Held-out groups determine the first. Larger jobs, predicted by a fit to smaller jobs, determine the
+second. An upper bound uses the quantile of errors in units of their own standard deviations.
 """
 
 from collections.abc import Sequence
@@ -109,8 +109,8 @@ def error_quantile(framework: Framework, risk: float) -> float:
     """
     Return the error, in standard deviations, that is exceeded with probability at most ``risk``.
 
-    A split conformal quantile if the fit kept its errors, with at least their largest for small risks; otherwise a
-    quantile of Student's t, since errors have tails.
+    If the fit kept its errors, the result is a split conformal quantile, and at least the largest error for small
+    risks. Otherwise it is a quantile of Student's t, since errors have tails.
     """
     errors = np.array(framework.errors)
     if not len(errors):

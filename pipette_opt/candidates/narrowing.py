@@ -2,10 +2,10 @@
 Search space narrowed to fit a short time limit.
 
 Enumerating a configuration, predicting its memory and bounding its compute takes seven to nine times as long as
-counting it, on any machine and load: measured on llama-2-70b and mixtral-8x7b. So the space is counted first. As long
-as counting takes more than a share of the time limit, dimensions are narrowed one after the other, least important
-first. The certificate names the values left out, and the recorded space has the searched values, so that the plan can
-be verified.
+counting it. This was measured on llama-2-70b and mixtral-8x7b, and holds on any machine and load. So the space is
+counted first. As long as counting takes more than a share of the time limit, dimensions are narrowed one after the
+other, least important first. The certificate names the values left out, and the recorded space has the searched values,
+so that the plan can be verified.
 """
 
 import time

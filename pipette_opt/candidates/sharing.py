@@ -2,8 +2,8 @@
 Default rule for searching ZeRO 3: replicas that share parameters (Megatron-FSDP, FSDP2).
 
 ZeRO 3 sends parameters in every micro-batch, and saves memory. If weights and gradients of the whole model fit on a
-GPU, sharding the optimizer suffices. Otherwise the layers must be divided among GPUs, which ZeRO 3 avoids: 5 to 12 %
-faster for Llama 3 70B on 32 and 64 GPUs of one NVL72 domain, as in NVIDIA's recipes.
+GPU, sharding the optimizer suffices. Otherwise the layers must be divided among GPUs, which ZeRO 3 avoids. That is 5 to
+12 % faster for Llama 3 70B on 32 and 64 GPUs of one NVL72 domain, as in NVIDIA's recipes.
 
 Over NICs, parameters rarely arrive in time (2 % faster on 64 B200, slower on A100). Lower bounds are loosest for rings
 over hosts that compute hides in part: on 64 hosts of A100, a gap of 0.4 % becomes 5.4 %. Beyond an NVLink domain ZeRO 3

@@ -44,11 +44,13 @@ def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
     Return ``space.num_gpus``, or else the number of GPUs in the whole hosts that keep most GPUs busy.
 
     More hosts do not pay if they force uneven stages or a deep pipeline. The rating of a number of hosts is the number
-    of GPUs that layers and micro-batches of its best legal configuration keep busy: ``num_gpus * num_layers / (pp *
-    largest stage) * m / (m + pp - 1)``, where ``m`` in the denominator is that of the replica with most micro-batches.
-    Of equal ratings, fewer hosts win. With 17 hosts of 8 GPUs, 80 layers and a batch of 512, 136 GPUs allow only
-    pipelines of 17, 34 or 68 uneven stages, so 16 hosts are used. Links and memory do not count; ``space.num_gpus``
-    overrides the rating.
+    of GPUs that its best legal configuration keeps busy::
+
+        num_gpus * num_layers / (pp * largest stage) * m / (m + pp - 1)
+
+    The ``m`` in the denominator is that of the replica with most micro-batches. Of equal ratings, fewer hosts win. With
+    17 hosts of 8 GPUs, 80 layers and a batch of 512, 136 GPUs allow only pipelines of 17, 34 or 68 uneven stages, so 16
+    hosts are used. Links and memory do not count; ``space.num_gpus`` overrides the rating.
 
     Parts of one host are used only if no whole host is legal. If nothing is legal, all GPUs are used, so that the
     reasons refer to the whole cluster. ``space.max_gpus`` limits the number in each case.

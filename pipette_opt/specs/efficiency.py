@@ -18,8 +18,8 @@ class ProductLaw:
     Constants for the time of one matrix product of (m, k) by (k, n), or of several in one launch.
 
     Time is ``start_s`` plus the longer of memory traffic and compute. Compute takes ``FLOPs / (share * peak)``, times
-    ``1 + half_inner / k`` (loops over a short inner size run below the full rate) and ``1 + half_result / (m * n)``
-    (few tiles do not fill the GPU).
+    ``1 + half_inner / k`` and ``1 + half_result / (m * n)``. The first factor is for loops over a short inner size, the
+    second for few tiles, which do not fill the GPU.
 
     Parameters
     ----------

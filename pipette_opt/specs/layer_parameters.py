@@ -89,8 +89,8 @@ def mixer_shapes(
     """
     Return the matrix products of the token-mixing branch (attention, Mamba-2, gated delta net).
 
-    A triple: (outputs, inputs) of the input products that tensor ranks split, the input width of the output product,
-    and (outputs, inputs) of the products that every tensor rank computes whole.
+    Three parts: (outputs, inputs) of the input products that tensor ranks split; the input width of the output product;
+    (outputs, inputs) of the products that every tensor rank computes whole.
     """
     recurrent = model.recurrent_mixer(kind)
     if recurrent is not None:

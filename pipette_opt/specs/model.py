@@ -391,11 +391,11 @@ class ModelSpec:
         """
         Return the FLOPs of one token, forward and backward.
 
-        Each matrix parameter costs six FLOPs per token; the output head counts, the embedding look-up does not, and of
-        the routed experts only those that the token is sent to. Attention scores and their product with the values add
-        ``12 * num_layers * query_width * seq_length`` (Narayanan et al., arXiv 2104.04473, equation 3; the mean of key
-        and value width where they differ). ``causal`` halves this, since a token sees half of the sequence on average,
-        or less with a window. Each depth of multi-token prediction adds a layer, a projection and the head.
+        Each matrix parameter costs six FLOPs per token. The output head counts, the embedding look-up does not. Of the
+        routed experts only those that the token is sent to count. Attention scores and their product with the values
+        add ``12 * num_layers * query_width * seq_length`` (Narayanan et al., arXiv 2104.04473, equation 3; the mean of
+        key and value width where they differ). ``causal`` halves this, since a token sees half of the sequence on
+        average, or less with a window. Each depth of multi-token prediction adds a layer, a projection and the head.
 
         Parameters
         ----------

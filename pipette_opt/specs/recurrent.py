@@ -1,10 +1,10 @@
 """
 Layers that mix tokens through a recurrent state: Mamba-2 and the gated delta net.
 
-Both have an input product (queries, keys, values, gates), a short convolution over earlier tokens, a scan over chunks
-of the sequence, a gated norm, and an output product. Tensor parallelism splits heads and groups. Mamba-2 (Dao and Gu,
-arXiv 2405.21060) is ``core/ssm/mamba_mixer.py`` of Megatron-Core. The gated delta net (Yang et al., arXiv 2412.06464;
-Qwen3-Next) is its ``core/ssm/gated_delta_net.py``.
+Both begin with an input product (queries, keys, values, gates) and a short convolution over earlier tokens. A scan over
+chunks of the sequence, a gated norm and an output product follow. Tensor parallelism splits heads and groups. Mamba-2
+(Dao and Gu, arXiv 2405.21060) is ``core/ssm/mamba_mixer.py`` of Megatron-Core. The gated delta net (Yang et al., arXiv
+2412.06464; Qwen3-Next) is its ``core/ssm/gated_delta_net.py``.
 """
 
 from collections.abc import Mapping
@@ -270,8 +270,8 @@ class GatedDeltaNet:
         """
         Return the bytes of activations per token that the layer keeps for the backward pass, without its input.
 
-        Kept are the outputs of the input product, convolution, scan and gated norm, queries and keys repeated for every
-        value head, the triangular solution of each chunk, and two fp32 numbers per value head.
+        Kept are the outputs of the input product, convolution, scan and gated norm. In addition: queries and keys
+        repeated for every value head, the triangular solution of each chunk, two fp32 numbers per value head.
         """
         repeated = 2 * self.num_value_heads * self.key_head_dim
         rows = self.in_size + self.conv_size + repeated + self.num_value_heads * DELTA_CHUNK + 2 * self.out_size

@@ -1,8 +1,8 @@
 """
 Tensor overlap (``--tp-comm-overlap``): which jobs use it, and which clusters allow it.
 
-Transformer Engine sends parts of a matrix product's input or output through user buffers, which the GPUs of a
-tensor-parallel group map into each other's memory over NVLink. The group must be inside an NVLink domain. Megatron-LM
+Transformer Engine sends parts of a matrix product's input or output through user buffers. The GPUs of a tensor-parallel
+group map these buffers into each other's memory over NVLink. The group must be inside an NVLink domain. Megatron-LM
 allocates the buffers with Transformer Engine's default type, bf16 (``_initialize_tp_communicators``,
 ``initialize_ub``).
 """
