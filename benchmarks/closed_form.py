@@ -30,7 +30,7 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.parallel import identity_placement, microbatches_of
 from pipette_opt.read.example import list_examples, read_example
-from pipette_opt.simulate.closed_form import closed_s
+from pipette_opt.simulate.analytical import analytical_s
 from pipette_opt.simulate.critical_path import critical_path
 from pipette_opt.simulate.many import simulate_many
 from pipette_opt.specs import Instance
@@ -119,7 +119,7 @@ def report_examples() -> None:
         if not given:
             continue
         judged = simulate_many([times for times, _ in given], [m for _, m in given], p2p)
-        rows = [closed_s(times, m, p2p) / time - 1 for (times, m), time in zip(given, judged, strict=True)]
+        rows = [analytical_s(times, m, p2p) / time - 1 for (times, m), time in zip(given, judged, strict=True)]
         form = _percent(np.array(rows))
         worst = form[np.abs(form).argmax()]
         small = int((form < 0).sum())
@@ -135,7 +135,7 @@ def differences(
     for _ in range(pipelines):
         num_stages = int(rng.integers(2, 17))
         times, m = random_times(rng, stages, link, num_stages, replicas=1), groups * num_stages
-        found.append(closed_s(times, m, p2p) / critical_path(times, m, p2p)[0, 0] - 1)
+        found.append(analytical_s(times, m, p2p) / critical_path(times, m, p2p)[0, 0] - 1)
     return np.array(found)
 
 

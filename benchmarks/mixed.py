@@ -464,11 +464,13 @@ def rivals(case: Case) -> dict[str, float]:
         except (InfeasibleError, InputError):
             found[name] = float("inf")
             continue
-        solution = method(prepared.with_closed_form).solution
+        solution = method(prepared.with_analytical_model).solution
         found[name] = (
             float("inf")
             if solution is None
-            else simulate_solution(prepared.instance, prepared.with_closed_form, solution).estimate.iteration_time_s
+            else simulate_solution(
+                prepared.instance, prepared.with_analytical_model, solution
+            ).estimate.iteration_time_s
         )
     return found
 

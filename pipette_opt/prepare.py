@@ -31,14 +31,14 @@ from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import MemoryCheck, usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPredictor, stack_predictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
-from pipette_opt.problem.build import BothForms, FittingCandidate, build_both_forms
+from pipette_opt.problem.build import BothProblems, FittingCandidate, build_both_problems
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.ticks import SharedLinks
 from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.solver.joint import Joined, join
 from pipette_opt.solver.layouts import near_layouts
 from pipette_opt.solver.open_families import JointLimits
-from pipette_opt.solver.pruning import BoundedPackings, FirstPlan, Pruned, prune
+from pipette_opt.solver.pruning import BoundedCandidates, FirstPlan, Pruned, prune
 from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
 from pipette_opt.specs import ClusterSpec, Instance
 
@@ -160,14 +160,14 @@ class Prepared:
         return self.joined.model.bound_s < min(self.pruned.bounds_s.values(), default=0.0)
 
     @cached_property
-    def with_closed_form(self) -> ProblemData:
+    def with_analytical_model(self) -> ProblemData:
         """Problem with only the candidates that have an analytical 1F1B model."""
-        return _only(self.problem, closed=True)
+        return _only(self.problem, analytical=True)
 
     @cached_property
-    def without_closed_form(self) -> ProblemData:
+    def without_analytical_model(self) -> ProblemData:
         """Problem with only the candidates that have a relaxation and no analytical model."""
-        return _only(self.problem, closed=False)
+        return _only(self.problem, analytical=False)
 
 
 def prepare(
@@ -358,21 +358,21 @@ def _prepare(
         pruned = bounded(memory)
         report(f"building {counted(len(pruned.kept), 'configuration')}")
         built_s = (1 - BUILDING_SHARE) * seconds_left()
-        forms, pruned = _build_kept(instance, pruned, memory.capacity_bytes, keep, lambda: seconds_left() < built_s)
+        problems, pruned = _build_kept(instance, pruned, memory.capacity_bytes, keep, lambda: seconds_left() < built_s)
     else:
         fitting = fitting_candidates(memory)
-        forms = build_both_forms(
+        problems = build_both_problems(
             instance, fitting, memory.capacity_bytes, is_enough=lambda num_bytes, num_built: _too_large(num_bytes)
         )
-        if len(forms.built) < len(fitting):
+        if len(problems.built) < len(fitting):
             raise _refusal(instance, fitting)
     return Prepared(
         instance=instance,
         enumeration=enumeration,
         predictor=predictor,
         memory=memory,
-        problem=forms.problem,
-        lower=forms.lower,
+        problem=problems.problem,
+        lower=problems.lower,
         pruned=pruned,
         space=space,
         joined=joined,
@@ -404,10 +404,10 @@ def bound_again(
         family_bound_s=(lambda config: 0.0) if joined is None else joined.split_bound_s,
     )
     built_s = (1 - BUILDING_SHARE) * seconds_left()
-    forms, pruned = _build_kept(
+    problems, pruned = _build_kept(
         instance, pruned, memory.capacity_bytes, lambda config: False, lambda: seconds_left() < built_s
     )
-    return replace(prepared, problem=forms.problem, lower=forms.lower, pruned=pruned)
+    return replace(prepared, problem=problems.problem, lower=problems.lower, pruned=pruned)
 
 
 def with_splits(
@@ -460,7 +460,7 @@ def with_splits(
         ),
     )
     links = SharedLinks(prepared.problem.tick_s)
-    forms, more = _build_kept(
+    problems, more = _build_kept(
         prepared.instance, more, memory.capacity_bytes, lambda config: config == first.config, is_over, links
     )
     return replace(
@@ -468,8 +468,8 @@ def with_splits(
         space=space,
         enumeration=enumeration,
         memory=memory,
-        problem=prepared.problem.joined(forms.problem),
-        lower=prepared.lower.joined(forms.lower),
+        problem=prepared.problem.joined(problems.problem),
+        lower=prepared.lower.joined(problems.lower),
         pruned=pruned.joined(more),
     )
 
@@ -487,7 +487,7 @@ def _build_kept(
     keep: Callable[[ParallelConfig], bool],
     is_over: Callable[[], bool],
     links: SharedLinks | None = None,
-) -> tuple[BothForms, Pruned]:
+) -> tuple[BothProblems, Pruned]:
     """
     Build the problems of the configurations that pruning kept, most promising first, within memory and time.
 
@@ -509,12 +509,12 @@ def _build_kept(
     def is_enough(num_bytes: int, num_built: int) -> bool:
         return _too_large(num_bytes) or (num_built > num_needed and is_over())
 
-    forms = build_both_forms(instance, kept, capacity_bytes, order, is_enough, links)
-    built = set(forms.built)
+    problems = build_both_problems(instance, kept, capacity_bytes, order, is_enough, links)
+    built = set(problems.built)
     left = [bounds[without_overlap(unbuilt.config)] for index, unbuilt in enumerate(kept) if index not in built]
-    return forms, replace(
+    return problems, replace(
         pruned,
-        kept=tuple(kept[index] for index in forms.built),
+        kept=tuple(kept[index] for index in problems.built),
         ruled_out=pruned.ruled_out + len(left),
         bound_s=min([pruned.bound_s, *left]),
     )
@@ -548,8 +548,8 @@ def fitting_candidates(memory: MemoryCheck) -> list[FittingCandidate]:
     return [FittingCandidate(config=fits.config, need_bytes=fits.need_bytes) for fits in memory.fitting]
 
 
-def _only(problem: ProblemData, *, closed: bool) -> ProblemData:
-    chosen = (candidate for candidate in problem.candidates if candidate.has_closed_form == closed)
+def _only(problem: ProblemData, *, analytical: bool) -> ProblemData:
+    chosen = (candidate for candidate in problem.candidates if candidate.has_analytical_model == analytical)
     return replace(problem, candidates=tuple(chosen))
 
 
@@ -584,7 +584,7 @@ def candidate_overview(
     enumeration = enumerate_with_reasons(instance, space)
     memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     fitting = fitting_candidates(memory)
-    bounded = BoundedPackings(instance, fitting, memory.capacity_bytes, lower_form=False, reductions=True)
+    bounded = BoundedCandidates(instance, fitting, memory.capacity_bytes, relaxed=False, reductions=True)
     chosen = bounded.most_promising(len(fitting) if top is None else top)
     fastest = {config: bounded.bounds_s[config] for config in chosen if bounded.bounds_s[config] < float("inf")}
     rows = [

@@ -27,7 +27,7 @@ def small(seed: int = 0, num_nodes: int = 4, p2p: str = "blocking") -> tuple[Ins
     return (
         job,
         build_problem_data(job, fitting, capacity),
-        build_problem_data(job, fitting, capacity, lower_form=True),
+        build_problem_data(job, fitting, capacity, relaxed=True),
     )
 
 

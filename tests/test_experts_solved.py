@@ -15,13 +15,13 @@ from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import HostTile, ParallelConfig, host_tiles, tile_placement
-from pipette_opt.problem.build import FittingCandidate, build_problem_data, experts_stay_inside, has_closed_form
+from pipette_opt.problem.build import FittingCandidate, build_problem_data, experts_stay_inside, has_analytical_model
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
-from pipette_opt.simulate.closed_form import closed_s
+from pipette_opt.simulate.analytical import analytical_s
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.many import estimate_many
-from pipette_opt.simulate.reseat import best_of_all, climb
+from pipette_opt.simulate.swap_search import best_of_all, improve_by_swaps
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 
@@ -44,14 +44,14 @@ def orders(given: Instance, chosen: ParallelConfig, block: HostTile) -> Iterator
         yield np.array(nodes).reshape(grid)
 
 
-def integers(given: Instance, configs: list[ParallelConfig], *, lower_form: bool) -> ProblemData:
+def integers(given: Instance, configs: list[ParallelConfig], *, relaxed: bool) -> ProblemData:
     """The problem in integers, memory no matter."""
     fitting = [
         FittingCandidate(config=one, need_bytes=np.zeros(one.pipeline_model_parallel_size, dtype=np.int64))
         for one in configs
     ]
     capacity = np.full(given.cluster.num_nodes, 1 << 40)
-    return build_problem_data(given, fitting, capacity, lower_form=lower_form)
+    return build_problem_data(given, fitting, capacity, relaxed=relaxed)
 
 
 CONFIGS = [
@@ -92,20 +92,20 @@ def test_integer_forms_against_placed_times(number: int, dispatcher: str) -> Non
     job = given(number)
     job = replace(job, training=replace(job.training, moe_token_dispatcher_type=dispatcher, expert_imbalance=1.3))
     chosen = CONFIGS[number]
-    closed, lower = (integers(job, [chosen], lower_form=form) for form in (False, True))
+    closed, lower = (integers(job, [chosen], relaxed=form) for form in (False, True))
     assert len(closed.candidates) == len(lower.candidates) > 0
     for one, least in zip(closed.candidates, lower.candidates, strict=True):
         inside = (chosen.data_parallel_size // one.grid[1]) * chosen.tensor_model_parallel_size % (
             chosen.expert_model_parallel_size * chosen.expert_tensor_size
         ) == 0
-        assert one.has_closed_form == inside == has_closed_form(job, chosen, one.tile)
+        assert one.has_analytical_model == inside == has_analytical_model(job, chosen, one.tile)
         for nodes in orders(job, chosen, one.tile):
             placement = tile_placement(chosen, one.tile, nodes)
             simulated = estimate(job, chosen, placement).iteration_time_s
             assert objective_ticks(lower, least, nodes) * lower.tick_s <= simulated * (1 + 1e-9)
-            if one.has_closed_form:
+            if one.has_analytical_model:
                 times = placed_times(job, chosen, placement)
-                expected = closed_s(times, one.num_microbatches, job.p2p)
+                expected = analytical_s(times, one.num_microbatches, job.p2p)
                 found = objective_ticks(closed, one, nodes)
                 assert found * closed.tick_s >= expected * (1 - 1e-9)
                 assert (found - one.rounding_ticks) * closed.tick_s <= expected * (1 + 1e-9)
@@ -135,7 +135,7 @@ def test_optimum_is_the_best_of_all_placements(seed: int, space: dict[str, tuple
     placed = [
         (chosen, tile_placement(chosen, candidate.tile, nodes))
         for chosen in enumerate_candidates(job, limits)
-        for candidate in integers(job, [chosen], lower_form=False).candidates
+        for candidate in integers(job, [chosen], relaxed=False).candidates
         for nodes in orders(job, chosen, candidate.tile)
     ]
     best = float(estimate_many(job, placed).min())
@@ -172,7 +172,7 @@ def test_exchanges_end_where_none_helps() -> None:
     job = given(5, hosts=6)
     chosen = config(dp=10, num_layers=4, expert_model_parallel_size=5)
     job = replace(job, model=replace(MOE, num_experts=5), training=replace(job.training, global_batch_size=10))
-    data = integers(job, [chosen], lower_form=True)
+    data = integers(job, [chosen], relaxed=True)
     candidate = data.candidates[0]
     assert not experts_stay_inside(job, chosen, candidate.tile)
     ends, stop = time.perf_counter() + 60.0, threading.Event()
@@ -183,7 +183,7 @@ def test_exchanges_end_where_none_helps() -> None:
     def seconds(nodes: np.ndarray) -> float:
         return estimate(job, chosen, tile_placement(chosen, candidate.tile, nodes)).iteration_time_s
 
-    nodes = climb(job, data, candidate, start, ends, stop)
+    nodes = improve_by_swaps(job, data, candidate, start, ends, stop)
     assert settled[1] <= seconds(nodes) < seconds(start)
     assert seconds(nodes) <= settled[1] * 1.02
     seats = [*nodes.ravel().tolist(), *set(range(6)) - set(nodes.ravel().tolist())]
@@ -199,14 +199,14 @@ def test_hosts_without_room_are_never_taken() -> None:
     chosen = config(pp=2, dp=4, num_layers=4, expert_model_parallel_size=4)
     fitting = FittingCandidate(config=chosen, need_bytes=np.array([2 << 20, 4 << 20]))
     capacity = np.array([2 << 20, 4 << 20, 2 << 20, 4 << 20])
-    data = build_problem_data(job, [fitting], capacity, lower_form=True)
+    data = build_problem_data(job, [fitting], capacity, relaxed=True)
     candidate = next(one for one in data.candidates if one.tile.stages == 1)
     ends, stop = time.perf_counter() + 60.0, threading.Event()
     settled = best_of_all(job, data, candidate, ends, stop)
     assert settled is not None
     assert settled[0] is not None
     assert set(settled[0][1].ravel().tolist()) == {1, 3}
-    nodes = climb(job, data, candidate, np.array([0, 2, 1, 3]).reshape(candidate.grid), ends, stop)
+    nodes = improve_by_swaps(job, data, candidate, np.array([0, 2, 1, 3]).reshape(candidate.grid), ends, stop)
     assert set(nodes[1].ravel().tolist()) == {1, 3}
     tight = replace(data, capacity_mib=np.array([2, 2, 2, 4]))
     assert best_of_all(job, tight, candidate, ends, stop) == (None, float("inf"))

@@ -19,7 +19,7 @@ from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
-from pipette_opt.simulate.closed_form import closed_s
+from pipette_opt.simulate.analytical import analytical_s
 from pipette_opt.simulate.estimate import estimate, simulate_times
 from pipette_opt.simulate.solutions import best_links_times
 from pipette_opt.specs import Instance
@@ -69,11 +69,11 @@ def clusters(seed: int) -> list[Instance]:
     return [instance(spec, MOE, global_batch_size=16) for spec in fleets]
 
 
-def problem(job: Instance, chosen: ParallelConfig, *, lower_form: bool) -> ProblemData:
+def problem(job: Instance, chosen: ParallelConfig, *, relaxed: bool) -> ProblemData:
     """One configuration in integers, memory no matter."""
     need = np.zeros(chosen.pipeline_model_parallel_size, dtype=np.int64)
     fitting = [FittingCandidate(config=chosen, need_bytes=need)]
-    return build_problem_data(job, fitting, np.full(job.cluster.num_nodes, 1 << 40), lower_form=lower_form)
+    return build_problem_data(job, fitting, np.full(job.cluster.num_nodes, 1 << 40), relaxed=relaxed)
 
 
 @pytest.mark.parametrize("dispatcher", ["alltoall", "flex"])
@@ -85,7 +85,7 @@ def test_no_bound_is_above_a_placement(number: int, dispatcher: str) -> None:
         if chosen.expert_model_parallel_size == 1:
             job = replace(job, model=DENSE)
         job = replace(job, training=replace(job.training, moe_token_dispatcher_type=dispatcher))
-        closed, lower = (problem(job, chosen, lower_form=form) for form in (False, True))
+        closed, lower = (problem(job, chosen, relaxed=form) for form in (False, True))
         need = np.zeros(chosen.pipeline_model_parallel_size, dtype=np.int64)
         checked = CheckedConfig(config=chosen, prediction=None, need_bytes=need)  # type: ignore[arg-type]
         cheap = float(cheap_bounds_s(job, [checked], np.full(8, 1 << 40))[0])
@@ -103,8 +103,8 @@ def test_no_bound_is_above_a_placement(number: int, dispatcher: str) -> None:
                 assert max(work, cheap, fastest) <= simulated
                 assert optimistic_ticks(lower, least) <= form
                 assert form * lower.tick_s <= simulated
-                if one.has_closed_form:
-                    expected = closed_s(placed_times(job, chosen, placement), one.num_microbatches, job.p2p)
+                if one.has_analytical_model:
+                    expected = analytical_s(placed_times(job, chosen, placement), one.num_microbatches, job.p2p)
                     found = objective_ticks(closed, one, nodes)
                     assert found * closed.tick_s >= expected * (1 - 1e-9)
                     assert (found - one.rounding_ticks) * closed.tick_s <= expected * (1 + 1e-9)

@@ -245,9 +245,9 @@ def on_hosts(plan: Plan, nodes: np.ndarray) -> Placement:
 def annealed(instance: Instance, seed: int) -> Placement:
     """Return the placement that annealing finds in the search's time."""
     prepared = prepare(instance, SPACE, 0.01)
-    found = anneal(prepared.with_closed_form, AnnealingParams(time_limit_s=SEARCH_S, seed=seed)).solution
+    found = anneal(prepared.with_analytical_model, AnnealingParams(time_limit_s=SEARCH_S, seed=seed)).solution
     assert found is not None
-    candidate = prepared.with_closed_form.candidates[found.candidate]
+    candidate = prepared.with_analytical_model.candidates[found.candidate]
     return tile_placement(candidate.config, candidate.tile, found.nodes)
 
 

@@ -140,4 +140,4 @@ def joint_problem(cluster: ClusterSpec, p2p: P2PMode) -> ProblemData:
         recompute=(None, "selective", "full"),
         overlap_grad_reduce=False,
     )
-    return prepare(instance, space, MAX_OOM_RISK).with_closed_form
+    return prepare(instance, space, MAX_OOM_RISK).with_analytical_model

@@ -71,7 +71,7 @@ def tables(data: ProblemData, candidate: CandidateData) -> Tables:
     paths = candidate.paths or _no_paths(candidate)
     watched = _watched_stages(candidate, row)
     penalty = largest_ticks(candidate) + 1
-    form = LOWER if not candidate.has_closed_form else BLOCKING if data.p2p == "blocking" else ASYNC
+    form = LOWER if not candidate.has_analytical_model else BLOCKING if data.p2p == "blocking" else ASYNC
     return Tables(
         shape=np.array([*candidate.grid, candidate.tile.context_nodes, candidate.slot_ring], dtype=np.int64),
         scalars=np.array(
@@ -132,7 +132,7 @@ def _watched_stages(candidate: CandidateData, row: IntArray) -> IntArray:
     tied embeddings, the last stage is the last watched stage.
     """
     stages = range(candidate.num_stages)
-    if not candidate.has_closed_form:
+    if not candidate.has_analytical_model:
         return np.array(stages, dtype=np.int64)
     ring = list(zip(row.tolist(), candidate.ring_class.tolist(), candidate.ring_floor_ticks.tolist(), strict=True))
     tied = {stages[-1]} if candidate.has_tied_stages else set()

@@ -93,7 +93,7 @@ def compare_methods(prepared: Prepared, params: OptimizeParams, stop: threading.
     stop
         Event that ends the comparison; only methods that had their full time before it have a row.
     """
-    data, stop = prepared.with_closed_form, stop or threading.Event()
+    data, stop = prepared.with_analytical_model, stop or threading.Event()
 
     def annealed(variant: Literal["tuned", "pipette"]) -> Result:
         settings = AnnealingParams(variant=variant, time_limit_s=params.time_limit_s, seed=params.seed)

@@ -24,7 +24,7 @@ from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK
 from pipette_opt.parallel import ParallelConfig, with_whole_layers, without_overlap
 from pipette_opt.plans.plainness import RISK_SHARE, WITHIN, kind_of
 from pipette_opt.prepare import Prepared
-from pipette_opt.problem.build import FittingCandidate, build_both_forms
+from pipette_opt.problem.build import FittingCandidate, build_both_problems
 from pipette_opt.problem.ticks import SharedLinks
 from pipette_opt.simulate.solutions import SimulatedSolution, best_first
 
@@ -306,8 +306,8 @@ class _Finder:
         """Build the problem of a configuration, and bound it by the simulator over the best links."""
         prepared, checked = self.prepared, self.checked[config]
         fitting = [FittingCandidate(config=config, need_bytes=checked.need_bytes)]
-        forms = build_both_forms(prepared.instance, fitting, prepared.memory.capacity_bytes, links=self._links)
-        alone = replace(prepared, problem=forms.problem, lower=forms.lower, pruned=None)
+        problems = build_both_problems(prepared.instance, fitting, prepared.memory.capacity_bytes, links=self._links)
+        alone = replace(prepared, problem=problems.problem, lower=problems.lower, pruned=None)
         self._load(alone)
         known = [self._best[config]] if config in self._best else []
         params = CertifyParams(time_limit_s=max(self.ends_s - self.elapsed_s, CLOSE_ENOUGH), seed=self.seed)
@@ -346,7 +346,7 @@ class _Finder:
     def _load(self, alone: Prepared) -> None:
         """Compile the kernels for types of schedule that were not used before."""
         candidates = alone.problem.candidates
-        kinds = {(candidate.config.num_chunks > 1, candidate.has_closed_form) for candidate in candidates}
+        kinds = {(candidate.config.num_chunks > 1, candidate.has_analytical_model) for candidate in candidates}
         if not kinds <= self._loaded:
             self._loaded |= kinds
             begun = time.perf_counter()

@@ -68,7 +68,7 @@ def compile_kernels(prepared: Prepared, stop: threading.Event) -> None:
 
 
 def _samples(prepared: Prepared) -> Iterator[Sample]:
-    for data in (prepared.with_closed_form, prepared.without_closed_form):
+    for data in (prepared.with_analytical_model, prepared.without_analytical_model):
         for candidate in data.candidates[:: -(-len(data.candidates) // COMPILED_WITH) or 1]:
             sample_data = replace(data, candidates=(candidate,))
             yield Sample(instance=prepared.instance, given=prepared.given, data=sample_data)

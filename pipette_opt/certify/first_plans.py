@@ -22,7 +22,7 @@ MAX_HINTS_SIMULATED = 64
 """Largest number of annealed placements that are simulated. Chosen."""
 
 
-def anneal_closed_forms(
+def anneal_analytical_models(
     prepared: Prepared,
     seconds: float,
     workers: int,
@@ -43,15 +43,15 @@ def anneal_closed_forms(
     if seconds <= 0:
         return _with_known(Result(status="UNKNOWN", lower_bound_ticks=0, solution=None), known)
     settings = AnnealingParams(time_limit_s=seconds, seed=seed)
-    first, *others = anneal_on_threads(prepared.with_closed_form, settings, workers, stop)
+    first, *others = anneal_on_threads(prepared.with_analytical_model, settings, workers, stop)
     more = [solution for other in others for solution in other.solutions]
     return _with_known(_with_known(first, more), known)
 
 
-def simulate_closed_forms(prepared: Prepared, result: Result) -> list[SimulatedSolution]:
+def simulate_annealed(prepared: Prepared, result: Result) -> list[SimulatedSolution]:
     """Return the best solutions of an annealing result, simulated."""
     return [
-        simulate_solution(prepared.instance, prepared.with_closed_form, solution)
+        simulate_solution(prepared.instance, prepared.with_analytical_model, solution)
         for solution in result.solutions[:MAX_HINTS_SIMULATED]
     ]
 

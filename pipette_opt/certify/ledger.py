@@ -195,13 +195,13 @@ class Ledger:
         The reason has the latest step of the configuration's host tiles, and the name from the tile with the least
         bound there.
         """
-        packings = {index: Reason(step, step, bound_s) for index, (step, bound_s) in self.closed.items()}
+        of_candidate = {index: Reason(step, step, bound_s) for index, (step, bound_s) in self.closed.items()}
         for entry in self.open:
-            packings[entry.index] = Reason("search", entry.raised_by, entry.bound_ticks * self.data.tick_s)
+            of_candidate[entry.index] = Reason("search", entry.raised_by, entry.bound_ticks * self.data.tick_s)
         found: dict[ParallelConfig, Reason] = {}
         for index, candidate in enumerate(self.data.candidates):
-            packing = packings.get(index, Reason("best links", "best links", float("inf")))
-            both = (packing, found.get(candidate.config, packing))
+            own = of_candidate.get(index, Reason("best links", "best links", float("inf")))
+            both = (own, found.get(candidate.config, own))
             last = max((reason.step for reason in both), key=get_args(ProofStep).index)
             named = min((reason for reason in both if reason.step == last), key=attrgetter("bound_s"))
             found[candidate.config] = Reason(last, named.name, min(reason.bound_s for reason in both))
@@ -267,11 +267,11 @@ class Ledger:
         except MissingLinkError:
             return False
         seconds = simulated.estimate.iteration_time_s
-        form = objective_ticks(self.data, candidate, nodes)
-        if form * self.data.tick_s > seconds * (1 + FLOAT_MARGIN):
+        relaxation = objective_ticks(self.data, candidate, nodes)
+        if relaxation * self.data.tick_s > seconds * (1 + FLOAT_MARGIN):
             name = candidate.config.label()
             raise AssertionError(
-                f"{name}: the relaxation is {form * self.data.tick_s} s, above the simulated time {seconds} s"
+                f"{name}: the relaxation is {relaxation * self.data.tick_s} s, above the simulated time {seconds} s"
             )
         better = entry.best is None or seconds < entry.best.estimate.iteration_time_s
         if better:
@@ -279,4 +279,4 @@ class Ledger:
         self.take(simulated)
         counts = critical_counts(times, candidate.num_microbatches, self.data.p2p).ending_at(entry.deciding)
         entry.candidate = with_paths(instance, self.data, candidate, [counts])
-        return better or objective_ticks(self.data, entry.candidate, nodes) > form
+        return better or objective_ticks(self.data, entry.candidate, nodes) > relaxation

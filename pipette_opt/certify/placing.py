@@ -7,7 +7,7 @@ from pipette_opt.certify.ledger import Ledger, OpenCandidate
 from pipette_opt.certify.opening import bound_by_slowest_host, place_once
 from pipette_opt.problem.build import experts_stay_inside, hops_decide
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
-from pipette_opt.simulate.reseat import MAX_ORDERS, best_of_all, climb, num_orders
+from pipette_opt.simulate.swap_search import MAX_ORDERS, best_of_all, improve_by_swaps, num_orders
 from pipette_opt.solver.pruning import FLOAT_MARGIN
 from pipette_opt.specs import Instance
 
@@ -17,7 +17,7 @@ MAX_MOVES = 640_000
 ANNEALING_SHARE = 0.3
 """Largest fraction of the remaining time for annealing. Chosen."""
 
-RESEATING_SHARE = 0.5
+SWAPPING_SHARE = 0.5
 """Fraction of the remaining time for candidates whose relaxation never reaches the simulated time. Chosen."""
 
 EVERY_PLACEMENT = "judge of every placement"
@@ -44,7 +44,7 @@ def anneal_open(ledger: Ledger) -> None:
             place_once(ledger, entry)
 
 
-def form_is_exact(instance: Instance, candidate: CandidateData) -> bool:
+def is_relaxation_exact(instance: Instance, candidate: CandidateData) -> bool:
     """
     Return whether the longest path through the schedule reaches the simulated time at some placement.
 
@@ -79,11 +79,11 @@ def _simulate_all(ledger: Ledger, entry: OpenCandidate, ends: float) -> bool:
 
 def swap_hosts(ledger: Ledger) -> None:
     """Improve placements by swapping hosts in the simulator, for candidates whose relaxation is not exact."""
-    ends = time.perf_counter() + RESEATING_SHARE * max(ledger.seconds_left, 0.0)
+    ends = time.perf_counter() + SWAPPING_SHARE * max(ledger.seconds_left, 0.0)
     instance = ledger.prepared.instance
     for entry in ledger.could_win():
         candidate = entry.candidate
-        if form_is_exact(instance, candidate):
+        if is_relaxation_exact(instance, candidate):
             continue
         if time.perf_counter() >= ends or ledger.is_over:
             return
@@ -95,5 +95,8 @@ def swap_hosts(ledger: Ledger) -> None:
             _simulate_all(ledger, entry, ends)
         elif entry.best is not None:
             ledger.look(
-                entry, climb(instance, ledger.data, candidate, entry.best.nodes, ends, ledger.stop, ledger.params.seed)
+                entry,
+                improve_by_swaps(
+                    instance, ledger.data, candidate, entry.best.nodes, ends, ledger.stop, ledger.params.seed
+                ),
             )

@@ -18,8 +18,8 @@ from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Solution
 from pipette_opt.simulate.many import estimate_many
-from pipette_opt.simulate.reseat import has_room
 from pipette_opt.simulate.solutions import TIE, SimulatedSolution, simplicity, simulate_solution
+from pipette_opt.simulate.swap_search import has_room
 
 TIES_AT_ONCE = 64
 """Number of placements simulated together. Chosen."""
@@ -114,8 +114,8 @@ def in_order(
     found = first_as_fast(orders(best.nodes, place))
     nodes = best.nodes if found is None or not _comes_before(found, best.nodes, place) else found
     while True:
-        exchanged = takewhile(lambda _: time.perf_counter() < ends, _with_lines_exchanged(nodes, place))
-        better = first_as_fast(after for after in exchanged if _comes_before(after, nodes, place))
+        swapped = takewhile(lambda _: time.perf_counter() < ends, _with_lines_swapped(nodes, place))
+        better = first_as_fast(after for after in swapped if _comes_before(after, nodes, place))
         if better is None:
             break
         nodes = better
@@ -150,7 +150,7 @@ def _comes_before(nodes: IntArray, other: IntArray, place: IntArray) -> bool:
     return bool(different[first] and before[first] < after[first])
 
 
-def _with_lines_exchanged(nodes: IntArray, place: IntArray) -> Iterator[IntArray]:
+def _with_lines_swapped(nodes: IntArray, place: IntArray) -> Iterator[IntArray]:
     """Yield placements with two rows swapped, two columns swapped, or one row sorted."""
     for axis in (0, 1):
         for first, second in combinations(range(nodes.shape[axis]), 2):

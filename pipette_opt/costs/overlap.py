@@ -118,13 +118,15 @@ class StageRing(NamedTuple):
         return shown + waits
 
 
-def stage_rings(instance: Instance, config: ParallelConfig, compute: StageCompute, *, closed: bool) -> list[StageRing]:
+def stage_rings(
+    instance: Instance, config: ParallelConfig, compute: StageCompute, *, analytical: bool
+) -> list[StageRing]:
     """
     Return the rings of each stage, length ``pp``.
 
     Parameters
     ----------
-    closed
+    analytical
         ``True`` for the analytical model, with the least compute time of all GPU types; ``False`` for a relaxation.
     """
     model, training, stack = instance.model, instance.training, instance.stack
@@ -144,11 +146,11 @@ def stage_rings(instance: Instance, config: ParallelConfig, compute: StageComput
         return [
             StageRing(_part(dense, share), experts=expert and _part(expert, share)) for (dense, expert), share in parts
         ]
-    buckets, (forward, backward) = num_buckets(model, config), hiding_s(instance, config, compute, least=closed)
-    if not closed:
+    buckets, (forward, backward) = num_buckets(model, config), hiding_s(instance, config, compute, least=analytical)
+    if not analytical:
         backward = backward * (1.0 + stack.overlap_slowdown * (1.0 - 1.0 / buckets))
     gathers = expert_gathers = nobody
-    if config.overlap_param_gather and closed:
+    if config.overlap_param_gather and analytical:
         gathers = [*parameter_traffic(model, training, config)]
         if model.num_experts is not None:
             expert_gathers = [*parameter_traffic(model, training, config, experts=True)]
@@ -163,7 +165,7 @@ def stage_rings(instance: Instance, config: ParallelConfig, compute: StageComput
             backward_s=float(backward[stage]),
             first=stage == 0,
             others=pp - 1,
-            slowdown=stack.overlap_slowdown if closed else 0.0,
+            slowdown=stack.overlap_slowdown if analytical else 0.0,
         )
         for stage in range(pp)
     ]

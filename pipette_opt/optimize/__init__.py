@@ -33,7 +33,7 @@ from pipette_opt.certify.budget import Budget
 from pipette_opt.certify.budget import OptimizeParams as OptimizeParams
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.finish import finish_plan
-from pipette_opt.certify.first_plans import anneal_closed_forms, simulate_closed_forms, simulate_first_plan
+from pipette_opt.certify.first_plans import anneal_analytical_models, simulate_annealed, simulate_first_plan
 from pipette_opt.certify.late_splits import fastest_plan, prove_splits
 from pipette_opt.certify.preference import Preference, risks_of
 from pipette_opt.certify.scope import why_nothing
@@ -70,7 +70,7 @@ def optimize(
     prepared
         Result of :func:`~pipette_opt.prepare.prepare` for this instance and space, if made before.
     known
-        Placements to start from, of candidates of ``prepared.with_closed_form``.
+        Placements to start from, of candidates of ``prepared.with_analytical_model``.
     backend
         Processes for the proof; ``None``: threads of this process.
     host_order
@@ -113,11 +113,11 @@ def optimize(
     with watcher.loading_kernels():
         compile_kernels(prepared, stop)
 
-    if number := len(prepared.with_closed_form.candidates):
+    if number := len(prepared.with_analytical_model.candidates):
         watcher.report(f"annealing placements of {counted(number, 'candidate')}")
     simulated = simulate_first_plan(prepared)
-    hint = anneal_closed_forms(prepared, budget.hint_s(simulated), params.workers, params.seed, stop, known)
-    simulated += simulate_closed_forms(prepared, hint)
+    hint = anneal_analytical_models(prepared, budget.hint_s(simulated), params.workers, params.seed, stop, known)
+    simulated += simulate_annealed(prepared, hint)
     if simulated:
         watcher.on_plan(finished(prepared, simulated))
 

@@ -78,7 +78,7 @@ def build_problem_data(
     fitting: Sequence[FittingCandidate],
     capacity_bytes: IntArray,
     *,
-    lower_form: bool = False,
+    relaxed: bool = False,
     reductions: bool = True,
     links: SharedLinks | None = None,
 ) -> ProblemData:
@@ -93,7 +93,7 @@ def build_problem_data(
     ----------
     capacity_bytes
         Usable memory of one GPU of each host, shape ``(num_nodes,)``.
-    lower_form
+    relaxed
         Give every candidate a relaxation instead of the analytical 1F1B model; interleaved candidates always have one.
         Its paths exist in every schedule and bound both send modes from below; :func:`with_paths` adds more.
     reductions
@@ -117,7 +117,7 @@ def build_problem_data(
             times,
             tile,
             links,
-            closed=not lower_form and has_closed_form(instance, candidate.config, tile),
+            analytical=not relaxed and has_analytical_model(instance, candidate.config, tile),
             reductions=reductions,
         )
         for candidate, times in zip(fitting, compute, strict=True)
@@ -127,7 +127,7 @@ def build_problem_data(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BothForms:
+class BothProblems:
     """
     Two problems over equal candidates: one to be solved, one with relaxations only.
 
@@ -148,14 +148,14 @@ class BothForms:
     built: tuple[int, ...]
 
 
-def build_both_forms(
+def build_both_problems(
     instance: Instance,
     fitting: Sequence[FittingCandidate],
     capacity_bytes: IntArray,
     order: Sequence[int] | None = None,
     is_enough: Callable[[int, int], bool] = lambda num_bytes, num_built: False,
     links: SharedLinks | None = None,
-) -> BothForms:
+) -> BothProblems:
     """
     Build both problems for the given configurations, or for as many as memory and time allow.
 
@@ -178,14 +178,14 @@ def build_both_forms(
             break
         fits, built[index] = fitting[index], []
         for tile in host_tiles(fits.config, instance.cluster.gpus_per_node, instance.launcher):
-            lower = _candidate(instance, fits, compute[index], tile, links, closed=False, reductions=True)
-            form = lower
-            if has_closed_form(instance, fits.config, tile):
-                form = _candidate(instance, fits, compute[index], tile, links, closed=True, reductions=True)
-            built[index].append((form, lower))
+            lower = _candidate(instance, fits, compute[index], tile, links, analytical=False, reductions=True)
+            minimised = lower
+            if has_analytical_model(instance, fits.config, tile):
+                minimised = _candidate(instance, fits, compute[index], tile, links, analytical=True, reductions=True)
+            built[index].append((minimised, lower))
     pairs = [pair for index in sorted(built) for pair in built[index]]
-    return BothForms(
-        problem=_problem(instance, [form for form, _ in pairs], capacity_bytes, links.tick_s),
+    return BothProblems(
+        problem=_problem(instance, [minimised for minimised, _ in pairs], capacity_bytes, links.tick_s),
         lower=_problem(instance, [lower for _, lower in pairs], capacity_bytes, links.tick_s),
         built=tuple(sorted(built)),
     )
@@ -226,7 +226,7 @@ def _tick_s(compute: Sequence[StageCompute]) -> float:
     return min(round_trips, default=1.0) / TICKS_PER_ROUND_TRIP
 
 
-def has_closed_form(instance: Instance, config: ParallelConfig, tile: HostTile) -> bool:
+def has_analytical_model(instance: Instance, config: ParallelConfig, tile: HostTile) -> bool:
     """
     Return whether the analytical 1F1B model describes a candidate well enough to replace a relaxation.
 
@@ -271,22 +271,22 @@ def _candidate(
     tile: HostTile,
     links: "SharedLinks",
     *,
-    closed: bool,
+    analytical: bool,
     reductions: bool,
 ) -> CandidateData:
     config, cluster, tick_s = fitting.config, instance.cluster, links.tick_s
-    rounding: Rounding = np.ceil if closed else np.floor
+    rounding: Rounding = np.ceil if analytical else np.floor
     gpus, members = gpus_of_a_host(config, tile), ring_members(config, tile)
     num_hosts = max(2, config.data_parallel_size * config.context_parallel_size // members)
     message = p2p_bytes(instance.model, instance.training, config)
-    both_ways = closed and instance.p2p == "blocking"
+    both_ways = analytical and instance.p2p == "blocking"
     linked = links.of(instance)
 
     def link_s() -> FloatArray:
         one_way = inter_node_message_s(cluster, message, gpus // tile.stages)
         return np.maximum(one_way, one_way.T) if both_ways else one_way
 
-    rings = stage_rings(instance, config, compute, closed=closed) if reductions else []
+    rings = stage_rings(instance, config, compute, analytical=analytical) if reductions else []
     distinct = list(dict.fromkeys(rings))
     num_microbatches = microbatches_of(instance.training, config)
     forward, backward = pass_seconds(instance, config, compute, tile)
@@ -294,13 +294,13 @@ def _candidate(
 
     def tensor(way: int) -> IntArray:
         return links.shared(
-            ("tensor", way, *tensor_of, closed),
+            ("tensor", way, *tensor_of, analytical),
             lambda: tensor_ticks(linked, config, compute, tile, tick_s, rounding)[way],
         )
 
     several_hosts = config.data_parallel_size * config.context_parallel_size > members
     paths = None
-    if not closed:
+    if not analytical:
         counts = plain_counts(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
         paths = _paths(config, tile, counts, (forward, backward), tick_s)  # with_paths adds overlapped communication
     none = np.zeros(config.pipeline_model_parallel_size, dtype=np.int64)
@@ -313,11 +313,11 @@ def _candidate(
         backward_ticks=ticks_of(backward.sum(axis=1), tick_s, rounding),
         intra_p2p_ticks=int(ticks_of(intra_node_message_s(cluster, message), tick_s, rounding)),
         p2p_ticks=links.shared(
-            ("p2p", message, gpus // tile.stages, both_ways, closed), lambda: link_ticks(link_s(), tick_s, rounding)
+            ("p2p", message, gpus // tile.stages, both_ways, analytical), lambda: link_ticks(link_s(), tick_s, rounding)
         ),
         ring_class=np.array([distinct.index(ring) for ring in rings]) if reductions else none,
         ring_ticks=links.shared(
-            ("rings", *distinct, members, gpus, num_hosts, closed, *expert_key(instance, config, tile)),
+            ("rings", *distinct, members, gpus, num_hosts, analytical, *expert_key(instance, config, tile)),
             lambda: np.array(
                 [
                     ring_ticks(linked, config, tile, ring, members, gpus, num_hosts, tick_s, rounding)
@@ -335,7 +335,7 @@ def _candidate(
         tensor_forward_ticks=tensor(0),
         tensor_backward_ticks=tensor(1),
         embedding_ticks=links.shared(
-            ("embedding", *embedding_key(instance, config, tile, gpus), closed),
+            ("embedding", *embedding_key(instance, config, tile, gpus), analytical),
             lambda: embedding_ticks(linked, config, tile, gpus, tick_s, rounding),
         )
         if reductions
@@ -343,7 +343,7 @@ def _candidate(
         embedding_floor_ticks=embedding_floor(instance, config, tile, tick_s, rounding) if reductions else 0,
         optimizer_ticks=int(ticks_of(compute.optimizer_s, tick_s, rounding)),
         memory_need_mib=-(-np.asarray(fitting.need_bytes) // MIB),
-        rounding_ticks=_rounding_ticks(config, tile, num_microbatches) if closed else 0,
+        rounding_ticks=_rounding_ticks(config, tile, num_microbatches) if analytical else 0,
         paths=paths,
     )
 

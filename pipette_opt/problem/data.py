@@ -171,7 +171,7 @@ class CandidateData:
             object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
 
     @property
-    def has_closed_form(self) -> bool:
+    def has_analytical_model(self) -> bool:
         """Return whether the objective is the analytical 1F1B model; otherwise it is a relaxation."""
         return self.paths is None
 

@@ -317,7 +317,7 @@ def keep(
 
 def best_known(prepared: Prepared, kept: Sequence[tuple[int, Kept]]) -> list[Solution]:
     """Return the fastest placement of each configuration with an analytical time, as start for the search."""
-    place = {id(candidate): index for index, candidate in enumerate(prepared.with_closed_form.candidates)}
+    place = {id(candidate): index for index, candidate in enumerate(prepared.with_analytical_model.candidates)}
     best: dict[int, Solution] = {}
     for index, placed in kept:
         number = place.get(id(prepared.problem.candidates[index]))

@@ -1,6 +1,6 @@
 """Simulator: iteration time of a schedule on the operation times of a placement."""
 
-from pipette_opt.simulate.closed_form import closed_s, period_s
+from pipette_opt.simulate.analytical import analytical_s, period_s
 from pipette_opt.simulate.critical_path import critical_path
 from pipette_opt.simulate.estimate import Simulated, estimate, simulate_times
 from pipette_opt.simulate.many import estimate_many, simulate_many
@@ -14,7 +14,7 @@ __all__ = [
     "Schedule",
     "build_schedule",
     "check_schedule",
-    "closed_s",
+    "analytical_s",
     "critical_path",
     "estimate",
     "estimate_many",

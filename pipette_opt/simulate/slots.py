@@ -26,8 +26,8 @@ from pipette_opt.parallel import HostTile, ParallelConfig, RankGrid, microbatche
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.many import estimate_many
-from pipette_opt.simulate.reseat import has_room
 from pipette_opt.simulate.solutions import SimulatedSolution, best_first
+from pipette_opt.simulate.swap_search import has_room
 from pipette_opt.specs import Instance
 from pipette_opt.specs.gpu_links import GpuLinks
 
@@ -46,7 +46,7 @@ MAX_DESCENTS = 4
 MAX_REORDERED = 4
 """A step tries all 24 orders on hosts with at most this many GPUs; on larger hosts, it swaps two slots. Chosen."""
 
-MAX_PACKINGS = 512
+MAX_CANDIDATES = 512
 """Largest number of candidates (configurations with a host tile) that get slots. Chosen."""
 
 MAX_IMPROVED = 4
@@ -96,7 +96,7 @@ def with_slots(
     begun = time.perf_counter()
     found: list[SimulatedSolution] = []
     fastest_s, left_over = float("inf"), list(also)
-    for solution in _packings(instance, data, simulated):
+    for solution in _relaxed_candidates(instance, data, simulated):
         late = time.perf_counter() >= begun + FIRST_PASS * seconds or stop.is_set()
         if found and (late or solution.estimate.iteration_time_s >= fastest_s) and len(found) > num_others:
             break
@@ -112,7 +112,9 @@ def with_slots(
     return found
 
 
-def _packings(instance: Instance, data: ProblemData, simulated: Sequence[SimulatedSolution]) -> list[SimulatedSolution]:
+def _relaxed_candidates(
+    instance: Instance, data: ProblemData, simulated: Sequence[SimulatedSolution]
+) -> list[SimulatedSolution]:
     """Return each candidate once, on its best known hosts, with its relaxed time; fastest first."""
     best_of: dict[tuple[ParallelConfig, HostTile], SimulatedSolution] = {}
     for solution in sorted(simulated, key=lambda solution: -solution.estimate.iteration_time_s):
@@ -120,7 +122,7 @@ def _packings(instance: Instance, data: ProblemData, simulated: Sequence[Simulat
     relaxed = replace(instance, cluster=instance.cluster.relaxed())
     hosts = best_first(simulated)[0].nodes.ravel()
     others = []
-    for candidate in data.candidates[:MAX_PACKINGS]:
+    for candidate in data.candidates[:MAX_CANDIDATES]:
         if (candidate.config, candidate.tile) not in best_of:
             like_best = hosts if candidate.num_cells == len(hosts) else np.arange(candidate.num_cells)
             nodes = like_best.reshape(candidate.grid)
@@ -168,7 +170,7 @@ def assign_slots(
     for index in np.argsort(times, kind="stable")[:MAX_DESCENTS].tolist():
         if fastest_s < float("inf") and _over(ends, stop):
             break
-        found = _exchanged(starts[index], float(times[index]), links.num_slots, times_s, lambda: _over(ends, stop))
+        found = _swapped(starts[index], float(times[index]), links.num_slots, times_s, lambda: _over(ends, stop))
         if found[1] < fastest_s:
             best, fastest_s = found
     placement = tile_placement(config, solution.candidate.tile, solution.nodes, best)
@@ -179,7 +181,7 @@ def _over(ends: float, stop: threading.Event) -> bool:
     return time.perf_counter() >= ends or stop.is_set()
 
 
-def _exchanged(
+def _swapped(
     order: IntArray,
     fastest_s: float,
     num_slots: int,

@@ -49,7 +49,7 @@ INSTANT_BYTES_PER_S = 1e30
 MAX_SWAPS = 200_000
 """Largest number of swaps that are evaluated to explain why hosts are unused. Chosen."""
 
-MAX_EXCHANGES = 8
+MAX_SIMULATED_SWAPS = 8
 """Number of swaps simulated for each unused host, those with the least objective. Chosen."""
 
 
@@ -315,16 +315,16 @@ def _why_unused(instance: Instance, data: ProblemData, best: SimulatedSolution, 
     Explain the loss by the fastest swap of a used host for ``node``; only the best swaps by the objective are
     simulated.
     """
-    allowed, exchanges = data.allowed(best.candidate), []
+    allowed, swaps = data.allowed(best.candidate), []
     for cell in np.ndindex(*best.nodes.shape):
         if allowed[cell[0], node]:
             nodes = best.nodes.copy()
             nodes[cell] = node
-            exchanges.append((objective_ticks(data, best.candidate, nodes), int(best.nodes[cell]), nodes))
-    possible = (exchange for exchange in exchanges if exchange[0] < UNUSABLE_TICKS)
-    exchanges = sorted(possible, key=itemgetter(0, 1))[:MAX_EXCHANGES]
-    if not exchanges:
+            swaps.append((objective_ticks(data, best.candidate, nodes), int(best.nodes[cell]), nodes))
+    possible = (swap for swap in swaps if swap[0] < UNUSABLE_TICKS)
+    swaps = sorted(possible, key=itemgetter(0, 1))[:MAX_SIMULATED_SWAPS]
+    if not swaps:
         return "not enough memory, or links without a measurement, for any place in the plan"
-    seconds = estimate_many(instance, [(best.candidate.config, best.placed_on(nodes)) for *_, nodes in exchanges])
-    partner = exchanges[int(seconds.argmin())][1]
+    seconds = estimate_many(instance, [(best.candidate.config, best.placed_on(nodes)) for *_, nodes in swaps])
+    partner = swaps[int(seconds.argmin())][1]
     return why_unused(instance.cluster.hosts[partner], float(seconds.min()), best.estimate.iteration_time_s)

@@ -68,7 +68,7 @@ def near_layouts(
         plans = []
         for start in _starts(instance, first.config, chunks):
             if time.perf_counter() < ends and not stop.is_set():
-                plans.append(_climb(instance, replace(first, config=start), fits, ends, stop))
+                plans.append(_improve(instance, replace(first, config=start), fits, ends, stop))
         able = [plan for plan in plans if plan is not None and plan.config.pipeline_model_parallel_layout is not None]
         found += sorted(able, key=attrgetter("seconds"))[:1]
     faster = [plan for plan in found if plan.seconds < first.seconds * (1 - WORTHWHILE)]
@@ -123,7 +123,7 @@ def _room(
     return fits
 
 
-def _climb(
+def _improve(
     instance: Instance, plan: FirstPlan, fits: Callable[[ParallelConfig], bool], ends: float, stop: threading.Event
 ) -> FirstPlan | None:
     """

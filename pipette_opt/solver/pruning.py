@@ -173,11 +173,11 @@ def prune(
     for candidate in fitting:
         variants.setdefault(without_overlap(candidate.config), []).append(candidate)
     alone = [FittingCandidate(config=base, need_bytes=members[0].need_bytes) for base, members in variants.items()]
-    bounded = BoundedPackings(
+    bounded = BoundedCandidates(
         instance,
         alone,
         capacity_bytes,
-        lower_form=True,
+        relaxed=True,
         reductions=False,
         is_over=is_over,
         work=work,
@@ -232,7 +232,7 @@ def _to_beat_s(
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class BoundedPacking:
+class BoundedCandidate:
     """
     Lower bound of a configuration with one host tile, ordered by bound, then by configuration.
 
@@ -250,13 +250,13 @@ class BoundedPacking:
     candidate: CandidateData = field(compare=False)
 
 
-class BoundedPackings:
+class BoundedCandidates:
     """
     Iterator over configurations with a host tile, by their least time over the best links; built as late as possible.
 
     Parameters
     ----------
-    lower_form, reductions
+    relaxed, reductions
         Arguments of :func:`~pipette_opt.problem.build.build_problem_data`.
     is_over
         Predicate: whether time is over. Then no further tile is built, unless none has been built.
@@ -283,7 +283,7 @@ class BoundedPackings:
         fitting: Sequence[FittingCandidate],
         capacity_bytes: IntArray,
         *,
-        lower_form: bool,
+        relaxed: bool,
         reductions: bool,
         is_over: Callable[[], bool] = lambda: False,
         work: WorkBounds | None = None,
@@ -301,7 +301,7 @@ class BoundedPackings:
         self.waiting = [config for config in configs if self.bounds_s[config] < float("inf")]
         self.waiting.sort(key=lambda config: self.bounds_s[config], reverse=True)
         self._fitting = {candidate.config: (number, candidate) for number, candidate in enumerate(fitting)}
-        self._packings: list[BoundedPacking] = []
+        self._entries: list[BoundedCandidate] = []
         self._passed: list[tuple[float, ParallelConfig]] = []
         # All tilings share one tick length, so that equal tilings have equal bounds.
         links = shared_links(instance, self.waiting[-CONFIGURATIONS_AT_ONCE:], least_only=True)
@@ -309,23 +309,23 @@ class BoundedPackings:
             build_problem_data,
             instance,
             capacity_bytes=capacity_bytes,
-            lower_form=lower_form,
+            relaxed=relaxed,
             reductions=reductions,
             links=links,
         )
         self._is_over = is_over
 
-    def __iter__(self) -> Iterator[BoundedPacking]:
+    def __iter__(self) -> Iterator[BoundedCandidate]:
         while True:
-            while self.waiting and not (self._packings and self._packings[0].bound_s < self._waiting_s):
-                if (self._packings or self._passed) and self._is_over():
+            while self.waiting and not (self._entries and self._entries[0].bound_s < self._waiting_s):
+                if (self._entries or self._passed) and self._is_over():
                     break
                 self._look_at_links()
-            if not self._packings:
+            if not self._entries:
                 return
-            packing = heappop(self._packings)
-            self._passed.append((packing.bound_s, packing.candidate.config))
-            yield packing
+            entry = heappop(self._entries)
+            self._passed.append((entry.bound_s, entry.candidate.config))
+            yield entry
 
     @property
     def _waiting_s(self) -> float:
@@ -345,7 +345,7 @@ class BoundedPackings:
                 number = self._fitting[config][0], index
                 bound_s = max(ticks * data.tick_s * (1 - FLOAT_MARGIN), before[config])
                 self.bounds_s[config] = min(self.bounds_s[config], bound_s)
-                heappush(self._packings, BoundedPacking(bound_s, number, data, candidate))
+                heappush(self._entries, BoundedCandidate(bound_s, number, data, candidate))
 
     def most_promising(self, least: int, to_beat_s: float = 0.0) -> set[ParallelConfig]:
         """
@@ -356,19 +356,19 @@ class BoundedPackings:
         """
         found: set[ParallelConfig] = set()
         enough_s = float("inf")
-        rest = ((packing.bound_s, packing.candidate.config) for packing in self)
+        rest = ((entry.bound_s, entry.candidate.config) for entry in self)
         for bound_s, config in chain(self._passed.copy(), rest):
             if (bound_s >= to_beat_s and bound_s > enough_s) or (len(found) >= MAX_KEPT and self._is_over()):
                 break
             found.add(config)
             if len(found) == least:
                 enough_s = min(enough_s, bound_s)
-        return found if self.waiting or self._packings or len(found) >= least else set(self.bounds_s)
+        return found if self.waiting or self._entries or len(found) >= least else set(self.bounds_s)
 
 
 def _first_plan(
     instance: Instance,
-    bounded: BoundedPackings,
+    bounded: BoundedCandidates,
     variants: Mapping[ParallelConfig, Sequence[FittingCandidate]],
     loading: Callable[[], AbstractContextManager[None]],
     best: FirstPlan | None,
@@ -380,16 +380,16 @@ def _first_plan(
     loaded: set[bool] = set()
     sizes = {config.world_size for config in variants}
     simulated: Counter[int] = Counter()
-    for packing in bounded:
-        if simulated.total() >= MAX_FIRST_PLANS or (best is not None and packing.bound_s >= best.seconds):
+    for entry in bounded:
+        if simulated.total() >= MAX_FIRST_PLANS or (best is not None and entry.bound_s >= best.seconds):
             break
-        if simulated[packing.candidate.config.world_size] * len(sizes) >= MAX_FIRST_PLANS:
+        if simulated[entry.candidate.config.world_size] * len(sizes) >= MAX_FIRST_PLANS:
             continue
-        simulated[packing.candidate.config.world_size] += 1
-        nodes = listed_hosts(instance.cluster, packing.data, packing.candidate)
+        simulated[entry.candidate.config.world_size] += 1
+        nodes = listed_hosts(instance.cluster, entry.data, entry.candidate)
         if nodes is None:
             continue
-        config, tile = packing.candidate.config, packing.candidate.tile
+        config, tile = entry.candidate.config, entry.candidate.tile
         placement = tile_placement(config, tile, nodes)
         is_interleaved = config.num_chunks > 1
         for variant in variants[config]:
@@ -399,7 +399,7 @@ def _first_plan(
                 loaded.add(is_interleaved)
             except MissingLinkError:
                 break
-            if seconds < min(UNUSABLY_SLOW * packing.bound_s, float("inf") if best is None else best.seconds):
+            if seconds < min(UNUSABLY_SLOW * entry.bound_s, float("inf") if best is None else best.seconds):
                 best = FirstPlan(config=variant.config, tile=tile, nodes=nodes, seconds=seconds)
     return best
 
@@ -416,7 +416,7 @@ def _annealed(
     Return the fastest plan that annealing finds for the relaxations of the candidates, or ``best`` if none is
     faster.
     """
-    data = build_problem_data(instance, candidates, capacity_bytes, lower_form=True)
+    data = build_problem_data(instance, candidates, capacity_bytes, relaxed=True)
     with loading():
         anneal(data, AnnealingParams(time_limit_s=None, max_moves=1))
     for solution in anneal(data, AnnealingParams(time_limit_s=seconds)).solutions:

@@ -58,7 +58,7 @@ class Transfers:
 
 def transfer_count(data: ProblemData, candidate: CandidateData) -> TransferCount:
     """Return the cost of a link from its two directions that a candidate's bounds use."""
-    if not candidate.has_closed_form:
+    if not candidate.has_analytical_model:
         return "faster"
     return "slower" if data.p2p == "blocking" else "sum"
 

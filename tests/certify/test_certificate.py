@@ -52,7 +52,7 @@ def prepared_for(job: Instance, configs: Sequence[ParallelConfig]) -> Prepared:
         predictor=MemoryPredictor.__new__(MemoryPredictor),
         memory=MemoryCheck.__new__(MemoryCheck),
         problem=build_problem_data(job, fitting, capacity),
-        lower=build_problem_data(job, fitting, capacity, lower_form=True),
+        lower=build_problem_data(job, fitting, capacity, relaxed=True),
     )
 
 

@@ -90,7 +90,7 @@ from pipette_opt.certify import compiling
 from instances import one_candidate_cluster
 data = one_candidate_cluster(np.random.default_rng(0), "unif", (2, 2, 1))
 none = replace(data, candidates=())
-prepared = SimpleNamespace(instance=None, given=None, with_closed_form=data, without_closed_form=none)
+prepared = SimpleNamespace(instance=None, given=None, with_analytical_model=data, without_analytical_model=none)
 compiling.PARTS = compiling.PARTS[-1:] * 2
 with event.install_recorder("numba:compile") as compiled:
     compiling.compile_kernels(prepared, threading.Event())

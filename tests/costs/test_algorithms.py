@@ -15,7 +15,7 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.parallel import ParallelConfig, identity_placement, tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.objective import objective_ticks
-from pipette_opt.simulate.closed_form import closed_s
+from pipette_opt.simulate.analytical import analytical_s
 from pipette_opt.specs import Instance
 
 
@@ -133,7 +133,7 @@ def test_solver_and_simulator_agree_on_hierarchies() -> None:
     for candidate in data.candidates:
         nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
         times = placed_times(job, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
-        form = closed_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
+        form = analytical_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
         assert -1e-3 < objective_ticks(data, candidate, nodes) - form < candidate.rounding_ticks
     with pytest.raises(InputError, match="--allreduce"):
         build_problem_data(replace(job, allreduce="tree"), fitting, np.full(9, 80 * GIB))

@@ -16,9 +16,9 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.ring_steps import ring_steps
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.parallel import ParallelConfig, identity_placement, tile_placement
-from pipette_opt.problem.build import FittingCandidate, build_problem_data, has_closed_form
+from pipette_opt.problem.build import FittingCandidate, build_problem_data, has_analytical_model
 from pipette_opt.problem.objective import objective_ticks
-from pipette_opt.simulate.closed_form import closed_s
+from pipette_opt.simulate.analytical import analytical_s
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance, LayerKind
 
@@ -133,8 +133,8 @@ def test_ticks_and_seconds(p2p: str) -> None:
         nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
         times = placed_times(job, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
         assert times.tensor_forward_s.min() > 0.0
-        assert candidate.has_closed_form
-        form = closed_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
+        assert candidate.has_analytical_model
+        form = analytical_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
         assert -1e-3 < objective_ticks(data, candidate, nodes) - form < candidate.rounding_ticks
 
 
@@ -155,9 +155,9 @@ def test_kinds_of_context_groups_over_hosts(kind: str) -> None:
     ]
     for one in shapes:
         fitting = FittingCandidate(config=one, need_bytes=np.full(one.pipeline_model_parallel_size, GIB))
-        data = build_problem_data(job, [fitting], np.full(9, 80 * GIB), lower_form=True)
+        data = build_problem_data(job, [fitting], np.full(9, 80 * GIB), relaxed=True)
         (candidate,) = data.candidates
-        assert has_closed_form(job, one, candidate.tile) == (kind != "a2a" and one.tensor_model_parallel_size <= 8)
+        assert has_analytical_model(job, one, candidate.tile) == (kind != "a2a" and one.tensor_model_parallel_size <= 8)
         placed = [rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid) for _ in range(10)]
         simulated_s = estimate_many(job, [(one, tile_placement(one, candidate.tile, nodes)) for nodes in placed])
         for nodes, seconds in zip(placed, simulated_s.tolist(), strict=True):

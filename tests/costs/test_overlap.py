@@ -15,7 +15,7 @@ from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.simulate import estimate
-from pipette_opt.simulate.closed_form import closed_s
+from pipette_opt.simulate.analytical import analytical_s
 from pipette_opt.specs import Instance
 
 
@@ -35,13 +35,13 @@ CONFIGS = [
 ]
 
 
-def problem_of(job: Instance, *, lower_form: bool) -> ProblemData:
+def problem_of(job: Instance, *, relaxed: bool) -> ProblemData:
     """All packings of all configurations, with room for everything."""
     fitting = [
         FittingCandidate(config=one, need_bytes=np.full(one.pipeline_model_parallel_size, GIB)) for one in CONFIGS
     ]
     capacity = np.array([node.gpu.memory_bytes for node in job.cluster.nodes])
-    return build_problem_data(job, fitting, capacity, lower_form=lower_form)
+    return build_problem_data(job, fitting, capacity, relaxed=relaxed)
 
 
 def test_buckets_are_megatrons() -> None:
@@ -114,13 +114,13 @@ def test_solvers_form_in_ticks_and_seconds(p2p: str, kinds: tuple) -> None:
     rng = np.random.default_rng(2)
     for _ in range(6):
         job = instance(random_cluster(rng, 9, kinds=kinds), LLAMA_8B, seq_length=4096, p2p=p2p)
-        data = problem_of(job, lower_form=False)
+        data = problem_of(job, relaxed=False)
         for candidate in data.candidates:
-            if not candidate.has_closed_form:
+            if not candidate.has_analytical_model:
                 continue
             nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
             times = placed_times(job, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
-            form = closed_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
+            form = analytical_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
             assert -1e-3 < objective_ticks(data, candidate, nodes) - form < candidate.rounding_ticks
 
 
@@ -133,7 +133,7 @@ def test_lower_forms_are_below_the_simulator(p2p: str, bandwidth: float) -> None
     for kinds in ((A100_80,), (A100_80, A100_40)):
         values = bandwidth * rng.uniform(0.5, 1.5, (9, 9))
         job = instance(cluster(9, values, kinds=kinds), LLAMA_8B, seq_length=4096, p2p=p2p)
-        data = problem_of(job, lower_form=True)
+        data = problem_of(job, relaxed=True)
         for candidate in data.candidates:
             nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
             placement = tile_placement(candidate.config, candidate.tile, nodes)

@@ -14,7 +14,7 @@ from pipette_opt.costs.experts import distinct_shares, expert_traffic
 from pipette_opt.costs.layer_kinds import layers_of_kinds
 from pipette_opt.costs.placed import placed_batches, placed_times
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, host_tiles, tile_placement
-from pipette_opt.simulate.closed_form import closed_s
+from pipette_opt.simulate.analytical import analytical_s
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 
@@ -232,5 +232,5 @@ def test_closed_form_is_the_same_wherever_blocks_stay_inside() -> None:
     forms = set()
     for nodes in permutations(range(4)):
         placement = tile_placement(chosen, block, np.array(nodes).reshape(block.node_grid(chosen)))
-        forms.add(round(closed_s(placed_times(given, chosen, placement), 8, "blocking"), 12))
+        forms.add(round(analytical_s(placed_times(given, chosen, placement), 8, "blocking"), 12))
     assert len(forms) == 1

@@ -228,7 +228,7 @@ def test_the_lower_form_is_below_the_simulator() -> None:
         given = job()
         need = np.full(1, 1 << 30)
         problem = build_problem_data(
-            given, [FittingCandidate(config=chosen, need_bytes=need)], np.full(2, 1 << 36), lower_form=True
+            given, [FittingCandidate(config=chosen, need_bytes=need)], np.full(2, 1 << 36), relaxed=True
         )
         (candidate,) = problem.candidates
         least = (candidate.forward_ticks + candidate.backward_ticks).sum() * problem.tick_s

@@ -12,7 +12,7 @@ from pipette_opt.parallel import identity_placement, tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.problem.objective import objective_ticks, place
-from pipette_opt.simulate.closed_form import closed_s
+from pipette_opt.simulate.analytical import analytical_s
 from pipette_opt.specs import Instance
 
 CONFIGS = [
@@ -60,7 +60,7 @@ def test_ticks_agree_with_seconds(chosen: object, p2p: str) -> None:
         columns = slice(0, None, candidate.tile.replicas)
         links = slice(candidate.num_links)
         forth, back = times.send_forward_s[links, columns], times.send_backward_s[links, columns]
-        if p2p == "blocking" and candidate.has_closed_form:
+        if p2p == "blocking" and candidate.has_analytical_model:
             forth = back = np.maximum(forth, back)
         tolerance = 3 + 2 * max(candidate.config.layers_per_stage)
         for exact, rounded in [
@@ -70,11 +70,11 @@ def test_ticks_agree_with_seconds(chosen: object, p2p: str) -> None:
             (back, ticks.send_backward),
             (times.reduction_s, ticks.ring),
         ]:
-            excess = (rounded - exact / data.tick_s) * (1 if candidate.has_closed_form else -1)
+            excess = (rounded - exact / data.tick_s) * (1 if candidate.has_analytical_model else -1)
             assert (excess > -1e-3).all()
             assert (excess < tolerance).all()
         excess = candidate.optimizer_ticks - times.optimizer_s / data.tick_s
-        assert 0 <= (excess if candidate.has_closed_form else -excess) < 1
+        assert 0 <= (excess if candidate.has_analytical_model else -excess) < 1
 
 
 def test_ticks_are_fine() -> None:
@@ -119,12 +119,12 @@ def test_the_integer_objective_is_the_solvers_form(p2p: str, tied: bool) -> None
         job = instance(cluster(9, values, kinds=(A100_80, A100_40)), model, seq_length=4096, p2p=p2p)
         data = problem_of(job, CONFIGS)
         for candidate in data.candidates:
-            if not candidate.has_closed_form:
+            if not candidate.has_analytical_model:
                 continue
             nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
             times = placed_times(job, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
             excess = (
                 objective_ticks(data, candidate, nodes)
-                - closed_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
+                - analytical_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
             )
             assert -1e-3 < excess < candidate.rounding_ticks

@@ -88,7 +88,7 @@ def test_longest_path_by_hand() -> None:
         config=replace(data.candidates[0].config, layers_per_stage=(2, 2, 2), virtual_pipeline_model_parallel_size=2),
     )
     nodes = np.array([0, 1, 2]).reshape(3, 1, 1)
-    assert not interleaved.has_closed_form
+    assert not interleaved.has_analytical_model
     assert interleaved.wraps
     # Without interleaving there is no link from stage 2 to stage 0, on hosts 2 and 0.
     assert objective_ticks(data, data.candidates[0], nodes) == max(300 + 5 + 7, 290, 220 + 2 + 100) + 7

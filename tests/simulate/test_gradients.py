@@ -11,7 +11,7 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.simulate import estimate, simulate_times
-from pipette_opt.simulate.closed_form import closed_s
+from pipette_opt.simulate.analytical import analytical_s
 from pipette_opt.simulate.critical_path import Walked, walk
 from pipette_opt.simulate.estimate import reduction_ends
 from pipette_opt.specs import ClusterSpec, GpuSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
@@ -214,7 +214,7 @@ def test_solvers_form_is_the_simulator_with_equal_stages(seed: int) -> None:
     reduction, gather = (float(rng.uniform(0, 4)) for _ in range(2))
     plain = replace(pipeline([1.0] * pp, [2.0] * pp, reduction=[reduction] * pp))
     times = overlapped(plain, [4, *[1] * (pp - 1)], [gather] * pp, float(rng.uniform(0, 1)))
-    assert closed_s(times, m, "async") == pytest.approx(simulate_times(times, m, "async").iteration_time_s)
+    assert analytical_s(times, m, "async") == pytest.approx(simulate_times(times, m, "async").iteration_time_s)
 
 
 @pytest.fixture

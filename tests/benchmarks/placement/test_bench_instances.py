@@ -98,7 +98,7 @@ def test_joint_choice_has_all_candidates() -> None:
     data = instance.build()
     assert data.num_nodes == 16
     assert len(data.candidates) > 300
-    assert all(one.has_closed_form for one in data.candidates)
+    assert all(one.has_analytical_model for one in data.candidates)
     assert len({one.grid for one in data.candidates}) > 4
 
 

@@ -61,7 +61,7 @@ def test_jobs_use_whole_hosts(job: str, shape: tuple[int, int]) -> None:
     data = job_problem(JOBS[job], cluster_of(rates, num_flows("tree"), JOBS[job].gpu), shape, "blocking")
     (candidate,) = data.candidates
     assert candidate.grid == (*shape, 1)
-    assert candidate.has_closed_form
+    assert candidate.has_analytical_model
     layers = candidate.config.layers_per_stage
     assert max(layers) - min(layers) <= 1
     usable = candidate.p2p_ticks[candidate.p2p_ticks < UNUSABLE_TICKS]

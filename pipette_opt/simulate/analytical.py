@@ -51,7 +51,7 @@ def period_s(times: PlacedTimes, p2p: P2PMode) -> FloatArray:
     return best
 
 
-def closed_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
+def analytical_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
     """Return the iteration time by the analytical 1F1B model, seconds; without interleaving."""
     _refuse_interleaving(times)
     cost, backward = times.forward_s[0] + times.backward_s[0], times.backward_s[0]

@@ -52,7 +52,7 @@ def best_of_all(
     return best, fastest
 
 
-def climb(
+def improve_by_swaps(
     instance: Instance,
     data: ProblemData,
     candidate: CandidateData,
@@ -75,12 +75,12 @@ def climb(
             if time.perf_counter() >= ends or stop.is_set():
                 return seats[: nodes.size].reshape(nodes.shape)
             chosen = order[first : first + ORDERS_AT_ONCE]
-            exchanged = [_exchanged(seats, *pairs[index]) for index in chosen]
-            placements = [after[: nodes.size].reshape(nodes.shape) for after in exchanged]
+            swapped = [_swapped(seats, *pairs[index]) for index in chosen]
+            placements = [after[: nodes.size].reshape(nodes.shape) for after in swapped]
             room = [has_room(data, candidate, placement) for placement in placements]
             times = np.where(room, _times_s(instance, candidate, placements), np.inf)
             if times.min() < fastest * (1 - 1e-9):
-                seats, fastest, since = exchanged[int(times.argmin())], float(times.min()), 0
+                seats, fastest, since = swapped[int(times.argmin())], float(times.min()), 0
             else:
                 since += len(chosen)
     return seats[: nodes.size].reshape(nodes.shape)
@@ -93,7 +93,7 @@ def has_room(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> bo
     return bool(allowed[rows, nodes].all())
 
 
-def _exchanged(seats: IntArray, first: int, second: int) -> IntArray:
+def _swapped(seats: IntArray, first: int, second: int) -> IntArray:
     after = seats.copy()
     after[[first, second]] = seats[[second, first]]
     return after

@@ -7,7 +7,7 @@ import pytest
 from pipelines import pipeline, random_pipeline
 
 from pipette_opt.base.types import P2PMode
-from pipette_opt.simulate import closed_s, critical_path, period_s, simulate_times
+from pipette_opt.simulate import analytical_s, critical_path, period_s, simulate_times
 
 KINDS = ("equal", "near", "uneven", "wild", "binary")
 MODES: tuple[P2PMode, ...] = ("blocking", "async")
@@ -24,7 +24,7 @@ def test_it_is_above_the_simulator_of_ordinary_pipelines(p2p: P2PMode) -> None:
         sends = plain.send_forward_s, plain.send_backward_s
         times = pipeline(plain.forward_s, plain.backward_s, *sends, rng.uniform(0, 9, num_stages), 1.5)
         m = int(rng.integers(1, 41))
-        assert closed_s(times, m, p2p) >= simulate_times(times, m, p2p).iteration_time_s * (1 - 1e-9)
+        assert analytical_s(times, m, p2p) >= simulate_times(times, m, p2p).iteration_time_s * (1 - 1e-9)
 
 
 def test_forward_and_backward_of_different_stages() -> None:
@@ -37,14 +37,14 @@ def test_forward_and_backward_of_different_stages() -> None:
     times = pipeline([2.0, 0.0, 0.0], [0.0, 2.0, 0.0])
     for p2p in MODES:
         assert critical_path(times, 2, p2p)[0, 0] == 8.0
-        assert closed_s(times, 2, p2p) == 6.0
+        assert analytical_s(times, 2, p2p) == 6.0
 
 
 def test_one_slow_link_and_blocking_sends() -> None:
     """Without work, and one slow link behind stage 0, stage 0 makes ``m + pp - 1`` exchanges one after the other."""
     times = pipeline([0.0] * 8, [0.0] * 8, [1.0] + [0.0] * 7, [1.0] + [0.0] * 7)
     assert critical_path(times, 20, "blocking")[0, 0] == 27.0
-    assert closed_s(times, 20, "blocking") == 21.0
+    assert analytical_s(times, 20, "blocking") == 21.0
 
 
 @pytest.mark.search
@@ -69,7 +69,7 @@ def test_period_by_hand() -> None:
 def test_interleaved_schedules_are_refused() -> None:
     """The terms of 1F1B do not hold for them."""
     times = random_pipeline(np.random.default_rng(0), "near", 2, num_chunks=2)
-    for form in (period_s, lambda times, p2p: closed_s(times, 2, p2p)):
+    for form in (period_s, lambda times, p2p: analytical_s(times, 2, p2p)):
         with pytest.raises(ValueError, match="2 chunks"):
             form(times, "async")
 
@@ -79,4 +79,4 @@ def test_reduction_slack() -> None:
     times = pipeline([1.0] * 3, [2.0] * 3, reduction=[0.0, 0.0, 5.0], optimizer=0.5)
     total = (4 + 2) * 3.0
     for p2p in MODES:
-        assert closed_s(times, 4, p2p) == total - 2 * 2 + 5 + 0.5
+        assert analytical_s(times, 4, p2p) == total - 2 * 2 + 5 + 0.5
