@@ -24,7 +24,7 @@ Modules whose inputs can be offloaded (``offload_modules`` of ``TransformerConfi
 """
 
 OFFLOAD_WORDS = f"none, optimizer, optimizer:0.5, layers:8, or modules ({', '.join(OFFLOAD_MODULES)}), joined by +"
-"""Allowed offloading words, as text for messages."""
+"""Allowed offloading choices, as text for messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,10 @@ class Offload:
 
     @property
     def word(self) -> str | None:
-        """Offloading as a word of search spaces, its parts in a fixed order; ``None`` if nothing is offloaded."""
+        """
+        Offloading as text, such as ``optimizer:0.5+core_attn``, its parts in a fixed order; ``None`` if nothing is
+        offloaded.
+        """
         share, parts = self.optimizer_offload_fraction, []
         if share:
             parts.append("optimizer" if share == 1 else f"optimizer:{share:g}")
@@ -93,7 +96,10 @@ NOTHING = Offload()
 
 @lru_cache(maxsize=256)
 def offload_of(word: str | None) -> Offload:
-    """Return the offloading for a word such as ``optimizer:0.5+core_attn``; ``ValueError`` for an unknown word."""
+    """
+    Return the offloading that a text such as ``optimizer:0.5+core_attn`` stands for; ``ValueError`` for an unknown
+    text.
+    """
     fields: dict[str, Any] = {}
     modules = []
     for part in () if word in (None, "none") else str(word).split("+"):

@@ -33,10 +33,10 @@ RecomputeMethod = Literal["uniform", "block"]
 
 Recomputation = str
 """
-Recomputation word of a search space.
+Recomputation choice of a search space.
 
-``selective`` recomputes the attention core; ``block`` the fewest first layers of each chunk with which memory suffices;
-``full`` all layers; other words name modules of all layers, such as ``moe_act+layernorm``.
+``selective`` recomputes the attention core, ``full`` all layers. ``block`` recomputes the first layers of each chunk,
+as few as memory requires. Other texts name modules of all layers, such as ``moe_act+layernorm``.
 """
 
 

@@ -37,7 +37,7 @@ NEEDED = ("gpu", "num_layers", "hidden", "heads", "seq_len", "gbs", "mbs", "tp",
 """Columns of ``runs.csv`` that a prediction needs."""
 
 NORM_KERNEL = "rms kernel"
-"""Text in the attention column of rows with a fused norm kernel, in lower case."""
+"""Text in the column ``attention_kernel`` of runs with a fused norm kernel, in lower case."""
 
 ONE_HOST_BYTES_PER_S = 1e9
 """Bandwidth of the unused links of a run on one host, bytes/s; any value works."""
@@ -136,7 +136,7 @@ def make_case(
 def _launched(
     run: MeasuredRun, launch: MegatronArgs, stack: StackSpec, cluster: "ClusterSpec | AssumedHosts | None"
 ) -> Case | Skipped:
-    """Return the case of a run whose row has a launch command; the command is read as in ``estimate``."""
+    """Return the case of a run whose row in ``runs.csv`` has a launch command, which is read as in ``estimate``."""
     if run.gpu is None:
         return Skipped(run=run, reason=f"the catalogue has no GPU {run.gpu_name!r}")
     missing = [name for name in ("seq_len", "gbs") if getattr(run, name) is None]
@@ -215,8 +215,9 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
 
 def run_config(run: MeasuredRun) -> ParallelConfig:
     """
-    Return the configuration of a measured run; :func:`stage_layers` gives its layers,
-    its row or software the overlap.
+    Return the configuration of a measured run, from its columns and the defaults of its software.
+
+    :func:`stage_layers` gives the layers per stage.
     """
     assert run.num_layers is not None
     assert run.tp is not None
@@ -257,7 +258,7 @@ def has_experts(run: MeasuredRun) -> bool:
 
 def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
     """
-    Return the layers of each stage: from the row, from AMP's boundaries of pseudo-layers, or spread evenly.
+    Return the layers of each stage of a run: as recorded, from AMP's boundaries of pseudo-layers, or spread evenly.
 
     If the number does not divide, the first stages have one layer more. With interleaving, embedding and output head
     count as layers if the chunks are then equal, as Megatron-Core requires (``parallel/chunks.py``).
@@ -369,12 +370,12 @@ def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -
 
 def node_bytes_per_s(run: MeasuredRun, stack: StackSpec) -> float:
     """
-    Return the total bandwidth between the GPUs of two hosts, bytes/s: the row's, or else the stack's assumption.
+    Return the total bandwidth between the GPUs of two hosts, bytes/s: as recorded for the run, or as the stack assumes.
 
     Raises
     ------
     ValueError
-        If the run has several hosts, the row has no bandwidth, and the catalogue has no usual network for its GPU.
+        If the run has several hosts, no bandwidth is recorded, and the catalogue has no usual network for its GPU.
     """
     given = run.extra.get(BANDWIDTH_COLUMN, "")
     if given:
@@ -413,6 +414,6 @@ def _attention(run: MeasuredRun) -> AttentionWords:
 
 
 def _is_flash(run: MeasuredRun) -> bool:
-    """Return whether a run has fused attention, if its row does not name the kernel."""
+    """Return whether a run has fused attention, if its attention kernel is not recorded."""
     usual = software_of(run).fused_attention or any(family in run.model.lower() for family in GATED_FAMILIES)
     return run_flag(run, "fused_attention", usual)

@@ -29,7 +29,7 @@ RAN_OUT_LATER = "then an OOM"
 """Text in the notes of jobs that ran some iterations before they ran out of memory; such rows have no OOM label."""
 
 UNFUSED: Literal["unfused"] = "unfused"
-"""Attention kernel that may have run if a row names none, since libraries choose by version and GPU."""
+"""Attention kernel assumed to need the most memory, for runs whose kernel is not recorded."""
 
 MEASURED_STAGE_COLUMN = "peak_mem_stage"
 """Column of ``runs.csv`` with the stage of the peak: ``first``, ``last``, ``largest`` or a number."""
@@ -80,7 +80,7 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
 
 
 def measured_stages(run: MeasuredRun, pp: int) -> IntArray:
-    """Return the indices of the stages whose largest peak the row reports."""
+    """Return the indices of the stages whose largest memory peak is recorded for a run."""
     where = run.extra.get(MEASURED_STAGE_COLUMN, "").lower() or software_of(run).peak_mem_stage
     if re.fullmatch(r"\d+", where) and int(where) < pp:
         return np.array([int(where)])
@@ -94,7 +94,7 @@ def out_of_memory(run: MeasuredRun) -> bool | None:
 
 def usable_for_memory(run: MeasuredRun) -> bool:
     """
-    Return whether a memory fit may use a row; false for a version with unexplained failures (``after_pp_fix``
+    Return whether a memory fit may use a run; false for a version with unexplained failures (``after_pp_fix``
     false).
     """
     return not (run.extra.get("after_pp_fix", "").lower() == "false" and (run.pp or 1) > 1)

@@ -24,7 +24,7 @@ OURS = "ours"
 """Name of the simulator's times among the compared times."""
 
 UNBELIEVABLE = 200.0
-"""Measured over predicted time above which a row must be in milliseconds instead of seconds. Chosen."""
+"""Measured over predicted time above which a run's time must be in milliseconds instead of seconds. Chosen."""
 
 
 ORDERED = 0.75

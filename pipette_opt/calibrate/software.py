@@ -85,9 +85,9 @@ Patterns of framework names in lower case, with their defaults; the first match 
 
 def software_of(run: MeasuredRun) -> Software:
     """
-    Return the defaults of the framework that a row names in ``framework``, else in ``source``, else in ``notes``.
+    Return the defaults of the framework that a run names in column ``framework``, else ``source``, else ``notes``.
 
-    Rows that name none get Megatron-LM's.
+    Runs that name none get Megatron-LM's.
     """
     for text in (run.extra.get(FRAMEWORK_COLUMN, ""), run.source, run.notes):
         for name, software in SOFTWARE:

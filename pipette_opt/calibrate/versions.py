@@ -22,7 +22,7 @@ SPREAD, NOISE = 0.05, 0.1
 
 
 def run_version(run: MeasuredRun) -> str:
-    """Return the software version of a run; empty if its row has none."""
+    """Return the software version of a run; empty if none is recorded."""
     return run.extra.get(VERSION_COLUMN, "")
 
 

@@ -155,7 +155,7 @@ def combinations(
 
 def _offloads(instance: Instance, space: SearchSpace) -> tuple[str | None, ...]:
     """
-    Return the offloading words to try; ``None`` uses the job's own options.
+    Return the offloading choices to try; ``None`` uses the job's own options.
 
     Raises ``InputError`` if both the search space and the job set offloading.
     """
@@ -169,7 +169,7 @@ def _offloads(instance: Instance, space: SearchSpace) -> tuple[str | None, ...]:
 
 def _recomputations(instance: Instance, space: SearchSpace) -> tuple[Recomputation | None, ...]:
     """
-    Return the recomputation words to try; for models with experts also modules,
+    Return the recomputation choices to try; for models with experts also modules,
     unless the user pinned recomputation.
     """
     if space.recompute != RECOMPUTATIONS or instance.model.num_experts is None:

@@ -347,8 +347,8 @@ OF_MICRO_BATCHES = (
     *("offloading", "sharded parameters"),
 )
 """
-Rules that depend on micro-batch, chunks, layers per stage, recomputation or sharding; all others depend on degrees
-only.
+Rules that depend on micro-batch, chunks, layers per stage, recomputation or sharding;
+others depend on degrees only.
 """
 
 

@@ -31,13 +31,13 @@ LIMITED = (
 """Properties of a configuration that ``SearchSpace.limits`` can bound from above."""
 
 WORDS = ("recompute", "offload", "sequence_parallel", "use_distributed_optimizer", "data_parallel_sharding_strategy")
-"""Fields whose values are words or flags, not whole numbers."""
+"""Fields whose values are texts or flags, not whole numbers."""
 
 COUNTS = ("num_gpus", "max_gpus", "max_micro_batch_size", "max_virtual_pipeline")
 """Fields whose value is a single whole number."""
 
 RECOMPUTATIONS: tuple[Recomputation | None, ...] = (None, "selective", "block", "full")
-"""Default recomputation words, least recomputation first; ``None`` is no recomputation."""
+"""Default recomputation choices, least recomputation first; ``None`` is no recomputation."""
 
 
 OF_EXPERTS: tuple[Recomputation, ...] = ("moe_act+layernorm",)
@@ -92,11 +92,11 @@ class SearchSpace(SpaceOptions):
         Allowed numbers of groups of replicas that share gradients or parameters only within the group. With shared
         parameters, optimizer states may also be shared over the groups. ``None`` for one group.
     recompute
-        Allowed recomputation words; ``None`` in the tuple means no recomputation. ``block``: first layers of each
+        Allowed recomputation choices; ``None`` in the tuple means no recomputation. ``block``: first layers of each
         chunk, as few as memory requires in each configuration (:mod:`~pipette_opt.memory.fewest`). Modules joined by
         ``+``: those modules of every layer (:data:`~pipette_opt.parallel.recompute.RECOMPUTE_MODULES`).
     offload
-        Allowed offloading words (:func:`~pipette_opt.base.offload.offload_of`); ``None`` in the tuple means no
+        Allowed offloading choices (:func:`~pipette_opt.base.offload.offload_of`); ``None`` in the tuple means no
         offloading. Each configuration offloads no more than memory requires (:mod:`~pipette_opt.memory.fewest`).
         ``None``: the training's own options.
     tp_comm_overlap
@@ -116,7 +116,7 @@ class SearchSpace(SpaceOptions):
     more_configs
         Configurations tried beside all others, such as the one that runs today.
     more_recompute, more_sharding
-        Further recomputation words, and further sharding among replicas.
+        Further recomputation choices, and further sharding among replicas.
     overlap_grad_reduce, overlap_param_gather
         Overlap of gradient and parameter traffic with compute in all configurations, as in
         :class:`~pipette_opt.parallel.ParallelConfig`; parameters only with the distributed optimizer. ``None``: both
@@ -234,7 +234,7 @@ def space_of(recorded: Mapping[str, Any]) -> SearchSpace:
 
 
 def _offloads(words: tuple[str | None, ...]) -> tuple[str | None, ...]:
-    """Return each distinct offloading word once, least offloading first."""
+    """Return each distinct offloading choice once, least offloading first."""
     try:
         found = {offload_of(word) for word in words}
     except ValueError as error:

@@ -246,7 +246,7 @@ def _block(transformer: Any, model: ModelSpec, config: ParallelConfig, stage: in
 
 
 class _Passes:
-    """Forward and backward passes of the stage, with the tensors kept between both."""
+    """Forward and backward passes of the stage, with the tensors that live between a forward and its backward."""
 
     def __init__(
         self,

@@ -22,8 +22,8 @@ def apply(function: Any, *inputs: Any) -> Tensor:
 
 class Normalise(Function):
     """
-    Stand-in for a norm over rows of ``width``: keeps the input and fp32 statistics (LayerNorm two per row, RMSNorm
-    one).
+    Stand-in for a norm over vectors of ``width`` channels: keeps input and fp32 statistics (LayerNorm 2, RMSNorm 1
+    each).
     """
 
     @staticmethod

@@ -429,7 +429,10 @@ class ParallelConfig:
 
 @lru_cache(maxsize=1 << 12)
 def _shortest_layout(held: tuple[tuple[int, ...], ...]) -> str | None:
-    """Return the shortest layout text for these layers per chunk; ``None`` if they are the default division."""
+    """
+    Return the shortest layout text for a list of layers per chunk; ``None`` if Megatron-Core divides layers so by
+    default.
+    """
     stages = tuple(map(sum, zip(*held, strict=True)))
     is_usual = fit_chunks(stages, len(held)) and held == deal_layers(stages, len(held))
     return None if is_usual else layout_of(held)
@@ -443,12 +446,15 @@ def without_recomputation(config: ParallelConfig) -> ParallelConfig:
 
 
 def with_offload(config: ParallelConfig, word: str | None) -> ParallelConfig:
-    """Return a copy with this offloading word, which must be valid; nothing is checked, as in :func:`with_overlap`."""
+    """
+    Return a copy with another offloading choice, such as ``optimizer:0.5``; the choice must be valid and is not
+    checked.
+    """
     return _changed(config, offload=word)
 
 
 def with_tensor_overlap(config: ParallelConfig, is_on: bool) -> ParallelConfig:
-    """Return a copy with or without tensor overlap; nothing is checked, as in :func:`with_overlap`."""
+    """Return a copy with or without tensor overlap; the result is not checked."""
     return config if config.tp_comm_overlap == is_on else _changed(config, tp_comm_overlap=is_on)
 
 

@@ -40,9 +40,9 @@ def modules_in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 def recomputation_fields(word: Recomputation | None) -> dict[str, Any]:
     """
-    Return the configuration fields for a recomputation word; ``ValueError`` for an unknown word.
+    Return the configuration fields for a recomputation choice; ``ValueError`` for an unknown choice.
 
-    Words are ``None``, ``selective`` (the attention core), ``block``, ``full``, or modules such as
+    Choices are ``None``, ``selective`` (the attention core), ``block``, ``full``, or modules such as
     ``moe_act+layernorm``.
     """
     if word in (None, "selective", "full"):
@@ -57,15 +57,15 @@ def recomputation_fields(word: Recomputation | None) -> dict[str, Any]:
 
 
 def known_word(word: Recomputation | None) -> Recomputation | None:
-    """Return a recomputation word with its modules in fixed order; ``ValueError`` for an unknown word."""
+    """Return a recomputation choice with its modules in fixed order; ``ValueError`` for an unknown choice."""
     modules = recomputation_fields(word).get("recompute_modules")
     return word if modules is None else "selective" if modules == CORE else "+".join(modules)
 
 
 def amount(word: Recomputation | None) -> int:
     """
-    Return the rank of a recomputation word by amount of recompute:
-    none, then modules by number, ``block``, ``full``.
+    Return the rank of a recomputation choice by amount: none, then modules by number, then ``block``,
+    then ``full``.
     """
     if word is None:
         return 0

@@ -133,8 +133,8 @@ class GpuEfficiency:
 
     def law(self, name: Literal["narrow", "block", "fp4"]) -> ProductLaw:
         """
-        Return the constants of matrix products in fp8 or fp4;
-        those of ``narrow`` if the named ones were not measured.
+        Return the constants of matrix products in fp8 or fp4 by name;
+        ``narrow`` if no such kernels were measured.
         """
         law = {"narrow": self.narrow, "block": self.block, "fp4": self.fp4}[name]
         return self.narrow if law is None else law
