@@ -34,9 +34,9 @@ from pipette_opt.specs import (
 )
 from pipette_opt.specs.activations import host_keeps, moved_bytes
 from pipette_opt.specs.layer_parameters import (
-    depth_parameters,
     mixer_shapes,
     mlp_width,
+    mtp_parameters,
     replicated_parameters,
     sharded_parameters,
 )
@@ -94,8 +94,8 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     parameters[-1] += model.norm_parameters
     if model.untie_embeddings_and_output_weights or pp > 1:
         parameters[-1] += vocabulary
-    split, whole = depth_parameters(model)
-    parameters[-1] += model.held_depths * (split / tp + whole) + vocabulary * has_second_table(model, config)
+    split, whole = mtp_parameters(model)
+    parameters[-1] += model.num_own_mtp_layers * (split / tp + whole) + vocabulary * has_second_table(model, config)
     return read_only(parameters, np.float64)
 
 

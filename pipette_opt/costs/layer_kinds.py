@@ -72,7 +72,7 @@ def held_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[LayerKind
 
     Multi-token-prediction layers count in the last chunk.
     """
-    return with_mtp_layers(model, layers_of_kinds(model, config), model.held_depths)
+    return with_mtp_layers(model, layers_of_kinds(model, config), model.num_own_mtp_layers)
 
 
 def with_mtp_layers(
@@ -83,7 +83,7 @@ def with_mtp_layers(
     chunk.
     """
     found = dict(layers)
-    for kind in model.depth_layers if num_mtp_layers else ():
+    for kind in model.mtp_layers if num_mtp_layers else ():
         last = np.zeros_like(found[kind])
         last[-1, -1] = num_mtp_layers
         found[kind] = read_only(found[kind] + last, np.int64)

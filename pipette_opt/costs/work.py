@@ -60,8 +60,8 @@ from pipette_opt.parallel import (
 )
 from pipette_opt.specs import GpuSpec, Instance, LayerKind
 from pipette_opt.specs.layer_parameters import (
-    depth_parameters,
     expert_parameters,
+    mtp_parameters,
     replicated_parameters,
     sharded_parameters,
 )
@@ -320,7 +320,7 @@ def _alike_s(instance: Instance, config: ParallelConfig, tiles: list[HostTile], 
         if tile.tensor_nodes == 1 and kind.has_experts:
             pieces[:, piece] += min(_experts_s(instance, config, tiles, kind, known))
     # Layers of multi-token prediction are a part of the head.
-    mtp_kinds = [kinds.index(kind) for kind in instance.model.depth_layers]
+    mtp_kinds = [kinds.index(kind) for kind in instance.model.mtp_layers]
     pieces[:, -2] += instance.model.mtp_num_layers * pieces[:, mtp_kinds].sum(axis=1)
     return pieces
 
@@ -379,16 +379,16 @@ def reduction_pieces_s(
             *(0.0 for _ in kinds),
         ]
     )
-    split, whole = depth_parameters(model)
+    split, whole = mtp_parameters(model)
     head = len(kinds) + 1
-    of_mtp_layers = model.held_depths * (split / tp + whole) + vocabulary * has_second_table(model, config)
+    of_mtp_layers = model.num_own_mtp_layers * (split / tp + whole) + vocabulary * has_second_table(model, config)
     pieces[head] += parameter_s * of_mtp_layers
     ranks, size = ranks_of_a_host(config, tile), expert_block(config)
     if model.num_experts is not None and (ranks % size == 0 or size % ranks == 0):
         of_experts = parameter(expert_replicas(config), max(ranks // size, 1), gpus)
         for piece, kind in enumerate(kinds):
             pieces[piece] += of_experts * expert_parameters(model, kind) / size
-    pieces[head] += model.held_depths * sum(pieces[kinds.index(kind)] for kind in model.depth_layers)
+    pieces[head] += model.num_own_mtp_layers * sum(pieces[kinds.index(kind)] for kind in model.mtp_layers)
     return pieces
 
 

@@ -332,7 +332,7 @@ def model_options(
         *_window_options(model, training),
         *_expert_options(model, training),
         *_layer_list_options(model, layers_per_chunk),
-        *_depth_options(model),
+        *_mtp_options(model),
         *_wide_options(model, training),
         *(model.other_arguments or ()),
     ]
@@ -546,7 +546,7 @@ def _wide_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
     return [("--first-last-layers-bf16",), *counts]
 
 
-def _depth_options(model: ModelSpec) -> list[Option]:
+def _mtp_options(model: ModelSpec) -> list[Option]:
     """Return the options of multi-token prediction; empty without it."""
     if not model.mtp_num_layers:
         return []

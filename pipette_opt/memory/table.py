@@ -15,7 +15,7 @@ from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import LayerKind, ModelSpec, TrainingSpec
 from pipette_opt.specs.activations import host_keeps, moved_bytes
 from pipette_opt.specs.layer_kinds import count_layers
-from pipette_opt.specs.layer_parameters import depth_parameters, replicated_parameters, sharded_parameters
+from pipette_opt.specs.layer_parameters import mtp_parameters, replicated_parameters, sharded_parameters
 
 
 def stage_table(
@@ -64,8 +64,8 @@ def stage_table(
         microbatches = np.array([microbatches_of(training, config) for config in configs])[config_of_row]
     first, last = stages == 0, stages == pp - 1
     own_of_chunk, before = layers_of_chunks(configs, config_of_row, stages)
-    all_layers = (*model.layers, *model.depth_layers * model.mtp_num_layers)
-    more_layers, held_layers = (len(model.depth_layers) * n for n in (model.mtp_num_layers, model.held_depths))
+    all_layers = (*model.layers, *model.mtp_layers * model.mtp_num_layers)
+    more_layers, held_layers = (len(model.mtp_layers) * n for n in (model.mtp_num_layers, model.num_own_mtp_layers))
     ends = last & (np.arange(len(own_of_chunk))[:, None] == chunks - 1)
     of_chunk = own_of_chunk + ends * more_layers
     layers = layers + last * more_layers
@@ -141,11 +141,11 @@ def stage_table(
         (layers_of_kind.sum(axis=0), own_size(kind), kind.has_experts * expert_size, matrix_size(kind))
         for kind, layers_of_kind in with_weights.items()
     ]
-    split, whole_of_depth = depth_parameters(model)
-    projections = last * model.held_depths * split / tp
+    split, whole_of_mtp = mtp_parameters(model)
+    projections = last * model.num_own_mtp_layers * split / tp
     tables = own_head * 1 + (pp > 1) * (model.mtp_num_layers > 0)
     embeddings, head = first * h * (vocab + positions), last * (model.norm_parameters + tables * h * vocab)
-    head = head + projections + last * model.held_depths * whole_of_depth
+    head = head + projections + last * model.num_own_mtp_layers * whole_of_mtp
     latent_experts = (moe_layers > 0) & (model.moe_latent_size is not None)
     widths = (
         (dense_layers > 0, down, h),

@@ -41,7 +41,7 @@ def layout_layers(layout: str, num_stages: int) -> tuple[tuple[int, ...], ...]:
     """
     Return the transformer layers of each chunk of each stage, shape ``(num_chunks, num_stages)``.
 
-    Multi-token-prediction layers are not counted; :func:`layout_depths` gives their number.
+    Multi-token-prediction layers are not counted; :func:`num_mtp_layers_of` gives their number.
 
     Raises
     ------
@@ -54,14 +54,14 @@ def layout_layers(layout: str, num_stages: int) -> tuple[tuple[int, ...], ...]:
     text = "".join(parts)
     if not text.startswith("E") or not text.endswith("L") or text.count("E") + text.count("L") != 2:
         raise ValueError("must begin with its only E and end with its only L.")
-    depths = layout_depths(layout)
+    depths = num_mtp_layers_of(layout)
     if not text.endswith("m" * depths + "L") or "m" in "".join(parts[:-1]):
         raise ValueError("must have all heads that predict further tokens (m) right before L, in the same part.")
     held = [part.count("t") for part in parts]
     return tuple(tuple(held[start : start + num_stages]) for start in range(0, len(held), num_stages))
 
 
-def layout_depths(layout: str) -> int:
+def num_mtp_layers_of(layout: str) -> int:
     """Return the number of multi-token-prediction layers in a layout."""
     return "".join(layout_parts(layout)).count("m")
 

@@ -13,8 +13,8 @@ from functools import cache, partial
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.specs import LayerKind, ModelSpec
 from pipette_opt.specs.layer_parameters import (
-    depth_parameters,
     expert_parameters,
+    mtp_parameters,
     replicated_parameters,
     sharded_parameters,
 )
@@ -207,7 +207,7 @@ def _owned_states(shard: Shard, model: ModelSpec) -> int:
 
 def _kinds(layers: Sequence[int], head: bool, model: ModelSpec) -> tuple[LayerKind, ...]:
     """Return the kinds of the given layers; with ``head`` also the kinds of the multi-token prediction layers."""
-    return *(model.layers[layer] for layer in layers), *(head * model.held_depths * model.depth_layers)
+    return *(model.layers[layer] for layer in layers), *(head * model.num_own_mtp_layers * model.mtp_layers)
 
 
 def _expert_parameters(layers: Sequence[int], head: bool, shard: Shard, model: ModelSpec) -> int:
@@ -228,7 +228,7 @@ def _parameters(layers: Sequence[int], embedding: bool, head: bool, shard: Shard
         count += table + (model.max_position_embeddings * model.hidden_size if learned else 0)
     if head:
         looks_up = model.mtp_num_layers > 0 and not shard.embedding
-        split, whole = depth_parameters(model)
+        split, whole = mtp_parameters(model)
         count += table * (1 + looks_up) + model.norm_parameters
-        count += model.held_depths * (-(-split // tensor) + whole)
+        count += model.num_own_mtp_layers * (-(-split // tensor) + whole)
     return count

@@ -218,16 +218,16 @@ def qwen3_next(keys: Keys) -> dict[str, Any]:
 def qwen3_5(keys: Keys) -> dict[str, Any]:
     """Return the fields of Qwen3.5: Qwen3-Next with dense MLPs and multi-token prediction."""
     keys.assume({"max_position_embeddings": 32768})
-    return _delta_nets(keys) | _gate_and_depths(keys)
+    return _delta_nets(keys) | _gate_and_mtp(keys)
 
 
 def qwen3_5_moe(keys: Keys) -> dict[str, Any]:
     """Return the fields of Qwen3.5 MoE: experts in every layer, no dense MLP."""
     keys.assume({"max_position_embeddings": 32768, "intermediate_size": keys.whole("moe_intermediate_size", 512)})
-    return _delta_nets(keys) | _gated_experts(keys, 256, 8) | _gate_and_depths(keys)
+    return _delta_nets(keys) | _gated_experts(keys, 256, 8) | _gate_and_mtp(keys)
 
 
-def _gate_and_depths(keys: Keys) -> dict[str, Any]:
+def _gate_and_mtp(keys: Keys) -> dict[str, Any]:
     if not keys.flag("attn_output_gate", True):
         raise keys.wrong("attn_output_gate", "this family's attention has a gate")
     if keys.flag("mtp_use_dedicated_embeddings", False):

@@ -1,7 +1,7 @@
 """Layers in ``--pipeline-model-parallel-layout``, a text that lists the layers of each chunk of each stage."""
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.parallel.layout import layout_depths, layout_layers
+from pipette_opt.parallel.layout import layout_layers, num_mtp_layers_of
 
 OPTION = "--pipeline-model-parallel-layout"
 
@@ -30,7 +30,7 @@ def layers_of_layout(
     total = sum(map(sum, held))
     if total != num_layers:
         raise InputError(where, f"{OPTION} {layout} holds {total} layers, but the model has {num_layers}.")
-    found = layout_depths(layout)
+    found = num_mtp_layers_of(layout)
     if depths is not None and found != depths:
         problem = f"holds {found} prediction depths (m), but --mtp-num-layers is {depths}."
         raise InputError(where, f"{OPTION} {layout} {problem}")

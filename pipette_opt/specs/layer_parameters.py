@@ -55,7 +55,7 @@ def layer_parameters(model: "ModelSpec", kind: LayerKind) -> int:
     return sharded_parameters(model, kind) + replicated_parameters(model, kind) + expert_parameters(model, kind)
 
 
-def depth_parameters(model: "ModelSpec") -> tuple[int, int]:
+def mtp_parameters(model: "ModelSpec") -> tuple[int, int]:
     """
     Return the parameters of one multi-token-prediction depth without its layer: (split by tensor ranks, held whole).
 

@@ -15,9 +15,9 @@ from pipette_opt.specs.layer_kinds import (
     layers_of_pattern,
 )
 from pipette_opt.specs.layer_parameters import (
-    depth_parameters,
     layer_parameters,
     matrix_flops,
+    mtp_parameters,
     norm_parameters,
     tokens_seen,
 )
@@ -254,14 +254,14 @@ class ModelSpec:
         return (self.num_layers_at_start_in_bf16 + self.num_layers_at_end_in_bf16) / self.num_layers
 
     @property
-    def depth_layers(self) -> Layers:
+    def mtp_layers(self) -> Layers:
         """Kinds of the layers in one depth of multi-token prediction."""
         if self.mtp_layer_pattern is not None:
             return layers_of_pattern(self.mtp_layer_pattern, self.has_rotary_positions)
         return self.layers[-1:]
 
     @property
-    def held_depths(self) -> int:
+    def num_own_mtp_layers(self) -> int:
         """Number of multi-token-prediction depths that have their own weights."""
         return min(self.mtp_num_layers, 1) if self.mtp_use_repeated_layer else self.mtp_num_layers
 
@@ -382,8 +382,8 @@ class ModelSpec:
     @property
     def num_mtp_parameters(self) -> int:
         """Number of parameters of multi-token prediction, which published counts often leave out."""
-        of_depth = sum(layer_parameters(self, kind) for kind in self.depth_layers)
-        return self.held_depths * (of_depth + sum(depth_parameters(self)))
+        of_depth = sum(layer_parameters(self, kind) for kind in self.mtp_layers)
+        return self.num_own_mtp_layers * (of_depth + sum(mtp_parameters(self)))
 
     def flops_per_token(
         self, seq_length: int, *, causal: bool = True, recompute: RecomputeGranularity | None = None
@@ -406,7 +406,7 @@ class ModelSpec:
         of_heads = (self.query_projection_size + self.attention_output_size) / 2
         depths = self.mtp_num_layers
         total = 6.0 * self.hidden_size * (self.vocab_size * (1 + depths) + 2 * self.hidden_size * depths)
-        for kind, count in Counter((*self.layers, *self.depth_layers * depths)).items():
+        for kind, count in Counter((*self.layers, *self.mtp_layers * depths)).items():
             seen = tokens_seen(self, kind, seq_length) if causal else seq_length * kind.has_attention
             total += count * of_layers * matrix_flops(self, kind)
             total += count * of_scores * of_heads * seen

@@ -63,7 +63,7 @@ def check_model(model: "ModelSpec") -> None:
     _check_norms(model)
     _check_lists(model)
     _check_experts(model)
-    _check_depths(model)
+    _check_mtp(model)
     for field in ("hidden_dropout", "attention_dropout"):
         if not 0.0 <= getattr(model, field) < 1.0:
             raise ValueError(f"{field} must be in [0, 1), got {getattr(model, field)}.")
@@ -134,7 +134,7 @@ def _check_latent(model: "ModelSpec") -> None:
         )
 
 
-def _check_depths(model: "ModelSpec") -> None:
+def _check_mtp(model: "ModelSpec") -> None:
     """
     Raise ``ValueError`` unless the fields of multi-token prediction are valid,
     and unset without ``mtp_num_layers``.

@@ -142,18 +142,18 @@ def test_depths_of_hybrids_have_a_pattern() -> None:
     )
     model = args.model
     assert model is not None
-    assert [kind.mixer for kind in model.depth_layers] == ["attention", "none"]
+    assert [kind.mixer for kind in model.mtp_layers] == ["attention", "none"]
     one = args.parallel_config(6, 8)
     assert one.layers_per_stage == (3, 3)
     plain = replace(model, mtp_num_layers=0, mtp_layer_pattern=None, mtp_use_repeated_layer=False)
-    depth = sum(layer_parameters(model, kind) for kind in model.depth_layers) + 2 * 256**2 + 3 * 256
+    depth = sum(layer_parameters(model, kind) for kind in model.mtp_layers) + 2 * 256**2 + 3 * 256
     assert model.num_parameters - plain.num_parameters == depth
     found = [parameters(stage_table(which, TRAINING, [one])) for which in (plain, model)]
     assert (found[1] - found[0]).tolist() == pytest.approx([0, depth + 1024 * 256])
     given = instance(cluster(1), model, seq_length=1024)
     before, after = (stage_compute(replace(given, model=which), one) for which in (plain, model))
     more = (after.forward_s - before.forward_s)[0, 0]
-    layers = sum(layer_times_s(given, one, A100_80, kind=kind)[0] for kind in model.depth_layers)
+    layers = sum(layer_times_s(given, one, A100_80, kind=kind)[0] for kind in model.mtp_layers)
     assert more[0] == 0
     assert more[1] > 2 * layers
 
