@@ -1,1 +1,1 @@
-"""Programs that judge the product, run from a checkout as ``python -m benchmarks.NAME``; the product imports none."""
+"""Programs that test and measure the package, run from a checkout: ``python -m benchmarks.NAME``."""

@@ -15,7 +15,9 @@ from pipette_opt.cli.program import run_command
 
 
 def annealing(
-    seconds: Annotated[float, typer.Option(help="For each measurement.", rich_help_panel=opt.RUN)] = 0.3,
+    seconds: Annotated[
+        float, typer.Option(help="Duration of each measurement, seconds.", rich_help_panel=opt.RUN)
+    ] = 0.3,
     json: opt.Json = False,
 ) -> None:
     """

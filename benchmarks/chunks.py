@@ -248,7 +248,7 @@ def page(rows: Sequence[Row]) -> str:
 def main() -> None:
     """Run the cases and write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[1])
-    parser.add_argument("--cases", type=int, default=24, help="cases that are tried; some are not legal or do not fit")
+    parser.add_argument("--cases", type=int, default=24, help="number of cases; some may be illegal or not fit")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/chunks.md"))
     options = parser.parse_args()
     rows = []

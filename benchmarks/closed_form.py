@@ -144,7 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--pipelines", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="a page; printed otherwise")
+    parser.add_argument("--out", type=Path, help="file for the page; by default the tables are printed")
     arguments = parser.parse_args()
     if arguments.out is None:
         report(arguments.seed, arguments.pipelines)

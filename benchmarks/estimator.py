@@ -148,7 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--example", default="lab-16x8")
     parser.add_argument("--placements", type=int, default=10_000)
-    parser.add_argument("--out", type=Path, help="a page; printed otherwise")
+    parser.add_argument("--out", type=Path, help="file for the page; by default the times are printed")
     arguments = parser.parse_args()
     text = io.StringIO()
     with contextlib.redirect_stdout(text if arguments.out else sys.stdout):

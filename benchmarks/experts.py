@@ -203,7 +203,10 @@ def experts(
         str, typer.Option(help="A file with a number for each expert, or zipf:1.2.", rich_help_panel=INSTANCES)
     ],
     spare_slots: Annotated[
-        int, typer.Option(help="Most slots for copies of hot experts on a rank; 0 for none.", rich_help_panel=INSTANCES)
+        int,
+        typer.Option(
+            help="Maximum number of slots for copies of hot experts on a rank; 0 for none.", rich_help_panel=INSTANCES
+        ),
     ] = 1,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     cluster: opt.Cluster = None,

@@ -298,9 +298,9 @@ def main() -> None:
     """Parse the arguments, then compare, write or draw lines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("pairs", "solved"))
-    parser.add_argument("--write", action="store_true", help="today's figures")
-    parser.add_argument("--draw", type=int, metavar="N", help="N other lines of the kind that --only says")
-    parser.add_argument("--seed", type=int, default=0, help="of the first line that is drawn")
+    parser.add_argument("--write", action="store_true", help="write today's figures of the same lines")
+    parser.add_argument("--draw", type=int, metavar="N", help="replace the lines of the --only kind by N random ones")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first random line")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     known = read_rows()

@@ -93,8 +93,8 @@ class Result:
 def main() -> None:
     """Run the cases, one after the other, and print or write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--time-limit", type=float, default=60.0, help="Seconds of solve and of replan.")
-    parser.add_argument("--cases", type=int, nargs="*", help="Numbers of cases, from 1; all by default.")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="Time limit of solve and of replan, seconds.")
+    parser.add_argument("--cases", type=int, nargs="*", help="Numbers of the cases to run, from 1; by default all.")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     chosen = CASES if not options.cases else [CASES[number - 1] for number in options.cases]

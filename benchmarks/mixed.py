@@ -216,7 +216,7 @@ class Enumerated:
     bounded: int = 0
     is_whole: bool = True
     memory_binds: bool = False
-    """Whether memory rejected a split whose bound is below the optimum."""
+    """True if memory rejected a split whose bound is below the optimum."""
 
 
 @dataclass(kw_only=True)
@@ -234,7 +234,7 @@ class _Placed:
     """Seconds of the first chunk of a stage and its transfers to and from the next stage; shape ``(units, pp, dp)``."""
     optimizer_s: float
     room: BoolArray
-    """Whether a stage with this many layers per chunk fits in memory, shape ``(units, pp)``."""
+    """Mask of stages that fit in memory, by layers per chunk, shape ``(units, pp)``."""
     least_s: float = 0.0
 
     @property
@@ -552,12 +552,12 @@ LARGE = ("cluster, 16 hosts", "model", "plan, s", "certificate", "took, s", "pla
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the cases and write the page after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=12, help="clusters of four hosts")
-    parser.add_argument("--large", type=int, default=4, help="clusters of 16 hosts")
-    parser.add_argument("--documented", action="store_true", help="the cluster of docs/certificate.md, too")
-    parser.add_argument("--first", type=int, default=0, help="first cluster of four hosts")
-    parser.add_argument("--seconds", type=float, default=60.0, help="time limit of each")
-    parser.add_argument("--out", type=Path, help="where the page goes; none by default")
+    parser.add_argument("--cases", type=int, default=12, help="number of clusters of four hosts")
+    parser.add_argument("--large", type=int, default=4, help="number of clusters of 16 hosts")
+    parser.add_argument("--documented", action="store_true", help="also the cluster of docs/certificate.md")
+    parser.add_argument("--first", type=int, default=0, help="index of the first cluster of four hosts")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time limit of each search, seconds")
+    parser.add_argument("--out", type=Path, help="file for the page; by default no page")
     options = parser.parse_args(arguments)
     rows: list[tuple[str, bool]] = []
     large: list[str] = []

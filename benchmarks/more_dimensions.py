@@ -164,7 +164,7 @@ def main() -> None:
     """Run the chosen jobs and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--only", help="Jobs whose name contains this.", default="")
+    parser.add_argument("--only", help="Only jobs whose name contains this text.", default="")
     parser.add_argument("--out", type=Path, default=PAGE)
     given = parser.parse_args()
     rows: dict[str, list[Row]] = {}

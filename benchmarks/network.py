@@ -350,7 +350,7 @@ def page() -> str:
 def main() -> None:
     """Print or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--out", type=Path, help="a file; printed otherwise")
+    parser.add_argument("--out", type=Path, help="file for the page; by default it is printed")
     arguments = parser.parse_args()
     text = page()
     if arguments.out is None:

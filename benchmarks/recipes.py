@@ -362,43 +362,45 @@ def main(arguments: Iterable[str] | None = None) -> None:
     """Process the recipes, print the section, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
     parser.add_argument("--label", default="now", help="Title of the section.")
-    parser.add_argument("--only", default="", help="Recipes with this in their name; nothing is written.")
-    parser.add_argument("--solve", type=int, default=0, help="Search the jobs of so many recipes instead.")
-    parser.add_argument("--seed", type=int, default=0, help="Of the sample that is searched.")
+    parser.add_argument("--only", default="", help="Only recipes whose name contains this text; no page is written.")
+    parser.add_argument("--solve", type=int, default=0, help="Search the jobs of this number of recipes instead.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the sample that is searched.")
     parser.add_argument(
-        "--told", action="store_true", help="Searches begin with the recipe, as solve of its file does."
+        "--told", action="store_true", help="Start searches from the recipe, as solve of its file does."
     )
-    parser.add_argument("--time-limit", type=float, default=60.0, help="Seconds of each search.")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="What a second of a search is.")
-    said_ = parser.parse_args(list(arguments) if arguments is not None else None)
-    chosen = [recipe for recipe in recipes() if said_.only in recipe["name"]]
-    if said_.solve:
-        for section in solved_pages(chosen, said_):
-            if not said_.only:
-                _write(RESULTS / "recipes-solved.md", recipes_solved.HEAD, section, said_.label)
+    parser.add_argument("--time-limit", type=float, default=60.0, help="Time limit of each search, seconds.")
+    parser.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall", help="Clock that counts the seconds of a search."
+    )
+    options = parser.parse_args(list(arguments) if arguments is not None else None)
+    chosen = [recipe for recipe in recipes() if options.only in recipe["name"]]
+    if options.solve:
+        for section in solved_pages(chosen, options):
+            if not options.only:
+                _write(RESULTS / "recipes-solved.md", recipes_solved.HEAD, section, options.label)
         return
     begin, rows = time.monotonic(), []
     for index, recipe in enumerate(chosen):
         rows.append(measured(recipe))
         print(f"\r{index + 1} of {len(chosen)}", end="", flush=True)
-    section = page(rows, said_.label, time.monotonic() - begin)
+    section = page(rows, options.label, time.monotonic() - begin)
     print(f"\n{section}")
-    if said_.only:
+    if options.only:
         print("\n".join(map(str, rows)))
         return
-    _write(RESULTS / "recipes.md", HEAD, section, said_.label)
+    _write(RESULTS / "recipes.md", HEAD, section, options.label)
 
 
 def _write(out: Path, head: str, section: str, label: str) -> None:
     write_atomically(out, with_section(out.read_text(encoding="utf-8") if out.is_file() else head, section, label))
 
 
-def solved_pages(chosen: Sequence[dict[str, Any]], said_: argparse.Namespace) -> Iterator[str]:
+def solved_pages(chosen: Sequence[dict[str, Any]], options: argparse.Namespace) -> Iterator[str]:
     """Yield the section on plans for the jobs of a sample of priced recipes, once after each search."""
-    if said_.clock == "cpu":
+    if options.clock == "cpu":
         recipes_solved.by_cpu()
     rows = []
-    for recipe in recipes_solved.in_turn(chosen, said_.seed):
+    for recipe in recipes_solved.in_turn(chosen, options.seed):
         path = SHARED / "recipes" / "megatron_args" / f"{recipe['name']}.args"
         try:
             given = parse_megatron_args(path.read_text(encoding="utf-8"), path.stem, recipe["family"])
@@ -406,10 +408,10 @@ def solved_pages(chosen: Sequence[dict[str, Any]], said_: argparse.Namespace) ->
             priced = price(path, given, recipe)
         except InputError:
             continue
-        rows.append(recipes_solved.solved(recipe, priced, said_.time_limit, given if said_.told else None))
+        rows.append(recipes_solved.solved(recipe, priced, options.time_limit, given if options.told else None))
         print(rows[-1], flush=True)
-        yield recipes_solved.page(rows, said_.label, said_.clock)
-        if len(rows) == said_.solve:
+        yield recipes_solved.page(rows, options.label, options.clock)
+        if len(rows) == options.solve:
             break
 
 

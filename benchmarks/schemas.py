@@ -141,7 +141,7 @@ def _text(docstring: str) -> str:
 def main() -> None:
     """Compare or write the schemas."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write the schemas anew")
+    parser.add_argument("--write", action="store_true", help="write the schemas instead of comparing them")
     write, stale = parser.parse_args().write, []
     for name, make in SCHEMAS.items():
         path, text = schema_path(name), json_text(make()) + "\n"

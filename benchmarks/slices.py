@@ -179,10 +179,10 @@ def best_slices(times: FloatArray, stages: int, sequences: int) -> tuple[float, 
 def slices(
     job_options: Annotated[opt.JobOptions, opt.Without(OF_SOLVE)],
     stages: Annotated[
-        str, typer.Option(help="Depths of pipelines, a stage on each host.", rich_help_panel=INSTANCES)
+        str, typer.Option(help="Numbers of pipeline stages, one stage per host.", rich_help_panel=INSTANCES)
     ] = "4,8",
     sequences: Annotated[
-        str, typer.Option(help="Sequences of a replica, one after the other.", rich_help_panel=INSTANCES)
+        str, typer.Option(help="Numbers of sequences that a replica runs in turn.", rich_help_panel=INSTANCES)
     ] = "1,4",
     json: opt.Json = False,
 ) -> None:

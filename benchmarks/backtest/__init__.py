@@ -1,1 +1,1 @@
-"""Predictions beside public measured runs: readers and rules of single sources, fits, pages."""
+"""Comparison of predictions with public measured runs: readers and rules of single sources, fits, pages."""

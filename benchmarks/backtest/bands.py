@@ -114,7 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "data" / "bands.yaml")
     parser.add_argument("--backtests", type=Path, default=ROOT / "data" / "backtests.yaml")
-    parser.add_argument("--page", type=Path, help="Where the page of results goes; none without.")
+    parser.add_argument("--page", type=Path, help="File for the page of results; by default no page.")
     options = parser.parse_args()
     folder = measured_folder()
     missing = [name for name in SOURCES if not (folder / f"{name}.csv").is_file()]

@@ -32,8 +32,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     today = datetime.now(UTC).date().isoformat()
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / f"{today}-backtest.md")
-    parser.add_argument("--jobs", type=int, default=-1, help="experiments at once; all cores by default")
-    parser.add_argument("--only", default="", help="experiments whose name has this in it")
+    parser.add_argument("--jobs", type=int, default=-1, help="number of parallel experiments; by default one per core")
+    parser.add_argument("--only", default="", help="only experiments whose name contains this text")
     options, folder = parser.parse_args(), measured_folder()
     base = read_stack()
     parts = [page.head(today)]

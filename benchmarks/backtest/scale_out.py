@@ -186,8 +186,8 @@ LINES = (
 def main() -> None:
     """Print the table, and below it the fitted constants of each line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="lines whose name has this in it")
-    parser.add_argument("--rows", action="store_true", help="also each judged row, to standard error")
+    parser.add_argument("--only", default="", help="only lines whose name contains this text")
+    parser.add_argument("--rows", action="store_true", help="also print each test row to standard error")
     options, folder, base = parser.parse_args(), measured_folder(), read_stack()
     print(
         "| fitted on, judged on | goal | fitted | judged | mean | median | ratio | rank | good picks | ratio by GPUs |"

@@ -335,11 +335,11 @@ def say(text: str) -> None:
 
 
 def main(
-    seeds: Annotated[int, typer.Option(help="Seeds of each scenario.", min=1)] = 3,
+    seeds: Annotated[int, typer.Option(help="Number of seeds per scenario.", min=1)] = 3,
     scenario: Annotated[list[str] | None, typer.Option(help="Only these scenarios.")] = None,
-    rounds: Annotated[int, typer.Option(help="Paired rounds.", min=MIN_ROUNDS)] = 8,
-    num_random: Annotated[int, typer.Option(help="Random orders.", min=1)] = 100,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where the page goes.")] = None,
+    rounds: Annotated[int, typer.Option(help="Number of paired rounds.", min=MIN_ROUNDS)] = 8,
+    num_random: Annotated[int, typer.Option(help="Number of random orders.", min=1)] = 100,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the page.")] = None,
 ) -> None:
     """Measure plans on emulated clusters; needs root."""
     reason = why_not()

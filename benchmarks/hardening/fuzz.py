@@ -138,11 +138,13 @@ def main() -> None:
         guided(sys.argv[2], sys.argv[3:])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=2.0, help="in all")
-    parser.add_argument("--reader", action="append", choices=sorted(readers()), help="may be repeated; default: all")
+    parser.add_argument("--minutes", type=float, default=2.0, help="total time, minutes")
+    parser.add_argument(
+        "--reader", action="append", choices=sorted(readers()), help="name of a reader, may be repeated; default: all"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, help="by default one for each core")
-    parser.add_argument("--coverage", action="store_true", help="guided by coverage, with Atheris")
+    parser.add_argument("--processes", type=int, help="number of processes; by default one per core")
+    parser.add_argument("--coverage", action="store_true", help="guide mutations by coverage, with Atheris")
     parser.add_argument("--keep", type=Path, default=Path("fuzz-crashes"), help="folder of files that crash a reader")
     given = parser.parse_args()
     names = given.reader or list(readers())

@@ -161,9 +161,9 @@ def lines_of(path: Path) -> list[str]:
 def main() -> None:
     """Parse the arguments, kill commands, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=40, help="in all")
+    parser.add_argument("--kills", type=int, default=40, help="total number of kills")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--command", action="append", help="of those that are killed; may be repeated; default: all")
+    parser.add_argument("--command", action="append", help="name of a command to kill, may be repeated; default: all")
     given = parser.parse_args()
     draw = random.Random(given.seed)
     rows, failed = [], False

@@ -97,8 +97,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=10)
     parser.add_argument("--python", action="append", default=[], help="another interpreter; may be repeated")
-    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of each solve")
-    parser.add_argument("--compare", type=Path, nargs="+", help="plans to compare with the first of them, no solve")
+    parser.add_argument("--time-limit", type=float, default=20.0, help="time limit of each search, seconds")
+    parser.add_argument(
+        "--compare", type=Path, nargs="+", help="plans to compare with the first of them, without a search"
+    )
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.compare:

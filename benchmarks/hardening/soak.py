@@ -249,12 +249,12 @@ def main() -> None:
     """Parse the arguments, test the jobs, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--instances", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=0, help="of the first instance")
-    parser.add_argument("--time-limit", type=float, default=2.0, help="seconds of each solve")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no job after so many")
-    parser.add_argument("--small", action="store_true", help="jobs of which all plans can be judged")
-    parser.add_argument("--regions", action="store_true", help="two groups of hosts, far apart")
-    parser.add_argument("--log", type=Path, help="a line for each job; those that are there are not run again")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first instance")
+    parser.add_argument("--time-limit", type=float, default=2.0, help="time limit of each search, seconds")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no job after this number of minutes")
+    parser.add_argument("--small", action="store_true", help="small jobs, for which all plans can be simulated")
+    parser.add_argument("--regions", action="store_true", help="two groups of hosts with slow links between them")
+    parser.add_argument("--log", type=Path, help="file with a line for each job; jobs in it are not run again")
     given = parser.parse_args()
     found, begin = logged(given.log), time.monotonic()
     done = {result.seed for result in found}

@@ -32,19 +32,21 @@ def layers(
         ),
     ] = None,
     budgets: Annotated[
-        str, typer.Option(help="Memory of a GPU, GB, several separated by commas.", rich_help_panel=INSTANCES)
+        str, typer.Option(help="Memory of a GPU in GB; several with commas.", rich_help_panel=INSTANCES)
     ] = "8,12,14,16,18,20,24",
     batches: Annotated[
-        str, typer.Option(help="Global batches, several separated by commas.", rich_help_panel=INSTANCES)
+        str, typer.Option(help="Global batch sizes; several with commas.", rich_help_panel=INSTANCES)
     ] = "8,16,32,64",
-    num_layers: Annotated[int, typer.Option(help="Layers of the model.", rich_help_panel=INSTANCES)] = 32,
+    num_layers: Annotated[int, typer.Option(help="Number of layers of the model.", rich_help_panel=INSTANCES)] = 32,
     stages: Annotated[
-        int | None, typer.Option(help="Only pipelines of so many stages.", rich_help_panel=INSTANCES)
+        int | None, typer.Option(help="Only this number of pipeline stages.", rich_help_panel=INSTANCES)
     ] = None,
-    time_limit: Annotated[float, typer.Option(help="Seconds for each budget.", rich_help_panel=opt.RUN)] = 10.0,
+    time_limit: Annotated[
+        float, typer.Option(help="Time limit for each budget, seconds.", rich_help_panel=opt.RUN)
+    ] = 10.0,
     workers: opt.Workers = 1,
     seed: opt.Seed = 0,
-    csv: Annotated[Path | None, typer.Option(help="Also write the table here.", rich_help_panel=opt.RUN)] = None,
+    csv: Annotated[Path | None, typer.Option(help="CSV file for the table.", rich_help_panel=opt.RUN)] = None,
     json: opt.Json = False,
 ) -> None:
     """

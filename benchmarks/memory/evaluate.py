@@ -88,13 +88,11 @@ def evaluate(
     pipette: Annotated[bool, typer.Option(help="Also train Pipette's network (needs torch).")] = True,
     learning: Annotated[
         bool | None,
-        typer.Option(help="Also calibrate on few runs again and again (a minute); by default for the page only."),
+        typer.Option(help="Also calibrate repeatedly on few runs (a minute); by default only for the page."),
     ] = None,
     tuning: Annotated[bool, typer.Option(help="Page only: fine-tune the network on the runs (needs torch).")] = True,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Write the page here: all tables, with what was left out.")
-    ] = None,
-    workers: Annotated[int, typer.Option(help="Page only: processes, evaluation and fine-tuning side by side.")] = 2,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the page with all tables.")] = None,
+    workers: Annotated[int, typer.Option(help="Page only: number of processes for evaluation and fine-tuning.")] = 2,
     json: opt.Json = False,
 ) -> None:
     """

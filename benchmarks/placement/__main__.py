@@ -39,31 +39,33 @@ def placement(
         str | None, typer.Option(help="Only these numbers of hosts, e.g. 16,32.", rich_help_panel=INSTANCES)
     ] = None,
     weights: Annotated[
-        str | None, typer.Option(help="Only these, e.g. balanced,llama-3-70b.", rich_help_panel=INSTANCES)
+        str | None, typer.Option(help="Only these weights, e.g. balanced,llama-3-70b.", rich_help_panel=INSTANCES)
     ] = None,
-    p2p: Annotated[str | None, typer.Option(help="Only blocking, or only async.", rich_help_panel=INSTANCES)] = None,
-    seeds: Annotated[int | None, typer.Option(help="So many of each.", rich_help_panel=INSTANCES)] = None,
+    p2p: Annotated[
+        str | None, typer.Option(help="Only this send mode: blocking or async.", rich_help_panel=INSTANCES)
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of seeds of each instance.", rich_help_panel=INSTANCES)
+    ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="For each, in place of its own.", rich_help_panel=opt.RUN)
+        float | None, typer.Option(help="Time limit of each instance, in place of its own.", rich_help_panel=opt.RUN)
     ] = None,
     stop_at_goal: Annotated[
         bool,
         typer.Option(
             "--stop-at-goal",
-            help="End each as soon as its goal is met; the baselines have as many seconds.",
+            help="End each instance at its target gap; baselines get equal time.",
             rich_help_panel=opt.RUN,
         ),
     ] = False,
     workers: opt.Workers = None,
-    csv: Annotated[Path | None, typer.Option(help="Also write every run here.", rich_help_panel=opt.RUN)] = None,
+    csv: Annotated[Path | None, typer.Option(help="CSV file for all runs.", rich_help_panel=opt.RUN)] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Write the table here.", rich_help_panel=opt.RUN)
+        Path | None, typer.Option("-o", "--out", help="File for the table.", rich_help_panel=opt.RUN)
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="Keep the runs that --csv has, others of the set as well.", rich_help_panel=opt.RUN
-        ),
+        typer.Option("--resume", help="Keep the runs in the --csv file.", rich_help_panel=opt.RUN),
     ] = False,
     json: opt.Json = False,
 ) -> None:

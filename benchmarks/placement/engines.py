@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=41)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--judged", action="store_true", help="the gap of whole plans with pinned degrees")
-    parser.add_argument("--out", type=Path, help="where the table goes; standard output by default")
+    parser.add_argument("--out", type=Path, help="file for the table; by default standard output")
     options = parser.parse_args(arguments)
     sizes = [int(size) for size in options.sizes.split(",")]
     chosen = [

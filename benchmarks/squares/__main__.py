@@ -27,7 +27,7 @@ def squares(
     check: Annotated[
         str | None,
         typer.Option(
-            help="Also run layers on squares of so many processes of this machine, e.g. 4,16 (needs torch).",
+            help="Also run layers on squares of local processes, e.g. 4,16 (needs torch).",
             rich_help_panel=opt.RUN,
         ),
     ] = None,

@@ -20,19 +20,17 @@ from pipette_opt.cli.program import run_command
 
 
 def systems(
-    count: Annotated[int, typer.Option(help="Jobs, of a generator with the seed.", rich_help_panel=INSTANCES)] = 12,
+    count: Annotated[int, typer.Option(help="Number of jobs, drawn by --seed.", rich_help_panel=INSTANCES)] = 12,
     most_hosts: Annotated[
-        int, typer.Option(help="Leave out jobs on more hosts, 16 at most.", rich_help_panel=INSTANCES)
+        int, typer.Option(help="Maximum number of hosts of a job, at most 16.", rich_help_panel=INSTANCES)
     ] = 16,
     time_limit: Annotated[
-        float, typer.Option(help="Seconds of this project's search of each job.", rich_help_panel=opt.RUN)
+        float, typer.Option(help="Time limit of this project's search per job, seconds.", rich_help_panel=opt.RUN)
     ] = 20.0,
     workers: opt.Workers = None,
     seed: opt.Seed = 0,
-    csv: Annotated[Path | None, typer.Option(help="Also write every choice here.", rich_help_panel=opt.RUN)] = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Write the page here.", rich_help_panel=opt.RUN)
-    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="CSV file for all choices.", rich_help_panel=opt.RUN)] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the page.", rich_help_panel=opt.RUN)] = None,
     json: opt.Json = False,
 ) -> None:
     """

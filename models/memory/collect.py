@@ -18,7 +18,7 @@ NUM_POINTS = 3000
 
 
 def collect(
-    out: Annotated[Path, typer.Option("--out", "-o", help="CSV file; an unfinished one is continued.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="CSV file; an unfinished file is continued.")] = Path(
         "traces.csv"
     ),
     num_points: Annotated[int, typer.Option(help="Number of points in the complete file.", min=1)] = NUM_POINTS,

@@ -17,7 +17,7 @@ from pipette_opt.memory.predictor import stack_predictor
 
 
 def trace_plan(
-    plan: Annotated[Path, typer.Argument(help="The plan whose stages are traced.")],
+    plan: Annotated[Path, typer.Argument(help="Plan whose stages are traced.")],
     cluster: opt.Cluster = None,
     json: opt.Json = False,
 ) -> None:

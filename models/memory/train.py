@@ -40,7 +40,7 @@ def train(
     out: Annotated[Path, typer.Option("--out", "-o", help="Weights file; the model card is written beside it.")] = Path(
         "memory.npz"
     ),
-    seed: Annotated[int, typer.Option(help="Seed of the split and of the first weights.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the train-test split and of the initial weights.", min=0)] = 0,
 ) -> None:
     """
     Train the memory predictor's network and write its weights and model card.
