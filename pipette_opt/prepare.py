@@ -84,7 +84,7 @@ MEMORY_SHARE = 0.15
 """
 Fraction of the machine's memory for link costs between hosts. Chosen.
 
-Searches copy the costs of the candidates that they place, so the process takes about twice as much.
+Searches copy the costs of the candidate configurations that they place, so the process takes about twice as much.
 """
 
 MAX_LINK_BYTES = 3 << 30
@@ -161,12 +161,12 @@ class Prepared:
 
     @cached_property
     def with_analytical_model(self) -> ProblemData:
-        """Problem with only the candidates that have an analytical 1F1B model."""
+        """Problem with only the candidate configurations that have an analytical 1F1B model."""
         return _only(self.problem, analytical=True)
 
     @cached_property
     def without_analytical_model(self) -> ProblemData:
-        """Problem with only the candidates that have a relaxation and no analytical model."""
+        """Problem with only the candidate configurations that have a relaxation and no analytical model."""
         return _only(self.problem, analytical=False)
 
 

@@ -16,7 +16,10 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.problem.solution import Result, Solution, checked_solution, result_of
 
 SHARED_MOVES = 100_000
-"""A restart of at least this many moves offers all its archived placements to candidates with an equal grid. Chosen."""
+"""
+A restart of at least this many moves offers all its archived placements to candidate configurations with an equal grid.
+Chosen.
+"""
 
 TEMPERED_MOVES, MAX_TEMPERED_MOVES = 200_000, 2_000_000
 """Restart length at which replica exchange takes over on small grids, and largest length of one turn, moves. Chosen."""
@@ -39,7 +42,7 @@ class AnnealingParams:
     seed
         Random seed.
     first_moves
-        Number of moves in the first restart of each candidate; it doubles from restart to restart.
+        Number of moves in the first restart of each candidate configuration; it doubles from restart to restart.
     hot, cold
         First and last temperature of a restart, as a fraction of the start's distance to the lower bound.
     pool_gap, pool_size
@@ -85,7 +88,7 @@ result.
 
 
 class _Shapes:
-    """Known placements by grid shape, from any candidate with that shape."""
+    """Known placements by grid shape, from any candidate configuration with that shape."""
 
     def __init__(self, data: ProblemData, start: Sequence[Solution]) -> None:
         self.data = data
@@ -99,8 +102,8 @@ class _Shapes:
 
     def join(self, search: CandidateSearch) -> None:
         """
-        Offer a new candidate the known placements of its grid shape; a large shape gets coarse starts from its first
-        candidate.
+        Offer a new candidate configuration the known placements of its grid shape; a large shape gets coarse starts
+        from its first candidate.
         """
         if search.simple is not None and search.is_large and search.grid not in self.searches:
             search.starts = coarse_starts(self.data, self.data.candidates[search.index])
@@ -111,8 +114,8 @@ class _Shapes:
 
     def share(self, search: CandidateSearch, *, archive: bool) -> None:
         """
-        Offer a candidate's best placement, with ``archive`` also its archived ones, to other candidates of its grid
-        shape.
+        Offer a candidate configuration's best placement, with ``archive`` also its archived ones, to other candidates
+        of its grid shape.
         """
         placements = [search.best_nodes.copy(), *(search.archived_nodes() if archive else ())]
         known = self.found.setdefault(search.grid, [])
@@ -164,7 +167,7 @@ def anneal(
     start: Sequence[Solution] = (),
 ) -> Result:
     """
-    Place the promising candidates by simulated annealing.
+    Place the promising candidate configurations by simulated annealing.
 
     The tuned variant gives restarts of doubling length to the candidates whose optimistic time is below the best found.
     Long turns on small grids use replica exchange, and every round keeps the better half of the candidates. Pipette's
@@ -200,7 +203,7 @@ def anneal(
 
 class _Tuned:
     """
-    Tuned annealing of the promising candidates.
+    Tuned annealing of the promising candidate configurations.
 
     Attributes
     ----------
@@ -222,7 +225,10 @@ class _Tuned:
         self._shapes, self._budget = shapes, budget
 
     def run(self) -> list[CandidateSearch]:
-        """Anneal until the budget is used up or no candidate can improve. The first candidate is always placed."""
+        """
+        Anneal until the budget is used up or no candidate configuration can improve. The first candidate is always
+        placed.
+        """
         for _ in self._in_turns():
             if self._budget.is_over:
                 break
@@ -230,12 +236,13 @@ class _Tuned:
 
     @property
     def _best(self) -> int:
-        """Objective of the best placement, ticks."""
+        """Objective of the best placement, integer ticks."""
         return min((search.best for search in self.searches), default=UNUSABLE_TICKS)
 
     def _in_turns(self) -> Iterator[None]:
         """
-        Run restarts of doubling length; each round continues with the better half of the candidates that may improve.
+        Run restarts of doubling length; each round continues with the better half of the candidate configurations that
+        may improve.
 
         Yields before each turn except the first, so that the caller can stop between turns.
         """
@@ -303,7 +310,7 @@ def _run_pipette(
     order: Sequence[int],
     budget: _Budget,
 ) -> list[CandidateSearch]:
-    """Anneal each candidate with Pipette's variant, with an equal part of the remaining budget."""
+    """Anneal each candidate configuration with Pipette's variant, with an equal part of the remaining budget."""
     searches: list[CandidateSearch] = []
     chunk = min(params.first_moves, 5_000)
     for position, index in enumerate(order):

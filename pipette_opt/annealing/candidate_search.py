@@ -1,5 +1,5 @@
 """
-Annealing of one candidate: restarts from hot to cold, and replica exchange between several temperatures.
+Annealing of one candidate configuration: restarts from hot to cold, and replica exchange between several temperatures.
 
 A restart needs to know its length beforehand; replica exchange (Swendsen and Wang, Phys. Rev. Lett. 57, 1986) does not.
 Hot replicas cross between valleys, and good placements move down the temperature ladder to the cold ones. With an equal
@@ -76,12 +76,12 @@ ROUND_MOVES = NUM_REPLICAS * swaps.REBUILD * (QUENCH_EVERY + 1) // QUENCH_EVERY
 
 class CandidateSearch:
     """
-    Annealing of one candidate, with the best placement found.
+    Annealing of one candidate configuration, with the best placement found.
 
     Parameters
     ----------
     bound
-        Lower bound of the candidate's objective, ticks.
+        Lower bound of the candidate's objective, integer ticks.
     hot, cold
         First and last temperature of a restart, as a fraction of the start's distance to the bound.
     """
@@ -181,8 +181,8 @@ class CandidateSearch:
 
     def temper(self, moves: int, is_over: Callable[[], bool]) -> None:
         """
-        Continue replica exchange for about ``moves`` moves; only for candidates that the plain-grid kernel
-        supports.
+        Continue replica exchange for about ``moves`` moves; only for candidate configurations that the plain-grid
+        kernel supports.
         """
         if self.replicas is None:
             self.replicas = _Replicas(self)
@@ -241,7 +241,7 @@ class CandidateSearch:
         return self.best_nodes[: int(np.prod(self.grid))].reshape(self.grid)
 
     def random_start(self) -> int:
-        """Fill ``nodes`` with a random placement. Return its objective, ticks."""
+        """Fill ``nodes`` with a random placement. Return its objective, integer ticks."""
         kernels.random_start(self.tables, self.nodes, self.random)
         return self.value(self.nodes)
 
@@ -251,7 +251,7 @@ class CandidateSearch:
 
 
 class _Replicas:
-    """Placements of one candidate at temperatures from hot to cold, for replica exchange."""
+    """Placements of one candidate configuration at temperatures from hot to cold, for replica exchange."""
 
     def __init__(self, search: CandidateSearch) -> None:
         self.search = search

@@ -33,7 +33,8 @@ not. A larger distance was no better, as slow hosts then come into earlier rows.
 
 def coarse_starts(data: ProblemData, candidate: CandidateData) -> list[IntArray]:
     """
-    Return several placements of a candidate whose cells are single hosts; each lists all hosts, the grid first, by row.
+    Return several placements of a candidate configuration whose cells are single hosts; each lists all hosts, the grid
+    first, by row.
 
     Memory is not checked; the caller drops placements that do not fit.
     """

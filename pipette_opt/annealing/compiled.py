@@ -66,7 +66,10 @@ class Tables(NamedTuple):
 
 
 def tables(data: ProblemData, candidate: CandidateData) -> Tables:
-    """Return the arrays of a candidate; a link that must not be used costs more than any plan without it."""
+    """
+    Return the arrays of a candidate configuration; a link that must not be used costs more than any plan
+    without it.
+    """
     row = np.arange(candidate.num_stages) // candidate.tile.stages
     paths = candidate.paths or _no_paths(candidate)
     watched = _watched_stages(candidate, row)
@@ -111,7 +114,7 @@ def tables(data: ProblemData, candidate: CandidateData) -> Tables:
 
 
 def _no_paths(candidate: CandidateData) -> Paths:
-    """Return empty paths, for candidates with the analytical 1F1B model."""
+    """Return empty paths, for candidate configurations with the analytical 1F1B model."""
     none = np.zeros((0, candidate.num_stages), dtype=np.int64)
     return Paths(
         stage=np.zeros(0, dtype=np.int64),
@@ -156,7 +159,10 @@ def overwrite(target, source):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def finish_of_column(t, nodes, column, finish, times):  # type: ignore[no-untyped-def]
-    """Write the end of each watched stage of a column into ``finish[:, column]``; fill ``times``, shape ``(6, pp)``."""
+    """
+    Write the end of each watched stage (able to decide the end) of a column into ``finish[:, column]``; fill ``times``,
+    shape ``(6, pp)``.
+    """
     D, K = t.shape[1], t.shape[2]
     pp = t.row.shape[0]
     for s in range(pp):
@@ -205,7 +211,8 @@ def finish_of_column(t, nodes, column, finish, times):  # type: ignore[no-untype
 @njit(cache=True, nogil=True)
 def finish_of_times(t, times, column, finish):  # type: ignore[no-untyped-def]
     """
-    Write the end of each watched stage into ``finish[:, column]``, by the analytical 1F1B model.
+    Write the end of each watched stage (able to decide the end) into ``finish[:, column]``, by the analytical 1F1B
+    model.
 
     ``times`` has the stage and transfer times.
     """
@@ -302,7 +309,7 @@ def _longest_paths(t, nodes, times, column, finish):  # type: ignore[no-untyped-
 
 @njit(cache=True, nogil=True)
 def ring_of_row(t, nodes, row, ring):  # type: ignore[no-untyped-def]
-    """Write the gradient reduction of each watched stage of a row into ``ring``, ticks."""
+    """Write the gradient reduction of each watched stage (able to decide the end) of a row into ``ring``, ticks."""
     length = t.shape[1] * t.shape[3]
     parts = t.shape[2] // t.shape[3]
     begin, end = t.first_watched[row], t.first_watched[row + 1]
@@ -351,7 +358,7 @@ def slowest_end(t, nodes, finish, ring):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def evaluate(t, nodes, finish, ring, times):  # type: ignore[no-untyped-def]
-    """Return the objective of a placement, ticks, computed from scratch; fills ``finish`` and ``ring``."""
+    """Return the objective of a placement, integer ticks, computed from scratch; fills ``finish`` and ``ring``."""
     for column in range(t.shape[1]):
         finish_of_column(t, nodes, column, finish, times)
     for row in range(t.shape[0]):

@@ -79,7 +79,7 @@ def cell_of_slowest_hop(weight, hop, watched_row, state):  # type: ignore[no-unt
     """
     Return either end of the slowest hop in the ring with the largest weight.
 
-    ``weight`` and ``hop`` have the watched stages as first axis.
+    ``weight`` and ``hop`` have the watched stages (able to decide the end) as first axis.
     """
     W, D = hop.shape
     index = 0

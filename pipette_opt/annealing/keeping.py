@@ -54,7 +54,7 @@ def anneal_keeping(
     Parameters
     ----------
     index
-        Index of the candidate.
+        Index of the candidate configuration.
     start
         Host of each cell, shape of the candidate's grid.
     held

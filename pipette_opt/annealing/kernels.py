@@ -1,4 +1,4 @@
-"""Compiled annealing of any candidate: random placements, tuned moves, and Pipette's moves."""
+"""Compiled annealing of any candidate configuration: random placements, tuned moves, and Pipette's moves."""
 
 import numpy as np
 
@@ -130,7 +130,7 @@ def _grid_move(t, nodes, choice, state):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def smoothing(t, finish, ring, spread):  # type: ignore[no-untyped-def]
     """
-    Return the excess of the soft maxima over columns and over rings above the hard maxima, ticks.
+    Return the excess of the soft maxima over columns and over rings above the hard maxima, integer ticks.
 
     It distinguishes placements with equal objectives. ``spread`` is the scale of the exponentials in ticks; the excess
     vanishes with it.
@@ -158,7 +158,7 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
     Anneal ``nodes`` (all hosts, the grid first), write the best placement to ``best_nodes`` and return its objective.
 
     Seven of ten moves swap a cell with another cell or a spare host, and update two columns and two rows. The others
-    swap or reverse columns, rows, ends of columns and tensor groups. ``hot`` and ``cold`` are in ticks.
+    swap or reverse columns, rows, ends of columns and tensor groups. ``hot`` and ``cold`` are in integer ticks.
     """
     P, D, K = t.shape[0], t.shape[1], t.shape[2]
     width, cells, M = D * K, P * D * K, nodes.shape[0]

@@ -18,8 +18,8 @@ from pipette_opt.base.types import IntArray
 
 class Grid(NamedTuple):
     """
-    Arrays of a candidate for the plain-grid kernels, times in ticks; ``W`` is the number of watched stages
-    (:class:`~pipette_opt.annealing.compiled.Tables`).
+    Arrays of a candidate configuration for the plain-grid kernels, times in integer ticks; ``W`` is the number of
+    watched stages (able to decide the end) (:class:`~pipette_opt.annealing.compiled.Tables`).
 
     Parameters
     ----------
@@ -67,14 +67,14 @@ class Grid(NamedTuple):
 
 def has_grid(t: Tables) -> bool:
     """
-    Return whether the plain-grid kernels support the candidate: single hosts as cells, and an analytical 1F1B
-    model.
+    Return whether the plain-grid kernels support the candidate configuration: single hosts as cells, and an analytical
+    1F1B model.
     """
     return int(t.shape[2]) == 1 and int(t.scalars[0]) in (BLOCKING, ASYNC)
 
 
 def grid_of(t: Tables) -> Grid:
-    """Return the arrays of a candidate, rearranged for the plain-grid kernels."""
+    """Return the arrays of a candidate configuration, rearranged for the plain-grid kernels."""
     P, D = int(t.shape[0]), int(t.shape[1])
     pp, M, W = len(t.row), len(t.kind), len(t.watched)
     forward, backward = t.forward[t.kind].T, t.backward[t.kind].T  # (pp, M)
@@ -128,7 +128,7 @@ def read_placement(g, nodes, work, between, wait, hop):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True)
 def column_times(d, pp, work, between, wait, guess, blocking):  # type: ignore[no-untyped-def]
-    """Return round trip and period of a column, ticks; ``guess`` is a period close to the result."""
+    """Return round trip and period of a column, integer ticks; ``guess`` is a period close to the result."""
     total = np.int64(0)
     period = np.int64(0)
     before = np.int64(0)
@@ -174,7 +174,10 @@ def column_times(d, pp, work, between, wait, guess, blocking):  # type: ignore[n
 
 @njit(cache=True, nogil=True)
 def slowest_hop(least, hop, index):  # type: ignore[no-untyped-def]
-    """Return the reduction of a watched stage, ticks: its slowest hop, at least ``least``."""
+    """
+    Return the reduction of a watched stage (able to decide the end), integer ticks: its slowest hop, at least
+    ``least``.
+    """
     slowest = least
     for d in range(hop.shape[1]):
         slowest = max(slowest, hop[index, d])
@@ -183,7 +186,7 @@ def slowest_hop(least, hop, index):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _finish(g, nodes, total, finish):  # type: ignore[no-untyped-def]
-    """Write the end of each watched stage of each column into ``finish``, shape ``(W, D)``."""
+    """Write the end of each watched stage (able to decide the end) of each column into ``finish``, shape ``(W, D)``."""
     D, W = g.sizes[1], g.sizes[4]
     for d in range(D):
         before = np.int64(0)
@@ -198,7 +201,10 @@ def _finish(g, nodes, total, finish):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def ends_below(g, nodes, d, total, ring, limit):  # type: ignore[no-untyped-def]
-    """Return whether all watched stages of a column end before ``limit``, their reductions included."""
+    """
+    Return whether all watched stages (able to decide the end) of a column end before ``limit``, their reductions
+    included.
+    """
     D, W = g.sizes[1], g.sizes[4]
     if total + ring[0] >= limit:
         return False
@@ -233,7 +239,7 @@ def objective(g, nodes, total, finish, ring):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def embedding(g, nodes, P, D):  # type: ignore[no-untyped-def]
-    """Return the reduction of tied embeddings, ticks: the slowest column's, between its first and last host."""
+    """Return the reduction of tied embeddings, integer ticks: the slowest column's, between its first and last host."""
     slowest = np.int64(g.embedding_floor)
     if g.embedding.shape[0] > 0:
         for d in range(D):

@@ -49,7 +49,7 @@ def anneal_replicas(
     replicas
         All hosts of each replica, the grid first, shape ``(K, M)``; changed in place.
     temperatures
-        Temperatures from hot to cold, ticks, shape ``(K,)``.
+        Temperatures from hot to cold, integer ticks, shape ``(K,)``.
     done, rounds
         Number of rounds done before, and number of rounds to do.
     hot, cold

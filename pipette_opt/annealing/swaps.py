@@ -98,7 +98,7 @@ def anneal_grid(  # type: ignore[no-untyped-def]
     g
         Arrays of the plain grid.
     best, best_nodes
-        Best objective before these moves, ticks, and its hosts.
+        Best objective before these moves, integer ticks, and its hosts.
     state
         State of the random numbers.
     begin, end, moves

@@ -46,7 +46,7 @@ def certify(
     backend: Backend | None = None,
 ) -> Certified:
     """
-    Bound the simulated time over all candidates, and search for faster plans at the same time.
+    Bound the simulated time over all candidate configurations, and search for faster plans at the same time.
 
     Parameters
     ----------

@@ -27,13 +27,16 @@ from pipette_opt.specs import Instance
 logger = logging.getLogger(__name__)
 
 COMPILED_WITH = 8
-"""Number of candidates on which kernels are run, for analytical models and for relaxations each. Chosen."""
+"""
+Number of candidate configurations on which kernels are run, for analytical models and for relaxations each.
+Chosen.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
     """
-    Problem of a single candidate, on which kernels are run.
+    Problem of a single candidate configuration, on which kernels are run.
 
     Parameters
     ----------
@@ -53,7 +56,7 @@ class Sample:
 
 
 def compile_kernels(prepared: Prepared, stop: threading.Event) -> None:
-    """Load all kernels that a search of these candidates calls; compile them if needed."""
+    """Load all kernels that a search of these candidate configurations calls; compile them if needed."""
     from pipette_opt.annealing.swaps import anneal_grid
 
     samples = list(_samples(prepared))

@@ -31,7 +31,7 @@ def anneal_analytical_models(
     known: Sequence[Solution] = (),
 ) -> Result:
     """
-    Anneal the candidates that have an analytical 1F1B model, on every thread with a different seed.
+    Anneal the candidate configurations that have an analytical 1F1B model, on every thread with a different seed.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def simulate_first_plan(prepared: Prepared) -> list[SimulatedSolution]:
 
 
 def _with_known(hint: Result, known: Sequence[Solution]) -> Result:
-    """Return the result with known placements merged in: the better placement of each candidate."""
+    """Return the result with known placements merged in: the better placement of each candidate configuration."""
     if not known:
         return hint
     order = attrgetter("objective_ticks", "candidate")

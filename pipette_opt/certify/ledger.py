@@ -1,4 +1,7 @@
-"""State of a certificate: the fastest plan, and the proven bound of each candidate that could be faster."""
+"""
+State of a certificate: the fastest plan, and the proven bound of each candidate configuration that could be
+faster.
+"""
 
 import threading
 import time
@@ -28,10 +31,13 @@ CLOSE_ENOUGH = 1e-6
 """Relative improvement below which no faster plan is searched, as ticks are not much finer. Chosen."""
 
 FIRST_MOVES = 20_000
-"""Number of moves of a candidate's first annealing; doubles after annealing that finds nothing new. Chosen."""
+"""
+Number of moves of a candidate configuration's first annealing; doubles after annealing that finds nothing new.
+Chosen.
+"""
 
 PATHS = "critical paths over the best links"
-"""Name of the first bound of a candidate that is not ruled out."""
+"""Name of the first bound of a candidate configuration that is not ruled out."""
 
 Report = Callable[[str, float | None, float | None], None]
 """Progress callback: name of the step, fastest time so far and lower bound, seconds."""
@@ -108,7 +114,7 @@ class Reason(NamedTuple):
     Parameters
     ----------
     step
-        Latest step of the search that one of its host tiles needed.
+        Latest step of the search that one of its host tiles (parts of the model on one host) needed.
     name
         Name of the bound or engine that ruled it out in that step.
     bound_s
@@ -122,7 +128,8 @@ class Reason(NamedTuple):
 
 class Ledger:
     """
-    State of a certificate: fastest plan, open candidates with their bounds, and bounds of ruled-out candidates.
+    State of a certificate: fastest plan, open candidate configurations with their bounds, and bounds of ruled-out
+    candidates.
 
     Parameters
     ----------
@@ -178,12 +185,18 @@ class Ledger:
         return self.fastest_s - self.bound_s <= max(self.params.gap_limit, CLOSE_ENOUGH) * self.fastest_s
 
     def bound_with_open(self, ticks: int) -> float:
-        """Return the lower bound on every plan, seconds, for a bound of ``ticks`` on the open candidates."""
+        """
+        Return the lower bound on every plan, seconds, for a bound of ``ticks`` on the open candidate
+        configurations.
+        """
         lowest = min(self.closed_s, ticks * self.data.tick_s) * (1 - FLOAT_MARGIN)
         return max(0.0, min(lowest, self.fastest_s))
 
     def close(self, bound_s: float, index: int | None = None, by: ProofStep = "best links") -> None:
-        """Rule out a candidate, or several without ``index``, as no plan of theirs is faster than ``bound_s``."""
+        """
+        Rule out a candidate configuration, or several without ``index``, as no plan of theirs is faster than
+        ``bound_s``.
+        """
         self.closed_s = min(self.closed_s, bound_s)
         if index is not None:
             self.closed[index] = (by, bound_s)
@@ -192,8 +205,8 @@ class Ledger:
         """
         Return for each configuration the reason why it is not faster.
 
-        The reason has the latest step of the configuration's host tiles, and the name from the tile with the least
-        bound there.
+        The reason has the latest step of the configuration's host tiles (parts of the model on one host), and the name
+        from the tile with the least bound there.
         """
         of_candidate = {index: Reason(step, step, bound_s) for index, (step, bound_s) in self.closed.items()}
         for entry in self.open:
@@ -219,21 +232,21 @@ class Ledger:
 
     @property
     def simulated(self) -> list[SimulatedSolution]:
-        """Best placement of each open candidate that was placed."""
+        """Best placement of each open candidate configuration that was placed."""
         return [entry.best for entry in self.open if entry.best is not None]
 
     def may_be_faster(self, entry: OpenCandidate) -> bool:
-        """Return whether the candidate's bound is below the time of the fastest plan."""
+        """Return whether the candidate configuration's bound is below the time of the fastest plan."""
         return entry.bound_ticks * self.data.tick_s < self.fastest_s
 
     def could_win(self) -> list[OpenCandidate]:
-        """Return the candidates that may be faster than the fastest plan, smallest bounds first."""
+        """Return the candidate configurations that may be faster than the fastest plan, smallest bounds first."""
         enough = (1 - CLOSE_ENOUGH) * self.fastest_s
         able = [entry for entry in self.open if entry.bound_ticks < min(UNUSABLE_TICKS, enough / self.data.tick_s)]
         return sorted(able, key=attrgetter("bound_ticks", "index"))
 
     def anneal_once(self, entry: OpenCandidate) -> None:
-        """Anneal a placement of a candidate for its relaxation, and simulate the placement."""
+        """Anneal a placement of a candidate configuration for its relaxation, and simulate the placement."""
         entry.visits += 1
         found = anneal(
             replace(self.data, candidates=(entry.candidate,)),
@@ -253,7 +266,7 @@ class Ledger:
         """
         Simulate a placement and add its critical paths to the relaxation.
 
-        Return whether the placement is the candidate's fastest so far, or the relaxation rose at it.
+        Return whether the placement is the candidate configuration's fastest so far, or the relaxation rose at it.
         """
         if nodes.tobytes() in entry.seen:
             return False

@@ -1,4 +1,7 @@
-"""First step of the certificate: find the candidates that could be faster than the best plan, and their first paths."""
+"""
+First step of the certificate: find the candidate configurations that could be faster than the best plan, and their
+first paths.
+"""
 
 from dataclasses import replace
 from operator import attrgetter
@@ -22,7 +25,10 @@ SLOWEST_HOST = "judge with the slowest host"
 """Name of the bound of :func:`bound_by_slowest_host` in the certificate."""
 
 OPENED_PER_PLACING = 4
-"""Number of candidates bounded before the most promising candidate without a placement is placed. Chosen."""
+"""
+Number of candidate configurations bounded before the most promising candidate without a placement is placed.
+Chosen.
+"""
 
 SLOWER_LINK = 1.5
 """Factor by which each link in turn is slowed down, to find the paths through it. Chosen."""
@@ -30,8 +36,8 @@ SLOWER_LINK = 1.5
 
 def open_candidates(ledger: Ledger) -> None:
     """
-    Add to the ledger the candidates that could be faster with all links as fast as the fastest, most promising
-    first.
+    Add to the ledger the candidate configurations that could be faster with all links as fast as the fastest, most
+    promising first.
     """
     of_links = [optimistic_ticks(ledger.data, candidate) for candidate in ledger.data.candidates]
     known = [_known_ticks(ledger, candidate) for candidate in ledger.data.candidates]
@@ -63,7 +69,7 @@ def open_candidates(ledger: Ledger) -> None:
 
 
 def place_once(ledger: Ledger, entry: OpenCandidate) -> None:
-    """Anneal a candidate that may be faster; before its first annealing, add paths through slow links."""
+    """Anneal a candidate configuration that may be faster; before its first annealing, add paths through slow links."""
     if entry.visits == 0 and ledger.may_be_faster(entry):
         slow_links_down(ledger, entry)
     if ledger.may_be_faster(entry):
@@ -77,7 +83,7 @@ def _is_by_family(ledger: Ledger, candidate: CandidateData) -> bool:
 
 
 def _known_ticks(ledger: Ledger, candidate: CandidateData) -> int:
-    """Return the bound that pruning or an earlier certificate proved for the configuration, ticks."""
+    """Return the bound that pruning or an earlier certificate proved for the configuration, integer ticks."""
     config, pruned = candidate.config, ledger.prepared.pruned
     seconds = ledger.prepared.proven_s.get(config, 0.0)
     if pruned is not None:
@@ -87,8 +93,8 @@ def _known_ticks(ledger: Ledger, candidate: CandidateData) -> int:
 
 def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: int) -> OpenCandidate | None:
     """
-    Return the candidate with its critical paths over the best links; ``None`` if the simulator rules it out
-    over these.
+    Return the candidate configuration with its critical paths over the best links; ``None`` if the simulator rules it
+    out over these.
     """
     deciding = np.ones(candidate.num_stages, dtype=np.bool_)
     best = _over_best_links(ledger, candidate)
@@ -163,7 +169,7 @@ def _deciding_stages(candidate: CandidateData, backward_ticks: np.ndarray) -> Bo
     Parameters
     ----------
     backward_ticks
-        Least backward pass of the first chunk of each stage, ticks, shape ``(pp,)``.
+        Least backward pass of the first chunk of each stage, integer ticks, shape ``(pp,)``.
     """
     longest, shortest = candidate.ring_floor_ticks.copy(), candidate.ring_floor_ticks.copy()
     if candidate.ring_length > 1:

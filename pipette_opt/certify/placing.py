@@ -1,4 +1,7 @@
-"""Placement of candidates by annealing, and by swap local search with the simulator where relaxations are not exact."""
+"""
+Placement of candidate configurations by annealing, and by swap local search with the simulator where relaxations are
+not exact.
+"""
 
 import time
 
@@ -18,19 +21,25 @@ ANNEALING_SHARE = 0.3
 """Largest fraction of the remaining time for annealing. Chosen."""
 
 SWAPPING_SHARE = 0.5
-"""Fraction of the remaining time for candidates whose relaxation never reaches the simulated time. Chosen."""
+"""
+Fraction of the remaining time for candidate configurations whose relaxation never reaches the simulated time.
+Chosen.
+"""
 
 EVERY_PLACEMENT = "judge of every placement"
-"""Name of the bound of a candidate whose placements were all simulated."""
+"""Name of the bound of a candidate configuration whose placements were all simulated."""
 
 FEW_ORDERS = 120
-"""Candidates with at most this many placements are simulated on all of them before annealing: 5 hosts. Chosen."""
+"""
+Candidate configurations with at most this many placements are simulated on all of them before annealing: 5 hosts.
+Chosen.
+"""
 
 
 def anneal_open(ledger: Ledger) -> None:
     """
-    Anneal each candidate, simulate it and add its critical paths, until annealing finds nothing new or time is
-    over.
+    Anneal each candidate configuration, simulate it and add its critical paths, until annealing finds nothing new or
+    time is over.
     """
     ends = time.perf_counter() + ANNEALING_SHARE * max(ledger.seconds_left, 0.0)
     while not ledger.is_over and time.perf_counter() < ends:
@@ -57,7 +66,7 @@ def is_relaxation_exact(instance: Instance, candidate: CandidateData) -> bool:
 
 
 def settle_few_orders(ledger: Ledger) -> None:
-    """Simulate every placement of candidates that have only a few, before annealing."""
+    """Simulate every placement of candidate configurations that have only a few, before annealing."""
     for entry in ledger.could_win():
         if ledger.is_over or num_orders(ledger.data, entry.candidate) > FEW_ORDERS:
             continue
@@ -66,7 +75,10 @@ def settle_few_orders(ledger: Ledger) -> None:
 
 
 def _simulate_all(ledger: Ledger, entry: OpenCandidate, ends: float) -> bool:
-    """Find a candidate's best placement by simulating all; its time becomes the bound. Return whether time sufficed."""
+    """
+    Find a candidate configuration's best placement by simulating all; its time becomes the bound. Return whether time
+    sufficed.
+    """
     settled = best_of_all(ledger.prepared.instance, ledger.data, entry.candidate, ends, ledger.stop)
     if settled is None:
         return False
@@ -78,7 +90,10 @@ def _simulate_all(ledger: Ledger, entry: OpenCandidate, ends: float) -> bool:
 
 
 def swap_hosts(ledger: Ledger) -> None:
-    """Improve placements by swapping hosts in the simulator, for candidates whose relaxation is not exact."""
+    """
+    Improve placements by swapping hosts in the simulator, for candidate configurations whose relaxation is not
+    exact.
+    """
     ends = time.perf_counter() + SWAPPING_SHARE * max(ledger.seconds_left, 0.0)
     instance = ledger.prepared.instance
     for entry in ledger.could_win():

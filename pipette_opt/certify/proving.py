@@ -1,4 +1,4 @@
-"""Proof of the bound by the solver, on the relaxations of all candidates that could be faster."""
+"""Proof of the bound by the solver, on the relaxations of all candidate configurations that could be faster."""
 
 from dataclasses import replace
 
@@ -12,7 +12,8 @@ from pipette_opt.solver.incumbent import WITHOUT_SEARCH
 
 def prove(ledger: Ledger, backend: Backend | None = None) -> None:
     """
-    Let the solver place relaxations, simulate and add critical paths, until no candidate can be faster or time is over.
+    Let the solver place relaxations, simulate and add critical paths, until no candidate configuration can be faster or
+    time is over.
 
     Each round is a new solve, which starts from the paths found so far.
     """
@@ -38,7 +39,7 @@ def prove(ledger: Ledger, backend: Backend | None = None) -> None:
 
 
 def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float, backend: Backend | None) -> Result:
-    """Run the solver on the relaxations of the candidates for ``seconds``, and record its bounds."""
+    """Run the solver on the relaxations of the candidate configurations for ``seconds``, and record its bounds."""
     from pipette_opt.solver.params import SolverParams
     from pipette_opt.solver.solve import solve
 

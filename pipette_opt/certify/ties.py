@@ -53,7 +53,10 @@ def settle_ties(
 
 
 def _simpler(prepared: Prepared, best: SimulatedSolution) -> Iterator[SimulatedSolution]:
-    """Yield plans with simpler configurations of equal degrees, on the hosts and host tile of ``best``."""
+    """
+    Yield plans with simpler configurations of equal degrees, on the hosts and host tile (part of the model on one host)
+    of ``best``.
+    """
     for index, candidate in enumerate(prepared.problem.candidates):
         if (candidate.grid, candidate.tile) != (best.candidate.grid, best.candidate.tile):
             continue
@@ -179,6 +182,6 @@ def _with_an_earlier_host(nodes: IntArray, cell: int, place: IntArray) -> Iterat
 
 
 def _simulated(prepared: Prepared, chosen: SimulatedSolution, nodes: IntArray) -> SimulatedSolution:
-    """Return the candidate of a plan simulated on other hosts."""
+    """Return the candidate configuration of a plan simulated on other hosts."""
     data: ProblemData = replace(prepared.problem, candidates=(chosen.candidate,))
     return simulate_solution(prepared.instance, data, Solution(candidate=0, nodes=nodes, objective_ticks=0))

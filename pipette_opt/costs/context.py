@@ -294,7 +294,7 @@ def inside_layer_s(
         Seconds during which the GPU waits for the host in one layer, forward and backward; they hide tensor
         communication.
     tile
-        Host tile; ``None``: all groups are inside a host.
+        Host tile (part of the model on one host); ``None``: all groups are inside a host.
     """
     found = [0.0, 0.0]
     model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack

@@ -112,7 +112,10 @@ class WorkBounds:
         self._kind_of_layer = np.array([number[kind] for kind in instance.model.layers])
 
     def __call__(self, config: ParallelConfig) -> float:
-        """Return a lower bound on every plan of the configuration, seconds; infinite if no host tile is legal."""
+        """
+        Return a lower bound on every plan of the configuration, seconds; infinite if no host tile (part of the model on
+        one host) is legal.
+        """
         key = _DECIDING(config)
         if key not in self._seconds:
             self._seconds[key] = _work_s(self._instance, config, self._known)
@@ -228,7 +231,7 @@ class _Pieces(NamedTuple):
     reduction_s
         Gradient reduction of each operation's parameters, seconds, shape ``(2 * kinds + 3,)``.
     rows
-        Number of grid rows, and of hosts in each, for every host tile.
+        Number of grid rows, and of hosts in each, for every host tile (part of the model on one host).
     """
 
     work_s: FloatArray
@@ -276,7 +279,10 @@ def _path_counts(instance: Instance, config: ParallelConfig, num_microbatches: i
 
 
 def _work_s(instance: Instance, config: ParallelConfig, known: dict[Any, Any]) -> _Pieces | None:
-    """Return the operations' times on each GPU type and over the best links; ``None`` if no host tile is legal."""
+    """
+    Return the operations' times on each GPU type and over the best links; ``None`` if no host tile (part of the model
+    on one host) is legal.
+    """
     check_timed(instance.model, config)
     tiles = list(host_tiles(config, instance.cluster.gpus_per_node, instance.launcher))
     if not tiles:
@@ -327,7 +333,8 @@ def _alike_s(instance: Instance, config: ParallelConfig, tiles: list[HostTile], 
 
 def _layers_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> FloatArray:
     """
-    Return the seconds of layers, embeddings, head and fixed time that are equal for every host tile.
+    Return the seconds of layers, embeddings, head and fixed time that are equal for every host tile (part of the model
+    on one host).
 
     The exchange of experts and multi-token-prediction layers are left out.
     """
@@ -345,8 +352,8 @@ def reduction_pieces_s(
     instance: Instance, config: ParallelConfig, tile: HostTile, known: dict[Any, Any] | None = None
 ) -> FloatArray:
     """
-    Return the gradient reduction of each operation of :class:`_Pieces` with one host tile, seconds; 0 without a known
-    ring.
+    Return the gradient reduction of each operation of :class:`_Pieces` with one host tile (part of the model on one
+    host), seconds; 0 without a known ring.
 
     Parameters
     ----------
@@ -451,7 +458,10 @@ def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple
 def _experts_s(
     instance: Instance, config: ParallelConfig, tiles: list[HostTile], kind: LayerKind, known: dict[Any, Any]
 ) -> Iterator[float]:
-    """Yield for each host tile a lower bound on the exchange of an expert layer, forward plus backward, seconds."""
+    """
+    Yield for each host tile (part of the model on one host) a lower bound on the exchange of an expert layer, forward
+    plus backward, seconds.
+    """
     alike = _layer_key(config), kind
     for ranks, gpus in {(ranks_of_a_host(config, tile), gpus_of_a_host(config, tile)) for tile in tiles}:
         if (key := (alike, ranks, gpus)) not in known:

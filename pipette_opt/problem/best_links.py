@@ -1,6 +1,6 @@
 """
-Lower bound of a candidate with the best hosts and links for every stage; needs no search, only a pass over host
-pairs.
+Lower bound of a candidate configuration with the best hosts and links for every stage; needs no search, only a pass
+over host pairs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,8 @@ def scarce_kinds(data: ProblemData, candidate: CandidateData) -> Iterator[IntArr
 
 def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:
     """
-    Return a lower bound on the objective in ticks: the best host for every stage and the best link for every transfer.
+    Return a lower bound on the objective in integer ticks: the best host for every stage and the best link for every
+    transfer.
 
     The bound is at least ``candidate.least_ticks``. It is ``UNUSABLE_TICKS`` if memory or links rule out every
     placement.

@@ -1,4 +1,7 @@
-"""Construction of the integer placement problem: one candidate for each configuration and host tile, times in ticks."""
+"""
+Construction of the integer placement problem: one candidate for each configuration and host tile (part of the model on
+one host), times in ticks.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -63,7 +66,7 @@ class FittingCandidate:
 def with_paths(
     instance: Instance, data: ProblemData, candidate: CandidateData, counts: Sequence[PathCounts]
 ) -> CandidateData:
-    """Return the candidate with more paths in its relaxation, overlapped communication included."""
+    """Return the candidate configuration with more paths in its relaxation, overlapped communication included."""
     config, tile, paths = candidate.config, candidate.tile, candidate.paths
     compute = stage_compute(instance, config)
     chunk_s, beside = pass_seconds(instance, config, compute, tile), least_beside(instance, config, tile)
@@ -105,7 +108,8 @@ def build_problem_data(
     Returns
     -------
     ProblemData
-        One candidate for each configuration and host tile; configurations without a legal tile are left out.
+        One candidate for each configuration and host tile (part of the model on one host); configurations without a
+        legal tile are left out.
     """
     _check_reduction(instance)
     compute = [stage_compute(instance, candidate.config) for candidate in fitting]
@@ -228,7 +232,7 @@ def _tick_s(compute: Sequence[StageCompute]) -> float:
 
 def has_analytical_model(instance: Instance, config: ParallelConfig, tile: HostTile) -> bool:
     """
-    Return whether the analytical 1F1B model describes a candidate well enough to replace a relaxation.
+    Return whether the analytical 1F1B model describes a candidate configuration well enough to replace a relaxation.
 
     It needs a schedule without interleaving, no ZeRO 2 or 3, and expert ranks on one host. If tensor or context groups
     span hosts, all layers must send equally much, and only one of the two groups may span hosts.
@@ -380,7 +384,7 @@ def _paths(
 
 def _rounding_ticks(config: ParallelConfig, tile: HostTile, num_microbatches: int) -> int:
     """
-    Return an upper bound on the rounding error of the analytical objective, ticks.
+    Return an upper bound on the rounding error of the analytical objective, integer ticks.
 
     Every rounded term adds less than one tick. A round trip has four terms per stage. A period has at most four terms
     per stage in its average, and is rounded itself. Tensor rings between hosts add two terms per layer. Reduction, tied

@@ -1,8 +1,8 @@
 """
 Data of the integer placement problem; :mod:`pipette_opt.problem.objective` computes the cost of a placement.
 
-The data holds everything that solvers and baselines need: candidates with their costs in ticks, hosts with their
-capacities. A candidate has one of two objectives.
+The data holds everything that solvers and baselines need: candidate configurations with their costs in ticks, hosts
+with their capacities. A candidate has one of two objectives.
 
 - The analytical 1F1B model. Times are rounded up to ticks, so the integer objective is never below the real one.
   ``CandidateData.rounding_ticks`` limits the excess, which every certificate subtracts from its bound.
@@ -18,7 +18,7 @@ from pipette_opt.base.types import BoolArray, IntArray, P2PMode, read_only
 from pipette_opt.parallel import HostTile, ParallelConfig
 
 UNUSABLE_TICKS = 1 << 50
-"""Cost of a link that must not be used, ticks. Chosen far above any real objective."""
+"""Cost of a link that must not be used, integer ticks. Chosen far above any real objective."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -226,7 +226,8 @@ class CandidateData:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProblemData:
     """
-    The placement problem: choose one candidate and a different host with enough memory for each cell of its grid.
+    The placement problem: choose one candidate configuration and a different host with enough memory for each cell of
+    its grid.
 
     Parameters
     ----------
@@ -254,7 +255,10 @@ class ProblemData:
         return len(self.kind_of_node)
 
     def joined(self, other: "ProblemData") -> "ProblemData":
-        """Return the problem with the candidates of another problem appended; hosts and tick length must be equal."""
+        """
+        Return the problem with the candidate configurations of another problem appended; hosts and tick length must be
+        equal.
+        """
         return replace(self, candidates=(*self.candidates, *other.candidates))
 
     def allowed(self, candidate: CandidateData) -> BoolArray:

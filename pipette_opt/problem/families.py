@@ -148,7 +148,7 @@ class LayerFamily:
     @property
     def schedule(self) -> tuple[int, int, int]:
         """
-        Number of stages, micro-batches and chunks; families with equal numbers have equal paths through the
+        Number of stages, micro-batches and chunks; partition families with equal numbers have equal paths through the
         schedule.
         """
         return self.config.pipeline_model_parallel_size, self.num_microbatches, self.config.num_chunks
@@ -156,15 +156,15 @@ class LayerFamily:
     @property
     def least_optimizer_s(self) -> float:
         """
-        Lower bound on the optimizer seconds of any partition: the largest stage has at least the mean number of
-        units.
+        Lower bound on the optimizer seconds of any partition: the largest stage has at least the mean number of units
+        (layers in each chunk).
         """
         units = ceil_div(self.num_units, self.config.pipeline_model_parallel_size)
         return self.optimizer_s + max(self.step_s * units + min(float(self.fixed_step_s.min()), 0.0), 0.0)
 
     def with_units(self, units: Sequence[int], recomputed: int = 1) -> ParallelConfig:
         """
-        Return the configuration with the given number of units on each stage.
+        Return the configuration with the given number of units (layers in each chunk) on each stage.
 
         With block recomputation, each chunk recomputes ``recomputed`` layers.
         """
@@ -173,7 +173,7 @@ class LayerFamily:
 
     def units_of(self, layers: Sequence[int]) -> list[int] | None:
         """
-        Return the units of each stage for the given layers per stage; ``None`` if the family does not contain
+        Return the units of each stage for the given layers per stage; ``None`` if the partition family does not contain
         them.
         """
         chunks, own = self.config.num_chunks, self.config.layers_per_stage
@@ -190,7 +190,7 @@ class LayerFamily:
         Parameters
         ----------
         units
-            Number of units of each stage, may be fractional, shape ``(pp,)``.
+            Number of units (layers in each chunk) of each stage, may be fractional, shape ``(pp,)``.
         kind_of_row
             GPU type of each grid row, shape ``(rows,)``.
         """
@@ -232,8 +232,8 @@ class LayerFamily:
 
     def path_s(self, counts: PathCounts) -> tuple[FloatArray, FloatArray]:
         """
-        Return the seconds of each path as a linear function of the units: constant and slope of each GPU type and
-        stage.
+        Return the seconds of each path as a linear function of the units (layers in each chunk): constant and slope of
+        each GPU type and stage.
 
         Both have shape ``(num_paths, num_kinds, pp)``. Overlapped communication enters as a linear lower bound: the
         minimum of two sums becomes the sum of the minima of their constants and slopes.
@@ -262,8 +262,8 @@ class LayerFamily:
 
     def _slowed_s(self, way: int, fixed_ring_s: FloatArray, ring_s: float) -> tuple[FloatArray, float]:
         """
-        Return the seconds by which a chunk's ring slows ``pp`` passes: constant of shape ``(chunks, pp)``, and per
-        unit.
+        Return the seconds by which a chunk's ring slows ``pp`` passes: constant of shape ``(chunks, pp)``, and per unit
+        (layer in each chunk).
         """
         pp, chunks = self.config.pipeline_model_parallel_size, self.config.num_chunks
         fixed = np.minimum(fixed_ring_s / chunks, pp * self.fixed_s[way].min(axis=0))

@@ -25,7 +25,7 @@ FAR = 2.0
 """A link between groups is far if its transfer time exceeds this multiple of the best link's. Chosen."""
 
 MAX_ROWS = 9
-"""Grids with more rows than this get no far families; otherwise each row boundary gets one. Chosen."""
+"""Grids with more rows than this get no far partition families; otherwise each row boundary gets one. Chosen."""
 
 
 def has_far_groups(cluster: ClusterSpec) -> bool:
@@ -40,7 +40,8 @@ def far_families(
     instance: Instance, family: LayerFamily, slots_cross: Callable[[BoolArray], LayerFamily]
 ) -> list[LayerFamily]:
     """
-    Return a family for each way in which the grid can cross groups of near hosts; ``[family]`` if it need not cross.
+    Return a partition family for each way in which the grid can cross groups of near hosts; ``[family]`` if it need not
+    cross.
 
     Only dense models on hosts of one GPU type are split up. Their rows can cross in one way only: replicas on several
     hosts, or a single replica whose slots span hosts.

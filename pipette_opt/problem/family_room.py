@@ -73,8 +73,8 @@ def most_units(
 
 def num_units(model: ModelSpec, config: ParallelConfig) -> int:
     """
-    Return the number of units that the stages share; the layers of ``config`` count as the first unit of each
-    stage.
+    Return the number of units (layers in each chunk) that the stages share; the layers of ``config`` count as the first
+    unit of each stage.
     """
     layers = config.layers_per_stage
     return len(layers) + (model.num_layers - sum(layers)) // config.num_chunks
@@ -82,8 +82,8 @@ def num_units(model: ModelSpec, config: ParallelConfig) -> int:
 
 def has_room(most: IntArray, number: int) -> bool:
     """
-    Return whether the stages can hold ``number`` units; ``most`` limits each stage on each GPU type, ``(num_kinds,
-    pp)``.
+    Return whether the stages can hold ``number`` units (layers in each chunk); ``most`` limits each stage on each GPU
+    type, ``(num_kinds, pp)``.
     """
     of_stage = most.max(axis=0)
     return bool(of_stage.min() >= 1 and of_stage.sum() >= number)
@@ -112,7 +112,8 @@ class RecomputedUnits:
     room_bytes
         Usable bytes of a stage on each GPU type, shape ``(num_kinds,)``.
     most_units
-        Number of units that fit into each stage if all are recomputed, shape ``(num_kinds, pp)``.
+        Number of units (layers in each chunk) that fit into each stage if all are recomputed, shape ``(num_kinds,
+        pp)``.
     """
 
     instance: Instance
@@ -125,7 +126,8 @@ class RecomputedUnits:
 
     def fewest(self) -> IntArray:
         """
-        Return the fewest recomputed layers for each number of units, shape ``(num_kinds, pp, 1 + largest)``; cached.
+        Return the fewest recomputed layers for each number of units (layers in each chunk), shape ``(num_kinds, pp, 1 +
+        largest)``; cached.
 
         Found by bisection, as memory falls with the number of recomputed layers. If the stage does not fit, all its
         layers count as recomputed. In a pattern with several types of layers, the value for ``period - 1`` fewer units
@@ -151,7 +153,10 @@ class RecomputedUnits:
         return self._fewest
 
     def _need_bytes(self, asked: Sequence[tuple[int, int]]) -> list[IntArray]:
-        """Return the predicted bytes of each stage, shape ``(pp,)``, for each pair of units and recomputed layers."""
+        """
+        Return the predicted bytes of each stage, shape ``(pp,)``, for each pair of units (layers in each chunk) and
+        recomputed layers.
+        """
         kept, _ = pure_configs(self.config)
         closed, pp = num_closed(self.instance.model, self.config), self.config.pipeline_model_parallel_size
         sized = [
@@ -166,5 +171,5 @@ class RecomputedUnits:
 
 
 def _where(mask: BoolArray, values: IntArray) -> list[tuple[int, int, int, int]]:
-    """Return GPU type, stage, number of units and value of each true entry of the mask."""
+    """Return GPU type, stage, number of units (layers in each chunk) and value of each true entry of the mask."""
     return [(kind, stage, n, int(values[kind, stage, n])) for kind, stage, n in np.argwhere(mask).tolist()]

@@ -1,9 +1,9 @@
 """
 Construction of the partition families of a job, and of linear lower bounds on the times of their stages.
 
-The first unit of a stage with layers outside the model's pattern is everything that the stage holds at least. In a
-pattern with several types of layers, a unit takes their mean time. The linear bound is then below the time of every
-partition, but not equal to it.
+The first unit (layer in each chunk) of a stage with layers outside the model's pattern is everything that the stage
+holds at least. In a pattern with several types of layers, a unit takes their mean time. The linear bound is then below
+the time of every partition, but not equal to it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,9 +55,9 @@ def layer_families(
     """
     Return the partition families of the configurations, without gradient rings (:func:`with_rings` adds them).
 
-    A configuration has a family for each host tile. It has one more for each way in which its rows can cross groups of
-    near hosts (:mod:`~pipette_opt.problem.family_groups`), and for each way in which stages hold the first dense
-    layers. It has no family if no partition fits into memory.
+    A configuration has a family for each host tile (part of the model on one host). It has one more for each way in
+    which its rows can cross groups of near hosts (:mod:`~pipette_opt.problem.family_groups`), and for each way in which
+    stages hold the first dense layers. It has no family if no partition fits into memory.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def layer_families(
 
 class _Timed(NamedTuple):
     """
-    Compute times from which the linear times of a family are derived.
+    Compute times from which the linear times of a partition family are derived.
 
     Parameters
     ----------
@@ -118,7 +118,8 @@ def _is_uniform(model: ModelSpec) -> bool:
 
 def _sized(model: ModelSpec, config: ParallelConfig) -> list[ParallelConfig]:
     """
-    Return the configuration with one unit on each stage, and one with a further period of layers wherever possible.
+    Return the configuration with one unit (layer in each chunk) on each stage, and one with a further period of layers
+    wherever possible.
 
     If the first has no layer of the pattern, a third is appended with another period.
     """
@@ -155,7 +156,7 @@ def _with_recomputation(
     instance: Instance, family: LayerFamily, timed: _Timed, recomputed: RecomputedUnits
 ) -> LayerFamily:
     """
-    Return the family with recomputation of the first layers of each stage; ``family`` recomputes none.
+    Return the partition family with recomputation of the first layers of each stage; ``family`` recomputes none.
 
     The first layer of a chunk may lack experts where later layers have them, so its time is separate. In a pattern with
     several types of layers, each layer counts as the type for which recomputation adds least.
@@ -189,7 +190,7 @@ def _least_again_s(instance: Instance, config: ParallelConfig, tile: HostTile) -
 
 
 def _layer_and_fixed_s(instance: Instance, timed: _Timed, tile: HostTile) -> tuple[FloatArray, FloatArray]:
-    """Return the fields ``layer_s`` and ``fixed_s`` of a family."""
+    """Return the fields ``layer_s`` and ``fixed_s`` of a partition family."""
 
     def seconds(config: ParallelConfig, compute: StageCompute) -> FloatArray:
         return np.stack(chunk_seconds(instance, config, compute, tile))
@@ -211,7 +212,7 @@ def _family(
     timed: _Timed,
     most_units: IntArray,
 ) -> LayerFamily:
-    """Return a family with zero times for gradient reduction and parameter gather."""
+    """Return a partition family with zero times for gradient reduction and parameter gather."""
     model, cluster, pp = instance.model, instance.cluster, config.pipeline_model_parallel_size
     layer_s, fixed_s = _layer_and_fixed_s(instance, timed, tile)
     message = p2p_bytes(instance.model, instance.training, config)
@@ -243,7 +244,10 @@ def _family(
 
 
 def _slots_cross(instance: Instance, family: LayerFamily, timed: _Timed, far: BoolArray) -> LayerFamily:
-    """Return the family whose slots span several groups of hosts; ``far`` masks host pairs in different groups."""
+    """
+    Return the partition family whose slots span several groups of hosts; ``far`` masks host pairs in different
+    groups.
+    """
     added = []
     for ticks in tensor_ticks(instance, *timed.sized[0], family.tile, FINE_TICK_S, np.floor):
         added.append((int(ticks[far].min()) - int(ticks[~np.eye(len(far), dtype=np.bool_)].min())) * FINE_TICK_S)
@@ -251,7 +255,7 @@ def _slots_cross(instance: Instance, family: LayerFamily, timed: _Timed, far: Bo
 
 
 Rings = dict[str, Any]
-"""Fields of a family that depend on its gradient reduction and parameter gather."""
+"""Fields of a partition family that depend on its gradient reduction and parameter gather."""
 
 
 def with_rings(
@@ -261,7 +265,7 @@ def with_rings(
     known: dict[tuple[ParallelConfig, HostTile, bool], Rings] | None = None,
 ) -> LayerFamily:
     """
-    Return the family with overlap, gradient reduction and parameter gather of ``config``.
+    Return the partition family with overlap, gradient reduction and parameter gather of ``config``.
 
     Parameters
     ----------

@@ -7,9 +7,9 @@ last of them and perhaps layers of the pattern, and all later stages hold only l
 the stages is a family of its own. Stages of the first sort hold a fixed number of layers, the next stage at least its
 leading layers. With enough stages, ``2^(D - 1)`` ways exist; public models have one to three leading layers.
 
-``n`` consecutive layers of a pattern take ``n`` times the mean of the period, up to a slack. So a unit takes the mean,
-and the fixed time of a stage is reduced by the slack, which gives a lower bound for every partition. If all layers of
-the pattern are alike, the slack is zero and the bound exact.
+``n`` consecutive layers of a pattern take ``n`` times the mean of the period, up to a slack. So a unit (layer in each
+chunk) takes the mean, and the fixed time of a stage is reduced by the slack, which gives a lower bound for every
+partition. If all layers of the pattern are alike, the slack is zero and the bound exact.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ def grown(model: ModelSpec, config: ParallelConfig) -> ParallelConfig:
     Return the configuration with one more period of layers on each stage that can hold more.
 
     ``config`` is a configuration of :func:`least_splits`. If no stage can hold more, all stages grow; the time of a
-    unit then does not matter.
+    unit (layer in each chunk) then does not matter.
     """
     closed, pp = num_closed(model, config), config.pipeline_model_parallel_size
     period = pattern_of(model.layers).period
@@ -66,7 +66,10 @@ def grown(model: ModelSpec, config: ParallelConfig) -> ParallelConfig:
 
 
 def beyond(least: ParallelConfig, units: Sequence[int]) -> ParallelConfig:
-    """Return the configuration with the given units on each stage; the layers of ``least`` are the first unit."""
+    """
+    Return the configuration with the given units (layers in each chunk) on each stage; the layers of ``least`` are the
+    first unit.
+    """
     chunks = least.num_chunks
     held = (own + chunks * (int(count) - 1) for own, count in zip(least.layers_per_stage, units, strict=True))
     return replace(least, layers_per_stage=tuple(held))
@@ -108,7 +111,7 @@ def line(
     -------
     tuple[FloatArray, FloatArray]
         Seconds per layer, of that shape. Seconds to add to the time of ``config`` in each chunk of each stage to get
-        the bound at zero units, shape ``(*shape, num_chunks, pp)``.
+        the bound at zero units (layers in each chunk), shape ``(*shape, num_chunks, pp)``.
     """
     leading, period = pattern_of(model.layers)
     of_pattern = np.stack([of_layer[kind] for kind in model.layers[leading : leading + period]])

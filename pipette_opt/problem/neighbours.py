@@ -30,7 +30,7 @@ class Neighbours(NamedTuple):
     Attributes
     ----------
     usual
-        Median link time of each host, ticks, shape ``(num_nodes,)``.
+        Median link time of each host, integer ticks, shape ``(num_nodes,)``.
     rack
         Group of each host, numbered from 0, shape ``(num_nodes,)``.
     place

@@ -11,7 +11,7 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, Paths, Probl
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlacedTicks:
     """
-    Times of a candidate on given hosts, ticks.
+    Times of a candidate configuration on given hosts, integer ticks.
 
     Arrays cover ``pp`` stages and ``D`` columns of hosts; the replicas of one column take equal times.
 
@@ -40,7 +40,7 @@ class PlacedTicks:
 
 def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> PlacedTicks:
     """
-    Return the times of a candidate on the hosts ``nodes``, shape ``candidate.grid``.
+    Return the times of a candidate configuration on the hosts ``nodes``, shape ``candidate.grid``.
 
     With an unusable link, ``forward`` or ``backward`` is at least ``UNUSABLE_TICKS`` and ``path_work`` is meaningless.
     """
@@ -92,7 +92,7 @@ def path_work(paths: Paths, by_stage: IntArray, hop_forward: IntArray, hop_backw
     Parameters
     ----------
     by_stage
-        Compute of each path on each stage, ticks, shape ``(num_paths, pp, D)``.
+        Compute of each path on each stage, integer ticks, shape ``(num_paths, pp, D)``.
     hop_forward, hop_backward
         Communication of one layer between the hosts of a slot, ticks, shape ``(pp, D)``.
     """
@@ -130,14 +130,14 @@ def placed_objective_ticks(data: ProblemData, candidate: CandidateData, placed: 
 
 
 def finish_ticks(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:
-    """Return the end of each stage's last backward, before its reduction, ticks, shape ``(pp, D)``."""
+    """Return the end of each stage's last backward, before its reduction, integer ticks, shape ``(pp, D)``."""
     if candidate.paths is None:
         return _finish_closed(data, candidate, placed)
     return _finish_paths(candidate.paths, placed)
 
 
 def largest_ticks(candidate: CandidateData) -> int:
-    """Return an upper bound on the objective of every placement on usable links, ticks."""
+    """Return an upper bound on the objective of every placement on usable links, integer ticks."""
     link = _largest_usable(candidate.p2p_ticks) + candidate.intra_p2p_ticks
     layer = _largest_usable(candidate.tensor_forward_ticks) + _largest_usable(candidate.tensor_backward_ticks)
     ring = _largest_usable(candidate.ring_ticks) + int(candidate.ring_floor_ticks.max())
@@ -179,7 +179,7 @@ def period_ticks(placed: PlacedTicks, p2p: P2PMode) -> IntArray:
 
 
 def _finish_closed(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:
-    """Return the end of each stage's last backward by the analytical 1F1B model, ticks, shape ``(pp, D)``."""
+    """Return the end of each stage's last backward by the analytical 1F1B model, integer ticks, shape ``(pp, D)``."""
     round_trip = (placed.forward + placed.backward).sum(axis=0)
     round_trip = round_trip + (placed.send_forward + placed.send_backward).sum(axis=0)
     total = round_trip + (candidate.num_microbatches - 1) * period_ticks(placed, data.p2p)
@@ -188,7 +188,10 @@ def _finish_closed(data: ProblemData, candidate: CandidateData, placed: PlacedTi
 
 
 def _finish_paths(paths: Paths, placed: PlacedTicks) -> IntArray:
-    """Return the earliest end of each stage's last backward by the relaxation's paths, ticks, shape ``(pp, D)``."""
+    """
+    Return the earliest end of each stage's last backward by the relaxation's paths, integer ticks, shape ``(pp,
+    D)``.
+    """
     links = len(placed.send_forward)
     length = placed.path_work + paths.up[:, :links] @ placed.send_forward + paths.down[:, :links] @ placed.send_backward
     finish = np.zeros((paths.up.shape[1], length.shape[1]), dtype=np.int64)
@@ -197,7 +200,7 @@ def _finish_paths(paths: Paths, placed: PlacedTicks) -> IntArray:
 
 
 def _before(work: IntArray, transfer: IntArray) -> IntArray:
-    """Return the work and transfers of all stages before each stage, summed, ticks, shape ``(pp, D)``."""
+    """Return the work and transfers of all stages before each stage, summed, integer ticks, shape ``(pp, D)``."""
     before: IntArray = np.zeros_like(work)
     before[1:] = np.cumsum(work[:-1] + transfer, axis=0)
     return before

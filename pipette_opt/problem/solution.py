@@ -14,7 +14,7 @@ from pipette_opt.problem.objective import objective_ticks
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solution:
     """
-    A candidate with its placement.
+    A candidate configuration with its placement.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Result:
     status
         ``OPTIMAL``, ``FEASIBLE``, ``INFEASIBLE`` or ``UNKNOWN``.
     lower_bound_ticks
-        Lower bound on the integer objective over all candidates, ticks; 0 if nothing is proven.
+        Lower bound on the integer objective over all candidate configurations, ticks; 0 if nothing is proven.
     solution
         Best solution found; ``None`` if none.
     pool
@@ -96,7 +96,8 @@ def result_of(solutions: Iterable[Solution], bounds: Sequence[int] | IntArray, s
     Parameters
     ----------
     bounds
-        Lower bound of every candidate, ticks; ``UNUSABLE_TICKS`` if the candidate has no placement.
+        Lower bound of every candidate configuration, integer ticks; ``UNUSABLE_TICKS`` if the candidate has no
+        placement.
     started
         ``time.perf_counter()`` at the start of the solve.
     """

@@ -30,7 +30,8 @@ TICKS_PER_ROUND_TRIP = 10_000_000
 
 LONGEST_TICKS = 1 << 40
 """
-Links at least this slow are not used, ticks: products with layers and micro-batches would exceed 64 bits. Chosen.
+Links at least this slow are not used, integer ticks: products with layers and micro-batches would exceed 64 bits.
+Chosen.
 
 It is about 100,000 times the shortest round trip.
 """
@@ -43,7 +44,7 @@ Rounding = Callable[[FloatArray], FloatArray]
 
 class SharedLinks:
     """
-    Cache of link matrices in ticks; candidates with equal transfers share one array.
+    Cache of link matrices in integer ticks; candidate configurations with equal transfers share one array.
 
     Parameters
     ----------
@@ -253,7 +254,7 @@ def ticks_of(seconds: FloatArray | float, tick_s: float, rounding: Rounding) -> 
 
 
 def link_ticks(seconds: FloatArray, tick_s: float, rounding: Rounding) -> IntArray:
-    """Return a link matrix in ticks; ``UNUSABLE_TICKS`` if unmeasured, too slow, or from a host to itself."""
+    """Return a link matrix in integer ticks; ``UNUSABLE_TICKS`` if unmeasured, too slow, or from a host to itself."""
     ticks = np.full(seconds.shape, UNUSABLE_TICKS, dtype=np.int64)
     known = np.ceil(seconds / tick_s) < LONGEST_TICKS  # false for NaN
     ticks[known] = ticks_of(seconds[known], tick_s, rounding)

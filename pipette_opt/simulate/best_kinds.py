@@ -1,4 +1,7 @@
-"""Lower bound of a candidate on hosts of several GPU types: the simulator over the best links between types."""
+"""
+Lower bound of a candidate configuration on hosts of several GPU types: the simulator over the best links
+between types.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +31,7 @@ MAX_COLUMNS_TOLD = 4
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BestKinds:
     """
-    Simulated times of a candidate over the best links between the GPU types of its rows.
+    Simulated times of a candidate configuration over the best links between the GPU types of its rows.
 
     Parameters
     ----------
@@ -47,7 +50,8 @@ class BestKinds:
 
 def best_kinds(instance: Instance, data: ProblemData, candidate: CandidateData) -> BestKinds:
     """
-    Bound a candidate by the simulator, over the GPU types that a column of hosts must have in any placement.
+    Bound a candidate configuration by the simulator, over the GPU types that a column of hosts must have in any
+    placement.
 
     A column is the hosts at one place in every row. Its stages are as slow as its hosts, its transfers use its own
     links, and no replica ends before it. Other hosts of a row only matter for rings, which count as the best links. If

@@ -53,7 +53,7 @@ MAX_IMPROVED = 4
 """Number of solutions that the local search improves further. Chosen."""
 
 FIRST_PASS = 0.5
-"""Fraction of the time for the first orders of all candidates. Chosen."""
+"""Fraction of the time for the first orders of all candidate configurations. Chosen."""
 
 IMPROVED = 1e-9
 """Least relative gain of a swap that counts as an improvement; above rounding errors. Chosen."""
@@ -76,8 +76,9 @@ def with_slots(
     """
     Return solutions with slots, simulated with these.
 
-    The fastest plan on relaxed hosts need not be the fastest with slots. So every candidate of ``data`` with a relaxed
-    time below the best time with slots gets slots, most promising first. Local search then improves the best of them.
+    The fastest plan on relaxed hosts need not be the fastest with slots. So every candidate configuration of ``data``
+    with a relaxed time below the best time with slots gets slots, most promising first. Local search then improves the
+    best of them.
 
     Parameters
     ----------
@@ -115,7 +116,7 @@ def with_slots(
 def _relaxed_candidates(
     instance: Instance, data: ProblemData, simulated: Sequence[SimulatedSolution]
 ) -> list[SimulatedSolution]:
-    """Return each candidate once, on its best known hosts, with its relaxed time; fastest first."""
+    """Return each candidate configuration once, on its best known hosts, with its relaxed time; fastest first."""
     best_of: dict[tuple[ParallelConfig, HostTile], SimulatedSolution] = {}
     for solution in sorted(simulated, key=lambda solution: -solution.estimate.iteration_time_s):
         best_of[solution.candidate.config, solution.candidate.tile] = solution

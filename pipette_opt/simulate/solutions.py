@@ -1,7 +1,7 @@
 """
 From solver solutions to a plan: simulated times, the best solution, and reasons why others are slower.
 
-Solutions are in ticks of the solver's objective; the plan is in simulated seconds.
+Solutions are in integer ticks of the solver's objective; the plan is in simulated seconds.
 """
 
 import platform
@@ -56,7 +56,7 @@ MAX_SIMULATED_SWAPS = 8
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulatedSolution:
     """
-    Placed candidate with its simulated time.
+    Placed candidate configuration with its simulated time.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class SimulatedSolution:
         return self.placed_on(self.nodes)
 
     def placed_on(self, nodes: IntArray) -> Placement:
-        """Return the placement of the candidate on the given hosts."""
+        """Return the placement of the candidate configuration on the given hosts."""
         return tile_placement(self.candidate.config, self.candidate.tile, nodes, self.slots)
 
 
@@ -133,7 +133,8 @@ def simplicity(config: ParallelConfig) -> tuple[int, ...]:
 
 def judge_lower_bound_s(lower: ProblemData) -> float:
     """
-    Return a lower bound on the simulated time of every candidate, seconds: its relaxation on the best hosts and links.
+    Return a lower bound on the simulated time of every candidate configuration, seconds: its relaxation on the best
+    hosts and links.
 
     Parameters
     ----------
@@ -150,7 +151,7 @@ def judge_lower_bound_s(lower: ProblemData) -> float:
 
 def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int | None = None) -> PlacedTimes | None:
     """
-    Return the times of a candidate with every link as fast as the cluster's fastest.
+    Return the times of a candidate configuration with every link as fast as the cluster's fastest.
 
     The simulated time never falls when a time grows, so no placement is faster than the simulation of these times.
     ``None`` if hosts differ in GPU type, or no link was measured.

@@ -1,5 +1,5 @@
 """
-Placement by the simulator alone: every placement of a candidate, or a swap local search.
+Placement by the simulator alone: every placement of a candidate configuration, or a swap local search.
 
 If expert-parallel groups span hosts, their all-to-alls depend on all links of a group together. If collectives overlap
 with compute, waits for parameters depend on the schedule. The integer relaxations express neither. So the simulator
@@ -21,14 +21,17 @@ from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
 
 MAX_ORDERS = 5040
-"""Candidates with at most this many placements are simulated on all of them: 7 hosts in any order. Chosen."""
+"""
+Candidate configurations with at most this many placements are simulated on all of them: 7 hosts in any order.
+Chosen.
+"""
 
 ORDERS_AT_ONCE = 128
 """Number of placements simulated together. Chosen."""
 
 
 def num_orders(data: ProblemData, candidate: CandidateData) -> int:
-    """Return the number of placements of a candidate, including those that do not fit."""
+    """Return the number of placements of a candidate configuration, including those that do not fit."""
     return perm(data.num_nodes, candidate.num_cells)
 
 

@@ -35,7 +35,8 @@ MAX_HOSTS_TO_BOUND = 200
 
 def lower_bounds(data: ProblemData, cutoff: int = UNUSABLE_TICKS, ends: float | None = None) -> IntArray:
     """
-    Return lower bounds on all candidates, ticks, shape ``(num_candidates,)``; ``UNUSABLE_TICKS`` without a placement.
+    Return lower bounds on all candidate configurations, integer ticks, shape ``(num_candidates,)``; ``UNUSABLE_TICKS``
+    without a placement.
 
     Bounds by matching are computed until the clock (``time.perf_counter``) reaches ``ends``, smallest bounds over the
     best links first. Candidates whose bound over the best links reaches ``cutoff`` keep it.
@@ -49,7 +50,7 @@ def lower_bounds(data: ProblemData, cutoff: int = UNUSABLE_TICKS, ends: float | 
 
 
 def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
-    """Return a lower bound on the integer objective of every placement of the candidate, ticks."""
+    """Return a lower bound on the integer objective of every placement of the candidate configuration, ticks."""
     if not has_room(data, candidate):
         return UNUSABLE_TICKS
     if data.num_nodes > MAX_HOSTS_TO_BOUND:
@@ -311,7 +312,8 @@ def least_embedding(candidate: CandidateData) -> int:
 
 def _ring_scenarios(data: ProblemData, candidate: CandidateData) -> IntArray | None:
     """
-    Return reductions with the slowest hop in each row in turn, ticks, shape ``(pp, rows)``; ``None`` if no ring exists.
+    Return reductions with the slowest hop in each row in turn, integer ticks, shape ``(pp, rows)``; ``None`` if no ring
+    exists.
 
     Stages with different ring costs give several sets of such scenarios; the set with the largest sum is returned.
     """

@@ -11,12 +11,12 @@ from pipette_opt.solver.variables import Cell, GridVariables, Variables, usable_
 
 
 def add_one_candidate(model: CpModel, data: ProblemData, variables: Variables) -> None:
-    """Exactly one candidate is chosen."""
+    """Exactly one candidate configuration is chosen."""
     model.add_exactly_one(variables.chosen.values())
 
 
 def add_one_host_per_cell(model: CpModel, data: ProblemData, variables: Variables) -> None:
-    """Every cell of the chosen candidate's grid has one host; cells of other grids have none."""
+    """Every cell of the chosen candidate configuration's grid has one host; cells of other grids have none."""
     for grid in variables.grids:
         for cell in grid.cells:
             model.add(LinearExpr.sum(list(grid.hosts_of(cell).values())) == variables.used(grid))
@@ -45,7 +45,7 @@ def add_memory_capacity(model: CpModel, data: ProblemData, variables: Variables)
 
 
 def add_links_exist(model: CpModel, data: ProblemData, variables: Variables) -> None:
-    """Cells that exchange messages are on hosts with a link that the chosen candidate may use."""
+    """Cells that exchange messages are on hosts with a link that the chosen candidate configuration may use."""
     for grid in variables.grids:
         for kind, tail, head in grid.hops():
             usable = [usable_hops(candidate, kind, tail, head, grid.copies) for candidate in grid.candidates]

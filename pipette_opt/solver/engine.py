@@ -1,4 +1,4 @@
-"""Interface of an engine: proves bounds of candidates and finds placements, in time slices."""
+"""Interface of an engine: proves bounds of candidate configurations and finds placements, in time slices."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -15,8 +15,8 @@ class Engine(ABC):
     The life of an engine:
 
     1. ``solve`` makes each engine that :attr:`SolverParams.engines` names, before the search starts.
-    2. Before each turn, :meth:`suits` tells whether the engine can still improve a candidate. Once a search has ended,
-       it stays ``False``.
+    2. Before each turn, :meth:`suits` tells whether the engine can still improve a candidate configuration. Once a
+       search has ended, it stays ``False``.
     3. :meth:`run` gives the engine a time slice for one candidate. The engine continues its earlier search, and first
        takes new bounds and plans from the incumbent. Calls may come from different threads, but never from two at once.
     4. During the slice, each better bound goes to :meth:`Incumbent.prove` and each placement to
@@ -41,10 +41,10 @@ class Engine(ABC):
 
     @abstractmethod
     def suits(self, index: int) -> bool:
-        """Return whether the engine can still improve the bound or the placement of a candidate."""
+        """Return whether the engine can still improve the bound or the placement of a candidate configuration."""
 
     def run(self, index: int, given: TimeSlice) -> bool:
-        """Search one candidate for one time slice. Return whether its lower bound rose."""
+        """Search one candidate configuration for one time slice. Return whether its lower bound rose."""
         before = int(self.incumbent.bounds[index])
         self.visits[index] += 1
         self.incumbent.searched.add(index)
@@ -53,10 +53,13 @@ class Engine(ABC):
 
     @abstractmethod
     def _go_on(self, index: int, given: TimeSlice) -> int:
-        """Search one candidate for one time slice. Return a lower bound on its objective, ticks."""
+        """
+        Search one candidate configuration for one time slice. Return a lower bound on its objective, integer
+        ticks.
+        """
 
     def prove(self, index: int, bound: int) -> None:
-        """Record a lower bound on a candidate's objective, ticks."""
+        """Record a lower bound on a candidate configuration's objective, integer ticks."""
         self.incumbent.prove(index, bound, self.name)
 
     def call_s(self, index: int) -> float:

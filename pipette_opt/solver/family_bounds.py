@@ -17,7 +17,7 @@ FAMILY_MARGIN = 1e-6
 """Relative margin subtracted from a bound, as bounds are computed in doubles and in whole ticks. Chosen."""
 
 HALVINGS = 14
-"""Number of bisection steps for the bound of a family, which leave 6e-5 of the interval. Chosen."""
+"""Number of bisection steps for the bound of a partition family, which leave 6e-5 of the interval. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,7 +38,7 @@ class FamilyBound:
 
 
 def load_kernel() -> None:
-    """Compile the kernels of :func:`family_bound` if needed, by a call with the smallest possible family."""
+    """Compile the kernels of :func:`family_bound` if needed, by a call with the smallest possible partition family."""
     from pipette_opt.solver.family_kernel import least_time
 
     times, whole = np.ones((1, 1, 1)), np.ones((1, 1), dtype=np.int64)
@@ -130,8 +130,8 @@ def family_bound(
 
 def _classes(by_row: IntArray, able: IntArray) -> IntArray:
     """
-    Return the slowest GPU type of each row, as an index in speed order; fast hosts go where they add the most
-    units.
+    Return the slowest GPU type of each row, as an index in speed order; fast hosts go where they add the most units
+    (layers in each chunk).
     """
     rows = by_row.shape[1]
     classes, taken = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.bool_)
@@ -144,7 +144,8 @@ def _classes(by_row: IntArray, able: IntArray) -> IntArray:
 
 def _dealt(num_units: int, room: IntArray, caps: IntArray, unit_s: FloatArray) -> tuple[int, ...] | None:
     """
-    Return the units of each stage, near the limits of a bound and within memory; ``None`` if memory is too small.
+    Return the units (layers in each chunk) of each stage, near the limits of a bound and within memory; ``None`` if
+    memory is too small.
 
     Parameters
     ----------

@@ -49,8 +49,8 @@ def least_time(
     fixed, unit, again
         Seconds as in :class:`~pipette_opt.problem.family_paths.FamilyPaths`, GPU types in order of speed.
     extra
-        Recomputed units beyond the first that memory requires for each number of units, shape ``(kinds, pp, 1 +
-        units)``. No recomputation if the last axis has length 1.
+        Recomputed units (layers in each chunk) beyond the first that memory requires for each number of units, shape
+        ``(kinds, pp, 1 + units)``. No recomputation if the last axis has length 1.
     most
         Number of units that fit into each stage, shape ``(kinds, pp)``.
     units
@@ -222,8 +222,8 @@ def _in_time(  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _of_rows(room, least, per_row, held):  # type: ignore[no-untyped-def]
     """
-    Write to ``held`` the number of units that fit into each row with each GPU type; -1 if a stage has no valid
-    number.
+    Write to ``held`` the number of units (layers in each chunk) that fit into each row with each GPU type; -1 if a
+    stage has no valid number.
     """
     kinds, rows = held.shape
     for kind in range(kinds):
@@ -239,7 +239,8 @@ def _of_rows(room, least, per_row, held):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _most_held(held, able, without, kind, best):  # type: ignore[no-untyped-def]
     """
-    Return an upper bound on the units that all rows can hold, without row ``without``, which has GPU type ``kind``.
+    Return an upper bound on the units (layers in each chunk) that all rows can hold, without row ``without``, which has
+    GPU type ``kind``.
 
     The rows that gain most may have any type, the next rows any but the fastest type, and so on. Very negative if some
     row has no possible type.
@@ -278,8 +279,8 @@ def _slow_rows(held, able, units, spare):  # type: ignore[no-untyped-def]
     """
     Return the number of rows that hosts of the slower of two GPU types fill alone; -1 if unknown.
 
-    The number is known if the units need all rows that the faster type can fill, and the faster type has no host left
-    over.
+    The number is known if the units (layers in each chunk) need all rows that the faster type can fill, and the faster
+    type has no host left over.
     """
     kinds, rows = held.shape
     if kinds != 2 or spare > 0 or able[1] < rows:
@@ -296,7 +297,8 @@ def _limit_by_paths(  # type: ignore[no-untyped-def]
     total, base, fixed, unit, again, extra, units, per_row, slow, spare, least, room
 ):
     """
-    Reduce the largest number of units of each stage to what all paths leave time for. Return whether a limit changed.
+    Reduce the largest number of units (layers in each chunk) of each stage to what all paths leave time for. Return
+    whether a limit changed.
 
     Each unit costs at least as much as a unit on the fastest stage. Each stage also costs its additional time.
     """

@@ -20,7 +20,7 @@ HEAVY = 0.5
 
 
 def num_variables(family: LayerFamily, num_kinds: int) -> int:
-    """Return the approximate number of CP-SAT variables of a family."""
+    """Return the approximate number of CP-SAT variables of a partition family."""
     rows, pp = family.grid[0], family.config.pipeline_model_parallel_size
     if num_kinds == 1:
         return pp + 3
@@ -162,7 +162,8 @@ class FamilyModel:
 
     def _add_recomputation(self) -> None:
         """
-        Add recomputed units: each stage recomputes its first units, up to a number that all stages share.
+        Add recomputed units (layers in each chunk): each stage recomputes its first units, up to a number that all
+        stages share.
 
         The fixed times already include one recomputed unit.
         """
@@ -176,7 +177,7 @@ class FamilyModel:
 
     def _add_fewest(self, fewest: IntArray) -> None:
         """
-        Require as many recomputed units as memory demands on every GPU type of each stage.
+        Require as many recomputed units (layers in each chunk) as memory demands on every GPU type of each stage.
 
         ``fewest`` has the least number for each GPU type, stage and number of units.
         """
@@ -246,7 +247,8 @@ class FamilyModel:
         transfers
             Number of transfers from each stage to the next.
         fixed, unit, again
-            Ticks by GPU type and stage: with zero units, per unit, and per recomputed unit beyond the first.
+            Ticks by GPU type and stage: with zero units (layers in each chunk), per unit, and per recomputed unit
+            beyond the first.
         """
         family = self.family
         optimizer = int(self._floor(np.array(family.optimizer_s))) * self.chosen + self.step

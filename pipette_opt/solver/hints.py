@@ -8,7 +8,7 @@ from pipette_opt.solver.variables import Variables
 
 
 def add_hint(model: CpModel, variables: Variables, solution: Solution) -> None:
-    """Add the candidate and the hosts of a solution as hints; the candidate must be in the model."""
+    """Add the candidate configuration and the hosts of a solution as hints; the candidate must be in the model."""
     for index, chosen in variables.chosen.items():
         model.add_hint(chosen, index == solution.candidate)
     for grid in variables.grids:

@@ -1,4 +1,7 @@
-"""State that all engines of a solve share: best placements, lower bounds of the candidates, and the clock."""
+"""
+State that all engines of a solve share: best placements, lower bounds of the candidate configurations, and the
+clock.
+"""
 
 import threading
 import time
@@ -35,7 +38,7 @@ class Incumbent:
     data
         Problem that the engines solve. Ring costs may be raised, which changes no placement's objective.
     bounds
-        Lower bound on every placement of each candidate, ticks, shape ``(num_candidates,)``.
+        Lower bound on every placement of each candidate configuration, integer ticks, shape ``(num_candidates,)``.
     proven_by
         Name of the engine that last raised each candidate's bound; candidates that no engine raised are absent.
     found
@@ -70,17 +73,20 @@ class Incumbent:
 
     @property
     def upper(self) -> int:
-        """Objective of the best solution so far, ticks; ``UNUSABLE_TICKS`` without one."""
+        """Objective of the best solution so far, integer ticks; ``UNUSABLE_TICKS`` without one."""
         with self._lock:
             return min((found.objective_ticks for found in self.found.values()), default=UNUSABLE_TICKS)
 
     @property
     def lower(self) -> int:
-        """Lower bound on the best objective of all candidates, ticks."""
+        """Lower bound on the best objective of all candidate configurations, integer ticks."""
         return min(self.upper, int(self.bounds.min(initial=UNUSABLE_TICKS)))
 
     def ceiling_of(self, index: int) -> int:
-        """Return the largest objective of a candidate that would improve on the best solution, ticks."""
+        """
+        Return the largest objective of a candidate configuration that would improve on the best solution, integer
+        ticks.
+        """
         return self.upper - 1 if self.found else largest_ticks(self.data.candidates[index])
 
     @property
@@ -106,17 +112,20 @@ class Incumbent:
         return bool(self.found) and self.upper - self.lower <= self.params.gap_limit * self.upper
 
     def open_candidates(self) -> list[int]:
-        """Return the indices of the candidates that may beat the best solution, smallest lower bounds first."""
+        """
+        Return the indices of the candidate configurations that may beat the best solution, smallest lower
+        bounds first.
+        """
         open_ones = np.flatnonzero(self.bounds < self.upper)
         return sorted(open_ones.tolist(), key=lambda index: (int(self.bounds[index]), index))
 
     def is_open(self, index: int) -> bool:
-        """Return whether a candidate may beat the best solution."""
+        """Return whether a candidate configuration may beat the best solution."""
         return bool(self.bounds[index] < self.upper)
 
     def prove(self, index: int, bound: int, by: str = WITHOUT_SEARCH) -> None:
         """
-        Record a lower bound of a candidate, ticks.
+        Record a lower bound of a candidate configuration, integer ticks.
 
         A bound above its largest possible objective means that the candidate has no placement.
         """
@@ -128,7 +137,7 @@ class Incumbent:
             self.report()
 
     def offer(self, solution: Solution) -> None:
-        """Record a solution if it satisfies all rules and is the best of its candidate."""
+        """Record a solution if it satisfies all rules and is the best of its candidate configuration."""
         index = solution.candidate
         checked = checked_solution(self.data, index, solution.nodes)
         if checked is None:
@@ -140,7 +149,10 @@ class Incumbent:
                 self.report()
 
     def offer_hosts(self, index: int, nodes: IntArray) -> None:
-        """Record a placement given as hosts of a candidate's cells in grid order, as :meth:`offer` does."""
+        """
+        Record a placement given as hosts of a candidate configuration's cells in grid order, as :meth:`offer`
+        does.
+        """
         grid = self.data.candidates[index].grid
         self.offer(Solution(candidate=index, nodes=nodes.reshape(grid), objective_ticks=0))
 
@@ -148,7 +160,8 @@ class Incumbent:
         """
         Call the progress callback if the best solution or the lower bound improved.
 
-        ``batch_bound`` is a bound in ticks that a running solve has for the candidates of ``batch``.
+        ``batch_bound`` is a bound in integer ticks that a running solve has for the candidate configurations of
+        ``batch``.
         """
         if self._on_progress is None:
             return

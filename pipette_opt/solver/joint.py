@@ -38,7 +38,10 @@ from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
 UNKNOWN_TIME = 4.0
-"""Largest iteration time in a model while no plan is known, as a multiple of its families' least bound. Chosen."""
+"""
+Largest iteration time in a model while no plan is known, as a multiple of its partition families' least bound.
+Chosen.
+"""
 
 FIRST_CONFIGURATIONS = 512
 """
@@ -56,7 +59,8 @@ FAMILIES_GROWTH = 4
 
 MAX_VARIABLES = 1000
 """
-Approximate largest number of variables of a model: 80 families with one GPU type, 8 families with two. Chosen.
+Approximate largest number of variables of a model: 80 partition families with one GPU type, 8 families with two.
+Chosen.
 
 CP-SAT proves models of 300 variables in a second; in a second it finds no solution of models of 5,000.
 """
@@ -170,7 +174,7 @@ class _Joint(OpenFamilies):
     parts: list[_Part] = field(default_factory=list)
     """Groups of families, one model each, with partitions that are not ruled out yet."""
     waiting: list[tuple[float, ParallelConfig]] = field(default_factory=list)
-    """Compute-only bounds, seconds, and configurations whose families are not bounded yet, ascending."""
+    """Compute-only bounds, seconds, and configurations whose partition families are not bounded yet, ascending."""
     modelled: set[LayerFamily] = field(default_factory=set)
     """Families that have been in a CP-SAT model."""
 
@@ -230,7 +234,7 @@ class _Joint(OpenFamilies):
         return split, bound_s
 
     def _parts(self, families: Sequence[LayerFamily], max_variables: int = MAX_VARIABLES) -> list[_Part]:
-        """Return parts of at most ``max_variables`` variables; families with similar bounds share a part."""
+        """Return parts of at most ``max_variables`` variables; partition families with similar bounds share a part."""
         ordered = sorted(families, key=lambda family: self.bounds_s[family])
         return [
             _Part(families=members, bound_s=self.bounds_s[members[0]])
@@ -241,8 +245,8 @@ class _Joint(OpenFamilies):
         self, families: Sequence[LayerFamily], max_variables: int = MAX_VARIABLES
     ) -> Iterator[list[LayerFamily]]:
         """
-        Yield consecutive groups of families with at most ``max_variables`` variables; at least one family in each
-        group.
+        Yield consecutive groups of partition families with at most ``max_variables`` variables; at least one family in
+        each group.
         """
         kinds = len(self.instance.cluster.gpu_kinds)
         members: list[LayerFamily] = []
@@ -392,7 +396,10 @@ class _Joint(OpenFamilies):
 
 
 def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator[ParallelConfig]:
-    """Yield one configuration for each family that has several stages, with the fewest layers on each stage."""
+    """
+    Yield one configuration for each partition family that has several stages, with the fewest layers on each
+    stage.
+    """
     seen = set()
     for config in candidates:
         pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
@@ -404,4 +411,4 @@ def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator
 
 
 _FAMILY = attrgetter(*(option.name for option in fields(ParallelConfig) if option.name not in (*OVERLAPS, *SPLIT)))
-"""Fields that are equal for all configurations of a family."""
+"""Fields that are equal for all configurations of a partition family."""

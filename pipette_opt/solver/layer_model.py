@@ -115,7 +115,7 @@ class LayerModel:
 
     def add_paths(self, schedule: tuple[int, int, int], counts: PathCounts) -> int:
         """
-        Add paths to all families with a given schedule, as constraints on their time.
+        Add paths to all partition families with a given schedule, as constraints on their time.
 
         Returns
         -------
@@ -196,8 +196,8 @@ class LayerModel:
 
 def fewest_recomputed(family: LayerFamily, units: Sequence[int], kinds: IntArray) -> int:
     """
-    Return the least number of recomputed units with which each stage fits on all GPU types of its row; at least
-    1.
+    Return the least number of recomputed units (layers in each chunk) with which each stage fits on all GPU types of
+    its row; at least 1.
     """
     if family.recomputed is None:
         return 1

@@ -35,7 +35,7 @@ def lift_rings(data: ProblemData, seconds: float = math.inf) -> ProblemData:
     Parameters
     ----------
     seconds
-        Wall time, seconds, after which the remaining candidates are left unchanged.
+        Wall time, seconds, after which the remaining candidate configurations are left unchanged.
     """
     ends = time.perf_counter() + seconds
     candidates = (_lift(each) if time.perf_counter() < ends else each for each in data.candidates)
@@ -51,8 +51,8 @@ def _lift(candidate: CandidateData) -> CandidateData:
 
 def lifted(ticks: IntArray, length: int) -> IntArray:
     """
-    Return a lower bound on the slowest hop of any ring of ``length`` hosts through each link, ticks; at least its own
-    cost.
+    Return a lower bound on the slowest hop of any ring of ``length`` hosts through each link, integer ticks; at least
+    its own cost.
 
     Parameters
     ----------
@@ -76,13 +76,16 @@ def lifted(ticks: IntArray, length: int) -> IntArray:
 
 
 def _over_one(either: IntArray) -> IntArray:
-    """Return the slowest hop of the best path between each two hosts over one further host, ticks, shape ``(n, n)``."""
+    """
+    Return the slowest hop of the best path between each two hosts over one further host, integer ticks, shape ``(n,
+    n)``.
+    """
     return np.stack([np.maximum(row, either).min(axis=1) for row in either])
 
 
 def _over_two(either: IntArray) -> IntArray:
     """
-    Return the slowest hop of the best path between each two hosts over two further hosts, ticks, shape ``(n,
+    Return the slowest hop of the best path between each two hosts over two further hosts, integer ticks, shape ``(n,
     n)``.
     """
     number = len(either)
@@ -119,7 +122,7 @@ def _walks(either: IntArray, steps: int) -> IntArray:
 
 
 def _floor(either: IntArray, length: int) -> int:
-    """Return a lower bound on the slowest hop of any ring of ``length`` hosts, ticks."""
+    """Return a lower bound on the slowest hop of any ring of ``length`` hosts, integer ticks."""
     levels = np.unique(either)
     low, high = 0, len(levels) - 1
     while low < high:

@@ -23,7 +23,8 @@ def likely_paths(family: LayerFamily, hosts_of_kind: IntArray, p2p: P2PMode) -> 
     """
     Return the critical paths of random layer partitions of a family over the best links, without duplicates.
 
-    Rows get random GPU types that the hosts allow. Stages get units by the speed of their type, times a random factor.
+    Rows get random GPU types that the hosts allow. Stages get units (layers in each chunk) by the speed of their type,
+    times a random factor.
     """
     rng, rows = np.random.default_rng(0), family.grid[0]
     pool = np.repeat(np.arange(len(hosts_of_kind)), np.maximum(hosts_of_kind // family.hosts_per_row, 0))
@@ -52,7 +53,8 @@ def longest_path(family: LayerFamily, counts: PathCounts, units: FloatArray, kin
 
 def listed_hosts_of_kinds(instance: Instance, family: LayerFamily, kinds: IntArray) -> IntArray:
     """
-    Return hosts in listed order with the given number of each GPU type in each row; shape of the family's grid.
+    Return hosts in listed order with the given number of each GPU type in each row; shape of the partition family's
+    grid.
 
     Each row has its types in one order, so that slow hosts share columns.
 

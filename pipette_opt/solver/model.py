@@ -1,6 +1,6 @@
 """
-Exact CP-SAT placement model with a variable for each host, as an engine: few candidates at a time, doubling
-slices.
+Exact CP-SAT placement model with a variable for each host, as an engine: few candidate configurations at a time,
+doubling slices.
 """
 
 import logging
@@ -36,7 +36,7 @@ Chosen.
 
 class CpSatModel(Engine):
     """
-    Exact placement model of a few candidates, which also chooses among them.
+    Exact placement model of a few candidate configurations, which also chooses among them.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class CpSatModel(Engine):
         self.reach: dict[int, float] = {}
 
     def suits(self, index: int) -> bool:
-        """Return whether the model of a candidate can be built in the remaining time."""
+        """Return whether the model of a candidate configuration can be built in the remaining time."""
         return self._is_possible([index])
 
     def _go_on(self, index: int, given: TimeSlice) -> int:
@@ -63,8 +63,8 @@ class CpSatModel(Engine):
 
     def next_batch(self) -> list[int]:
         """
-        Return the open candidates with the smallest bounds; fewer candidates after each slice that ended without a
-        proof.
+        Return the open candidate configurations with the smallest bounds; fewer candidates after each slice that ended
+        without a proof.
         """
         ranked = self.incumbent.open_candidates()
         if not ranked:
@@ -74,7 +74,7 @@ class CpSatModel(Engine):
 
     def solve(self, batch: list[int], workers: int | None = None, seconds: float = math.inf) -> bool:
         """
-        Find a better placement than the incumbent, or prove that the batch of candidates has none.
+        Find a better placement than the incumbent, or prove that the batch of candidate configurations has none.
 
         By default, use all threads and a time slice that doubles from visit to visit. Return ``False`` if the batch is
         too large for a model.
@@ -112,7 +112,7 @@ class CpSatModel(Engine):
 
     def _ceiling(self, batch: list[int]) -> int:
         """
-        Return the largest objective to look for, ticks.
+        Return the largest objective to look for, integer ticks.
 
         It is below the incumbent, and nearer to the bound after failures, as refuting a lower ceiling also raises the
         bound.
@@ -209,7 +209,7 @@ class _Run:
             ended.set()
 
     def proven(self, beyond: int) -> int:
-        """Return a lower bound on the batch's objective, ticks; ``beyond`` if the model is infeasible."""
+        """Return a lower bound on the batch's objective, integer ticks; ``beyond`` if the model is infeasible."""
         if self.status == cp_model.INFEASIBLE:
             return beyond
         if self.status == cp_model.OPTIMAL:
@@ -225,7 +225,10 @@ class _Callback(cp_model.CpSolverSolutionCallback):
         self.run, self.variables = run, variables
 
     def on_solution_callback(self) -> None:
-        """Read candidate and hosts of a solution, compute its objective, and offer it to the incumbent."""
+        """
+        Read candidate configuration and hosts of a solution, compute its objective, and offer it to the
+        incumbent.
+        """
         incumbent = self.run.incumbent
         index = next(index for index, chosen in self.variables.chosen.items() if self.value(chosen))
         grid = self.variables.grid_of(index)
@@ -244,12 +247,12 @@ def build(
     ceiling: int,
 ) -> Variables:
     """
-    Build the exact placement model of several candidates.
+    Build the exact placement model of several candidate configurations.
 
     Parameters
     ----------
     bounds
-        Known lower bound of each candidate of the model, ticks, by index.
+        Known lower bound of each candidate of the model, integer ticks, by index.
     ceiling
         Largest objective to look for, ticks.
     """
@@ -263,7 +266,7 @@ def build(
 
 
 def _num_pairs(data: ProblemData, candidate: CandidateData) -> int:
-    """Return the number of host pairs over all hops of a candidate's grid."""
+    """Return the number of host pairs over all hops of a candidate configuration's grid."""
     P, D, K = candidate.grid
     hops = (P - 1) * D * K + (candidate.ring_length > 1) * candidate.num_cells + (K > 1) * candidate.num_cells
     return hops * data.num_nodes**2

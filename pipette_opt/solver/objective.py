@@ -18,7 +18,7 @@ Expr = LinearExpr | IntVar | int
 
 
 def add_objective(model: CpModel, data: ProblemData, variables: Variables) -> None:
-    """Minimise the objective of the chosen candidate."""
+    """Minimise the objective of the chosen candidate configuration."""
     known = [variables.bounds[index] * variables.chosen[index] for index in variables.indices]
     model.add(variables.objective >= LinearExpr.sum(known))
     for index in variables.indices:
@@ -28,7 +28,10 @@ def add_objective(model: CpModel, data: ProblemData, variables: Variables) -> No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Transfer:
-    """Transfer between two rows of one column, ticks: forward, backward, sum of both, and wait with blocking sends."""
+    """
+    Transfer between two rows of one column, integer ticks: forward, backward, sum of both, and wait with blocking
+    sends.
+    """
 
     send: Expr
     back: Expr
@@ -37,7 +40,7 @@ class _Transfer:
 
 
 class _CandidateObjective:
-    """Times of one candidate as expressions over the variables of its grid."""
+    """Times of one candidate configuration as expressions over the variables of its grid."""
 
     def __init__(self, model: CpModel, data: ProblemData, variables: Variables, index: int) -> None:
         self.model, self.data, self.variables, self.index = model, data, variables, index
@@ -81,7 +84,7 @@ class _CandidateObjective:
         """
         Add constraints of the relaxation: no stage of any column ends before the longest of its paths.
 
-        Paths that stay below the candidate's bound even on the slowest hosts and links are left out.
+        Paths that stay below the candidate configuration's bound even on the slowest hosts and links are left out.
         """
         known = self.variables.bounds[self.index] - self.candidate.optimizer_ticks
         columns = [self._links(column) for column in range(self.grid.shape[1])]

@@ -53,10 +53,13 @@ CP-SAT call takes a tenth.
 """
 
 MAX_NODES = 400
-"""Node limit of the search over GPU types of rows, for one bound of a family. Chosen."""
+"""Node limit of the search over GPU types of rows, for one bound of a partition family. Chosen."""
 
 FEW_HALVINGS = 6
-"""Number of bisection steps of a bound with that search; they leave a sixtieth of a family's possible gain. Chosen."""
+"""
+Number of bisection steps of a bound with that search; they leave a sixtieth of a partition family's possible gain.
+Chosen.
+"""
 
 NEARLY_SETTLED = 1e-2
 """Relative difference of model and simulator below which the search for a first plan needs no further paths. Chosen."""
@@ -123,7 +126,10 @@ class OpenFamilies:
     known: dict[tuple[int, int, int], tuple[int, PathCounts]] = field(default_factory=dict)
     """All paths of each schedule, and the number of path sets from which they were merged."""
     rings: dict[tuple[ParallelConfig, HostTile, bool], Rings] = field(default_factory=dict)
-    """Cached gradient reductions and parameter gathers, by configuration, host tile and crossing of host groups."""
+    """
+    Cached gradient reductions and parameter gathers, by configuration, host tile (part of the model on one host) and
+    crossing of host groups.
+    """
     loaded: set[tuple[str, bool]] = field(default_factory=set)
     """Operations already run, each with whether the schedule was interleaved; their kernels are compiled."""
     seen: set[tuple[tuple[int, int, int], bytes]] = field(default_factory=set)
@@ -140,7 +146,10 @@ class OpenFamilies:
     roomy: set[ParallelConfig] = field(default_factory=set)
     """Configurations for which every layer partition fits into memory on every GPU type."""
     slower: dict[ParallelConfig, ParallelConfig] = field(default_factory=dict)
-    """Faster configuration, by configuration with memory-saving options; the families of the faster one bound both."""
+    """
+    Faster configuration, by configuration with memory-saving options; the partition families of the faster one bound
+    both.
+    """
     least_s: dict[LayerFamily, float] = field(default_factory=dict)
     """Lower bound on all partitions of each family, including the usual ones, seconds."""
 
@@ -202,7 +211,7 @@ class OpenFamilies:
         return more
 
     def _bound(self, family: LayerFamily, halvings: int = HALVINGS, nodes: int = 0) -> FamilyBound:
-        """Return a bound of a family by all known paths of its schedule."""
+        """Return a bound of a partition family by all known paths of its schedule."""
         paths, least_s = self._known_paths(family.schedule), self.least_s.get(family, 0.0)
         return family_bound(family, self._hosts_of_kind(), self.to_beat_s, paths, halvings, nodes, least_s)
 
@@ -215,7 +224,10 @@ class OpenFamilies:
         return paths
 
     def _bound_again(self, families: Sequence[LayerFamily]) -> list[LayerFamily]:
-        """Bound families again by all paths known now. Return the families that may still beat the fastest plan."""
+        """
+        Bound partition families again by all paths known now. Return the families that may still beat the
+        fastest plan.
+        """
         able = []
         for family in families:
             if self.is_over:
@@ -231,7 +243,7 @@ class OpenFamilies:
 
     def _narrowed(self, families: Sequence[LayerFamily]) -> list[LayerFamily]:
         """
-        Bound families by a search over the GPU types of their rows.
+        Bound partition families by a search over the GPU types of their rows.
 
         Return the families that may still beat the fastest plan, smallest bounds first.
         """
@@ -253,7 +265,7 @@ class OpenFamilies:
                 return
 
     def _able(self, families: Iterable[LayerFamily]) -> list[LayerFamily]:
-        """Return the families that may beat the fastest plan, smallest bounds first."""
+        """Return the partition families that may beat the fastest plan, smallest bounds first."""
         able = [family for family in families if self.bounds_s[family] < self.to_beat_s]
         return sorted(able, key=lambda family: self.bounds_s[family])
 
@@ -366,7 +378,8 @@ class OpenFamilies:
         """
         Return a function from a configuration to a lower bound on its time under every choice of overlap, seconds.
 
-        It takes the bound of the configuration's families, or bounds its own layers if that is below the time to beat.
+        It takes the bound of the configuration's partition families, or bounds its own layers if that is below the time
+        to beat.
         """
         of_key: dict[ParallelConfig | None, list[LayerFamily]] = {}
         for family in self.least_s:
@@ -386,7 +399,7 @@ class OpenFamilies:
 
     def _bound_of_split(self, family: LayerFamily, config: ParallelConfig, to_beat_s: float) -> float | None:
         """
-        Return a lower bound on plans of a family with the configuration's layers, seconds.
+        Return a lower bound on plans of a partition family with the configuration's layers, seconds.
 
         ``None`` if the family does not contain these layers.
         """

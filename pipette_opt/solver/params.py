@@ -26,7 +26,7 @@ class SolverParams:
     seed
         Random seed of the search.
     batch_size
-        Largest number of candidates in one model.
+        Largest number of candidate configurations in one model.
     first_slice_s
         Time limit of a batch's first model, seconds; doubles with each further model of the batch.
     engines

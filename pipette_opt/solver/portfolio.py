@@ -1,10 +1,10 @@
 """
 Table that assigns engines to grids with their time, and the turns of the engines.
 
-Read :data:`TABLE` from top to bottom. A candidate's engines are the rows that admit its grid size, in that order. The
-few candidates with the least bounds get a turn: each row once, in slices that double from turn to turn. Then the exact
-model gets these candidates together. Turns repeat until no candidate is open. Most plans are proven before any engine
-runs.
+Read :data:`TABLE` from top to bottom. A candidate configuration's engines are the rows that admit its grid size, in
+that order. The few candidates with the least bounds get a turn: each row once, in slices that double from turn to turn.
+Then the exact model gets these candidates together. Turns repeat until no candidate is open. Most plans are proven
+before any engine runs.
 
 Two decisions are made by the engines themselves. :mod:`~pipette_opt.solver.model` chooses the candidates of a turn and
 the time of a call of the exact model. :mod:`~pipette_opt.solver.class_assignment.search` chooses the classes of hosts.
@@ -44,7 +44,8 @@ class Row:
     cells
         Smallest and largest number of grid cells.
     slices
-        Length of a slice in units of ``first_slice_s``; doubles with each visit, shared among the candidates of a turn.
+        Length of a slice in units of ``first_slice_s``; doubles with each visit, shared among the candidate
+        configurations of a turn.
     calls
         Least number of CP-SAT calls for which a slice has time.
     repeats
@@ -80,7 +81,7 @@ Engines by grid size, chosen by the placement benchmark.
 
 class Portfolio:
     """
-    Engines of one solve, which take turns on the candidates.
+    Engines of one solve, which take turns on the candidate configurations.
 
     Attributes
     ----------
@@ -96,7 +97,7 @@ class Portfolio:
         self.engines = {engine.name: engine for engine in enabled}
 
     def take_turns(self, batch: Sequence[int]) -> bool:
-        """Give each candidate of a batch a turn. Return whether any engine ran."""
+        """Give each candidate configuration of a batch a turn. Return whether any engine ran."""
         worked = False
         for index in batch:
             for row in self._rows(index):
@@ -108,12 +109,15 @@ class Portfolio:
         return worked
 
     def left_to_model(self, batch: Sequence[int]) -> list[int]:
-        """Return the candidates of the batch that are still open after the other engines, for the exact model."""
+        """
+        Return the candidate configurations of the batch that are still open after the other engines, for the exact
+        model.
+        """
         able = self.model.name in self.engines
         return [index for index in batch if able and self.incumbent.is_open(index) and self.model.suits(index)]
 
     def _rows(self, index: int) -> list[Row]:
-        """Return the table rows for a candidate, in their order, whose engines can still improve it."""
+        """Return the table rows for a candidate configuration, in their order, whose engines can still improve it."""
         candidate = self.incumbent.data.candidates[index]
         return [
             row
@@ -126,7 +130,7 @@ class Portfolio:
 
     def _run(self, row: Row, index: int, number: int) -> bool:
         """
-        Run one engine on a candidate for one time slice, again while its bound keeps rising.
+        Run one engine on a candidate configuration for one time slice, again while its bound keeps rising.
 
         Return whether the last slice raised the bound. The turn's time is shared among ``number`` candidates.
         """

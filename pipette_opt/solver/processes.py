@@ -1,7 +1,8 @@
 """
 Proof in several processes, in rounds of independent tasks.
 
-A task is the open candidates of one grid shape. Each round starts with all plans and bounds of earlier rounds.
+A task is the open candidate configurations of one grid shape. Each round starts with all plans and bounds of earlier
+rounds.
 """
 
 import time
@@ -29,7 +30,7 @@ MIN_ROUND_S = 0.05
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Piece:
     """
-    Candidates that one process proves for a few seconds.
+    Candidate configurations that one process proves for a few seconds.
 
     Parameters
     ----------
@@ -52,8 +53,8 @@ class Piece:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcome:
     """
-    Result of a process, with indices of the whole problem: solutions, and each candidate's bound (ticks) and
-    engine.
+    Result of a process, with indices of the whole problem: solutions, and each candidate configuration's bound (ticks)
+    and engine.
     """
 
     indices: tuple[int, ...]
@@ -63,7 +64,7 @@ class Outcome:
 
 
 def work_on(piece: Piece) -> Outcome:
-    """Solve the candidates of one process."""
+    """Solve the candidate configurations of one process."""
     from pipette_opt.solver.solve import solve
 
     result = solve(piece.data, piece.params, hint=piece.start)
@@ -76,7 +77,7 @@ def work_on(piece: Piece) -> Outcome:
 
 
 def prove_in_processes(incumbent: Incumbent, backend: Backend) -> Result:
-    """Run rounds of processes until no candidate is open or time is over. Return the result."""
+    """Run rounds of processes until no candidate configuration is open or time is over. Return the result."""
     data = incumbent.data
     optimistic = np.array([optimistic_ticks(data, candidate) for candidate in data.candidates], dtype=np.int64)
     incumbent.bounds = optimistic.copy()
@@ -99,7 +100,10 @@ def prove_in_processes(incumbent: Incumbent, backend: Backend) -> Result:
 
 
 def _pieces(incumbent: Incumbent, seconds: float, workers: int, made: int) -> list[Piece]:
-    """Return one task for each grid shape with open candidates, up to the number of workers, smallest bounds first."""
+    """
+    Return one task for each grid shape with open candidate configurations, up to the number of workers, smallest bounds
+    first.
+    """
     shapes: dict[tuple[int, int, int], list[int]] = {}
     for index in incumbent.open_candidates():
         shapes.setdefault(incumbent.data.candidates[index].grid, []).append(index)

@@ -3,9 +3,9 @@ Pruning before the search: rule out configurations by bounds that ignore reducti
 
 The time to beat is that of a plan simulated on hosts in their listed order; annealing improves it if very many
 configurations are left. The first bound is the compute-only bound and costs microseconds
-(:mod:`pipette_opt.costs.work`). If it is below the time to beat, each host tile of the configuration gets a second
-bound: a relaxation over the best links without gradient reductions. Both bounds hold for every placement and every
-choice of overlap, so configurations that differ only in overlap share them.
+(:mod:`pipette_opt.costs.work`). If it is below the time to beat, each host tile (part of the model on one host) of the
+configuration gets a second bound: a relaxation over the best links without gradient reductions. Both bounds hold for
+every placement and every choice of overlap, so configurations that differ only in overlap share them.
 """
 
 from collections import Counter
@@ -413,8 +413,8 @@ def _annealed(
     seconds: float,
 ) -> FirstPlan:
     """
-    Return the fastest plan that annealing finds for the relaxations of the candidates, or ``best`` if none is
-    faster.
+    Return the fastest plan that annealing finds for the relaxations of the candidate configurations, or ``best`` if
+    none is faster.
     """
     data = build_problem_data(instance, candidates, capacity_bytes, relaxed=True)
     with loading():

@@ -17,7 +17,7 @@ WITHOUT_SEARCH_SHARE = 0.3
 """Largest fraction of the time limit for bounds without a search. Chosen."""
 
 LIFTING_SHARE = 0.1
-"""Fraction of the time limit after which no further candidate gets raised ring costs. Chosen."""
+"""Fraction of the time limit after which no further candidate configuration gets raised ring costs. Chosen."""
 
 
 def solve(
@@ -63,7 +63,10 @@ def solve(
 
 
 def _prove(incumbent: Incumbent, portfolio: Portfolio) -> None:
-    """Compute bounds without a search, then let engines search batches of candidates, smallest bounds first."""
+    """
+    Compute bounds without a search, then let engines search batches of candidate configurations, smallest
+    bounds first.
+    """
     limit_s = max(0.0, incumbent.seconds_left)
     ends = incumbent.ends - (1 - WITHOUT_SEARCH_SHARE) * limit_s
     incumbent.data = lift_rings(incumbent.data, LIFTING_SHARE * limit_s)

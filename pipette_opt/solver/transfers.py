@@ -16,7 +16,7 @@ TransferCount = Literal["slower", "sum", "faster"]
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Transfers:
     """
-    Least costs of a candidate's transfers.
+    Least costs of a candidate configuration's transfers.
 
     The analytical 1F1B model counts the slower direction of a link (blocking sends) or the sum of both. The forward
     direction is then taken to be as fast as any link: of all pairs with that maximum or sum, this pair ends every stage
@@ -31,7 +31,7 @@ class Transfers:
     counts
         Cost of a link from its two directions.
     level
-        Cost that at least one transfer reaches, ticks.
+        Cost that at least one transfer reaches, integer ticks.
     """
 
     least: tuple[IntArray, IntArray]
@@ -57,7 +57,7 @@ class Transfers:
 
 
 def transfer_count(data: ProblemData, candidate: CandidateData) -> TransferCount:
-    """Return the cost of a link from its two directions that a candidate's bounds use."""
+    """Return the cost of a link from its two directions that a candidate configuration's bounds use."""
     if not candidate.has_analytical_model:
         return "faster"
     return "slower" if data.p2p == "blocking" else "sum"
@@ -77,7 +77,7 @@ def transfer_cost(data: ProblemData, candidate: CandidateData) -> IntArray:
 
 
 def least_transfers(data: ProblemData, candidate: CandidateData) -> Transfers | None:
-    """Return the least costs of a candidate's transfers; ``None`` if too few links exist."""
+    """Return the least costs of a candidate configuration's transfers; ``None`` if too few links exist."""
     rows = np.arange(candidate.num_stages) // candidate.tile.stages
     following = np.roll(rows, -1)
     between = np.flatnonzero(rows != following)[: candidate.grid[0] - 1 + candidate.wraps]

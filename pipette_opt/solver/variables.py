@@ -18,7 +18,7 @@ HopKind = Literal["transfer", "ring", "slot"]
 
 class GridVariables:
     """
-    Placement variables of one grid shape, shared by the candidates with this shape.
+    Placement variables of one grid shape, shared by the candidate configurations with this shape.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class GridVariables:
 
 class Variables:
     """
-    Variables for the choice among several candidates, and for the placement of each of their grid shapes.
+    Variables for the choice among several candidate configurations, and for the placement of each of their grid shapes.
 
     ``objective`` is the integer objective of the chosen candidate, ticks.
 
@@ -111,18 +111,18 @@ class Variables:
         self.objective: IntVar = model.new_int_var(min(bounds.values()), ceiling, "objective")
 
     def grid_of(self, index: int) -> GridVariables:
-        """Return the placement variables of a candidate."""
+        """Return the placement variables of a candidate configuration."""
         return next(grid for grid in self.grids if index in grid.members)
 
     def used(self, grid: GridVariables) -> LinearExpr | IntVar | int:
-        """Return an expression that is 1 if a candidate of this shape is chosen."""
+        """Return an expression that is 1 if a candidate configuration of this shape is chosen."""
         if len(self.grids) == 1:
             return 1
         return LinearExpr.sum([self.chosen[index] for index in grid.members])
 
     def condition(self, index: int) -> list[IntVar]:
         """
-        Return the literals under which a candidate's costs count: its choice, or none if it is the only
+        Return the literals under which a candidate configuration's costs count: its choice, or none if it is the only
         candidate.
         """
         return [self.chosen[index]] if len(self.indices) > 1 else []
@@ -169,8 +169,8 @@ def pairs_apart(copies: IntArray) -> BoolArray:
 
 def usable_hops(candidate: CandidateData, kind: HopKind, tail: Cell, head: Cell, copies: IntArray) -> BoolArray:
     """
-    Return a mask of the directed host pairs that a candidate may use between two cells, shape ``(num_nodes,
-    num_nodes)``.
+    Return a mask of the directed host pairs that a candidate configuration may use between two cells, shape
+    ``(num_nodes, num_nodes)``.
     """
     if head[0] < tail[0] and not candidate.wraps:
         slowest = np.zeros_like(candidate.p2p_ticks)

@@ -16,7 +16,7 @@ class ClassAssignment(Engine):
     Attributes
     ----------
     begun
-        Search of each candidate; ``None`` if its hosts do not form a few classes.
+        Search of each candidate configuration; ``None`` if its hosts do not form a few classes.
     """
 
     name = "class-assignment"
@@ -26,7 +26,7 @@ class ClassAssignment(Engine):
         self.begun: dict[int, MergedSearch | None] = {}
 
     def suits(self, index: int) -> bool:
-        """Return whether the hosts of a candidate form a few classes and their search has not ended."""
+        """Return whether the hosts of a candidate configuration form a few classes and their search has not ended."""
         incumbent, candidate = self.incumbent, self.incumbent.data.candidates[index]
         if index not in self.begun:
             classes = first_classes(incumbent.data, candidate)

@@ -30,7 +30,7 @@ def build_merged(model: CpModel, merged: Merged, bound: int, ceiling: int) -> Va
     Parameters
     ----------
     bound
-        Known lower bound of the candidate, ticks.
+        Known lower bound of the candidate configuration, integer ticks.
     ceiling
         Largest objective to look for, ticks.
     """

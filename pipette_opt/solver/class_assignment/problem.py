@@ -1,4 +1,4 @@
-"""Placement problem of one candidate with classes of similar hosts in place of hosts."""
+"""Placement problem of one candidate configuration with classes of similar hosts in place of hosts."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ from pipette_opt.solver.class_assignment.twins import HostClasses
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Merged:
     """
-    Relaxed placement problem of one candidate.
+    Relaxed placement problem of one candidate configuration.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Merged:
 
     @property
     def candidate(self) -> CandidateData:
-        """Candidate with link costs between classes."""
+        """Candidate configuration with link costs between classes."""
         return self.data.candidates[0]
 
 
@@ -86,7 +86,7 @@ def place_classes(merged: Merged, pattern: IntArray) -> PlacedTicks:
 
 def block_minima(ticks: IntArray, classes: HostClasses) -> IntArray:
     """
-    Return the least cost from a host of each class to another host of each class, ticks, shape ``(classes,
+    Return the least cost from a host of each class to another host of each class, integer ticks, shape ``(classes,
     classes)``.
     """
     apart = np.array(ticks, dtype=np.int64)

@@ -37,8 +37,8 @@ FIRST_TOLERANCE = 0.01
 
 NEAR_PATTERN = 0.125
 """
-Classes are split if the best pattern is this near to the bound, as a fraction of the gap from bound to ceiling.
-Chosen.
+Classes are split if the best pattern (host class of each cell) is this near to the bound, as a fraction of the gap from
+bound to objective ceiling. Chosen.
 """
 
 FIRST_CALL_S = 2.0
@@ -52,14 +52,14 @@ SLICE_GROWTH = 2.0
 
 MAX_MINIMISED = 40
 """
-Largest number of cells at which the model minimises; larger models only ask whether a ceiling can be reached.
+Largest number of cells at which the model minimises; larger models only ask whether a objective ceiling can be reached.
 
 Chosen by the placement benchmark.
 """
 
 FIRST_REACH = 0.6
 """
-First ceiling to refute if the model does not minimise, as a fraction of the gap from bound to ceiling.
+First objective ceiling to refute if the model does not minimise, as a fraction of the gap from bound to ceiling.
 
 Refuting a small fraction takes as long as a large one. Chosen.
 """
@@ -74,20 +74,23 @@ MIDDLE = 0.5
 """Fraction of the gap that later calls refute, and the first call once a call was too short. Chosen."""
 
 OnBound = Callable[[int], None]
-"""Callback with each better lower bound, ticks."""
+"""Callback with each better lower bound, integer ticks."""
 
 OnPattern = Callable[[IntArray], int]
-"""Callback with hosts that match a pattern, shape of the grid; returns the largest objective to look for, ticks."""
+"""
+Callback with hosts that match a pattern (host class of each cell), shape of the grid; returns the largest objective to
+look for, integer ticks.
+"""
 
 
 class MergedSearch:
     """
-    Class-assignment search of one candidate, which can be continued.
+    Class-assignment search of one candidate configuration, which can be continued.
 
     Parameters
     ----------
     floor
-        Known lower bound, ticks.
+        Known lower bound, integer ticks.
     ceiling
         Largest objective to look for, ticks.
     classes
@@ -125,7 +128,7 @@ class MergedSearch:
 
     def narrow(self, floor: int, ceiling: int, nodes: IntArray | None = None) -> None:
         """
-        Take over a better bound and ceiling from other engines, and the hosts of a good placement if one is
+        Take over a better bound and objective ceiling from other engines, and the hosts of a good placement if one is
         known.
         """
         self.bound, self.ceiling = max(self.bound, floor), min(self.ceiling, ceiling)
@@ -142,8 +145,8 @@ class MergedSearch:
         on_pattern: OnPattern | None = None,
     ) -> int:
         """
-        Search for ``seconds``. Return the lower bound, ticks; it exceeds the ceiling if no better placement
-        exists.
+        Search for ``seconds``. Return the lower bound, integer ticks; it exceeds the objective ceiling if no better
+        placement exists.
         """
         ends = time.perf_counter() + seconds
         stop = stop or threading.Event()
@@ -174,7 +177,10 @@ class MergedSearch:
     def _bisect(
         self, ends: float, workers: int, stop: threading.Event, on_bound: OnBound, on_pattern: OnPattern | None
     ) -> bool:
-        """Solve models until the best pattern is near the bound. Return ``False`` if a model took too long."""
+        """
+        Solve models until the best pattern (host class of each cell) is near the bound. Return ``False`` if a model
+        took too long.
+        """
         complete = True
         if self._nodes is not None:
             self._keep(self.merged.classes.of_host[self._nodes])
@@ -208,7 +214,8 @@ class MergedSearch:
     @property
     def _near(self) -> float:
         """
-        Return the distance of bound and best pattern below which classes are split, as a fraction of the gap.
+        Return the distance of bound and best pattern (host class of each cell) below which classes are split, as a
+        fraction of the gap.
 
         The distance is 0 if all classes of the best pattern are single hosts.
         """
@@ -218,7 +225,8 @@ class MergedSearch:
 
     def _solve(self, ceiling: int, seconds: float, workers: int, stop: threading.Event) -> tuple[int, IntArray | None]:
         """
-        Return a lower bound in ticks, and a pattern that costs at most the ceiling; ``None`` if none was found.
+        Return a lower bound in integer ticks, and a pattern (host class of each cell) that costs at most the objective
+        ceiling; ``None`` if none was found.
 
         While minimising is quick, the pattern is the best one. Later any pattern will do, as its absence is proven much
         sooner.
@@ -241,7 +249,10 @@ class MergedSearch:
         return proven, pattern_of(solver, variables.grid_of(0))
 
     def _keep(self, pattern: IntArray) -> int:
-        """Return the cost of a pattern in ticks, and keep it if it is the best so far."""
+        """
+        Return the cost of a pattern (host class of each cell) in integer ticks, and keep it if it is the best
+        so far.
+        """
         placed = place_classes(self.merged, pattern)
         value = placed_objective_ticks(self.merged.data, self.merged.candidate, placed)
         if self._best is None or value < self._best[0]:
@@ -249,7 +260,10 @@ class MergedSearch:
         return value
 
     def _take(self, pattern: IntArray, on_pattern: OnPattern | None) -> int:
-        """Offer hosts for a pattern as a placement, keep the pattern, and return its cost in ticks."""
+        """
+        Offer hosts for a pattern (host class of each cell) as a placement, keep the pattern, and return its cost in
+        integer ticks.
+        """
         if on_pattern is not None:
             self.ceiling = min(self.ceiling, on_pattern(self._hosts(pattern)))
         return self._keep(pattern)

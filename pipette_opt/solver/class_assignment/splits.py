@@ -1,9 +1,9 @@
 """
-Choice of the host classes to split, for a pattern that costs less than any placement.
+Choice of the host classes to split, for a pattern (host class of each cell) that costs less than any placement.
 
 For each single link of the pattern, bisection finds how slow the link may be before the pattern costs more than the
-ceiling. Often only a few host pairs of the two classes are that fast. The two classes are then split into hosts with
-and without such a partner. Links for which the fewest host pairs are fast enough come first.
+objective ceiling. Often only a few host pairs of the two classes are that fast. The two classes are then split into
+hosts with and without such a partner. Links for which the fewest host pairs are fast enough come first.
 """
 
 import math
@@ -21,7 +21,7 @@ from pipette_opt.solver.variables import ring_hops, slot_hops
 
 SHARES = (1.0, 0.5, 0.25, 0.125)
 """
-Fractions of the distance from pattern cost to ceiling that one link may add. Tried in order until one splits.
+Fractions of the distance from pattern cost to objective ceiling that one link may add. Tried in order until one splits.
 Chosen.
 """
 
@@ -35,14 +35,14 @@ SINGLE = 3
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Hop:
     """
-    Link between two cells of a pattern.
+    Link between two cells of a pattern (host class of each cell).
 
     Parameters
     ----------
     classes
         Host classes of the two cells.
     cost
-        Costs that sort host pairs from fast to slow, ticks, shape ``(num_nodes, num_nodes)``.
+        Costs that sort host pairs from fast to slow, integer ticks, shape ``(num_nodes, num_nodes)``.
     raised
         Function from a host pair to the times of the pattern if the link has the cost of that pair.
     """
@@ -63,7 +63,7 @@ def finer(
     pattern
         Host class of each cell, shape ``candidate.grid``; the pattern costs at most the ceiling.
     ceiling
-        Largest objective to look for, ticks.
+        Largest objective to look for, integer ticks.
     """
     placed = place_classes(merged, pattern)
     value = placed_objective_ticks(merged.data, merged.candidate, placed)
@@ -83,7 +83,7 @@ def finer(
 
 
 def _hops(data: ProblemData, candidate: CandidateData, placed: PlacedTicks, pattern: IntArray) -> Iterator[_Hop]:
-    """Yield all links between cells of a pattern, with their costs between hosts."""
+    """Yield all links between cells of a pattern (host class of each cell), with their costs between hosts."""
     P, D, K = pattern.shape
     forth = candidate.p2p_ticks
     both = np.where(np.maximum(forth, forth.T) < UNUSABLE_TICKS, forth + forth.T, UNUSABLE_TICKS)
@@ -134,7 +134,7 @@ def _ring(candidate: CandidateData, placed: PlacedTicks, row: int) -> Callable[[
 
 def _tensor(candidate: CandidateData, placed: PlacedTicks, row: int, column: int) -> Callable[[int, int], PlacedTicks]:
     """
-    Return a function that adds a tensor hop between two hosts to the times of the pattern.
+    Return a function that adds a tensor hop between two hosts to the times of the pattern (host class of each cell).
 
     The hop counts as the slowest of its group, although the pattern already includes the group's own time.
     """
