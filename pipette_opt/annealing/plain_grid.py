@@ -2,8 +2,8 @@
 Times of columns, rings and placements on plain grids (cells are single hosts), by the analytical 1F1B model.
 
 A placement lists all hosts, the grid first, row by row. The kernels keep these arrays of it. ``work``, ``between`` and
-``wait``, shape ``(D, pp)``, are the compute of each stage of each column, the sum of its transfers to the next stage
-and back, and the longer of the two. ``hop``, shape ``(W, D)``, is the time of each watched stage's ring from each
+``wait`` have shape ``(D, pp)``. They are the compute of each stage of each column, the sum of its transfers to the next
+stage and back, and the longer of the two. ``hop``, shape ``(W, D)``, is the time of each watched stage's ring from each
 column to the next. A watched stage is a stage whose end can decide the objective.
 """
 

@@ -3,7 +3,8 @@ Search for plans beside the fastest: plainer plans, less risky plans, and the ne
 
 The proof of the fastest plan rules most configurations out without placing them. This search places those whose bounds
 admit an answer. Each question asks for the fastest plan of a group of configurations. The configuration with the least
-bound is bounded by the simulator over the best links, then placed, until no bound of the group is below the best plan.
+bound is bounded by the simulator over the best links, then placed. This repeats until no bound of the group is below
+the best plan.
 """
 
 import threading

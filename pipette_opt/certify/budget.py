@@ -18,9 +18,9 @@ JOINT_SHARE, MIXED_JOINT_SHARE = 0.2, 0.6
 """
 Fractions of the time limit for the joint model over all layer partitions. Chosen.
 
-The second is for clusters with several GPU types, whose layers only the joint model can assign, and for groups of hosts
-that are far apart, which only its families know. The first is also the fraction of the remaining time once a plan is
-known.
+The second is for clusters with several GPU types and for groups of hosts that are far apart. Only the joint model can
+assign layers to several types, and only its families know the groups. The first is also the fraction of the remaining
+time once a plan is known.
 """
 
 MIN_JOINT_SHARE = 0.5

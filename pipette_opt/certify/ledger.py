@@ -205,7 +205,7 @@ class Ledger:
         """
         Return for each configuration the reason why it is not faster.
 
-        The reason has the latest step of the configuration's host tiles (parts of the model on one host), and the name
+        The reason has the latest step of the configuration's host tiles (parts of the model on one host). Its name is
         from the tile with the least bound there.
         """
         of_candidate = {index: Reason(step, step, bound_s) for index, (step, bound_s) in self.closed.items()}

@@ -107,8 +107,8 @@ def why_nothing(prepared: Prepared) -> InfeasibleError:
             "pairs of hosts were not measured). Give more time with --time-limit, or fewer GPUs with --num-gpus."
         )
     return InfeasibleError(
-        f"{len(prepared.memory.fitting)} candidates are legal and fit some host, but none of their {len(counts)} "
-        f"packings can be placed on the {cluster.num_nodes} hosts of {cluster.name}: too few hosts have the memory, "
-        f"or links are missing ({missing} directed pairs were not measured) or far too slow. Allow fewer GPUs with "
+        f"{len(prepared.memory.fitting)} candidates are legal and fit some host, but none of their {len(counts)} host "
+        f"tiles (parts of the model on one host) can be placed on the {cluster.num_nodes} hosts of {cluster.name}: too "
+        f"few hosts have the memory, or links are missing ({missing} directed pairs were not measured) or far too slow. Allow fewer GPUs with "
         "--num-gpus, other degrees, more recomputation, or import the links with a fill value."
     )

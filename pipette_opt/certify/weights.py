@@ -4,7 +4,7 @@ Objectives other than time: the iteration time times a factor of the configurati
 The factor takes few values. The configurations with a smaller factor than a given value are those within a few limits.
 So searches for the fastest plan suffice. The first search is over all configurations; each further search is over those
 with a smaller factor than the plan just found. A configuration that a search covers and the next does not has at least
-the factor of the plan found, and at least the search's lower bound on time. The product of the two bounds its
+the factor of the plan found. Its time is at least the search's lower bound. The product of the two bounds its
 objective. The least of these products bounds the objective of all configurations.
 """
 

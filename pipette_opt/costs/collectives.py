@@ -69,8 +69,8 @@ HIDDEN_SHARE = 0.5
 """
 Fraction of tensor-parallel messages that user buffers hide, among those that can overlap with a product.
 
-Over NVIDIA's public runs of dense models, which use the option wherever there are tensor ranks unless they say
-otherwise, 0.53 fits best, with a standard error of 0.28 (``benchmarks/backtest/tensor_overlap.py``).
+NVIDIA's public runs of dense models use the option wherever there are tensor ranks, unless they say otherwise. Over
+them, 0.53 fits best, with a standard error of 0.28 (``benchmarks/backtest/tensor_overlap.py``).
 """
 
 
@@ -490,7 +490,7 @@ def tree_edges(num_hosts: int) -> IntArray:
     Return the edges of the two binary trees, as pairs of host positions, shape ``(2 * (num_hosts - 1), 2)``.
 
     In the first tree, a host whose position has ``k`` trailing zero bits is the parent of positions within ``2^(k -
-    1)``, so odd positions are leaves. The second tree is its mirror image, or, with an odd number of hosts, shifted by
+    1)``. So odd positions are leaves. The second tree is its mirror image, or, with an odd number of hosts, shifted by
     one.
     """
 

@@ -175,8 +175,7 @@ def layer_and_idle_s(
     """
     Return the forward and backward time of one layer and micro-batch, and the GPU's wait for the host in each, seconds.
 
-    If layers at the ends of the model stay in 16 bits, the result is the mean over all layers, so that the total is
-    right.
+    If layers at the ends of the model stay in 16 bits, the result is the mean over all layers. So the total is right.
     """
     found, share = _layer_and_idle_s(instance, config, gpu, rates, kind), instance.model.wide_share
     if not share or instance.training.recipe is None:

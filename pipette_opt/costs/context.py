@@ -7,11 +7,11 @@ the backward pass, their gradients travel with them. Attention has a kernel for 
 (``ring_steps``). The layer's time includes the part of the ring that all blocks but the last do not hide. Megatron-Core
 gives each rank an early and a late part of the sequence, so that causal blocks are equal.
 
-``a2a`` (Jacobs et al., DeepSpeed-Ulysses, arXiv 2309.14509) exchanges queries, keys and values, so that a rank has a
-few heads of the whole sequence, and exchanges the output back. In the backward pass, it exchanges the output's gradient
-and then the gradients of the other three. It supports windows and sinks. ``all_gather`` (Llama 3, arXiv 2407.21783)
-gathers keys and values of all ranks before attention, and again in the backward pass, after which their gradients are
-scattered. ``a2a`` and ``all_gather`` do not overlap with attention.
+``a2a`` (Jacobs et al., DeepSpeed-Ulysses, arXiv 2309.14509) exchanges queries, keys and values, and exchanges the
+output back. In between, a rank has a few heads of the whole sequence. In the backward pass, it exchanges the output's
+gradient and then the gradients of the other three. It supports windows and sinks. ``all_gather`` (Llama 3, arXiv
+2407.21783) gathers keys and values of all ranks before attention, and again in the backward pass. Then it scatters
+their gradients. ``a2a`` and ``all_gather`` do not overlap with attention.
 
 Over several hosts, messages of a ring go from the last rank of a host to the next host, in one flow for each group.
 Gathers are NCCL's rings. All-to-alls send from every rank to every other, like those of experts.

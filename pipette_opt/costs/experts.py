@@ -7,7 +7,7 @@ neighbours share each of its experts, ranks ``etp`` apart hold different experts
 ``parallel_state``, order ``tp-ep-dp``). Ranks at equal places of the blocks hold equal experts and reduce their
 gradients.
 
-Every rank has the tokens of its part of the sequence, ``mbs * seq / (tp * cp)`` with sequence parallelism, and sends
+Every rank has the tokens of its part of the sequence, ``mbs * seq / (tp * cp)`` with sequence parallelism. It sends
 each of them to ``topk`` experts. Megatron-Core has these dispatchers (``moe/token_dispatcher.py``):
 
 ``alltoall``
@@ -112,9 +112,9 @@ def distinct_shares(model: ModelSpec, training: TrainingSpec, config: ParallelCo
     Return the fraction of copies sent to 0, 1, ... ranks of an all-to-all group in one place, shape ``(ep + 1,)``.
 
     ``alltoall`` sends all copies. ``flex`` sends a token once to ranks in one place together. With even routing, the
-    fraction is the chance that at least one of the token's ``topk`` experts is on these ranks, over the mean number of
-    its experts there. Groups of experts are consecutive, like the experts of a rank. So a router that first chooses
-    groups sends to fewer places.
+    fraction is a quotient. Its numerator is the chance that at least one of the token's ``topk`` experts is on these
+    ranks, and its denominator the mean number of its experts there. Groups of experts are consecutive, like the experts
+    of a rank. So a router that first chooses groups sends to fewer places.
     """
     ep = config.expert_model_parallel_size
     if model.num_experts is None or training.moe_token_dispatcher_type != "flex":

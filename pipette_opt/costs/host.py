@@ -39,8 +39,8 @@ HOST_BOUND_SHARPNESS = 8.0
 """
 Exponent of the smooth maximum of a layer's GPU time and host time. Chosen.
 
-The larger time counts, plus a part of the smaller if they are close, since several kernels of a layer wait for the host
-and others hide it.
+The larger time counts, plus a part of the smaller if they are close. Several kernels of a layer wait for the host, and
+others hide it.
 """
 
 

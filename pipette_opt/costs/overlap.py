@@ -16,8 +16,8 @@ stage's rank (``forward_step_helper_preprocess``, for all stages to start togeth
 **Slowdown.** Collectives take multiprocessors and memory bandwidth: overlapped compute takes ``overlap_slowdown``
 longer.
 
-**In the analytical 1F1B model**, the compute that hides a stage's reduction is the least over all hosts, and every
-later stage waits for parameters as long as the last stage. Relaxations have both in their paths
+**In the analytical 1F1B model**, the compute that hides a stage's reduction is the least over all hosts. Every later
+stage waits for parameters as long as the last stage. Relaxations have both in their paths
 (:mod:`pipette_opt.problem.beside`).
 """
 

@@ -131,9 +131,9 @@ def product_times_s(
     Return the forward and backward time of ``count`` linear layers with ``m`` tokens, from width ``k`` to ``n``,
     seconds.
 
-    The backward pass has a product for the inputs' gradients, whose inner size is ``n``, and one for the weights',
-    whose inner size is the number of tokens. The latter is added to the sum of earlier micro-batches, read and written
-    in the format of gradients (Megatron-Core's ``gradient_accumulation_fusion``).
+    The backward pass has two products. The one for the inputs' gradients has the inner size ``n``, and the one for the
+    weights' has the number of tokens. The latter is added to the sum of earlier micro-batches, read and written in the
+    format of gradients (Megatron-Core's ``gradient_accumulation_fusion``).
     """
     forward = matmul_time_s(m, n, k, form=form, gpu=gpu, rates=rates, count=count)
     inputs = matmul_time_s(m, k, n, form=form, gpu=gpu, rates=rates, count=count)

@@ -2,11 +2,12 @@
 ZeRO 2 and 3: communication that overlaps with the compute of every micro-batch.
 
 ZeRO 3 (PyTorch's FSDP with ``reshard_after_forward``, ``optim_grads_params`` of Megatron-FSDP) gathers the parameters
-of each layer before its forward and again before its backward, and scatters its gradients afterwards. The collectives
-of one layer run while another layer computes. So a pass of ``n`` layers exposes the first gather (or the last scatter),
-and from the others the time beyond the compute beside them, like a gather in ``n`` buckets. ZeRO 2 (Rajbhandari et al.,
-arXiv 1910.02054; DeepSpeed, ``optim_grads``) scatters each micro-batch's gradients and gathers parameters once, after
-the step. Experts are divided among the ranks that hold equal experts, in rings of their own, after the layer's rings.
+of each layer before its forward and again before its backward. Afterwards it scatters the gradients. The collectives of
+one layer run while another layer computes. So a pass of ``n`` layers exposes the first gather (or the last scatter),
+like a gather in ``n`` buckets. Of the others, it exposes the time beyond the compute beside them. ZeRO 2 (Rajbhandari
+et al., arXiv 1910.02054; DeepSpeed, ``optim_grads``) scatters each micro-batch's gradients and gathers parameters once,
+after the step. Experts are divided among the ranks that hold equal experts, in rings of their own, after the layer's
+rings.
 
 With several optimizer instances (hybrid sharding: ``num_distributed_optimizer_instances``), all these collectives are
 inside an instance. Once in an iteration, each rank reduces its shard of the gradients with the ranks of the other

@@ -8,8 +8,8 @@ bytes, and the mean of dispatch and combine. Between hosts, both libraries attai
 and 64 ranks; ``Hybrid-EP_Implementation.md`` and ``docs/legacy.md``), which a NIC is taken to attain anyway.
 
 Compute during these kernels is slowed down as during NCCL's. A model in which compute has only the remaining
-multiprocessors was tried and left out: predictions of the 16 published runs in which it counts, 7 % too long in the
-mean without it, were 9 % too long (``benchmarks/latent_models.py``, back-test of vendors' tables).
+multiprocessors was tried and left out: predictions of the 16 published runs in which it counts were 9 % too long in the
+mean, and 7 % without it (``benchmarks/latent_models.py``, back-test of vendors' tables).
 
 Megatron-Core sends bf16 in both directions: it refuses fp8 for HybridEP, and passes DeepEP its activations as they are
 (``moe/fused_a2a.py``).

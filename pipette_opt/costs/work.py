@@ -1,16 +1,16 @@
 """
 Compute-only lower bounds on configurations, which need neither their problem data nor pairs of hosts.
 
-**First bound.** Whatever the schedule and the hosts, the first micro-batch passes the first chunks of the stages before
-a stage, the stage does all its work, and its last backward goes back through the first chunks of the stages before. So
-an iteration takes at least the longest of these paths, and a path is a sum of layers' times. Transfers between stages
-and the optimizer step are left out. Communication inside layers counts if it stays inside hosts, and the exchange of
-experts at its least.
+**First bound.** Take any stage. Whatever the schedule and the hosts, the first micro-batch passes the first chunks of
+the stages before it, and then the stage does all its work. Its last backward goes back through the first chunks of the
+stages before. So an iteration takes at least the longest of these paths, and a path is a sum of layers' times.
+Transfers between stages and the optimizer step are left out. Communication inside layers counts if it stays inside
+hosts, and the exchange of experts at its least.
 
 **Second bound.** With any overlap, a stage has no gradient to reduce before the last backward of one of its chunks
 begins. Until then, it has done all other micro-batches of that chunk. So an iteration takes at least these
-micro-batches, and then the reduction over the best link of the cluster (a reduce-scatter, which is no more than an
-all-reduce). This is a sum over layers, too.
+micro-batches, and then the reduction over the best link of the cluster. (It is a reduce-scatter, which is no more than
+an all-reduce.) This is a sum over layers, too.
 
 Times are on the fastest GPU type, except on the stage that does all its work: the number of hosts of faster types is
 limited, and every other grid row has a slower host.
@@ -209,7 +209,7 @@ def busy_share(num_microbatches: int, pp: int, chunks: int) -> float:
 
     A stage with work ``w`` for one micro-batch takes ``m * w``, after the first of ``v`` equal chunks of every stage
     before it: ``m * w[s] + sum(w[:s]) / v <= T``. The sum of all ``w`` is largest if each stage takes all the time left
-    to it, which makes it ``T * v * (1 - (1 - 1 / (m * v))^pp)``.
+    to it. Then it is ``T * v * (1 - (1 - 1 / (m * v))^pp)``.
     """
     passes = num_microbatches * chunks
     return chunks * (1.0 - (1.0 - 1.0 / passes) ** pp)

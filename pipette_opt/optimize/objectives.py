@@ -4,7 +4,7 @@ Objectives other than time: tokens per GPU, cost, or progress under failures.
 Each objective is the iteration time times a weight of the hosts used: their number of GPUs, their price, or the loss by
 failures. So each number of hosts is a separate search for the least time. Its time bound times the least weight bounds
 the objective. Numbers of hosts whose bound reaches the best plan end early. With different prices, each host count is
-solved once per price cap, on the hosts priced at or below the cap, at least one of them at the cap.
+solved once per price cap. Such a solve uses hosts priced at or below the cap, at least one of them at the cap.
 """
 
 from collections.abc import Iterator, Mapping

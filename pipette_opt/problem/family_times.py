@@ -56,8 +56,8 @@ def layer_families(
     Return the partition families of the configurations, without gradient rings (:func:`with_rings` adds them).
 
     A configuration has a family for each host tile (part of the model on one host). It has one more for each way in
-    which its rows can cross groups of near hosts (:mod:`~pipette_opt.problem.family_groups`), and for each way in which
-    stages hold the first dense layers. It has no family if no partition fits into memory.
+    which its rows can cross groups of near hosts (:mod:`~pipette_opt.problem.family_groups`). It also has one more for
+    each way in which stages hold the first dense layers. It has no family if no partition fits into memory.
 
     Parameters
     ----------

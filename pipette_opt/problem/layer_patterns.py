@@ -2,13 +2,13 @@
 Layer partitions of models with several types of layers, as families with linear stage times.
 
 Layers follow a repeated pattern, possibly after ``D`` leading layers outside the pattern (dense layers of an MoE
-model). The leading layers fill the first stages in order. Some stages hold only leading layers, one stage holds the
+model). The leading layers fill the first stages in order. Some stages hold only leading layers. One stage holds the
 last of them and perhaps layers of the pattern, and all later stages hold only layers of the pattern. Each way to fill
 the stages is a family of its own. Stages of the first sort hold a fixed number of layers, the next stage at least its
 leading layers. With enough stages, ``2^(D - 1)`` ways exist; public models have one to three leading layers.
 
 ``n`` consecutive layers of a pattern take ``n`` times the mean of the period, up to a slack. So a unit (layer in each
-chunk) takes the mean, and the fixed time of a stage is reduced by the slack, which gives a lower bound for every
+chunk) takes the mean, and the fixed time of a stage is reduced by the slack. This gives a lower bound for every
 partition. If all layers of the pattern are alike, the slack is zero and the bound exact.
 """
 

@@ -15,11 +15,11 @@ and back, and advances ``k - s + 1`` micro-batches: ``max over s <= k of (sum_{s
 + 1)``.
 
 **Formula**: ``round_trip + (m - 1) period``, linear in the times. A path from the first forward to the last backward
-goes up to a highest stage and back, and makes ``m - 1`` further steps of one micro-batch, each worth at most one
-period. If that stage is the last one, the formula is exact. Otherwise, steps of the warm-up count a forward only, and
-as many of the flush a backward only. Then the formula is too small where one stage's forward and another's backward
-dominate, or where one link outweighs the compute of whole stages. Blocking transfers count the slower direction
-everywhere. The simulator decides.
+goes up to a highest stage and back. It makes ``m - 1`` further steps of one micro-batch, each worth at most one period.
+If that stage is the last one, the formula is exact. Otherwise, steps of the warm-up count a forward only, and as many
+of the flush a backward only. Then the formula is too small where one stage's forward and another's backward dominate,
+or where one link outweighs the compute of whole stages. Blocking transfers count the slower direction everywhere. The
+simulator decides.
 
 **Overlap.** If the reduction overlaps with the last backward in ``K`` buckets, exactly ``max(R / K, R - (1 - 1 / K)
 b)`` of ``R`` is left after it (``estimate.reduction_ends``), and replaces the reduction. The model adds the exposed

@@ -1,7 +1,7 @@
 """
 Simulation of a schedule: the longest path through every forward, backward, send and receive.
 
-A message between two stages starts when its sender has posted it and its receiver is ready for it, and takes the
+A message between two stages starts when its sender has posted it and its receiver is ready for it. It takes the
 transfer time of its link and direction. The two directions of a link do not slow each other (full duplex); the times
 already include the contention of concurrent flows. Posts and waits depend on the send mode:
 

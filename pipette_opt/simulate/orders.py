@@ -1,12 +1,12 @@
 """
 Schedules other than 1F1B: GPipe, zero bubble, and an order given by the user.
 
-Zero bubble splits a backward into the gradients of the inputs, for which the previous stage waits, and those of the
-weights, which fill idle time. ZB-H1 (Qi et al., arXiv 2401.10241, section 2.3) keeps the order and the memory of 1F1B.
-It delays the weight gradients of stage ``s`` by ``s`` micro-batches, so that every stage has ``pp`` in flight; its
-bubble is ``(pp - 1) (F + I - W)``. ZB-V (section 6 there; also V-ZB in arXiv 2405.15362) gives each stage two chunks in
-the shape of a V, so the last layers are on the first stage. With equal thirds, no stage is idle between its first and
-last operation, and all stages need the memory of the first stage of 1F1B.
+Zero bubble splits a backward into two parts. The previous stage waits for the gradients of the inputs, and those of the
+weights fill idle time. ZB-H1 (Qi et al., arXiv 2401.10241, section 2.3) keeps the order and the memory of 1F1B. It
+delays the weight gradients of stage ``s`` by ``s`` micro-batches, so that every stage has ``pp`` in flight; its bubble
+is ``(pp - 1) (F + I - W)``. ZB-V (section 6 there; also V-ZB in arXiv 2405.15362) gives each stage two chunks in the
+shape of a V, so the last layers are on the first stage. With equal thirds, no stage is idle between its first and last
+operation, and all stages need the memory of the first stage of 1F1B.
 """
 
 import json

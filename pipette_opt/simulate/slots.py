@@ -6,7 +6,7 @@ possible for its size. So its bounds are below every order of slots. This module
 each an order: local rank i runs on slot ``order[i]``.
 
 On small hosts, all orders are scored by their busiest slots. The best orders are simulated, equal on all hosts, and
-with stages reversed on every other row of hosts, so that a stage and the next one on another host share a rail. From
+with stages reversed on every other row of hosts. Reversed, a stage and the next one on another host share a rail. From
 the best few, a local search swaps two slots: on all hosts, on a row or a column of the grid of hosts, or on one host.
 """
 

@@ -4,11 +4,10 @@ Placement of one configuration on hosts: the exact statement of the problem, and
 Import :func:`pipette_opt.solver.solve.solve` and :class:`pipette_opt.solver.params.SolverParams` from their modules;
 ``solve`` loads OR-tools.
 
-**Input from the joint model.** One CP-SAT model over all families of configurations
-(:mod:`~pipette_opt.solver.layer_model`, driven by :mod:`~pipette_opt.solver.joint`) chooses degrees, layers of each
-stage, recomputed layers and the GPU type of each row. Memory is a hard constraint. The layer partitions that it returns
-become candidates; it bounds all other partitions itself. The rest of this page is about the placement of candidates on
-hosts.
+**Input from the joint model.** One CP-SAT model covers all partition families (:mod:`~pipette_opt.solver.layer_model`,
+driven by :mod:`~pipette_opt.solver.joint`). It chooses degrees, layers of each stage, recomputed layers and the GPU
+type of each row. Memory is a hard constraint. The layer partitions that it returns become candidates; it bounds all
+other partitions itself. The rest of this page is about the placement of candidates on hosts.
 
 **Given** (:class:`~pipette_opt.problem.data.ProblemData`, integers only): candidates, and the ticks (integer time
 units) of their operations. A candidate is a configuration with one host tile. Its grid has ``P`` pipeline rows, ``D``

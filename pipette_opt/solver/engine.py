@@ -20,8 +20,8 @@ class Engine(ABC):
     3. :meth:`run` gives the engine a time slice for one candidate. The engine continues its earlier search, and first
        takes new bounds and plans from the incumbent. Calls may come from different threads, but never from two at once.
     4. During the slice, each better bound goes to :meth:`Incumbent.prove` and each placement to
-       :meth:`Incumbent.offer` at once, so that an engine may be stopped at any moment. A bound holds for every
-       placement of the candidate that costs less than the incumbent, and is never withdrawn.
+       :meth:`Incumbent.offer` at once. So an engine may be stopped at any moment. A bound holds for every placement of
+       the candidate that costs less than the incumbent, and is never withdrawn.
     5. :meth:`run` returns soon after its slice is over or stopped. No resources have to be closed.
 
     A new engine should also inherit the tests of ``tests/conformance.py``.

@@ -279,8 +279,8 @@ def _slow_rows(held, able, units, spare):  # type: ignore[no-untyped-def]
     """
     Return the number of rows that hosts of the slower of two GPU types fill alone; -1 if unknown.
 
-    The number is known if the units (layers in each chunk) need all rows that the faster type can fill, and the faster
-    type has no host left over.
+    The number is known under two conditions. The units (layers in each chunk) need all rows that the faster type can
+    fill, and the faster type has no host left over.
     """
     kinds, rows = held.shape
     if kinds != 2 or spare > 0 or able[1] < rows:

@@ -57,8 +57,8 @@ MAX_NODES = 400
 
 FEW_HALVINGS = 6
 """
-Number of bisection steps of a bound with that search; they leave a sixtieth of a partition family's possible gain.
-Chosen.
+Number of bisection steps of a bound by the search over GPU types. They leave a sixtieth of a partition family's
+possible gain. Chosen.
 """
 
 NEARLY_SETTLED = 1e-2

@@ -16,9 +16,8 @@ def interchangeable(merged: Merged) -> tuple[int, ...]:
     """
     Return classes of which any two can be swapped, with the others fixed, without changing the cost of any pattern.
 
-    Swapping two may require swapping further classes. Of all such sets, the set with the smallest classes and then the
-    most members is returned, since few slow hosts matter more than many fast ones. Empty if no two classes are
-    interchangeable.
+    Swapping two may require swapping further classes. Of all such sets, the result has the smallest classes and then
+    the most members. Few slow hosts matter more than many fast ones. Empty if no two classes are interchangeable.
     """
     number = merged.classes.number
     if number > MAX_CLASSES:
