@@ -2,10 +2,13 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.shipped import shipped_path
+from pipette_opt.read.files import read_yaml
 from pipette_opt.read.hugging_face_common import (
     GELU,
     activation,
@@ -74,9 +77,10 @@ def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
     if "model_type" in config:
         config = _text_part(config, where)
     keys = Keys(where, config)
-    reader = _reader(keys)
+    family = _family(keys)
+    keys.assume(_defaults().get(family, {}))
     try:
-        model = ModelSpec(name=name, **reader(keys))
+        model = ModelSpec(name=name, **_READERS[family](keys))
     except InputError:
         raise
     except ValueError as error:
@@ -102,9 +106,16 @@ def _text_part(config: dict[str, Any], where: str) -> dict[str, Any]:
     return inherited | text
 
 
-def _reader(keys: Keys) -> Reader:
+@cache
+def _defaults() -> Mapping[str, Mapping[str, Any]]:
+    """Return the values of absent keys by family, from ``data/hugging_face.yaml``; readers have the usual defaults."""
+    found: Mapping[str, Mapping[str, Any]] = read_yaml(shipped_path("data", "hugging_face.yaml"))
+    return found
+
+
+def _family(keys: Keys) -> str:
     """
-    Return the reader for the ``model_type`` of a ``config.json``. ``InputError`` for a model that is not
+    Return the family that reads the ``model_type`` of a ``config.json``. ``InputError`` for a model that is not
     supported.
     """
     config, where = keys.data, keys.where
@@ -124,7 +135,7 @@ def _reader(keys: Keys) -> Reader:
         raise InputError(where, f"{problem}; supported: {supported}.")
     if model_type not in _READERS:
         raise InputError(where, f"model_type {model_type!r} is not supported; supported: {', '.join(_READERS)}.")
-    return _READERS[model_type]
+    return model_type
 
 
 def _llama(keys: Keys) -> dict[str, Any]:
@@ -132,13 +143,9 @@ def _llama(keys: Keys) -> dict[str, Any]:
 
 
 def _mistral(keys: Keys) -> dict[str, Any]:
-    # MistralConfig: 8 key-value heads and a window of 4,096 tokens by default.
+    # MistralConfig: a window of 4,096 tokens by default.
     window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
-    return (
-        llama_like(keys)
-        | {"num_query_groups": keys.whole("num_key_value_heads", 8)}
-        | window_fields(keys, window, [True] * keys.whole("num_hidden_layers"))
-    )
+    return llama_like(keys) | window_fields(keys, window, [True] * keys.whole("num_hidden_layers"))
 
 
 def _qwen2(keys: Keys) -> dict[str, Any]:
@@ -147,9 +154,9 @@ def _qwen2(keys: Keys) -> dict[str, Any]:
 
 
 def _qwen3(keys: Keys) -> dict[str, Any]:
-    # Qwen3Config: heads of 128 channels by default, normalised queries and keys.
+    # Qwen3Config: normalised queries and keys.
     no_attention_bias(keys)
-    return _qwen(keys) | {"kv_channels": keys.whole("head_dim", 128), "qk_layernorm": True}
+    return _qwen(keys) | {"qk_layernorm": True}
 
 
 def _qwen(keys: Keys) -> dict[str, Any]:
@@ -158,11 +165,8 @@ def _qwen(keys: Keys) -> dict[str, Any]:
     window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
     first = count(keys, "max_window_layers") if keys.has("max_window_layers") else 28
     windowed = windowed_layers(keys, layers, [layer >= first for layer in range(layers)])
-    return (
-        llama_like(keys)
-        | {"num_query_groups": keys.whole("num_key_value_heads", 32)}
-        | window_fields(keys, window if keys.flag("use_sliding_window", False) else None, windowed)
-    )
+    window = window if keys.flag("use_sliding_window", False) else None
+    return llama_like(keys) | window_fields(keys, window, windowed)
 
 
 def _seed_oss(keys: Keys) -> dict[str, Any]:
@@ -180,7 +184,7 @@ def _seed_oss(keys: Keys) -> dict[str, Any]:
 def _olmo2(keys: Keys) -> dict[str, Any]:
     # Olmo2Config: the output of each branch is normalised, its input is not; queries and keys over all heads.
     no_attention_bias(keys)
-    return llama_like(keys, norm=1e-5) | {
+    return llama_like(keys) | {
         "pre_norms": False,
         "post_norms": True,
         "qk_layernorm": True,
@@ -201,35 +205,23 @@ def _olmo3(keys: Keys) -> dict[str, Any]:
 
 
 def _glm4(keys: Keys) -> dict[str, Any]:
-    # Glm4Config: norms before and after each branch, half of a head rotated, neighbouring channels as pairs.
+    # Glm4Config: norms before and after each branch.
     return _glm(keys) | {"post_norms": True}
 
 
 def _glm(keys: Keys) -> dict[str, Any]:
-    # GlmConfig: GLM-4 without norms after the branches.
-    return llama_like(keys, norm=1.5625e-07, percent=0.5) | {
-        "num_query_groups": keys.whole("num_key_value_heads", 2),
-        "kv_channels": keys.whole("head_dim", 128),
-        "add_qkv_bias": keys.flag("attention_bias", False),
-        "rotary_interleaved": True,
-    }
+    # GlmConfig: neighbouring channels are pairs.
+    return llama_like(keys) | {"add_qkv_bias": keys.flag("attention_bias", False), "rotary_interleaved": True}
 
 
 def _ernie(keys: Keys) -> dict[str, Any]:
-    # Ernie4_5Config: neighbouring channels are pairs, tied embeddings, no biases by default.
+    # Ernie4_5Config: neighbouring channels are pairs, no biases by default.
     bias = keys.flag("use_bias", False)
-    return llama_like(keys, theta=500000.0, norm=1e-5) | {
-        "num_query_groups": keys.whole("num_key_value_heads", 2),
-        "kv_channels": keys.whole("head_dim", 128),
-        "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", True),
-        "add_bias_linear": bias,
-        "add_qkv_bias": bias,
-        "rotary_interleaved": True,
-    }
+    return llama_like(keys) | {"add_bias_linear": bias, "add_qkv_bias": bias, "rotary_interleaved": True}
 
 
 def _smollm3(keys: Keys) -> dict[str, Any]:
-    # SmolLM3Config: 4 key-value heads, tied embeddings, base 2,000,000, no positions in every fourth layer.
+    # SmolLM3Config: no positions in every fourth layer.
     layers, interval = keys.whole("num_hidden_layers"), keys.whole("no_rope_layer_interval", 4)
     rotated = keys.value("no_rope_layers")  # 1 is a layer *with* rotary positions
     if rotated is None:
@@ -240,13 +232,9 @@ def _smollm3(keys: Keys) -> dict[str, Any]:
     windowed = windowed_layers(keys, layers, [not flag for flag in rotated])
     window = keys.value("sliding_window") if keys.flag("use_sliding_window", False) else None
     return (
-        llama_like(keys, theta=2e6)
+        llama_like(keys)
         | biases(keys)
-        | {
-            "num_query_groups": keys.whole("num_key_value_heads", 4),
-            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", True),
-            "no_rope_freq": layer_frequency_of([not flag for flag in rotated]),
-        }
+        | {"no_rope_freq": layer_frequency_of([not flag for flag in rotated])}
         | window_fields(keys, window, windowed)
     )
 
@@ -254,7 +242,7 @@ def _smollm3(keys: Keys) -> dict[str, Any]:
 def _phi3(keys: Keys) -> dict[str, Any]:
     # Phi3Config: one dropout for both; its "yarn" of old files is longrope, which Megatron does not have.
     keys.value("original_max_position_embeddings")  # of longrope
-    fields = llama_like(keys, norm=1e-5)
+    fields = llama_like(keys)
     if fields["position_embedding_type"] == "yarn":
         raise keys.wrong("rope_scaling", "Phi-3's is longrope, which Megatron does not have")
     window = keys.value("sliding_window")
@@ -294,7 +282,7 @@ def _gpt_neox(keys: Keys) -> dict[str, Any]:
     activation(keys, "hidden_act", "gelu", GELU)
     return (
         common(keys)
-        | rotary_fields(keys, percent=0.25, names=("rotary_emb_base", "rotary_pct"))
+        | rotary_fields(keys, ("rotary_emb_base", "rotary_pct"))
         | {
             "num_query_groups": keys.whole("num_attention_heads"),
             "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
@@ -306,15 +294,15 @@ def _gpt_neox(keys: Keys) -> dict[str, Any]:
 
 
 def _starcoder2(keys: Keys) -> dict[str, Any]:
-    # Starcoder2Config: LayerNorm, GELU, biases everywhere, 2 key-value heads, tied embeddings.
+    # Starcoder2Config: LayerNorm, GELU, biases everywhere.
     bias = keys.flag("use_bias", True)
     activation(keys, "hidden_act", "gelu_pytorch_tanh", GELU)
     return (
         common(keys)
         | rotary_fields(keys)
         | {
-            "num_query_groups": keys.whole("num_key_value_heads", 2),
-            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", True),
+            "num_query_groups": keys.whole("num_key_value_heads"),
+            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
             "add_bias_linear": bias,
             "add_qkv_bias": bias,
             "norm_epsilon": keys.positive("norm_epsilon", 1e-5),
@@ -326,11 +314,11 @@ def _starcoder2(keys: Keys) -> dict[str, Any]:
 
 
 def _nemotron(keys: Keys) -> dict[str, Any]:
-    # NemotronConfig: LayerNorm around 1, squared ReLU without a gate, half of each head rotated, no biases.
+    # NemotronConfig: LayerNorm around 1, squared ReLU without a gate, no biases.
     activation(keys, "hidden_act", "relu2", ("relu2",))
     found = (
         common(keys)
-        | rotary_fields(keys, percent=0.5, names=("rope_theta", "rope_percent"))
+        | rotary_fields(keys, ("rope_theta", "rope_percent"))
         | biases(keys)
         | {
             "num_query_groups": keys.whole("num_key_value_heads", keys.whole("num_attention_heads")),
@@ -369,7 +357,7 @@ _DENSE: Mapping[str, Reader] = MappingProxyType(
         "qwen3_5_text": qwen3_5,
     }
 )
-"""Readers of model families without experts, by ``model_type``."""
+"""Readers of families without experts, by ``model_type``."""
 
 _WITH_EXPERTS: Mapping[str, Reader] = MappingProxyType(
     {
@@ -398,7 +386,7 @@ _WITH_EXPERTS: Mapping[str, Reader] = MappingProxyType(
         "qwen3_5_moe_text": qwen3_5_moe,
     }
 )
-"""Readers of model families that may have experts, by ``model_type``."""
+"""Readers of families with experts in all or some of their models."""
 
 _ALIKE: Mapping[str, str] = MappingProxyType(
     {

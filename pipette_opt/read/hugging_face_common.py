@@ -13,12 +13,12 @@ GELU = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh")
 """Names of GELU. Megatron's fused kernel uses the tanh form for all; ``--no-bias-gelu-fusion`` uses the exact form."""
 
 
-def llama_like(keys: Keys, *, theta: float = 10000.0, norm: float = 1e-6, percent: float = 1.0) -> dict[str, Any]:
+def llama_like(keys: Keys) -> dict[str, Any]:
     """Return the fields of Llama-like models: RMSNorm, rotary positions, SwiGLU, no biases."""
     activation(keys, "hidden_act", "silu", SILU)
     return (
         common(keys)
-        | rotary_fields(keys, theta=theta, percent=percent)
+        | rotary_fields(keys)
         | {
             "num_query_groups": keys.whole("num_key_value_heads", keys.whole("num_attention_heads")),
             "gated_linear_unit": True,
@@ -26,7 +26,7 @@ def llama_like(keys: Keys, *, theta: float = 10000.0, norm: float = 1e-6, percen
             "add_bias_linear": False,
             "add_qkv_bias": False,
             "normalization": "RMSNorm",
-            "norm_epsilon": keys.positive("rms_norm_eps", norm),
+            "norm_epsilon": keys.positive("rms_norm_eps", 1e-6),
         }
     )
 
@@ -44,6 +44,22 @@ def common(keys: Keys) -> dict[str, Any]:
         "max_position_embeddings": keys.whole("max_position_embeddings"),
         "attention_dropout": keys.not_negative("attention_dropout", 0.0),
         "init_method_std": keys.positive("initializer_range", 0.02),
+    }
+
+
+def experts(keys: Keys, number: str = "num_experts", width: str | None = "moe_intermediate_size") -> dict[str, Any]:
+    """
+    Return number, choice and width of experts.
+
+    Parameters
+    ----------
+    number, width
+        Keys of the family for the number of experts and for the hidden size of each; ``None``: that of a dense MLP.
+    """
+    return {
+        "num_experts": keys.whole(number),
+        "moe_router_topk": keys.whole("num_experts_per_tok"),
+        "moe_ffn_hidden_size": None if width is None else keys.whole(width),
     }
 
 

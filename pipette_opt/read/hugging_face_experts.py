@@ -3,7 +3,7 @@
 from typing import Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.hugging_face_common import count, llama_like, no_attention_bias, per_head
+from pipette_opt.read.hugging_face_common import count, experts, llama_like, no_attention_bias, per_head
 from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.read.hugging_face_positions import window_fields
 from pipette_opt.specs import LatentAttention
@@ -15,12 +15,8 @@ def mixtral(keys: Keys) -> dict[str, Any]:
     default.
     """
     return (
-        llama_like(keys, theta=1e6, norm=1e-5)
-        | {
-            "num_query_groups": keys.whole("num_key_value_heads", 8),
-            "num_experts": keys.whole("num_local_experts", 8),
-            "moe_router_topk": keys.whole("num_experts_per_tok", 2),
-        }
+        llama_like(keys)
+        | experts(keys, "num_local_experts", None)
         | window_fields(keys, keys.value("sliding_window"), [True] * keys.whole("num_hidden_layers"))
     )
 
@@ -29,25 +25,14 @@ def qwen2_moe(keys: Keys) -> dict[str, Any]:
     """Return the fields of Qwen 1.5 and 2 MoE: biases of query, key and value, and a shared expert with a gate."""
     return _qwen_moe(keys) | {
         "add_qkv_bias": keys.flag("qkv_bias", True),
-        "num_query_groups": keys.whole("num_key_value_heads", 16),
-        "num_experts": keys.whole("num_experts", 60),
-        "moe_router_topk": keys.whole("num_experts_per_tok", 4),
-        "moe_ffn_hidden_size": keys.whole("moe_intermediate_size", 1408),
-        "moe_shared_expert_intermediate_size": keys.whole("shared_expert_intermediate_size", 5632),
+        "moe_shared_expert_intermediate_size": keys.whole("shared_expert_intermediate_size"),
         "other_arguments": (("--moe-shared-expert-gate",),),
     }
 
 
 def qwen3_moe(keys: Keys) -> dict[str, Any]:
     """Return the fields of Qwen 3 MoE: normalised queries and keys, no shared expert."""
-    return _qwen_moe(keys) | {
-        "num_query_groups": keys.whole("num_key_value_heads", 4),
-        "kv_channels": _head_dim(keys),
-        "qk_layernorm": True,
-        "num_experts": keys.whole("num_experts", 128),
-        "moe_router_topk": keys.whole("num_experts_per_tok", 8),
-        "moe_ffn_hidden_size": keys.whole("moe_intermediate_size", 768),
-    }
+    return _qwen_moe(keys) | {"qk_layernorm": True}
 
 
 def _qwen_moe(keys: Keys) -> dict[str, Any]:
@@ -59,7 +44,7 @@ def _qwen_moe(keys: Keys) -> dict[str, Any]:
         keys.value(name)  # without effect unless use_sliding_window is set
     no_attention_bias(keys)
     with_experts = tuple(int(layer not in dense and (layer + 1) % step == 0) for layer in range(layers))
-    return llama_like(keys) | {
+    return (llama_like(keys) | experts(keys)) | {
         "moe_layer_freq": None if all(with_experts) else with_experts,
         "moe_router_pre_softmax": not keys.flag("norm_topk_prob", False),
     }
@@ -73,22 +58,15 @@ def _listed_layers(keys: Keys) -> frozenset[int]:
     return frozenset(listed)
 
 
-def _head_dim(keys: Keys) -> int:
-    return keys.whole("head_dim", per_head(keys, keys.whole("hidden_size"), keys.whole("num_attention_heads")))
-
-
 def olmoe(keys: Keys) -> dict[str, Any]:
     """
     Return the fields of OLMoE: experts as wide as ``intermediate_size``, queries and keys normalised over all
     heads.
     """
     no_attention_bias(keys)
-    return llama_like(keys, norm=1e-5) | {
+    return (llama_like(keys) | experts(keys, width="intermediate_size")) | {
         "qk_layernorm": True,
         "qk_layernorm_across_heads": True,
-        "num_experts": keys.whole("num_experts", 64),
-        "moe_router_topk": keys.whole("num_experts_per_tok", 8),
-        "moe_ffn_hidden_size": keys.whole("intermediate_size"),
         "moe_router_pre_softmax": not keys.flag("norm_topk_prob", False),
     }
 
@@ -97,12 +75,7 @@ def dots1(keys: Keys) -> dict[str, Any]:
     """Return the fields of dots.llm1: DeepSeek-V3's experts, grouped queries, normalised queries and keys."""
     no_attention_bias(keys)
     keys.value("layer_types")  # all full attention
-    return (
-        llama_like(keys)
-        | _shared_and_dense(keys)
-        | _router(keys)
-        | {"num_query_groups": keys.whole("num_key_value_heads", 32), "qk_layernorm": True}
-    )
+    return llama_like(keys) | _shared_and_dense(keys) | _router(keys) | {"qk_layernorm": True}
 
 
 def minimax_m2(keys: Keys) -> dict[str, Any]:
@@ -122,18 +95,16 @@ def minimax_m2(keys: Keys) -> dict[str, Any]:
         raise keys.wrong("shared_intermediate_size", "this family has no shared expert")
     if keys.text("qk_norm_type", "per_layer") != "per_layer":
         raise keys.wrong("qk_norm_type", "it must be per_layer")
-    head = _head_dim(keys)
+    head = keys.whole("head_dim", per_head(keys, keys.whole("hidden_size"), keys.whole("num_attention_heads")))
+    keys.assume({"partial_rotary_factor": keys.whole("rotary_dim", head) / head})
     normed = keys.flag("use_qk_norm", True)
     return (
-        llama_like(keys, theta=5e6, percent=keys.whole("rotary_dim", head) / head)
+        llama_like(keys)
+        | experts(keys, "num_local_experts", "intermediate_size")
         | _sigmoid_router(keys, bias="use_routing_bias", score="scoring_func")
         | {
-            "num_query_groups": keys.whole("num_key_value_heads", 8),
             "qk_layernorm": normed,
             "qk_layernorm_across_heads": normed,
-            "num_experts": keys.whole("num_local_experts", 256),
-            "moe_router_topk": keys.whole("num_experts_per_tok", 8),
-            "moe_ffn_hidden_size": keys.whole("intermediate_size"),
         }
     )
 
@@ -152,15 +123,13 @@ def bailing_moe(keys: Keys) -> dict[str, Any]:
         else {"moe_router_pre_softmax": not keys.flag("norm_topk_prob", False)}
     )
     return (
-        llama_like(keys, percent=1.0)
+        llama_like(keys)
+        | experts(keys)
         | router
         | {
             "add_bias_linear": bias,
             "add_qkv_bias": keys.flag("use_qkv_bias", False),
             "qk_layernorm": keys.flag("use_qk_norm", is_second),
-            "num_experts": keys.whole("num_experts"),
-            "moe_router_topk": keys.whole("num_experts_per_tok"),
-            "moe_ffn_hidden_size": width,
             "moe_shared_expert_intermediate_size": shared * keys.whole("moe_shared_expert_intermediate_size", width),
             "num_dense_layers": count(keys, "first_k_dense_replace"),
             "mtp_num_layers": depths,
@@ -182,14 +151,12 @@ def ernie_moe(keys: Keys) -> dict[str, Any]:
     keys.value("num_nextn_predict_layers")  # transformers ignores it
     bias = keys.flag("use_bias", False)
     with_experts = tuple(int((n + 1) % step == 0 and first <= n <= last) for n in range(layers))
-    return llama_like(keys, theta=500000.0, norm=1e-5) | {
-        "num_query_groups": keys.whole("num_key_value_heads", 4),
-        "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", True),
+    return llama_like(keys) | {
         "add_bias_linear": bias,
         "add_qkv_bias": bias,
         "rotary_interleaved": True,
-        "num_experts": keys.whole("moe_num_experts", 64),
-        "moe_router_topk": keys.whole("moe_k", 6),
+        "num_experts": keys.whole("moe_num_experts"),
+        "moe_router_topk": keys.whole("moe_k"),
         "moe_ffn_hidden_size": width,
         "moe_shared_expert_intermediate_size": width * count(keys, "moe_num_shared_experts"),
         "moe_layer_freq": with_experts,
@@ -266,14 +233,12 @@ def deepseek_v3(keys: Keys) -> dict[str, Any]:
 
 def glm4_moe(keys: Keys) -> dict[str, Any]:
     """Return the fields of GLM-4.5: DeepSeek-V3's experts, grouped queries, half of each head rotated."""
-    found = llama_like(keys, norm=1e-5, percent=0.5)
     return (
-        found
+        llama_like(keys)
         | _shared_and_dense(keys)
         | _router(keys)
         | {
             "mtp_num_layers": count(keys, "num_nextn_predict_layers"),
-            "num_query_groups": keys.whole("num_key_value_heads", 8),
             "qk_layernorm": keys.flag("use_qk_norm", False),
             "add_qkv_bias": keys.flag("attention_bias", False),
         }
@@ -293,10 +258,7 @@ _LATENT_KEYS = {
 def _shared_and_dense(keys: Keys) -> dict[str, Any]:
     """Return the expert fields under DeepSeek's keys: routed and shared experts of equal width, dense layers first."""
     width = keys.whole("moe_intermediate_size")
-    return {
-        "num_experts": keys.whole("n_routed_experts"),
-        "moe_router_topk": keys.whole("num_experts_per_tok"),
-        "moe_ffn_hidden_size": width,
+    return experts(keys, "n_routed_experts") | {
         "moe_shared_expert_intermediate_size": width * count(keys, "n_shared_experts"),
         "num_dense_layers": count(keys, "first_k_dense_replace"),
     }

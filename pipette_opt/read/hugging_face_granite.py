@@ -5,7 +5,6 @@ from typing import Any
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.hugging_face_common import biases, count, llama_like
 from pipette_opt.read.hugging_face_keys import Keys
-from pipette_opt.read.hugging_face_positions import rotary_fields
 from pipette_opt.specs import Mamba
 from pipette_opt.specs.model_checks import ROTARY_FIELDS
 
@@ -58,14 +57,7 @@ def _granite(keys: Keys) -> dict[str, Any]:
         raise keys.wrong("normalization_function", "this family has rmsnorm")
     if keys.text("position_embedding_type", "rope") not in ("rope", "nope"):
         raise keys.wrong("position_embedding_type", "this family has rope or nope")
-    return (
-        llama_like(keys)
-        | rotary_fields(keys)
-        | {
-            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
-            "multipliers": factors or None,
-        }
-    )
+    return llama_like(keys) | {"multipliers": factors or None}
 
 
 def _experts(keys: Keys) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.hugging_face_common import activation, common, count, llama_like, no_attention_bias
+from pipette_opt.read.hugging_face_common import activation, common, count, experts, llama_like, no_attention_bias
 from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.read.hugging_face_positions import (
     layer_frequency_of,
@@ -30,17 +30,15 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
     windowed = windowed_layers(keys, layers, [layer % 2 == 0 for layer in range(layers)])
     window = keys.value("sliding_window") if keys.given("sliding_window") else 128
     return (
-        llama_like(keys, theta=150000.0, norm=1e-5)
+        llama_like(keys)
+        | experts(keys, "num_local_experts", None)
         | {
-            "num_query_groups": keys.whole("num_key_value_heads", 8),
             "add_bias_linear": True,
             "add_qkv_bias": True,
             "softmax_type": "learnable",
             "activation_func": "quick_gelu",
             "glu_linear_offset": 1.0,
             "activation_func_clamp_value": 7.0,
-            "num_experts": keys.whole("num_local_experts", 128),
-            "moe_router_topk": keys.whole("num_experts_per_tok", 4),
         }
         | window_fields(keys, window, windowed)
     )
@@ -48,7 +46,6 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
 
 def gemma3_text(keys: Keys) -> dict[str, Any]:
     """Return the fields of Gemma 3: windows in five of six layers, normed queries and keys, post-norms, gated GELU."""
-    keys.assume({"vocab_size": 262208, "max_position_embeddings": 131072, "num_attention_heads": 8})
     layers = keys.whole("num_hidden_layers")
     keys.has_local_positions = True
     for name in ("query_pre_attn_scalar", "cache_implementation", "use_bidirectional_attention", "hidden_act"):
@@ -60,13 +57,12 @@ def gemma3_text(keys: Keys) -> dict[str, Any]:
     window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
     return (
         common(keys)
-        | rotary_fields(keys, theta=1e6)
+        | rotary_fields(keys)
         | {
-            "kv_channels": keys.whole("head_dim", 256),
-            "num_query_groups": keys.whole("num_key_value_heads", 4),
+            "num_query_groups": keys.whole("num_key_value_heads"),
             "gated_linear_unit": True,
             "activation_func": "gelu",
-            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", True),
+            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
             "add_bias_linear": False,
             "add_qkv_bias": False,
             "qk_layernorm": True,
@@ -184,10 +180,7 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
     scale = keys.positive("routed_scaling_factor", 1.0)
     keys.value("norm_topk_prob")  # Megatron-Core divides sigmoid scores by their sum
     extra = (("--moe-router-enable-expert-bias",), ("--moe-router-score-function", "sigmoid"))
-    return found | {
-        "num_experts": keys.whole("n_routed_experts"),
-        "moe_router_topk": keys.whole("num_experts_per_tok"),
-        "moe_ffn_hidden_size": keys.whole("moe_intermediate_size"),
+    return (found | experts(keys, "n_routed_experts")) | {
         "moe_shared_expert_intermediate_size": count(keys, "n_shared_experts")
         * keys.whole("moe_shared_expert_intermediate_size", keys.whole("moe_intermediate_size")),
         "other_arguments": (*extra, ("--moe-router-topk-scaling-factor", f"{scale:g}")) if scale != 1.0 else extra,
@@ -212,19 +205,18 @@ def qwen3_next(keys: Keys) -> dict[str, Any]:
     layer.
     """
     keys.value("intermediate_size")  # of dense layers, which the model does not have
-    return _delta_nets(keys) | _gated_experts(keys, 512, 10)
+    return _delta_nets(keys) | _gated_experts(keys)
 
 
 def qwen3_5(keys: Keys) -> dict[str, Any]:
     """Return the fields of Qwen3.5: Qwen3-Next with dense MLPs and multi-token prediction."""
-    keys.assume({"max_position_embeddings": 32768})
     return _delta_nets(keys) | _gate_and_mtp(keys)
 
 
 def qwen3_5_moe(keys: Keys) -> dict[str, Any]:
     """Return the fields of Qwen3.5 MoE: experts in every layer, no dense MLP."""
-    keys.assume({"max_position_embeddings": 32768, "intermediate_size": keys.whole("moe_intermediate_size", 512)})
-    return _delta_nets(keys) | _gated_experts(keys, 256, 8) | _gate_and_mtp(keys)
+    keys.assume({"intermediate_size": keys.whole("moe_intermediate_size")})
+    return _delta_nets(keys) | _gated_experts(keys) | _gate_and_mtp(keys)
 
 
 def _gate_and_mtp(keys: Keys) -> dict[str, Any]:
@@ -236,16 +228,10 @@ def _gate_and_mtp(keys: Keys) -> dict[str, Any]:
     return {"mtp_num_layers": count(keys, "mtp_num_hidden_layers")}
 
 
-def _gated_experts(keys: Keys, num_experts: int, topk: int) -> dict[str, Any]:
-    """
-    Return the fields of routed experts and a gated shared expert; ``num_experts`` and ``topk`` are the family's
-    defaults.
-    """
-    return {
-        "num_experts": keys.whole("num_experts", num_experts),
-        "moe_router_topk": keys.whole("num_experts_per_tok", topk),
-        "moe_ffn_hidden_size": keys.whole("moe_intermediate_size", 512),
-        "moe_shared_expert_intermediate_size": keys.whole("shared_expert_intermediate_size", 512),
+def _gated_experts(keys: Keys) -> dict[str, Any]:
+    """Return the fields of routed experts and a gated shared expert."""
+    return experts(keys) | {
+        "moe_shared_expert_intermediate_size": keys.whole("shared_expert_intermediate_size"),
         "moe_router_pre_softmax": not keys.flag("norm_topk_prob", True),
         "other_arguments": (("--moe-shared-expert-gate",),),
     }
@@ -276,16 +262,10 @@ def _delta_nets(keys: Keys) -> dict[str, Any]:
         )
     except ValueError as error:
         raise InputError(keys.where, str(error)) from None
-    return (
-        llama_like(keys)
-        | rotary_fields(keys, percent=0.25)
-        | {
-            "num_query_groups": keys.whole("num_key_value_heads", 2),
-            "kv_channels": keys.whole("head_dim", 256),
-            "qk_layernorm": True,
-            "layernorm_zero_centered_gamma": True,
-            "attention_output_gate": True,
-            "linear_attention_freq": full if isinstance(full, int) else linear,
-            "gated_delta_net": net if any(linear) else None,
-        }
-    )
+    return llama_like(keys) | {
+        "qk_layernorm": True,
+        "layernorm_zero_centered_gamma": True,
+        "attention_output_gate": True,
+        "linear_attention_freq": full if isinstance(full, int) else linear,
+        "gated_delta_net": net if any(linear) else None,
+    }

@@ -41,20 +41,12 @@ _LLAMA_3 = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_
 """Constants of Llama 3's scaling in Megatron-Core (``core/models/common/embeddings/rotary_pos_embedding.py``)."""
 
 
-def rotary_fields(
-    keys: Keys,
-    *,
-    theta: float = 10000.0,
-    percent: float = 1.0,
-    names: tuple[str, str] = ("rope_theta", "partial_rotary_factor"),
-) -> dict[str, Any]:
+def rotary_fields(keys: Keys, names: tuple[str, str] = ("rope_theta", "partial_rotary_factor")) -> dict[str, Any]:
     """
     Return the rotary fields of ``rope_theta`` and ``rope_scaling``, or of ``rope_parameters`` (transformers 5).
 
     Parameters
     ----------
-    theta, percent
-        Defaults of the family: rotary base, and share of a head that is rotated.
     names
         Keys of the family for the base and the share, outside of ``rope_parameters``.
     """
@@ -65,11 +57,11 @@ def rotary_fields(
     for name in scaling:
         if name not in (*_COMMON, *_SCALING_KEYS[kind]):
             raise _wrong(keys, f"{name} is not known of type {kind}")
-    base = _number(keys, scaling, "rope_theta", keys.positive(names[0], theta))
+    base = _number(keys, scaling, "rope_theta", keys.positive(names[0], 10000.0))
     if abs(round(base) - base) > ROUNDING * base:
         problem = f"{names[0]}: {base} is not supported; --rotary-base of Megatron is whole."
         raise InputError(keys.where, problem)
-    share = _number(keys, scaling, "partial_rotary_factor", _share(keys, names[1], percent))
+    share = _number(keys, scaling, "partial_rotary_factor", _share(keys, names[1]))
     found = {"position_embedding_type": "rope", "rotary_base": round(base), "rotary_percent": share}
     if kind == "linear":
         factor = _number(keys, scaling, "factor")
@@ -183,9 +175,9 @@ def _kind(keys: Keys, scaling: dict[str, Any]) -> str:
     return kind
 
 
-def _share(keys: Keys, name: str, percent: float) -> float:
+def _share(keys: Keys, name: str) -> float:
     """Return the share of a head that is rotated, from the family's key or ``partial_rotary_factor``."""
-    return keys.positive(name, keys.positive("partial_rotary_factor", percent))
+    return keys.positive(name, keys.positive("partial_rotary_factor", 1.0))
 
 
 def _yarn(keys: Keys, scaling: dict[str, Any]) -> YarnScaling:
