@@ -109,6 +109,6 @@ def why_nothing(prepared: Prepared) -> InfeasibleError:
     return InfeasibleError(
         f"{len(prepared.memory.fitting)} candidates are legal and fit some host, but none of their {len(counts)} host "
         f"tiles (parts of the model on one host) can be placed on the {cluster.num_nodes} hosts of {cluster.name}: too "
-        f"few hosts have the memory, or links are missing ({missing} directed pairs were not measured) or far too slow. Allow fewer GPUs with "
-        "--num-gpus, other degrees, more recomputation, or import the links with a fill value."
+        f"few hosts have the memory, or links are missing ({missing} directed pairs were not measured) or far too slow."
+        " Allow fewer GPUs with --num-gpus, other degrees, more recomputation, or import the links with a fill value."
     )

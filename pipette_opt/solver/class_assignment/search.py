@@ -52,7 +52,7 @@ SLICE_GROWTH = 2.0
 
 MAX_MINIMISED = 40
 """
-Largest number of cells at which the model minimises; larger models only ask whether an objective ceiling can be reached.
+Largest number of cells at which the model minimises; larger models only ask whether an objective ceiling is reachable.
 
 Chosen by the placement benchmark.
 """
