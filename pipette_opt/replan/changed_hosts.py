@@ -308,7 +308,7 @@ def keep(
         if start is not None:
             share = seconds / len(ranked)
             kept = anneal_keeping(data, index, start, holds[index], seconds=share, seed=seed, stopped=stopped)
-            as_it_is = checked_solution(data, index, start)  # the simulator may like it better than a lower form does
+            as_it_is = checked_solution(data, index, start)  # the simulator may like it better than a relaxation does
             if as_it_is is not None:
                 kept.append(Kept(num_loads=num_loads(holds[index], start), solution=as_it_is))
             found += [(index, placed) for placed in kept]
