@@ -91,7 +91,7 @@ def exchange_lines(path: Path) -> list[str]:
     ]
     tail = [
         "",
-        "The median is a few percent too fast, more so with more GPUs. The tail are pairs where other GPUs than the "
-        "one that was measured alone are slow: a matrix of 8 concurrent flows, where there is one, says that.",
+        "The median is a few percent too fast, more so with more GPUs. The tail is pairs where GPUs other than the "
+        "measured one are slow; a matrix of 8 concurrent flows would show them.",
     ]
     return [*head, *lines, *tail]

@@ -107,7 +107,11 @@ def main() -> None:
 
 def page(rows: Sequence[str], same: Sequence[str]) -> str:
     """Return the page: a table of changed plans, and the names of jobs with unchanged plans."""
-    head = [*HEAD, f"| job | before | now | before, by today's clock | now | {CAUSES} |", "|---|---|---|---|---|---|"]
+    head = [
+        *HEAD,
+        f"| job | before | now | before, by today's simulator | now | {CAUSES} |",
+        "|---|---|---|---|---|---|",
+    ]
     kept = f"The same degrees, micro-batch and recomputation as before: {'; '.join(same) or 'none'}."
     return "\n".join([*head, *rows, "", kept, ""])
 
@@ -115,10 +119,10 @@ def page(rows: Sequence[str], same: Sequence[str]) -> str:
 CAUSES = "what differs most, seconds of an iteration"
 
 HEAD = [
-    "# Plans that the clock of before would make otherwise",
+    "# Plans that differ from an earlier version's",
     "",
     f"`python -m benchmarks.changed_plans --before FOLDER`: the same jobs solved by both versions, {SECONDS} s each; "
-    "both plans timed by today's clock.",
+    "both plans are timed by today's simulator.",
     "",
 ]
 

@@ -218,7 +218,7 @@ def page(rows: Sequence[Row]) -> str:
     lines = [
         "# Unequal model chunks",
         "",
-        f"On the fastest plan with equal chunks or none the best layout saves {100 * np.median(worth):.1f} %",
+        f"The best layout saves, against the fastest plan with equal chunks or none, {100 * np.median(worth):.1f} %",
         f"(median of {len(rows)} cases, {100 * worth.min():.1f} to {100 * worth.max():.1f} %). The search reaches it",
         f"in {reached} of {len(rows)}, and is {100 * missed.max():.1f} % above it at most, in",
         f"{np.median([row.search_s for row in rows]):.1f} s (median).",

@@ -134,16 +134,16 @@ def page(rows: Mapping[str, Sequence[Row]], arguments: str) -> str:
     """Return the page with all rows of all jobs."""
     ratios = [row.ratio for of_job in rows.values() for row in of_job]
     lines = [
-        "# A dimension more that brings nothing",
+        "# Cost of searching a dimension without benefit",
         "",
         f"pipette-opt {__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, load "
         f"{os.getloadavg()[0]:.1f}, {datetime.now(UTC).date()}. Made by `python -m benchmarks.more_dimensions "
-        f"{arguments}`. Every job is solved with a dimension held at the value that its proven optimum has, "
-        "and with it free; where the iteration is shorter with it, the default space lacks the dimension and it brings "
-        "something. Seconds of the search are those of the processor, one thread, the least of the repeats. "
-        "Configurations: legal ones, as the certificate counts them. Configurations of one stage are judged "
-        "first, and their time rules out most families of layers by a first bound: most of so small a search is "
-        "listing configurations, predicting their memory and first bounds, all of which go with their number.",
+        f"{arguments}`. Every job is solved twice: with a dimension held at its proven optimum's value, and with the "
+        "dimension free. If the iteration is then shorter, the default space lacks the dimension, and it has a "
+        "benefit. Seconds of the search are processor time on one thread, the least of the repeats. "
+        "Configurations: legal ones, as the certificate counts them. Configurations of one stage are simulated first; "
+        "their time rules out most other configurations by a first bound. So most of a small search is enumeration, "
+        "memory prediction and first bounds, which grow with the number of configurations.",
         "",
         f"At most {MAX_RATIO:.2f} times as long: {sum(ratio <= MAX_RATIO for ratio in ratios)} of {len(ratios)}.",
     ]

@@ -298,27 +298,29 @@ def page() -> str:
     parts = [
         "# Network",
         "",
-        f"- More hosts: mean errors of laws fitted to 2 to {MAX_FITTED} hosts on 16 to 64: {errors_text}. A power is",
-        "  nearer to the median, but the rate of the fastest twentieth levels off from 4 hosts on, as a ring's does.",
+        f"- More hosts: mean errors of laws fitted to 2 to {MAX_FITTED} hosts on 16 to 64: {errors_text}. A power",
+        "  law is nearer to the median. But the bandwidth of the fastest twentieth levels off from 4 hosts on, like a",
+        "  ring's.",
         "- Groups that share NICs: the flat ring is nearer than other algorithms on three of four kinds of host.",
-        "- A start and a rate for each group are off as the last table says; from small groups of a host to its",
-        "  largest they are off by far more where not every GPU reaches every other at the same pace.",
+        "- One start-up time and bandwidth per group has the errors of the last table. Errors from small groups of a "
+        "host",
+        "  to its largest are far larger where GPU pairs of the host differ in bandwidth.",
         "- Collectives inside hosts of today's GPUs: [silicon.md](silicon.md).",
         "",
         made,
         "",
         "## Number of hosts",
         "",
-        "All-reduce over all ranks of a job, before each job of one public sweep (H100), of one small message. Signed "
-        f"errors of three laws, each with two constants fitted to the medians of up to {MAX_FITTED} hosts. The clock "
-        "has the ring: its rate levels off, and steps take their latency. NCCL did not change to a tree here.",
+        "All-reduce of one small message over all ranks, before each job of one public sweep (H100). Signed errors of "
+        "three laws, each with two constants fitted to the medians of up to {MAX_FITTED} hosts. The simulator has the "
+        "ring: its bandwidth levels off, and each step takes its latency. NCCL did not change to a tree here.",
         "",
         *hosts,
         "",
         "## Groups that share a host's network",
         "",
-        "All-reduce in groups of so many GPUs on each of two or four hosts, all groups at once, 64 MiB and more. One "
-        "bandwidth for each kind of host, from the eight groups of two; every other shape is predicted. Signed mean "
+        "All-reduce of 64 MiB and more in groups of GPUs on two or four hosts, all groups at the same time. One "
+        "bandwidth per GPU type is fitted to the eight groups of two; every other shape is predicted. Signed mean "
         "error.",
         "",
         *sharing_table(),
@@ -329,15 +331,15 @@ def page() -> str:
         "",
         "## Group sizes",
         "",
-        "One start-up, step and bandwidth for an operation, fitted to the smaller groups of a host, judged on the "
+        "One start-up, step and bandwidth for an operation, fitted to the smaller groups of a host, tested on the "
         "largest.",
         "",
         *group_table(collectives),
         "",
         "## Sizes",
         "",
-        "Latency and bandwidth fitted to every other size of a curve, judged on the sizes between: mean error, and "
-        "number of curves. Curves that bend otherwise: profiles whose all-gather copies its parts through lists, GPUs "
+        "Latency and bandwidth fitted to every other size of a curve, tested on the sizes between: mean error, and "
+        "number of curves. Curves of another shape: profiles whose all-gather copies its parts through lists, GPUs "
         "of one host that are not all equally near (V100, MI200, RTX), and NCCL's change of protocol between 1 and "
         "8 MB.",
         "",

@@ -266,17 +266,17 @@ def page(rows: Sequence[Row], label: str, seconds: float) -> str:
     full = [row for row in priced if row.oom > 0.5]
     parts = [
         f"## {label}",
-        f"{len(rows)} recipes, {len(rows) - len(legal)} of them illegal, in {seconds:.0f} s. All of it right: "
+        f"{len(rows)} recipes, {len(rows) - len(legal)} of them illegal, in {seconds:.0f} s. All steps right: "
         f"{len(whole)} ({len(whole) / len(rows):.0%}). Of {len(priced)} legal ones with a price {len(full)} are called "
         "out of memory (a risk above 0.5).",
         family_table(rows),
-        "Options that are refused, with the recipes that they are in, and those that nothing else blocks:",
+        "Refused options, with their number of recipes, and the recipes that no other option blocks:",
         option_table(rows, "blocking"),
-        "Options that the numbers leave out, each named in the notes of the launch:",
+        "Options that the numbers leave out; the notes of the launch name each:",
         option_table(rows, "not_modelled"),
-        "Options that are not written again as they were:",
+        "Options that the export changes or omits:",
         option_table(rows, "not_written"),
-        "Why else recipes are not accepted, or not priced:",
+        "Other reasons why recipes are not accepted or not priced:",
         reason_table(rows),
     ]
     return "\n\n".join(parts) + "\n"
@@ -346,10 +346,11 @@ def with_section(text: str, section: str, label: str) -> str:
 
 HEAD = """# NVIDIA's recipes, one by one
 
-What becomes of the visible recipes of Megatron-Bridge (`shared/recipes`, 229 Megatron-LM argument files). Made by
+Results for the visible recipes of Megatron-Bridge (`shared/recipes`, 229 Megatron-LM argument files). Made by
 `python -m benchmarks.recipes`.
 
-- Accepted: read, and legal by Megatron-Core's rules on the recipe's GPUs; of an illegal recipe: refused for that.
+- Accepted: read, and legal by Megatron-Core's rules on the recipe's GPUs; an illegal recipe
+  must be refused for its illegality.
 - Priced: time and memory on equal hosts of the recipe's GPU, links at their usual share of the nominal rate.
 - Every option named: each one is read, or has no effect, or is in the notes of the launch with what is off and in which
   direction, or is refused with the reason.

@@ -32,13 +32,13 @@ MAX_OOM_RISK = 0.01
 
 HEAD = """# NVIDIA's recipes against plans for their jobs
 
-What `solve` makes of the job of each recipe on the recipe's own GPUs, in 60 s, beside the recipe's own layout. Made by
+Plans of `solve` for the job of each recipe, on the recipe's own GPUs, in 60 s, against the recipe's own layout. Made by
 `python -m benchmarks.recipes --solve N`.
 
 - Ratio: time of an iteration of the plan over that of the recipe, both by the simulator; below 1 the plan is faster.
-- Gap: how much faster than the plan any layout of the searched space may be at most, proven.
-- The search is not told the recipe's layout. `solve --model RECIPE.args` is (here with `--told`): it begins with it,
-  and is never slower where the layout fits.
+- Gap: proven maximum by which any layout of the searched space can be faster than the plan.
+- The search does not know the recipe's layout. `solve --model RECIPE.args` does (here with `--told`): it starts from
+  the layout, and its plan is never slower if the layout fits.
 - A plan may run out of memory with a risk of 0.01 at most; a recipe whose own risk is above that is not held to it.
 """
 
@@ -141,7 +141,7 @@ def page(rows: Sequence[Solved], label: str, clock: str) -> str:
     load = os.getloadavg()[0]
     parts = [
         f"## {label}",
-        f"Of {len(rows)} recipes {len(equalled)} are beaten or equalled by the plan for their job; time of the plan "
+        f"Of {len(rows)} recipes {len(equalled)} are matched or beaten by the plan for their job. Time of the plan "
         f"over that of the recipe: median {median(ratios):.3f}, best {min(ratios):.3f}, worst {max(ratios):.3f}. "
         f"Limits and seconds are of {clock}; load of the machine at the end {load:.1f}.",
         _family_table(rows),

@@ -167,15 +167,15 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 def page(rows: Sequence[Row]) -> str:
     """Return the page with the table."""
     lines = [
-        "# The gap of the whole job",
+        "# Proven gap of whole jobs",
         "",
         f"pipette-opt {__version__}, Python {platform.python_version()}, {os.cpu_count()} cores. Made by `python -m "
-        "benchmarks.whole_job`: `solve` with the default space and two threads on clusters made afresh, hosts of "
-        "eight A100-80GB, sequences of 4,096 tokens, as many in a batch as four for each host and 512 at least.",
+        "benchmarks.whole_job`: `solve` with the default space and two threads on generated clusters with hosts of "
+        "eight A100-80GB, sequences of 4,096 tokens, and a batch of four sequences per host, at least 512.",
         "",
-        "Seconds and memory are those of the whole process. Counted are the seconds without compiling, reading and "
-        "writing; a limit is for these. Load: mean of the minute before the run; where it is far above the number of "
-        "cores, the run got a small part of its time limit from a machine that others used, and the gap says little.",
+        "Seconds and memory are those of the whole process. Counted seconds exclude compiling, reading and writing; "
+        "the limit applies to them. Load: mean of the minute before the run. A load far above the number of cores "
+        "means that other work took most of the processor, so the gap says little.",
         "",
         "| hosts | kind | seed | model | limit | iteration, s | bound, s | gap | seconds | counted | peak, GiB | load "
         "| date |",

@@ -45,8 +45,9 @@ def page(groups: Sequence[tuple[str, Sequence[MeasuredRun]]]) -> str:
         "",
         "Made by `python -m benchmarks.backtest.domains`. Rows on GB200 and GB300 of NVIDIA's tables and of MLPerf",
         "Training, shipped stack, nothing fitted. Mean of `|predicted / measured - 1|`, and median of `predicted /",
-        "measured` in brackets. *NICs only*: hosts of four GPUs and their NICs, what was predicted without domains.",
-        "*Domains*: the same hosts in racks of which jobs use 16. *Large hosts*: 64 GPUs a host, in place of a domain.",
+        "measured` in brackets. *NICs only*: hosts of four GPUs with NICs only, as predicted before domains existed.",
+        "*Domains*: the same hosts in NVL72 racks, of which jobs use 16. *Large hosts*: 64 GPUs a host, in place of a "
+        "domain.",
         "",
         "| rows | number | NICs only | domains | large hosts |",
         "|---|---|---|---|---|",

@@ -39,7 +39,7 @@ def page(found: Sequence[Prediction]) -> str:
     judged = [prediction for prediction in found if prediction.memory and prediction.run.oom is not None]
     right = sum(says_oom(prediction) == prediction.run.oom for prediction in judged)
     lines = [
-        "# Runs out of threads",
+        "# Runs reported in forum threads",
         "",
         f"{sum(prediction.iter_time_s is not None for prediction in found)} of {len(found)} rows have a predicted "
         "time. Where a time",
@@ -63,11 +63,11 @@ HEADINGS = (
 """Columns of the table."""
 
 NOTES = (
-    "- Times in seconds for an iteration, peaks in GiB; a source that prints no peak has none. Predicted to run out is",
-    "  a probability.",
+    "- Times in seconds for an iteration, peaks in GiB; sources without a printed peak have none. The prediction of",
+    "  running out is a probability.",
     "- `selective` of torchtitan keeps the results of every second product; `selective` here is Megatron-Core's, which",
-    "  recomputes the attention core only. So such rows are predicted too fast and too big, and one that ran counts as",
-    "  one that runs out.",
+    "  recomputes the attention core only. So the times of such rows are predicted too low and the peaks too high. A",
+    "  row that ran counts as a job that runs out.",
     "- The last row has the time of a fine-tuning loop, which is more than an iteration.",
 )
 """Notes below the table."""

@@ -39,43 +39,51 @@ from pipette_opt.read.stack import read_stack
 LARGEST = "H100, nanotron: 8-16 GPUs to 32"
 
 HINDSIGHT = (
-    "Which terms there are was chosen with all visible rows of the H100 sweep in sight, those of 32 GPUs too, and so "
-    "was what is said of a peak near or beyond a full device; rows that nobody has seen are the honest test of them. "
-    "That this is a mean over what may be, without a cliff, was written after a job of 32 GPUs was seen to jump across "
-    "it, and makes 0.2 points of the mean error there, which jobs of 8 and 16 do not tell of. "
-    "The numbers in `pipette_opt/memory/regressors.py` about hosts that run ahead were, too, at first; groups left out "
-    "of the jobs of 8 and 16 GPUs prefer them to their neighbours, but for `STEP_FITS` (1 instead of 1.4, which "
-    "changes the mean error on 32 GPUs by 0.01 %) and `WIRE_TOKENS`, of which they cannot tell. That query, keys and "
-    "values are held once more, that late buffers of pipelines grow with layers and that pieces wait as well as wholes "
-    "was chosen on jobs of 8 and 16 GPUs, but how sure that is before a fit (a half) with verdicts on 32 in sight, as "
-    "smaller jobs do not tell it from one; that such buffers are needed with pipelines as they are without, where "
-    "calibrating jobs died for them, was chosen with two jobs of 32 GPUs in sight that ran out. "
-    "That hosts run ahead where all of a job is on one host was seen on jobs of 8 and 16 GPUs. That Mist "
-    "trains without dropout was taken from the peaks of its plans. A row whose notes say that the job logged some "
-    "iterations and then ran out of memory has no label here, only its peak; the source's column calls it feasible. "
-    "The least factor by which bounds reach further beyond the calibrated sizes, 1.25, is the mean over the splits "
-    'under "More than the size is new", which are no test of it; that what is learnt of it from small jobs is an upper '
-    "limit, 9 times in 10, was written with a bound there in sight that failed without. "
-    "How many bytes of a logit may be needed that no peak "
-    "shows, one copy in 16 bits give or take, was chosen on jobs of 8 and 16 GPUs, groups, models and the larger ones "
-    "left out; the verdicts on 32 were seen before, for a half of it and none. That a pipeline's last stage "
-    "does not need them was read from nanotron's sources with a refused job of 32 GPUs in sight; jobs of 8 and 16 have "
-    "no say in it. That a first stage may have a layer more where nanotron's shares are met exactly was seen on two "
-    "jobs of 8 GPUs and one of 32, by the parameters that they report; three "
-    "forms of what nanotron's step with ZeRO 1 leaves to the passes were scored on 32, too, and not taken. "
-    "That jobs of the same work are off alike was first seen with jobs of 32 GPUs in sight, some fixed weights scored "
-    "on them; how alike is learnt from groups left out of the jobs of 8 and 16, and how it is learnt was settled on "
-    "these alone: jobs of 8 have no twins among themselves, so that 16 predicted from 8 are as before. "
-    "That gathered inputs are kept or not, but never a little, was settled on jobs of 8 and 16, and that this needs "
-    "peaks with WANT's labels in sight; it was scored on 32 once, where it makes the mean error 0.02 points larger, "
-    "with two other things that were then not taken (a replay of the step of ZeRO 1, and doubt about the constants in "
-    "the risk). In which order operators of Aceso are recomputed, "
-    "and that 2 bytes of a parameter's state are gone while passes run, was chosen on the L4 rows alone, each model "
-    "predicted from the others; that first and last stages have tables and operators of their own, by their "
-    "parameters. That NCCL's buffers go with the links inside a host was written with the peaks of L4 "
-    "and A10G in sight; that bounds of rows that name no attention kernel cover both, and have Student's tails where "
-    "nothing was fitted, and that unfitted allocations have no gaps but cuBLAS's workspaces, with Megatron-LM's tests "
-    "and Mist's plans in sight."
+    "- Terms of the model, and peaks near or beyond a full GPU: chosen with all visible rows of the H100 sweep in "
+    "sight, including 32 GPUs. Only rows that nobody has seen are an honest test of them.\n"
+    "- A mean over possible outcomes near a full GPU, instead of a cliff: written after a job of 32 GPUs was seen "
+    "to jump across the cliff. It accounts for 0.2 points of the mean error there. Jobs of 8 and 16 GPUs have no "
+    "evidence on it.\n"
+    "- Numbers in `pipette_opt/memory/regressors.py` about hosts that run ahead: at first also chosen with 32 "
+    "GPUs in sight. Groups left out of the jobs of 8 and 16 GPUs prefer them to their neighbours. The exceptions "
+    "are `STEP_FITS` (1 instead of 1.4, which changes the mean error on 32 GPUs by 0.01 %) and `WIRE_TOKENS`, on "
+    "which they have no evidence.\n"
+    "- A second copy of query, keys and values; late buffers of pipelines that grow with layers; waiting shards "
+    "as well as whole tensors: chosen on jobs of 8 and 16 GPUs. The width of their priors (a half) was chosen "
+    "with verdicts on 32 GPUs in sight, because smaller jobs do not distinguish it from one.\n"
+    "- Late buffers count as needed with pipelines as without, where calibrating jobs died for them: chosen with "
+    "two jobs of 32 GPUs in sight that ran out of memory.\n"
+    "- Hosts run ahead where the whole job is on one host: seen on jobs of 8 and 16 GPUs.\n"
+    "- Mist trains without dropout: taken from the peaks of its plans.\n"
+    "- A row whose notes say that the job logged iterations and then ran out of memory has no label here, only "
+    "its peak. The source's column calls it feasible.\n"
+    '- The least factor on bounds beyond the calibrated sizes, 1.25: the mean over the splits under "More than '
+    'the size is new", which are therefore no test of it. That small jobs give an upper limit of this factor, 9 '
+    "times in 10, was written with a bound in sight that failed without it.\n"
+    "- Bytes per logit that may be needed and that no peak shows (one copy in 16 bits, give or take): chosen on "
+    "jobs of 8 and 16 GPUs, with groups, models and the larger ones left out. The verdicts on 32 GPUs had been "
+    "seen before, for a half of the bytes and for none.\n"
+    "- A pipeline's last stage does not need these bytes: read from nanotron's sources with a refused job of 32 "
+    "GPUs in sight. Jobs of 8 and 16 GPUs have no evidence on it.\n"
+    "- A first stage may have a layer more where nanotron's shares are met exactly: seen on two jobs of 8 GPUs "
+    "and one of 32, by their reported parameters.\n"
+    "- Three forms of the memory that nanotron's step with ZeRO 1 leaves to the passes: scored on 32 GPUs, too, "
+    "and not taken.\n"
+    "- Equal-work runs have similar errors: first seen with jobs of 32 GPUs in sight, on which several fixed "
+    "weights were scored. Their correlation is learnt from groups left out of the jobs of 8 and 16 GPUs, and the "
+    "method was settled on these alone. Jobs of 8 GPUs have no equal-work runs among themselves, so predictions "
+    "of 16 GPUs from 8 are as before.\n"
+    "- Gathered inputs are either kept or not: settled on jobs of 8 and 16 GPUs. That this needs peaks: with "
+    "WANT's labels in sight. It was scored on 32 GPUs once, where it raises the mean error by 0.02 points. Two "
+    "other ideas were scored with it and not taken (a replay of the step of ZeRO 1, and doubt about the constants "
+    "in the risk).\n"
+    "- The order in which Aceso's operators are recomputed, and 2 bytes of a parameter's state that are gone "
+    "while passes run: chosen on the L4 rows alone, each model predicted from the others. Tables and operators of "
+    "first and last stages: from their parameters.\n"
+    "- NCCL's buffers grow with the links inside a host: written with the peaks of L4 and A10G in sight.\n"
+    "- Bounds of rows that name no attention kernel cover both kernels, and have Student's tails where nothing "
+    "was fitted; unfitted allocations have no gaps but cuBLAS's workspaces: written with Megatron-LM's tests and "
+    "Mist's plans in sight."
 )
 
 
@@ -178,65 +186,67 @@ def report(
         f"- The H100 sweep on 32 GPUs, calibrated on 8 and 16: {largest.mean_error:.1%} in the mean, "
         f"{largest.verdicts.missed} of {largest.verdicts.ran_out} jobs that ran out of memory called safe, "
         f"{largest.verdicts.false} of {largest.verdicts.fitted} that fitted refused.\n"
-        "- On a stack that nobody measured a formula with nothing fitted is better than a network trained on the "
+        "- On a stack without measurements, a formula with nothing fitted is better than a network trained on the "
         f"others: on {len(left_out) - len(better)} of {len(left_out)} stacks (all but: {', '.join(better) or 'none'}). "
         f"Within a stack its constants are better than a network on {constants} of {len(within)} splits.\n\n"
         f"{datetime.date.today()}, Python {platform.python_version()}, numpy {np.__version__}, {os.cpu_count()} cores "
         f"of {platform.machine()}, {seconds:.0f} s in all: `python -m benchmarks.memory.evaluate -o PAGE`.\n"
     )
     methods = (
-        "## Calibrated on small jobs, judged on larger ones\n\nConstants of every stack are fitted to the small jobs "
-        f"of the split alone. Missed: jobs that ran out of memory and were called safe at a risk of {max_oom_risk:.0%};"
+        "## Calibrated on small jobs, tested on larger ones\n\nConstants of every stack are fitted to the small jobs "
+        "of the split alone. Missed: jobs that ran out of memory, but were called safe at a risk of "
+        f"{max_oom_risk:.0%};"
         " false: jobs that fitted and were refused; accuracy: of both together, and at even odds. Intervals are 95 % "
         "(Wilson). Kept: model and number of GPUs whose fastest measured run is not refused.\n\n"
     )
     sections = (
         (
-            "## A stack left out\n\nMean errors of its peaks. Formula and network see the same: what one unit of each "
-            "constant weighs on the measured rank. What a stack adds to its tensors the others do not tell: only the "
-            "count of tensors carries over. So the counts are exact where sources are known (empty gradients of "
-            "Transformer Engine, of the head's product), a stack has constants of its own, the network is left what "
-            "moments of a pass miss in traces (models/memory.md), and layers that no formula counts are run: `profile "
+            "## A stack left out\n\nMean errors of its peaks. Formula and network have equal inputs: the memory per "
+            "unit of each constant on the measured rank. Other stacks do not show the memory that a stack adds to its "
+            "tensors; only the count of tensors carries over. So counts are exact where sources are known (empty "
+            "gradients of Transformer Engine, of the head's product), and each stack has its own constants. The "
+            "network only corrects the errors of the formula in traces (models/memory.md). Layers without a formula "
+            "are measured: `profile "
             "memory --plan`.\n\n",
             stack_rows(left_out),
         ),
         (
-            "## The same within a stack\n\nLearnt from the small jobs of a split, mean errors on the larger ones. All "
-            "constants are fitted as below (peaks, and which jobs ran out; a device has an end), without what twins "
-            "tell; the others see peaks alone.\n\n",
+            "## The same within a stack\n\nMean errors on the larger jobs of a split, learnt from its small jobs. All "
+            "constants are fitted as below, to peaks and to the jobs that ran out of memory, without equal-work runs. "
+            "The others are fitted to peaks alone.\n\n",
             scale_out_rows(within),
         ),
         (
             "## Peaks by component\n\nMegatron-Core's tensors in GiB, nothing fitted, of the fullest measured stage; "
-            "SimuMax's eight independent dense peaks on B200, and the cards of Megatron-Bridge that say enough (no "
-            "hybrid layers, kind of peak known).\n\n",
+            "SimuMax's eight independent dense peaks on B200, and the cards of Megatron-Bridge without hybrid layers "
+            "and with a known kind of peak.\n\n",
             parts_rows(parts),
         ),
         (methods, method_rows(evaluation)),
-        ("## Coverage of the bounds\n\nOf peaks, by ours.\n\n", coverage_rows(evaluation)),
+        ("## Coverage of the bounds\n\nFraction of peaks below our bounds.\n\n", coverage_rows(evaluation)),
         (
-            "## Probabilities\n\nOf running out of memory, as said by ours and as it happened.\n\n",
+            "## Probabilities\n\nPredicted probability of running out of memory, and fraction of jobs that did.\n\n",
             reliability_rows(evaluation.reliability),
         ),
         (
-            "## More than the size is new\n\nH100 sweep, ours; calibrated on a part of the jobs of 8 and 16 GPUs, "
-            "judged on jobs of 32 that have what none of these had. The last row leaves out tp 32 alone, which at 32 "
-            "GPUs is one replica without a pipeline: no larger job is like that.\n\n",
+            "## More than the size is new\n\nH100 sweep, our predictions, calibrated on a part of the jobs of 8 and 16 "
+            "GPUs. Tested on jobs of 32 GPUs with a model, degree or micro-batch that none of these had. The last row "
+            "leaves out tp 32 only, which at 32 GPUs is one replica without a pipeline: no larger job is so.\n\n",
             stress,
         ),
         (
-            f"## How many runs a calibration needs\n\nRandom ones, {DRAWS} draws of each size; judged as above.\n\n",
+            f"## How many runs a calibration needs\n\nRandom ones, {DRAWS} draws of each size; tested as above.\n\n",
             learning_rows(evaluation.learning),
         ),
         (
-            "## Fine-tuning\n\nThe network goes on learning from the runs themselves (`python -m models.memory.train "
-            "--runs`); H100 sweep, mean errors on what was left out.\n\n",
+            "## Fine-tuning\n\nThe network is trained further on the runs themselves (`python -m models.memory.train "
+            "--runs`); H100 sweep, mean errors on runs that were left out.\n\n",
             tuning,
         ),
     )
     notes = "".join(f"\n{note}\n" for note in evaluation.notes)
     tables = [f"{title}{_table(rows)}\n" for title, rows in sections if rows]
-    return "\n".join([head, *tables, f"## Chosen with judged rows in sight\n\n{HINDSIGHT}\n"]) + notes
+    return "\n".join([head, *tables, f"## Choices made with test rows in sight\n\n{HINDSIGHT}\n"]) + notes
 
 
 def _table(rows: list[dict[str, str]]) -> str:

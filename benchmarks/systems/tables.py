@@ -16,14 +16,14 @@ def markdown(rows: Sequence[SystemRow], seed: int, time_limit_s: float) -> str:
     """Return the page: seconds of this project, the other systems' additional time in percent, and all choices."""
     systems = list(LACKS)
     lines = [
-        "# What each system would choose",
+        "# Choices of each system",
         "",
         f"`python -m benchmarks.systems --seed {seed} --time-limit {time_limit_s:g}`, {datetime.now(UTC):%Y-%m-%d}, "
         f"{environment()}.",
         "",
-        "Every choice is timed by the simulator on the measured links; memory is predicted alike for all. Gap: by "
-        "how much any plan of this project's space could be faster at most, proven. The others: more time than this "
-        "project's plan; below zero: faster.",
+        "Every choice is timed by the simulator on the measured links; memory is predicted alike for all. Gap: proven "
+        "maximum by which a plan of this project's space could be faster. Other systems: time over this project's "
+        "plan; below zero: faster.",
         "",
         _row(["job", systems[0], "gap", *systems[1:]]),
         _row(["---"] * (len(systems) + 2)),
