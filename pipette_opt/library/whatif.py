@@ -14,6 +14,7 @@ from pipette_opt.library.arguments import (
     argument_errors,
     cluster_or_file,
     comma_text,
+    params_of,
     plan_or_file,
     texts,
     watcher_of,
@@ -21,7 +22,7 @@ from pipette_opt.library.arguments import (
 from pipette_opt.library.plans import plan_on_cluster
 from pipette_opt.library.prices import priced
 from pipette_opt.optimize import OptimizeParams
-from pipette_opt.options.values import checked, numbers, sizes, threads
+from pipette_opt.options.values import numbers, sizes
 from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.watcher import Watcher
@@ -165,10 +166,8 @@ def whatif(
             cluster_or_file(cluster),
             asked,
             gpu_price=texts(gpu_price) or (),
-            max_oom_risk=max_oom_risk,
+            params=params_of(max_oom_risk, workers, seed),
             time_limit_s=time_limit_s,
-            workers=workers,
-            seed=seed,
             watcher=watcher_of(on_progress),
         )
 
@@ -179,10 +178,8 @@ def answered(
     asked: Mapping[str, Any],
     *,
     gpu_price: Sequence[str],
-    max_oom_risk: float,
+    params: OptimizeParams,
     time_limit_s: float | None,
-    workers: int | None,
-    seed: int,
     watcher: Watcher,
 ) -> Answers:
     """
@@ -200,7 +197,6 @@ def answered(
         asked = {**asked, "without": [EACH], "repair": [EACH], "add_hosts": "1"}
     if time_limit_s is not None and not time_limit_s > 0:
         raise InputError("--time-limit", f"must be > 0, got {time_limit_s:g}.")
-    params = checked(OptimizeParams, workers=threads(workers), seed=seed, max_oom_risk=max_oom_risk)
     asking = WhatIf(plan, instance, params, watcher)
     changes = questions(asking, asked, kinds)
     answers = asking.ask(changes, time_limit_s)
