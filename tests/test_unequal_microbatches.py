@@ -145,7 +145,7 @@ def planned() -> Plan:
     return replace(plan, inputs={**plan.inputs, "training": asdict(given.training)})
 
 
-@pytest.mark.parametrize("target", [name for name in TARGETS if not name.startswith("rankmap")])
+@pytest.mark.parametrize("target", [name for name, entry in TARGETS.items() if not entry.is_map])
 def test_launchers_refuse_it_and_say_what_would_run(planned: Plan, target: str) -> None:
     """Planned only: the padded batch is named. The map of ranks can be written."""
     from pipette_opt.export.launch_options import LaunchOptions

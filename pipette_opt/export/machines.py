@@ -1,5 +1,6 @@
 """Conversion of plans on blocks of GPUs, which are parts of hosts, to the hosts themselves."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,24 +9,22 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs.host_names import host_and_first_gpu
 
-ANY_COUNT = ("rankmap-json", "rankmap-csv", "megatron", "nemo", "mpi")
-"""Formats that allow different numbers of ranks per host."""
 
-
-def on_machines(target: str, plan: Plan) -> Plan:
+def on_machines(target: str, plan: Plan, any_count: Sequence[str]) -> Plan:
     """
     Return the plan with blocks replaced by their hosts, and GPU numbers of the hosts; ranks keep their order.
 
-    Raise ``InputError`` if the plan has blocks and the format needs the same number of ranks on every host.
+    ``any_count`` names the formats that allow different numbers of ranks per host. Raise ``InputError`` if the plan has
+    blocks and the format needs the same number of ranks on every host.
     """
     blocks = [host_and_first_gpu(name) for name in plan.hosts]
     if all(name == host for name, (host, _) in zip(plan.hosts, blocks, strict=True)):
         return plan
-    if target not in ANY_COUNT:
+    if target not in any_count:
         raise InputError(
             "--format",
             f"{target} needs equally many GPUs on all hosts, and the plan has blocks of {plan.gpus_per_node} GPUs of "
-            f"unequal hosts; {', '.join(ANY_COUNT)} can express it.",
+            f"unequal hosts; {', '.join(any_count)} can express it.",
         )
     hosts = tuple(dict.fromkeys(host for host, _ in blocks))
     host_of_block = np.array([hosts.index(host) for host, _ in blocks])

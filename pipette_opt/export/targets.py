@@ -33,6 +33,10 @@ class Target(NamedTuple):
         Rank maps that the format can start, in words.
     takes
         Fields of ``LaunchOptions`` that have an effect.
+    any_count
+        Whether hosts may have different numbers of ranks.
+    is_map
+        Whether the files only say which GPU has which rank, whatever runs there.
     """
 
     write: Callable[..., dict[str, str]]
@@ -40,6 +44,8 @@ class Target(NamedTuple):
     maps: str
     takes: tuple[str, ...] = ()
     needs_image: bool = False
+    any_count: bool = False
+    is_map: bool = False
 
 
 ANY = "any"
@@ -51,13 +57,15 @@ OF_PODS = ("job_name", "image", "rdma_resource", "host_network", "host_ipc", "sh
 
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
-        "rankmap-json": Target(export_rankmap_json, "rankmap.json", ANY),
-        "rankmap-csv": Target(export_rankmap_csv, "rankmap.csv", ANY),
-        "megatron": Target(export_megatron, "megatron_args.sh", ELSEWHERE),
-        "nemo": Target(export_nemo, "nemo_args.sh, overrides.yaml", ELSEWHERE),
+        "rankmap-json": Target(export_rankmap_json, "rankmap.json", ANY, any_count=True, is_map=True),
+        "rankmap-csv": Target(export_rankmap_csv, "rankmap.csv", ANY, any_count=True, is_map=True),
+        "megatron": Target(export_megatron, "megatron_args.sh", ELSEWHERE, any_count=True),
+        "nemo": Target(export_nemo, "nemo_args.sh, overrides.yaml", ELSEWHERE, any_count=True),
         "torchrun": Target(export_torchrun, "launch.sh, nodes.txt", PER_HOST),
         "slurm": Target(export_slurm, "job.sbatch, hostfile.txt, task.sh, megatron_args.sh", ANY, OF_SLURM),
-        "mpi": Target(export_mpi, "launch.sh, hostfile.txt, rankfile.txt, task.sh, megatron_args.sh", ANY),
+        "mpi": Target(
+            export_mpi, "launch.sh, hostfile.txt, rankfile.txt, task.sh, megatron_args.sh", ANY, any_count=True
+        ),
         "deepspeed": Target(
             export_deepspeed,
             "launch.sh, hostfile.txt, ds_config.json, deepspeed_env",
@@ -87,8 +95,8 @@ def export(plan: Plan, target: str, options: LaunchOptions = NO_OPTIONS) -> dict
     refuse_unused(target, options, {name: entry.takes for name, entry in TARGETS.items()})
     if chosen.needs_image and options.image is None:
         raise InputError("--image", f"{target} needs the name of a container image.")
-    plan = on_machines(target, plan)
+    plan = on_machines(target, plan, [name for name, entry in TARGETS.items() if entry.any_count])
     check_map(plan)
-    if not target.startswith("rankmap"):
+    if not chosen.is_map:
         check_equal_microbatches(target, plan)
     return chosen.write(plan, options) if chosen.takes else chosen.write(plan)

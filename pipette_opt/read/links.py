@@ -8,9 +8,10 @@ host, ``scontrol show topology`` the switches. ``ImportedLinks.notes`` lists eve
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -270,33 +271,74 @@ def _read_json(evidence: LinkEvidence, path: Path, text: str, asked: _Asked) -> 
 
 
 def _read_printed(evidence: LinkEvidence, path: Path, text: str, asked: _Asked) -> None:
-    where, log = str(path), Log(text)
-    plain = log.text
-    if is_mpigraph(plain):
-        evidence.add_matrix(parse_mpigraph(log, where), "mpiGraph")
-    elif is_nccl_text(plain):
-        for test in parse_nccl_text(log, where, asked.test):
-            evidence.add_nccl_test(test, asked.only_gpus)
-    elif is_pair_test(plain):
-        for pair_test in parse_pair_tests(log, where, asked.hosts):
-            evidence.add_pair_test(pair_test, path.name)
-    elif is_nccl_topology(plain):
-        evidence.add_inside(parse_nccl_topology(plain, where), "NCCL topology")
-        log.use(*log.lines)  # an XML file has no lines of other programs
-    elif is_nvidia_smi_topology(plain):
-        evidence.add_inside(parse_nvidia_smi_topology(log, where), "nvidia-smi topo -m")
-    elif is_switch_list(plain):
-        if evidence.switches is not None:
-            raise InputError(where, "is a second list of switches; give one.")
-        evidence.switches = parse_switches(log, where)
-    else:
-        problem = (
-            "is no output of nccl-tests (text or -J), mpiGraph, osu_bw, ib_write_bw, nvidia-smi topo -m or "
-            "scontrol show topology, no topology file of NCCL and no JSON of Pipette."
-        )
+    log = Log(text)
+    found = next((known for known in PRINTED if known.recognises(log.text)), None)
+    if found is None:
+        names = ", ".join(known.name for known in PRINTED)
+        problem = f"is no output of {names}, and no JSON of nccl-tests (-J) or Pipette."
         kind = looks_like(text)
-        raise InputError(where, f"has no measurement of links.{kind}" if kind else problem)
+        raise InputError(str(path), f"has no measurement of links.{kind}" if kind else problem)
+    found.add(evidence, log, path, asked)
     evidence.add_unused(path.name, log.unused())
+
+
+def _add_mpigraph(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
+    evidence.add_matrix(parse_mpigraph(log, str(path)), "mpiGraph")
+
+
+def _add_nccl_tests(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
+    for test in parse_nccl_text(log, str(path), asked.test):
+        evidence.add_nccl_test(test, asked.only_gpus)
+
+
+def _add_pair_tests(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
+    for test in parse_pair_tests(log, str(path), asked.hosts):
+        evidence.add_pair_test(test, path.name)
+
+
+def _add_nccl_topology(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
+    evidence.add_inside(parse_nccl_topology(log.text, str(path)), "NCCL topology")
+    log.use(*log.lines)  # an XML file has no lines of other programs
+
+
+def _add_nvidia_smi_topology(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
+    evidence.add_inside(parse_nvidia_smi_topology(log, str(path)), "nvidia-smi topo -m")
+
+
+def _add_switches(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
+    if evidence.switches is not None:
+        raise InputError(str(path), "is a second list of switches; give one.")
+    evidence.switches = parse_switches(log, str(path))
+
+
+class _Printed(NamedTuple):
+    """
+    Text format of measurements of links.
+
+    Parameters
+    ----------
+    name
+        Programs that write it, for people.
+    recognises
+        Function that returns whether a log without tags is of the format.
+    add
+        Function that parses a log, marks the lines that it uses, and adds its content to the evidence.
+    """
+
+    name: str
+    recognises: Callable[[str], bool]
+    add: Callable[[LinkEvidence, Log, Path, _Asked], None]
+
+
+PRINTED = (
+    _Printed("nccl-tests", is_nccl_text, _add_nccl_tests),
+    _Printed("mpiGraph", is_mpigraph, _add_mpigraph),
+    _Printed("osu_bw, osu_latency, ib_write_bw", is_pair_test, _add_pair_tests),
+    _Printed("NCCL_TOPO_DUMP_FILE", is_nccl_topology, _add_nccl_topology),
+    _Printed("nvidia-smi topo -m", is_nvidia_smi_topology, _add_nvidia_smi_topology),
+    _Printed("scontrol show topology", is_switch_list, _add_switches),
+)
+"""All text formats, in the order in which they are tried."""
 
 
 def _text(path: Path) -> str:
