@@ -17,7 +17,7 @@ from typer.cli import get_docs_for_click
 
 ROOT = Path(__file__).resolve().parents[1]
 
-PAGES = ("*.md", "docs/*.md", "data/README.md", "models/*.md", "benchmarks/results/*.md")
+PAGES = ("*.md", "docs/*.md", "docs/how-to/*.md", "data/README.md", "models/*.md", "benchmarks/results/*.md")
 """Pages of the site."""
 
 OTHER_FILES = ("LICENSE", "data/**/*", "benchmarks/**/*", "docs/**/*", "pipette_opt/**/*.py", "examples/**/*")
