@@ -60,7 +60,7 @@ def solve(
     from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
     from pipette_opt.cli.output import check_place, live_progress, say, show, show_json, write_csv
     from pipette_opt.job.space import search_space
-    from pipette_opt.library.arguments import params_of
+    from pipette_opt.optimize import OptimizeParams
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.report.lists import benchmark_table
 
@@ -70,7 +70,13 @@ def solve(
         replace(job, tp_comm_overlap=False),
         replace(space_options, virtual_pipeline=(1,), context_parallel=(1,), overlap_grad_reduce=False),
     )
-    params = params_of(max_oom_risk, workers, seed, time_limit)
+    params = opt.checked(
+        OptimizeParams,
+        time_limit_s=time_limit,
+        workers=opt.threads(workers),
+        seed=seed,
+        max_oom_risk=max_oom_risk,
+    )
     watcher = Watcher(begun=begun)
     with live_progress(watcher, quiet=json):
         prepared = prepare_all(job.instance, space, params, watcher)

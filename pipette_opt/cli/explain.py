@@ -77,13 +77,12 @@ def explain(
     """
     from pipette_opt.cli.output import live_progress, show_json
     from pipette_opt.job.space import search_space
-    from pipette_opt.library.arguments import params_of
-    from pipette_opt.library.explain import PLACE_S, explained, question_of
+    from pipette_opt.library.explain import PLACE_S, explained, params_of, question_of
     from pipette_opt.plans.watcher import Watcher
 
     if rules and (asked is not None or args is not None or plan is not None):
         raise InputError("--rules", "is about the whole job; give neither a configuration nor a plan with it.")
-    params = params_of(max_oom_risk, workers, seed, time_limit or (RULE_S if rules else PLACE_S))
+    params = params_of(time_limit or (RULE_S if rules else PLACE_S), workers, seed, max_oom_risk)
     has_job = plan is None or any(
         opt.is_given(context, field.name) for field in fields(job_options) if field.name != "env"
     )

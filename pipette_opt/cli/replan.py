@@ -58,7 +58,6 @@ def replan(
 
     from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
-    from pipette_opt.library.arguments import params_of
     from pipette_opt.library.replan import replanned
     from pipette_opt.plans.verdict import plan_verdict
     from pipette_opt.plans.watcher import Watcher
@@ -79,7 +78,10 @@ def replan(
             tolerance=tolerance,
             num_gpus=num_gpus,
             micro_batches=micro_batches,
-            params=params_of(max_oom_risk, workers, seed, time_limit),
+            max_oom_risk=max_oom_risk,
+            time_limit_s=time_limit,
+            workers=workers,
+            seed=seed,
             watcher=watcher,
         )
     chosen = found.chosen.plan

@@ -123,9 +123,9 @@ def solve(
     # The solvers take seconds to load: a wrong file is refused before.
     from pipette_opt.certify.conflicts import explained
     from pipette_opt.job.space import search_space
-    from pipette_opt.library.arguments import params_of
     from pipette_opt.library.plans import on_hosts_of, paying_options_of, plan_with_band
     from pipette_opt.library.solve import USUAL_GAP_LIMIT
+    from pipette_opt.optimize import OptimizeParams
     from pipette_opt.optimize.objectives import optimize_objective
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.read.megatron_args import read_megatron_args
@@ -135,9 +135,16 @@ def solve(
     from pipette_opt.report.tables import plan_tables
 
     space = search_space(job, space_options)
-    gap = USUAL_GAP_LIMIT if gap_limit is None else gap_limit
-    wanted = {"gap_limit": gap, "objective": Objective(objective), "prefer": prefer}
-    params = params_of(max_oom_risk, workers, seed, time_limit, **wanted)
+    params = opt.checked(
+        OptimizeParams,
+        time_limit_s=time_limit,
+        gap_limit=USUAL_GAP_LIMIT if gap_limit is None else gap_limit,
+        workers=opt.threads(workers),
+        seed=seed,
+        max_oom_risk=max_oom_risk,
+        objective=Objective(objective),
+        prefer=prefer,
+    )
     failures = _failures(params.objective, host_mean_days, checkpoint_seconds, recovery_seconds)
     opt.one_of("--backend", backend, ("threads", "joblib", "ray"))
     if ray_address is not None and backend != "ray":

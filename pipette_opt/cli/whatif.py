@@ -84,7 +84,6 @@ def whatif(
 
     from pipette_opt.base.units import counted
     from pipette_opt.cli.output import live_progress, say, show, show_json
-    from pipette_opt.library.arguments import params_of
     from pipette_opt.library.whatif import answered
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.report.questions import answers_table
@@ -107,8 +106,10 @@ def whatif(
             cluster,
             asked,
             gpu_price=gpu_price or (),
-            params=params_of(max_oom_risk, workers, seed),
+            max_oom_risk=max_oom_risk,
             time_limit_s=time_limit,
+            workers=workers,
+            seed=seed,
             watcher=watcher,
         )
     if json:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
@@ -12,14 +12,11 @@ from pipette_opt.job.read import Job, Made, read_job
 from pipette_opt.job.space import search_space
 from pipette_opt.options.description import JobOptions, SpaceOptions, fields_of
 from pipette_opt.options.names import usual_name
-from pipette_opt.options.values import checked, field_value, threads
+from pipette_opt.options.values import field_value
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Progress, Watcher
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
-
-if TYPE_CHECKING:
-    from pipette_opt.optimize import OptimizeParams
 
 Named = str | PathLike[str]
 """Path of a file; for a model also the name of a preset."""
@@ -118,16 +115,6 @@ def _argument(where: str) -> str:
         return where
     name = option.removeprefix("--").replace("-", "_")
     return f"{'time_limit_s' if name == 'time_limit' else name}{blank}{rest}"
-
-
-def params_of(
-    max_oom_risk: float, workers: int | None, seed: int, time_limit_s: float | None = None, **others: Any
-) -> "OptimizeParams":
-    """Return the settings of a search. ``InputError`` names the option that is wrong."""
-    from pipette_opt.optimize import OptimizeParams
-
-    given = others if time_limit_s is None else {"time_limit_s": time_limit_s, **others}
-    return checked(OptimizeParams, max_oom_risk=max_oom_risk, workers=threads(workers), seed=seed, **given)
 
 
 def plan_or_file(plan: Plan | Named) -> Plan | Path:

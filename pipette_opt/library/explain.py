@@ -20,7 +20,6 @@ from pipette_opt.library.arguments import (
     Told,
     argument_errors,
     described,
-    params_of,
     plan_or_file,
     texts,
     watcher_of,
@@ -29,6 +28,7 @@ from pipette_opt.library.models import check_one_model
 from pipette_opt.library.plans import plan_and_instance, plan_of_job
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.options.description import JobOptions
+from pipette_opt.options.values import checked, threads
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.watcher import Watcher
@@ -179,7 +179,7 @@ def explain(
         given = None if plan is None else plan_or_file(plan)
         asked_of = options if has_job or plan is None else None
         question = question_of(given, asked_of, lambda read: search_space(read, pinned, space), made)
-        params = params_of(max_oom_risk, workers, seed, time_limit_s)
+        params = params_of(time_limit_s, workers, seed, max_oom_risk)
         words = texts(asked)
         text = None if args is None else fspath(args)
         return explained(question, words, text, params, watcher_of(on_progress), options.env)
@@ -217,6 +217,13 @@ def question_of(
     job = read_job(options or JobOptions(), made)
     old = None if plan is None else plan_of_job(plan, job.instance)
     return Question(instance=job.instance, space=space(job), plan=old)
+
+
+def params_of(time_limit_s: float, workers: int | None, seed: int, max_oom_risk: float) -> OptimizeParams:
+    """Return the search settings of each placement."""
+    return checked(
+        OptimizeParams, time_limit_s=time_limit_s, workers=threads(workers), seed=seed, max_oom_risk=max_oom_risk
+    )
 
 
 def explained(

@@ -16,13 +16,13 @@ from pipette_opt.library.arguments import (
     argument_errors,
     comma_text,
     described,
-    params_of,
     texts,
     watcher_of,
 )
 from pipette_opt.library.prices import priced
+from pipette_opt.optimize import OptimizeParams
 from pipette_opt.options.description import JobOptions
-from pipette_opt.options.values import sizes
+from pipette_opt.options.values import checked, sizes, threads
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.replan.recommend import Offer, Place, choices, in_words, numbers_of_hosts, offers
@@ -162,8 +162,13 @@ def recommended(
         raise InputError("--deadline", "needs --tokens, the length of the run.")
     deadline_s = None if deadline is None else _seconds(deadline)
     places, job = _places(options, made, hosts, gpu_price)
-    seconds = ROW_S * len(places) if time_limit_s is None else time_limit_s
-    params = params_of(max_oom_risk, workers, seed, seconds)
+    params = checked(
+        OptimizeParams,
+        time_limit_s=ROW_S * len(places) if time_limit_s is None else time_limit_s,
+        workers=threads(workers),
+        seed=seed,
+        max_oom_risk=max_oom_risk,
+    )
     found = offers(places, space(job), tokens, params, watcher)
     return Recommendation(
         offers=tuple(found),

@@ -10,12 +10,12 @@ from pipette_opt.library.arguments import (
     Told,
     argument_errors,
     cluster_or_file,
-    params_of,
     plan_or_file,
     watcher_of,
 )
 from pipette_opt.library.plans import plan_on_changed_hosts, plan_with_band
 from pipette_opt.optimize import OptimizeParams
+from pipette_opt.options.values import checked, threads
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.replan import changed_hosts
@@ -88,7 +88,10 @@ def replan(
             tolerance=tolerance,
             num_gpus=num_gpus,
             micro_batches=micro_batches,
-            params=params_of(max_oom_risk, workers, seed, time_limit_s),
+            max_oom_risk=max_oom_risk,
+            time_limit_s=time_limit_s,
+            workers=workers,
+            seed=seed,
             watcher=watcher_of(on_progress),
         )[0]
 
@@ -103,7 +106,10 @@ def replanned(
     tolerance: float,
     num_gpus: int | None,
     micro_batches: str | None,
-    params: OptimizeParams,
+    max_oom_risk: float,
+    time_limit_s: float,
+    workers: int | None,
+    seed: int,
     watcher: Watcher,
 ) -> tuple[Replanned, Plan]:
     """
@@ -122,6 +128,13 @@ def replanned(
     if micro_batches is not None:
         training = replace(instance.training, unequal_microbatches=micro_batches == "unequal")
         instance, inputs = replace(instance, training=training), {**inputs, "training": asdict(training)}
+    params = checked(
+        OptimizeParams,
+        time_limit_s=time_limit_s,
+        workers=threads(workers),
+        seed=seed,
+        max_oom_risk=max_oom_risk,
+    )
     found = changed_hosts.replan(
         instance,
         old,
@@ -130,7 +143,7 @@ def replanned(
         tolerance=tolerance,
         params=params,
         watcher=watcher,
-        inputs={**inputs, "max_oom_risk": params.max_oom_risk},
+        inputs={**inputs, "max_oom_risk": max_oom_risk},
     )
     chosen = replace(found.chosen, plan=plan_with_band(found.chosen.plan, instance))
     options = tuple(chosen if option is found.chosen else option for option in found.options)

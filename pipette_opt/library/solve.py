@@ -11,12 +11,12 @@ from pipette_opt.library.arguments import (
     Told,
     argument_errors,
     job_and_space,
-    params_of,
     plan_or_file,
     watcher_of,
 )
 from pipette_opt.library.known import with_layout_of
 from pipette_opt.library.plans import opened, plan_with_band
+from pipette_opt.options.values import checked, threads
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
 from pipette_opt.specs.objective import Objective
@@ -94,6 +94,7 @@ def solve(
     TypeError
         If an argument is no field of a job.
     """
+    from pipette_opt.optimize import OptimizeParams
     from pipette_opt.optimize.objectives import optimize_objective
 
     with argument_errors():
@@ -105,8 +106,16 @@ def solve(
         if prefer not in get_args(Prefer):
             raise InputError("prefer", f"must be one of {', '.join(get_args(Prefer))}, got {prefer!r}.")
         given, space = job_and_space(cluster, model, training, space, job)
-        wanted = {"gap_limit": gap_limit, "objective": Objective(objective), "prefer": prefer}
-        params = params_of(max_oom_risk, workers, seed, time_limit_s, **wanted)
+        params = checked(
+            OptimizeParams,
+            time_limit_s=time_limit_s,
+            gap_limit=gap_limit,
+            workers=threads(workers),
+            seed=seed,
+            max_oom_risk=max_oom_risk,
+            objective=Objective(objective),
+            prefer=prefer,
+        )
         watcher = watcher_of(on_progress)
         inputs = {**given.inputs, "max_oom_risk": max_oom_risk}
         first = None

@@ -14,7 +14,6 @@ from pipette_opt.library.arguments import (
     argument_errors,
     cluster_or_file,
     comma_text,
-    params_of,
     plan_or_file,
     texts,
     watcher_of,
@@ -22,7 +21,7 @@ from pipette_opt.library.arguments import (
 from pipette_opt.library.plans import plan_on_cluster
 from pipette_opt.library.prices import priced
 from pipette_opt.optimize import OptimizeParams
-from pipette_opt.options.values import numbers, sizes
+from pipette_opt.options.values import checked, numbers, sizes, threads
 from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.watcher import Watcher
@@ -166,8 +165,10 @@ def whatif(
             cluster_or_file(cluster),
             asked,
             gpu_price=texts(gpu_price) or (),
-            params=params_of(max_oom_risk, workers, seed),
+            max_oom_risk=max_oom_risk,
             time_limit_s=time_limit_s,
+            workers=workers,
+            seed=seed,
             watcher=watcher_of(on_progress),
         )
 
@@ -178,8 +179,10 @@ def answered(
     asked: Mapping[str, Any],
     *,
     gpu_price: Sequence[str],
-    params: OptimizeParams,
+    max_oom_risk: float,
     time_limit_s: float | None,
+    workers: int | None,
+    seed: int,
     watcher: Watcher,
 ) -> Answers:
     """
@@ -197,6 +200,7 @@ def answered(
         asked = {**asked, "without": [EACH], "repair": [EACH], "add_hosts": "1"}
     if time_limit_s is not None and not time_limit_s > 0:
         raise InputError("--time-limit", f"must be > 0, got {time_limit_s:g}.")
+    params = checked(OptimizeParams, workers=threads(workers), seed=seed, max_oom_risk=max_oom_risk)
     asking = WhatIf(plan, instance, params, watcher)
     changes = questions(asking, asked, kinds)
     answers = asking.ask(changes, time_limit_s)

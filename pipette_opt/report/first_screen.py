@@ -294,18 +294,7 @@ def next_steps(plan: Plan, out: str) -> list[str]:
     target = plan.launcher if plan.launcher in ("slurm", "mpi") else "torchrun"
     steps = {
         "start it": f"pipette-opt export {out} --format {target} -o launch/",
-        "ask why": f'pipette-opt explain "{_other_degrees(plan)}" --plan {out}',
+        "ask why": f'pipette-opt explain "tp8 pp4" --plan {out}',
         "see all": f"pipette-opt report {out} -o report.html",
     }
     return [f"{purpose:<9}  {command}" for purpose, command in steps.items()]
-
-
-def _other_degrees(plan: Plan) -> str:
-    """Return degrees to ask about: those of the best alternative that differ from the plan's, else twice the stages."""
-    tp, pp = plan.config.tensor_model_parallel_size, plan.config.pipeline_model_parallel_size
-    for alternative in plan.alternatives:
-        config = alternative.config
-        found = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
-        if found != (tp, pp):
-            return "tp{} pp{}".format(*found)
-    return f"tp{tp // 2} pp{2 * pp}" if tp > 1 else f"tp2 pp{pp}"

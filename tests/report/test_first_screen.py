@@ -99,14 +99,6 @@ def test_next_steps_name_the_file_and_a_launcher_that_can() -> None:
     assert "--format torchrun" in next_steps(replace(small_plan(), launcher="torchrun"), "mine.json")[0]
 
 
-def test_next_steps_ask_about_degrees_that_the_plan_lacks() -> None:
-    """A plan for two hosts was followed by a question about a configuration that needs four."""
-    plan = small_plan()  # its alternatives have its own degrees, tensor 2 and pipeline 2
-    assert 'explain "tp1 pp4"' in next_steps(plan, "mine.json")[1]
-    other = replace(plan.alternatives[0], config=small_config(tensor_model_parallel_size=4, data_parallel_size=2))
-    assert 'explain "tp4 pp2"' in next_steps(replace(plan, alternatives=(*plan.alternatives, other)), "mine.json")[1]
-
-
 def test_hosts_that_are_left_out_are_named() -> None:
     """Of five hosts the small plan uses four."""
     assert "4 of 5, without n2" in full(small_plan())
