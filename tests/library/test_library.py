@@ -69,7 +69,7 @@ def test_hosts_without_a_file() -> None:
         (
             {"cluster": EXAMPLE, "model": TINY, "training": po.TrainingSpec(**SAID), "fp8": True},
             "training",
-            "says fp8 itself",
+            "already sets fp8",
         ),
         ({"cluster": cluster(2), "model": TINY, "gpu": "h100", **SAID}, "gpu", "has no effect on test"),
         ({"cluster": EXAMPLE, "model": TINY, **SAID, "seq_length": 0}, "seq_length", "must be from 1"),
