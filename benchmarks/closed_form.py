@@ -118,8 +118,8 @@ def report_examples() -> None:
         given = candidate_times(name, p2p, overlap=overlap)
         if not given:
             continue
-        judged = simulate_many([times for times, _ in given], [m for _, m in given], p2p)
-        rows = [analytical_s(times, m, p2p) / time - 1 for (times, m), time in zip(given, judged, strict=True)]
+        simulated = simulate_many([times for times, _ in given], [m for _, m in given], p2p)
+        rows = [analytical_s(times, m, p2p) / time - 1 for (times, m), time in zip(given, simulated, strict=True)]
         form = _percent(np.array(rows))
         worst = form[np.abs(form).argmax()]
         small = int((form < 0).sum())

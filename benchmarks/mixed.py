@@ -212,7 +212,7 @@ class Enumerated:
 
     seconds: float = float("inf")
     config: ParallelConfig | None = None
-    judged: int = 0
+    simulated: int = 0
     bounded: int = 0
     is_whole: bool = True
     memory_binds: bool = False
@@ -283,7 +283,7 @@ def enumerate_plans(case: Case) -> Enumerated:
             if len(batch) >= OFTEN:
                 _judge(instance, predictor, batch, found)
                 batch = []
-                if found.judged >= MAX_PLANS:
+                if found.simulated >= MAX_PLANS:
                     found.is_whole = False
                     return found
     _judge(instance, predictor, batch, found)
@@ -417,7 +417,7 @@ def _judge(instance: Instance, predictor: MemoryPredictor, batch: list[_Bounded]
     seconds = estimate_many(instance, [(config, placed_config.placement) for placed_config, config, _ in fitting])
     bounds = np.array([bound_s for _, _, bound_s in fitting])
     assert (bounds <= seconds * (1 + 1e-9)).all(), "the bound of the enumeration is above the simulator"
-    found.judged += len(fitting)
+    found.simulated += len(fitting)
     best = int(seconds.argmin())
     if seconds[best] < found.seconds:
         found.seconds, found.config = float(seconds[best]), fitting[best][1]
@@ -498,7 +498,7 @@ def small_row(case: Case, seconds: float) -> tuple[str, bool]:
         "-".join(str(layers) for layers in plan.config.layers_per_stage),
         "yes" if found.memory_binds else "no",
         "-" if model is None else f"{model.status}, {model.seconds:.1f} s",
-        f"{found.judged:,} in {time.perf_counter() - begun:.0f} s",
+        f"{found.simulated:,} in {time.perf_counter() - begun:.0f} s",
     )
     return " | ".join(cells), right
 
@@ -544,7 +544,7 @@ SMALL = (
     "layers",
     "memory binds",
     "joint model",
-    "judged",
+    "simulated",
 )
 LARGE = ("cluster, 16 hosts", "model", "plan, s", "certificate", "took, s", "plan", "layers", "joint model")
 

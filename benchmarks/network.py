@@ -132,11 +132,11 @@ def curve_table(given: Sequence[Run]) -> list[str]:
     """Return a table of errors of fitted curves, by source and operation; group sizes are pooled."""
     found: dict[tuple[str, str], list[FloatArray]] = defaultdict(list)
     for (who, operation, _), members in grouped(given, lambda run: (run[0], run[1], run[3])).items():
-        fitted, judged = members[::2], members[1::2]
-        if len(fitted) < 3 or not judged:
+        fitted, tested = members[::2], members[1::2]
+        if len(fitted) < 3 or not tested:
             continue
         curve = fit_curve([run[2] for run in fitted], np.array([run[5] for run in fitted]))
-        found[who, operation.split(" ")[0]].append(errors(curve, judged))
+        found[who, operation.split(" ")[0]].append(errors(curve, tested))
     operations = sorted({operation for _, operation in found})
     lines = [f"| source, GPU | {' | '.join(operations)} |", "|---" * (1 + len(operations)) + "|"]
     for who in dict.fromkeys(who for who, _ in found):
@@ -159,13 +159,13 @@ def curve_table(given: Sequence[Run]) -> list[str]:
 
 def group_table(given: Sequence[Run]) -> list[str]:
     """Return a table of errors on the largest group size, with constants fitted to the smaller group sizes."""
-    lines = ["| source, GPU | operation | fitted to | judged on | mean | worst |", "|---|---|---|---|---|---|"]
+    lines = ["| source, GPU | operation | fitted to | tested on | mean | worst |", "|---|---|---|---|---|---|"]
     for (who, operation), members in grouped(given, lambda run: (run[0], run[1])).items():
         ranks = sorted({run[3] for run in members})
         if len(ranks) < 3:
             continue
-        fitted, judged = ([run for run in members if (run[3] == ranks[-1]) == last] for last in (False, True))
-        wrong = errors(fit_curve([run[2] for run in fitted], np.array([run[5] for run in fitted])), judged)
+        fitted, tested = ([run for run in members if (run[3] == ranks[-1]) == last] for last in (False, True))
+        wrong = errors(fit_curve([run[2] for run in fitted], np.array([run[5] for run in fitted])), tested)
         smaller = ", ".join(map(str, ranks[:-1]))
         lines.append(f"| {who} | {operation} | {smaller} | {ranks[-1]} | {wrong.mean():.1%} | {wrong.max():.1%} |")
     return lines

@@ -87,11 +87,11 @@ def main() -> None:
 
 def section(split: tuple[Runs, Runs]) -> str:
     """Return the whole section, from the runs to fit to and the runs to test on."""
-    seen, judged = split
+    seen, tested = split
     stack = fitted_stack(seen, read_stack())
-    ours = timed(predicted(judged, stack))
-    hindsight = timed(predicted(judged, hindsight_stack(judged, stack)))
-    without = timed(predicted(judged, without_series(seen, stack)))
+    ours = timed(predicted(tested, stack))
+    hindsight = timed(predicted(tested, hindsight_stack(tested, stack)))
+    without = timed(predicted(tested, without_series(seen, stack)))
     seen_ones = timed(predicted(seen, stack))
     pairs = twins(seen)
     crossed = {"13B": crossings(seen_ones), "30B": crossings(ours)}
@@ -133,14 +133,14 @@ def timed(predictions: Sequence[Prediction]) -> list[Prediction]:
     ]
 
 
-def hindsight_stack(judged: Runs, stack: StackSpec) -> StackSpec:
+def hindsight_stack(tested: Runs, stack: StackSpec) -> StackSpec:
     """
     Return a stack whose time constants and layer factors are fitted to the test runs themselves.
 
     Its memory constants stay as they were.
     """
     base = replace(read_stack(), memory=stack.memory)
-    return calibrate_runs(judged, base, validate=False).stack
+    return calibrate_runs(tested, base, validate=False).stack
 
 
 def without_series(seen: Runs, stack: StackSpec) -> StackSpec:
@@ -231,7 +231,7 @@ def hindsight_table(
     for name, ones in (
         ("ours, fitted to 13B", ours),
         ("ours, fitted to 13B without the late series on up to 64 GPUs", without),
-        ("ours, fitted to the judged runs", hindsight),
+        ("ours, fitted to the test runs", hindsight),
         ("ours, times what the other kernels leave with the same degrees", degrees),
     ):
         found, groups = measure(*times(ones)), group_rows(ones, RISK)
@@ -254,19 +254,19 @@ def feature_table(ours: Sequence[Prediction]) -> list[str]:
 
 
 WHAT_IT_IS = """\
-Made by `python -m benchmarks.backtest.ceiling`, which looks at the judged rows on purpose; nothing here is fitted into
+Made by `python -m benchmarks.backtest.ceiling`, which uses the test rows on purpose; nothing here is fitted into
 predictions. No 30B run was repeated. The same job was run twice {pairs} times among the 13B runs (with one tensor rank
 sequence parallelism does nothing), within one series of trials, so that is the least that runs scatter. Runs of the
 same degrees with other kernels scatter at most as the crossed rows say: what kernels do in some configurations only is
 in there, too, and what trials of other months had. *Best possible*: who predicts the expected time of every run, taken
-to be the measured one, judged by times that scatter once more (1,000 days). Ours is redrawn alike. Picks of this
+to be the measured one, checked against times that scatter once more (1,000 days). Ours is redrawn alike. Picks of this
 section are among runs that were measured, so none can die. Residuals: share of their variance that the mean of the
 other runs with the same value explains; negative is worse than no feature."""
 
 
 WHAT_IT_SAYS = """\
 What this says. Scatter of runs does not explain what is missed: the best possible rank correlation is far above ours,
-and fitted to the judged runs themselves our form ranks them nearly as well. What 13B teaches falls short by one series
+and fitted to the test runs themselves our form ranks them nearly as well. What 13B teaches falls short by one series
 of fitted runs, the late trials of 2,048 tokens on up to 64 GPUs: without them the fit is close to that of hindsight.
 There two stages take longer in proportion to the micro-batch, as six more micro-batches would, and full jobs without a
 pipeline lose nothing; the early trials, the late ones on 128 GPUs and those of 30B show neither. That is hindsight,

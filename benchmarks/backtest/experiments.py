@@ -96,7 +96,7 @@ EXPERIMENTS = (
         target="<= 3 %",
     ),
     Experiment(
-        name="WANT: 13B on 32-128 GPUs, judged on 30B on 256",
+        name="WANT: 13B on 32-128 GPUs, tested on 30B on 256",
         file="want_llama_a100.csv",
         split=want,
         why_bad="The 13B rows tell why. In the later trials on 64 GPUs two stages lose as much as five or six more "
@@ -115,8 +115,8 @@ EXPERIMENTS = (
         why_bad="Host-bound: with tensor groups a layer takes 2.7 to 4.9 ms, the same for all depths and pipelines, "
         "but by size and micro-batch in an order that no formula has. So factors of 32 shapes of layers are learned, "
         "which depths, pipelines, batches and numbers of GPUs share. Of shapes that the fit has not seen it knows "
-        "less: fitted to hidden size 1024 and judged on 2048 it is 6.9 % off (7.7 % without factors), fitted to 2-4 "
-        "GPUs and judged on 8 5.0 % (7.4 %), which is how their scales were chosen; the judged half had been looked at "
+        "less: fitted to hidden size 1024 and tested on 2048 it is 6.9 % off (7.7 % without factors), fitted to 2-4 "
+        "GPUs and tested on 8 5.0 % (7.4 %), which is how their scales were chosen; the tested half had been looked at "
         "before, shape by shape",
         target="<= 6 %",
     ),
@@ -128,17 +128,17 @@ EXPERIMENTS = (
         target="<= 9 %",
     ),
     Experiment(
-        name="H100 sweep: up to 16 GPUs, judged on 32, usable rows",
+        name="H100 sweep: up to 16 GPUs, tested on 32, usable rows",
         file="hf_ultrascale_h100.csv",
         split=partial(sweep, clean=True),
         why_bad="Tensor groups over four hosts with large messages collapse to a tenth of the bandwidth, and the fit "
         "saw two hosts at most; two runs lose 1.2 s in every micro-batch for no visible reason. That groups over two "
-        "hosts in a pipeline wait for four threads more was seen on the judged rows, as no other has any; nothing is "
+        "hosts in a pipeline wait for four threads more was seen on the tested rows, as no other has any; nothing is "
         "fitted to them",
         target="<= 12 %, regret <= 5 %",
     ),
     Experiment(
-        name="H100 sweep: up to 16 GPUs, judged on 32, every row",
+        name="H100 sweep: up to 16 GPUs, tested on 32, every row",
         file="hf_ultrascale_h100.csv",
         split=partial(sweep, clean=False),
         why_bad="Runs at the edge of memory, and those from before the source's pipeline fix without ZeRO, lose "
@@ -169,20 +169,20 @@ EXPERIMENTS = (
         target="",
     ),
     Experiment(
-        name="MLPerf: GPT-3 175B on 64-768 H100 and B200, judged on Llama 3.1 405B, H100, H200 and GB200",
+        name="MLPerf: GPT-3 175B on 64-768 H100 and B200, tested on Llama 3.1 405B, H100, H200 and GB200",
         file="mlperf_training.csv",
         split=vendor.mlperf,
         why_bad="H100 is predicted 16-17 % too slow, H200 5 % too fast to 7 % too slow, GB200 27-29 % too fast. The "
         "runs that are fitted have one model, one tensor and pipeline size, and three rows on the newer chips; the "
         "same job took 9 % less a round later, and micro-batches of two less than of one. The fit explains that by "
-        "waits of the hosts, which on the larger layers of the judged model hide on GB200 and not on H100, where "
-        "each tensor group has eight ranks. That a fit without such waits would be nearer was seen on the judged "
+        "waits of the hosts, which on the larger layers of the tested model hide on GB200 and not on H100, where "
+        "each tensor group has eight ranks. That a fit without such waits would be nearer was seen on the tested "
         "rows, so it is not used. What the rows do not say (overlap of tensor communication, graphs, attention in "
         "8 bits) is taken as none",
         target="",
     ),
     Experiment(
-        name="Vendor's tables: dense models up to 175B, judged on Llama 3.1 405B",
+        name="Vendor's tables: dense models up to 175B, tested on Llama 3.1 405B",
         file="nvidia_perf_tables.csv",
         split=vendor.dense,
         why_bad="Tuned runs, one for each model and GPU, of seven releases. In 8 bits 10 % too fast to 20 % too "
@@ -194,10 +194,10 @@ EXPERIMENTS = (
         target="",
     ),
     Experiment(
-        name="Vendor's tables: mixtures on 8-64 GPUs, judged on Qwen3 235B on 256",
+        name="Vendor's tables: mixtures on 8-64 GPUs, tested on Qwen3 235B on 256",
         file="nvidia_perf_tables.csv",
         split=vendor.experts,
-        why_bad="The judged model in the two newest releases takes a quarter to a third less than two releases "
+        why_bad="The tested model in the two newest releases takes a quarter to a third less than two releases "
         "before with the same layout (GB200 17.8 and 23.1 s), and the fit, which knows no releases, lies between: "
         "these are 40-66 % too slow, the others 12 % too fast to 38 % too slow, on H100 2-9 %. Constants come from "
         "GPT-OSS, whose layers take longer than what is counted (its own section), and from runs on one host; "
@@ -206,7 +206,7 @@ EXPERIMENTS = (
         target="",
     ),
     Experiment(
-        name="Megatron-LM's functional tests, 12 layers: half of the layouts, judged on the others",
+        name="Megatron-LM's functional tests, 12 layers: half of the layouts, tested on the others",
         file="megatron_ci_golden.csv",
         split=ci_rows.small_models,
         why_bad="Not a measure of performance: tests of a model 512 wide in deterministic mode, where the host decides "
@@ -229,7 +229,7 @@ EXPERIMENTS = (
         target="",
     ),
     Experiment(
-        name="torchtitan (FSDP): 8B on 8 GPUs, judged on 32 and 64",
+        name="torchtitan (FSDP): 8B on 8 GPUs, tested on 32 and 64",
         file="published_tables.csv",
         split=titan_rows.more_gpus,
         why_bad="Four runs. Sharded data parallelism on 32 and 64 H200 is within 2.7 %, though the fit saw one host of "

@@ -23,7 +23,7 @@ SOURCES = (
 )
 """Files with enough runs, without their suffix."""
 
-DRAWS, MAX_JUDGED = 3, 60
+DRAWS, MAX_TESTED = 3, 60
 """Number of random draws per source, and maximum number of other runs that are predicted. Chosen."""
 
 
@@ -42,11 +42,11 @@ def main() -> None:
 def errors_of(cases: list[Case], size: int, draw: int) -> tuple[float, float, float]:
     """Return the mean errors of runs that were not drawn: shipped stack, with one factor, calibrated stack."""
     order = np.random.default_rng(draw).permutation(len(cases)).tolist()
-    seen, judged = ([cases[index] for index in part] for part in (order[:size], order[size : size + MAX_JUDGED]))
-    shipped_s, factor = predicted_times_s(judged), float(np.exp(-np.log(_ratios(seen)).mean()))
+    seen, tested = ([cases[index] for index in part] for part in (order[:size], order[size : size + MAX_TESTED]))
+    shipped_s, factor = predicted_times_s(tested), float(np.exp(-np.log(_ratios(seen)).mean()))
     stack = calibrate_runs([case.run for case in seen], read_stack(), validate=False).stack
-    fitted_s = predicted_times_s(with_stack(judged, stack))
-    measured_s = np.array([case.run.iter_time_s for case in judged])
+    fitted_s = predicted_times_s(with_stack(tested, stack))
+    measured_s = np.array([case.run.iter_time_s for case in tested])
     found = [np.abs(times / measured_s - 1).mean() for times in (shipped_s, factor * shipped_s, fitted_s)]
     return found[0], found[1], found[2]
 

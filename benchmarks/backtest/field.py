@@ -36,15 +36,15 @@ def predictions(path: Path = MEASURED) -> list[Prediction]:
 def page(found: Sequence[Prediction]) -> str:
     """Return the page: a summary, then a table of all rows."""
     timed = [prediction.error for prediction in found if prediction.error is not None]
-    judged = [prediction for prediction in found if prediction.memory and prediction.run.oom is not None]
-    right = sum(says_oom(prediction) == prediction.run.oom for prediction in judged)
+    tested = [prediction for prediction in found if prediction.memory and prediction.run.oom is not None]
+    right = sum(says_oom(prediction) == prediction.run.oom for prediction in tested)
     lines = [
         "# Runs reported in forum threads",
         "",
         f"{sum(prediction.iter_time_s is not None for prediction in found)} of {len(found)} rows have a predicted "
         "time. Where a time",
         f"was measured, predictions are off by {np.mean(np.abs(timed)):.1%} on average; the median of predicted over",
-        f"measured is {1 + np.median(timed):.2f}. Whether a job fits is predicted right for {right} of {len(judged)}.",
+        f"measured is {1 + np.median(timed):.2f}. Whether a job fits is predicted right for {right} of {len(tested)}.",
         "Nothing was fitted to these rows. Made by `python -m benchmarks.backtest.field`.",
         "",
         f"| {' | '.join(HEADINGS)} |",

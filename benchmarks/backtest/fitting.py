@@ -22,8 +22,8 @@ def fitted_stack(seen: Sequence[MeasuredRun], base: StackSpec) -> StackSpec:
     return calibrate_runs(seen, started, validate=False).stack
 
 
-def predicted(judged: Sequence[MeasuredRun], stack: StackSpec) -> list[Prediction]:
+def predicted(tested: Sequence[MeasuredRun], stack: StackSpec) -> list[Prediction]:
     """Return predicted times, and predicted memory if the stack has memory constants."""
     with_memory = stack.memory is not None
     memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=RISK) if with_memory else None
-    return predict_runs(judged, stack, memory=memory)
+    return predict_runs(tested, stack, memory=memory)

@@ -75,15 +75,15 @@ def mist_tuned(plans: Sequence[Plan]) -> list[tuple[list[Plan], list[Plan]]]:
     return [([plan for plan in mine if plan.run.num_gpus <= 4], [plan for plan in mine if plan.run.num_gpus > 4])]
 
 
-def judge(part: Part, *paths: Path) -> tuple[str, str]:
+def evaluate(part: Part, *paths: Path) -> tuple[str, str]:
     """Return an experiment's row of the first table, and its section."""
     plans = make_plans(read_runs(paths[0]), read_runs(paths[1]))
     links = {gpu: read_links(paths[2], paths[3], paths[4], gpu) for gpu in ("l4", "a10g")}
     base = read_stack()
     predictions, stacks, num_seen = [], [], 0
-    for seen, judged in part.split(plans):
+    for seen, tested in part.split(plans):
         stack = fit(seen, base, links)
-        predictions += predicted(judged, stack, links)
+        predictions += predicted(tested, stack, links)
         stacks.append(stack)
         num_seen += len(seen)
     constants = "; ".join(
@@ -155,7 +155,7 @@ def fit(seen: Sequence[Plan], base: StackSpec, links: dict[str, Links]) -> Stack
 
 PARTS = (
     Part(
-        name="Aceso and Megatron on L4 and A10G: one host, judged on two to eight",
+        name="Aceso and Megatron on L4 and A10G: one host, tested on two to eight",
         split=one_host,
         why_bad="Six constants for each kind of GPU are fitted, none of links between hosts. The largest errors: "
         "13B in 13 stages on A10G is predicted 22 % too slow, as its last stage with four tensor ranks would "
@@ -172,7 +172,7 @@ PARTS = (
         "without a fused kernel moves less than is counted here",
     ),
     Part(
-        name="Aceso and Megatron: L4, judged on A10G",
+        name="Aceso and Megatron: L4, tested on A10G",
         split=other_gpu,
         why_bad="Shares of datasheets' peaks do not carry over: fitted to its own runs A10G attains all of its 70 "
         "TFLOP/s, L4 two thirds of its 121. So models up to 13B, where products decide, are predicted 13 to 43 % "
@@ -181,12 +181,12 @@ PARTS = (
         " out are nearer only because their error goes the other way",
     ),
     Part(
-        name="Mist on L4: up to 4 GPUs, judged on 8",
+        name="Mist on L4: up to 4 GPUs, tested on 8",
         split=mist_tuned,
         why_bad="Three runs. With fused attention 7B is 14 % too fast, 1.3B and 2.7B among the fitted runs 2 to 4 %; "
         "without it the fitted ones are 16 to 35 % too slow, 7B is not. So larger layers attain less of an L4 "
         "than smaller ones, against the formula; L4 may lower its clock at 72 W, but nobody recorded that. What "
-        "Mist moves to the host (up to seven eighths of a stage's optimizer states in the judged runs, nothing in"
+        "Mist moves to the host (up to seven eighths of a stage's optimizer states in the tested runs, nothing in"
         " the fitted ones) is not modelled: Mist means to hide it",
     ),
 )

@@ -43,7 +43,7 @@ def summary(rows: Sequence[str]) -> str:
     """Return the first table, with a row for each experiment."""
     return "\n".join(
         [
-            "| experiment | fitted to | judged on | mean | p90 | rank | worst regret | pick within 2 % | wanted |",
+            "| experiment | fitted to | tested on | mean | p90 | rank | worst regret | pick within 2 % | wanted |",
             "|---|---|---|---|---|---|---|---|---|",
             *rows,
             "",

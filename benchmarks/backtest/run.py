@@ -51,13 +51,13 @@ def main() -> None:
 def _judge(experiment: Experiment, folder: Path, base: StackSpec) -> tuple[str, str]:
     if not (folder / experiment.file).is_file():
         return _not_there(experiment.name)
-    seen, judged = experiment.split(measured_runs(folder / experiment.file))
+    seen, tested = experiment.split(measured_runs(folder / experiment.file))
     stack, seconds = base, 0.0
     if seen:
         start = time.process_time()
         stack = fitted_stack(seen, base)
         seconds = time.process_time() - start
-    predictions = predicted(judged, stack)
+    predictions = predicted(tested, stack)
     timed = sum(run.iter_time_s is not None and not run.oom for run in seen)
     detail = [
         f"## {experiment.name}\n",
@@ -78,7 +78,7 @@ def _judge(experiment: Experiment, folder: Path, base: StackSpec) -> tuple[str, 
 
 def _judge_special(special: Special, folder: Path) -> tuple[str, str]:
     paths = [folder / file for file in special.files]
-    return special.judge(*paths) if all(path.is_file() for path in paths) else _not_there(special.name)
+    return special.evaluate(*paths) if all(path.is_file() for path in paths) else _not_there(special.name)
 
 
 def _not_there(name: str) -> tuple[str, str]:

@@ -78,10 +78,10 @@ def sweep(runs: Runs, largest_seen: int, *, only_seen_layouts: bool = False) -> 
     tensor groups over hosts.
     """
     usable = [run for run in runs if run.pp == 1 or run.extra["after_pp_fix"] == "True"]
-    seen, judged = by_gpus(largest_seen, 32)([run for run in usable if "oom_error" not in run.notes])
+    seen, tested = by_gpus(largest_seen, 32)([run for run in usable if "oom_error" not in run.notes])
     if only_seen_layouts:
-        judged = [run for run in judged if run.tp == 1 or (run.pp == 1 and (run.tp or 1) <= run.gpus_per_node)]
-    return seen, judged
+        tested = [run for run in tested if run.tp == 1 or (run.pp == 1 and (run.tp or 1) <= run.gpus_per_node)]
+    return seen, tested
 
 
 def mlperf(runs: Runs) -> tuple[Runs, Runs]:
@@ -119,56 +119,56 @@ def dense(runs: Runs) -> tuple[Runs, Runs]:
 
 LINES = (
     ScaleOut(
-        name="H100 sweep: 8 GPUs, judged on 32",
+        name="H100 sweep: 8 GPUs, tested on 32",
         file="hf_ultrascale_h100.csv",
         part=partial(sweep, largest_seen=8),
         goal="median 8 %, mean 20 %",
     ),
     ScaleOut(
-        name="H100 sweep: 8 GPUs, judged on layouts that they have on 32",
+        name="H100 sweep: 8 GPUs, tested on layouts that they have on 32",
         file="hf_ultrascale_h100.csv",
         part=partial(sweep, largest_seen=8, only_seen_layouts=True),
         goal="",
     ),
     ScaleOut(
-        name="H100 sweep: 8-16 GPUs, judged on 32",
+        name="H100 sweep: 8-16 GPUs, tested on 32",
         file="hf_ultrascale_h100.csv",
         part=partial(sweep, largest_seen=16),
         goal="",
     ),
     ScaleOut(
-        name="MLPerf: 64-256 GPUs, judged on 512-1,024",
+        name="MLPerf: 64-256 GPUs, tested on 512-1,024",
         file="mlperf_training.csv",
         part=mlperf,
         goal="10 %, no trend",
     ),
-    ScaleOut(name="vTrain: 2-8 GPUs, judged on 64-256", file="vtrain_a100.csv", part=by_gpus(8, 64), goal=""),
+    ScaleOut(name="vTrain: 2-8 GPUs, tested on 64-256", file="vtrain_a100.csv", part=by_gpus(8, 64), goal=""),
     ScaleOut(
-        name="vTrain: half of 2-8 GPUs and ten larger runs, judged on 64-256",
+        name="vTrain: half of 2-8 GPUs and ten larger runs, tested on 64-256",
         file="vtrain_a100.csv",
         part=vtrain_many,
         goal="4 %",
     ),
     ScaleOut(
-        name="WANT: 13B on 32-128 GPUs, judged on 30B on 256",
+        name="WANT: 13B on 32-128 GPUs, tested on 30B on 256",
         file="want_llama_a100.csv",
         part=want,
         goal="5.5 %",
     ),
     ScaleOut(
-        name="WANT: all sizes, half of 30B judged",
+        name="WANT: all sizes, tested on half of 30B",
         file="want_llama_a100.csv",
         part=want_all_sizes,
         goal="5.5 %",
     ),
     ScaleOut(
-        name="vTrain: all sizes, half of 2-8 GPUs judged",
+        name="vTrain: all sizes, tested on half of 2-8 GPUs",
         file="vtrain_a100.csv",
         part=vtrain_all_sizes,
         goal="4 %",
     ),
     ScaleOut(
-        name="LLM Foundry (FSDP): 8 GPUs, judged on 16-64",
+        name="LLM Foundry (FSDP): 8 GPUs, tested on 16-64",
         file="llm_foundry.csv",
         part=by_gpus(8, 16),
         goal="22 %",
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true", help="also print each test row to standard error")
     options, folder, base = parser.parse_args(), measured_folder(), read_stack()
     print(
-        "| fitted on, judged on | goal | fitted | judged | mean | median | ratio | rank | good picks | ratio by GPUs |"
+        "| fitted on, tested on | goal | fitted | tested | mean | median | ratio | rank | good picks | ratio by GPUs |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
     fits = []
@@ -200,10 +200,10 @@ def main() -> None:
         if not (folder / line.file).is_file():
             print(f"| {line.name} | not there | | | | | | | | |")
             continue
-        seen, judged = line.part(measured_runs(folder / line.file))
+        seen, tested = line.part(measured_runs(folder / line.file))
         stack = fitted_stack(seen, base) if seen else base
         predictions = [
-            prediction for prediction in predict_runs(judged, stack, rivals=False) if prediction.error is not None
+            prediction for prediction in predict_runs(tested, stack, rivals=False) if prediction.error is not None
         ]
         print(table_row(line, len(seen), predictions), flush=True)
         if options.rows:

@@ -24,22 +24,22 @@ class Special:
 
     Parameters
     ----------
-    judge
+    evaluate
         Function of the paths of ``files`` that returns the table row and the section.
     """
 
     name: str
     files: tuple[str, ...]
-    judge: Callable[..., tuple[str, str]]
+    evaluate: Callable[..., tuple[str, str]]
 
 
 def unequal(path: Path, layers: Path) -> tuple[str, str]:
     """Return row and section of AMP's model of unequal layers, whose stages come from measured layer times."""
-    seen, judged = halves([run for run in measured_runs(path) if "het_model" in run.notes])
+    seen, tested = halves([run for run in measured_runs(path) if "het_model" in run.notes])
     constants = het_model.fit(seen, het_model.read_layers(layers))
-    predicted = het_model.predict_s(judged, het_model.read_layers(layers), constants)
-    errors = measure(predicted, np.array([run.iter_time_s for run in judged], dtype=np.float64))
-    own = own_predictor([Prediction(run=run, iter_time_s=1.0) for run in judged])
+    predicted = het_model.predict_s(tested, het_model.read_layers(layers), constants)
+    errors = measure(predicted, np.array([run.iter_time_s for run in tested], dtype=np.float64))
+    own = own_predictor([Prediction(run=run, iter_time_s=1.0) for run in tested])
     summary = (
         f"| {UNEQUAL} | {len(seen)} | {errors.num_runs} | {errors.mean:.1%} | {errors.p90:.1%} | "
         f"{errors.spearman:.3f} | {errors.regret:.1%} | | rank above AMP's own |"
@@ -53,6 +53,6 @@ def unequal(path: Path, layers: Path) -> tuple[str, str]:
 
 
 SPECIAL = (
-    Special(name=UNEQUAL, files=("amp_aws16.csv", "amp_layer_forward_times.json"), judge=unequal),
-    *(Special(name=part.name, files=mist.FILES, judge=partial(mist.judge, part)) for part in mist.PARTS),
+    Special(name=UNEQUAL, files=("amp_aws16.csv", "amp_layer_forward_times.json"), evaluate=unequal),
+    *(Special(name=part.name, files=mist.FILES, evaluate=partial(mist.evaluate, part)) for part in mist.PARTS),
 )

@@ -104,13 +104,13 @@ GPT_OSS_COLUMNS = {
 
 def gpt_oss(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     """Return no runs to fit to, and the runs of GPT-OSS 120B in 16 bits on GPUs of the catalogue."""
-    judged = []
+    tested = []
     for run in runs:
         degree = _expert_degree(run)
         if run.model == "GPT OSS 120B" and run.precision == "bf16" and run.gpu is not None and degree:
             named = on_hosts(run, run.extra | GPT_OSS_COLUMNS | tokens_sent(run) | {"ep": degree})
-            judged.append(replace(named, model=f"{run.model}, {run.gpu_name}", **GPT_OSS_120B))  # type: ignore[arg-type]
-    return [], judged
+            tested.append(replace(named, model=f"{run.model}, {run.gpu_name}", **GPT_OSS_120B))  # type: ignore[arg-type]
+    return [], tested
 
 
 FUSED_RELEASE = "26.06"
@@ -182,6 +182,6 @@ def _expert_degree(run: MeasuredRun) -> str:
     return found.group(1) if found else ""
 
 
-def _parted(runs: Sequence[MeasuredRun], judged: str) -> tuple[Runs, Runs]:
-    """Return the runs of other models, and of the model ``judged``."""
-    return [run for run in runs if judged not in run.model], [run for run in runs if judged in run.model]
+def _parted(runs: Sequence[MeasuredRun], tested: str) -> tuple[Runs, Runs]:
+    """Return the runs of other models, and of the model ``tested``."""
+    return [run for run in runs if tested not in run.model], [run for run in runs if tested in run.model]

@@ -271,7 +271,7 @@ def main() -> None:
                 log.write(json.dumps(asdict(result)) + "\n")
         for problem in result.problems:
             print(f"seed {seed}: {problem}", flush=True)
-    print("\n| outcome | jobs | of them compared with all plans | plans judged |\n|---|---|---|---|")
+    print("\n| outcome | jobs | of them compared with all plans | plans simulated |\n|---|---|---|---|")
     for name in sorted({result.outcome for result in found}):
         of_outcome = [result for result in found if result.outcome == name]
         print(

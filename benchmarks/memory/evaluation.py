@@ -42,14 +42,14 @@ class Split:
     ----------
     calibrate
         Function that selects the rows for calibration; ``None``: nothing is fitted.
-    judge
+    is_tested
         Function that selects the rows for the test.
     """
 
     name: str
     file: str
     calibrate: Callable[[MeasuredRun], bool] | None
-    judge: Callable[[MeasuredRun], bool]
+    is_tested: Callable[[MeasuredRun], bool]
 
 
 SPLITS = (
@@ -57,43 +57,43 @@ SPLITS = (
         name="H100, nanotron: 8 GPUs to 16",
         file="hf_ultrascale_h100.csv",
         calibrate=lambda run: run.num_gpus == 8,
-        judge=lambda run: run.num_gpus == 16,
+        is_tested=lambda run: run.num_gpus == 16,
     ),
     Split(
         name="H100, nanotron: 8-16 GPUs to 32",
         file="hf_ultrascale_h100.csv",
         calibrate=lambda run: run.num_gpus <= 16,
-        judge=lambda run: run.num_gpus > 16,
+        is_tested=lambda run: run.num_gpus > 16,
     ),
     Split(
         name="A100, WANT 13B: 64 GPUs to the rest",
         file="want_llama_a100.csv",
         calibrate=lambda run: "13B" in run.model and run.num_gpus == 64,
-        judge=lambda run: "13B" in run.model and run.num_gpus != 64,
+        is_tested=lambda run: "13B" in run.model and run.num_gpus != 64,
     ),
     Split(
         name="A100, WANT 13B at 64 GPUs to 30B",
         file="want_llama_a100.csv",
         calibrate=lambda run: "13B" in run.model and run.num_gpus == 64,
-        judge=lambda run: "30B" in run.model,
+        is_tested=lambda run: "30B" in run.model,
     ),
     Split(
         name="Mist's stages (Aceso): L4 to A10G",
         file="mist_stage_memory.csv",
         calibrate=lambda run: "L4" in run.gpu_name and bool(run.extra.get("params_on_rank")),
-        judge=lambda run: "A10G" in run.gpu_name and bool(run.extra.get("params_on_rank")),
+        is_tested=lambda run: "A10G" in run.gpu_name and bool(run.extra.get("params_on_rank")),
     ),
     Split(
         name="Mist's own plans on L4, nothing fitted",
         file="mist_stage_memory.csv",
         calibrate=None,
-        judge=lambda run: run.source.startswith("Mist-tuned"),
+        is_tested=lambda run: run.source.startswith("Mist-tuned"),
     ),
     Split(
         name="Megatron-LM's own tests, nothing fitted",
         file="megatron_ci_golden.csv",
         calibrate=None,
-        judge=lambda run: (
+        is_tested=lambda run: (
             "moe" not in run.model and "mla" not in run.model and run.extra.get("n_experts", "") in ("", "nan")
         ),
     ),
@@ -192,15 +192,15 @@ def evaluate_memory(
         if not (folder / split.file).is_file():
             notes.append(f"{split.name}: no file {split.file}, skipped")
             continue
-        known, judged = split_cases(split, folder)
-        known_runs, runs = [run for _, run in known], [run for _, run in judged]
+        known, tested = split_cases(split, folder)
+        known_runs, runs = [run for _, run in known], [run for _, run in tested]
         start = framework_of_stack(read_stack())
         fitted = fit_framework(known_runs, start)
-        methods += judge(split.name, fitted, known, judged, max_oom_risk, with_pipette=with_pipette)
-        notes += unlabelled_notes(split.name, fitted, judged, max_oom_risk)
+        methods += evaluate_methods(split.name, fitted, known, tested, max_oom_risk, with_pipette=with_pipette)
+        notes += unlabelled_notes(split.name, fitted, tested, max_oom_risk)
         if any(run.peak_gib is not None for run in runs):
             coverage += coverage_of(split.name, fitted, runs)
-            slices += slices_of(split.name, fitted, judged)
+            slices += slices_of(split.name, fitted, tested)
         if any(run.ran_out for run in runs):
             bins += reliability(split.name, fitted, runs)
         if with_learning and known_runs:
@@ -216,10 +216,10 @@ def evaluate_memory(
 
 
 def unlabelled_notes(
-    name: str, framework: Framework, judged: Sequence[tuple[MeasuredRun, MemoryRun]], max_oom_risk: float
+    name: str, framework: Framework, tested: Sequence[tuple[MeasuredRun, MemoryRun]], max_oom_risk: float
 ) -> list[str]:
     """Return a note on rows that the file calls feasible although the job ran out of memory later."""
-    runs = [memory for run, memory in judged if run.oom is False and memory.ran_out is None]
+    runs = [memory for run, memory in tested if run.oom is False and memory.ran_out is None]
     refused = sum(oom_probability(predict_memory(framework, run)) > max_oom_risk for run in runs)
     if not runs:
         return []
@@ -232,7 +232,7 @@ def split_cases(
     """Return the rows for calibration and the rows for the test."""
     pairs = known_pairs(folder / split.file)
     known = [pair for pair in pairs if split.calibrate is not None and split.calibrate(pair[0])]
-    return known, [pair for pair in pairs if split.judge(pair[0])]
+    return known, [pair for pair in pairs if split.is_tested(pair[0])]
 
 
 @lru_cache(maxsize=8)
@@ -241,11 +241,11 @@ def known_pairs(path: Path) -> tuple[tuple[MeasuredRun, MemoryRun], ...]:
     return tuple(known_rows(measured_runs(path), read_stack()))
 
 
-def judge(
+def evaluate_methods(
     name: str,
     framework: Framework,
     known: Sequence[tuple[MeasuredRun, MemoryRun]],
-    judged: Sequence[tuple[MeasuredRun, MemoryRun]],
+    tested: Sequence[tuple[MeasuredRun, MemoryRun]],
     max_oom_risk: float,
     *,
     with_pipette: bool = True,
@@ -255,22 +255,22 @@ def judge(
 
     Pipette's network needs at least 20 peaks to learn from.
     """
-    runs = [run for _, run in judged]
+    runs = [run for _, run in tested]
     ours = [predict_memory(framework, run) for run in runs]
     formula, fullest = np.array([run.formula_gib for run in runs if run.formula_gib is not None]).T
     capacity = np.array([run.capacity_gib for run in runs])
     risks = np.array([oom_probability(prediction) for prediction in ours])
     taken = np.array([prediction.taken_gib for prediction in ours])
     results = [
-        _result(name, "ours", judged, taken, risks > max_oom_risk, risks > EVEN),
-        _result(name, "closed formula", judged, formula, fullest > capacity),
-        _result(name, "formula + 20 %", judged, formula * MARGIN, fullest * MARGIN > capacity),
+        _result(name, "ours", tested, taken, risks > max_oom_risk, risks > EVEN),
+        _result(name, "closed formula", tested, formula, fullest > capacity),
+        _result(name, "formula + 20 %", tested, formula * MARGIN, fullest * MARGIN > capacity),
     ]
     learnt = [pair for pair in known if pair[1].peak_gib is not None]
     if with_pipette and len(learnt) >= 20:
         peaks = np.array([run.peak_gib for _, run in learnt], dtype=np.float64)
-        predicted = train_pipette(pipette_features(learnt), peaks, pipette_features(judged))
-        results.append(_result(name, "Pipette's network", judged, predicted, predicted > capacity))
+        predicted = train_pipette(pipette_features(learnt), peaks, pipette_features(tested))
+        results.append(_result(name, "Pipette's network", tested, predicted, predicted > capacity))
     return results
 
 
@@ -300,18 +300,18 @@ def pipette_features(pairs: Sequence[tuple[MeasuredRun, MemoryRun]]) -> FloatArr
 def _result(
     split: str,
     method: str,
-    judged: Sequence[tuple[MeasuredRun, MemoryRun]],
+    tested: Sequence[tuple[MeasuredRun, MemoryRun]],
     predicted: FloatArray,
     refused: BoolArray,
     unlikely: BoolArray | None = None,
 ) -> MethodResult:
-    runs = [run for _, run in judged]
+    runs = [run for _, run in tested]
     peaks = np.array([np.nan if run.peak_gib is None else run.peak_gib for run in runs])
     errors = np.abs(predicted / peaks - 1)[np.isfinite(peaks)]
     labelled = np.array([run.ran_out is not None for run in runs])
     ran_out = np.array([bool(run.ran_out) for run in runs])
-    times = np.array([np.nan if run.oom or not run.iter_time_s else run.iter_time_s for run, _ in judged])
-    groups = [f"{run.model} {run.seq_len} {run.num_gpus}" for run, _ in judged]
+    times = np.array([np.nan if run.oom or not run.iter_time_s else run.iter_time_s for run, _ in tested])
+    groups = [f"{run.model} {run.seq_len} {run.num_gpus}" for run, _ in tested]
     kept, seen = best_kept(times, refused, groups)
     return MethodResult(
         split=split,
@@ -341,9 +341,9 @@ def coverage_of(split: str, framework: Framework, runs: Sequence[MemoryRun]) -> 
     return results
 
 
-def slices_of(split: str, framework: Framework, judged: Sequence[tuple[MeasuredRun, MemoryRun]]) -> list[Slice]:
+def slices_of(split: str, framework: Framework, tested: Sequence[tuple[MeasuredRun, MemoryRun]]) -> list[Slice]:
     """Return the errors of peaks by each field of ``SLICED`` that has several values."""
-    measured = [(run, memory) for run, memory in judged if memory.peak_gib is not None]
+    measured = [(run, memory) for run, memory in tested if memory.peak_gib is not None]
     errors = peak_errors(framework, [memory for _, memory in measured])
     off = np.abs(np.exp(-errors) - 1)
     found = []

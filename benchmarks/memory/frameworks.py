@@ -56,7 +56,7 @@ def frameworks(
     out.mkdir(parents=True, exist_ok=True)
     fitted = fit_framework(memory_runs(measured_runs(folder / "hf_ultrascale_h100.csv"), read_stack()), NO_PLACEHOLDERS)
     nanotron = without_twins(fitted)  # constants of a stack, not single runs of others
-    judged = memory_runs(measured_runs(folder / "hf_ultrascale_h100.csv"), read_stack())
+    tested = memory_runs(measured_runs(folder / "hf_ultrascale_h100.csv"), read_stack())
     write(
         out,
         "nanotron",
@@ -65,7 +65,7 @@ def frameworks(
         "allocator on the first pipeline stage, and which jobs ran out of memory), as copied in eyao600/Rapid-LLM @ "
         "9a8d0a1.",
         "reserved",
-        f"{errors(nanotron, judged)}, fitted; what is predicted for larger jobs: benchmarks/results/memory.md",
+        f"{errors(nanotron, tested)}, fitted; what is predicted for larger jobs: benchmarks/results/memory.md",
         nanotron,
     )
     tests = next(split for split in SPLITS if split.file == "megatron_ci_golden.csv")

@@ -61,7 +61,7 @@ class Reliability:
 def learning_curve(
     split: str,
     known: Sequence[MemoryRun],
-    judged: Sequence[MemoryRun],
+    tested: Sequence[MemoryRun],
     base: Framework,
     *,
     sizes: Sequence[int] = SIZES,
@@ -74,7 +74,7 @@ def learning_curve(
     for size in (*(size for size in sizes if size < len(known)), len(known)):
         tries = draws if 0 < size < len(known) else 1
         chosen = [[known[index] for index in rng.permutation(len(known))[:size]] for _ in range(tries)]
-        found = [_score(fit_framework(runs, base), judged) for runs in chosen]
+        found = [_score(fit_framework(runs, base), tested) for runs in chosen]
         errors, accuracies = np.array(found).T
         points.append(
             LearningPoint(
@@ -88,21 +88,21 @@ def learning_curve(
     return points
 
 
-def _score(framework: Framework, judged: Sequence[MemoryRun]) -> tuple[float, float]:
-    errors = np.abs(np.exp(-peak_errors(framework, judged)) - 1)
-    verdict = label_verdicts(framework, judged, 0.5)
+def _score(framework: Framework, tested: Sequence[MemoryRun]) -> tuple[float, float]:
+    errors = np.abs(np.exp(-peak_errors(framework, tested)) - 1)
+    verdict = label_verdicts(framework, tested, 0.5)
     return float(errors.mean()) if len(errors) else float("nan"), verdict.accuracy
 
 
-def label_verdicts(framework: Framework, judged: Sequence[MemoryRun], risk: float) -> Verdicts:
+def label_verdicts(framework: Framework, tested: Sequence[MemoryRun], risk: float) -> Verdicts:
     """Return how often labelled runs would be refused at a risk, rightly or wrongly."""
-    probability, ran_out = _labelled(framework, judged)
+    probability, ran_out = _labelled(framework, tested)
     return verdicts(probability > risk, ran_out.astype(bool))
 
 
-def reliability(split: str, framework: Framework, judged: Sequence[MemoryRun]) -> list[Reliability]:
+def reliability(split: str, framework: Framework, tested: Sequence[MemoryRun]) -> list[Reliability]:
     """Return predicted probabilities against outcomes for each bin; empty bins are left out."""
-    probability, ran_out = _labelled(framework, judged)
+    probability, ran_out = _labelled(framework, tested)
     bins = []
     for low, high in pairwise(EDGES):
         inside = (probability >= low) & ((probability < high) | (high == EDGES[-1]))
@@ -120,9 +120,9 @@ def reliability(split: str, framework: Framework, judged: Sequence[MemoryRun]) -
     return bins
 
 
-def _labelled(framework: Framework, judged: Sequence[MemoryRun]) -> tuple[FloatArray, FloatArray]:
+def _labelled(framework: Framework, tested: Sequence[MemoryRun]) -> tuple[FloatArray, FloatArray]:
     """Return the probability of every labelled run, and 1 for runs that ran out of memory, otherwise 0."""
-    runs = [run for run in judged if run.ran_out is not None]
+    runs = [run for run in tested if run.ran_out is not None]
     probability = np.array([oom_probability(predict_memory(framework, run)) for run in runs])
     return probability, np.array([float(bool(run.ran_out)) for run in runs])
 

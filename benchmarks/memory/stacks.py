@@ -127,8 +127,8 @@ def scale_out(split: Split, folder: Path) -> list[ScaleOut]:
     """Return the errors of one split; empty if it has no peaks."""
     if not (folder / split.file).is_file():
         return []
-    known, judged = ([run for _, run in part] for part in split_cases(split, folder))
-    small, large = ([run for run in part if run.peak_gib is not None] for part in (known, judged))
+    known, tested = ([run for _, run in part] for part in split_cases(split, folder))
+    small, large = ([run for run in part if run.peak_gib is not None] for part in (known, tested))
     if not small or not large:
         return []
     say = np.ones(len(small))

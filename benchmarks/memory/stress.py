@@ -7,7 +7,7 @@ terms.
 
 from pathlib import Path
 
-from benchmarks.memory.evaluation import Split, coverage_of, judge, split_cases
+from benchmarks.memory.evaluation import Split, coverage_of, evaluate_methods, split_cases
 from pipette_opt.calibrate.memory import framework_of_stack
 from pipette_opt.calibrate.memory_spread import fit_framework
 from pipette_opt.read.runs import MeasuredRun
@@ -31,7 +31,7 @@ def _without(model: str) -> Split:
         name=f"without the model of {model}, to it",
         file=FILE,
         calibrate=lambda run: _small(run) and not run.model.endswith(model),
-        judge=lambda run: _large(run) and run.model.endswith(model),
+        is_tested=lambda run: _large(run) and run.model.endswith(model),
     )
 
 
@@ -41,25 +41,25 @@ STRESS = (
         name="tp up to 4, to tp from 8 on",
         file=FILE,
         calibrate=lambda run: _small(run) and (run.tp or 1) <= 4,
-        judge=lambda run: _large(run) and (run.tp or 1) >= 8,
+        is_tested=lambda run: _large(run) and (run.tp or 1) >= 8,
     ),
     Split(
         name="pp up to 2, to pp from 4 on",
         file=FILE,
         calibrate=lambda run: _small(run) and (run.pp or 1) <= 2,
-        judge=lambda run: _large(run) and (run.pp or 1) >= 4,
+        is_tested=lambda run: _large(run) and (run.pp or 1) >= 4,
     ),
     Split(
         name="mbs up to 2, to mbs from 4 on",
         file=FILE,
         calibrate=lambda run: _small(run) and (run.mbs or 1) <= 2,
-        judge=lambda run: _large(run) and (run.mbs or 1) >= 4,
+        is_tested=lambda run: _large(run) and (run.mbs or 1) >= 4,
     ),
     Split(
         name="all, to tp up to 16",
         file=FILE,
         calibrate=_small,
-        judge=lambda run: _large(run) and (run.tp or 1) <= 16,
+        is_tested=lambda run: _large(run) and (run.tp or 1) <= 16,
     ),
 )
 
@@ -70,10 +70,10 @@ def stress_rows(folder: Path, max_oom_risk: float = 0.01) -> list[dict[str, str]
         return []
     rows = []
     for split in STRESS:
-        known, judged = split_cases(split, folder)
+        known, tested = split_cases(split, folder)
         fitted = fit_framework([run for _, run in known], framework_of_stack(read_stack()))
-        result = judge(split.name, fitted, known, judged, max_oom_risk, with_pipette=False)[0]
-        covered = coverage_of(split.name, fitted, [run for _, run in judged])
+        result = evaluate_methods(split.name, fitted, known, tested, max_oom_risk, with_pipette=False)[0]
+        covered = coverage_of(split.name, fitted, [run for _, run in tested])
         verdict = result.verdicts
         rows.append(
             {

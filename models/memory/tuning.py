@@ -89,7 +89,7 @@ def tune_memory(
     parts = _parts(cases)
     errors = []
     for done, (which, splits) in enumerate(parts):
-        errors.append(lesson.judge(which, splits))
+        errors.append(lesson.evaluate(which, splits))
         if progress is not None:
             progress(done + 1, len(parts) + 1)
     found = fit_framework([memory_run(case, start) for case in cases], lesson.base)
@@ -154,7 +154,7 @@ class _Lesson:
     traces: Lessons
     params: TuneParams
 
-    def judge(self, which: str, splits: Splits) -> TuningErrors:
+    def evaluate(self, which: str, splits: Splits) -> TuningErrors:
         """Return the errors on the left-out cases of all splits."""
         errors: list[np.ndarray] = []
         for inside, outside in splits:

@@ -40,7 +40,7 @@ def test_row_of_an_experiment(page: ModuleType) -> None:
 
 
 def test_an_experiment_without_predictions_does_not_stop_the_others(page: ModuleType) -> None:
-    """Its row says that none was judged, its section why."""
+    """Its row says that none was tested, its section why."""
     lost = [Prediction(run=measured_run(), reason="gbs not given")] * 2
     unmeasured = Prediction(run=measured_run(iter_time_s=None), reason="gbs not given")
     assert page.result_row("some", 5, lost, "").split("|")[3].strip() == "0"

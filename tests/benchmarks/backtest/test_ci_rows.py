@@ -61,21 +61,21 @@ def test_what_is_not_modelled_is_left_out(rows: ModuleType, flag: str) -> None:
 
 
 def test_layouts_are_halved(rows: ModuleType) -> None:
-    """Both versions of a layout are fitted, or both are judged; larger models are neither."""
+    """Both versions of a layout are fitted, or both are tested; larger models are neither."""
     runs = [
         small(f"env {version}; flags deterministic-mode", mbs=mbs, tp=tp, dp=16 // tp // 2)
         for version in ("dev", "lts")
         for tp in (1, 2, 4, 8)
         for mbs in (1, 2)
     ]
-    seen, judged = rows.small_models([*runs, measured_run(notes="env dev")])
-    assert len(seen) == len(judged) == 8
-    assert not {run.tp for run in seen} & {run.tp for run in judged}
+    seen, tested = rows.small_models([*runs, measured_run(notes="env dev")])
+    assert len(seen) == len(tested) == 8
+    assert not {run.tp for run in seen} & {run.tp for run in tested}
 
 
 def test_larger_models_need_a_batch(rows: ModuleType) -> None:
     """Nothing is fitted to; without a batch a row tells too little."""
     large = measured_run(notes="env dev")
-    seen, judged = rows.large_models([large, replace(large, gbs=None), small()])
+    seen, tested = rows.large_models([large, replace(large, gbs=None), small()])
     assert not seen
-    assert [run.model for run in judged] == ["24 layers, 2048 wide"]
+    assert [run.model for run in tested] == ["24 layers, 2048 wide"]

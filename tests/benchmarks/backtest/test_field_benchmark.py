@@ -16,7 +16,7 @@ pytestmark = pytest.mark.search
 
 @pytest.fixture(scope="module")
 def field() -> ModuleType:
-    """The module, where there are rows to judge."""
+    """The module, where there are rows to test on."""
     module = loaded("field")
     if not module.MEASURED.is_file():
         pytest.skip("the measured runs are not here")

@@ -42,9 +42,9 @@ def test_one_host_and_more(rows: ModuleType) -> None:
         titan(notes="async TP"),
         titan(precision="fp8 rowwise"),
     ]
-    seen, judged = rows.more_gpus(runs)
+    seen, tested = rows.more_gpus(runs)
     assert [run.num_gpus for run in seen] == [8]
-    assert judged == [titan()]
+    assert tested == [titan()]
 
 
 def test_eager_norms_are_not_fused(rows: ModuleType) -> None:

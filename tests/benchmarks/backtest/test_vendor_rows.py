@@ -24,26 +24,26 @@ def test_gpt_oss(vendor: ModuleType) -> None:
     one = measured_run(model="GPT OSS 120B", num_gpus=64, tp=1, pp=4, dp=16, gbs=1280, mbs=1, notes="EP 8; FSDP 0")
     fabric = replace(one, gpu_name="GB200", gpus_per_node=4)
     others = [replace(one, precision="mxfp8"), replace(one, model="Llama-3-8B"), replace(one, gpu=None)]
-    seen, judged = vendor.gpt_oss([one, fabric, *others])
+    seen, tested = vendor.gpt_oss([one, fabric, *others])
     assert not seen
-    assert [(each.model, each.gpus_per_node) for each in judged] == [
+    assert [(each.model, each.gpus_per_node) for each in tested] == [
         ("GPT OSS 120B, A100-80GB", 8),
         ("GPT OSS 120B, GB200", 4),
     ]
-    case = make_case(judged[0], DEFAULT_STACK)
+    case = make_case(tested[0], DEFAULT_STACK)
     assert isinstance(case, Case)
     assert case.config.expert_model_parallel_size == 8
     assert 115e9 < case.instance.model.num_parameters < 118e9
 
 
 def test_mixtures(vendor: ModuleType) -> None:
-    """Qwen3 30B is seen, 235B judged; both have the parameters of their names, and the degree of the notes."""
+    """Qwen3 30B is seen, 235B tested; both have the parameters of their names, and the degree of the notes."""
     given = {"hidden": None, "num_layers": None, "precision": "fp8", "notes": "EP 8; FSDP 0", "tp": 1, "mbs": 1}
     small = measured_run(model="Qwen3_30B_a3B", num_gpus=16, pp=1, dp=16, gbs=1024, **given)
     large = measured_run(model="Qwen3_235B_a22B", num_gpus=256, pp=2, dp=128, gbs=2048, **given)
     h100 = {"gpu": read_gpu_entry("h100-80gb"), "gpu_name": "H100"}
-    seen, judged = vendor.experts([replace(small, **h100), replace(large, **h100), measured_run(model="DeepSeekV3")])
-    for (run,), billions, layers in ((seen, 30.5, 48), (judged, 235.0, 94)):
+    seen, tested = vendor.experts([replace(small, **h100), replace(large, **h100), measured_run(model="DeepSeekV3")])
+    for (run,), billions, layers in ((seen, 30.5, 48), (tested, 235.0, 94)):
         case = make_case(run, DEFAULT_STACK)
         assert isinstance(case, Case)
         assert case.instance.model.num_parameters / 1e9 == pytest.approx(billions, rel=0.01)
@@ -56,8 +56,8 @@ def test_dense_models(vendor: ModuleType) -> None:
     """Pre-training alone; sequence parallel wherever there are tensor ranks; the optimizer is sharded."""
     base = measured_run(model="Llama-3-70B", num_gpus=64, tp=4, pp=4, dp=4, gbs=128, hidden=None, num_layers=None)
     told = [base, replace(base, notes="LoRA Performance"), replace(base, model="Llama-3.1-405B")]
-    seen, judged = vendor.dense(told)
-    assert len(seen) == len(judged) == 1
+    seen, tested = vendor.dense(told)
+    assert len(seen) == len(tested) == 1
     (case,) = (make_case(run, DEFAULT_STACK) for run in seen)
     assert isinstance(case, Case)
     assert case.instance.model.num_parameters / 1e9 == pytest.approx(70.6, rel=0.01)
@@ -78,11 +78,11 @@ def test_hosts(vendor: ModuleType) -> None:
 
 
 def test_rounds_are_versions(vendor: ModuleType) -> None:
-    """Each round of GPT-3; Llama is judged."""
+    """Each round of GPT-3; Llama is tested."""
     rounds = [measured_run(model="GPT-3-175B", source=f"MLPerf-{one}", attention_kernel="") for one in ("v3.0", "v3.1")]
-    seen, judged = vendor.mlperf([*rounds, measured_run(model="Llama-3.1-405B")])
+    seen, tested = vendor.mlperf([*rounds, measured_run(model="Llama-3.1-405B")])
     assert [run.extra["stack_version"] for run in seen] == ["MLPerf-v3.0", "MLPerf-v3.1"]
-    assert len(judged) == 1
+    assert len(tested) == 1
     case = make_case(seen[0], DEFAULT_STACK)
     assert isinstance(case, Case)
     assert case.instance.training.attention_kernel == "flash"

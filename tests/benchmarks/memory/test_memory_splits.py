@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.memory.evaluation import SPLITS, coverage_of, evaluate_memory, judge, split_cases
+from benchmarks.memory.evaluation import SPLITS, coverage_of, evaluate_memory, evaluate_methods, split_cases
 from pipette_opt.calibrate.memory_spread import fit_framework
 from pipette_opt.memory.framework import Framework
 
@@ -25,23 +25,23 @@ def test_an_absent_folder_is_said(tmp_path: Path) -> None:
 @needs_measurements
 def test_small_jobs_teach_larger_ones() -> None:
     """H100 sweep, 8-16 GPUs to 32: median error below 6 %, at most one missed; and better than the formula."""
-    known, judged = split_cases(SPLITS[0], FOLDER)
+    known, tested = split_cases(SPLITS[0], FOLDER)
     fitted = fit_framework([run for _, run in known], Framework())
-    ours, formula, *_ = judge("h100", fitted, known, judged, 0.01, with_pipette=False)
+    ours, formula, *_ = evaluate_methods("h100", fitted, known, tested, 0.01, with_pipette=False)
     assert ours.median_error < 0.06
     assert ours.verdicts.missed <= 1
     assert ours.mean_error < 0.5 * formula.mean_error
     assert formula.verdicts.missed > 5
-    assert all(one.holds for one in coverage_of("h100", fitted, [run for _, run in judged]))
+    assert all(one.holds for one in coverage_of("h100", fitted, [run for _, run in tested]))
 
 
 @needs_measurements
 def test_labels_of_one_size_judge_the_others() -> None:
     """WANT 13B, 64 GPUs to the rest, without one peak: nearly nothing missed, and 96 % right at even odds."""
-    known, judged = split_cases(SPLITS[1], FOLDER)
+    known, tested = split_cases(SPLITS[1], FOLDER)
     fitted = fit_framework([run for _, run in known], Framework())
-    at_default = judge("want", fitted, known, judged, 0.01, with_pipette=False)[0].verdicts
-    even = judge("want", fitted, known, judged, 0.5, with_pipette=False)[0].verdicts
+    at_default = evaluate_methods("want", fitted, known, tested, 0.01, with_pipette=False)[0].verdicts
+    even = evaluate_methods("want", fitted, known, tested, 0.5, with_pipette=False)[0].verdicts
     assert at_default.missed <= 1
     assert even.accuracy > 0.96
 
@@ -50,17 +50,17 @@ def test_labels_of_one_size_judge_the_others() -> None:
 def test_stages_of_uneven_pipelines() -> None:
     """Mist's stages, calibrated on L4: those on A10G within 6 % in the mean."""
     split = next(one for one in SPLITS if "Aceso" in one.name)
-    known, judged = split_cases(split, FOLDER)
+    known, tested = split_cases(split, FOLDER)
     fitted = fit_framework([run for _, run in known], Framework())
-    assert len(judged) > 100
-    assert judge("mist", fitted, known, judged, 0.01, with_pipette=False)[0].mean_error < 0.06
+    assert len(tested) > 100
+    assert evaluate_methods("mist", fitted, known, tested, 0.01, with_pipette=False)[0].mean_error < 0.06
 
 
 @needs_measurements
 def test_tuned_plans_without_any_fit() -> None:
     """Mist's own plans on L4, Megatron-Core's constants: within 6 % in the mean."""
     split = next(one for one in SPLITS if "Mist's own" in one.name)
-    known, judged = split_cases(split, FOLDER)
+    known, tested = split_cases(split, FOLDER)
     assert not known
-    assert len(judged) >= 18
-    assert judge("mist", Framework(), known, judged, 0.01, with_pipette=False)[0].mean_error < 0.06
+    assert len(tested) >= 18
+    assert evaluate_methods("mist", Framework(), known, tested, 0.01, with_pipette=False)[0].mean_error < 0.06

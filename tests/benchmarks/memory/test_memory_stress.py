@@ -24,14 +24,14 @@ def test_nothing_without_the_file(tmp_path: Path) -> None:
 def test_what_is_judged_was_not_seen() -> None:
     """No value that a split leaves out is among the runs that calibrate; every fourth split is looked at."""
     for split in STRESS[:-1:4]:
-        known, judged = ([run for run, _ in part] for part in split_cases(split, FOLDER))
+        known, tested = ([run for run, _ in part] for part in split_cases(split, FOLDER))
         assert known
-        assert judged
+        assert tested
         assert {run.num_gpus for run in known} <= {8, 16}
-        assert {run.num_gpus for run in judged} == {32}
+        assert {run.num_gpus for run in tested} == {32}
         name = split.name.split()[0]
         values = "model" if name == "without" else name
-        assert not {getattr(run, values) for run in known} & {getattr(run, values) for run in judged}
+        assert not {getattr(run, values) for run in known} & {getattr(run, values) for run in tested}
 
 
 @needs_measurements
