@@ -72,4 +72,4 @@ def test_heads_are_split_evenly(tp: int, fine: bool) -> None:
 def test_sequences_of_layers_with_a_state_are_not_spread() -> None:
     """Context parallelism is refused by name."""
     one = config(tp=1, dp=4, num_layers=52, context_parallel_size=2)
-    assert any("of layers with a state" in reason for reason in check_legal(HYBRID, TRAINING, one))
+    assert any("with Mamba or delta-net layers" in reason for reason in check_legal(HYBRID, TRAINING, one))
