@@ -232,7 +232,7 @@ def hindsight_table(
         ("ours, fitted to 13B", ours),
         ("ours, fitted to 13B without the late series on up to 64 GPUs", without),
         ("ours, fitted to the test runs", hindsight),
-        ("ours, times what the other kernels leave with the same degrees", degrees),
+        ("ours, times the ratio of the other kernels' runs with the same degrees", degrees),
     ):
         found, groups = measure(*times(ones)), group_rows(ones, RISK)
         regret = max(float(str(row["regret"])) for row in groups)
@@ -255,22 +255,23 @@ def feature_table(ours: Sequence[Prediction]) -> list[str]:
 
 WHAT_IT_IS = """\
 Made by `python -m benchmarks.backtest.ceiling`, which uses the test rows on purpose; nothing here is fitted into
-predictions. No 30B run was repeated. The same job was run twice {pairs} times among the 13B runs (with one tensor rank
-sequence parallelism does nothing), within one series of trials, so that is the least that runs scatter. Runs of the
-same degrees with other kernels scatter at most as the crossed rows say: what kernels do in some configurations only is
-in there, too, and what trials of other months had. *Best possible*: who predicts the expected time of every run, taken
-to be the measured one, checked against times that scatter once more (1,000 days). Ours is redrawn alike. Picks of this
-section are among runs that were measured, so none can die. Residuals: share of their variance that the mean of the
-other runs with the same value explains; negative is worse than no feature."""
+predictions. No 30B run was repeated. Among the 13B runs the same job ran twice {pairs} times within one series of
+trials (with one tensor rank, sequence parallelism has no effect), which gives the least scatter of runs. The crossed
+rows give the most scatter of runs with the same degrees and other kernels; they include effects of kernels in some
+configurations only, and of trials in other months. *Best possible*: a predictor that knows the expected time of every
+run, taken to be the measured one, checked against times with that scatter added (1,000 days). Our predictions
+are compared with the same redrawn times. Picks of this section are among measured runs, so none runs out of memory.
+Residuals: share of their variance that the mean of the other runs with the same value explains; a negative share is
+worse than no feature."""
 
 
 WHAT_IT_SAYS = """\
-What this says. Scatter of runs does not explain what is missed: the best possible rank correlation is far above ours,
-and fitted to the test runs themselves our form ranks them nearly as well. What 13B teaches falls short by one series
-of fitted runs, the late trials of 2,048 tokens on up to 64 GPUs: without them the fit is close to that of hindsight.
-There two stages take longer in proportion to the micro-batch, as six more micro-batches would, and full jobs without a
-pipeline lose nothing; the early trials, the late ones on 128 GPUs and those of 30B show neither. That is hindsight,
-too: no other fitted row says which series is the odd one, so predictions are still fitted to all."""
+Conclusions. Scatter of runs does not explain our errors: the best possible rank correlation is far above ours, and our
+formula, fitted to the test runs themselves, ranks them nearly as well. One series of fitted 13B runs causes the
+difference, the late trials of 2,048 tokens on up to 64 GPUs: without them the fit is close to the one on the test runs.
+In that series two stages take longer in proportion to the micro-batch, as long as six more micro-batches would, and
+full jobs without a pipeline lose nothing. The early trials, the late ones on 128 GPUs and those of 30B show neither
+effect. Only the test runs show that this series differs from the rest, so predictions are still fitted to all."""
 
 
 if __name__ == "__main__":

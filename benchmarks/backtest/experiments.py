@@ -99,13 +99,14 @@ EXPERIMENTS = (
         name="WANT: 13B on 32-128 GPUs, tested on 30B on 256",
         file="want_llama_a100.csv",
         split=want,
-        why_bad="The 13B rows tell why. In the later trials on 64 GPUs two stages lose as much as five or six more "
-        "micro-batches would take, also with half of the memory free, but not with 8,192 tokens; in the earlier ones "
-        "jobs without a pipeline lose 5-12 %. Kernels tell the trials apart, but no physics does, so one stack lies "
-        "between. Near full memory most 30B runs lose 10 to 25 %, of the 13B runs one in four, which nothing prices: "
-        "the framework frees its gradients after each step, and blocks go back to the driver. A term with four "
-        "constants of this source alone made the mean 7.4 %, p90 15.7 %, rank 0.865, worst regret 25.0 % and three of "
-        "four picks good; without it these are 7.5 %, 18.9 %, 0.839, 17.9 % and none",
+        why_bad="The 13B rows show the cause. In the later trials on 64 GPUs two stages lose as much time as five or "
+        "six more micro-batches would take, also with half of the memory free, but not with 8,192 tokens. In "
+        "the earlier trials jobs without a pipeline lose 5-12 %. Kernels differ between the trials, but no "
+        "physical law explains the loss, so the one fitted stack lies between them. Near full memory most 30B "
+        "runs lose 10 to 25 %, and one in four of the 13B runs. No term models that: the framework frees its "
+        "gradients after each step, and the allocator returns blocks to the driver. A term with four "
+        "constants for this source alone gave mean 7.4 %, p90 15.7 %, rank 0.865, worst regret 25.0 % and "
+        "three good picks of four; without it these are 7.5 %, 18.9 %, 0.839, 17.9 % and none",
         target="<= 8 %, regret <= 2 %, rank >= 0.95",
     ),
     Experiment(
@@ -113,11 +114,11 @@ EXPERIMENTS = (
         file="vtrain_a100.csv",
         split=vtrain_one,
         why_bad="Host-bound: with tensor groups a layer takes 2.7 to 4.9 ms, the same for all depths and pipelines, "
-        "but by size and micro-batch in an order that no formula has. So factors of 32 shapes of layers are learned, "
-        "which depths, pipelines, batches and numbers of GPUs share. Of shapes that the fit has not seen it knows "
-        "less: fitted to hidden size 1024 and tested on 2048 it is 6.9 % off (7.7 % without factors), fitted to 2-4 "
-        "GPUs and tested on 8 5.0 % (7.4 %), which is how their scales were chosen; the tested half had been looked at "
-        "before, shape by shape",
+        "but depends on size and micro-batch in no order that a formula gives. So factors of 32 shapes of "
+        "layers are fitted, which depths, pipelines, batches and numbers of GPUs share. Shapes outside the "
+        "fit are less accurate: fitted to hidden size 1024 and tested on 2048 the error is 6.9 % (7.7 % "
+        "without factors), fitted to 2-4 GPUs and tested on 8 it is 5.0 % (7.4 %). The scales of the factors "
+        "were chosen by these two tests. The test half had been inspected before, shape by shape",
         target="<= 6 %",
     ),
     Experiment(
@@ -131,41 +132,43 @@ EXPERIMENTS = (
         name="H100 sweep: up to 16 GPUs, tested on 32, usable rows",
         file="hf_ultrascale_h100.csv",
         split=partial(sweep, clean=True),
-        why_bad="Tensor groups over four hosts with large messages collapse to a tenth of the bandwidth, and the fit "
-        "saw two hosts at most; two runs lose 1.2 s in every micro-batch for no visible reason. That groups over two "
-        "hosts in a pipeline wait for four threads more was seen on the tested rows, as no other has any; nothing is "
-        "fitted to them",
+        why_bad="Tensor groups over four hosts with large messages fall to a tenth of the bandwidth, and the fitted "
+        "runs have two hosts at most; two runs lose 1.2 s in every micro-batch for an unknown reason. That "
+        "groups over two hosts in a pipeline wait for four more threads was found on the test rows, as no "
+        "other rows have such groups; no constant is fitted to them",
         target="<= 12 %, regret <= 5 %",
     ),
     Experiment(
         name="H100 sweep: up to 16 GPUs, tested on 32, every row",
         file="hf_ultrascale_h100.csv",
         split=partial(sweep, clean=False),
-        why_bad="Runs at the edge of memory, and those from before the source's pipeline fix without ZeRO, lose "
-        "0.5-1.2 s in every micro-batch, which nothing prices: of other software no run shows it. With a constant for "
-        "the rows that the source marks as broken the mean was 9.1 %; that of usable rows is 8.7 % with and without",
+        why_bad="Runs with nearly full memory, and runs without ZeRO from before the source's pipeline fix, lose "
+        "0.5-1.2 s in every micro-batch. No term models that, as no run of other software shows it. With a "
+        "constant for the rows that the source marks as broken the mean was 9.1 %; the mean of usable rows is "
+        "8.7 % with and without it",
         target="<= 12 %, regret <= 5 %",
     ),
     Experiment(
         name="AMP, homogeneous T4 cluster: half and half",
         file="amp_aws16.csv",
         split=amp,
-        why_bad="PCIe and the network of the cloud are not measured; layers are split as AMP's boundaries say",
+        why_bad="PCIe and the network of the cloud are not measured; layers are split at the boundaries that AMP "
+        "records",
         target="rank above AMP's own",
     ),
     Experiment(
         name="GPT-OSS 120B (mixture of experts), 64 GPUs, shipped stack",
         file="nvidia_perf_tables.csv",
         split=vendor.gpt_oss,
-        why_bad="A vendor's figures, of several releases the same configuration. Nothing is fitted; hosts have eight "
-        "links of 400 Gbit/s (DGX H100 and B200, datasheets), 64 GB200 or GB300 one fabric; and what "
-        "the rows do not say (recomputation, overlap) is taken as none. All runs are predicted a quarter to a "
-        "half too fast: layers take longer than the products and streams that are counted, about twice as long on "
-        "H100. The vendor's recipes (NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs/gpt_oss) bring "
-        "norms and the experts' activations back by recomputation on H100, B200 and GB200, replay graphs on B300 "
-        "and GB300, and exchange tokens without overlap in most; the activation is clamped "
-        "and attention has sinks: no model here has these, and which of them costs what nobody measured. Rows in "
-        "8 bits, with other attention (MLA) or with layers that do not divide are left out",
+        why_bad="A vendor's figures; several releases have the same configuration. No constant is fitted; hosts have "
+        "eight links of 400 Gbit/s (DGX H100 and B200, datasheets), 64 GB200 or GB300 share one fabric; and "
+        "options that the rows do not name (recomputation, overlap) are taken as off. All runs are predicted "
+        "a quarter to a half too fast: layers take longer than the modelled matrix products and memory "
+        "traffic, about twice as long on H100. The vendor's recipes (NVIDIA-NeMo/Megatron-Bridge, "
+        "scripts/performance/configs/gpt_oss) recompute norms and the experts' activations on H100, B200 and "
+        "GB200, replay graphs on B300 and GB300, and mostly exchange tokens without overlap; the activation "
+        "is clamped and attention has sinks. No model here has these, and nobody measured the cost of each. "
+        "Rows in 8 bits, with other attention (MLA) or with layers that do not divide are left out",
         target="",
     ),
     Experiment(
@@ -173,36 +176,37 @@ EXPERIMENTS = (
         file="mlperf_training.csv",
         split=vendor.mlperf,
         why_bad="H100 is predicted 16-17 % too slow, H200 5 % too fast to 7 % too slow, GB200 27-29 % too fast. The "
-        "runs that are fitted have one model, one tensor and pipeline size, and three rows on the newer chips; the "
-        "same job took 9 % less a round later, and micro-batches of two less than of one. The fit explains that by "
-        "waits of the hosts, which on the larger layers of the tested model hide on GB200 and not on H100, where "
-        "each tensor group has eight ranks. That a fit without such waits would be nearer was seen on the tested "
-        "rows, so it is not used. What the rows do not say (overlap of tensor communication, graphs, attention in "
-        "8 bits) is taken as none",
+        "fitted runs have one model, one tensor and pipeline size, and three rows on the newer chips. The "
+        "same job took 9 % less a round later, and micro-batches of two took less than those of one. The fit "
+        "explains that by waits of the hosts; on the larger layers of the tested model these waits hide on "
+        "GB200 but not on H100, where each tensor group has eight ranks. A fit without such waits would be "
+        "nearer, but only the test rows show that, so it is not used. Options that the rows do not name "
+        "(overlap of tensor communication, graphs, attention in 8 bits) are taken as off",
         target="",
     ),
     Experiment(
         name="Vendor's tables: dense models up to 175B, tested on Llama 3.1 405B",
         file="nvidia_perf_tables.csv",
         split=vendor.dense,
-        why_bad="Tuned runs, one for each model and GPU, of seven releases. In 8 bits 10 % too fast to 20 % too "
-        "slow; in 16 bits, of which the fit has four rows, from 14 % too fast (GB200) to 30 % too slow (H100). The "
-        "fit takes two constants where they cannot be, all of the peak for products in 16 bits and three times the "
-        "nominal links of a host, as the recipes hide communication that the rows do not tell of. Shards of the "
-        "optimizer, gradients and parameters (FSDP) are in the fit and within 5 % but for one row. Rows in 4 bits "
-        "are left out",
+        why_bad="Tuned runs, one for each model and GPU, of seven releases. In 8 bits they are predicted 10 % too "
+        "fast to 20 % too slow. In 16 bits, where the fit has four rows, they are predicted 14 % too fast "
+        "(GB200) to 30 % too slow (H100). The fit gives two constants values that hardware cannot have, the "
+        "whole peak for products in 16 bits and three times the nominal links of a host, because the recipes "
+        "hide communication that the rows do not name. Shards of the optimizer, gradients and parameters "
+        "(FSDP) are in the fit and within 5 % but for one row. Rows in 4 bits are left out",
         target="",
     ),
     Experiment(
         name="Vendor's tables: mixtures on 8-64 GPUs, tested on Qwen3 235B on 256",
         file="nvidia_perf_tables.csv",
         split=vendor.experts,
-        why_bad="The tested model in the two newest releases takes a quarter to a third less than two releases "
-        "before with the same layout (GB200 17.8 and 23.1 s), and the fit, which knows no releases, lies between: "
-        "these are 40-66 % too slow, the others 12 % too fast to 38 % too slow, on H100 2-9 %. Constants come from "
-        "GPT-OSS, whose layers take longer than what is counted (its own section), and from runs on one host; "
-        "recomputation, graphs and overlap of exchanges with work are not in the rows. Other mixtures of the tables "
-        "have latent attention (DeepSeek, Kimi) or state spaces (Nemotron), which no model here has",
+        why_bad="The tested model takes a quarter to a third less time in the two newest releases than two releases "
+        "earlier with the same layout (GB200 17.8 and 23.1 s). The fit has no term for releases and lies "
+        "between: runs of the newest are predicted 40-66 % too slow, the others 12 % too fast to 38 % too "
+        "slow, on H100 2-9 %. Constants come from GPT-OSS, whose layers take longer than the modelled work "
+        "(its own section), and from runs on one host; recomputation, graphs and overlap of exchanges with "
+        "work are not in the rows. Other mixtures of the tables have latent attention (DeepSeek, Kimi) or "
+        "state spaces (Nemotron), which no model here has",
         target="",
     ),
     Experiment(

@@ -27,15 +27,15 @@ def head(today: str) -> str:
     return (
         f"# Back-test, {today}\n\n"
         f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}. Made by "
-        "`python -m benchmarks.backtest.run`.\n\nError: `|predicted / measured - 1|`. Rank: Spearman. Regret: measured "
-        "time of the configuration predicted fastest over the fastest measured of the same job (rows of one model name "
-        "and number of GPUs may be several jobs: another batch, vocabulary or number of key-value heads), minus one, "
-        "worst job of the worst group. Pick: the same of the configuration predicted fastest among those predicted to "
-        "fit with a risk of at most 1 %, also of runs "
-        "that died: in how many groups it ran and was within 2 %, and the worst. Memory is calibrated on the same rows "
-        "as the times. Every form has the same costs, ours; only the form differs. No constant belongs to a row, a "
-        "model or a group; factors of layers "
-        "belong to a shape (width, micro-batch, tensor ranks, sequence length, kernels).\n"
+        "`python -m benchmarks.backtest.run`.\n\nError: `|predicted / measured - 1|`. Rank: Spearman's correlation. "
+        "Regret: measured time of the configuration predicted fastest over the fastest measured time of the same job, "
+        "minus one; the table has the worst job of the worst group. Rows of one model name and number of GPUs may be "
+        "several jobs: another batch, vocabulary or number of key-value heads. Pick: the configuration predicted "
+        "fastest among those predicted to fit with a risk of at most 1 %, also of runs that ran out of memory. The "
+        "table has the number of groups whose pick ran and was within 2 % of the fastest, and the worst pick. Memory "
+        "is calibrated on the same rows as the times. All formulas have the same costs, ours. No constant belongs to a "
+        "row, a model or a group; factors of layers belong to a shape (width, micro-batch, tensor ranks, sequence "
+        "length, kernels).\n"
     )
 
 
