@@ -183,7 +183,7 @@ def test_where_nothing_fits_it_is_offered() -> None:
     [
         (("disk",), "must be some of none, optimizer, optimizer:0.5, layers:8, or modules .*; got disk"),
         (("optimizer:2",), r"optimizer_offload_fraction must be in \[0, 1\], got 2"),
-        (("optimizer:0",), "has optimizer:0, which keeps nothing on the host; write none"),
+        (("optimizer:0",), "has optimizer:0, which offloads nothing; write none instead"),
         (("layers:1.5",), "got layers:1.5"),
         (("optimizer+optimizer:0.5",), r"got optimizer\+optimizer:0.5"),
         (("attn_proj",), "attn_proj needs core_attn"),
@@ -201,7 +201,7 @@ def test_the_job_and_the_space_do_not_both_say() -> None:
     """What the job's own options have on the host is no choice any more."""
     job = job_of(20.0, 24)
     own = replace(job, training=replace(job.training, optimizer_offload_fraction=1.0))
-    with pytest.raises(InputError, match=r"--offload: repeats what the job's own options say \(optimizer\)"):
+    with pytest.raises(InputError, match=r"--offload: repeats the offload .* \(optimizer\)"):
         enumerate_candidates(own, SPACE)
     assert Offload(optimizer_offload_fraction=1.0).word == "optimizer"
 

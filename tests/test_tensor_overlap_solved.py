@@ -197,7 +197,7 @@ def test_a_plan_says_it_and_is_read_again(plan: Plan) -> None:
 def test_a_forged_choice_is_found(plan: Plan) -> None:
     """The times, the NVLink domain, and the searched space tell."""
     job = job_of(28.0)
-    with pytest.raises(PlanError, match="the simulator says"):
+    with pytest.raises(PlanError, match="the simulator gives"):
         verify(job, replace(plan, config=with_tensor_overlap(plan.config, False)))
     one_gpu = replace(job, cluster=cluster(4, gpus=1))
     assert any("leave the NVLink domain of 1" in problem for problem in configuration_is_legal(one_gpu, plan))

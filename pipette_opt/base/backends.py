@@ -71,11 +71,11 @@ class JoblibBackend:
                     del left[number]
                     yield number, result
             except BrokenProcessPool as error:
-                logger.warning("a worker process was lost (%s); %d tasks run again", type(error).__name__, len(left))
+                logger.warning("a worker process died (%s); %d tasks are run again", type(error).__name__, len(left))
                 continue
             return
         if left and not stop.is_set():
-            logger.warning("%d of %d tasks were lost %d times and are skipped", len(left), len(tasks), MAX_ATTEMPTS)
+            logger.warning("%d of %d tasks failed %d times and are skipped", len(left), len(tasks), MAX_ATTEMPTS)
 
     def _once(self, work: Work, tasks: dict[int, Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
         """
@@ -142,14 +142,14 @@ class RayBackend:
         try:
             import ray
         except ImportError:
-            problem = "ray is not installed; `pip install 'pipette-opt[ray]'` has it."
+            problem = "needs the package ray, which is not installed; install it with `pip install 'pipette-opt[ray]'`."
             raise InputError("--backend", problem) from None
         self._ray = ray
         if not ray.is_initialized():
             try:
                 ray.init(address=address, log_to_driver=False, include_dashboard=False if address is None else None)
             except (ConnectionError, ValueError, RuntimeError) as error:
-                raise InputError("--ray-address", f"no Ray cluster at {address!r}: {error}.") from None
+                raise InputError("--ray-address", f"no Ray cluster answers at {address!r}: {error}.") from None
 
     @property
     def num_workers(self) -> int:
@@ -172,7 +172,9 @@ class RayBackend:
                     raise error.as_instanceof_cause() from None
                 except ray.exceptions.RayError as error:
                     if attempts[number] >= MAX_ATTEMPTS:
-                        logger.warning("task %d was lost %d times and is skipped", number, MAX_ATTEMPTS)
+                        logger.warning(
+                            "task %d failed %d times because Ray workers died, and is skipped", number, MAX_ATTEMPTS
+                        )
                         continue
                     logger.warning(
                         "a Ray worker or node was lost (%s); task %d runs again", type(error).__name__, number

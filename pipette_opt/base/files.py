@@ -111,7 +111,7 @@ def check_targets(*paths: str | Path | None) -> None:
 
 
 def _is_input(path: str | Path) -> OverwriteError:
-    problem = "is an input of this command, or named in one, and would be replaced; give another name."
+    problem = "would overwrite an input file of this command; give the output another name."
     return OverwriteError(str(path), problem)
 
 
@@ -165,7 +165,7 @@ def _check_unchanged(path: Path, content: bytes) -> None:
         return
     now = hashlib.sha256(content).hexdigest()
     if _runs[-1].hashes.setdefault(place, now) != now:
-        raise InputError(str(path), "changed while this command read it; run the command again.")
+        raise InputError(str(path), "was changed while this command read the file; run the command again.")
 
 
 def read_output(path: str | Path) -> bytes:
@@ -186,7 +186,9 @@ def read_output(path: str | Path) -> bytes:
             parts.append(part)
             size += len(part)
             if size > MAX_FILE_BYTES:
-                raise InputError(str(path), f"is larger than {MAX_FILE_BYTES // MIB} MiB; give a part of it.")
+                raise InputError(
+                    str(path), f"is larger than {MAX_FILE_BYTES // MIB} MiB, the maximum; give a part of the file."
+                )
     return b"".join(parts)
 
 
@@ -251,7 +253,7 @@ def write_with_parts(path: Path, text: str, parts: Mapping[str, str]) -> None:
     for name in parts:
         part = path.with_name(name)
         if (part.exists() or part.is_symlink()) and name.encode() not in old:
-            problem = f"is there already and is no part of {path}, which would replace it; move it, or change -o."
+            problem = f"exists, but does not belong to {path}, and would be overwritten; move the file, or change -o."
             raise InputError(str(part), problem)
     write_together({**{path.with_name(name): content for name, content in parts.items()}, path: text})
 

@@ -52,12 +52,16 @@ class Offload:
         if self.cpu_offloading_num_layers < 0:
             raise ValueError(f"cpu_offloading_num_layers must be >= 0, got {self.cpu_offloading_num_layers}.")
         if self.offload_modules and self.cpu_offloading_num_layers:
-            raise ValueError("offload_modules do not go with cpu_offloading_num_layers; give one of them.")
+            raise ValueError(
+                "offload_modules cannot be combined with cpu_offloading_num_layers; give only one of the two."
+            )
         unknown = [name for name in self.offload_modules if name not in OFFLOAD_MODULES]
         if unknown:
             raise ValueError(f"offload_modules must be some of {', '.join(OFFLOAD_MODULES)}; got {', '.join(unknown)}.")
         if "attn_proj" in self.offload_modules and "core_attn" not in self.offload_modules:
-            raise ValueError("offload_modules: attn_proj needs core_attn, whose output it is.")
+            raise ValueError(
+                "offload_modules has attn_proj without core_attn; add core_attn, whose output attn_proj reads."
+            )
 
     @property
     def is_nothing(self) -> bool:
@@ -115,5 +119,5 @@ def offload_of(word: str | None) -> Offload:
         except ValueError:
             raise ValueError(f"must be some of {OFFLOAD_WORDS}; got {word}.") from None
         if not fields[key] > 0:
-            raise ValueError(f"has {part}, which keeps nothing on the host; write none.")
+            raise ValueError(f"has {part}, which offloads nothing; write none instead.")
     return Offload(offload_modules=tuple(dict.fromkeys(modules)), **fields)

@@ -288,6 +288,6 @@ def _notes(problem: Problem, values: FloatArray) -> tuple[str, ...]:
             notes.append(f"{constant.name} is {np.exp(value):.3g}, unusually far from {np.exp(centre):.3g}")
     if len(problem.runs) < 20:
         notes.append(
-            f"only {units.counted(len(problem.runs), 'run')}: most constants stay near those of {problem.base.name}"
+            f"only {units.counted(len(problem.runs), 'run')}: most constants stay close to those of {problem.base.name}"
         )
     return tuple(notes)

@@ -11,7 +11,7 @@ from pipette_opt.calibrate.versions import run_version
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
 
-INTERRUPTED = "cross-validation was interrupted: the errors of the fit on other runs are not known"
+INTERRUPTED = "cross-validation was interrupted, so the error of the fit on other runs is unknown"
 """Note of a fit whose cross-validation was interrupted."""
 
 
@@ -59,7 +59,7 @@ def repeat_notes(runs: Sequence[MeasuredRun]) -> list[str]:
         times = [run.iter_time_s for run in members if run.iter_time_s is not None]
         if max(times) > UNEQUAL * min(times):
             rows = named(run.row for run in members)
-            note = f"{rows} describe the same job and took {min(times):.4g} to {max(times):.4g} s: all of them count"
+            note = f"{rows} describe the same job and took {min(times):.4g} to {max(times):.4g} s; all are used"
             found.append((max(times) / min(times), note))
     found.sort(reverse=True)
     more = [f"{len(found) - MAX_REPEATS} more jobs like that"] if len(found) > MAX_REPEATS else []
@@ -84,9 +84,11 @@ def weak_notes(free: Sequence[FreeConstant], uncertainty: FloatArray, base: Stac
     little = [constant.name for constant, left in zip(free, uncertainty.tolist(), strict=True) if left > LITTLE]
     notes = []
     if nothing:
-        notes.append(f"the runs say nothing about {', '.join(nothing)}: as in {base.name} at the speed of the runs")
+        notes.append(
+            f"the runs do not determine {', '.join(nothing)}: kept as in {base.name}, scaled to the speed of the runs"
+        )
     if little:
-        notes.append(f"the runs say little about {', '.join(little)}: near those of {base.name}")
+        notes.append(f"the runs hardly determine {', '.join(little)}: these stay close to {base.name}")
     return notes
 
 
@@ -108,14 +110,18 @@ def mixed_notes(runs: Sequence[MeasuredRun], residuals: FloatArray) -> list[str]
         return []
     ratios = "; ".join(f"{name}: {np.exp(logs):.2f}" for name, logs in sorted(middle.items(), key=lambda logs: logs[1]))
     return [
-        f"sources differ in measured over fitted time ({ratios}): calibrate each alone, if they are several clusters"
+        f"sources differ in measured over fitted time ({ratios}): calibrate each source separately if the "
+        "clusters differ"
     ]
 
 
 def layer_notes(stack: StackSpec) -> list[str]:
     """Return notes on the learned correction factors of layers."""
     if stack.layers is None:
-        return ["layers take the time of the formula: factors of their shapes did not help runs left out"]
+        return [
+            "layer times are those of the formula: factors per layer shape did not improve the prediction "
+            "of held-out runs"
+        ]
     factors = [shape.factor for shape in stack.layers.shapes]
     return [f"layers of {len(factors)} shapes take {min(factors):.2f} to {max(factors):.2f} of the formula's time"]
 

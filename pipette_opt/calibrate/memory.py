@@ -135,13 +135,14 @@ def fit_memory(
             outcome = "ran out of memory" if labels == {True} else "fit"
             return (
                 start,
-                f"no peak was measured and all {len(known)} runs {outcome}, which does not say where the limit is",
+                f"no peak was measured and all {len(known)} runs {outcome}, which does not determine the constants",
             )
     found = fit_framework(known, start)
     needs = [predict_memory(found, run).needed_gib for run in known]
     absurd = sum(not need > 0 for need in needs)
     if absurd:
-        return start, f"the constants that suit the runs best are absurd: {absurd} of {len(known)} would need nothing"
+        return start, f"the best-fitting constants are implausible: they predict no memory for {absurd} of "
+        f"{len(known)} runs"
     return found, None
 
 

@@ -163,7 +163,9 @@ def _offloads(instance: Instance, space: SearchSpace) -> tuple[str | None, ...]:
         return (None,)
     if not instance.training.offload.is_nothing:
         word = instance.training.offload.word
-        raise InputError("--offload", f"repeats what the job's own options say ({word}); give only one of them.")
+        raise InputError(
+            "--offload", f"repeats the offload in the Megatron arguments of the job ({word}); leave the option out."
+        )
     return space.offload
 
 

@@ -160,7 +160,7 @@ class SearchSpace(SpaceOptions):
                 if field.name in ("world_sizes", "more_configs", "more_recompute", "more_sharding"):
                     continue
                 if not value and field.name != "more_splits":
-                    raise InputError(option, "must list at least one value, got none.")
+                    raise InputError(option, "must list at least one value, but is empty.")
                 if field.name not in WORDS:
                     for entry in value:
                         for count in entry if isinstance(entry, tuple) else (entry,):
@@ -183,7 +183,7 @@ class SearchSpace(SpaceOptions):
         if self.ddp_bucket_size is not None:
             _check_count("--ddp-bucket-size", self.ddp_bucket_size)
             if self.overlap_grad_reduce is False:
-                raise InputError("--ddp-bucket-size", "has no effect without --overlap-grad-reduce.")
+                raise InputError("--ddp-bucket-size", "needs --overlap-grad-reduce, which is switched off.")
         if () in (self.layers_per_stage or ()):
             raise InputError("--layers-per-stage", "must have a number of layers for every stage, got none.")
 
@@ -215,7 +215,7 @@ class SearchSpace(SpaceOptions):
                 raise InputError("limits", f"must be like world_size<=64, of {', '.join(LIMITED)}, got {limit!r}.")
         for name in self.narrowed:
             if name not in (*PINNABLE, "world_sizes") or getattr(self, name) is None:
-                raise InputError("narrowed", f"must name fields of the space that have values, got {name!r}.")
+                raise InputError("narrowed", f"must name fields of the search space that are set, got {name!r}.")
 
 
 def beyond_limits(space: SearchSpace, config: ParallelConfig) -> dict[str, str]:

@@ -110,7 +110,8 @@ def check_num_gpus(num_gpus: int, per_host: int, num_nodes: int) -> None:
     available = per_host * num_nodes
     if num_gpus > available:
         raise InputError(
-            "--num-gpus", f"must be at most the {num_nodes} x {per_host} = {available} GPUs listed, got {num_gpus}."
+            "--num-gpus",
+            f"must be at most the {num_nodes} x {per_host} = {available} GPUs of the cluster, got {num_gpus}.",
         )
     if num_gpus > per_host and num_gpus % per_host:
         below = num_gpus - num_gpus % per_host

@@ -109,7 +109,9 @@ def conflicts(
 def in_words(sets: Sequence[tuple[str, ...]]) -> str:
     """Return a line of text for each set of requirements; empty without any set."""
     lines = [
-        f"these cannot go together: {', '.join(names)}" if names else "nothing is legal, whatever is given up"
+        f"these requirements cannot be met together: {', '.join(names)}"
+        if names
+        else "no configuration is legal, whichever requirement is dropped"
         for names in sets
     ]
     return "\n".join(line[0].upper() + line[1:] + "." for line in lines)

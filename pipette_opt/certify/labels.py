@@ -165,7 +165,7 @@ def pinned(space: SearchSpace, text: str) -> SearchSpace:
         except (KeyError, IndexError, ValueError):
             raise InputError(WHERE, f"{name}={value}: {HELP_OF.get(name, 'must be a whole number >= 1')}.") from None
         if changes.get(field_name, found) != found:
-            raise InputError(WHERE, f"{name} is given twice, with different values, in {shown(text)}.")
+            raise InputError(WHERE, f"{name} is given twice with different values in {shown(text)}.")
         changes[field_name] = found
     return replace(space, **_with_chunks(changes))
 
@@ -177,7 +177,7 @@ def _with_chunks(changes: dict[str, Any]) -> dict[str, Any]:
         return changes
     pipeline = changes.get("pipeline_parallel")
     if pipeline is None:
-        raise InputError(WHERE, "a layout needs the number of stages, e.g. pp4.")
+        raise InputError(WHERE, "a layout needs the number of stages, too; add e.g. pp4.")
     try:
         layers = layout_layers(layouts[0], pipeline[0])
     except ValueError as error:

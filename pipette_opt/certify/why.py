@@ -160,7 +160,7 @@ def _too_big(miss: CheckedConfig, room: int) -> list[str]:
 def _not_searched(instance: Instance, plan: Plan, memory: MemoryCheck) -> tuple[str, ...]:
     """Explain why the plan's search did not contain all configurations in question; empty if it did."""
     if "search" not in plan.inputs:
-        return ("the plan does not say what was searched",)
+        return ("the plan does not record which configurations were searched",)
     found = enumerate_with_reasons(instance, recorded_space(plan))
     searched = set(found.candidates)
     asked = [replace(fits.config, recompute_num_layers=1) for fits in memory.fitting]  # for every number of layers
@@ -172,9 +172,9 @@ def _not_searched(instance: Instance, plan: Plan, memory: MemoryCheck) -> tuple[
     for name, property_name in DIMENSIONS.items():
         wanted, had = getattr(missing[0], property_name), found.values(property_name)
         if wanted not in had:
-            values[name.replace("_", " ")] = f"{wanted}, searched were {listed(had)}"
+            values[name.replace("_", " ")] = f"{wanted}, but only {listed(had)} were searched"
     differences = tuple(f"{name}: {text}" for name, text in values.items())
-    return (head, *(differences or ("its layers, or this combination, were not among those searched",)))
+    return (head, *(differences or ("these layers per stage, or this combination, were not searched",)))
 
 
 def _compared(
@@ -218,7 +218,7 @@ def _compared(
             reasons.append(f"{layers}every placement is at least {percent(slower)} slower")
         elif bound_s > (1 - PROVEN_WITHIN) * min(found_s, best.iteration_time_s):
             verdict, by = "not faster", "search"
-            reasons.append("the plan's certificate has them: its search has shown that none is faster")
+            reasons.append("the plan's certificate covers these configurations: its search proved that none is faster")
         if own is not None:
             reasons += _where(own, best)
     return Why(

@@ -55,16 +55,21 @@ def run(load: "Callable[[], Typer]") -> None:
             _end_without_output(error)
         if error.filename is None:
             raise
-        _fail(InputError(str(error.filename), f"cannot be used: {_reason(error)}."))
+        _fail(InputError(str(error.filename), f"cannot be opened: {_reason(error)}."))
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        _fail(InputError("torch", "is not installed, and this command needs it; `pip install 'pipette-opt[torch]'`."))
+        _fail(
+            InputError(
+                "torch",
+                "is not installed, but this command needs it. Install it with `pip install 'pipette-opt[torch]'`.",
+            )
+        )
     except KeyboardInterrupt:  # while the program is still being loaded
         sys.exit(INTERRUPTED)
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
-            sys.stderr.write("interrupted: what was not written yet is lost, and no file is left half written\n")
+            sys.stderr.write("interrupted: unwritten results are lost; every file on disk is complete\n")
         raise
 
 
@@ -94,7 +99,7 @@ def _reason(error: OSError) -> str:
 
     folder = Path(str(error.filename)).parent
     missing = isinstance(error, FileNotFoundError) and not folder.is_dir()
-    return f"there is no folder {folder}" if missing else str(error.strerror)
+    return f"the folder {folder} does not exist" if missing else str(error.strerror)
 
 
 def _run_for_machines(app: "Typer") -> None:

@@ -41,7 +41,7 @@ SETTINGS: dict[str, Any] = {
 
 app = typer.Typer(
     name="pipette-opt",
-    help="Parallel degrees, micro-batch and GPU placement for large-model training, with a certificate.",
+    help="Find parallel degrees, micro-batch and GPU placement for large-model training, with a proof of optimality.",
     no_args_is_help=True,
     **SETTINGS,
 )
@@ -62,7 +62,9 @@ def _program(
     ] = False,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="Show all tables, and log what the solver does; also after the command."),
+        typer.Option(
+            "--verbose", "-v", help="Show all tables, and log the solver's steps. May also follow the command."
+        ),
     ] = False,
 ) -> None:
     from pipette_opt.cli.output import set_up_logging, set_verbose
@@ -124,7 +126,7 @@ def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
                 if files.replaced:
                     say(f"replaced {', '.join(files.replaced)}")
         if messages:  # of several processes one speaks
-            show_json({"out": str(given["out"]), "messages": messages})
+            show_json({"out": str(given["out"]), "said": messages})
 
     added = [opt.parameter("verbose", opt.Verbose, default=False), opt.parameter("quiet", opt.Quiet, default=False)]
     if not has_json:

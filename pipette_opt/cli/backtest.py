@@ -9,14 +9,17 @@ from pipette_opt.cli import options as opt
 
 
 def backtest(
-    runs: Annotated[Path, typer.Argument(help="Measured runs, runs.csv; its format is in data/README.md.")],
+    runs: Annotated[Path, typer.Argument(help="File of measured runs, runs.csv; data/README.md has its format.")],
     calibration: opt.Calibration = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where the predictions go, as CSV.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="CSV file to write the predictions to.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Where a scatter plot goes, as SVG; beside the predictions by default.")
+        Path | None, typer.Option(help="SVG file to write a scatter plot to; by default next to the predictions.")
     ] = None,
     cluster: Annotated[
-        Path | None, typer.Option(help="The hosts of the runs, if their links were measured.", rich_help_panel=opt.JOB)
+        Path | None,
+        typer.Option(
+            help="Cluster file of the hosts that the runs used, if their links were measured.", rich_help_panel=opt.JOB
+        ),
     ] = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     json: opt.Json = False,
@@ -73,7 +76,7 @@ def backtest(
     total = len(measured) + len(bad)
     lines = [*left_out_lines(left_out, total), *left_out_lines(untimed, total, "without a predicted time")]
     if all(prediction.reason and not prediction.memory for prediction in predictions):
-        raise InputError(str(runs), "\n- ".join(["has no row that can be predicted.", *lines]))
+        raise InputError(str(runs), "\n- ".join(["has no row that can be predicted; the reasons are:", *lines]))
     if out is not None:
         write_atomically(out, predictions_csv(predictions, left_out))
     if plot is not None:

@@ -23,7 +23,7 @@ FIXED = (
 )
 """Options of the search space that ``benchmark solve`` does not offer, because the baselines cannot search them."""
 
-app = typer.Typer(cls=CommandGroup, help="The solver beside the baselines.", no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, help="Compare the solver with baselines.", no_args_is_help=True)
 
 
 @app.callback()
@@ -40,7 +40,9 @@ def solve(
     time_limit: opt.TimeLimit = 30.0,
     workers: opt.Workers = None,
     seed: opt.Seed = 0,
-    csv: Annotated[Path | None, typer.Option(help="Also write the table here.", rich_help_panel=opt.RUN)] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="Also write the table to this CSV file.", rich_help_panel=opt.RUN)
+    ] = None,
     json: opt.Json = False,
 ) -> None:
     """

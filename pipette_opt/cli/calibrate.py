@@ -9,15 +9,18 @@ from pipette_opt.cli import options as opt
 
 
 def calibrate(
-    runs: Annotated[Path, typer.Argument(help="Measured runs, runs.csv; its format is in data/README.md.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the stack goes.")] = Path("stack.yaml"),
+    runs: Annotated[Path, typer.Argument(help="File of measured runs, runs.csv; data/README.md has its format.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Stack file to write.")] = Path("stack.yaml"),
     base: Annotated[str, typer.Option(help="Stack to start from: a shipped name or a file.")] = "megatron-core",
     cluster: Annotated[
-        Path | None, typer.Option(help="The hosts of the runs, if their links were measured.", rich_help_panel=opt.JOB)
+        Path | None,
+        typer.Option(
+            help="Cluster file of the hosts that the runs used, if their links were measured.", rich_help_panel=opt.JOB
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the stack; the file's by default.")] = None,
-    max_runs: Annotated[int, typer.Option(help="Of more runs, use a sample of this size.", min=3)] = 400,
-    validate: Annotated[bool, typer.Option(help="Cross-validate, which takes less time than the fit.")] = True,
+    name: Annotated[str | None, typer.Option(help="Name of the stack; by default the name of the file.")] = None,
+    max_runs: Annotated[int, typer.Option(help="Use at most this many runs; of more, a random sample.", min=3)] = 400,
+    validate: Annotated[bool, typer.Option(help="Cross-validate the fit; takes less time than the fit.")] = True,
     seed: opt.Seed = 0,
     json: opt.Json = False,
 ) -> None:

@@ -12,7 +12,7 @@ def candidates(
     job_options: opt.JobOptions,
     space_options: opt.SpaceOptions,
     max_oom_risk: opt.MaxOomRisk = 0.01,
-    top: Annotated[int, typer.Option(help="Rows shown; 0 for all.", min=0, rich_help_panel=opt.RUN)] = 30,
+    top: Annotated[int, typer.Option(help="Number of rows to show; 0 for all.", min=0, rich_help_panel=opt.RUN)] = 30,
     json: opt.Json = False,
 ) -> None:
     """

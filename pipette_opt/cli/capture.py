@@ -12,12 +12,17 @@ if TYPE_CHECKING:
 
 
 def capture(
-    command: Annotated[list[str], typer.Argument(help="Your command, after --: bash train.sh ARGUMENTS.")],
+    command: Annotated[
+        list[str], typer.Argument(help="Your launch command, after --, e.g. -- bash train.sh ARGUMENTS.")
+    ],
     env: opt.Env = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the launch goes.")] = Path("captured.json"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="JSON file to write the captured launch to.")] = Path(
+        "captured.json"
+    ),
     time_limit: Annotated[float, typer.Option(help="Seconds until the script is stopped.", min=0.1, max=86400)] = 60,
     which: Annotated[
-        int | None, typer.Option(help="Number of the training program, of a script that starts several.", min=1)
+        int | None,
+        typer.Option(help="Which training program to capture, counted from 1, if the script starts several.", min=1),
     ] = None,
     json: opt.Json = False,
 ) -> None:
@@ -68,7 +73,7 @@ def _check_replaces_a_capture(out: Path) -> None:
     except (KeyError, RecursionError, TypeError, ValueError):
         is_capture = False
     if not is_capture:
-        raise InputError(str(out), "is there already, and capture did not write it; give another name.")
+        raise InputError(str(out), "exists, and was not written by capture; give another file name with -o.")
 
 
 _DEGREES = {

@@ -8,7 +8,9 @@ from pipette_opt.cli import options as opt
 
 
 def gpus(
-    name: Annotated[str | None, typer.Argument(help="Only this kind, by any name that people write.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show only this GPU type; any usual name works, e.g. H100.")
+    ] = None,
     json: opt.Json = False,
 ) -> None:
     """
@@ -54,7 +56,9 @@ def gpus(
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="Only this one, by any name, e.g. its id on the Hub.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show only this model; any usual name works, e.g. its Hugging Face id.")
+    ] = None,
     json: opt.Json = False,
 ) -> None:
     """
@@ -95,7 +99,9 @@ def models(
     if name is not None and preset is None:
         near = presets_like(name)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise InputError("models", f"no model {name!r} is shipped.{hint} `pipette-opt models` lists all of them.")
+        raise InputError(
+            "models", f"no model {name!r} is shipped.{hint} `pipette-opt models` lists the shipped models."
+        )
     rows = [row(known) for known in (list_models() if preset is None else [preset])]
     if json:
         show_json([asdict(shown) for shown in rows])

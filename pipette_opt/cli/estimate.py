@@ -19,7 +19,7 @@ def estimate(
     measured: Measured,
     plan: Annotated[
         Path | None,
-        typer.Argument(help="A plan, or a job file with a launch; or give --args instead."),
+        typer.Argument(help="A plan file, or a job file that describes a launch. Without either, give --args."),
         opt.OrJobFile(),
     ] = None,
     args: Annotated[str | None, opt.typer_option("args"), opt.FromLaunch("args", is_whole=True)] = None,
@@ -28,14 +28,14 @@ def estimate(
     schedule: Annotated[
         str | None,
         typer.Option(
-            help="1f1b, interleaved (interleaved:8 in groups of eight micro-batches), gpipe, zb-h1, zb-v, or a file; "
-            "the launch's own.",
+            help="1f1b, interleaved (interleaved:8: in groups of 8 micro-batches), gpipe, zb-h1, zb-v, or a file; "
+            "by default the launch's schedule.",
             rich_help_panel=opt.RUN,
         ),
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(help="Write the predicted schedule there, for Perfetto or Chrome.", rich_help_panel=opt.RUN),
+        typer.Option(help="File to write the predicted schedule to, for Perfetto or Chrome.", rich_help_panel=opt.RUN),
     ] = None,
     json: opt.Json = False,
 ) -> None:
@@ -66,7 +66,9 @@ def estimate(
         useless = [name for name in options if opt.is_given(context, name)]
         if useless:
             option = f"--{useless[0].replace('_', '-')}"
-            raise InputError(option, "has no effect on a plan, which says it itself; give it with --args.")
+            raise InputError(
+                option, "has no effect on a plan file, which contains this setting; use it only with --args."
+            )
     current = estimated(plan, args, job_options, hosts=hosts, max_oom_risk=max_oom_risk, schedule=schedule, trace=trace)
     for remark in current.remarks:
         say(remark)

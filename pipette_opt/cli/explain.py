@@ -38,22 +38,29 @@ def explain(
     space_options: opt.SpaceOptions,
     asked: Annotated[
         list[str] | None,
-        typer.Argument(help="Configurations: tp=8,pp=2,recompute=full, or labels of tables such as 'tp8 pp2 sp'."),
+        typer.Argument(
+            help="Configurations to explain, as tp=8,pp=2,recompute=full or as table labels such as 'tp8 pp2 sp'."
+        ),
     ] = None,
     args: Annotated[
-        str | None, typer.Option(help="Instead: Megatron arguments, or a file that has them.", rich_help_panel=opt.JOB)
+        str | None,
+        typer.Option(
+            help="Explain the configuration in these Megatron arguments, or in a file with them.",
+            rich_help_panel=opt.JOB,
+        ),
     ] = None,
     plan: Annotated[
-        Path | None, typer.Option(help="The plan to compare with, whose job is meant unless one is given.")
+        Path | None, typer.Option(help="Plan file to compare with; also gives the job, unless job options are given.")
     ] = None,
     rules: Annotated[
-        bool, typer.Option("--rules", help="Instead: which rules of the layouts study hold for this job.")
+        bool,
+        typer.Option("--rules", help="Check which rules of the layouts study (arXiv 2311.05610) hold for this job."),
     ] = False,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: Annotated[
         float | None,
         typer.Option(
-            help="Seconds to place what is asked for (5), or of each solve of --rules (15).",
+            help="Seconds to place each configuration (default 5), or for each solve of --rules (default 15).",
             min=0.1,
             rich_help_panel=opt.RUN,
         ),
@@ -81,7 +88,7 @@ def explain(
     from pipette_opt.plans.watcher import Watcher
 
     if rules and (asked is not None or args is not None or plan is not None):
-        raise InputError("--rules", "is about the whole job; give neither a configuration nor a plan with it.")
+        raise InputError("--rules", "checks the whole job; leave out configurations, --args and --plan.")
     params = params_of(time_limit or (RULE_S if rules else PLACE_S), workers, seed, max_oom_risk)
     has_job = plan is None or any(
         opt.is_given(context, field.name) for field in fields(job_options) if field.name != "env"
@@ -115,7 +122,7 @@ def _show(found: "Explained") -> None:
         if answer.placed is not None:
             show(*_placed_tables(answer.placed))
     if not found.answers:
-        nothing = "Something is legal and fits: `pipette-opt candidates` lists it, `solve` finds the best."
+        nothing = "The job has legal configurations that fit in memory: `pipette-opt candidates` lists them."
         show(in_words(found.conflicts) or nothing)
 
 
@@ -134,7 +141,7 @@ def _placed_tables(placed: "Placed") -> "list[RenderableType]":
     word = (
         f"{percent(more)} slower than the plan"
         if more > 0
-        else f"{percent(-more)} faster than the plan: solve again with it pinned"
+        else f"{percent(-more)} faster than the plan: solve again with this configuration pinned"
     )
     table = columns_table("where the time goes", "asked for >", "the plan >", "more >")
     rows = [(words(cause), seconds["asked_s"], seconds["plan_s"]) for cause, seconds in placed.causes.items()]

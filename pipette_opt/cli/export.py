@@ -12,58 +12,77 @@ SLURM, PODS = "Slurm only", "Kubernetes only"
 
 
 def export(
-    plan: Annotated[Path, typer.Argument(help="The plan to export.")],
+    plan: Annotated[Path, typer.Argument(help="Plan file to export.")],
     target: Annotated[
         str,
         typer.Option(
             "--format",
             "-f",
-            help="rankmap-json, rankmap-csv, megatron, nemo, torchrun, slurm, mpi, deepspeed, torchtitan, kubernetes "
+            help="Format: rankmap-json, rankmap-csv, megatron, nemo, torchrun, slurm, mpi, deepspeed, "
+            "torchtitan, kubernetes "
             "(a JobSet) or pytorchjob.",
         ),
     ] = "rankmap-json",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the files; standard output if not given.")
+        Path | None, typer.Option("--out", "-o", help="Folder to write the files to; without it they are printed.")
     ] = None,
     image: Annotated[
         str | None,
-        typer.Option(help="Container image; kubernetes and pytorchjob need one, slurm runs it with pyxis."),
+        typer.Option(
+            help="Container image. Required for kubernetes and pytorchjob; optional for slurm, which runs it "
+            "with pyxis."
+        ),
     ] = None,
-    job_name: Annotated[str, typer.Option(help="Name of the job, for slurm, kubernetes and pytorchjob.")] = "pretrain",
-    account: Annotated[str | None, typer.Option(help="Account.", rich_help_panel=SLURM)] = None,
-    partition: Annotated[str | None, typer.Option(help="Partition.", rich_help_panel=SLURM)] = None,
-    time: Annotated[str | None, typer.Option(help="Time limit, e.g. 4:00:00.", rich_help_panel=SLURM)] = None,
+    job_name: Annotated[
+        str, typer.Option(help="Name of the job, for slurm, kubernetes and pytorchjob only.")
+    ] = "pretrain",
+    account: Annotated[str | None, typer.Option(help="Slurm account.", rich_help_panel=SLURM)] = None,
+    partition: Annotated[str | None, typer.Option(help="Slurm partition.", rich_help_panel=SLURM)] = None,
+    time: Annotated[
+        str | None, typer.Option(help="Time limit of the Slurm job, e.g. 4:00:00.", rich_help_panel=SLURM)
+    ] = None,
     segment: Annotated[
-        int | None, typer.Option(help="Hosts that must lie in one block (topology/block).", rich_help_panel=SLURM)
+        int | None,
+        typer.Option(
+            help="Number of hosts that must be in the same block (Slurm's topology/block).", rich_help_panel=SLURM
+        ),
     ] = None,
     container_mounts: Annotated[
         list[str] | None,
-        typer.Option(help="SOURCE:TARGET that the container of --image sees; repeatable.", rich_help_panel=SLURM),
+        typer.Option(
+            help="Folder to mount into the container of --image, as SOURCE:TARGET; repeatable.", rich_help_panel=SLURM
+        ),
     ] = None,
     rdma_resource: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=COUNT devices of each pod, and IPC_LOCK; e.g. rdma/hca_shared_devices_a=8. Repeatable.",
+            help="RDMA devices of each pod as NAME=COUNT, e.g. rdma/hca_shared_devices_a=8; repeatable. Also "
+            "adds IPC_LOCK.",
             rich_help_panel=PODS,
         ),
     ] = None,
     host_network: Annotated[
-        bool, typer.Option("--host-network", help="Pods use their host's network.", rich_help_panel=PODS)
+        bool, typer.Option("--host-network", help="Pods use the network of their host.", rich_help_panel=PODS)
     ] = False,
     host_ipc: Annotated[
-        bool, typer.Option("--host-ipc", help="Pods share memory segments with their host.", rich_help_panel=PODS)
+        bool, typer.Option("--host-ipc", help="Pods use the IPC namespace of their host.", rich_help_panel=PODS)
     ] = False,
     shm_size: Annotated[
-        str | None, typer.Option(help="Limit of /dev/shm in a pod, e.g. 64Gi.", rich_help_panel=PODS)
+        str | None, typer.Option(help="Size limit of /dev/shm in a pod, e.g. 64Gi.", rich_help_panel=PODS)
     ] = None,
     diff: Annotated[
         str | None,
-        typer.Option(help="Your launch script: print the lines to change, add and drop, in place of files."),
+        typer.Option(help="Your launch script: print the options to change, add and drop instead of writing files."),
     ] = None,
     env: opt.Env = None,
-    cluster: Annotated[Path | None, typer.Option(help="Where the plan's cluster file is now, if it has moved.")] = None,
+    cluster: Annotated[
+        Path | None, typer.Option(help="Path of the plan's cluster file, if the file was moved.")
+    ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="With -o: replace files that export did not write, or that were changed.")
+        bool,
+        typer.Option(
+            "--force", help="With -o: replace files in the folder that export did not write, or that were changed."
+        ),
     ] = False,
     json: opt.Json = False,
 ) -> None:

@@ -9,7 +9,9 @@ import typer
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.cli import options as opt
 
-app = typer.Typer(help="Turn what you have into the files that solve reads.", no_args_is_help=True)
+app = typer.Typer(
+    help="Convert measurements, models and launch scripts into files that solve reads.", no_args_is_help=True
+)
 
 
 @app.command("links")
@@ -17,47 +19,58 @@ def links(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            help="Logs or folders of them: nccl-tests, mpiGraph, osu_bw, ib_write_bw, Pipette's JSON; beside them "
-            "NCCL's topology file, nvidia-smi topo -m, scontrol show topology. Several: moments in time."
+            help="Logs, or folders of logs, of nccl-tests, mpiGraph, osu_bw, ib_write_bw, or Pipette's JSON. "
+            "Also NCCL's "
+            "topology file, and output of nvidia-smi topo -m and scontrol show topology. Several sources are "
+            "measurements at several times."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the cluster goes; matrices beside it.")] = Path(
-        "cluster.yaml"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Cluster file to write; the link matrices go next to it.")
+    ] = Path("cluster.yaml"),
     fill: Annotated[
         str,
         typer.Option(
-            help="What stands in for a failed pair: exclude (it is not used), worst, median, or switch (the worst pair "
-            "as far apart in the switch tree)."
+            help="Rate of a pair of hosts whose measurement failed: exclude (the link is not used), worst, median, or "
+            "switch (the worst pair at the same distance in the switch tree)."
         ),
     ] = "exclude",
     repeated: Annotated[
-        str, typer.Option(help="What counts of a pair that several sources measured: worst or mean.")
+        str, typer.Option(help="Rate of a pair of hosts that several sources measured: worst or mean.")
     ] = "worst",
     direction: Annotated[
-        str, typer.Option(help="measured (both directions apart), average or slower (one figure for both).")
+        str,
+        typer.Option(help="measured (a rate per direction), average or slower (the same rate for both directions)."),
     ] = "measured",
     short_names: Annotated[bool, typer.Option("--short-names", help="Cut host names at the first dot.")] = False,
-    gpu: Annotated[str | None, typer.Option(help="Kind of GPU, if the logs do not name it.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs per host, if the logs use fewer.")] = None,
-    nics_per_node: Annotated[int | None, typer.Option(help="NICs per host, if the logs do not tell.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU type, if the logs do not name it.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs per host, if the logs used fewer.")] = None,
+    nics_per_node: Annotated[
+        int | None, typer.Option(help="NICs per host, if the logs do not contain this number.")
+    ] = None,
     only_gpus: Annotated[
         int | None, typer.Option(help="Use only the logs of tests with this many GPUs per host.")
     ] = None,
     test: Annotated[
         str,
         typer.Option(
-            help="Test of nccl-tests whose log does not name it: sendrecv, alltoall, all_reduce, all_gather or "
+            help="Test of nccl-tests, if its log does not name it: sendrecv, alltoall, all_reduce, all_gather or "
             "reduce_scatter."
         ),
     ] = "",
     hosts: Annotated[
         str | None,
-        typer.Option(help="Sender and receiver of ib_write_bw or osu_bw whose log does not name them: gpu01,gpu02."),
+        typer.Option(
+            help="Sender and receiver of ib_write_bw or osu_bw, if the log does not name them, e.g. gpu01,gpu02."
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the cluster.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="With a batch and a length: what repairs of slow hosts bring to this job.")
+        str | None,
+        typer.Option(
+            help="Model of a job, with --global-batch-size and --seq-length: also print what repairs of slow "
+            "hosts bring to it."
+        ),
     ] = None,
     global_batch_size: opt.GlobalBatchSize = None,
     seq_length: opt.SeqLength = None,
@@ -76,7 +89,10 @@ def links(
     check_file(out, "link matrices are written beside it")
     for option, value in (("--global-batch-size", global_batch_size), ("--seq-length", seq_length)):
         if (model is None) != (value is None):
-            raise InputError(option, "has no effect without --model." if model is None else "is needed with --model.")
+            raise InputError(
+                option,
+                "has no effect without --model; give --model, too." if model is None else "is required with --model.",
+            )
     opt.one_of("--fill", fill, ("exclude", "worst", "median", "switch"))
     opt.one_of("--repeated", repeated, ("worst", "mean"))
     opt.one_of("--direction", direction, ("measured", "average", "slower"))
@@ -120,20 +136,24 @@ def links(
 
 @app.command("regions")
 def regions(
-    table: Annotated[Path, typer.Argument(help="Pairs of regions with delay and bandwidth, or of zones.")],
-    region: Annotated[list[str], typer.Option(help="A region and its hosts, e.g. Oregon=4; two at least.")],
-    gpu: Annotated[str, typer.Option(help="Kind of GPU of these hosts.")],
-    nics: Annotated[str, typer.Option(help="NICs x Gbit/s of a host, which count inside a region, e.g. 4x100.")],
-    gpus_per_node: Annotated[int, typer.Option(help="GPUs of a host.")] = 8,
+    table: Annotated[Path, typer.Argument(help="CSV table of delay and bandwidth between each two regions or zones.")],
+    region: Annotated[
+        list[str], typer.Option(help="A region and its number of hosts, e.g. Oregon=4; give at least two.")
+    ],
+    gpu: Annotated[str, typer.Option(help="GPU type of these hosts.")],
+    nics: Annotated[
+        str, typer.Option(help="NICs of a host x Gbit/s of each, e.g. 4x100; used between hosts of the same region.")
+    ],
+    gpus_per_node: Annotated[int, typer.Option(help="GPUs per host.")] = 8,
     measured_gpu: Annotated[
-        str | None, typer.Option(help="GPU of the rows that count, where the table tells them apart, e.g. A100-40.")
+        str | None, typer.Option(help="Use only rows measured on this GPU, e.g. A100-40, if the table names GPUs.")
     ] = None,
     latency_ms: Annotated[
-        float | None, typer.Option(help="Of a message between any two regions, for tables without latencies.")
+        float | None, typer.Option(help="Latency between any two regions in ms, if the table has no latencies.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the cluster goes; matrices beside it.")] = Path(
-        "cluster.yaml"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Cluster file to write; the link matrices go next to it.")
+    ] = Path("cluster.yaml"),
 ) -> None:
     """
     Write a cluster file over several regions or zones, from measured delay and bandwidth between each two of them.
@@ -191,11 +211,11 @@ def _repairs(options: opt.JobOptions, hosts: Sequence[str], *, quiet: bool) -> l
 def model(
     source: Annotated[
         list[str],
-        typer.Argument(help="Preset name, config.json, or Megatron arguments: a file, or written out, quoted or not."),
+        typer.Argument(help="Preset name, config.json, a file of Megatron arguments, or the arguments themselves."),
     ],
     vocab_size: opt.VocabSize = None,
     env: opt.Env = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where the architecture goes.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="YAML file to write the architecture to.")] = None,
     json: opt.Json = False,
 ) -> None:
     """
@@ -220,7 +240,9 @@ def model(
     environment = script_environment(env)
     text = source[0] if len(source) == 1 else shlex.join(source)
     if len(source) > 1 and not text.startswith("--"):
-        raise InputError("import model", f"takes one model, or Megatron arguments that start with --, got {text!r}.")
+        raise InputError(
+            "import model", f"takes a single model, or Megatron arguments that start with --, got {text!r}."
+        )
     written = written_arguments(text)
     spec, not_counted = (
         (read_model(text, vocab_size), ())
@@ -250,10 +272,13 @@ def model(
 def args(
     source: Annotated[
         str,
-        typer.Argument(help="Launch script, options, or a log that shows Megatron's arguments; - is standard input."),
+        typer.Argument(
+            help="Launch script, file of options, or log that lists Megatron's arguments; - is standard input."
+        ),
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="Behind --: positional arguments of the script.", metavar="-- ARGUMENTS")
+        list[str] | None,
+        typer.Argument(help="After --: positional arguments of the launch script.", metavar="-- ARGUMENTS"),
     ] = None,
     env: opt.Env = None,
     json: opt.Json = False,
@@ -283,7 +308,9 @@ def args(
         return
     for index, word in enumerate(found.words):
         if "\n" in word:
-            raise InputError(where, f"argument {index + 1}, {shown(word)}, has a line break; --json prints it.")
+            raise InputError(
+                where, f"argument {index + 1}, {shown(word)}, contains a line break; print the arguments with --json."
+            )
     for word in found.words:
         console().out(word, highlight=False)
     if found.script is not None and found.script.launch is not None:
@@ -294,9 +321,9 @@ def args(
 
 @app.command("runs")
 def runs(
-    sources: Annotated[list[Path], typer.Argument(help="Logs of Megatron-LM, or folders of them; one run each.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the runs go.")] = Path("runs.csv"),
-    gpu: Annotated[str | None, typer.Option(help="Kind of GPU, if the logs do not name it.")] = None,
+    sources: Annotated[list[Path], typer.Argument(help="Logs of Megatron-LM, a run per log, or folders of logs.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="CSV file to write the runs to.")] = Path("runs.csv"),
+    gpu: Annotated[str | None, typer.Option(help="GPU type, if the logs do not name it.")] = None,
     gpus_per_node: Annotated[int, typer.Option(help="GPUs per host.", min=1)] = 8,
     json: opt.Json = False,
 ) -> None:

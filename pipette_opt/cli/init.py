@@ -10,19 +10,22 @@ DEFAULT_NODES = 16
 
 
 def init(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the cluster goes; - is standard output.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Cluster file to write; - is standard output.")] = Path(
         "cluster.yaml"
     ),
     nodes: Annotated[int | None, typer.Option(help="Number of hosts; 16 by default.", min=1)] = None,
     hosts: Annotated[
-        str | None, typer.Option(help="Their names, e.g. gpu\\[01-16]; node01 and so on by default.")
+        str | None, typer.Option(help="Names of the hosts, e.g. gpu\\[01-16]; by default node01, node02, ...")
     ] = None,
-    gpu: Annotated[str, typer.Option(help="Kind of GPU; `gpus` lists them.")] = "h100",
+    gpu: Annotated[str, typer.Option(help="GPU type; `pipette-opt gpus` lists all types.")] = "h100",
     nics: Annotated[
-        str | None, typer.Option(help="NICs of a host x Gbit/s of each, e.g. 8x400; the GPU's usual ones.")
+        str | None,
+        typer.Option(help="NICs of a host x Gbit/s of each, e.g. 8x400; by default those usual for the GPU type."),
     ] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of a host; as usual for the GPU.", min=1)] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(help="GPUs per host; by default as usual for the GPU type.", min=1)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """
     Write a commented cluster.yaml, to edit or to use unchanged.
@@ -38,11 +41,11 @@ def init(
 
     check_place(out)
     if not is_stdout(out) and out.exists() and not force:
-        raise InputError(str(out), "is there already; give another name with -o, or --force to overwrite it.")
+        raise InputError(str(out), "exists already; give another file name with -o, or --force to overwrite the file.")
     if hosts is not None:
         names = expand_hosts(hosts, "--hosts")
         if nodes not in (None, len(names)):
-            raise InputError("--nodes", f"is {nodes}, but --hosts names {len(names)}; give one of them.")
+            raise InputError("--nodes", f"is {nodes}, but --hosts names {len(names)} hosts; leave --nodes out.")
     wanted = hosts if hosts is not None else str(nodes or DEFAULT_NODES)
     write_atomically(out, cluster_template(nodes=wanted, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node))
     note = note_on_gpu(gpu, read_gpu_entry(gpu))

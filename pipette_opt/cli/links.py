@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 def links(
     clusters: Annotated[
-        list[Path], typer.Argument(help="Cluster files of the same hosts, the oldest first; one is enough.")
+        list[Path], typer.Argument(help="Cluster file, or several of the same hosts, the oldest first.")
     ],
     plan: Annotated[
-        Path | None, typer.Option(help="A plan, to say what the repair of each slow host would bring to it.")
+        Path | None,
+        typer.Option(help="Plan file: also print the gain that the repair of each slow host brings to this plan."),
     ] = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     workers: opt.Workers = None,
@@ -56,7 +57,7 @@ def links(
     if changed:
         show(f"From {clusters[0]} to {clusters[-1]}", *(f"- {line}" for line in changed), "")
     if not snapshots[-1].links_measured:
-        raise InputError(str(clusters[-1]), "has no measured links; `pipette-opt profile links` measures them.")
+        raise InputError(str(clusters[-1]), "has no measured links; measure them with `pipette-opt profile links`.")
     show(*(f"- {line}" for line in (*found.sentences, *brings)))
 
 
@@ -79,4 +80,4 @@ def what_repairs_bring(
         f"{answer.name}: {answer.change:+.1%} tokens per second." for answer in answers if (answer.change or 0.0) > 0
     ]
     left = [host for host in hosts if not any(line.startswith(f"{host} repaired") for line in gains)]
-    return [*gains, *([f"The repair of {', '.join(left)} brings nothing to this job."] if left else [])]
+    return [*gains, *([f"The repair of {', '.join(left)} does not make this job faster."] if left else [])]

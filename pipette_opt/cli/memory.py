@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pipette_opt.parallel import ParallelConfig
     from pipette_opt.specs import ModelSpec
 
-app = typer.Typer(cls=CommandGroup, help="Peak memory of one configuration.", no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, help="Predict the peak memory of a configuration.", no_args_is_help=True)
 
 
 @app.command()
@@ -22,40 +22,53 @@ def predict(
     global_batch_size: Annotated[int, typer.Option(help="Sequences per iteration.", min=1)],
     seq_length: Annotated[int, typer.Option(help="Tokens per sequence.", min=1)],
     env: Env = None,
-    tensor_parallel: Annotated[int, typer.Option(min=1)] = 1,
-    pipeline_parallel: Annotated[int, typer.Option(min=1)] = 1,
-    data_parallel: Annotated[int, typer.Option(min=1)] = 1,
-    virtual_pipeline: Annotated[int, typer.Option(help="Model chunks per stage; 1 is no interleaving.", min=1)] = 1,
-    micro_batch_size: Annotated[int, typer.Option(min=1)] = 1,
-    sequence_parallel: Annotated[bool, typer.Option(help="Split norms and dropouts over tensor ranks.")] = True,
-    distributed_optimizer: Annotated[bool, typer.Option(help="Split optimizer state over data ranks.")] = True,
-    context_parallel: Annotated[int, typer.Option(min=1)] = 1,
-    expert_parallel: Annotated[int, typer.Option(help="Ranks that the experts are spread over.", min=1)] = 1,
+    tensor_parallel: Annotated[int, typer.Option(help="Tensor-parallel size.", min=1)] = 1,
+    pipeline_parallel: Annotated[int, typer.Option(help="Pipeline-parallel size.", min=1)] = 1,
+    data_parallel: Annotated[int, typer.Option(help="Data-parallel size.", min=1)] = 1,
+    virtual_pipeline: Annotated[int, typer.Option(help="Model chunks per stage; 1 for no interleaving.", min=1)] = 1,
+    micro_batch_size: Annotated[int, typer.Option(help="Sequences per micro-batch.", min=1)] = 1,
+    sequence_parallel: Annotated[
+        bool, typer.Option(help="Divide norms and dropout among tensor ranks (sequence parallelism).")
+    ] = True,
+    distributed_optimizer: Annotated[
+        bool, typer.Option(help="Divide optimizer states among data-parallel ranks.")
+    ] = True,
+    context_parallel: Annotated[int, typer.Option(help="Context-parallel size.", min=1)] = 1,
+    expert_parallel: Annotated[int, typer.Option(help="Number of ranks that share the experts of a layer.", min=1)] = 1,
     expert_tensor_parallel: Annotated[
-        int | None, typer.Option(help="Ranks that share one expert; as --tensor-parallel if left out.", min=1)
+        int | None, typer.Option(help="Number of ranks that share each expert; by default --tensor-parallel.", min=1)
     ] = None,
     zero_stage: Annotated[
-        int | None, typer.Option(help="0 to 3; 1 with a distributed optimizer if left out.", min=0, max=3)
+        int | None,
+        typer.Option(help="ZeRO stage, 0 to 3; by default 1 with a distributed optimizer, else 0.", min=0, max=3),
     ] = None,
-    recompute: Annotated[str, typer.Option(help="none, selective or full.")] = "none",
-    recompute_method: Annotated[str, typer.Option(help="uniform or block.")] = "uniform",
-    recompute_num_layers: Annotated[int, typer.Option(help="Layers at a time, or of each chunk.", min=1)] = 1,
-    fp8: Annotated[bool, typer.Option("--fp8", help="Matrix products in fp8.")] = False,
-    precision: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
-    attention_kernel: Annotated[str, typer.Option(help="flash or unfused.")] = "flash",
-    gpu_memory_gib: Annotated[float, typer.Option(help="Memory of one GPU, GiB.", min=1)] = 80.0,
+    recompute: Annotated[str, typer.Option(help="Recomputation: none, selective or full.")] = "none",
+    recompute_method: Annotated[str, typer.Option(help="Method of full recomputation: uniform or block.")] = "uniform",
+    recompute_num_layers: Annotated[
+        int, typer.Option(help="Layers recomputed at a time (uniform), or per model chunk (block).", min=1)
+    ] = 1,
+    fp8: Annotated[bool, typer.Option("--fp8", help="Matrix products of the layers in fp8.")] = False,
+    precision: Annotated[str, typer.Option(help="Precision: bf16, fp16 or fp32.")] = "bf16",
+    attention_kernel: Annotated[str, typer.Option(help="Attention kernel: flash or unfused.")] = "flash",
+    gpu_memory_gib: Annotated[float, typer.Option(help="Memory of a GPU in GiB.", min=1)] = 80.0,
     max_oom_risk: Annotated[float, typer.Option(help="Accepted probability of running out of memory.")] = 0.01,
     gpus_per_node: Annotated[
-        int | None, typer.Option(help="GPUs of one host; by default the whole job.", min=1)
+        int | None, typer.Option(help="GPUs per host; by default all GPUs of the job.", min=1)
     ] = None,
     intra_node_gb_per_s: Annotated[
         float | None,
-        typer.Option(help="Links inside a host, with which NCCL's buffers grow; by default A100's NVLink.", min=1),
+        typer.Option(
+            help="Bandwidth between GPUs of a host in GB/s, which sets the size of NCCL's buffers; by default "
+            "A100's NVLink.",
+            min=1,
+        ),
     ] = None,
     framework: Annotated[
-        str | None, typer.Option(help="Constants of a stack: a profile of data/frameworks, or a stack's file.")
+        str | None, typer.Option(help="Memory constants: name of a profile in data/frameworks, or a stack file.")
     ] = None,
-    weights: Annotated[Path | None, typer.Option(help="Weights file; the shipped one by default.")] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Weights file of the predictor; by default the shipped file.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """
@@ -81,10 +94,10 @@ def predict(
     spec = read_model(model, environment=script_environment(env))
     if recompute != "full" and (recompute_method, recompute_num_layers) != ("uniform", 1):
         option = "--recompute-method" if recompute_method != "uniform" else "--recompute-num-layers"
-        raise InputError(option, f"has no effect with --recompute {recompute}, only with full.")
+        raise InputError(option, f"has no effect with --recompute {recompute}; it needs --recompute full.")
     if spec.num_experts is None and (expert_parallel > 1 or expert_tensor_parallel is not None):
         option = "--expert-parallel" if expert_parallel > 1 else "--expert-tensor-parallel"
-        raise InputError(option, f"has no effect: model {spec.name} has no experts.")
+        raise InputError(option, f"has no effect, because model {spec.name} has no experts.")
     try:
         training = TrainingSpec(
             global_batch_size=global_batch_size,

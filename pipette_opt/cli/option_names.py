@@ -81,7 +81,9 @@ def _check_same(usual: str, given: Sequence[_Typed]) -> None:
     for other in given[1:]:
         if other.spelling != first.spelling and other.value != first.value:
             both = f"{first.spelling} {first.value} and {other.spelling} {other.value}"
-            raise InputError(usual, f"is given under two names with different values: {both}; leave one out.")
+            raise InputError(
+                usual, f"is given under two names with different values, {both}; leave out {other.spelling}."
+            )
 
 
 def _unknown(name: str, known: Mapping[str, int]) -> InputError:
@@ -93,5 +95,5 @@ def _unknown(name: str, known: Mapping[str, int]) -> InputError:
     if bare in NOT_THE_SAME and "--virtual-pipeline" in known:
         hint = f" {NOT_THE_SAME[bare][:1].upper()}{NOT_THE_SAME[bare][1:]}."
     elif usual_name(bare) != bare and "--args" in known:
-        hint = " This command takes a layout as Megatron-LM's arguments, in --args."
+        hint = " Give the parallel degrees as Megatron-LM arguments in --args."
     return InputError("the command line", f"No such option: {name}.{hint}")

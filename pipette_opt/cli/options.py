@@ -35,60 +35,63 @@ SeqLength = Annotated[int | None, typer_option("seq_length")]
 Calibration = Annotated[str | None, typer_option("calibration")]
 MaxOomRisk = Annotated[
     float,
-    typer.Option(
-        help="Accepted probability of running out of memory; 1: memory does not count.", rich_help_panel=SEARCH
-    ),
+    typer.Option(help="Accepted probability of running out of memory; 1 ignores memory.", rich_help_panel=SEARCH),
 ]
 GpuPrices = Annotated[
     list[str] | None,
     typer.Option(
-        help="Of a GPU for an hour: 2.5, or of hosts or a kind, gpu[01-04]=1.3, h100=2.9; may be repeated.",
+        help="Price per GPU-hour: 2.5 for all GPUs, or per host or GPU type, e.g. gpu[01-04]=1.3 or h100=2.9; "
+        "repeatable.",
         rich_help_panel=RUN,
     ),
 ]
 Objective = Annotated[
     str,
     typer.Option(
-        help="time: of an iteration; tokens-per-gpu: tokens per second and GPU, on any number of hosts; progress: "
-        "tokens per second where hosts are lost (--host-mean-days), on any number of hosts; cost: of a token, by "
-        "--gpu-price or the cluster file; robust: the upper end of the band of the time, so that a plan like "
-        "measured runs may come before a faster one unlike them.",
+        help="What to optimise. time: seconds per iteration; tokens-per-gpu: tokens per second and GPU, on any "
+        "number of "
+        "hosts; progress: tokens per second including host failures (--host-mean-days), on any number of hosts; "
+        "cost: price per token, from --gpu-price or the cluster file; robust: the upper end of the time's error "
+        "band, which prefers plans similar to measured runs.",
         rich_help_panel=SEARCH,
     ),
 ]
 Prefer = Annotated[
     str,
     typer.Option(
-        help="simple: of the plans within 1 % of the fastest the plainest (less risk of running out of memory, fewer "
-        "stages, fewer chunks, even layers, near to today's launch); fastest: the fastest found.",
+        help="simple: the plainest of the plans within 1 % of the fastest (less risk of running out of memory, fewer "
+        "stages, fewer chunks, even layers, similar to today's launch); fastest: the fastest plan found.",
         rich_help_panel=SEARCH,
     ),
 ]
-TimeLimit = Annotated[float, typer.Option(help="Seconds.", rich_help_panel=RUN)]
+TimeLimit = Annotated[float, typer.Option(help="Time limit of the search in seconds.", rich_help_panel=RUN)]
 DONE_GAP = 0.01
 """Proven gap up to which a search that reached its time limit exits with 0, without ``--gap-limit``. Chosen."""
 
 GapLimit = Annotated[
     float | None,
     typer.Option(
-        help="Stop at this proven gap; 0: at none. Without it at 0.005, and 0.01 counts as done.",
+        help="Stop when the proven gap is at most this share; 0: never. By default 0.005; a gap up to 0.01 "
+        "exits with 0.",
         rich_help_panel=RUN,
     ),
 ]
-Workers = Annotated[int | None, typer.Option(help="Threads; all cores by default.", rich_help_panel=RUN)]
+Workers = Annotated[int | None, typer.Option(help="Number of threads; by default all cores.", rich_help_panel=RUN)]
 Backend = Annotated[
     str,
     typer.Option(
-        help="threads; joblib: processes of this machine; ray: a Ray cluster (pip install 'pipette-opt\\[ray]').",
+        help="Run parallel tasks in: threads; joblib: processes on this machine; ray: a Ray cluster (pip install "
+        "'pipette-opt\\[ray]').",
         rich_help_panel=RUN,
     ),
 ]
 RayAddress = Annotated[
-    str | None, typer.Option(help="Of the Ray cluster, e.g. auto; one on this machine otherwise.", rich_help_panel=RUN)
+    str | None,
+    typer.Option(help="Address of the Ray cluster, e.g. auto; by default Ray starts locally.", rich_help_panel=RUN),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.", rich_help_panel=RUN)]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show all tables, and log what the solver does.", rich_help_panel=RUN)
+    bool, typer.Option("--verbose", "-v", help="Show all tables, and log the solver's steps.", rich_help_panel=RUN)
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer and errors only.", rich_help_panel=RUN)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer and errors.", rich_help_panel=RUN)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=RUN)]

@@ -156,15 +156,15 @@ def check_place(*paths: Path | None) -> None:
             continue
         target = path.resolve()
         if target in taken:
-            raise InputError(str(path), "is another output of this command, too; give another name.")
+            raise InputError(str(path), "is given for two outputs of this command; give each output its own file name.")
         if target.is_file() or not target.exists():  # /dev/null may well take several
             taken.add(target)
         if target.is_dir():
-            raise InputError(str(path), "is a folder; give the name of a file.")
+            raise InputError(str(path), "is a folder; give a file name.")
         if not target.parent.is_dir():
-            raise InputError(str(path), f"there is no folder {path.parent}.")
+            raise InputError(str(path), f"cannot be written: the folder {path.parent} does not exist.")
         if not os.access(target if target.exists() and not target.is_file() else target.parent, os.W_OK):
-            raise InputError(str(path), "cannot be written: no permission.")
+            raise InputError(str(path), "cannot be written: permission denied.")
     note_targets(*paths)
 
 
@@ -172,15 +172,17 @@ def check_stdout(json: bool, *outputs: Path | None) -> None:
     """Raise ``InputError`` if two outputs go to standard output."""
     taken = sum(is_stdout(path) for path in outputs)
     if taken > 1:
-        raise InputError("-", "standard output takes one file; give the others names.")
+        raise InputError(
+            "-", "is given for two outputs, but standard output takes only one; give the other a file name."
+        )
     if taken and json:
-        raise InputError("--json", "takes standard output, as -o - does; give one of them, or -o a name.")
+        raise InputError("--json", "and -o - both write to standard output; give -o a file name, or leave out --json.")
 
 
 def check_file(path: Path, beside: str) -> None:
     """Raise ``InputError`` if ``path`` is standard output; ``beside`` says why a file is needed."""
     if is_stdout(path):
-        raise InputError("--out", f"needs the name of a file: {beside}.")
+        raise InputError("--out", f"must be a file name, not -: {beside}.")
 
 
 def say_written(path: Path, content: str = "") -> None:

@@ -7,47 +7,52 @@ import typer
 
 from pipette_opt.cli import options as opt
 
-app = typer.Typer(help="Measure links, layers and memory of the machines at hand.", no_args_is_help=True)
+app = typer.Typer(help="Measure links, layer times and memory on your machines.", no_args_is_help=True)
 
 
 @app.command("links")
 def links(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the cluster goes; matrices beside it.")] = Path(
-        "cluster.yaml"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Cluster file to write; the link matrices go next to it.")
+    ] = Path("cluster.yaml"),
     log: Annotated[
-        Path | None, typer.Option(help="Where measurements go as they are made; beside the cluster by default.")
+        Path | None, typer.Option(help="File to append each measurement to; by default next to the cluster file.")
     ] = None,
     backend: Annotated[
-        str, typer.Option(help="auto (nccl if there are GPUs), nccl or gloo.", rich_help_panel=opt.RUN)
+        str,
+        typer.Option(
+            help="Communication backend: auto (nccl if GPUs are present), nccl or gloo.", rich_help_panel=opt.RUN
+        ),
     ] = "auto",
-    sizes: Annotated[str, typer.Option(help="Message sizes, MiB.", rich_help_panel=opt.RUN)] = "4,32",
+    sizes: Annotated[
+        str, typer.Option(help="Message sizes in MiB, separated by commas.", rich_help_panel=opt.RUN)
+    ] = "4,32",
     seconds: Annotated[
-        float, typer.Option(help="How long each size and direction is measured.", rich_help_panel=opt.RUN)
+        float, typer.Option(help="Seconds of measurement for each size and direction.", rich_help_panel=opt.RUN)
     ] = 0.3,
     flows: Annotated[
         str | None,
         typer.Option(
-            help="Numbers of processes of a host that measure at once, e.g. 1,4,8; one and all by default.",
+            help="Numbers of concurrent flows between two hosts, e.g. 1,4,8; by default 1 and all processes of a host.",
             rich_help_panel=opt.RUN,
         ),
     ] = None,
     alone: Annotated[
         bool,
-        typer.Option(
-            "--alone", help="One pair of hosts at a time, instead of all of a round.", rich_help_panel=opt.RUN
-        ),
+        typer.Option("--alone", help="Measure a single pair of hosts at a time.", rich_help_panel=opt.RUN),
     ] = False,
     host: Annotated[
-        str | None, typer.Option(help="Name of this host; the machine's by default.", rich_help_panel=opt.RUN)
+        str | None, typer.Option(help="Name of this host; by default the machine's host name.", rich_help_panel=opt.RUN)
     ] = None,
-    gpu: Annotated[str | None, typer.Option(help="Kind of GPU, if the driver's name does not tell.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs per host, if fewer processes run.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU type, if the driver's name is not in the catalogue.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs per host, if fewer processes run on a host.")] = None,
     master_addr: Annotated[
-        str | None, typer.Option(help="Address of the host of rank 0, if the launcher does not say.")
+        str | None, typer.Option(help="Address of the host of rank 0, if the launcher does not set MASTER_ADDR.")
     ] = None,
-    master_port: Annotated[int | None, typer.Option(help="A free port there.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds without an answer after which the run ends.")] = 300.0,
+    master_port: Annotated[int | None, typer.Option(help="A free port on the host of rank 0.")] = None,
+    timeout: Annotated[
+        float, typer.Option(help="End the run if a host does not answer for this many seconds.")
+    ] = 300.0,
 ) -> None:
     """
     Measure every link between hosts, in both directions; each round measures disjoint pairs of hosts.
@@ -98,13 +103,17 @@ def compute(
     model: Annotated[str, typer.Option(help="Preset name, Hugging Face config.json, or Megatron arguments.")],
     seq_length: Annotated[int, typer.Option(help="Tokens per sequence.", min=1)],
     env: opt.Env = None,
-    tensor_parallel: Annotated[str, typer.Option(help="Tensor-parallel sizes to time.")] = "1,2,4,8",
-    micro_batch_size: Annotated[str, typer.Option(help="Micro-batches to time.")] = "1,2,4",
-    precision: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
-    device: Annotated[str, typer.Option(help="cuda, cuda:N or cpu.")] = "cuda",
-    gpu: Annotated[str | None, typer.Option(help="Name in the GPU catalogue, if the driver's does not tell.")] = None,
-    repeats: Annotated[int, typer.Option(help="Timed runs of each; the median counts.", min=1)] = 10,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the layer times go.")] = Path("layers.csv"),
+    tensor_parallel: Annotated[
+        str, typer.Option(help="Tensor-parallel sizes to time, separated by commas.")
+    ] = "1,2,4,8",
+    micro_batch_size: Annotated[str, typer.Option(help="Micro-batch sizes to time, separated by commas.")] = "1,2,4",
+    precision: Annotated[str, typer.Option(help="Precision: bf16, fp16 or fp32.")] = "bf16",
+    device: Annotated[str, typer.Option(help="Device to time on: cuda, cuda:N or cpu.")] = "cuda",
+    gpu: Annotated[str | None, typer.Option(help="GPU type, if the driver's name is not in the catalogue.")] = None,
+    repeats: Annotated[int, typer.Option(help="Timed runs of each combination; the median is kept.", min=1)] = 10,
+    out: Annotated[Path, typer.Option("--out", "-o", help="CSV file to write the layer times to.")] = Path(
+        "layers.csv"
+    ),
 ) -> None:
     """
     Time a transformer layer of the model on this device, for solve --profile.
@@ -149,10 +158,14 @@ def compute(
 
 @app.command("memory")
 def memory(
-    plan: Annotated[Path | None, typer.Option(help="Run the fullest rank of this plan.")] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The stack with what that took.")] = Path("stack.yaml"),
-    cluster: Annotated[Path | None, typer.Option(help="Where the plan's cluster file is now.")] = None,
-    device: Annotated[str, typer.Option(help="cuda, cpu (counts, no GPU), or auto.")] = "auto",
+    plan: Annotated[Path | None, typer.Option(help="Plan file; a rank of its fullest stage is run.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Stack file to write, with the measured memory.")] = Path(
+        "stack.yaml"
+    ),
+    cluster: Annotated[
+        Path | None, typer.Option(help="Path of the plan's cluster file, if the file was moved.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cuda, cpu (counts tensors without a GPU), or auto.")] = "auto",
 ) -> None:
     """
     Run one rank of a plan's fullest stage in megatron-core with fake peers, and write its tensor memory to a stack
@@ -175,9 +188,7 @@ def memory(
     from pipette_opt.read.stack import write_stack
 
     if plan is None:
-        raise moved(
-            "profile memory without --plan", "models.memory.collect --device cuda", "with --num-points 300 for as many"
-        )
+        raise moved("profile memory without --plan", "models.memory.collect --device cuda", "with --num-points 300")
     opt.one_of("--device", device, ("auto", "cuda", "cpu"))
     check_file(out, "the stack is written there")
     check_place(out)

@@ -15,15 +15,19 @@ def recommend(
     space_options: opt.SpaceOptions,
     hosts: Annotated[
         str | None,
-        typer.Option(help="Numbers of hosts, e.g. 4,8,16; all there are, half, a quarter, ... by default."),
+        typer.Option(
+            help="Numbers of hosts to compare, e.g. 4,8,16; by default all hosts, half of them, a quarter, ..."
+        ),
     ] = None,
-    tokens: Annotated[float | None, typer.Option(help="Of the whole run, e.g. 1e12.")] = None,
-    deadline: Annotated[str | None, typer.Option(help="Of the whole run: 36h, 30d or 6w.")] = None,
+    tokens: Annotated[float | None, typer.Option(help="Tokens of the whole training run, e.g. 1e12.")] = None,
+    deadline: Annotated[str | None, typer.Option(help="Maximum duration of the training run: 36h, 30d or 6w.")] = None,
     gpu_price: opt.GpuPrices = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: Annotated[
         float | None,
-        typer.Option(help="Seconds of all rows; 5 for each by default.", min=0.1, rich_help_panel=opt.RUN),
+        typer.Option(
+            help="Seconds for all searches together; by default 5 for each row.", min=0.1, rich_help_panel=opt.RUN
+        ),
     ] = None,
     workers: opt.Workers = None,
     seed: opt.Seed = 0,

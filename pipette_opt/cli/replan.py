@@ -11,40 +11,43 @@ from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 
 
 def replan(
-    plan: Annotated[Path, typer.Argument(help="The plan that runs now.")],
-    lost: Annotated[str | None, typer.Option(help="Hosts that are gone, e.g. gpu07 or gpu[07-08].")] = None,
-    joined: Annotated[str | None, typer.Option(help="Hosts that may be used now.")] = None,
+    plan: Annotated[Path, typer.Argument(help="Plan file of the job that runs now.")],
+    lost: Annotated[str | None, typer.Option(help="Hosts that failed or left, e.g. gpu07 or gpu[07-08].")] = None,
+    joined: Annotated[str | None, typer.Option(help="Hosts that joined and may be used now.")] = None,
     cluster: Annotated[
-        Path | None, typer.Option(help="The cluster with the joined hosts, if the plan's file lacks them.")
+        Path | None,
+        typer.Option(help="Cluster file that includes the joined hosts, if the plan's cluster file lacks them."),
     ] = None,
     max_moves: Annotated[
-        int | None, typer.Option(help="How many hosts may have to load other parameters.", min=0)
+        int | None, typer.Option(help="Maximum number of hosts that may have to load other parameters.", min=0)
     ] = None,
     tolerance: Annotated[
         float,
         typer.Option(
-            help="Without --max-moves: take the fewest moves among plans that are slower than the fastest by at most "
-            "this share.",
+            help="Without --max-moves: choose the plan with the fewest hosts to load among plans that are at "
+            "most this share "
+            "slower than the fastest.",
             min=0.0,
         ),
     ] = 0.005,
     num_gpus: Annotated[
-        int | None, typer.Option(help="GPUs to use; the number that is fastest by default.", min=1)
+        int | None, typer.Option(help="Number of GPUs to use; by default the fastest number.", min=1)
     ] = None,
     micro_batches: Annotated[
         str | None,
         typer.Option(
-            help="unequal: replicas may run different numbers of micro-batches, so that any number of them shares the "
-            "batch (planned only); as the plan by default."
+            help="unequal: replicas may run different numbers of micro-batches, so that any number of replicas "
+            "can share "
+            "the batch (planned only, no launcher runs it); equal; by default as in the plan."
         ),
     ] = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 10.0,
     workers: opt.Workers = None,
     seed: opt.Seed = 0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the new plan goes.")] = Path("replan.json"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write the new plan to.")] = Path("replan.json"),
     moves_out: Annotated[
-        Path | None, typer.Option("--moves", help="Write what each rank must load there, as CSV.")
+        Path | None, typer.Option("--moves", help="CSV file to write the parameters that each rank must load to.")
     ] = None,
     json: opt.Json = False,
 ) -> None:
@@ -100,13 +103,13 @@ def replan(
         if moves_out is not None:
             say_written(moves_out, "what each rank must load")
         for option in found.loosened:
-            say(f"{option} of the old plan is free now: {chosen.config.world_size} GPUs cannot keep it")
+            say(f"{option} of the old plan was dropped: {chosen.config.world_size} GPUs cannot satisfy it")
         if found.unequal is not None:
             gain = chosen.estimate.iteration_time_s / found.unequal.plan.estimate.iteration_time_s - 1
             hosts = found.unequal.plan.config.world_size / chosen.gpus_per_node
             say(
                 f"with --micro-batches unequal: {hosts:g} hosts, {gain:+.1%} tokens per second (planned only: "
-                "no launcher deals unequal numbers by itself)"
+                "no launcher runs unequal numbers)"
             )
         if found.groups is not None:
             grouped = found.groups

@@ -9,10 +9,10 @@ from pipette_opt.cli import options as opt
 
 
 def report(
-    plan: Annotated[Path, typer.Argument(help="The plan to show.")],
+    plan: Annotated[Path, typer.Argument(help="Plan file to show.")],
     cluster: opt.Cluster = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Where the page goes; - is standard output.", rich_help_panel=opt.RUN)
+        Path, typer.Option("--out", "-o", help="HTML file to write; - is standard output.", rich_help_panel=opt.RUN)
     ] = Path("report.html"),
     json: opt.Json = False,
 ) -> None:
@@ -42,6 +42,9 @@ def report(
         show_json({"report": str(out), "verdict": verdict, "complete": is_whole})
         return
     if not is_whole:
-        say("without links, schedule and sensitivity: the cluster file is not there; say where with --cluster")
+        say(
+            "the page has no links, schedule and sensitivity, because the cluster file is missing; give its "
+            "path with --cluster"
+        )
     say(verdict)
     say_written(out, "report")

@@ -39,16 +39,20 @@ def solve(
     objective: opt.Objective = "time",
     host_mean_days: Annotated[
         float | None,
-        typer.Option(help="Of progress: mean days until a host is lost.", rich_help_panel=opt.SEARCH),
+        typer.Option(help="(--objective progress) Mean days between failures of a host.", rich_help_panel=opt.SEARCH),
     ] = None,
     checkpoint_seconds: Annotated[
         float | None,
-        typer.Option(help="Of progress: how long saving stops the job; 60 by default.", rich_help_panel=opt.SEARCH),
+        typer.Option(
+            help="(--objective progress) Seconds that saving a checkpoint stops the job; 60 by default.",
+            rich_help_panel=opt.SEARCH,
+        ),
     ] = None,
     recovery_seconds: Annotated[
         float | None,
         typer.Option(
-            help="Of progress: from a loss until training goes on again; 600 by default.", rich_help_panel=opt.SEARCH
+            help="(--objective progress) Seconds from a failure until training continues; 600 by default.",
+            rich_help_panel=opt.SEARCH,
         ),
     ] = None,
     prefer: opt.Prefer = "simple",
@@ -61,20 +65,27 @@ def solve(
     seed: opt.Seed = 0,
     compare_current: Annotated[
         str | None,
-        typer.Option(help="Your Megatron arguments today; the plan is compared with them.", rich_help_panel=opt.RUN),
+        typer.Option(
+            help="Megatron arguments of the launch that runs today, or a file with them; the plan is compared "
+            "with this launch.",
+            rich_help_panel=opt.RUN,
+        ),
         opt.FromLaunch("args"),
     ] = None,
     current_hosts: Annotated[
         str | None,
-        typer.Option(help="Your host order today; the cluster's by default.", rich_help_panel=opt.RUN),
+        typer.Option(
+            help="Host order of the launch that runs today; by default as in the cluster file.", rich_help_panel=opt.RUN
+        ),
         opt.FromLaunch("hosts"),
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Where the plan goes; - is standard output.", rich_help_panel=opt.RUN)
+        Path,
+        typer.Option("--out", "-o", help="File to write the plan to; - is standard output.", rich_help_panel=opt.RUN),
     ] = Path("plan.json"),
     trace: Annotated[
         Path | None,
-        typer.Option(help="Write the plan's predicted schedule there, for Perfetto.", rich_help_panel=opt.RUN),
+        typer.Option(help="File to write the plan's predicted schedule to, for Perfetto.", rich_help_panel=opt.RUN),
     ] = None,
     json: opt.Json = False,
 ) -> None:
@@ -148,7 +159,7 @@ def solve(
     failures = _failures(params.objective, host_mean_days, checkpoint_seconds, recovery_seconds)
     opt.one_of("--backend", backend, ("threads", "joblib", "ray"))
     if ray_address is not None and backend != "ray":
-        raise InputError("--ray-address", f"has no effect with --backend {backend}.")
+        raise InputError("--ray-address", f"has no effect with --backend {backend}; it needs --backend ray.")
     processes = backend_of(cast(BackendName, backend), params.workers, ray_address)
     current = today = None
     if compare_current is not None:
@@ -208,7 +219,10 @@ def solve(
     gap = proof.gap if stated is None else stated.gap
     if gap > accepted and (stated is not None or proof.status != "OPTIMAL"):
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"
-        say(f"{cause}: over the fastest plan found at most {gap:.2%} could be gained, accepted is {accepted:.2%}")
+        say(
+            f"{cause}: a plan up to {gap:.2%} faster than the fastest found may exist; the accepted gap is "
+            f"{accepted:.2%}"
+        )
         raise typer.Exit(STOPPED_EARLY)
 
 
@@ -272,7 +286,7 @@ def _writing(instance: "Instance", out: Path) -> "Callable[[Plan], None]":
             write_plan(plan_with_band(plan, instance), out)
         except InputError as error:
             if not failed:
-                say(f"{error.where}: {error.problem} The search goes on; what it finds is written at its end.")
+                say(f"{error.where}: {error.problem} The search continues, and writes its plan at the end.")
             failed.append(error)
 
     return write
@@ -298,7 +312,7 @@ def _known(
         return space, None
     space, first, why_not = with_layout_of(job.instance, space, arguments, max_oom_risk, host_order)
     if why_not:
-        say(f"{arguments.where}: its layout is no plan to begin with: {why_not.rstrip('.')}.")
+        say(f"{arguments.where}: the search cannot start from this layout: {why_not.rstrip('.')}.")
     return space, first
 
 
@@ -319,10 +333,12 @@ def _failures(
     if objective is not Objective.PROGRESS:
         for option, value in given.items():
             if value is not None:
-                raise InputError(option, f"has no effect with --objective {objective}, only with progress.")
+                raise InputError(option, f"has no effect with --objective {objective}; it needs --objective progress.")
         return {}
     if host_mean_days is None:
-        raise InputError("--host-mean-days", "is needed for --objective progress: mean days until a host is lost.")
+        raise InputError(
+            "--host-mean-days", "is required for --objective progress: the mean days between failures of a host."
+        )
     save_s, recovery_s = 60.0 if save_s is None else save_s, 600.0 if recovery_s is None else recovery_s
     for option, value, least in (
         ("--host-mean-days", host_mean_days, 0.0),

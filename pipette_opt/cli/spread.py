@@ -15,7 +15,7 @@ from pipette_opt.options.names import option_name
 if TYPE_CHECKING:
     from pipette_opt.job.file import JobFile
 
-JOB_FILE_HELP = "A job file (YAML): the options below in one place. What is given beside it counts before what it says."
+JOB_FILE_HELP = "Job file (YAML) with any of the options below. Options on the command line override the file."
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +155,21 @@ def _say_replaced(
 
     for name, value in file.given.items():
         if name not in known:
-            raise InputError(f"{file.path}, {file.place(name)}", f"has no effect on {context.info_name}; leave it out.")
+            raise InputError(
+                f"{file.path}, {file.place(name)}", f"has no effect on the command {context.info_name}; leave it out."
+            )
         if is_given(context, name) and (now := context.params.get(name)) != value:
-            say(f"{file.path}: {option_name(name)} {now} in place of {file.place(name)}")
+            say(f"{file.path}: {option_name(name)} {now} on the command line overrides {file.place(name)}")
     if file.launch != type(file.launch)() and not launches:
-        say(f"{file.path}: args and hosts, a launch of today, have no effect on {context.info_name}")
+        say(
+            f"{file.path}: args and hosts, which describe today's launch, have no effect on the command "
+            f"{context.info_name}"
+        )
     if file.measured != Measured() and not has_measured:
-        say(f"{file.path}: measured has no effect on {context.info_name}; `pipette-opt estimate` compares with it")
+        say(
+            f"{file.path}: the section measured has no effect on the command {context.info_name}; `pipette-opt "
+            "estimate` uses it"
+        )
 
 
 def is_given(context: typer.Context, name: str) -> bool:

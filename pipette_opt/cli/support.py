@@ -8,8 +8,8 @@ from pipette_opt.cli import options as opt
 
 
 def support(
-    model: Annotated[str, typer.Argument(help="A preset, a Hugging Face config.json, or Megatron arguments.")],
-    gpu: Annotated[str, typer.Argument(help="A kind of GPU, by any name that people write.")],
+    model: Annotated[str, typer.Argument(help="Preset name, Hugging Face config.json, or file of Megatron arguments.")],
+    gpu: Annotated[str, typer.Argument(help="GPU type; any usual name works, e.g. H100.")],
     env: opt.Env = None,
     calibration: opt.Calibration = None,
     json: opt.Json = False,

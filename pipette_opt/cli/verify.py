@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
 
 def verify(
-    plan: Annotated[Path, typer.Argument(help="The plan to check.")],
+    plan: Annotated[Path, typer.Argument(help="Plan file to check.")],
     cluster: opt.Cluster = None,
     prove: Annotated[
-        bool, typer.Option("--prove", help="Also solve again what no cheap bound shows, until the bound is reached.")
+        bool, typer.Option("--prove", help="Also solve again where bounds alone cannot confirm the certificate.")
     ] = False,
     time_limit: Annotated[
         float | None,
-        typer.Option(help="Seconds for --prove; a minute, or twice the time of the plan's own search.", min=0.1),
+        typer.Option(
+            help="Seconds for --prove; by default the larger of 60 and twice the time of the plan's own search.",
+            min=0.1,
+        ),
     ] = None,
     workers: opt.Workers = None,
     json: opt.Json = False,
@@ -42,7 +45,7 @@ def verify(
     from pipette_opt.report.file_rules import FILE_RULES
 
     if time_limit is not None and not prove:
-        raise InputError("--time-limit", "has no effect without --prove.")
+        raise InputError("--time-limit", "has no effect without --prove; give --prove, too.")
     found, instance, checked, unread = check_file(plan, cluster)
     rules = [*checked.rules, *FILE_RULES]
     proven = None
@@ -66,7 +69,7 @@ def verify(
         )
         return
     for missing in unread:
-        say(f"{missing} is not there: not checked whether it is still what the plan was made from")
+        say(f"{missing} does not exist, so it could not be compared with the file that the plan was made from")
     say(f"{plan}: all {len(rules)} rules hold")
     for line in _lines(found, checked, proven):
         say(line)

@@ -12,8 +12,8 @@ from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 HOSTS, CHANGES = "Hosts and links", "The job"
 
 TITLES = {
-    "without": "A host less, the dearest loss first",
-    "repaired": "Repaired, the most useful first",
+    "without": "One host less, the most expensive loss first",
+    "repaired": "One host repaired, the largest gain first",
     "more hosts": "More hosts",
     "number of GPUs": "Another number of GPUs",
     "links": "Other links",
@@ -24,43 +24,60 @@ TITLES = {
 
 
 def whatif(
-    plan: Annotated[Path, typer.Argument(help="The plan to ask about.")],
+    plan: Annotated[Path, typer.Argument(help="Plan file to ask about.")],
     cluster: Annotated[
-        Path | None, typer.Option(help="The cluster as it is now, e.g. measured again.", rich_help_panel=opt.JOB)
+        Path | None,
+        typer.Option(
+            help="Cluster file of today, e.g. measured again; by default the plan's.", rich_help_panel=opt.JOB
+        ),
     ] = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(help="Hosts lost together, e.g. gpu07 or gpu[07-08]; each alone: each.", rich_help_panel=HOSTS),
+        typer.Option(
+            help="Hosts that are lost together, e.g. gpu07 or gpu[07-08]; `each` asks for every host alone.",
+            rich_help_panel=HOSTS,
+        ),
     ] = None,
     repair: Annotated[
         list[str] | None,
         typer.Option(
-            help="A host, or a link such as gpu07:gpu09, as fast as others usually are; each: every host.",
+            help="A host, or a link such as gpu07:gpu09, becomes as fast as the median; `each` asks for every "
+            "host alone.",
             rich_help_panel=HOSTS,
         ),
     ] = None,
     add_hosts: Annotated[
-        str | None, typer.Option(help="So many usual hosts more, e.g. 1,2,4.", rich_help_panel=HOSTS)
+        str | None,
+        typer.Option(
+            help="Numbers of hosts to add, e.g. 1,2,4; added hosts are like the median of the cluster.",
+            rich_help_panel=HOSTS,
+        ),
     ] = None,
     num_gpus: Annotated[
-        str | None, typer.Option(help="GPUs of the same hosts, e.g. 64,96.", rich_help_panel=HOSTS)
+        str | None, typer.Option(help="Other numbers of GPUs on the same hosts, e.g. 64,96.", rich_help_panel=HOSTS)
     ] = None,
     link_speed: Annotated[
         str | None,
-        typer.Option(help="All links between hosts so many times as fast, e.g. 0.5,2.", rich_help_panel=HOSTS),
+        typer.Option(help="Factors on the bandwidth of all links between hosts, e.g. 0.5,2.", rich_help_panel=HOSTS),
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option(help="Another kind of GPU in all hosts, e.g. h100,h200.", rich_help_panel=HOSTS)
+        str | None, typer.Option(help="Other GPU types in all hosts, e.g. h100,h200.", rich_help_panel=HOSTS)
     ] = None,
-    global_batch_size: Annotated[str | None, typer.Option(help="E.g. 256,1024.", rich_help_panel=CHANGES)] = None,
-    seq_length: Annotated[str | None, typer.Option(help="E.g. 4096,8192.", rich_help_panel=CHANGES)] = None,
-    precision: Annotated[str | None, typer.Option(help="Of bf16, fp16, fp32 and fp8.", rich_help_panel=CHANGES)] = None,
+    global_batch_size: Annotated[
+        str | None, typer.Option(help="Other global batch sizes, e.g. 256,1024.", rich_help_panel=CHANGES)
+    ] = None,
+    seq_length: Annotated[
+        str | None, typer.Option(help="Other sequence lengths in tokens, e.g. 4096,8192.", rich_help_panel=CHANGES)
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Other precisions: bf16, fp16, fp32 or fp8.", rich_help_panel=CHANGES)
+    ] = None,
     gpu_price: opt.GpuPrices = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: Annotated[
         float | None,
         typer.Option(
-            help="Seconds of all questions; by default 0.3 for a lost host and 4 for another job.",
+            help="Seconds for all questions together; by default 0.3 per lost host and 4 per other job.",
             min=0.1,
             rich_help_panel=opt.RUN,
         ),
@@ -120,8 +137,8 @@ def whatif(
             show(f"- since the plan was made: {line}")
         if not found.changed and not found.is_as_recorded:
             show(
-                f"- the plan says {found.recorded_s:.4f} s, this version {found.today.iteration_time_s:.4f} s: what it "
-                "proved does not count here"
+                f"- the plan records {found.recorded_s:.4f} s, but this version simulates "
+                f"{found.today.iteration_time_s:.4f} s: the plan's proof is not used here"
             )
         show(answers_table("Today", [found.today]))
         for group, title in TITLES.items():

@@ -108,10 +108,13 @@ def check_timed(model: ModelSpec, config: ParallelConfig) -> None:
     """Raise ``InputError`` for options whose memory is modelled, but whose time is not."""
     stage = config.sharding_stage
     if stage > 1 and config.num_chunks > 1:
-        problem = f"times of ZeRO stage {stage} are not known with interleaved pipelines, only of 0 and 1."
+        problem = f"ZeRO stage {stage} cannot be timed with an interleaved pipeline; only stages 0 and 1 can."
         raise InputError("zero_stage", problem)
     if stage > 1 and (config.overlap_grad_reduce or config.overlap_param_gather):
-        raise InputError("overlap_grad_reduce", f"is the distributed optimizer's; ZeRO stage {stage} overlaps anyway.")
+        raise InputError(
+            "overlap_grad_reduce",
+            f"applies only to ZeRO stage 1; ZeRO stage {stage} always overlaps. Leave the option out.",
+        )
 
 
 def stage_compute(

@@ -79,7 +79,9 @@ def linear_format(gpu: GpuSpec, training: TrainingSpec, rates: StackSpec) -> Pro
     if recipe is None:
         return plain_format(gpu, training, rates)
     if recipe.peak not in gpu.peak_flops:
-        raise InputError(recipe.peak, f"is not a format of {gpu.name}, which has {', '.join(sorted(gpu.peak_flops))}.")
+        raise InputError(
+            recipe.peak, f"is not a precision of {gpu.name}, which supports {', '.join(sorted(gpu.peak_flops))}."
+        )
     law = gpu.efficiency.law(recipe.law)
     return ProductFormat(
         flops_per_s=gpu.peak_flops[recipe.peak] * min(1.0, law.share * rates.matmul_speed),

@@ -13,12 +13,12 @@ def check_map(plan: Plan) -> None:
         if not 0 <= row.local_rank < plan.gpus_per_node:
             raise InputError(
                 f"placement[{row.rank}].local_rank",
-                f"is {row.local_rank}; host {row.host} has GPUs 0 to {plan.gpus_per_node - 1}.",
+                f"is {row.local_rank}, but host {row.host} has GPUs 0 to {plan.gpus_per_node - 1}.",
             )
         if gpu in owner:
             raise InputError(
                 f"placement[{row.rank}]",
-                f"is GPU {row.local_rank} of {row.host}, which rank {owner[gpu]} has; every rank needs its own.",
+                f"is on GPU {row.local_rank} of {row.host}, like rank {owner[gpu]}; every rank needs a GPU of its own.",
             )
         owner[gpu] = row.rank
 
@@ -36,11 +36,10 @@ def check_equal_microbatches(target: str, plan: Plan) -> None:
         padded = len(shares) * shares[0] * config.micro_batch_size
         raise InputError(
             "global_batch_size",
-            f"is {batch}, which {len(shares)} replicas do not share in equal numbers of micro-batches of "
-            f"{config.micro_batch_size}; {target} cannot run that: the plan is planned only. These would run in the "
-            f"same time: a global batch of {padded}, of which {padded - batch} sequences are padding with a loss mask "
-            "of 0 and the loss is a mean over tokens (your data loader makes these), or all of them data. Else solve "
-            "with --micro-batches equal.",
+            f"is {batch}, which {len(shares)} replicas cannot share in equal numbers of micro-batches of "
+            f"{config.micro_batch_size}, so {target} cannot run this plan. Solve with --micro-batches equal, or use a "
+            f"global batch of {padded}, which takes the same time; if {padded - batch} of its sequences are padding, "
+            "give them a loss mask of 0.",
         )
 
 
@@ -68,7 +67,8 @@ def expert_tensor_size(plan: Plan, num_experts: int | None) -> int | None:
         return dense
     raise InputError(
         "rank_order",
-        f"is {plan.placement.order}; there megatron-core wants expert tensor size * expert_model_parallel_size, here "
+        f"is {plan.placement.order}; for this order megatron-core needs expert tensor size * "
+        "expert_model_parallel_size, here "
         f"{expert}, to be tensor * context parallel size, here {dense}.",
     )
 
@@ -78,4 +78,8 @@ def check_megatron_can(target: str, plan: Plan, *, most_sharded: int = 1) -> Non
     refuse_async_sends(target, plan)
     stage = plan.config.sharding_stage
     if stage > most_sharded:
-        raise InputError("zero_stage", f"is {stage}; the distributed optimizer of {target} is stage 1.")
+        raise InputError(
+            "zero_stage",
+            f"is {stage}, but {target} supports only stages 0 and 1; solve with "
+            "--data-parallel-sharding-strategy optim.",
+        )

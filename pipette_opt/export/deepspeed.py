@@ -100,7 +100,8 @@ def _refuse(plan: Plan, training: TrainingSpec) -> None:
     if len(set(config.layers_per_stage)) > 1:
         raise InputError(
             "layers_per_stage",
-            f"{list(config.layers_per_stage)} are not equal; DeepSpeed's PipelineModule splits by its own rule.",
+            f"{list(config.layers_per_stage)} are not equal, and DeepSpeed's PipelineModule cannot express "
+            "unequal stages.",
         )
     if config.sharding_stage > 1 and config.pipeline_model_parallel_size > 1:
         raise InputError("zero_stage", f"is {config.sharding_stage}; DeepSpeed's pipeline supports stages 0 and 1.")

@@ -27,7 +27,7 @@ def write_folder(folder: Path, files: Mapping[str, str], *, force: bool = False)
     for name in files:
         _check(folder / name, recorded.get(name), force=force)
     if (folder / RECORD).is_symlink():
-        raise InputError(str(folder / RECORD), "is a link, which export does not follow; remove it.")
+        raise InputError(str(folder / RECORD), "is a symbolic link, which export does not follow; remove the link.")
     if not force and not (folder / RECORD).exists():
         _check_empty(folder)
     now = {name: _sha256(text.encode()) for name, text in files.items()}
@@ -46,21 +46,22 @@ def _check_empty(folder: Path) -> None:
         listed = ", ".join(map(shown, names[:MAX_NAMED])) + (", ..." if len(names) > MAX_NAMED else "")
         raise InputError(
             str(folder),
-            f"has {counted(len(names), 'file')} that export did not write: {listed}; give another folder, or --force.",
+            f"has {counted(len(names), 'file')} that export did not write: {listed}; give another folder, or "
+            "--force to write there.",
         )
 
 
 def _check(target: Path, recorded: str | None, *, force: bool) -> None:
     """Raise ``InputError`` if the file must not be replaced; ``recorded`` holds its hashes, if known."""
     if target.is_symlink():
-        raise InputError(str(target), "is a link, which export does not follow; remove it.")
+        raise InputError(str(target), "is a symbolic link, which export does not follow; remove the link.")
     if not target.exists():
         return
     if not target.is_file():
         raise InputError(str(target), "is no regular file; give another folder.")
     if not force and _sha256(read_output(target)) not in (recorded or "").split():
         wrote = "export did not write it" if recorded is None else "it was changed since export wrote it"
-        raise InputError(str(target), f"is there already, and {wrote}; give another folder, or --force to replace it.")
+        raise InputError(str(target), f"exists, and {wrote}; give another folder, or --force to replace the file.")
 
 
 def _recorded(record: Path) -> dict[str, str]:

@@ -172,7 +172,9 @@ def _shares(plan: Plan) -> list[NodeShare]:
     shares = node_shares(plan, "torchrun, which runs in every pod,")
     for share in shares:
         if share.host is not None and len(share.host) > MAX_LABEL:
-            raise InputError("hosts", f"{share.host!r} is longer than the {MAX_LABEL} characters of a node's label.")
+            raise InputError(
+                "hosts", f"{share.host!r} has more than {MAX_LABEL} characters, the maximum of a Kubernetes node label."
+            )
     return shares
 
 

@@ -70,14 +70,15 @@ class LaunchOptions:
         if not JOB_NAME.fullmatch(self.job_name):
             raise InputError(
                 "--job-name",
-                f"{self.job_name!r} must be lower-case letters, digits and hyphens, at most 40, the first a letter.",
+                "must be up to 40 lower-case letters, digits and hyphens, beginning with a letter, got "
+                f"{self.job_name!r}.",
             )
         for name in ("image", "account", "partition", "time"):
             _check_word(name, getattr(self, name))
         for mount in self.container_mounts:
             _check_word("container_mounts", mount)
             if ":" not in mount or "," in mount:
-                raise InputError("--container-mounts", f"{mount!r} must be SOURCE:TARGET.")
+                raise InputError("--container-mounts", f"must be SOURCE:TARGET without commas, got {mount!r}.")
         if self.segment is not None and self.segment < 1:
             raise InputError("--segment", f"must be at least 1, got {self.segment}.")
         if self.shm_size is not None and not QUANTITY.fullmatch(self.shm_size):
@@ -116,9 +117,9 @@ def refuse_unused(target: str, options: LaunchOptions, takes: Mapping[str, tuple
     for field in fields(options):
         if getattr(options, field.name) != field.default and field.name not in takes[target]:
             others = ", ".join(name for name, taken in takes.items() if field.name in taken)
-            raise InputError(option_of(field.name), f"has no effect with --format {target}; it is for {others}.")
+            raise InputError(option_of(field.name), f"has no effect with --format {target}; it applies to {others}.")
 
 
 def _check_word(field: str, value: str | None) -> None:
     if value is not None and not WORD.fullmatch(value):
-        raise InputError(option_of(field), f"{value!r} has blanks or characters that a launcher would misread.")
+        raise InputError(option_of(field), f"must not contain blanks, quotes or shell characters, got {value!r}.")

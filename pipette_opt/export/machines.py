@@ -23,8 +23,8 @@ def on_machines(target: str, plan: Plan, any_count: Sequence[str]) -> Plan:
     if target not in any_count:
         raise InputError(
             "--format",
-            f"{target} needs equally many GPUs on all hosts, and the plan has blocks of {plan.gpus_per_node} GPUs of "
-            f"unequal hosts; {', '.join(any_count)} can express it.",
+            f"{target} needs the same number of GPUs on all hosts, but the plan's hosts have different numbers; export "
+            f"for {', '.join(any_count)} instead.",
         )
     hosts = tuple(dict.fromkeys(host for host, _ in blocks))
     host_of_block = np.array([hosts.index(host) for host, _ in blocks])

@@ -149,13 +149,14 @@ def builder_notes(model: ModelSpec) -> list[str]:
     notes = []
     if model.rope_scaling_factor not in (None, MEGATRON_ROPE_SCALING_FACTOR):
         notes.append(
-            f"Megatron-LM up to 0.19 reads --rope-scaling-factor {model.rope_scaling_factor} and takes "
-            f"{MEGATRON_ROPE_SCALING_FACTOR}: hand it to GPTModel (rope_scaling_factor) where your script builds it."
+            f"Megatron-LM up to 0.19 reads --rope-scaling-factor {model.rope_scaling_factor} but uses "
+            f"{MEGATRON_ROPE_SCALING_FACTOR}: pass it to GPTModel (rope_scaling_factor) where your script builds the "
+            "model."
         )
     if model.rotary_seq_len_interpolation_factor is not None:
         notes.append(
-            "Megatron-LM up to 0.18 reads --rotary-seq-len-interpolation-factor and does nothing with it: hand it to "
-            "Megatron-LM up to 0.18 reads --rotary-seq-len-interpolation-factor and ignores it: hand it to "
+            "Megatron-LM up to 0.18 reads --rotary-seq-len-interpolation-factor and ignores it: pass it to GPTModel "
+            "(seq_len_interpolation_factor) where your script builds the model."
         )
     if model.hybrid_layer_pattern is not None:
         notes.append(
@@ -169,8 +170,8 @@ def builder_notes(model: ModelSpec) -> list[str]:
         differing = [f"{name}={value}" for name, value in unwritten.items() if value != getattr(plain, name)]
         if differing:
             notes.append(
-                f"Megatron-LM has no arguments for {', '.join(differing)} of latent attention: hand them to "
-                "MLATransformerConfig where your script builds it."
+                f"Megatron-LM has no arguments for {', '.join(differing)} of latent attention: pass them to "
+                "MLATransformerConfig where your script builds the configuration."
             )
     return notes
 
@@ -341,7 +342,10 @@ def model_options(
 def _shape_options(model: ModelSpec) -> list[Option]:
     """Return the options of sizes, dropout, biases and tied embeddings."""
     if model.add_bias_linear and not model.add_qkv_bias:
-        raise InputError("model", "Megatron-LM has no biases in all linear layers but the query-key-value projection.")
+        raise InputError(
+            "model",
+            "has biases in all linear layers except the query-key-value projection, which Megatron-LM cannot express.",
+        )
     options: list[Option] = [
         ("--num-layers", str(model.num_layers)),
         ("--hidden-size", str(model.hidden_size)),
@@ -395,7 +399,7 @@ def _norm_options(model: ModelSpec) -> list[Option]:
 def _activation_options(model: ModelSpec) -> list[Option]:
     options: list[Option] = []
     if model.activation_func == "gelu":
-        raise InputError("activation_func", "is gelu with a gate, for which Megatron-LM has no argument.")
+        raise InputError("activation_func", "is gelu with a gate, which Megatron-LM has no argument for.")
     if model.activation_func is not None:
         options.append(("--squared-relu",) if model.activation_func == "squared_relu" else ("--quick-geglu",))
     elif model.gated_linear_unit:

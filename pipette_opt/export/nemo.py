@@ -241,7 +241,7 @@ def _hydra_value(value: object) -> str:
     text = str(value)
     if not text.isprintable() or any(sign in text for sign in "'\\$"):
         raise InputError(
-            "--format", f"{text[:60]!r} has signs that Hydra takes for quotes or for references to other values."
+            "--format", f"{text[:60]!r} contains a quote, backslash or $, which Hydra would misread; rename it."
         )
     return text if _PLAIN.fullmatch(text) and text.lower() not in HYDRA_WORDS else f"'{text}'"
 
@@ -386,7 +386,8 @@ def _mixed_precision(training: TrainingSpec) -> str | None:
         kept = "fp32" if wide else training.precision
         raise InputError(
             "accumulate_allreduce_grads_in_fp32",
-            f"Megatron-Bridge has no named precision for {training.precision} with gradients in {kept}.",
+            f"is {wide}, but Megatron-Bridge has no recipe precision for {training.precision} with gradients in "
+            f"{kept}.",
         )
     return RECIPE_PRECISION[training.precision, wide]
 
@@ -398,4 +399,8 @@ def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
     refuse_unwritten("Megatron-Bridge", training, TRAINING_FIELDS)
     refuse_unwritten("Megatron-Bridge", plan.config, CONFIG_FIELDS)
     if training.attention_kernel != "flash":
-        raise InputError("attention_kernel", f"is {training.attention_kernel}; recipes choose a fused kernel.")
+        raise InputError(
+            "attention_kernel",
+            f"is {training.attention_kernel}, but recipes of Megatron-Bridge use a fused kernel; solve with "
+            "--attention-kernel flash.",
+        )

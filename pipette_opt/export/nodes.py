@@ -39,7 +39,7 @@ def node_shares(plan: Plan, target: str) -> list[NodeShare]:
         if node >= len(hosts) or row.host != hosts[node]:
             raise InputError(
                 "--format",
-                f"{target} gives each host equally many consecutive ranks, but rank {row.rank} is on "
+                f"{target} gives each host the same number of consecutive ranks, but rank {row.rank} is on "
                 f"{row.host if named else f'host {hosts.index(row.host)}'}. "
                 "Export for slurm or mpi, or solve with --launcher torchrun.",
             )

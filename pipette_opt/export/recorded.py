@@ -77,7 +77,7 @@ def refuse_unwritten(target: str, spec: Any, written: Collection[str]) -> None:
     that = f"that, nor for {', '.join(others)}" if others else "that"
     options = [SOLVE_OPTIONS[name] for name in names if name in SOLVE_OPTIONS]
     hint = f" Solve with {' '.join(options)}." if options and isinstance(spec, ParallelConfig) else ""
-    problem = f"is {getattr(spec, first.name)!r}; an export for {target} has no option for {that}.{hint}"
+    problem = f"is {getattr(spec, first.name)!r}, but {target} has no option for {that}.{hint}"
     raise InputError(first.name, problem)
 
 
@@ -98,9 +98,7 @@ def tensor_overlap_remark(target: str, config: ParallelConfig) -> str:
 def refuse_async_sends(target: str, plan: Plan) -> None:
     """Raise ``InputError`` if the plan assumes asynchronous pipeline sends."""
     if plan.p2p == "async" and plan.config.pipeline_model_parallel_size > 1:
-        raise InputError(
-            "p2p", f"the plan assumes sends that are never waited for; {target} waits. Solve with --p2p blocking."
-        )
+        raise InputError("p2p", f"is async, but {target} waits for pipeline sends; solve with --p2p blocking.")
 
 
 def refuse_second_order(target: str, plan: Plan) -> None:
@@ -110,12 +108,14 @@ def refuse_second_order(target: str, plan: Plan) -> None:
     if plan.placement.order != "tp-cp-ep-dp-pp" and not alike:
         raise InputError(
             "rank_order",
-            f"is {plan.placement.order}; {target} numbers data-parallel ranks before pipeline stages. "
+            f"is {plan.placement.order}, but {target} numbers data-parallel ranks before pipeline stages. "
             "Export for megatron or nemo.",
         )
 
 
 def _recorded(plan: Plan, name: str, spec: type[T]) -> T:
     if not isinstance(plan.inputs.get(name), Mapping):
-        raise InputError(f"inputs.{name}", "is not in the plan; its fields are needed to write this export.")
+        raise InputError(
+            f"inputs.{name}", "is missing in the plan, but this export needs it; solve again with this version."
+        )
     return typed(spec, plan.inputs[name], f"inputs.{name}", closed=True)

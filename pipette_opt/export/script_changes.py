@@ -289,7 +289,7 @@ def changes_text(changes: Sequence[Change], where: str) -> list[str]:
         Name of the script.
     """
     if not changes:
-        return [f"{where}: nothing to change, it starts this plan's configuration already."]
+        return [f"{where}: nothing to change; the script starts this plan's configuration already."]
     rows = [_row(change) for change in changes]
     width = max(len(edit) for edit, _ in rows)
     return [changes_head(changes, where), *(f"  {edit:<{width}}  {reason}" for edit, reason in rows)]

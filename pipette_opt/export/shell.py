@@ -27,7 +27,11 @@ def launchable(hosts: Iterable[str]) -> list[str]:
     order = list(dict.fromkeys(hosts))
     for host in order:
         if not HOST_NAME.fullmatch(host):
-            raise InputError("hosts", f"{host!r} is no host name (letters, digits, dots, hyphens); rename it first.")
+            raise InputError(
+                "hosts",
+                f"{host!r} is no host name: only letters, digits, dots, hyphens and underscores are allowed; "
+                "rename the host.",
+            )
     return order
 
 

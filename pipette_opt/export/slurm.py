@@ -135,7 +135,7 @@ def _segment_lines(options: LaunchOptions, hosts: Sequence[str], domains: object
     if segment is None:
         return []
     if len(hosts) % segment:
-        raise InputError("--segment", f"is {segment}; it must divide the {len(hosts)} hosts of the plan.")
+        raise InputError("--segment", f"must divide {len(hosts)}, the number of hosts of the plan, got {segment}.")
     return [f"#SBATCH --segment={segment}"]
 
 
@@ -154,7 +154,7 @@ def _container_lines(options: LaunchOptions, settings: Sequence[Setting]) -> lis
     """
     if options.image is None:
         if options.container_mounts:
-            raise InputError("--container-mounts", "has no effect without --image.")
+            raise InputError("--container-mounts", "has no effect without --image; give --image, too.")
         return []
     mounts = "".join(f",{mount}" for mount in options.container_mounts)
     return [

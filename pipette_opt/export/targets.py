@@ -94,7 +94,7 @@ def export(plan: Plan, target: str, options: LaunchOptions = NO_OPTIONS) -> dict
     chosen = TARGETS[target]
     refuse_unused(target, options, {name: entry.takes for name, entry in TARGETS.items()})
     if chosen.needs_image and options.image is None:
-        raise InputError("--image", f"{target} needs the name of a container image.")
+        raise InputError("--image", f"is required with --format {target}: the name of a container image.")
     plan = on_machines(target, plan, [name for name, entry in TARGETS.items() if entry.any_count])
     check_map(plan)
     if not chosen.is_map:

@@ -174,7 +174,8 @@ def _flavor(model: ModelSpec) -> str:
     if shape not in LLAMA_3_FLAVORS:
         raise InputError(
             "model",
-            f"{model.name} is no flavor of torchtitan's llama3 ({', '.join(LLAMA_3_FLAVORS.values())}): {shape}.",
+            f"{model.name} has the shape of no torchtitan llama3 flavor "
+            f"({', '.join(LLAMA_3_FLAVORS.values())}): {shape}.",
         )
     _refuse_another(model, LLAMA_3_FLAVORS[shape])
     return LLAMA_3_FLAVORS[shape]
@@ -209,7 +210,7 @@ def _refuse_another(model: ModelSpec, flavor: str) -> None:
     for field in fields(ModelSpec):
         found, has = getattr(model, field.name), getattr(wanted, field.name)
         if field.name not in FREE and found != has:
-            raise InputError(field.name, f"is {found!r}; torchtitan's llama3 {flavor}, as Llama 3.1, has {has!r}.")
+            raise InputError(field.name, f"is {found!r}, but torchtitan's llama3 {flavor} has {has!r}, like Llama 3.1.")
 
 
 def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
@@ -220,25 +221,33 @@ def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
     refuse_unwritten("torchtitan", config, CONFIG_FIELDS)
     tp, dp, pp = config.tensor_model_parallel_size, config.data_parallel_size, config.pipeline_model_parallel_size
     if tp > 1 and not config.sequence_parallel:
-        raise InputError("sequence_parallel", "is off; torchtitan's tensor parallelism always has it.")
+        raise InputError(
+            "sequence_parallel", "is off, but torchtitan's tensor parallelism always uses sequence parallelism."
+        )
     if config.recompute_granularity == "selective":
         raise InputError(
             "recompute_granularity",
-            "is selective; torchtitan's selection is not the attention core. Solve with --recompute none,full.",
+            "is selective, but torchtitan's selective recomputation differs from Megatron's. Solve with "
+            "--recompute none,full.",
         )
     if training.attention_kernel != "flash":
-        raise InputError("attention_kernel", f"is {training.attention_kernel}; torchtitan uses a fused kernel.")
+        raise InputError(
+            "attention_kernel",
+            f"is {training.attention_kernel}, but torchtitan uses a fused kernel; solve with --attention-kernel flash.",
+        )
     if training.precision == "fp16":
-        raise InputError("precision", "is fp16; torchtitan trains in bf16 or fp32.")
+        raise InputError("precision", "is fp16, but torchtitan trains in bf16 or fp32; solve with --precision bf16.")
     if not training.accumulate_allreduce_grads_in_fp32 and training.precision == "bf16":
-        raise InputError("accumulate_allreduce_grads_in_fp32", "is off; torchtitan reduces gradients in fp32.")
+        raise InputError("accumulate_allreduce_grads_in_fp32", "is off, but torchtitan reduces gradients in fp32.")
     sharded = config.use_distributed_optimizer and dp > 1
     if dp > 1 and not sharded and config.world_size > dp:
         raise InputError(
             "use_distributed_optimizer",
-            "is off; torchtitan combines data parallelism with other kinds only if it is sharded.",
+            "is off, but torchtitan combines data parallelism with other parallelism only if it is sharded.",
         )
     if training.precision == "bf16" and not sharded and config.context_parallel_size == 1 and tp * pp > 1:
         raise InputError(
-            "precision", "is bf16; without sharded data or context parallelism torchtitan trains in fp32 here."
+            "precision",
+            "is bf16, but torchtitan trains this configuration in fp32: bf16 needs sharded data or context "
+            "parallelism.",
         )

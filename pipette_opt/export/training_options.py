@@ -18,7 +18,7 @@ def precision_options(training: TrainingSpec, config: ParallelConfig) -> list[Op
     moved = config.offload is not None and host_keeps(training, config).optimizer_offload_fraction > 0
     if aware and not config.use_distributed_optimizer and not moved:
         raise InputError(
-            "training", "Megatron-LM keeps optimizer states in their own formats only if they are divided."
+            "training", "optimizer states in reduced precision need the distributed optimizer in Megatron-LM."
         )
     options: list[Option] = []
     if training.precision != "fp32":

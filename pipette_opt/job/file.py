@@ -74,7 +74,7 @@ class JobFile:
     def check_searched(self) -> None:
         """Raise ``InputError`` for a Megatron-LM option in ``parallel`` that the search does not choose."""
         for name in self.megatron:
-            problem = "is not an option that the search chooses; write it in args, as a Megatron argument."
+            problem = "is no option that the search can choose; move it to args, as a Megatron argument."
             raise InputError(f"{self.path}, parallel.{name}", problem)
 
     def launch_text(self, is_whole: bool) -> str | None:
@@ -95,7 +95,8 @@ class JobFile:
             return self.launch.args
         if self.launch.args is not None:
             raise InputError(
-                f"{self.path}, args", "contradicts parallel, which also describes the launch; give one of the two."
+                f"{self.path}, args",
+                "contradicts the section parallel, which describes the launch, too; remove one of the two.",
             )
         return shlex.join(launch_words(degrees, self.megatron, f"{self.path}, parallel."))
 
@@ -127,7 +128,7 @@ def read_job_file(path: str | Path) -> JobFile:
         _check_key(path, section, key, declared)
         assert declared is not None
         if name in given:
-            raise InputError(where, "is given under two names; leave one out.")
+            raise InputError(where, "is given twice, under two names of the same key; remove one of them.")
         if value is not None:
             given[name] = field_value(declared, _found(name, value, path), where)
     launch = LaunchOptions(**{name: given.pop(name) for name in fields_of(LaunchOptions) if name in given})
@@ -171,9 +172,9 @@ def _check_key(path: Path, section: str, key: str, declared: Field | None) -> No
     if declared is None:
         known = {_place(each): each for each in _declared().values()}
         near = did_you_mean(key, [*(place.rpartition(".")[2] for place in known), *SECTIONS])
-        raise InputError(where, f"is no key of a job file.{near} docs/job.md lists them.")
+        raise InputError(where, f"is no key of a job file.{near} docs/job.md lists all keys.")
     if _section(declared) != section:
-        raise InputError(where, f"belongs elsewhere: write it as {_place(declared)}.")
+        raise InputError(where, f"stands in the wrong section; write it as {_place(declared)}.")
 
 
 def _found(name: str, value: Any, path: Path) -> Any:

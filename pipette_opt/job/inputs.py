@@ -56,13 +56,20 @@ def cluster_of(plan: "Plan", path: Path, given: Path | None) -> "tuple[ClusterSp
     recorded = plan.inputs.get("cluster")
     if is_nominal_record(recorded):
         if given is not None:
-            raise InputError("--cluster", f"contradicts {path}, which was made for --nodes, without a cluster file.")
+            raise InputError(
+                "--cluster",
+                f"has no effect: {path} was made with --nodes, without a cluster file. Leave --cluster out.",
+            )
         return recorded_cluster(recorded, f"{path}, inputs.cluster"), dict(recorded)
     if not is_file_record(recorded):
-        raise InputError(str(path), "inputs.cluster must name the cluster file by path and sha256, or hold a document.")
+        raise InputError(
+            str(path), "inputs.cluster must contain path and sha256 of the cluster file, or a cluster document."
+        )
     found = given or find_input(Path(recorded["path"]), path, plan.inputs.get("example"))
     if found is None:
-        raise InputError(str(path), f"its cluster file {recorded['path']} is not there; say where with --cluster.")
+        raise InputError(
+            str(path), f"the plan's cluster file {recorded['path']} does not exist; give its path with --cluster."
+        )
     check_file(found, recorded["sha256"], path, "cluster")
     check_matrices(found, recorded, path)
     return read_cluster(found), cluster_record(found)
@@ -109,10 +116,12 @@ def check_inputs(plan: "Plan", path: Path, cluster: Path | None = None) -> list[
             continue
         if name == "cluster" and is_nominal_record(recorded):
             if cluster is not None:
-                raise InputError("--cluster", f"contradicts {path}, which was made without a cluster file.")
+                raise InputError(
+                    "--cluster", f"has no effect: {path} was made without a cluster file. Leave --cluster out."
+                )
             continue
         if not is_file_record(recorded):
-            raise InputError(str(path), f"inputs.{name} must name a file by path and sha256, or be null.")
+            raise InputError(str(path), f"inputs.{name} must contain path and sha256 of a file, or be null.")
         given = cluster if name == "cluster" else None
         found = given or find_input(Path(recorded["path"]), path, plan.inputs.get("example"))
         if found is None:

@@ -23,18 +23,22 @@ def as_trained(job: Job, given: MegatronArgs) -> Instance:
     where, instance = given.where, job.instance
     if given.precision not in (None, instance.training.precision):
         raise InputError(
-            where, f"train in {given.precision}, the job in {instance.training.precision}; compare equal formats."
+            where,
+            f"train in {given.precision}, but the job trains in {instance.training.precision}; give both the "
+            "same precision.",
         )
     if given.fp8 != instance.training.fp8 and (given.fp8 or given.precision is not None):
         unlike = (
-            "have --fp8-format; give --fp8, too" if given.fp8 else "have no --fp8-format; leave --fp8 out, or add it"
+            "have --fp8-format, but the job has no --fp8; give --fp8, too."
+            if given.fp8
+            else "have no --fp8-format, but the job has --fp8; leave --fp8 out, or add --fp8-format."
         )
-        raise InputError(where, f"{unlike}: only equal formats are compared.")
-    for field, compared in (("global_batch_size", "batches"), ("seq_length", "sequences")):
+        raise InputError(where, unlike)
+    for field, compared in (("global_batch_size", "batch size"), ("seq_length", "sequence length")):
         theirs, ours = getattr(given, field), getattr(instance.training, field)
         if theirs not in (None, ours):
             option = f"--{field.replace('_', '-')}"
-            raise InputError(where, f"{option} {theirs} differs from the job's {ours}; compare equal {compared}.")
+            raise InputError(where, f"{option} {theirs} differs from the job's {ours}; give both the same {compared}.")
     training = given.training(instance.training)
     if instance.model.num_experts is not None:
         training = replace(training, moe_token_dispatcher_type=given.moe_token_dispatcher_type or "allgather")

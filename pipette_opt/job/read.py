@@ -158,14 +158,19 @@ def _check_needed(options: JobOptions, made: Made, shown: "Example | None") -> N
     if not 1.0 <= options.expert_imbalance < float("inf"):
         raise InputError("--expert-imbalance", f"must be >= 1, got {options.expert_imbalance:g}.")
     if options.model is None and made.model is None and shown is None:
-        raise InputError("--model", "is needed: a preset such as llama-3-8b, a config.json, or Megatron arguments.")
+        raise InputError(
+            "--model",
+            "is required: a preset such as llama-3-8b, a Hugging Face config.json, or a file of Megatron arguments.",
+        )
     for option, value in (("--global-batch-size", options.global_batch_size), ("--seq-length", options.seq_length)):
         if value is None and shown is None and made.training is None:
-            raise InputError(option, "is needed.")
+            raise InputError(option, "is required; give a whole number.")
         if value is not None and not 1 <= value <= LARGEST:
             raise InputError(option, f"must be from 1 to {LARGEST:,}, got {value}.")
     if options.vocab_size is not None and (options.model is None or made.model is not None):
-        raise InputError("--vocab-size", "goes with Megatron arguments that leave the vocabulary to a tokenizer.")
+        raise InputError(
+            "--vocab-size", "has no effect: it is only for a --model of Megatron arguments without a vocabulary size."
+        )
     if made.training is not None:
         for name, field in fields_of(JobOptions).items():
             if field.option.section == "training" and getattr(options, name) != field.default:
@@ -214,7 +219,7 @@ def _check_expert_options(options: JobOptions, model: "ModelSpec") -> None:
         ("--overlap-moe-expert-parallel-comm", options.overlap_moe_expert_parallel_comm),
     ):
         if has_effect:
-            raise InputError(option, f"has no effect: model {model.name} has no experts.")
+            raise InputError(option, f"has no effect, because model {model.name} has no experts.")
 
 
 def _unmodelled_flags(options: JobOptions) -> "Iterator[NotModelled]":
@@ -264,14 +269,17 @@ def _training(
     precision = options.precision or (base.precision if base else "bf16")
     scripted = arguments.moe_token_dispatcher_type if arguments is not None and model.num_experts else None
     if options.fp8 and precision == "fp32":
-        raise InputError("--fp8", "goes with --precision bf16 or fp16, got fp32.")
+        raise InputError("--fp8", "needs --precision bf16 or fp16, got fp32.")
     scripted_recipe = None if arguments is None else arguments.training_fields.get("fp8_recipe")
     recipe = options.fp8_recipe or scripted_recipe or "delayed"
     if options.fp8_recipe is not None:
         if not options.fp8:
             raise InputError("--fp8-recipe", "needs --fp8.")
         if scripted_recipe not in (None, recipe):
-            raise InputError("--fp8-recipe", f"{recipe} contradicts {scripted_recipe} of the Megatron arguments.")
+            raise InputError(
+                "--fp8-recipe",
+                f"is {recipe}, but the Megatron arguments of --model have {scripted_recipe}; leave the option out.",
+            )
     training = TrainingSpec(
         global_batch_size=options.global_batch_size or cast("Any", base).global_batch_size,
         seq_length=options.seq_length or cast("Any", base).seq_length,
@@ -317,9 +325,11 @@ def _machines(
     given = [option for option, value in of_hosts.items() if value is not None]
     if options.nodes is not None:
         if options.cluster is not None or made is not None:
-            raise InputError("--nodes", "contradicts --cluster, whose file lists the hosts; give one of the two.")
+            raise InputError("--nodes", "contradicts --cluster, whose file lists the hosts; leave one of the two out.")
         if options.gpu is None:
-            raise InputError("--gpu", "is needed with --nodes, e.g. --gpu h100; `pipette-opt gpus` lists them.")
+            raise InputError(
+                "--gpu", "is required with --nodes, e.g. --gpu h100; `pipette-opt gpus` lists all GPU types."
+            )
         return functools.partial(
             _equal_hosts,
             nodes=options.nodes,
@@ -329,10 +339,12 @@ def _machines(
         )
     path = made or options.cluster or example
     if path is None and given:
-        raise InputError("--nodes", f"is needed with {given[0]}: the number of hosts, or their names.")
+        raise InputError(
+            "--nodes", f"is required with {given[0]}: give the number of hosts, or host names such as gpu[01-16]."
+        )
     if path is None:
         problem = (
-            "is needed (`pipette-opt import links` or `init` writes one); or --nodes 16 --gpu h100 --nics 8x400 where "
+            "is required (`pipette-opt import links` or `init` writes one); or --nodes 16 --gpu h100 --nics 8x400 if "
             "no link was measured; or --example NAME."
         )
         raise InputError("--cluster", problem)

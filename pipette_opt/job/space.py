@@ -43,6 +43,6 @@ def _check_expert_sizes(job: Job, options: SpaceOptions) -> None:
     for option, sizes, whole, parts in limits:
         for size in sizes or ():
             if model.num_experts is None and size > 1:
-                raise InputError(option, f"has no effect: model {model.name} has no experts.")
+                raise InputError(option, f"has no effect, because model {model.name} has no experts.")
             if model.num_experts is not None and whole is not None and whole % size:
                 raise InputError(option, f"must divide the {whole} {parts} of model {model.name}, got {size}.")

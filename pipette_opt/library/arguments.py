@@ -50,12 +50,14 @@ def described(
         usual = usual_name(name).replace("-", "_")
         for found, fields in ((job, fields_of(JobOptions)), (space, fields_of(SpaceOptions))):
             if usual in found:
-                raise InputError(usual, f"is given under two names, one of them {name}; leave one out.")
+                raise InputError(usual, f"is given under two names, one of them {name}; leave {name} out.")
             if usual in fields:
                 found[usual] = field_value(fields[usual], value, name)
                 break
         else:
-            raise TypeError(f"a job has no field {name!r}.{did_you_mean(usual, fields_of(JobOptions))}")
+            raise TypeError(
+                f"unknown argument {name!r}: a job has no such field.{did_you_mean(usual, fields_of(JobOptions))}"
+            )
     if cluster is not None and not isinstance(cluster, ClusterSpec):
         job["cluster"] = Path(cluster)
     if model is not None and not isinstance(model, ModelSpec):
@@ -88,7 +90,7 @@ def check_given_once(space: SearchSpace | None, pinned: SpaceOptions) -> None:
     for name, field in fields_of(SpaceOptions).items():
         is_pinned = getattr(pinned, name) != field.default
         if space is not None and is_pinned and getattr(space, name) != getattr(free, name):
-            raise InputError(name, "is given in space, too; leave one out.")
+            raise InputError(name, "is given both in space and as an argument; leave the argument out.")
 
 
 @contextmanager

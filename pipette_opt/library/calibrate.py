@@ -142,7 +142,9 @@ def calibrated(
     name = name or (runs.stem if out is None or is_stdout(out) else out.stem)
     aside = [note] if (note := unused_columns(measured)) else []
     if not measured:
-        raise InputError(str(runs), "\n- ".join(["has no row that can be used.", *left_out_lines(left_out, total)]))
+        raise InputError(
+            str(runs), "\n- ".join(["has no row that can be used; the reasons are:", *left_out_lines(left_out, total)])
+        )
     memory, untold = fit_memory(measured, start)
     with_memory = start if untold else replace(start, memory=numbers_of(memory))
     try:

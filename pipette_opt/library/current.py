@@ -127,7 +127,7 @@ class Current:
         from pipette_opt.parallel.schedule import max_in_flight
 
         held = " ".join(str(count) for count in max_in_flight(self.schedule).tolist())
-        return f"activations that the stages hold at most, of one chunk and micro-batch each: {held}"
+        return f"most activations held by each stage, in chunks x micro-batches: {held}"
 
     def _next_steps(self) -> list[str]:
         """Return lines with useful next commands, each with its purpose."""
@@ -279,7 +279,8 @@ def current_of(
     config = legal_config(instance, given, num_gpus)
     if num_gpus > len(nodes) * per_node:
         raise InputError(
-            given.where, f"{num_gpus} GPUs need more than the {len(nodes)} hosts of {per_node} GPUs given."
+            given.where,
+            f"the launch needs {num_gpus} GPUs, but the {len(nodes)} hosts given have {per_node} GPUs each.",
         )
     nodes = nodes[: -(-num_gpus // per_node)]
     instance, unmeasured = _with_links(instance, nodes)
@@ -331,7 +332,7 @@ def _with_links(instance: "Instance", nodes: "IntArray") -> "tuple[Instance, lis
         value=f"{first}{more}",
         effect="time",
         direction="either",
-        why="The slowest measured link is counted for each; a plan uses none of them.",
+        why="Each is assumed as slow as the slowest measured link; a plan uses measured links only.",
     )
     return replace(instance, cluster=replace(cluster, link_matrices=matrices)), [left_out]
 
@@ -346,10 +347,15 @@ def _nodes(job: Job, hosts: str | None) -> "IntArray":
     names = expand_hosts(hosts, "host order")
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise InputError("host order", f"{compress_hosts(tuple(unknown))} not in cluster {job.instance.cluster.name}.")
+        raise InputError(
+            "host order",
+            f"{compress_hosts(tuple(unknown))}: not among the hosts of cluster {job.instance.cluster.name}.",
+        )
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise InputError("host order", f"{compress_hosts(tuple(repeated))} more than once.")
+        raise InputError(
+            "host order", f"{compress_hosts(tuple(repeated))} is listed more than once; list each host once."
+        )
     return np.array([known.index(name) for name in names], dtype=np.int64)
 
 
@@ -371,7 +377,8 @@ def simulated_plan(given: "Plan | Path", cluster: "ClusterSpec | Path | None", m
     if changed:
         before_s, now_s = plan.estimate.iteration_time_s, found.iteration_time_s
         changed.append(
-            f"The plan's {three_digits(before_s)} s per iteration are {three_digits(now_s)} s now "
+            f"An iteration took {three_digits(before_s)} s when the plan was made, and takes "
+            f"{three_digits(now_s)} s now "
             f"({percent(now_s / before_s - 1, '+')})."
         )
     return Current(

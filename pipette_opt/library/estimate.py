@@ -70,11 +70,11 @@ def estimate(
     with argument_errors(args=ARGUMENTS, hosts=HOSTS, plan="estimate"):
         options, degrees, made = described(cluster, model, training, job)
         if degrees != SpaceOptions():
-            raise InputError(next(iter(job)), "has no effect: the arguments say the degrees.")
+            raise InputError(next(iter(job)), "has no effect: the Megatron arguments in args set the degrees.")
         for_launches = {"hosts": hosts, "model": model, "training": training, **job}
         useless = [name for name, value in for_launches.items() if value is not None]
         if plan is not None and useless:
-            raise InputError(useless[0], "has no effect on a plan, which says it itself; give it with args.")
+            raise InputError(useless[0], "has no effect on a plan, which contains this setting; use it only with args.")
         return estimated(
             None if plan is None else plan_or_file(plan),
             None if args is None else fspath(args),
@@ -104,7 +104,9 @@ def estimated(
     Errors name options of the command line. See :func:`estimate` for the parameters.
     """
     if (plan is None) == (args is None):
-        raise InputError("estimate", "give a plan, or your current Megatron arguments (--args); one of the two.")
+        raise InputError(
+            "estimate", "needs either a plan file or the Megatron arguments of your launch (--args), and not both."
+        )
     if not 0 < max_oom_risk <= 1:
         raise InputError("--max-oom-risk", f"must be in (0, 1], got {max_oom_risk:g}.")
     if plan is not None:

@@ -119,7 +119,9 @@ class Explained:
     def __repr__(self) -> str:
         if not self.answers:
             found = [", ".join(names) for names in self.conflicts]
-            return lines_at_most("cannot be met together" if found else "something is legal and fits", found)
+            return lines_at_most(
+                "cannot be met together" if found else "the job has legal configurations that fit", found
+            )
         if len(self.answers) == 1:
             return repr(self.answers[0])
         lines = [
@@ -240,7 +242,7 @@ def explained(
     Errors name options of the command line. ``env`` holds variables of the launch script in ``args``.
     """
     if asked is not None and args is not None:
-        raise InputError("--args", "is a configuration, too; give one.")
+        raise InputError("--args", "cannot be combined with configurations; give either --args or configurations.")
     if args is not None:
         labels = [_label_of(question, args, env)]
     elif asked:

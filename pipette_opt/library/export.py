@@ -145,10 +145,10 @@ def exported(
     Errors name options of the command line.
     """
     if env and script is None:
-        raise InputError("--env", "has no effect: no launch script is given.")
+        raise InputError("--env", "has no effect without --diff, the launch script that reads these variables.")
     plan, path = opened(given)
     notes = [
-        f"{missing} is not there: not checked whether it is still what the plan was made from"
+        f"{missing} does not exist, so it could not be compared with the file that the plan was made from"
         for missing in check_inputs(plan, path, cluster)
     ]
     if script is not None:
@@ -166,7 +166,7 @@ def _changes(plan: Plan, script: str, target: str, env: Sequence[str] | None) ->
     from pipette_opt.read.scripts import script_environment
 
     if target != "megatron":
-        raise InputError("--diff", f"goes with --format megatron, got {target}.")
+        raise InputError("--diff", f"needs --format megatron, got --format {target}.")
     given = read_megatron_args(script, "--diff", script_environment(env))
     check_job_of_plan(plan, given)
     try:

@@ -74,13 +74,13 @@ def _with_layout(
             config = overlapped  # the layout is searched without it only where it does not fit with it
     wider = with_known(space, config)
     if config not in wider.more_configs:
-        return space, None, f"{config.label()} is outside of what is pinned"
+        return space, None, f"pinned options exclude {config.label()}"
     hosts = np.arange(instance.cluster.num_nodes) if nodes is None else np.asarray(nodes, dtype=np.int64)
     placement = identity_placement(config, per_node, hosts[: -(-config.world_size // per_node)], given.rank_order)
     seconds = estimate(instance, config, placement).iteration_time_s
     first = first_plan(instance, config, placement, seconds)
     if first is None:
-        return space, None, f"{config.label()} is no packing of whole hosts by equal blocks"
+        return space, None, f"{config.label()} does not divide the hosts into equal blocks of stages and replicas"
     fitting = check_memory(instance, [config], predictor, max_oom_risk).fitting
     if not any(candidate.config == config for candidate in fitting):
         return wider, None, f"{config.label()} is predicted to run out of memory"

@@ -239,7 +239,7 @@ def check_rules(
 def _solved(job: Job | None, near: ParallelConfig, params: OptimizeParams, watcher: Watcher | None) -> _Found:
     """Return the best plan of a job and its bound, or why no plan exists; also tries the degrees of ``near``."""
     if job is None:
-        return _Found(bound_s=float("inf"), reason="pinned options leave nothing of this side")
+        return _Found(bound_s=float("inf"), reason="pinned options exclude every such configuration")
     try:
         plan = optimize(*job, params, watcher)
     except (InfeasibleError, InputError) as error:

@@ -72,7 +72,7 @@ class Difference:
     def words(self) -> str:
         """Clause of an error message that describes the difference."""
         if not self.theirs:
-            return f"{self.option} is not given, but the job's model has it"
+            return f"{self.option} is missing, but the job's model needs it"
         if not self.ours:
             return f"{self.option}{f' {self.theirs}' if self.theirs != 'True' else ''}, but the job's model has none"
         return f"{self.option} {self.theirs} differs from the job's {self.ours}"
@@ -92,13 +92,22 @@ def job_of_arguments(
     has_training = made is not None and made.training is not None
     named = options.model if made is None or made.model is None else made.model.name
     if named is not None:
-        source = f"The model is {named}, of --model; the arguments agree." if whole else ""
+        source = f"The model is {named}, from --model; the Megatron arguments describe the same model." if whole else ""
         return options if has_training or options.example is not None else filled_in(options, given), source
     if options.example is None or (whole and _says_another(options.example, given)):
-        source = f"The model is that of the arguments, not of --example {options.example}." if options.example else ""
+        source = (
+            f"The model is that of the Megatron arguments, not that of --example {options.example}."
+            if options.example
+            else ""
+        )
         filled = replace(options, model=arguments)
         return filled if has_training else filled_in(filled, given), source
-    return options, f"The model is that of --example {options.example}; the arguments agree." if whole else ""
+    return (
+        options,
+        f"The model is that of --example {options.example}; the Megatron arguments describe the same model."
+        if whole
+        else "",
+    )
 
 
 def _says_another(example: str, given: "MegatronArgs") -> bool:
@@ -113,7 +122,7 @@ def check_one_model(model: "ModelSpec", training: "TrainingSpec", given: "Megatr
     """Raise ``InputError`` if options of the arguments contradict the model; the text has both values."""
     found = [difference.words for difference in model_differences(model, training, given)]
     if found:
-        raise InputError(given.where, f"{'; '.join(found)}; compare equal models.")
+        raise InputError(given.where, f"{'; '.join(found)}; give the same model in both places.")
 
 
 def check_job_of_plan(plan: "Plan", given: "MegatronArgs") -> None:
@@ -128,11 +137,11 @@ def check_job_of_plan(plan: "Plan", given: "MegatronArgs") -> None:
     if not {"model", "training"} <= set(plan.inputs):
         return
     training = typed(TrainingSpec, plan.inputs["training"], "plan, inputs.training", closed=True)
-    for field, compared in (("global_batch_size", "batches"), ("seq_length", "sequences")):
+    for field, compared in (("global_batch_size", "batch size"), ("seq_length", "sequence length")):
         theirs, ours = getattr(given, field), getattr(training, field)
         if theirs not in (None, ours):
             difference = f"--{field.replace('_', '-')} {theirs} differs from the plan's {ours}"
-            raise InputError(given.where, f"{difference}; compare equal {compared}.")
+            raise InputError(given.where, f"{difference}; give both the same {compared}.")
     check_one_model(typed(ModelSpec, plan.inputs["model"], "plan, inputs.model", closed=True), training, given)
 
 

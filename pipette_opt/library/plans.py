@@ -54,7 +54,7 @@ def job_of(plan: "Plan", path: Path, cluster: Path | None = None) -> "Instance":
     if excluded:
         spec = exclude_hosts(spec, expand_hosts(excluded, "exclude_hosts"))
     if spec.hosts != plan.hosts:
-        raise InputError(str(path), f"hosts differ from those of its cluster, {spec.name}.")
+        raise InputError(str(path), f"the plan's hosts differ from the hosts of its cluster, {spec.name}; solve again.")
     return instance_of(plan, spec, path)
 
 
@@ -65,12 +65,14 @@ def plan_of_job(given: "Plan | Path", instance: "Instance") -> "Plan":
     plan, path = opened(given)
     hosts = instance.cluster.hosts
     if plan.hosts != hosts:
-        problem = f"is of the hosts {compress_hosts(plan.hosts)}; the job has {compress_hosts(hosts)}."
+        problem = f"is a plan for the hosts {compress_hosts(plan.hosts)}, but the job has {compress_hosts(hosts)}."
         raise InputError(str(path), problem)
     planned = instance_of(plan, instance.cluster, path)
     for name in ("model", "training"):
         if getattr(planned, name) != getattr(instance, name):
-            raise InputError(str(path), f"is of another {name} than this job; say the job as for the plan.")
+            raise InputError(
+                str(path), f"was made for another {name} than this job's; give the same job options as for the plan."
+            )
     return plan
 
 
@@ -105,7 +107,7 @@ def plan_on_changed_hosts(
     )
     excluded = tuple(host for host in spec.hosts if host not in hosts)
     if not hosts:
-        raise InputError("--lost", "leaves no host.")
+        raise InputError("--lost", "names every host, so that none is left; name fewer hosts.")
     instance = instance_of(old, exclude_hosts(spec, excluded) if excluded else spec, path)
     inputs = {
         **{name: value for name, value in old.inputs.items() if name != "domains"},
@@ -185,16 +187,17 @@ def plan_on_cluster(given: "Plan | Path", cluster: "ClusterSpec | Path | None") 
     used = [plan.hosts[node] for node in plan.placement.nodes_used]
     missing = [host for host in used if host not in spec.hosts]
     if missing:
-        problem = f"lacks host {missing[0]!r}, on which the plan has ranks; `pipette-opt replan --lost {missing[0]}`."
+        problem = f"lacks host {missing[0]!r}, on which the plan has ranks; plan again with `pipette-opt replan "
+        f"--lost {missing[0]}`."
         raise InputError(where, problem)
     most = int(plan.placement.local_rank.max()) + 1
     if most > spec.gpus_per_node:
-        raise InputError(where, f"has {spec.gpus_per_node} GPUs a host; the plan uses {most} of one.")
+        raise InputError(where, f"has {spec.gpus_per_node} GPUs per host, but the plan uses {most} on a host.")
     if before:
         changed = changes_in_words([before[0], spec])
     else:
-        changed = ["The plan's own cluster file is not there, so its links cannot be compared with these."]
-        changed += [f"Not in {where}: {host}." for host in plan.hosts if host not in spec.hosts]
+        changed = ["The plan's own cluster file does not exist, so changes of links are unknown."]
+        changed += [f"Host {host} of the plan is not in {where}." for host in plan.hosts if host not in spec.hosts]
     node_of_host = {host: node for node, host in enumerate(spec.hosts)}
     for name, read, put in (
         ("speed", recorded_speeds, with_speeds),
@@ -254,7 +257,7 @@ def _profile(plan: "Plan", path: Path) -> "ComputeProfile | None":
     if recorded is None:
         return None
     if not is_file_record(recorded):
-        raise InputError(str(path), "inputs.profile must name a file by path and sha256, or be null.")
+        raise InputError(str(path), "inputs.profile must contain path and sha256 of a file, or be null.")
     from pipette_opt.read.profile import read_profile
 
     return read_profile(Path(recorded["path"]))
@@ -277,7 +280,7 @@ def check_hosts(known: Sequence[str], old: Sequence[str], lost: Sequence[str], j
             raise InputError("--lost", f"host {host!r} is also given with --joined.")
     for host in joined:
         if host in old:
-            raise InputError("--joined", f"host {host!r} was among the hosts of the plan already.")
+            raise InputError("--joined", f"host {host!r} is a host of the plan already; leave it out.")
         if host not in known:
             raise InputError(
                 "--joined",
@@ -286,5 +289,5 @@ def check_hosts(known: Sequence[str], old: Sequence[str], lost: Sequence[str], j
             )
     gone = [host for host in old if host not in known and host not in lost]
     if gone:
-        raise InputError("--cluster", f"lacks host {gone[0]!r} of the plan; give it with --lost if it is gone.")
+        raise InputError("--cluster", f"lacks host {gone[0]!r} of the plan; add --lost {gone[0]} if this host is gone.")
     return [host for host in known if (host in old and host not in lost) or host in joined]

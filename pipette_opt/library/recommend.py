@@ -116,7 +116,7 @@ def recommend(
     with argument_errors():
         options, pinned, made = described(cluster, model, training, {**job, "gpu": comma_text(gpu)})
         if options.num_gpus is not None:
-            raise InputError("num_gpus", "has no effect; say hosts.")
+            raise InputError("num_gpus", "has no effect here; give hosts, the numbers of hosts to compare.")
         return recommended(
             options,
             lambda read: search_space(read, pinned, space),
@@ -159,7 +159,7 @@ def recommended(
     if tokens is not None and not 0 < tokens < 1e20:
         raise InputError("--tokens", f"must be > 0 and below 1e20, got {tokens:g}.")
     if deadline is not None and tokens is None:
-        raise InputError("--deadline", "needs --tokens, the length of the run.")
+        raise InputError("--deadline", "needs --tokens, the number of tokens of the training run.")
     deadline_s = None if deadline is None else _seconds(deadline)
     places, job = _places(options, made, hosts, gpu_price)
     params = checked(
@@ -182,7 +182,9 @@ def _seconds(text: str) -> float:
     """Return the seconds of a duration such as ``30d``."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", text.strip())
     if match is None or float(match[1]) <= 0:
-        raise InputError("--deadline", f"must be such as 36h, 30d or 6w, got {text!r}.")
+        raise InputError(
+            "--deadline", f"must be a number of hours, days or weeks, such as 36h, 30d or 6w; got {text!r}."
+        )
     return float(match[1]) * SECONDS[match[2]]
 
 
@@ -200,6 +202,8 @@ def _places(
         name = " and ".join(gpu.name for gpu in cluster.gpu_kinds)
         for count in sizes("--hosts", hosts) or numbers_of_hosts(cluster.num_nodes):
             if count > cluster.num_nodes:
-                raise InputError("--hosts", f"must be at most the {cluster.num_nodes} hosts there are, got {count}.")
+                raise InputError(
+                    "--hosts", f"must be at most {cluster.num_nodes}, the number of hosts of the cluster, got {count}."
+                )
             found.append(Place(name=name, instance=instance, num_hosts=count))
     return found, replace(jobs[0], num_gpus=None)

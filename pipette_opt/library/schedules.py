@@ -76,8 +76,9 @@ def read_schedule(given: str, config: "ParallelConfig", num_microbatches: int, p
     if found != (pp, chunks, num_microbatches):
         raise InputError(
             given,
-            f"has {found[0]} stages of {found[1]} chunks and {found[2]} micro-batches, the launch {pp} of {chunks} and "
-            f"{num_microbatches}.",
+            f"has {found[0]} stages with {found[1]} chunks and {found[2]} micro-batches, but the launch has "
+            f"{pp} stages "
+            f"with {chunks} chunks and {num_microbatches} micro-batches.",
         )
     try:
         schedule_program(schedule, p2p, config.overlap_p2p_communication)
@@ -95,6 +96,6 @@ def _check_chunks(name: str, chunks: int) -> None:
     if not (chunks > 1 if name == "interleaved" else str(chunks) == wanted):
         raise InputError(
             f"{OPTION} {name}",
-            f"works on {wanted} model chunks per stage, the launch has {chunks}; see "
+            f"needs {wanted} model chunks per stage, but the launch has {chunks}; change "
             "--num-virtual-stages-per-pipeline-rank.",
         )

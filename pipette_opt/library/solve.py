@@ -122,7 +122,7 @@ def solve(
         if given.arguments is not None:
             space, first, why_not = with_layout_of(given.instance, space, given.arguments, max_oom_risk)
             if why_not:
-                watcher.report(f"the layout of the arguments is no plan to begin with: {why_not}")
+                watcher.report(f"the search cannot start from the layout of the Megatron arguments: {why_not}")
         plan = optimize_objective(given.instance, space, params, watcher, inputs, first)
     return plan_with_band(plan, given.instance)
 

@@ -196,7 +196,11 @@ def answered(
     instance, kinds = priced(instance, gpu_price)
     if all(value is None for value in asked.values()):
         if instance.cluster.num_nodes == 1:
-            raise InputError("whatif", "needs a question: the plan has a single host, so there is none to lose.")
+            raise InputError(
+                "whatif",
+                "needs an option such as --add-hosts 1: the plan has a single host, so the default questions do "
+                "not apply.",
+            )
         asked = {**asked, "without": [EACH], "repair": [EACH], "add_hosts": "1"}
     if time_limit_s is not None and not time_limit_s > 0:
         raise InputError("--time-limit", f"must be > 0, got {time_limit_s:g}.")
@@ -249,7 +253,7 @@ def questions(asking: WhatIf, asked: Mapping[str, Any], prices: Mapping[str, flo
         try:
             check_precision(change.instance.cluster, change.instance.training)
         except InputError as error:
-            raise InputError(change.name, f"the precision {error.problem}") from None
+            raise InputError(change.name, f"the precision of this change {error.problem}") from None
     return found
 
 
@@ -268,10 +272,11 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
     if len(lost) > 1:
         least, most = max(lost, key=_gain), min(lost, key=_gain)
         if _gain(least) - _gain(most) < SAME:
-            found.append(f"Each of these losses costs the same, {_gain_words(most)}.")
+            found.append(f"Each lost host costs the same, {_gain_words(most)}.")
         else:
             found.append(
-                f"The dearest loss is {most.name.removeprefix('without ')}, {_gain_words(most)}; the cheapest "
+                f"The most expensive loss is {most.name.removeprefix('without ')}, {_gain_words(most)}; the "
+                "cheapest is "
                 f"{least.name.removeprefix('without ')}, {_gain(least):+.1%}."
             )
         if (
@@ -279,12 +284,14 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
             and most.bound_s is not None
             and most.bound_s <= (least.iteration_time_s or 0.0)
         ):
-            found.append("Which loss is the dearest is not proven: the searches leave more open than losses differ by.")
+            found.append(
+                "Which loss is the most expensive is not proven: the gaps of the searches exceed the differences."
+            )
         idle = max(lost, key=lambda answer: answer.idle_hosts)
         if idle.idle_hosts and idle.iteration_time_s is not None:
             found.append(
-                f"Of {idle.num_hosts + idle.idle_hosts} hosts {idle.num_hosts} are used: a plan for more shares the "
-                "batch or the layers worse. `replan --micro-batches unequal` may use them."
+                f"Only {idle.num_hosts} of {idle.num_hosts + idle.idle_hosts} hosts are used: on more hosts, batch or "
+                "layers divide less evenly. `replan --micro-batches unequal` may use all hosts."
             )
     if EACH in (asked["repair"] or ()):
         useful = [answer for answer in answers if answer.group == "repaired" and _gain(answer) > 0]
@@ -292,19 +299,22 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
             best = max(useful, key=_gain)
             found.append(f"Repair {best.name.removesuffix(' repaired')} first: {_gain_words(best)}.")
         elif len(answers) == len(changes):
-            found.append("No host's repair alone helps this plan: its time does not wait for slow links.")
+            found.append("The repair of a single host does not make this plan faster: slow links do not delay it.")
     for answer in answers:
         if answer.group == "more hosts" and answer.change is not None:
             hosts = f"{answer.num_hosts} of {answer.num_hosts + answer.idle_hosts} hosts"
-            brings = f"brings {_gain_words(answer)} on" if _gain(answer) >= SAME else "brings nothing: use"
+            brings = (
+                f"brings {_gain_words(answer)} on" if _gain(answer) >= SAME else "brings nothing: the best plan uses"
+            )
             found.append(f"{answer.name[0].upper()}{answer.name[1:]} {brings} {hosts}.")
     searched = any(answer.bound_s is not None for answer in answers)
     if searched:
-        found.append("At best: no plan of the searched space is faster.")
+        found.append("The column 'at best' is a lower bound: no searched plan is faster.")
     if any(answer.narrowed for answer in answers):
         found.append(
-            "The time limit narrowed the space of some searches, and a plan outside of it may be faster than at best; "
-            "--time-limit gives them more."
+            "The time limit narrowed some searches, so a plan outside of the searched space may be faster than "
+            "'at best'; "
+            "give more time with --time-limit."
         )
     return [f"- {line}" for line in found]
 
@@ -315,8 +325,8 @@ def band_words(today: Answer) -> str:
         return ""
     low, high = (end / today.expected_s for end in (today.low_s, today.high_s))
     return (
-        f"- Times are expected ones: nine in ten jobs like the plan's take {low:.2f} to {high:.2f} times as long. "
-        "In brackets behind a change: nine in ten pairs of public runs of one job."
+        f"- Times are expected times: nine in ten jobs like this take {low:.2f} to {high:.2f} times as long. "
+        "The range after a change holds for nine in ten pairs of public runs of the same job."
     )
 
 

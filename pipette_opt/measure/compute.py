@@ -78,7 +78,9 @@ def profile_compute(
     ]
     if not keys:
         raise InputError(
-            "--tensor-parallel", f"{params.tensor_parallel} do not divide the heads or the MLP of {model.name}."
+            "--tensor-parallel",
+            f"{params.tensor_parallel} do not divide the attention heads and the MLP width of {model.name}; "
+            "give other tensor-parallel sizes.",
         )
     note_continued(path)
     layers = dict(read_profile(path).layers) if path.exists() else {}
@@ -91,7 +93,10 @@ def profile_compute(
             write_atomically(path, profile_csv(layers))
     on_row(len(missing), len(missing), "done")
     if not layers:
-        raise InputError("profile compute", f"no combination fits on {device}.")
+        raise InputError(
+            "profile compute",
+            f"no combination of the given sizes fits in the memory of {device}; give smaller micro-batches.",
+        )
     return ComputeProfile(layers=layers)
 
 
@@ -154,11 +159,16 @@ def device_name(device: str) -> str:
     if not re.fullmatch(r"cuda(:\d+)?", device):
         raise InputError("--device", f"must be cuda, cuda:N or cpu, got {device!r}.")
     if not torch.cuda.is_available():
-        raise InputError("--device", f"is {device}, but torch sees no GPU here; --device cpu measures the processor.")
+        raise InputError(
+            "--device", f"is {device}, but torch finds no GPU on this machine; --device cpu measures the processor."
+        )
     driver = torch.cuda.get_device_name(device)
     entry = recognise_gpu(driver)
     if entry is None:
-        raise InputError("--gpu", f"the GPU {driver!r} is not in the catalogue; say which it is like, e.g. h100-80gb.")
+        raise InputError(
+            "--gpu",
+            f"the GPU {driver!r} is not in the catalogue; give the most similar type with --gpu, e.g. --gpu h100-80gb.",
+        )
     return entry.gpu.name
 
 

@@ -24,9 +24,11 @@ def build_layer(model: ModelSpec, tensor_parallel: int) -> "nn.Module":
         Ranks that share the layer; must divide its heads, key-value groups and MLP width.
     """
     if model.recurrent_mixers or model.attention_output_gate:
-        raise InputError("model", "has layers with a state or gates, which cannot be timed here; they are counted.")
+        raise InputError(
+            "model", "has recurrent or gated layers, which `profile compute` cannot time; solve without --profile."
+        )
     if model.multi_latent_attention is not None:
-        raise InputError("multi_latent_attention", "its layers cannot be timed here; their laws are used.")
+        raise InputError("multi_latent_attention", "`profile compute` cannot time its layers; solve without --profile.")
     import torch
     from torch import nn
     from torch.nn import functional

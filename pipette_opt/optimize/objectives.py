@@ -304,7 +304,7 @@ def _numbers(instance: Instance, space: SearchSpace) -> list[int]:
     most = most if space.max_gpus is None else min(most, space.max_gpus)
     if most < per_host:
         raise InputError(
-            "--max-gpus", f"must be at least the {per_host} GPUs of a host for this objective, got {most}."
+            "--max-gpus", f"must be at least {per_host}, the GPUs of a host, for this objective, got {most}."
         )
     hosts = sorted(range(1, most // per_host + 1), key=lambda count: (-_num_divisors(count), count))
     return [count * per_host for count in sorted(hosts[:MAX_SIZES])]

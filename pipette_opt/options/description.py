@@ -79,16 +79,23 @@ class JobOptions:
     with its help.
     """
 
-    cluster: Annotated[Path | None, _cluster("cluster.yaml, written by `import links`, `init` or by hand.")] = None
-    nodes: Annotated[
-        str | None,
-        _cluster("Instead of --cluster, where no link was measured: number of hosts, or names, e.g. gpu[01-16]."),
-    ] = None
-    gpu: Annotated[str | None, _cluster("Kind of GPU of these hosts, e.g. h100; `gpus` lists them.")] = None
-    nics: Annotated[str | None, _cluster("NICs of these hosts x Gbit/s of each, e.g. 8x400; the GPU's usual ones.")] = (
+    cluster: Annotated[Path | None, _cluster("Cluster file (YAML), written by `import links`, `init` or by hand.")] = (
         None
     )
-    gpus_per_node: Annotated[int | None, _cluster("GPUs of these hosts; as usual for the GPU by default.")] = None
+    nodes: Annotated[
+        str | None,
+        _cluster("Number of hosts, or host names, e.g. gpu[01-16]; instead of --cluster, if no link was measured."),
+    ] = None
+    gpu: Annotated[str | None, _cluster("With --nodes: GPU type, e.g. h100; `pipette-opt gpus` lists all types.")] = (
+        None
+    )
+    nics: Annotated[
+        str | None,
+        _cluster("With --nodes: NICs of a host x Gbit/s of each, e.g. 8x400; by default those usual for the GPU type."),
+    ] = None
+    gpus_per_node: Annotated[
+        int | None, _cluster("With --nodes: GPUs per host; by default as usual for the GPU type.")
+    ] = None
     model: Annotated[
         str | None, Option(help="Preset name, Hugging Face config.json, or a file of Megatron arguments.")
     ] = None
@@ -104,39 +111,57 @@ class JobOptions:
     micro_batches: Annotated[
         str | None,
         _training(
-            "equal: every replica runs the same number, as launchers need; unequal: any number of replicas shares "
-            "the batch (planned only). [default: equal]",
+            "equal: every replica runs the same number of micro-batches, as launchers require; unequal: numbers may "
+            "differ, so that any number of replicas can share the batch (planned only). [default: equal]",
             words=("equal", "unequal"),
         ),
     ] = None
     example: Annotated[
-        str | None, Option(help="A shipped example in place of the job's files, e.g. lab-16x8 or lab-2x8.")
+        str | None,
+        Option(help="Name of a shipped example job, e.g. lab-16x8 or lab-2x8; instead of --cluster and --model."),
     ] = None
     precision: Annotated[
-        str | None, _training("bf16, fp16 or fp32; the example's, or bf16.", words=("bf16", "fp16", "fp32"))
+        str | None,
+        _training("Precision: bf16, fp16 or fp32; by default the example's, or bf16.", words=("bf16", "fp16", "fp32")),
     ] = None
     fp8: Annotated[
-        bool, _training("Matrix products of the layers in fp8 (Transformer Engine); the rest as --precision says.")
+        bool,
+        _training("Compute the layers' matrix products in fp8 (Transformer Engine), everything else in --precision."),
     ] = False
     fp8_recipe: Annotated[
         str | None,
         _training(
-            "Scales of fp8: delayed, tensorwise, blockwise or mxfp8; that of the model's script, else delayed.",
+            "Scaling recipe of fp8: delayed, tensorwise, blockwise or mxfp8; by default that of the Megatron arguments "
+            "in --model, else delayed.",
             words=("delayed", "tensorwise", "blockwise", "mxfp8"),
         ),
     ] = None
-    attention_kernel: Annotated[str, _training("flash or unfused.", words=("flash", "unfused"))] = "flash"
-    profile: Annotated[Path | None, _software("CSV of measured layer times, which override the roofline.")] = None
+    attention_kernel: Annotated[str, _training("Attention kernel: flash or unfused.", words=("flash", "unfused"))] = (
+        "flash"
+    )
+    profile: Annotated[
+        Path | None,
+        _software("CSV of measured layer times, from `profile compute`; they replace computed layer times."),
+    ] = None
     calibration: Annotated[
-        str | None, _software("Stack: a file of `calibrate`, or a shipped name; megatron-core otherwise.")
+        str | None,
+        _software(
+            "Stack with the constants of your software: a file from `calibrate`, or a shipped name. [default: "
+            "megatron-core]"
+        ),
     ] = None
     num_gpus: Annotated[
-        int | None, _cluster("How many GPUs to use; all, or fewer hosts if faster.", panel="The search space")
+        int | None,
+        _cluster(
+            "Number of GPUs to use; by default all GPUs, or those of fewer hosts if that is faster.",
+            panel="The search space",
+        ),
     ] = None
     gpu_price: Annotated[
         list[str] | None,
         _cluster(
-            "Price of a GPU-hour: 2.5, or of hosts, e.g. gpu[03-04]=1.2; may be repeated. Cluster files may say it."
+            "Price per GPU-hour: 2.5 for all hosts, or per host, e.g. gpu[03-04]=1.2; repeatable. A cluster file may "
+            "also contain prices."
         ),
     ] = None
     exclude_hosts: Annotated[
@@ -145,13 +170,13 @@ class JobOptions:
     speed: Annotated[
         list[str] | None,
         _cluster(
-            "Hosts that run at a share of their peak, e.g. gpu[03-04]=0.8; may be repeated.", panel="The search space"
+            "Speed of slow hosts as a share of their peak, e.g. gpu[03-04]=0.8; repeatable.", panel="The search space"
         ),
     ] = None
     launcher: Annotated[
         str,
         _software(
-            "torchrun (contiguous ranks per host), slurm or mpi (any map).",
+            "Launcher: torchrun (consecutive ranks on each host), slurm or mpi (any rank map).",
             panel="The search space",
             words=("torchrun", "slurm", "mpi"),
         ),
@@ -159,47 +184,54 @@ class JobOptions:
     p2p: Annotated[
         str,
         _software(
-            "blocking (Megatron-Core's 1F1B) or async sends.", panel="The search space", words=("blocking", "async")
+            "Pipeline sends: blocking (as in Megatron-Core's 1F1B) or async.",
+            panel="The search space",
+            words=("blocking", "async"),
         ),
     ] = "blocking"
     allreduce: Annotated[
         str,
         _software(
-            "All-reduce of gradients between hosts: ring, hierarchical, or (estimate only) tree.",
+            "All-reduce algorithm of gradients between hosts: ring, hierarchical, or (estimate only) tree.",
             panel="The search space",
             words=("ring", "hierarchical", "tree"),
         ),
     ] = "ring"
-    expert_imbalance: Annotated[float, _training("Tokens of the busiest rank of experts over the mean.")] = 1.0
+    expert_imbalance: Annotated[
+        float, _training("Tokens on the busiest expert-parallel rank, relative to the mean; 1 for equal loads.")
+    ] = 1.0
     expert_loads: Annotated[
         str | None,
-        _training("Loads of single experts: a file with a number for each, a line or one for each layer; or zipf:1.2."),
+        _training(
+            "Loads of experts: a file with a number per expert, in a single line or a line per layer; or zipf:1.2."
+        ),
     ] = None
     expert_placement: Annotated[
         str,
         _training(
-            "Experts of a rank: listed, as launched; balanced by --expert-loads (planned only).",
+            "Experts on each rank: listed (as launchers place them), or balanced by --expert-loads (planned only).",
             words=("listed", "balanced"),
         ),
     ] = "listed"
     moe_token_dispatcher: Annotated[
         str | None,
         _training(
-            "How tokens get to experts: alltoall, allgather, flex, deepep, hybridep; else as the model's script.",
+            "Token dispatcher of experts: alltoall, allgather, flex, deepep or hybridep; by default that of the "
+            "Megatron arguments in --model.",
             words=("alltoall", "allgather", "flex", "deepep", "hybridep"),
         ),
     ] = None
     overlap_moe_expert_parallel_comm: Annotated[
-        bool, _training("Token exchanges overlap the compute of another micro-batch.")
+        bool, _training("Token exchanges of experts overlap with the compute of another micro-batch.")
     ] = False
     cuda_graph: Annotated[
-        bool, _training("Layers are launched as CUDA graphs, so that the host does not hold them up.")
+        bool, _training("Launch layers as CUDA graphs, so that GPUs do not wait for kernel launches.")
     ] = False
     tp_comm_overlap: Annotated[
         bool | None,
         _training(
-            "Tensor ranks send while they multiply (Transformer Engine's user buffers, inside an NVLink domain); "
-            "searched by default, off where nothing is searched."
+            "Overlap tensor-parallel communication with matrix products (Transformer Engine's user buffers, inside an "
+            "NVLink domain); by default both are searched, and `estimate` has it off."
         ),
     ] = None
 
@@ -209,50 +241,56 @@ class SpaceOptions:
     """Configurations to search; ``None`` leaves a dimension free. See :class:`~pipette_opt.candidates.SearchSpace`."""
 
     max_gpus: Annotated[int | None, _parallel("Largest number of GPUs to use; the search chooses the hosts.")] = None
-    tensor_parallel: Annotated[Sizes | None, _parallel("Allowed sizes, e.g. 4,8.")] = None
-    pipeline_parallel: Annotated[Sizes | None, _parallel("Allowed sizes.")] = None
-    data_parallel: Annotated[Sizes | None, _parallel("Allowed sizes.")] = None
-    virtual_pipeline: Annotated[Sizes | None, _parallel("Allowed model chunks per stage; 1 is no interleaving.")] = None
-    micro_batch_size: Annotated[Sizes | None, _parallel("Allowed sizes.")] = None
+    tensor_parallel: Annotated[Sizes | None, _parallel("Allowed tensor-parallel sizes, e.g. 4,8.")] = None
+    pipeline_parallel: Annotated[Sizes | None, _parallel("Allowed pipeline-parallel sizes, e.g. 1,2,4.")] = None
+    data_parallel: Annotated[Sizes | None, _parallel("Allowed data-parallel sizes, e.g. 8,16.")] = None
+    virtual_pipeline: Annotated[
+        Sizes | None, _parallel("Allowed numbers of model chunks per stage, e.g. 1,2; 1 is no interleaving.")
+    ] = None
+    micro_batch_size: Annotated[Sizes | None, _parallel("Allowed micro-batch sizes in sequences, e.g. 1,2.")] = None
     data_parallel_sharding_strategy: Annotated[
         tuple[str, ...] | None,
         _parallel(
-            "Sharding by replicas, any of no_shard,optim,optim_grads,optim_grads_params (ZeRO 0 to 3; the last two are "
-            "fully sharded data parallelism). [default: optim]"
+            "Allowed sharding among replicas: any of no_shard,optim,optim_grads,optim_grads_params (ZeRO 0 to 3; the "
+            "last two are fully sharded data parallelism). [default: optim]"
         ),
     ] = None
     num_distributed_optimizer_instances: Annotated[
         Sizes | None,
-        _parallel("Allowed numbers of groups of replicas that share within a group only (hybrid sharding), e.g. 1,4."),
+        _parallel("Allowed numbers of replica groups, e.g. 1,4; states are sharded within a group (hybrid sharding)."),
     ] = None
     recompute: Annotated[
-        Words | None, _parallel("Allowed: none,selective,block,full, or modules as in moe_act+layernorm.")
+        Words | None,
+        _parallel("Allowed recomputation: none,selective,block,full, or modules such as moe_act+layernorm."),
     ] = None
     offload: Annotated[
         Words | None,
         _parallel(
-            "Allowed in the host's memory, where a GPU's is too small: none,optimizer,optimizer:0.5, layers:8, or "
-            "modules as in qkv_linear+core_attn. [default: what the Megatron arguments say]"
+            "Allowed offload to the host's memory, if GPU memory is too small: none,optimizer,optimizer:0.5,layers:8, "
+            "or modules such as qkv_linear+core_attn. [default: as in the Megatron arguments of --model]"
         ),
     ] = None
     context_parallel: Annotated[
         Sizes | None,
-        _parallel("Allowed sizes; by default all inside a host and, unless all others are given, on whole hosts."),
+        _parallel(
+            "Allowed context-parallel sizes; by default sizes inside a host, and of whole hosts unless the "
+            "other degrees are given."
+        ),
     ] = None
-    expert_parallel: Annotated[Sizes | None, _parallel("Allowed sizes; every divisor of the experts by default.")] = (
-        None
-    )
+    expert_parallel: Annotated[
+        Sizes | None, _parallel("Allowed expert-parallel sizes; by default every divisor of the number of experts.")
+    ] = None
     expert_tensor_parallel: Annotated[
-        Sizes | None, _parallel("Allowed tensor sizes of experts; 1 and the tensor size by default.")
+        Sizes | None, _parallel("Allowed expert tensor-parallel sizes; by default 1 and the tensor-parallel size.")
     ] = None
     overlap_grad_reduce: Annotated[
-        bool | None, _parallel("Gradients are reduced during the last backward pass; both are searched by default.")
+        bool | None, _parallel("Reduce gradients during the last backward pass; by default both choices are searched.")
     ] = None
     overlap_param_gather: Annotated[
-        bool | None, _parallel("Parameters are gathered during the next forward pass; both are searched by default.")
+        bool | None, _parallel("Gather parameters during the next forward pass; by default both choices are searched.")
     ] = None
     ddp_bucket_size: Annotated[
-        int | None, _parallel("Parameters per gradient bucket; Megatron-Core's value by default.")
+        int | None, _parallel("Number of parameters per gradient bucket; by default Megatron-Core's value.")
     ] = None
     overlap_p2p_communication: Annotated[bool, _parallel("Interleaved schedules compute while they send.")] = True
 
@@ -264,9 +302,9 @@ class LaunchOptions:
     args: Annotated[
         str | None, Option(help="Megatron arguments of the launch that runs today, or a file with them.")
     ] = None
-    hosts: Annotated[str | None, Option(help="Host order of the launch that runs today; the cluster's by default.")] = (
-        None
-    )
+    hosts: Annotated[
+        str | None, Option(help="Host order of the launch that runs today; by default as in the cluster file.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +312,7 @@ class Measured:
     """Measured figures of a run of the job."""
 
     iter_time_s: Annotated[float | None, Option(help="Measured seconds of an iteration.")] = None
-    peak_mem_gib: Annotated[float | None, Option(help="Measured peak of a GPU's memory, GiB.")] = None
+    peak_mem_gib: Annotated[float | None, Option(help="Measured peak memory of the fullest GPU, GiB.")] = None
     oom: Annotated[bool | None, Option(help="Whether the run ended out of memory.")] = None
 
 

@@ -31,8 +31,8 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 NOT_THE_SAME: Mapping[str, str] = MappingProxyType(
     {
-        "num-layers-per-virtual-pipeline-stage": "it counts layers; --virtual-pipeline counts chunks of a stage, which "
-        "are the layers over pipeline stages times that number",
+        "num-layers-per-virtual-pipeline-stage": "it counts layers per model chunk; use --virtual-pipeline, the number "
+        "of chunks per stage: num_layers / (pipeline stages x layers per chunk)",
     }
 )
 """Megatron-LM options that resemble an option of this tool but mean something else, with the difference."""

@@ -31,8 +31,9 @@ SECTIONS: Mapping[str, str] = {
 """Sections of a job file in the order of the page, with their headings."""
 
 SECTION_NOTES: Mapping[str, str] = {
-    "cluster": "May be the name of a cluster file instead; `file` names it beside other keys.",
-    "software": "May be the name of a stack instead (`calibration`, here also `stack`).",
+    "cluster": "The section may be just the name of a cluster file; beside other keys, `file` names the cluster file.",
+    "software": "The section may be just the name of a stack; beside other keys, `calibration` or `stack` names "
+    "the stack.",
     "parallel": "Dimensions that the search may choose; each size is a number or a list. `estimate` takes one launch: "
     "each dimension has one value, and any option of Megatron-LM may be added, such as `sequence_parallel: true`.",
     "measured": "Figures of a run, which `estimate` sets beside its prediction.",

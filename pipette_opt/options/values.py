@@ -41,7 +41,7 @@ def field_value(field: Field, value: object, where: str) -> Any:
         return field.default
     if kind in (Path, str):
         if isinstance(value, bool) or not isinstance(value, str | int | float | Path):
-            raise InputError(where, f"must be a text, got {shown(value)}.")
+            raise InputError(where, f"must be text, got {shown(value)}.")
         return kind(str(value))
     if get_origin(kind) is list:
         return _texts(value, where)
@@ -61,7 +61,7 @@ def _texts(value: object, where: str) -> list[str]:
         return [str(value)]
     if isinstance(value, Iterable):
         return [text for each in value for text in _texts(each, where)]
-    raise InputError(where, f"must be a text or a list of texts, got {shown(value)}.")
+    raise InputError(where, f"must be text or a list of texts, got {shown(value)}.")
 
 
 def _parts(value: object) -> list[object]:
@@ -74,7 +74,7 @@ def _parts(value: object) -> list[object]:
 def _size(part: object, value: object, where: str) -> int:
     number = whole_number(part) if isinstance(part, str) else part
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise InputError(where, f"must be whole numbers >= 1 separated by commas, got {shown(value)}.")
+        raise InputError(where, f"must be whole numbers >= 1, separated by commas, such as 1,2; got {shown(value)}.")
     return number
 
 
@@ -100,7 +100,7 @@ def numbers(option: str, text: str | None) -> list[float]:
     try:
         return [number_of(word) for word in (text or "").split(",") if word.strip()]
     except ValueError:
-        raise InputError(option, f"must be numbers separated by commas, got {shown(text)}.") from None
+        raise InputError(option, f"must be numbers separated by commas, such as 0.5,2; got {shown(text)}.") from None
 
 
 def cores() -> int:

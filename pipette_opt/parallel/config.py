@@ -145,7 +145,9 @@ class ParallelConfig:
             except ValueError as error:
                 raise ValueError(f"offload {error}") from None
         if self.overlap_param_gather and not (self.overlap_grad_reduce and self.use_distributed_optimizer):
-            raise ValueError("overlap_param_gather needs overlap_grad_reduce and use_distributed_optimizer.")
+            raise ValueError(
+                "overlap_param_gather=True needs overlap_grad_reduce=True and use_distributed_optimizer=True."
+            )
         if self.ddp_bucket_size is not None and self.ddp_bucket_size < 1:
             raise ValueError(f"ddp_bucket_size must be None or >= 1, got {self.ddp_bucket_size}.")
         vpp = self.virtual_pipeline_model_parallel_size
@@ -485,7 +487,7 @@ def with_overlap(
         Parameters per gradient bucket; ``None`` for Megatron-Core's default.
     """
     if param_gather and not (grad_reduce and config.use_distributed_optimizer):
-        raise ValueError("overlap_param_gather needs overlap_grad_reduce and use_distributed_optimizer.")
+        raise ValueError("overlap_param_gather=True needs overlap_grad_reduce=True and use_distributed_optimizer=True.")
     return _changed(
         config, overlap_grad_reduce=grad_reduce, overlap_param_gather=param_gather, ddp_bucket_size=ddp_bucket_size
     )

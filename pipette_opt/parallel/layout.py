@@ -28,11 +28,11 @@ def layout_parts(layout: str) -> tuple[str, ...]:
     text = layout.replace(",", "")
     for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
         if sum(len(found[1]) * int(found[2]) for found in re.finditer(pattern, text)) > MAX_LETTERS:
-            raise ValueError(f"repeats more than {MAX_LETTERS:,} letters.")
+            raise ValueError(f"has more than {MAX_LETTERS:,} letters, the maximum.")
         text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
     wrong = sorted(set(text) - set(LETTERS) - {"|"})
     if wrong:
-        raise ValueError(f"must be made of E, t, m, L and |, got {' '.join(map(repr, wrong))}.")
+        raise ValueError(f"must consist of E, t, m, L and |, got {' '.join(map(repr, wrong))}.")
     return tuple(text.split("|"))
 
 
@@ -53,10 +53,10 @@ def layout_layers(layout: str, num_stages: int) -> tuple[tuple[int, ...], ...]:
         raise ValueError(f"has {len(parts)} parts, which must be a multiple of the {num_stages} pipeline stages.")
     text = "".join(parts)
     if not text.startswith("E") or not text.endswith("L") or text.count("E") + text.count("L") != 2:
-        raise ValueError("must begin with its only E and end with its only L.")
+        raise ValueError("must have a single E, at the beginning, and a single L, at the end.")
     depths = num_mtp_layers_of(layout)
     if not text.endswith("m" * depths + "L") or "m" in "".join(parts[:-1]):
-        raise ValueError("must have all heads that predict further tokens (m) right before L, in the same part.")
+        raise ValueError("must have all multi-token prediction layers (m) directly before L, in the same part.")
     held = [part.count("t") for part in parts]
     return tuple(tuple(held[start : start + num_stages]) for start in range(0, len(held), num_stages))
 

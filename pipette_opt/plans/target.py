@@ -61,7 +61,9 @@ def hosts_factor(
 def recorded_rate(inputs: Mapping[str, Any]) -> FailureRate:
     """Return the failure rate of hosts in a plan's ``inputs`` (``failures``). ``InputError`` if it is missing."""
     if inputs.get("failures") is None:
-        raise InputError("--host-mean-days", "is needed for --objective progress: mean days until a host is lost.")
+        raise InputError(
+            "--host-mean-days", "is required for --objective progress: the mean days between failures of a host."
+        )
     return typed(FailureRate, inputs["failures"], "inputs.failures", closed=True)
 
 

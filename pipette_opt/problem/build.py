@@ -198,9 +198,7 @@ def build_both_problems(
 def _check_reduction(instance: Instance) -> None:
     """Raise ``InputError`` for a collective algorithm whose time does not depend on its slowest link alone."""
     if instance.allreduce == "tree":
-        raise InputError(
-            "--allreduce", "tree is only known to estimate: a tree's time is not that of a slowest hop; give ring."
-        )
+        raise InputError("--allreduce", "tree is supported by estimate only, not by a search; give --allreduce ring.")
 
 
 def _problem(

@@ -233,7 +233,9 @@ def subset_cluster(cluster: ClusterSpec, hosts: Collection[str], where: str = "h
             hint = did_you_mean(host, cluster.hosts)
             raise InputError(where, f"host {host!r} is not in cluster {cluster.name}.{hint}")
     if not hosts:
-        raise InputError(where, f"no host of cluster {cluster.name} is left.")
+        raise InputError(
+            where, f"names every host of cluster {cluster.name}, so that none is left; exclude fewer hosts."
+        )
     keep = [index for index, host in enumerate(cluster.hosts) if host in hosts]
     matrices = tuple(
         LinkMatrix(
@@ -280,11 +282,14 @@ def _read_nodes(where: str, data: object, assumed: list[str]) -> tuple[NodeSpec,
         ]
     blocks = [node.host for node in nodes if ":" in node.host]
     if blocks:
-        raise InputError(where, f"host {blocks[0]!r} must have no colon, which names blocks of GPUs.")
+        raise InputError(
+            where,
+            f"host {blocks[0]!r} must not contain a colon, which is reserved for blocks of GPUs; rename the host.",
+        )
     listed = Counter(node.host for node in nodes)
     for host, times in listed.items():
         if times > 1:
-            raise InputError(where, f"host {host!r} is listed {times} times.")
+            raise InputError(where, f"host {host!r} is listed {times} times; list each host once.")
     return tuple(nodes)
 
 
@@ -306,7 +311,10 @@ def _gpus_per_node(fields: Fields, gpu: GpuSpec, assumed: list[str]) -> int:
         return fields.whole("gpus_per_node", most=MAX_GPUS_PER_NODE)
     entry = read_gpu_catalogue().get(gpu.name)
     if entry is None or entry.usual_host is None:
-        raise InputError(fields.where, f"the field gpus_per_node is missing; no number is usual for {gpu.name}.")
+        raise InputError(
+            fields.where,
+            f"the field gpus_per_node is missing, and the catalogue has no usual number for {gpu.name}; add the field.",
+        )
     usual = entry.usual_host
     note = f"GPUs of a host: {usual.gpus_per_node}, as usual for {gpu.name} ({usual.source})."
     if note not in assumed:
@@ -325,7 +333,9 @@ def _read_intra_node(intra: Fields, nodes: Sequence[NodeSpec], assumed: list[str
     alone = nodes[0].num_gpus == 1  # a host with one GPU has no link inside
     if len(known) < len(kinds) and not alone and not intra.has("bandwidth_gb_per_s"):
         strangers = ", ".join(name for name in kinds if name not in catalogue)
-        problem = f"the field bandwidth_gb_per_s is missing; the catalogue has no figure for {strangers}."
+        problem = (
+            f"the field bandwidth_gb_per_s is missing, and the catalogue has no value for {strangers}; add the field."
+        )
         raise InputError(intra.where, problem)
     rate = min((entry.intra_node_bytes_per_s for entry in known), default=float(GB))
     latency_s = max((entry.intra_node_latency_s for entry in known), default=0.0)

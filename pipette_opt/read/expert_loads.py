@@ -34,7 +34,7 @@ def read_expert_loads(given: str, model: ModelSpec) -> FloatArray:
     an expert gets more than each token once.
     """
     if model.num_experts is None:
-        raise InputError(OPTION, f"has no effect: model {model.name} has no experts.")
+        raise InputError(OPTION, f"has no effect, because model {model.name} has no experts.")
     num_experts, topk = model.num_experts, model.moe_router_topk
     if given.startswith(ZIPF):
         return zipf_loads(num_experts, topk, _exponent(given.removeprefix(ZIPF)))

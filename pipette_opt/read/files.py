@@ -40,7 +40,7 @@ def read_text(path: str | Path, *, keep_line_ends: bool = False) -> str:
         text = decoded(read_bytes(path), str(path))
         return text if keep_line_ends else text.replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
-        raise InputError(str(path), "there is no such file.") from None
+        raise InputError(str(path), "the file does not exist.") from None
     except OSError as error:
         raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
     except ValueError as error:  # no file has a zero byte in its name
@@ -105,7 +105,7 @@ def parse_json(text: str, where: str) -> Any:
     for escape in _ESCAPE.finditer(text):
         if escape[1] in ("b", "f") or (escape[2] and _CONTROL.match(chr(int(escape[2], 16)))):
             line = text.count("\n", 0, escape.start()) + 1
-            raise InputError(_at_line(where, text, line), f"has a control character, {escape[0]}.")
+            raise InputError(_at_line(where, text, line), f"contains the control character {escape[0]}; remove it.")
     try:
         return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_each_once)
     except json.JSONDecodeError as error:

@@ -87,9 +87,11 @@ def read_inside(intra: Fields, nodes: Sequence[NodeSpec], folder: Path) -> Float
         chosen = expand_hosts(fields.any("hosts"), fields.where) if fields.has("hosts") else hosts
         for host in chosen:
             if host not in hosts:
-                raise InputError(fields.where, f"host {host!r} is not among nodes.{did_you_mean(host, hosts)}")
+                raise InputError(
+                    fields.where, f"host {host!r} is not among the hosts of nodes.{did_you_mean(host, hosts)}"
+                )
             if host in found:
-                raise InputError(fields.where, f"host {host!r} has a matrix already; each host has one.")
+                raise InputError(fields.where, f"host {host!r} has two matrices; give each host a single matrix.")
             found[host] = values
     missing = [host for host in hosts if host not in found]
     if missing:

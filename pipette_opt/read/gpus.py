@@ -189,7 +189,7 @@ def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
     if sizes:
         kinds = gpus_called(name)
         if kinds:
-            raise InputError(where, f"GPU {name!r} may be {' or '.join(kinds)}; name one of them.")
+            raise InputError(where, f"GPU {name!r} may be {' or '.join(kinds)}; write one of these names.")
     raise _unknown(name, where)
 
 
@@ -229,7 +229,7 @@ def _commonest(name: str, kinds: tuple[str, ...], where: str) -> CatalogueEntry 
     """
     catalogue = read_gpu_catalogue()
     if len({_family(kind) for kind in kinds}) > 1:
-        raise InputError(where, f"GPU {name!r} may be {' or '.join(kinds)}; name one of them.")
+        raise InputError(where, f"GPU {name!r} may be {' or '.join(kinds)}; write one of these names.")
     return max((catalogue[kind] for kind in kinds), key=_commonness) if kinds else None
 
 

@@ -41,7 +41,9 @@ def checked_host(name: str, where: str) -> str:
     other.
     """
     if len(name) > MAX_NAME:
-        raise InputError(where, f"host {shown(name)} has more than {MAX_NAME} characters.")
+        raise InputError(
+            where, f"host {shown(name)} has more than {MAX_NAME} characters, the maximum; shorten the name."
+        )
     if not _LEGAL.fullmatch(name):
         raise InputError(
             where,
@@ -88,7 +90,7 @@ def _expand(where: str, text: str, most: int) -> list[str]:
     pieces = re.split(r"\[([^\[\]]*)\]", text)
     ranges = [[_numbers(where, text, part.strip()) for part in piece.split(",")] for piece in pieces[1::2]]
     if math.prod(sum(last - first + 1 for first, last, _ in bounds) for bounds in ranges) > most:
-        raise InputError(where, f"hosts {shown(text)} are more than {MAX_HOSTS} names.")
+        raise InputError(where, f"hosts {shown(text)} are more than {MAX_HOSTS} names, the maximum.")
     checked_host("".join(pieces[::2]) or "0", where)
     choices = [
         [str(n).zfill(width) for first, last, width in bounds for n in range(first, last + 1)] for bounds in ranges
@@ -106,7 +108,11 @@ def _numbers(where: str, text: str, part: str) -> tuple[int, int, int]:
         raise InputError(where, f"hosts {shown(text)}: {shown(part)} must be a number or a range such as 01-16.")
     first, last = whole_number(match.group(1)), whole_number(match.group(2) or match.group(1))
     if first is None or last is None or last - first >= MAX_HOSTS:
-        raise InputError(where, f"hosts {shown(text)}: the range {shown(part)} is more than {MAX_HOSTS} names.")
+        raise InputError(
+            where, f"hosts {shown(text)}: the range {shown(part)} has more than {MAX_HOSTS} names, the maximum."
+        )
     if last < first:
-        raise InputError(where, f"hosts {shown(text)}: the range {part} runs backwards.")
+        raise InputError(
+            where, f"hosts {shown(text)}: the range {part} runs backwards; write the smaller number first."
+        )
     return first, last, len(match.group(1))

@@ -73,7 +73,7 @@ def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
     only the text part is read.
     """
     if not isinstance(config, dict):
-        raise InputError(where, f"must be an object, as Hugging Face writes it, got {shown(config)}.")
+        raise InputError(where, f"must be a JSON object, as in Hugging Face's config.json, got {shown(config)}.")
     if "model_type" in config:
         config = _text_part(config, where)
     keys = Keys(where, config)
@@ -121,13 +121,11 @@ def _family(keys: Keys) -> str:
     config, where = keys.data, keys.where
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
-        raise InputError(
-            where, f"model_type is missing; it selects how the rest is read, one of {', '.join(_READERS)}."
-        )
+        raise InputError(where, f"the field model_type is missing; it must be one of {', '.join(_READERS)}.")
     model_type = _ALIKE.get(model_type, model_type)
     if keys.has("index_topk"):
         problem = f"model_type {model_type!r} has sparse attention (DSA, index_topk {shown(config['index_topk'])})"
-        raise InputError(where, f"{problem}, which has no price yet.")
+        raise InputError(where, f"{problem}, which cannot be timed yet.")
     experts = [key for key in _EXPERT_KEYS if isinstance(config.get(key), int) and config[key] > 1]
     if model_type not in _WITH_EXPERTS and (experts or "moe" in model_type or model_type in _OTHER_EXPERTS):
         supported = ", ".join(_WITH_EXPERTS)

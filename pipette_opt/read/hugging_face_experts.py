@@ -39,7 +39,7 @@ def _qwen_moe(keys: Keys) -> dict[str, Any]:
     """Return layers and router of Qwen's families with experts."""
     layers, step, dense = keys.whole("num_hidden_layers"), keys.whole("decoder_sparse_step", 1), _listed_layers(keys)
     if keys.flag("use_sliding_window", False):
-        raise keys.wrong("use_sliding_window", "versions of transformers disagree which layers have a window")
+        raise keys.wrong("use_sliding_window", "which layers have a window depends on the version of transformers")
     for name in ("sliding_window", "max_window_layers"):
         keys.value(name)  # without effect unless use_sliding_window is set
     no_attention_bias(keys)
@@ -113,7 +113,7 @@ def bailing_moe(keys: Keys) -> dict[str, Any]:
     """Return the fields of Ling and Ring: DeepSeek's experts under other key names, with grouped queries."""
     for name in ("multi_gate", "norm_head", "norm_softmax", "embedding_dropout", "output_dropout"):
         if keys.value(name):
-            raise keys.wrong(name, "this family is supported without it only")
+            raise keys.wrong(name, "for this model_type it must be absent or false")
     width, shared = keys.whole("moe_intermediate_size"), count(keys, "num_shared_experts")
     is_second = keys.value("model_type") == "bailing_moe_v2"
     bias, depths = keys.flag("use_bias", False), count(keys, "num_nextn_predict_layers")
@@ -192,7 +192,10 @@ def _sigmoid_router(keys: Keys, *, bias: str, score: str) -> dict[str, Any]:
 def deepseek(keys: Keys) -> dict[str, Any]:
     """Return the fields of DeepSeek-MoE (version 1): ordinary attention, shared experts, dense layers first."""
     if keys.has("kv_lora_rank"):
-        raise InputError(keys.where, "kv_lora_rank: model_type deepseek has none; DeepSeek-V2's is deepseek_v2.")
+        raise InputError(
+            keys.where,
+            "kv_lora_rank does not exist for model_type deepseek; for DeepSeek-V2 write model_type deepseek_v2.",
+        )
     if keys.whole("moe_layer_freq", 1) != 1:
         raise InputError(keys.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
     no_attention_bias(keys)

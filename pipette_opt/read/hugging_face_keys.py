@@ -265,6 +265,6 @@ class Keys(Fields):
             raise InputError(self.where, f"unknown key {name!r} ({shown(value)}). Did you mean {near[0]}?")
         is_off = value is False or value in ([], {}, "")
         if _STRUCTURE.search(name) and not _TRAINING_WORDS.search(name) and not is_off:
-            hint = "Take it out of the file if it changes nothing."
+            hint = "Remove it from the file if it does not change the architecture."
             raise InputError(self.where, f"unknown key {name!r} ({shown(value)}). {hint}")
         self.left_out.append(name)

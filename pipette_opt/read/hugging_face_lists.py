@@ -138,7 +138,7 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
         keys.value(name)
     for name in ("num_logits_to_keep", "use_mamba_kernels", "residual_in_fp32", "sliding_window", "moe_latent_size"):
         if keys.value(name) and name in ("sliding_window", "moe_latent_size"):
-            raise keys.wrong(name, "this family is supported without it only")
+            raise keys.wrong(name, "for this model_type it must be absent or false")
     for name in ("use_bias", "mlp_bias", "attention_bias", "mamba_proj_bias"):
         if keys.flag(name, False):
             raise keys.wrong(name, "this family has no such biases")
@@ -241,7 +241,11 @@ def _delta_nets(keys: Keys) -> dict[str, Any]:
     """Return the fields of Qwen3-Next's attention and gated delta nets, without its MLPs."""
     layers = keys.whole("num_hidden_layers")
     if keys.value("mlp_only_layers") or keys.whole("decoder_sparse_step", 1) != 1:
-        raise InputError(keys.where, "mlp_only_layers must be empty and decoder_sparse_step 1: other lists of experts.")
+        raise InputError(
+            keys.where,
+            "mlp_only_layers must be empty and decoder_sparse_step must be 1; other layouts of experts are not "
+            "supported.",
+        )
     no_attention_bias(keys)
     types = keys.value("layer_types")
     interval = keys.whole("full_attention_interval", 4)

@@ -138,7 +138,9 @@ def _parameters(keys: Keys) -> dict[str, Any]:
     found = [keys.value(name) for name in ("rope_parameters", "rope_scaling")]
     given = [parameters for parameters in found if parameters]
     if len(given) > 1 and given[0] != given[1]:
-        raise InputError(keys.where, "rope_parameters and rope_scaling differ; leave one out.")
+        raise InputError(
+            keys.where, "rope_parameters and rope_scaling are both given, and differ; remove one of the two."
+        )
     parameters = given[0] if given else {}
     if not isinstance(parameters, dict):
         raise _wrong(keys, "must be an object")

@@ -40,7 +40,9 @@ def launch_words(degrees: Mapping[str, Any], megatron: Mapping[str, Any], where:
     for name, value in degrees.items():
         several = isinstance(value, tuple)
         if several and len(value) != 1:
-            raise InputError(f"{where}{name}", f"must be one value of a launch, got {shown(list(value))}.")
+            raise InputError(
+                f"{where}{name}", f"must be a single value, because a launch has no choice; got {shown(list(value))}."
+            )
         words += _words(name, value[0] if several else value, f"{where}{name}", degrees)
     for name, value in megatron.items():
         words += option_words(name, value)
@@ -73,9 +75,8 @@ def _recomputation(value: str | None, where: str) -> list[str]:
     if value == "full":
         return ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
     if value == "block":
-        problem = (
-            "leaves a choice. For a launch write recompute_granularity, recompute_method and recompute_num_layers."
-        )
+        problem = "leaves a choice, which a launch cannot have; write recompute_granularity, recompute_method "
+        "and recompute_num_layers."
         raise InputError(where, problem)
     modules = [] if value == "selective" else ["--recompute-modules", *value.split("+")]
     return ["--recompute-granularity", "selective", *modules]

@@ -267,7 +267,9 @@ def _started_by_launcher(name: str, words: Sequence[str]) -> Started:
     if any(option in options.values for option in launcher.not_a_start):
         return OtherCommand(words=(*name.split(), *words))
     if "multi-prog" in options.values:
-        raise InputError(name, "--multi-prog keeps its programs in another file; give the command of one of them.")
+        raise InputError(
+            name, "srun --multi-prog reads its programs from another file; give the command of one program."
+        )
     environment = options.environment(launcher)
     rest = list(words[options.length :])
     if launcher.positionals:
@@ -319,7 +321,7 @@ def _submitted(values: Mapping[str, str], rest: Sequence[str]) -> Started:
 def _only_program(name: str, words: list[str]) -> list[str]:
     """Return the words of a launcher's program. ``InputError`` for several programs, separated by ``:``."""
     if ":" in words:
-        raise InputError(name, "starts several programs, divided by `:`; give the command of one of them.")
+        raise InputError(name, "starts several programs, separated by `:`; give the command of one program.")
     return words
 
 

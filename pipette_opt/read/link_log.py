@@ -99,7 +99,8 @@ def parse_link_log(text: str, where: str) -> LinkLog:
         _add(log, _object(line, f"{where}, line {number}"), f"{where}, line {number}")
     measured = {host for _, *pair in log.rates for host in pair}
     if len(log.hosts) - len(measured) > MAX_UNMEASURED:
-        problem = f"names {len(log.hosts):,} hosts, and has measurements of {len(measured):,} of them only."
+        problem = f"lists {len(log.hosts):,} hosts, but measures only {len(measured):,} of them; run `profile "
+        "links` again to continue."
         raise InputError(where, problem)
     return log
 
@@ -115,7 +116,7 @@ def _log_of(header: dict[str, Any], where: str) -> LinkLog:
         raise InputError(where, f"hosts must be a list of names, got {shown(hosts)}.")
     twice = [host for host, number in Counter(hosts).items() if number > 1]
     if twice:
-        raise InputError(where, f"hosts has {shown(twice[0])} twice.")
+        raise InputError(where, f"hosts lists {shown(twice[0])} twice; list each host once.")
     if not isinstance(header["device_name"], str) or not header["device_name"].isprintable():
         raise InputError(where, f"device_name must be one line of text, got {shown(header['device_name'])}.")
     if not isinstance(header["together"], bool):
@@ -146,7 +147,7 @@ def _add(log: LinkLog, entry: dict[str, Any], where: str) -> None:
     if sender == receiver:
         raise InputError(where, f"sender and receiver are both {sender!r}; they must be two hosts.")
     if not rates:
-        raise InputError(where, "must have rates in bytes_per_s.")
+        raise InputError(where, "has no rate in bytes_per_s; the line is damaged.")
     for rate in rates.values():
         if not MIN_GB_PER_S <= rate / GB <= MAX_GB_PER_S:
             limits = f"from {MIN_GB_PER_S * GB:g} to {MAX_GB_PER_S * GB:g}"

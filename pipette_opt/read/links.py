@@ -228,7 +228,7 @@ def _gather(sources: Sequence[str | Path], asked: _Asked) -> LinkEvidence:
                 (file for file in path.rglob("*") if _is_visible(file, path)), key=lambda f: natural_key(str(f))
             )
             if not files:
-                raise InputError(str(path), "the folder has no files.")
+                raise InputError(str(path), "the folder contains no files; give a folder with logs.")
             for file in files:
                 _read_file(evidence, file, asked, in_folder=True)
         else:
@@ -307,7 +307,7 @@ def _add_nvidia_smi_topology(evidence: LinkEvidence, log: Log, path: Path, asked
 
 def _add_switches(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
     if evidence.switches is not None:
-        raise InputError(str(path), "is a second list of switches; give one.")
+        raise InputError(str(path), "is a second list of switches; give only one such file.")
     evidence.switches = parse_switches(log, str(path))
 
 
@@ -345,7 +345,7 @@ def _text(path: Path) -> str:
     try:
         data = read_bytes(path)
     except FileNotFoundError:
-        raise InputError(str(path), "there is no such file or folder.") from None
+        raise InputError(str(path), "the file or folder does not exist.") from None
     except OSError as error:
         raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
     if b"\0" in data[:HEAD_BYTES]:
@@ -412,13 +412,14 @@ def _kinds(
     for host in hosts:
         names = sorted(evidence.device_names[host])
         if not names:
-            raise InputError(where, f"the files do not name the GPU of host {host}; give it, e.g. gpu a100-80gb.")
+            raise InputError(
+                where, f"the files do not name the GPU of host {host}; give the GPU type, e.g. --gpu a100-80gb."
+            )
         found = {device: recognise_gpu(device) for device in names}
         unknown = [device for device, entry in found.items() if entry is None]
         if unknown:
-            problem = (
-                f"the GPU {unknown[0]!r} of host {host} is not in the catalogue; give the nearest, e.g. a100-80gb."
-            )
+            problem = f"the GPU {unknown[0]!r} of host {host} is not in the catalogue; give the most similar "
+            "type, e.g. --gpu a100-80gb."
             raise InputError(where, problem)
         distinct = {entry.gpu.name: entry for entry in found.values() if entry is not None}
         if len(distinct) > 1:
@@ -491,7 +492,7 @@ def _agreed(nodes: Sequence[InsideNode]) -> InsideNode | None:
     """
     if len(set(nodes)) > 1:
         raise InputError(
-            "links", f"the topologies of hosts differ ({nodes[0]} and {nodes[-1]}); give those of one kind."
+            "links", f"the topologies of hosts differ ({nodes[0]} and {nodes[-1]}); give files of equal hosts only."
         )
     return nodes[0] if nodes else None
 

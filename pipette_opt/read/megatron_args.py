@@ -200,7 +200,9 @@ class MegatronArgs:
         first, last = self.decoder_first_pipeline_num_layers, self.decoder_last_pipeline_num_layers
         if self.account_for_embedding or self.account_for_loss:
             if first is not None or last is not None:
-                problem = "--account-for-... cannot go with --decoder-first- or --decoder-last-pipeline-num-layers."
+                problem = (
+                    "--account-for-... cannot be combined with --decoder-first- or --decoder-last-pipeline-num-layers."
+                )
                 raise InputError(self.where, problem)
             layers = [self._counted_layers(num_layers)] * pp
             layers[0] -= int(self.account_for_embedding)
@@ -322,7 +324,9 @@ def _with_vocabulary(given: Mapping[str, Any], vocab_size: int | None, where: st
     """Return the options with ``vocab_size``, if given. ``InputError`` if the options have another vocabulary size."""
     size = given.get("vocab_size", given.get("padded_vocab_size", vocab_size))
     if vocab_size not in (None, size):
-        raise InputError(where, f"has a vocabulary of {size}, and --vocab-size {vocab_size}; give one of the two.")
+        raise InputError(
+            where, f"have a vocabulary of {size}, which contradicts --vocab-size {vocab_size}; leave --vocab-size out."
+        )
     return given if vocab_size is None else {**given, "vocab_size": vocab_size}
 
 
@@ -455,6 +459,6 @@ def _absent(given: Mapping[str, Any]) -> list[NotModelled]:
         found.append(NotModelled(option="--vocab-size", value="not given", effect="both", direction="either", why=why))
     option = "--data-parallel-sharding-strategy"
     if given.get("use_megatron_fsdp") and "data_parallel_sharding_strategy" not in given:
-        why = f"{DEFAULT_STRATEGY} is counted, the default from Megatron-LM 0.18 on; before it was no_shard."
+        why = f"{DEFAULT_STRATEGY} is assumed, Megatron-LM's default since 0.18; older versions use no_shard."
         found.append(NotModelled(option=option, value="not given", effect="both", direction="either", why=why))
     return found

@@ -139,7 +139,7 @@ def _files(path: Path) -> tuple[list[Path], list[Path]]:
         logs = [file for file in files if file.suffix in SUFFIXES]
         return logs, [file for file in files if file not in set(logs)]
     if not path.exists():
-        raise InputError(str(path), "there is no such file or folder.")
+        raise InputError(str(path), "the file or folder does not exist.")
     return [path], []
 
 

@@ -128,7 +128,7 @@ def _counted_otherwise(values: Mapping[str, Any]) -> Iterator[NotModelled]:
     """Yield notes on options with several different values, if predictions count only one value."""
     kinds = values.get("cp_comm_type", ())
     if len(set(kinds)) > 1 and values.get("context_parallel_size", 1) > 1:
-        why = "Layers exchange in different ways; a ring of sends is counted in all."
+        why = "Layers exchange in different ways; a ring of sends is assumed in all layers."
         name, value = "--cp-comm-type", " ".join(kinds)
         yield NotModelled(option=name, value=value, effect="both", direction="either", why=why)
 
@@ -217,7 +217,7 @@ def _value(option: MegatronOption, following: Sequence[str], where: str) -> Any:
         return ""
     unset = next((word for word in following[: None if option.kind == "list" else 1] if "$" in word), None)
     if unset is not None and counts:
-        raise InputError(where, f"{option.name} is the shell variable {unset}; write its value.")
+        raise InputError(where, f"{option.name} is the shell variable {unset}, which is not set here; write its value.")
     if option.kind == "list":
         following = [part for word in following for part in word.split(",") if part] if option.choices else following
         _check_words(option, following, where)

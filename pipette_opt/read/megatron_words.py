@@ -179,7 +179,7 @@ def _words_of_line(line: str, where: str) -> list[tuple[str, bool]]:
             found = _PART.match(line, index)
             assert found is not None
             if found[5] and found[5] != "\\":
-                raise InputError(where, f"has a quote that is not closed: {shown(line[index:])}.")
+                raise InputError(where, f"has an unclosed quote: {shown(line[index:])}; close it.")
             is_quoted |= found[4] is None
             text += (
                 re.sub(r"\\([$`\"\\])", r"\1", found[1])

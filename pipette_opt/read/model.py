@@ -45,7 +45,8 @@ def read_model(name_or_path: str | Path, vocab_size: int | None = None, environm
         return model_of_arguments(*written, environment, vocab_size=vocab_size)[0]
     if vocab_size is not None:
         raise InputError(
-            "--vocab-size", f"has no effect on model {text}, which sets it; it goes with Megatron arguments."
+            "--vocab-size",
+            f"has no effect on model {text}, which contains a vocabulary size; it is for Megatron arguments only.",
         )
     if text.lower() in list_models():
         return read_architecture(shipped_path("data", "architectures", f"{text.lower()}.yaml"))
@@ -63,7 +64,7 @@ def read_model(name_or_path: str | Path, vocab_size: int | None = None, environm
     if is_folder(path):
         raise InputError(f"model {text!r}", "is a folder without a config.json.")
     if is_path:
-        raise InputError(f"model {text!r}", "there is no such file.")
+        raise InputError(f"model {text!r}", "the file does not exist.")
     near = presets_like(text)
     hint = f" Did you mean {' or '.join(near)}?" if near else did_you_mean(text, list_models())
     problem = f"is neither a preset nor a file.{hint} `pipette-opt models` lists the {len(list_models())} presets."

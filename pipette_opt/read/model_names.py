@@ -63,7 +63,7 @@ def preset_called(name: str) -> str | None:
     parts = _parts(_plain(bare))
     named = tuple(preset for preset in list_models() if parts and _parts(preset)[: len(parts)] == parts)
     if len(named) > 1:
-        raise InputError(f"model {name!r}", f"may be {' or '.join(named)}; name one of them.")
+        raise InputError(f"model {name!r}", f"may be {' or '.join(named)}; write one of these names.")
     return named[0] if named else None
 
 
@@ -91,7 +91,7 @@ def _presets_by_key() -> Mapping[tuple[str, ...], str]:
             for key in {_parts(name), _parts(_plain(name))}:
                 other = found.setdefault(key, preset)
                 if other != preset:
-                    raise ValueError(f"{name} is a name of both {other} and {preset}.")
+                    raise ValueError(f"{name} is an alias of both {other} and {preset}; remove one of them.")
     return MappingProxyType(found)
 
 

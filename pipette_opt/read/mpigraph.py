@@ -31,7 +31,7 @@ def parse_mpigraph(log: Log, where: str) -> HostMatrix:
     several processes per host, the slowest pair of processes counts for two hosts.
     """
     if "END mpiGraph" not in (line.text.strip() for line in log.lines):
-        raise InputError(where, "the output of mpiGraph breaks off: its last line, END mpiGraph, is missing.")
+        raise InputError(where, "the output of mpiGraph is incomplete: its last line, END mpiGraph, is missing.")
     log.use_like(_OWN)
     names, send = _table(log, "Send", "to", where)
     receivers, received = _table(log, "Recv", "from", where)

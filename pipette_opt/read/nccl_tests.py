@@ -465,9 +465,12 @@ def _problem(draft: _Draft) -> tuple[str, bool]:
         if draft.unread is not None:
             line = draft.unread
             return f"has no row that can be read; line {line.number} is {shown(line.text.strip())}", False
-        return ("has no results", False) if draft.ended else ("broke off before its first size", True)
+        return ("has no results", False) if draft.ended else ("ended before its first size", True)
     if not draft.ended:
-        return f"broke off after {counted(len(draft.rows), 'size')}, without an error; run it again", False
+        return (
+            f"broke off after {counted(len(draft.rows), 'size')}, without an error message; run the test again",
+            False,
+        )
     return "", False
 
 

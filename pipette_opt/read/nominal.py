@@ -52,12 +52,17 @@ def nominal_document(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: i
     usual = entry.usual_host
     count = gpus_per_node if gpus_per_node is not None else usual.gpus_per_node if usual else None
     if count is None:
-        raise InputError("--gpus-per-node", f"is needed: no number of GPUs is usual for a host of {entry.gpu.name}.")
+        raise InputError(
+            "--gpus-per-node",
+            f"is required, because the catalogue has no usual number of GPUs for hosts of {entry.gpu.name}.",
+        )
     if not 1 <= count <= MAX_GPUS_PER_NODE:
         raise InputError("--gpus-per-node", f"must be from 1 to {MAX_GPUS_PER_NODE}, got {count}.")
     inter = {} if nics is None else {"nics": str(parse_nics(nics, "--nics"))}
     if nics is None and len(hosts) > 1 and not _has_usual_nics(usual, count):
-        problem = f"is needed, e.g. 8x400: no NICs are usual for a host of {count} x {entry.gpu.name}."
+        problem = (
+            f"is required, e.g. 8x400, because the catalogue has no usual NICs for hosts of {count} x {entry.gpu.name}."
+        )
         raise InputError("--nics", problem)
     node: dict[str, Any] = {"hosts": compress_hosts(hosts), "gpu": entry.gpu.name}
     if gpus_per_node is not None:

@@ -149,12 +149,12 @@ def _rows(log: Log, lines: Sequence[LogLine], where: str, columns: int) -> list[
             problem = f"size {size} follows {rows[-1][0]}: several tests are mixed; give each test a separate file."
             raise InputError(place, problem)
         if "Fail" in cells:
-            raise InputError(place, "the test found wrong data; repeat it.")
+            raise InputError(place, "the test received wrong data; run the test again.")
         rows.append((size, value))
     if not rows:
         raise InputError(where, "has no results; the test failed or its output breaks off.")
     if log.is_cut and lines[-1] is log.lines[-1] and lines[-1].text.split()[:1] == [str(rows[-1][0])]:
-        raise InputError(where, "breaks off inside its last line.")
+        raise InputError(where, "is cut off in its last line; give the whole log.")
     return rows
 
 

@@ -32,11 +32,15 @@ def parse_prices(entries: Sequence[str], hosts: Sequence[str], where: str = "--g
             continue
         for host in expand_hosts(named, where):
             if host not in hosts:
-                raise InputError(where, f"host {host!r} is not in the cluster.{did_you_mean(host, hosts)}")
+                raise InputError(
+                    where, f"host {host!r} is not among the hosts of the cluster.{did_you_mean(host, hosts)}"
+                )
             if prices.setdefault(host, price) != price:
-                raise InputError(where, f"gives host {host} two prices, {prices[host]:g} and {price:g}; give one.")
+                raise InputError(
+                    where, f"gives host {host} two prices, {prices[host]:g} and {price:g}; give each host one price."
+                )
     if len(set(for_all)) > 1:
-        raise InputError(where, f"gives all hosts two prices, {for_all[0]:g} and {for_all[1]:g}; give one.")
+        raise InputError(where, f"gives all hosts two prices, {for_all[0]:g} and {for_all[1]:g}; give only one.")
     return {host: prices.get(host, *for_all[:1]) for host in hosts if host in prices or for_all}
 
 

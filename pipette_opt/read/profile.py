@@ -46,7 +46,7 @@ def read_profile(path: str | Path) -> ComputeProfile:
             seq_length=_whole(where, row, "seq_length"),
         )
         if key in layers:
-            raise InputError(where, "repeats the sizes of an earlier line; keep one of them.")
+            raise InputError(where, "repeats the sizes of an earlier line; remove one of the two lines.")
         layers[key] = (_seconds(where, row, "forward_s"), _seconds(where, row, "backward_s"))
     if not layers:
         raise InputError(str(path), "has no rows.")

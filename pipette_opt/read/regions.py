@@ -155,7 +155,10 @@ def parse_regions(entries: Sequence[str], links: RegionLinks) -> dict[str, int]:
     for entry in entries:
         name, _, count = entry.rpartition("=")
         if name not in links.regions:
-            raise InputError("--region", f"{name or entry!r} is not in the table.{did_you_mean(name, links.regions)}")
+            raise InputError(
+                "--region",
+                f"{name or entry!r} is not among the regions of the table.{did_you_mean(name, links.regions)}",
+            )
         number = whole_number(count)
         if number is None or not 1 <= number <= 1024:
             raise InputError("--region", f"must be a region and its hosts, 1 to 1024, e.g. Oregon=4, got {entry!r}.")
@@ -198,7 +201,7 @@ def write_region_cluster(
     every = [(region, host) for region, its in names.items() for host in its]
     pairs = {frozenset((first, second)) for first in hosts for second in hosts if first != second}
     if latency_s is None and not pairs <= links.latency_s.keys():
-        raise InputError("--latency-ms", "is needed: the table has no latencies.")
+        raise InputError("--latency-ms", "is required, because the table has no latencies.")
     of_pair_s = {pair: links.latency_s[pair] if latency_s is None else latency_s for pair in pairs}
     between_s = max(of_pair_s.values())
     latencies: dict[str, str] = {}

@@ -158,5 +158,8 @@ def _model(given: MegatronArgs, named: ModelSpec | None, where: str) -> ModelSpe
     for field in ("num_layers", "hidden_size", "num_experts"):
         theirs, ours = getattr(given.model, field), getattr(named, field)
         if theirs != ours:
-            raise InputError(where, f"model {named.name} has {field}={ours}, but args say {theirs}; give one model.")
+            raise InputError(
+                where,
+                f"model {named.name} has {field}={ours}, but args have {theirs}; give the same model in both places.",
+            )
     return replace(given.model, name=named.name)

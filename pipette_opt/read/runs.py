@@ -278,7 +278,7 @@ def _check_header(where: str, header: list[str]) -> None:
             hint = did_you_mean(name, header)
             raise InputError(where, f"needs the column {name}.{hint} All: {', '.join(COLUMNS)}.")
     if not any(name in header for name in MEASURED):
-        raise InputError(where, f"measures nothing: it has none of the columns {', '.join(MEASURED)}.")
+        raise InputError(where, f"has no measured value: add at least one of the columns {', '.join(MEASURED)}.")
 
 
 def _read_row(where: str, index: int, cells: dict[str | None, Any], folder: Path) -> MeasuredRun:
@@ -463,7 +463,8 @@ def _check_shape(where: str, run: MeasuredRun) -> None:
     if run.vpp > 1 and run.pp == 1:
         raise InputError(
             where,
-            f"vpp={run.vpp} needs pp > 1, got pp = 1: one stage is not interleaved; leave vpp empty, or check pp.",
+            f"vpp={run.vpp} needs pp > 1, got pp = 1: a single stage cannot be interleaved; leave vpp empty, or "
+            "correct pp.",
         )
     if None not in (run.gbs, run.mbs, run.dp) and run.gbs % (run.dp * run.mbs):  # type: ignore[operator]
         raise InputError(

@@ -154,7 +154,7 @@ def read_script(
             problem = (
                 f"starts {_shown(first, found)} at line {first.line} and {_shown(other, found)} at line {other.line}"
             )
-            raise InputError(where, f"{problem}; give a script with one of them.")
+            raise InputError(where, f"{problem}; give a script that starts a single training program.")
     words, unknown = _readable(first.launch.arguments, found.unknowns)
     return ScriptLaunch(
         launch=_rendered(first.launch, words, found.unknowns),
@@ -239,7 +239,7 @@ class _Reader:
         if len(words) < 2 or not isinstance(launch_of(words), Launch):
             return
         shown_name = _short(shell.unknowns.rendered(name))
-        problem = f"{shown_name!r} in quotes is the name of one program; take the quotes away."
+        problem = f"{shown_name!r} in quotes is read as the name of a program; remove the quotes."
         raise InputError(f"{self.where}, line {command.line}", problem)
 
     def _note(self, started: Started, command: ExternalCommand, shell: "Shell") -> int | None:
@@ -269,7 +269,9 @@ class _Reader:
         programs = {(launch_found.launch.program, launch_found.launch.arguments) for launch_found in found}
         if len(programs) > 1:
             place = f"{self.where}, line {command.line}"
-            raise InputError(place, "starts two training programs in a shell; give a script with one of them.")
+            raise InputError(
+                place, "starts two training programs in a shell; give a script that starts a single training program."
+            )
         launch = inside(outer, found[0].launch)
         assert isinstance(launch, Launch)
         self.launches.append(_Found(launch=launch, line=command.line, environment=found[0].environment))
@@ -339,7 +341,7 @@ def _without_launch(found: Evaluation, reader: _Reader, where: str, notes: Seque
             notes=tuple(notes),
         )
     commands = [f"{command} (line {line})" for command, line in list(reader.others.items())[-_MAX_NAMED:]]
-    instead = f"commands that it starts: {', '.join(commands)}" if commands else "it starts no program at all"
+    instead = f"commands that it starts: {', '.join(commands)}" if commands else "the script starts no program"
     more = f"; {'; '.join(notes)}" if notes else ""
     if lists:
         more += f"; options are set in {', '.join(list(lists)[:_MAX_NAMED])}, which no command is given"

@@ -22,7 +22,9 @@ def parse_speeds(entries: Sequence[str], where: str = "--speed") -> dict[str, fl
         speed = check_speed(text.strip(), where)
         for host in expand_hosts(hosts, where):
             if speeds.setdefault(host, speed) != speed:
-                raise InputError(where, f"gives host {host} two speeds, {speeds[host]:g} and {speed:g}; give one.")
+                raise InputError(
+                    where, f"gives host {host} two speeds, {speeds[host]:g} and {speed:g}; give each host one speed."
+                )
     return speeds
 
 
@@ -48,7 +50,8 @@ def with_speeds(cluster: ClusterSpec, speeds: Mapping[str, float], where: str = 
     for node in cluster.nodes:
         speed = speeds.get(node.host, node.gpu.speed)
         if node.gpu.speed not in (1.0, speed):
-            problem = f"host {node.host} has speed {speed:g} here and {node.gpu.speed:g} in its cluster file; give one."
+            problem = f"host {node.host} has speed {speed:g} here and {node.gpu.speed:g} in its cluster file; "
+            "remove one of the two."
             raise InputError(where, problem)
         nodes.append(replace(node, gpu=node.gpu.at_speed(speed)))
     return replace(cluster, nodes=tuple(nodes))

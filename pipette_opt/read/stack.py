@@ -63,7 +63,9 @@ def _read_stack_file(path: Path) -> StackSpec:
     content = read_yaml(path)
     old = [name for name in RETIRED if isinstance(content, dict) and name in content]
     if old:
-        problem = f"{', '.join(old)}: from an older version with other formulas. Calibrate again."
+        problem = (
+            f"{', '.join(old)}: constants of an older version with other formulas; run `pipette-opt calibrate` again."
+        )
         raise InputError(str(path), problem)
     data = Fields(str(path), without_unpriced(content, str(path)), (*CONSTANTS, *OTHERS))
     values = {name: value for name, value in data.data.items() if value is not None}

@@ -62,7 +62,7 @@ def parse_switches(log: Log, where: str) -> SwitchTree:
         fields = _fields(line.text.split("#")[0].split(), place)
         name = fields["switchname"]
         if name in nodes:
-            raise InputError(place, f"switch {name!r} is listed twice.")
+            raise InputError(place, f"switch {name!r} is listed twice; list each switch once.")
         children = fields.get("switches", "")
         nodes[name] = ()
         if children and children != "(null)":
@@ -97,6 +97,6 @@ def _chain(switch: str, parent: Mapping[str, str], where: str) -> tuple[str, ...
     chain = [switch]
     while chain[-1] in parent:
         if parent[chain[-1]] in chain:
-            raise InputError(where, f"switch {switch!r} is below itself.")
+            raise InputError(where, f"switch {switch!r} is below itself, directly or through other switches.")
         chain.append(parent[chain[-1]])
     return tuple(chain)

@@ -210,7 +210,7 @@ def _options(
     )
     with watcher.loading_kernels():
         _compile(prepared)
-    watcher.report("keeping what the hosts hold")
+    watcher.report("placing with parameters kept on their hosts")
     seconds = KEEPING_SHARE * max(1.0, params.time_limit_s - watcher.elapsed_s)
     kept = keep(prepared, old, seconds, params.seed, watcher.stop.is_set)
     simulated = [_simulated(prepared, old, before, index, placed) for index, placed in kept]
@@ -274,7 +274,7 @@ def _choose(front: Sequence[Option], max_loads: int | None, tolerance: float) ->
     allowed = [option for option in front if option.num_loads <= max_loads]
     if not allowed:
         raise InfeasibleError(
-            f"every plan found makes {front[0].num_loads} or more hosts load parameters; --max-moves allows "
+            f"every plan found makes {front[0].num_loads} or more hosts load parameters, but --max-moves allows only "
             f"{max_loads}."
         )
     return allowed[-1]

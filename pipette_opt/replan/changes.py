@@ -55,7 +55,7 @@ def without_hosts(instance: Instance, hosts: Collection[str]) -> Change:
                 "--without", f"host {host!r} is not among the hosts of the plan.{did_you_mean(host, known)}"
             )
     if len(set(hosts)) == len(known):
-        raise InputError("--without", "leaves no host.")
+        raise InputError("--without", "names every host, so that none is left; name fewer hosts.")
     return Change(name=f"without {', '.join(hosts)}", group="without", instance=instance, barred=frozenset(hosts))
 
 
@@ -117,7 +117,7 @@ def faster_links(instance: Instance, factor: float) -> Change:
         raise InputError("--link-speed", f"must be > 0 and below 1000, got {factor:g}.")
     cluster = instance.cluster
     if cluster.num_nodes == 1:
-        raise InputError("--link-speed", "has no effect: there is a single host.")
+        raise InputError("--link-speed", "has no effect: the cluster has a single host, so no link between hosts.")
     matrices = [replace(matrix, bytes_per_s=matrix.bytes_per_s * factor) for matrix in cluster.link_matrices]
     levels = tuple(
         level if level.scale_up else replace(level, bytes_per_s=level.bytes_per_s * factor) for level in cluster.levels
@@ -163,9 +163,9 @@ def more_hosts(instance: Instance, count: int) -> Change:
         raise InputError("--add-hosts", f"must be >= 1, got {count}.")
     cluster = instance.cluster
     if cluster.gpu_links is not None:
-        raise InputError("--add-hosts", "is not for clusters whose links of single GPUs are known.")
+        raise InputError("--add-hosts", "does not support clusters with links measured between single GPUs.")
     if cluster.num_nodes == 1 and not cluster.link_matrices:
-        raise InputError("--add-hosts", "needs links between hosts, and there is a single host.")
+        raise InputError("--add-hosts", "needs a measured link between two hosts, but the cluster has a single host.")
     usual = np.bincount(cluster.kind_of_node).argmax()
     gpu, before = cluster.gpu_kinds[usual], cluster.num_nodes
     like = next(node for node in cluster.nodes if node.gpu.name == gpu.name)
@@ -186,7 +186,7 @@ def more_hosts(instance: Instance, count: int) -> Change:
         known_latency_s=None if known is None else known[np.ix_(like_last, like_last)],
         levels=tuple(level.of_hosts(like_last) for level in cluster.levels),
     )
-    name = "one host more" if count == 1 else f"{count} hosts more"
+    name = "one more host" if count == 1 else f"{count} more hosts"
     return Change(name=name, group="more hosts", instance=replace(instance, cluster=changed))
 
 

@@ -92,12 +92,16 @@ def prove(
     )
     if whole.joined is not None and whole.joined.splits:
         layers = ", ".join(map(str, whole.joined.splits[0]))
-        raise _not_proven(plan, f"stages of {layers} layers may be faster")
+        raise _not_proven(plan, f"but stages of {layers} layers may be faster")
     if not configs:
         bound_s = math.inf if whole.joined is None else whole.joined.model.bound_s
         if bound_s >= claimed_s:
             return Proven(bound_s=bound_s, fastest_s=fastest_s, seconds=watcher.elapsed_s)
-        raise _not_proven(plan, f"the joint model proved only {bound_s} s again; --time-limit gives it more time")
+        raise _not_proven(
+            plan,
+            f"but the CP-SAT model over all configurations proved only {bound_s} s again; give more time with "
+            "--time-limit",
+        )
     prepared = _only(whole, configs)
     for gap_limit in (gap, 0.0):
         params = OptimizeParams(
@@ -111,15 +115,15 @@ def prove(
         bound_s = max(bound_s, found.certificate.lower_bound_s)
         fastest_s = min(fastest_s, found.estimate.iteration_time_s)
         if fastest_s < claimed_s:
-            raise _not_proven(plan, f"{found.config.label()} takes {fastest_s} s")
+            raise _not_proven(plan, f"but {found.config.label()} takes {fastest_s} s")
         if bound_s >= claimed_s:
             return Proven(bound_s=bound_s, fastest_s=fastest_s, seconds=watcher.elapsed_s)
         if watcher.stop.is_set() or watcher.elapsed_s >= limit_s:
             break
     raise _not_proven(
         plan,
-        f"in {watcher.elapsed_s:.0f} s only {bound_s} s were proven again, the fastest plan found takes {fastest_s} s; "
-        "--time-limit gives it more time",
+        f"but in {watcher.elapsed_s:.0f} s only {bound_s} s were proven again, and the fastest plan found takes "
+        f"{fastest_s} s; give more time with --time-limit",
     )
 
 

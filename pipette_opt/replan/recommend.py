@@ -186,7 +186,7 @@ def in_words(found: Sequence[Offer], deadline_s: float | None) -> list[str]:
     """Return the choices as sentences, and what is proven about the deadline."""
     chosen = choices(found, deadline_s)
     if not chosen:
-        return ["Nothing is legal and fits on any of these hosts."]
+        return ["No configuration is legal and fits in memory on any of these hosts."]
     sentences = _band_words(found)
     for offer in dict.fromkeys(chosen.values()):
         words = ", ".join(word for word, other in chosen.items() if other == offer)
@@ -197,25 +197,25 @@ def in_words(found: Sequence[Offer], deadline_s: float | None) -> list[str]:
     if best is None:
         fastest = chosen["fastest"]
         sure = fastest.least_run_s is not None and fastest.least_run_s > deadline_s
-        proven = f", and at least {duration(fastest.least_run_s)} are proven there" if sure else ""
+        proven = f", and no plan on these hosts takes less than {duration(fastest.least_run_s)}" if sure else ""
         return [
             *sentences,
-            f"Nothing asked about meets the deadline: the fastest takes {duration(fastest.run_s)}{proven}.",
+            f"No plan meets the deadline: the fastest takes {duration(fastest.run_s)}{proven}.",
         ]
     if best.worst_run_s is None:
-        sentences.append("No run like this was ever measured, so the deadline has no margin that is known.")
+        sentences.append("No similar run was measured, so the margin to the deadline is unknown.")
     elif best.worst_run_s > deadline_s:
         safe = [offer for offer in found if offer.worst_run_s is not None and offer.worst_run_s <= deadline_s]
         more = min(safe, key=lambda offer: offer.num_gpus, default=None)
-        end = f"; {_told(more)} would hold even then" if more is not None else ""
+        end = f"; {_told(more)} would meet the deadline even then" if more is not None else ""
         sentences.append(
-            f"At the slow end of measured runs like this it takes {duration(best.worst_run_s)}, too long{end}."
+            f"At the slow end of similar measured runs, this choice takes {duration(best.worst_run_s)}, too long{end}."
         )
     fewer = [offer for offer in found if offer.num_gpus < best.num_gpus and offer.least_run_s is not None]
     sure_not = [offer for offer in fewer if offer.least_run_s is not None and offer.least_run_s > deadline_s]
     if fewer:
-        proven = "proven" if len(sure_not) == len(fewer) else "not proven for all"
-        sentences.append(f"That fewer GPUs of those asked about are too slow is {proven}.")
+        proven = "proven" if len(sure_not) == len(fewer) else "not proven for all choices"
+        sentences.append(f"That choices with fewer GPUs are too slow is {proven}.")
     return sentences
 
 
@@ -230,7 +230,7 @@ def _band_words(found: Sequence[Offer]) -> list[str]:
         return []
     low, high = min(low for low, _ in shares), max(high for _, high in shares)
     return [
-        f"Times are expected ones: nine of ten jobs like these take between {100 * (1 - low):.0f} % less and "
+        f"Times are expected times: nine of ten similar jobs take between {100 * (1 - low):.0f} % less and "
         f"{100 * (high - 1):.0f} % more."
     ]
 

@@ -159,7 +159,7 @@ def certified(
     found = certify(prepared, known, how, stop=watcher.stop)
     simulated = [*known, *found.simulated]
     if not simulated:
-        raise InfeasibleError("no plan was found in the time given; --time-limit gives it more.")
+        raise InfeasibleError("no plan was found in the time limit; give more time with --time-limit.")
     if prepared.has_slots:
         simulated = with_slots(prepared.given, prepared.problem, simulated, 0, seconds, watcher.stop)
     bound_s = min(found.bound_s, prepared.other_splits_s)

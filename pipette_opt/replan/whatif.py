@@ -200,7 +200,9 @@ class WhatIf:
             bound_s = (self._own_bound_s(config.world_size) or None) if change.barred else None
             return self._with_plan(answer, change, as_it_is_s, config, as_it_is, bound_s)
         if not change.is_searched:
-            return replace(answer, why="the plan cannot be there as it is, and no other was looked for")
+            return replace(
+                answer, why="the unchanged plan cannot run on the changed job, and no other plan was searched"
+            )
         try:
             first = None if as_it_is is None else first_plan(change.instance, config, as_it_is, as_it_is_s or 0.0)
             searched, seconds = self._search(change, first, left), self._seconds(change, left)

@@ -57,20 +57,20 @@ def _verdict_is_reproduced(content: Mapping[str, Any], plan: Plan) -> Iterator[s
     """Yield a problem if the recorded verdict differs from the verdict that follows from the plan."""
     recorded, right = content.get("verdict"), plan_verdict(plan)
     if recorded not in (None, right):
-        yield f"verdict is {recorded!r}, the plan says {right!r}"
+        yield f"verdict is {recorded!r}, but the plan says {right!r}"
 
 
 def _band_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     """Yield a problem for each field of the error band that differs from the band of measured runs like this job."""
     band = job_band(instance, plan.config, plan.estimate.iteration_time_s)
     if plan.estimate.band is None:
-        yield f"band is missing, of runs like this it is {band}"
+        yield f"band is missing, but measured runs like this give {band}"
         return
     for field in fields(Band):
         given, expected = getattr(plan.estimate.band, field.name), getattr(band, field.name)
         is_older = field.name == "apart" and given is None
         if not is_older and not same(given, expected, REPRODUCED):
-            yield f"{field.name} is {given}, of runs like this it is {expected}"
+            yield f"{field.name} is {given}, but measured runs like this give {expected}"
 
 
 def choice_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
@@ -83,25 +83,25 @@ def choice_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     objective = None if choice is None else choice.objective
     if choice is None or asked != Objective.ROBUST or objective != asked:
         if choice is not None or asked == Objective.ROBUST:
-            yield f"chosen_by says {objective}, asked was {asked}"
+            yield f"chosen_by says {objective}, but the requested objective was {asked}"
         return
     weights, space = robust_weights(instance), recorded_space(plan)
     value = weights.factor(plan.config) * plan.estimate.iteration_time_s
     shown = choice.value if choice.shown_value is None else choice.shown_value
     if not same(shown, value, REPRODUCED):
-        yield f"chosen_by has the value {shown}, the upper end of the band is {value}"
+        yield f"chosen_by has the value {shown}, but the upper end of the band is {value}"
     if shown > (1 + WITHIN + REPRODUCED) * choice.value:
         yield f"chosen_by.shown_value is {shown}, more than {WITHIN:.0%} above {choice.value}"
     factor = float("inf")
     for number, step in enumerate(choice.steps):
         limits = weights.limits_below(factor)
         if limits is None or step.limits != limits:
-            yield f"chosen_by.steps[{number}] has limits {step.limits}, those below {factor} are {limits}"
+            yield f"chosen_by.steps[{number}] has limits {step.limits}, but those below {factor} are {limits}"
             return
         factor = step.factor
         if step.limits == space.limits and not same(step.lower_bound_s, plan.certificate.lower_bound_s, REPRODUCED):
             right_s = plan.certificate.lower_bound_s
-            yield f"chosen_by.steps[{number}] bounds {step.lower_bound_s} s, the certificate {right_s}"
+            yield f"chosen_by.steps[{number}] bounds {step.lower_bound_s} s, but the certificate has {right_s} s"
     own = [step for step in choice.steps if step.limits == space.limits]
     fastest = plan.config if plan.fastest is None else plan.fastest.config
     if not own or not same(own[0].value, weights.factor(fastest) * plan.certificate.best_s, REPRODUCED):
@@ -111,7 +111,7 @@ def choice_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     for name in ("value", "lower_bound", "gap", "rest_factor"):
         recorded, expected = getattr(choice, name), getattr(right, name)
         if not same(recorded, expected, REPRODUCED):
-            yield f"chosen_by.{name} is {recorded}, its steps give {expected}"
+            yield f"chosen_by.{name} is {recorded}, but its steps give {expected}"
     if (
         choice.rest_factor is None
         and weights.limits_below(factor) is not None
@@ -153,7 +153,7 @@ def _other_values(written: Any, parsed: Any, place: str) -> Iterator[str]:
         for index, (item, other) in enumerate(zip(written, parsed, strict=True)):
             yield from _other_values(item, other, f"{place}[{index}]")
     elif not same(written, parsed, REPRODUCED):
-        yield f"{place} is {written!r}, read as {parsed!r}"
+        yield f"{place} is {written!r}, but is read as {parsed!r}"
 
 
 def _cluster_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
@@ -166,13 +166,13 @@ def _cluster_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     if isinstance(recorded, Mapping):
         for name, capability in gpu_record(instance.cluster).items():
             if recorded.get(name) != capability:
-                yield f"inputs.gpus.{name} is {recorded.get(name)}, the catalogue has {capability}"
+                yield f"inputs.gpus.{name} is {recorded.get(name)}, but the catalogue has {capability}"
     domains = domain_record(instance.cluster).get("domains")
     if plan.inputs.get("domains") != domains:
-        yield f"inputs.domains is {plan.inputs.get('domains')}, the cluster has {domains}"
+        yield f"inputs.domains is {plan.inputs.get('domains')}, but the cluster has {domains}"
     cluster = plan.inputs.get("cluster")
     if isinstance(cluster, Mapping) and "document" in cluster:
         possible = possible_records(cluster)
         if not any(dict(cluster) == record for record in possible):
             nearest = possible[0] if possible else "nothing"
-            yield f"inputs.cluster is {dict(cluster)}, --nodes gives {nearest}"
+            yield f"inputs.cluster is {dict(cluster)}, but --nodes gives {nearest}"

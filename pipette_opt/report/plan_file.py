@@ -348,7 +348,7 @@ def read_plan(path: str | Path) -> Plan:
     """Read ``plan.json``; an ``InputError`` names the file and the damaged field."""
     text = read_text(path)
     if not text.strip():
-        raise InputError(str(path), "is empty; it must be a plan that `solve` wrote.")
+        raise InputError(str(path), "is empty; give a plan file that `pipette-opt solve` wrote.")
     content = parse_json(text, str(path))
     if isinstance(content, dict):
         _note_inputs(content.get("inputs"), Path(path))
@@ -372,7 +372,9 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
     """Return the plan that the content of ``plan.json`` describes; ``where`` is the place in error messages."""
     version = typed(Version, content, where).schema_version
     if version != SCHEMA_VERSION:
-        raise InputError(where, f"schema_version is {version}; this program reads version {SCHEMA_VERSION}.")
+        raise InputError(
+            where, f"schema_version is {version}, but this program reads version {SCHEMA_VERSION}; solve again."
+        )
     file = typed(PlanFile, content, where)
     inputs = file.inputs
     if "stack" in inputs:
@@ -385,7 +387,7 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
     config, global_batch_size = _read_parallel(file.parallel, where, "parallel")
     if file.objective is not None and abs(file.objective.gap - file.objective.gap_of_bound) > GAP_WITHIN:
         gap, right = file.objective.gap, file.objective.gap_of_bound
-        raise InputError(where, f"objective.gap is {gap}, value and bound give {right}.")
+        raise InputError(where, f"objective.gap is {gap}, but value and bound give {right}.")
     plan = Plan(
         config=config,
         placement=_read_placement(file, config, where),
@@ -491,7 +493,7 @@ def _check_coordinates(file: PlanFile, plan: Plan, where: str) -> None:
         if row == expected:
             continue
         name, right = next((name, its) for name, its in structs.asdict(expected).items() if getattr(row, name) != its)
-        problem = f"is {getattr(row, name)}; rank {row.rank} of {file.rank_order} has {right}."
+        problem = f"is {getattr(row, name)}, but rank {row.rank} of the order {file.rank_order} has {right}."
         raise InputError(where, f"placement[{row.rank}].{name} {problem}")
 
 

@@ -208,7 +208,7 @@ class ClusterSpec:
                 f"{(len(self.nodes), self.gpus_per_node)}."
             )
         if self.levels and self.gpu_links is not None:
-            raise ValueError("levels and gpu_links are both given; give one of them.")
+            raise ValueError("levels and gpu_links are both given; remove one of the two.")
         check_levels(self.levels, len(self.nodes))
         if self.known_latency_s is not None:
             self._check_latencies(self.known_latency_s)

@@ -113,7 +113,7 @@ def _check_norms(model: "ModelSpec") -> None:
     if model.qk_layernorm_across_heads and (not model.qk_layernorm or model.multi_latent_attention is not None):
         raise ValueError("qk_layernorm_across_heads=True needs qk_layernorm=True, and no multi_latent_attention.")
     if model.multipliers == ():
-        raise ValueError("multipliers must be None or name a factor, got none.")
+        raise ValueError("multipliers must be None or set at least one factor, got no factor.")
 
 
 def _check_latent(model: "ModelSpec") -> None:

@@ -56,7 +56,8 @@ def _activation(model: ModelSpec) -> tuple[NotModelled, ...]:
             option=named[model.activation_func],
             effect="both",
             direction="more",
-            why=f"Counted as {counted}, one kernel that keeps its input only; this one may be several.",
+            why=f"Counted as {counted}, one kernel that keeps its input only; this activation may need several "
+            "kernels.",
         ),
     )
 
@@ -70,7 +71,7 @@ def _softmax(model: ModelSpec) -> tuple[NotModelled, ...]:
             value=model.softmax_type,
             effect="time",
             direction="more",
-            why="The kernels with another denominator are slower than those whose speed is assumed.",
+            why="The kernels for this softmax are slower than those whose speed is assumed.",
         ),
     )
 
@@ -85,7 +86,7 @@ def _no_positions(model: ModelSpec) -> tuple[NotModelled, ...]:
             value=str(value) if isinstance(value, int) else str(list(value)),
             effect="both",
             direction="less",
-            why="Layers without rotary positions launch no kernels for them, but have the memory and traffic of these.",
+            why="Kernels for rotary positions are counted also in layers that have none.",
         ),
     )
 

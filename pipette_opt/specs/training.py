@@ -212,16 +212,16 @@ class TrainingSpec:
         if self.other_arguments == () or any(not words or words[0][:2] != "--" for words in self.other_arguments or ()):
             raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
         if self.optimizer == "muon" and (self.use_precision_aware_optimizer or self.precision == "fp16"):
-            raise ValueError("optimizer=muon goes neither with use_precision_aware_optimizer nor with fp16.")
+            raise ValueError("optimizer=muon cannot be combined with use_precision_aware_optimizer or fp16.")
         _ = self.offload  # raises for what does not go together
         if self.cuda_graph_modules and not self.cuda_graph:
             raise ValueError(f"cuda_graph_modules={self.cuda_graph_modules} needs cuda_graph.")
         if self.fp8 and self.fp4:
-            raise ValueError("fp8 does not go with fp4; give one of them.")
+            raise ValueError("fp8 and fp4 are both set; set only one of the two.")
         if self.recipe is not None and self.precision == "fp32":
             raise ValueError(f"{'fp8' if self.fp8 else 'fp4'} goes with precision bf16 or fp16, got fp32.")
         if self.fp8_param_gather and self.recipe is None:
-            raise ValueError("fp8_param_gather needs fp8 or fp4.")
+            raise ValueError("fp8_param_gather=True needs fp8=True or fp4=True.")
 
     @property
     def offload(self) -> Offload:

@@ -74,17 +74,17 @@ def _alternative_problems(
         return
     placement, again = min(simulated, key=lambda pair: abs(pair[1].iteration_time_s - alternative.iteration_time_s))  # type: ignore[operator]
     if not close(alternative.iteration_time_s, again.iteration_time_s, REPRODUCED):
-        yield f"has iteration_time_s {alternative.iteration_time_s}, the simulator says {again.iteration_time_s}"
+        yield f"has iteration_time_s {alternative.iteration_time_s}, but the simulator gives {again.iteration_time_s}"
     if alternative.iteration_time_s < (fastest_s := plan.certificate.best_s) * (1 - CLOSED_GAP):
         yield f"takes {alternative.iteration_time_s} s and is faster than the fastest plan, {fastest_s} s"
     time_s, bound_s = alternative.iteration_time_s, alternative.lower_bound_s
     if bound_s is not None and not 0 <= bound_s <= time_s * (1 + ROUNDING):
         yield f"takes {time_s} s, and the recorded bound on plans of its kind is {bound_s} s"
     if alternative.reason != (reason := why_slower(best, again)):
-        yield f"lost because {alternative.reason!r}, the times say {reason!r}"
+        yield f"lost because {alternative.reason!r}, but the times give {reason!r}"
     for cause in {**again.breakdown, **alternative.breakdown} if alternative.breakdown else ():
         if not same(recorded := alternative.breakdown.get(cause), right := again.breakdown.get(cause), REPRODUCED):
-            yield f"spends {recorded} s on {cause}, the simulator says {right}"
+            yield f"spends {recorded} s on {cause}, but the simulator gives {right}"
     yield from _risk_problems(instance, plan, alternative, placement)
 
 
@@ -123,7 +123,7 @@ def _risk_problems(instance: Instance, plan: Plan, alternative: Alternative, pla
     for name in ("oom_probability", "oom_probability_at_most"):
         recorded, right = getattr(alternative, name), getattr(worst, name)
         if not same(recorded, right, REPRODUCED):
-            yield f"has {name} {recorded}, predicted again {right}"
+            yield f"has {name} {recorded}, but a new prediction gives {right}"
     for stage in stages:
         if stage.upper_bytes > stage.capacity_bytes and accepted_risk(plan.inputs) < IGNORED_RISK:
             yield (

@@ -42,7 +42,7 @@ def plan_is_searched(searched: Searched, plan: Plan) -> Iterator[str]:
         if config not in fitting and not (config.recomputation == "block" and layers >= fewest.get(base, layers + 1)):
             yield f"{name} ({config.label()}) is not among the {len(fitting)} that are legal and fit"
     if plan.certificate.num_candidates != len(fitting):
-        yield f"num_candidates is {plan.certificate.num_candidates}, {len(fitting)} are legal and fit"
+        yield f"num_candidates is {plan.certificate.num_candidates}, but {len(fitting)} are legal and fit"
 
 
 def _block_layers(config: ParallelConfig) -> tuple[ParallelConfig, int]:
@@ -63,13 +63,13 @@ def scope_is_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
     for name in sorted({*values, *proof.searched}):
         recorded, right = proof.searched.get(name), values.get(name)
         if recorded != right:
-            yield f"searched.{name} is {recorded}, the space has {right}"
+            yield f"searched.{name} is {recorded}, but the space has {right}"
     any_split = proof.joint_model is not None
     missing = left_out(searched.instance, searched.space, searched.enumeration, any_split=any_split)
     if proof.not_searched != missing:
-        yield f"not_searched is {list(proof.not_searched)}, the space leaves out {list(missing)}"
+        yield f"not_searched is {list(proof.not_searched)}, but the space leaves out {list(missing)}"
     if proof.scope != (sentence := covered(searched.instance, missing)):
-        yield f"scope is {proof.scope!r}, the space gives {sentence!r}"
+        yield f"scope is {proof.scope!r}, but the space gives {sentence!r}"
 
 
 def notes_are_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
@@ -90,7 +90,7 @@ def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
         if (part.bound_s is None) != (part.by in NOT_RUNNABLE):
             yield f"proof step {part.by} has bound_s {part.bound_s}"
         elif part.bound_s is not None and not part.bound_s >= certificate.lower_bound_s * (1 - ROUNDING):
-            yield f"{part.by} bounds {part.bound_s} s, lower_bound_s is {certificate.lower_bound_s}"
+            yield f"{part.by} bounds {part.bound_s} s, but lower_bound_s is {certificate.lower_bound_s}"
     least_s = min((part.bound_s for part in certificate.proof if part.bound_s is not None), default=0.0)
     if least_s > certificate.best_s * (1 + CLOSED_GAP):
         yield f"every part bounds {least_s} s or more, and the fastest plan takes {certificate.best_s} s"
@@ -110,7 +110,7 @@ def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
         ("everything else", sum(counts.values()) - sum(counts[name] for name in LEFT_OUT), fitting),
     ):
         if recorded != right:
-            yield f"{recorded} configurations are ruled out by {name}, it should be {right}"
+            yield f"{recorded} configurations are ruled out by {name}, but must be {right}"
     for part in certificate.proof:
         if part.named:
             yield from _names_add_up(searched, part)
@@ -120,7 +120,7 @@ def _names_add_up(searched: Searched, part: Proof) -> Iterator[str]:
     """The named rules, bounds and engines of one proof step add up to its count, and each has a valid example."""
     names, number = [entry.name for entry in part.named], sum(entry.configurations for entry in part.named)
     if number != part.configurations or len(set(names)) < len(names):
-        yield f"{', '.join(names)} rule out {number} configurations, {part.by} rules out {part.configurations}"
+        yield f"{', '.join(names)} rule out {number} configurations, but {part.by} rules out {part.configurations}"
     enumeration, memory = searched.enumeration, searched.memory
     if part.by == "legality rules":
         recorded = {entry.name: (entry.configurations, entry.example) for entry in part.named}
@@ -139,7 +139,7 @@ def _names_add_up(searched: Searched, part: Proof) -> Iterator[str]:
     labels = {config.label() for config in configs}
     for entry in part.named:
         if entry.example not in labels:
-            yield f"{entry.name} rules out {entry.example!r}, {part.by} has no such configuration"
+            yield f"{entry.name} rules out {entry.example!r}, but {part.by} has no such configuration"
 
 
 def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:
@@ -159,7 +159,7 @@ def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:
     if model.status not in ("INFEASIBLE", "FEASIBLE"):
         yield f"joint_model.status is {model.status!r}"
     if not model.bound_s >= certificate.lower_bound_s * (1 - ROUNDING):
-        yield f"joint_model bounds {model.bound_s} s, lower_bound_s is {certificate.lower_bound_s}"
+        yield f"joint_model bounds {model.bound_s} s, but lower_bound_s is {certificate.lower_bound_s}"
     if model.status == "INFEASIBLE" and model.bound_s < certificate.best_s * (1 - CLOSED_GAP):
         yield f"joint_model has no faster split, and bounds {model.bound_s} s of {certificate.best_s}"
 
@@ -186,7 +186,7 @@ def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
     certificate, fitting = plan.certificate, {candidate.config for candidate in searched.memory.fitting}
     for baseline in plan.baselines:
         if baseline.config in fitting and (seconds := baseline.iteration_time_s) < searched.claimed_s:
-            yield f"lower_bound_s is {certificate.lower_bound_s}, baseline {baseline.name} takes {seconds} s"
+            yield f"lower_bound_s is {certificate.lower_bound_s}, but baseline {baseline.name} takes {seconds} s"
     for config, seconds in searched.bounded.faster:
         yield f"lower_bound_s is {certificate.lower_bound_s}, {config.label()} has a placement of {seconds} s"
     if len(searched.instance.cluster.gpu_kinds) > 1:
@@ -209,4 +209,4 @@ def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
     num_fitting = len(searched.memory.fitting)
     num_below = num_fitting - searched.num_from(searched.claimed_s, num_fitting - by_search)
     if num_below > by_search:
-        yield f"the search rules out {by_search} configurations, {num_below} can be faster over the best links"
+        yield f"the search rules out {by_search} configurations, but {num_below} can be faster over the best links"

@@ -33,7 +33,8 @@ def no_exchange_is_faster(searched: Searched, plan: Plan) -> Iterator[str]:
     if times[best] < searched.claimed_s:
         first, second = (hosts[node] for node in pairs[best])
         yield (
-            f"lower_bound_s is {plan.certificate.lower_bound_s}, with {first} and {second} exchanged the plan takes "
+            f"lower_bound_s is {plan.certificate.lower_bound_s}, but with {first} and {second} exchanged the "
+            "plan takes "
             f"{times[best]} s"
         )
 

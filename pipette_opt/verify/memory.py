@@ -70,7 +70,7 @@ def memory_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
             if field.name == "components":
                 yield from _parts_are_reproduced(expected.stage, recorded, right)
             elif not same(recorded, right, REPRODUCED):
-                yield f"stage {expected.stage} has {field.name} {recorded}, predicted again {right}"
+                yield f"stage {expected.stage} has {field.name} {recorded}, but a new prediction gives {right}"
 
 
 def _parts_are_reproduced(stage: int, recorded: Mapping[str, int], right: Mapping[str, int]) -> Iterator[str]:
@@ -80,4 +80,5 @@ def _parts_are_reproduced(stage: int, recorded: Mapping[str, int], right: Mappin
     slack = REPRODUCED * sum(right.values())
     for name in sorted({*recorded, *right}):
         if abs(recorded.get(name, 0) - right.get(name, 0)) > slack:
-            yield f"stage {stage} has {recorded.get(name, 0)} bytes of {name}, predicted again {right.get(name, 0)}"
+            yield f"stage {stage} has {recorded.get(name, 0)} bytes of {name}, but a new prediction gives "
+            f"{right.get(name, 0)}"

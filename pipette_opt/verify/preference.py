@@ -26,7 +26,7 @@ def preference_holds(instance: Instance, plan: Plan) -> Iterator[str]:
             yield f"certificate.fastest_s is {proof.fastest_s}, and no fastest plan is recorded"
         return
     if proof.fastest_s is None or not close(proof.fastest_s, fastest.iteration_time_s or 0.0, ROUNDING):
-        yield f"certificate.fastest_s is {proof.fastest_s}, fastest takes {fastest.iteration_time_s} s"
+        yield f"certificate.fastest_s is {proof.fastest_s}, but fastest takes {fastest.iteration_time_s} s"
         return
     if plan.inputs.get("prefer") != "simple":
         yield f"fastest is another plan, and inputs.prefer is {plan.inputs.get('prefer')!r}"
@@ -65,7 +65,8 @@ def risks_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
             and same(trade.capacity_bytes, stage.capacity_bytes, 0)
             for stage in fullest
         ):
-            yield f"{name} needs up to {trade.upper_bytes} bytes of {trade.capacity_bytes}, predicted again it does not"
+            yield f"{name} needs up to {trade.upper_bytes} bytes of {trade.capacity_bytes}, but does not by a "
+            "new prediction"
 
 
 def imbalance_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
@@ -84,4 +85,4 @@ def imbalance_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     risk = max(stage.oom_probability for stage in stages)
     for name, right in (("iteration_time_s", seconds), ("oom_probability", risk)):
         if not same(getattr(recorded, name), right, REPRODUCED):
-            yield f"imbalance has {name} {getattr(recorded, name)}, simulated again {right}"
+            yield f"imbalance has {name} {getattr(recorded, name)}, but a new simulation gives {right}"

@@ -57,7 +57,7 @@ def hosts_exist(instance: Instance, plan: Plan) -> Iterator[str]:
 def one_rank_per_gpu(instance: Instance, plan: Plan) -> Iterator[str]:
     """Rule: every rank has a GPU that its host has, and no GPU hosts two ranks."""
     if plan.gpus_per_node != instance.cluster.gpus_per_node:
-        yield f"gpus_per_node is {plan.gpus_per_node}, the cluster's hosts have {instance.cluster.gpus_per_node}"
+        yield f"gpus_per_node is {plan.gpus_per_node}, but the cluster's hosts have {instance.cluster.gpus_per_node}"
     owner: dict[tuple[int, int], int] = {}
     for rank, (node, local_rank) in enumerate(zip(plan.placement.node, plan.placement.local_rank, strict=True)):
         gpu = (int(node), int(local_rank))
@@ -74,7 +74,7 @@ def coordinates_in_rank_order(instance: Instance, plan: Plan) -> Iterator[str]:
     grid = RankGrid.of(plan.config, plan.placement.order).coordinates()
     for rank, expected in enumerate(coordinates_of(plan)):
         if tuple(grid[rank]) != expected:
-            yield f"rank {rank} has (pp, dp, cp, tp) = {tuple(map(int, grid[rank]))}, expected {expected}"
+            yield f"rank {rank} has (pp, dp, cp, tp) = {tuple(map(int, grid[rank]))}, but must have {expected}"
 
 
 def torchrun_ranks_contiguous(instance: Instance, plan: Plan) -> Iterator[str]:
@@ -107,7 +107,7 @@ def settings_are_the_given(instance: Instance, plan: Plan) -> Iterator[str]:
     )
     for name, found, given in pairs:
         if found != given:
-            yield f"{name} is {found}, given was {given}"
+            yield f"{name} is {found}, but the job has {given}"
     for name, spec in (("model", instance.model), ("training", instance.training)):
         recorded = plan.inputs.get(name)
         if isinstance(recorded, Mapping):
@@ -153,7 +153,7 @@ def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
     if training.seq_length % (cp * (tp if config.sequence_parallel else 1)):
         yield f"seq_length {training.seq_length} is not divided over cp = {cp} and tp = {tp}"
     if sum(config.layers_per_stage) != model.num_layers:
-        yield f"layers_per_stage add up to {sum(config.layers_per_stage)}, the model has {model.num_layers}"
+        yield f"layers_per_stage add up to {sum(config.layers_per_stage)}, but the model has {model.num_layers}"
     if config.pipeline_model_parallel_layout is not None:
         held = np.array(config.layers_per_chunk)
         if held.shape[0] != chunks or tuple(held.sum(axis=0).tolist()) != config.layers_per_stage:
@@ -195,7 +195,8 @@ def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
                 f"gradients and optimizer state alone take {gib(floor):.1f}"
             )
         if isinstance(accepted, float) and not stage.oom_probability <= accepted * (1 + ROUNDING):
-            yield f"stage {stage.stage} has oom_probability {stage.oom_probability}, accepted was {accepted}"
+            yield f"stage {stage.stage} has oom_probability {stage.oom_probability}, but the accepted risk is "
+            f"{accepted}"
 
 
 def certificate_is_consistent(instance: Instance, plan: Plan) -> Iterator[str]:
@@ -216,7 +217,7 @@ def certificate_is_consistent(instance: Instance, plan: Plan) -> Iterator[str]:
     ):
         expected = (seconds - proof.lower_bound_s) / whole if whole > 0 else 0.0
         if not close(getattr(proof, name), expected, ROUNDING):
-            yield f"{name} is {getattr(proof, name)}, the times give {expected}"
+            yield f"{name} is {getattr(proof, name)}, but the times give {expected}"
     if (proof.status == "OPTIMAL") != (proof.gap <= CLOSED_GAP):
         yield f"status is {proof.status} with a gap of {proof.gap:.3g}"
     if not 0 <= proof.placement_dependent_s <= proof.objective_s * (1 + ROUNDING):
@@ -237,7 +238,7 @@ def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
     for part, causes in (("breakdown", time.breakdown), ("critical path", time.critical_path)):
         total = math.fsum(causes.values())
         if not close(total, time.iteration_time_s, ROUNDING):
-            yield f"the {part} adds up to {total}, iteration_time_s is {time.iteration_time_s}"
+            yield f"the {part} adds up to {total}, but iteration_time_s is {time.iteration_time_s}"
         for name, seconds in causes.items():
             if seconds < -ROUNDING * time.iteration_time_s:
                 yield f"{name} of the {part} is {seconds} s"
@@ -247,7 +248,7 @@ def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
         ("tokens_per_s_per_gpu", tokens_per_s / len(plan.placement.node)),
     ):
         if not close(getattr(time, name), expected, ROUNDING):
-            yield f"{name} is {getattr(time, name)}, the time gives {expected}"
+            yield f"{name} is {getattr(time, name)}, but the time gives {expected}"
     if not 0 <= time.mfu <= 1:
         yield f"mfu is {time.mfu}"
 
@@ -267,7 +268,7 @@ def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
             adds_up = close(math.fsum(recorded.values()), plan.estimate.iteration_time_s, ROUNDING)
             yield from _other_causes(field.name, recorded, right) if adds_up else ()  # else estimate_adds_up says so
         elif field.name not in (*RATES, "band") and not same(recorded, right, REPRODUCED):
-            yield f"{field.name} is {recorded}, the simulator says {right}"
+            yield f"{field.name} is {recorded}, but the simulator gives {right}"
 
 
 RATES = ("tokens_per_s", "tokens_per_s_per_gpu")
@@ -279,9 +280,9 @@ def _other_causes(part: str, recorded: Mapping[str, float], right: Mapping[str, 
     slack = REPRODUCED * math.fsum(right.values())
     for name in sorted({*recorded, *right}):
         if name not in right:
-            yield f"{part} has {name}, the simulator knows no such cause"
+            yield f"{part} has {name}, but the simulator knows no such cause"
         elif abs(recorded.get(name, 0.0) - right[name]) > slack:
-            yield f"{name} of the {part} is {recorded.get(name, 0.0)} s, the simulator says {right[name]}"
+            yield f"{name} of the {part} is {recorded.get(name, 0.0)} s, but the simulator gives {right[name]}"
 
 
 def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
@@ -290,7 +291,7 @@ def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
 
     found, expected = plan.certificate.objective_s, plan.estimate.iteration_time_s
     if not close(found, expected, ROUNDING):
-        yield f"objective_s is {found}, iteration_time_s is {expected}"
+        yield f"objective_s is {found}, but iteration_time_s is {expected}"
     placement = on_cluster(instance, plan)
     try:
         placed, free = (
@@ -300,7 +301,7 @@ def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         return  # estimate_is_reproduced says why
     recorded, dependent = plan.certificate.placement_dependent_s, max(placed - free, 0.0)
     if abs(recorded - dependent) > REPRODUCED * expected:
-        yield f"placement_dependent_s is {recorded}, links between hosts that take no time save {dependent}"
+        yield f"placement_dependent_s is {recorded}, but links between hosts that take no time save {dependent}"
 
 
 def _links_free(instance: Instance) -> Instance:
@@ -371,4 +372,4 @@ def _differences(name: str, recorded: Mapping[str, Any], given: Mapping[str, Any
     """Yield a text for each field that differs, compared as JSON, because a file has lists where a spec has tuples."""
     for field, value in given.items():
         if field in recorded and json.dumps(recorded[field], sort_keys=True) != json.dumps(value, sort_keys=True):
-            yield f"inputs.{name}.{field} is {recorded[field]!r}, given was {value!r}"
+            yield f"inputs.{name}.{field} is {recorded[field]!r}, but the job has {value!r}"

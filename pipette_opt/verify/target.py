@@ -22,18 +22,18 @@ def target_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     objective = Objective(target.objective)
     value = people_value(objective, value_of(plan, instance.cluster, objective), instance.training.tokens)
     if not close(target.value, value, ROUNDING):
-        yield f"objective.value is {target.value}, the plan's is {value}"
+        yield f"objective.value is {target.value}, but the plan's is {value}"
     worst = -1 if objective.is_rate else 1  # a rate is better where it is larger
     if target.best_value is not None:
         best_value = people_value(objective, best_value_of(plan, instance.cluster, objective), instance.training.tokens)
         if not close(target.best_value, best_value, ROUNDING):
-            yield f"objective.best_value is {target.best_value}, the fastest plan's is {best_value}"
+            yield f"objective.best_value is {target.best_value}, but the fastest plan's is {best_value}"
         if worst * value > worst * best_value * (1 + worst * (WITHIN + REPRODUCED)):
             yield f"objective.value is {value}, more than {WITHIN:.0%} worse than {best_value}"
         value = best_value
     best = min((worst * size.bound for size in target.sizes if size.bound is not None), default=worst * value)
     if not close(worst * target.bound, min(best, worst * value), ROUNDING):
-        yield f"objective.bound is {target.bound}, its numbers of GPUs give {worst * min(best, worst * value)}"
+        yield f"objective.bound is {target.bound}, but its numbers of GPUs give {worst * min(best, worst * value)}"
     better = [
         size
         for size in target.sizes

@@ -43,4 +43,4 @@ def unused_hosts_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]
             continue
         expected = why_unused(partner, seconds, now.iteration_time_s)
         if reason != expected:
-            yield f"{host} is left out because {reason!r}, the simulator says {expected!r}"
+            yield f"{host} is left out because {reason!r}, but the simulator gives {expected!r}"

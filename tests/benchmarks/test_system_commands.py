@@ -61,7 +61,7 @@ def test_layers(run: Run, profile: Path) -> None:
     ("words", "message"),
     [
         (("--budgets", "8,x"), "--budgets must be positive numbers separated by commas, got 'x'"),
-        (("--batches", "8.5"), "--batches must be whole numbers >= 1 separated by commas"),
+        (("--batches", "8.5"), "--batches must be whole numbers >= 1, separated by commas"),
         (("--num-layers", "0"), "--num-layers must be >= 1, got 0"),
         (("--stages", "3"), "--stages must be 1, 2, 4 or 8"),
         (("--time-limit", "0"), "--time-limit must be > 0"),

@@ -89,7 +89,7 @@ def test_calibrate_names_what_it_leaves_out(tmp_path: Path) -> None:
     answer = json.loads(done.stdout)
     assert [one["row"] for one in answer["left_out"]] == [3, 4]
     assert "must be in seconds" in answer["left_out"][1]["reason"]
-    assert any("all 4 runs fit, which does not say where the limit is" in note for note in answer["notes"])
+    assert any("all 4 runs fit, which does not determine the constants" in note for note in answer["notes"])
     assert read_stack(stack).memory is None
 
 
@@ -143,8 +143,8 @@ def test_runs_that_contradict_each_other_are_named() -> None:
     times = [(1, 2.0), (1, 2.1), (2, 2.0), (2, 4.0), (4, 1.0), (4, 9.0)]
     runs = [measured_run(row=row, mbs=mbs, iter_time_s=time_s) for row, (mbs, time_s) in enumerate(times)]
     assert repeat_notes(runs) == [
-        "rows 4-5 describe the same job and took 1 to 9 s: all of them count",
-        "rows 2-3 describe the same job and took 2 to 4 s: all of them count",
+        "rows 4-5 describe the same job and took 1 to 9 s; all are used",
+        "rows 2-3 describe the same job and took 2 to 4 s; all are used",
     ]
     assert repeat_notes([]) == []
 

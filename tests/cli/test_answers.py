@@ -52,8 +52,8 @@ def test_without_it_only_warnings_are_logged(command: Run, level: None) -> None:
 @pytest.mark.parametrize(
     ("words", "place", "problem"),
     [
-        (("verify", "nowhere.json"), "nowhere.json", "there is no such file"),
-        (("solve", "--nodes", "4"), "--gpu", "is needed with --nodes"),
+        (("verify", "nowhere.json"), "nowhere.json", "the file does not exist"),
+        (("solve", "--nodes", "4"), "--gpu", "is required with --nodes"),
         (("candidates", "--no-such-option"), "the command line", "No such option: --no-such-option"),
         (("verify",), "the command line", "Missing argument"),
         (("no-such-command",), "the command line", "No such command"),
@@ -123,9 +123,9 @@ def test_a_plan_on_standard_output(command: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("import", "links", "logs", "-o", "-"), "--out: needs the name of a file: link matrices are written beside"),
-        (("backtest", "runs.csv", "-o", "-", "--json"), "takes standard output, as -o - does"),
-        (("backtest", "runs.csv", "-o", "-", "--plot", "-"), "standard output takes one file"),
+        (("import", "links", "logs", "-o", "-"), "--out: must be a file name, not -: link matrices are written beside"),
+        (("backtest", "runs.csv", "-o", "-", "--json"), "and -o - both write to standard output"),
+        (("backtest", "runs.csv", "-o", "-", "--plot", "-"), "standard output takes only one"),
     ],
 )
 def test_where_standard_output_cannot_serve(command: Run, words: tuple[str, ...], message: str) -> None:

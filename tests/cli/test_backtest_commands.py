@@ -80,10 +80,10 @@ def test_bad_files_are_named(command: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["backtest", "runs.csv", "-o", "./runs.csv"], "is an input"),
-        (["backtest", "runs.csv", "-o", "out.svg"], "another output"),
-        (["backtest", "runs.csv", "--plot", "runs.csv"], "is an input"),
-        (["calibrate", "runs.csv", "-o", "runs.csv"], "is an input"),
+        (["backtest", "runs.csv", "-o", "./runs.csv"], "would overwrite an input"),
+        (["backtest", "runs.csv", "-o", "out.svg"], "is given for two outputs"),
+        (["backtest", "runs.csv", "--plot", "runs.csv"], "would overwrite an input"),
+        (["calibrate", "runs.csv", "-o", "runs.csv"], "would overwrite an input"),
         (["calibrate", "runs.csv", "--seed", "-1"], "must be >= 0, got -1"),
         (["backtest", "runs.csv", "--max-oom-risk", "nan"], "must be in (0, 1), got nan"),
         (["backtest", "runs.csv", "--max-oom-risk", "1"], "must be in (0, 1), got 1.0"),
@@ -139,4 +139,4 @@ def test_an_interrupt_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130
-    assert capsys.readouterr().err.startswith("interrupted: what was not written yet is lost")
+    assert capsys.readouterr().err.startswith("interrupted: unwritten results are lost")

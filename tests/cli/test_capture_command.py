@@ -72,7 +72,7 @@ def test_broken_document_is_refused(arguments: str, problem: str) -> None:
     ("options", "problem"),
     [
         (("--env", "2=b", "--", "true"), "--env: must be NAME=VALUE, got '2=b'"),
-        (("-o", "missing/captured.json", "--", "true"), "there is no folder missing"),
+        (("-o", "missing/captured.json", "--", "true"), "the folder missing does not exist"),
         (("--", "true"), "true: ended without starting a training program"),
         (("--time-limit", "0.2", "--", "sleep", "100"), "started no training program in 0.2 s, and was stopped"),
     ],

@@ -48,7 +48,7 @@ def test_replan(folder: Path) -> None:
     [
         (("--lost", "gpu99"), 2, "host 'gpu99' is not among the hosts of the plan"),
         (("--joined", "gpu99"), 2, "host 'gpu99' is not in the cluster file"),
-        (("--lost", "gpu[01-09]"), 2, "leaves no host"),
+        (("--lost", "gpu[01-09]"), 2, "names every host"),
         (("--joined", "gpu10", "--num-gpus", "999"), 2, "999"),
         (("--cluster", "nowhere.yaml"), 2, "nowhere.yaml"),
     ],
@@ -72,7 +72,7 @@ def test_profile_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     if not torch.cuda.is_available():
         code, _, err = typed(tmp_path, "profile", "compute", "--model", "gpt-3-125m", "--seq-length", "64")
         assert code == 2
-        assert "torch sees no" in err
+        assert "torch finds no" in err
     code, _, err = typed(
         tmp_path,
         *("profile", "compute", "--model", "gpt-3-125m", "--seq-length", "16", "--device", "cpu"),

@@ -281,7 +281,7 @@ def test_import_model_from_arguments(run: Run) -> None:
     assert Path("m.yaml").is_file()
     code, _, err = run("import", "model", "llama-3-8b", "llama-3-70b")
     assert code == 2
-    assert "takes one model, or Megatron arguments that start with --" in err
+    assert "takes a single model, or Megatron arguments that start with --" in err
 
 
 JOB = ("--example", "lab-2x8")
@@ -314,8 +314,8 @@ BAD = [
     (("solve", *JOB, "--compare-current", "--tensor-model-parallel-size x"), "--tensor-model-parallel-size"),
     (("solve", *JOB, "--compare-current", ARGUMENTS, "--current-hosts", "gpu01,gpu09"), "gpu09"),
     (("solve", *JOB, "-o", "no/such/folder/plan.json"), "no/such/folder"),
-    (("solve", *JOB, "-o", "."), "error: .: is a folder; give the name of a file."),
-    (("solve", *JOB, "--trace", "no/such/folder/t.json"), "there is no folder no/such/folder"),
+    (("solve", *JOB, "-o", "."), "error: .: is a folder; give a file name."),
+    (("solve", *JOB, "--trace", "no/such/folder/t.json"), "the folder no/such/folder does not exist"),
     (("solve", *JOB, "--global-batch-size", "9" * 30), "--global-batch-size: must be from 1 to 1,000,000,000"),
     (("solve", *JOB, "--workers", "100000"), "--workers: must be at most 1024"),
     (("solve", *JOB, "--calibration", "megatron"), "Shipped: megatron-core."),
@@ -323,7 +323,7 @@ BAD = [
     (("backtest", "nowhere.csv", "-o", "no/such/folder/p.csv"), "no/such/folder/p.csv"),
     (("estimate",), "--args"),
     (("estimate", *JOB, "--args", " "), "empty"),
-    (("estimate", *JOB, "--args", "nowhere.sh"), "nowhere.sh: there is no such file"),
+    (("estimate", *JOB, "--args", "nowhere.sh"), "nowhere.sh: the file does not exist"),
     (("estimate", *JOB, "--args", "."), "cannot be read"),
     (("estimate", *JOB, "--args", "tensor 8 pipeline 2"), "must hold options such as --tensor-model-parallel-size 8"),
     (("estimate", *JOB, "--args", "--tensor-model-parallel-size 8 --fp16"), "fp16"),
@@ -332,9 +332,9 @@ BAD = [
     (("export", "nowhere.json"), "nowhere.json"),
     (("import", "links", "nowhere"), "nowhere"),
     (("import", "links", ".", "--fill", "zero"), "--fill"),
-    (("import", "model", "nowhere.json"), "'nowhere.json': there is no such file"),
+    (("import", "model", "nowhere.json"), "'nowhere.json': the file does not exist"),
     (("import", "model", "."), "is a folder without a config.json"),
-    (("import", "model", "llama-3-8b", "-o", "no/such/folder/m.yaml"), "there is no folder no/such/folder"),
+    (("import", "model", "llama-3-8b", "-o", "no/such/folder/m.yaml"), "the folder no/such/folder does not exist"),
     (("benchmark", "solve", *SMALL, "--csv", "no/such/folder/b.csv"), "no/such/folder/b.csv"),
 ]
 

@@ -140,4 +140,4 @@ def test_an_output_is_no_input(command: Command, folder: Path, typed: str, name:
     code, _, err = command(*(target if word == "{}" else word for word in typed.split()))
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     assert code == 2, err
-    assert f"{target}: is an input of this command" in err
+    assert f"{target}: would overwrite an input file of this command" in err

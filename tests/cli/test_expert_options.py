@@ -117,7 +117,7 @@ def test_default_dispatcher_of_today_is_megatrons() -> None:
         (["--expert-imbalance", "0.9"], "--expert-imbalance: must be >= 1, got 0.9"),
         (["--expert-imbalance", "nan"], "--expert-imbalance: must be >= 1, got nan"),
         (["--moe-token-dispatcher", "own"], "--moe-token-dispatcher: must be one of alltoall, allgather, flex"),
-        (["--compare-current", "--num-experts 4"], "--num-experts 4 differs from the job's 8; compare equal models"),
+        (["--compare-current", "--num-experts 4"], "--num-experts 4 differs from the job's 8; give the same"),
         (["--compare-current", "--moe-router-topk 1"], "--moe-router-topk 1 differs from the job's 2"),
         (
             ["--compare-current", "--expert-model-parallel-size 3"],
@@ -134,7 +134,7 @@ def test_sizes_that_make_no_sense(options: list[str], message: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--expert-parallel", "2"], "--expert-parallel: has no effect: model llama-3-8b has no experts"),
+        (["--expert-parallel", "2"], "--expert-parallel: has no effect, because model llama-3-8b has no experts"),
         (["--expert-imbalance", "2"], "--expert-imbalance: has no effect"),
         (["--moe-token-dispatcher", "allgather"], "--moe-token-dispatcher: has no effect"),
         (["--overlap-moe-expert-parallel-comm"], "--overlap-moe-expert-parallel-comm: has no effect"),

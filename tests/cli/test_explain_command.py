@@ -85,9 +85,9 @@ def test_several_configurations_at_once(command: Command) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rules", "tp=8"], "--rules: is about the whole job"),
+        (["--rules", "tp=8"], "--rules: checks the whole job"),
         (["pq=1"], "Known: tp, pp"),
-        (["tp=1", "--args", "--tensor-model-parallel-size 1"], "--args: is a configuration, too"),
+        (["tp=1", "--args", "--tensor-model-parallel-size 1"], "--args: cannot be combined with configurations"),
     ],
 )
 def test_wrong_questions(command: Command, options: list[str], message: str) -> None:

@@ -79,7 +79,7 @@ def test_missing(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsy
     """A plan may travel alone; that nothing could be compared is said."""
     (folder / name).unlink()
     assert export(monkeypatch, "plan.json") == 0
-    assert f"{name} is not there" in capsys.readouterr().err
+    assert f"{name} does not exist" in capsys.readouterr().err
 
 
 def test_moved(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +97,7 @@ def test_moved(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 def test_not_expressible(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2 and the field; no container without an image."""
     assert export(monkeypatch, "plan.json", "-f", "torchtitan") == 2
-    assert "no flavor of torchtitan's llama3" in capsys.readouterr().err
+    assert "the shape of no torchtitan llama3 flavor" in capsys.readouterr().err
     assert export(monkeypatch, "plan.json", "-f", "kubernetes") == 2
     assert "--image" in capsys.readouterr().err
     assert export(monkeypatch, "plan.json", "-f", "kubernetes", "--image", "my/image:1") == 0
@@ -113,7 +113,7 @@ def test_options_of_the_launch(
     assert "rdma/hca: '8'" in said
     assert "hostNetwork: true" in said
     assert export(monkeypatch, "plan.json", "-f", "slurm", "-o", "launch", *resource) == 2
-    assert "--rdma-resource: has no effect with --format slurm; it is for kubernetes, pytorchjob" in (
+    assert "--rdma-resource: has no effect with --format slurm; it applies to kubernetes, pytorchjob" in (
         capsys.readouterr().err
     )
     assert not (folder / "launch").exists()

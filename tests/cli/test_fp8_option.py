@@ -71,7 +71,7 @@ def test_scales_are_those_that_are_said() -> None:
     assert recipe(**job, fp8_recipe="blockwise") == "blockwise"
     assert recipe(model=script, fp8_recipe="blockwise") == "blockwise"
     assert recipe(model=f"{script} --fp8-recipe tensorwise") == "tensorwise"
-    with pytest.raises(InputError, match="--fp8-recipe: blockwise contradicts tensorwise"):
+    with pytest.raises(InputError, match="--fp8-recipe: is blockwise, but the Megatron arguments"):
         recipe(model=f"{script} --fp8-recipe tensorwise", fp8_recipe="blockwise")
 
 
@@ -79,14 +79,17 @@ def test_scales_are_those_that_are_said() -> None:
     ("more", "said"),
     [
         (("--example", "lab-2x8", "--fp8"), "--fp8: is not for a100-80gb, which has bf16"),
-        (("--cluster", "HOSTS", "--fp8", "--precision", "fp32"), "--fp8: goes with --precision bf16 or fp16, got fp32"),
+        (("--cluster", "HOSTS", "--fp8", "--precision", "fp32"), "--fp8: needs --precision bf16 or fp16, got fp32"),
         (("--cluster", "HOSTS", "--fp8-recipe", "tensorwise"), "--fp8-recipe: needs --fp8"),
         (("--cluster", "HOSTS", "--fp8", "--fp8-recipe", "row"), "--fp8-recipe: must be one of delayed, tensorwise"),
         (("--cluster", "HOSTS", "--fp8", "--fp8-recipe", "mxfp8"), "h100-80gb, which has bf16"),
-        (("--cluster", "HOSTS", "--compare-current", "--fp8-format hybrid"), "have --fp8-format; give --fp8, too"),
+        (
+            ("--cluster", "HOSTS", "--compare-current", "--fp8-format hybrid"),
+            "have --fp8-format, but the job has no --fp8",
+        ),
         (
             ("--cluster", "HOSTS", "--fp8", "--compare-current", "--bf16"),
-            "have no --fp8-format; leave --fp8 out, or add it",
+            "have no --fp8-format, but the job has --fp8",
         ),
     ],
 )

@@ -52,7 +52,7 @@ def test_document(command: Command, script: Path) -> None:
     ("text", "problem"),
     [
         ("torchrun train.py --x $(hostname)", "train.sh, line 1: $(hostname), in the value of --x, is known only when"),
-        ("torchrun train.py 'a\nb'", "argument 1, 'a\\nb', has a line break; --json prints it"),
+        ("torchrun train.py 'a\nb'", "argument 1, 'a\\nb', contains a line break; print the arguments with --json"),
         (
             "ray start --head",
             "train.sh: starts no training program; commands that it starts: ray start --head (line 1)",

@@ -44,7 +44,7 @@ def test_a_file_is_not_overwritten_unless_asked(command: Run) -> None:
     Path("cluster.yaml").write_text("mine")
     code, _, err = command("init")
     assert (code, Path("cluster.yaml").read_text()) == (2, "mine")
-    assert "is there already; give another name with -o, or --force" in err
+    assert "exists already; give another file name with -o, or --force" in err
     assert command("init", "--force")[0] == 0
     assert read_cluster("cluster.yaml").num_nodes == 16
 
@@ -61,7 +61,7 @@ def test_a_dash_shows_it(command: Run) -> None:
     ("words", "message"),
     [
         (("--gpu", "80gb"), "may be a100-80gb or a800-80gb or h100-80gb"),
-        (("--gpu", "rtx-4090"), "--gpus-per-node: is needed"),
+        (("--gpu", "rtx-4090"), "--gpus-per-node: is required"),
         (("--nics", "fast"), "--nics: must be NICs x Gbit/s"),
         (("--nodes", "3", "--hosts", "a,b"), "--nodes: is 3, but --hosts names 2"),
         (("--hosts", "gpu[1-"), "--hosts: hosts 'gpu[1-' have an unmatched bracket"),

@@ -80,7 +80,7 @@ def test_a_plan_on_a_cluster_that_changed(command: Command, plan: Path) -> None:
     assert code == 0
     assert found["estimate"]["iteration_time_s"] > recorded["estimate"]["iteration_time_s"]
     assert "1 flow: a usual link attains -90.0%." in found["changed"]
-    assert found["changed"][-1].startswith(f"The plan's {recorded['estimate']['iteration_time_s']:.2f} s")
+    assert found["changed"][-1].startswith(f"An iteration took {recorded['estimate']['iteration_time_s']:.2f} s")
     code, out, _ = command("estimate", str(plan), "--cluster", str(own))
     assert code == 0
     assert "Since the plan was made" not in out
@@ -109,4 +109,4 @@ def test_import_links_ends_with_health_and_repairs(command: Command, monkeypatch
     code, _, err = command(*given, "--seq-length", "2048")
     assert (code, "--seq-length: has no effect without --model" in err) == (2, True)
     code, _, err = command(*given, "--model", "gpt-3-1.3b")
-    assert (code, "--global-batch-size: is needed with --model" in err) == (2, True)
+    assert (code, "--global-batch-size: is required with --model" in err) == (2, True)

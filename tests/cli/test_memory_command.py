@@ -85,7 +85,7 @@ def test_predict_shows_a_table() -> None:
         (["--max-oom-risk", "0"], "max_oom_risk"),
         (["--weights", "nowhere.npz"], "nowhere"),
         (["--framework", "nanotronn"], "Did you mean nanotron"),
-        (["--framework", "nowhere.yaml"], "no such file"),
+        (["--framework", "nowhere.yaml"], "does not exist"),
         (["--recompute-method", "some"], "--recompute-method"),
         (["--fp8", "--precision", "fp32"], "fp8 goes with"),
         (["--context-parallel", "2", "--attention-kernel", "unfused"], "fused attention kernel"),

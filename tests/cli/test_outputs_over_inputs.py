@@ -66,7 +66,7 @@ def test_files_that_a_plan_names_are_protected(folder: Path, monkeypatch: pytest
     with files_of_run():
         read_plan(folder / "plan.json")
         for name in ("c.yaml", "m.csv", "plan.json"):
-            with pytest.raises(OverwriteError, match="input of this command"):
+            with pytest.raises(OverwriteError, match="input file of this command"):
                 write_atomically(folder / name, "other")
 
 
@@ -82,7 +82,7 @@ def test_matrices_of_others_stay(command: Command, folder: Path) -> None:
     (folder / "log.txt").write_text(LINK_LOG)
     code, _, err = command("import", "links", "log.txt", "-o", "c.yaml")
     assert code == 2
-    assert "c_links_1.csv: is there already and is no part of c.yaml" in err
+    assert "c_links_1.csv: exists, but does not belong to c.yaml" in err
     assert (folder / "c.yaml").read_text() == "nodes: []\n"
     assert command("import", "links", "log.txt", "-o", "new.yaml")[0] == 0
     code, _, err = command("import", "links", "log.txt", "-o", "new.yaml")
@@ -98,7 +98,7 @@ def test_only_a_run_of_a_command_protects(tmp_path: Path) -> None:
     write_atomically(path, "new")
     with files_of_run():
         note_input(path)
-        with pytest.raises(OverwriteError, match="input of this command"):
+        with pytest.raises(OverwriteError, match="input file of this command"):
             write_atomically(path, "newer")
     write_atomically(path, "newest")
     assert path.read_text() == "newest"
@@ -110,7 +110,7 @@ def test_a_link_to_an_input_is_an_input(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("a")
     with files_of_run():
         note_input(tmp_path / "a")
-        with pytest.raises(OverwriteError, match="input of this command"):
+        with pytest.raises(OverwriteError, match="input file of this command"):
             write_atomically(tmp_path / "link", "new")
         write_with_parts(tmp_path / "b", "text", {})
         note_input(tmp_path / "b")  # its own output, read back

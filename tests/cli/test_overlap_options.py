@@ -90,10 +90,10 @@ def test_context_parallel_sizes_are_searched() -> None:
     ("options", "said"),
     [
         (("--overlap-param-gather", "--no-overlap-grad-reduce"), "needs --overlap-grad-reduce"),
-        (("--ddp-bucket-size", "5", "--no-overlap-grad-reduce"), "has no effect without --overlap-grad-reduce"),
+        (("--ddp-bucket-size", "5", "--no-overlap-grad-reduce"), "needs --overlap-grad-reduce"),
         (("--context-parallel", "two"), "--context-parallel"),
         (("--allreduce", "star"), "ring, hierarchical, tree"),
-        (("--allreduce", "tree"), "only known to estimate"),
+        (("--allreduce", "tree"), "supported by estimate only"),
     ],
 )
 def test_what_does_not_fit(options: tuple[str, ...], said: str, tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ def test_kinds_and_numbers(command: Command) -> None:
     ("options", "message"),
     [
         (("--deadline", "30d"), "--deadline: needs --tokens"),
-        (("--tokens", "1e9", "--deadline", "soon"), "--deadline: must be such as 36h"),
+        (("--tokens", "1e9", "--deadline", "soon"), "--deadline: must be a number of hours, days or weeks"),
         (("--tokens", "0"), "--tokens: must be > 0"),
-        (("--hosts", "4"), "--hosts: must be at most the 2 hosts"),
+        (("--hosts", "4"), "--hosts: must be at most 2, the number of hosts"),
     ],
 )
 def test_wrong_options(command: Command, options: tuple[str, ...], message: str) -> None:

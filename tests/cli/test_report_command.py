@@ -28,11 +28,11 @@ def test_page_without_the_cluster_file(command: Command, plan: Path, tmp_path: P
     """What needs the file is left out, which both the page and the command say."""
     code, out, err = command("report", str(plan), "-o", "page.html")
     assert (code, out) == (0, "")
-    assert "without links, schedule and sensitivity" in err
+    assert "has no links, schedule and sensitivity" in err
     assert " ".join(plan_verdict(small_plan()).split()) in err
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.startswith('<!DOCTYPE html>\n<html lang="en">')
-    assert "the cluster file of the plan is not there" in text
+    assert "the plan's cluster file does not exist" in text
 
 
 def test_json_and_standard_output(command: Command, plan: Path) -> None:
@@ -48,8 +48,8 @@ def test_json_and_standard_output(command: Command, plan: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("-o", "plan.json"), "is an input"),
-        (("-o", "missing/page.html"), "there is no folder"),
+        (("-o", "plan.json"), "would overwrite an input"),
+        (("-o", "missing/page.html"), "the folder missing does not exist"),
         (("-o", "-", "--json"), "takes standard output"),
         (("--cluster", "missing.yaml"), "missing.yaml"),
     ],

@@ -69,9 +69,9 @@ def test_an_order_of_ones_own(tmp_path: Path) -> None:
     ("schedule", "args", "p2p", "said"),
     [
         ("zb-h2", ARGS, "async", "must be one of 1f1b"),
-        ("zb-v", ARGS, "async", "works on 2 model chunks"),
-        ("1f1b", CHUNKS, "async", "works on 1 model chunks"),
-        ("interleaved", ARGS, "async", "works on 2 or more model chunks"),
+        ("zb-v", ARGS, "async", "needs 2 model chunks"),
+        ("1f1b", CHUNKS, "async", "needs 1 model chunks"),
+        ("interleaved", ARGS, "async", "needs 2 or more model chunks"),
         ("zb-h1", ARGS, "blocking", "--p2p async"),
     ],
 )
@@ -85,7 +85,7 @@ def test_what_does_not_fit(schedule: str, args: str, p2p: str, said: str) -> Non
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["F0 B0", "F0 B0"], "has 2 stages of 1 chunks and 1 micro-batches, the launch 4 of 1 and 8"),
+        (["F0 B0", "F0 B0"], "1 chunks and 1 micro-batches, but the launch has 4 stages with 1 chunks and 8"),
         (["F0 F1 B0 B1", "B0 F0 F1 B1"], "deadlocks: stages [0, 1] wait for each other"),
         (["F0 F1 B0 B0", "F0 F1 B0 B1"], "stage 0 does not do each of 2 micro-batches"),
         (["F0 X1", "F0 B0"], "'X1' is no operation"),

@@ -55,7 +55,7 @@ def test_a_list_of_questions(command: Command, plan: Path) -> None:
     ("size", "problem"),
     [
         ("12", "must fill whole hosts of 8 GPUs (or part of one), got 12; 8 or 16 would"),
-        ("8,24", "must be at most the 2 x 8 = 16 GPUs listed, got 24"),
+        ("8,24", "must be at most the 2 x 8 = 16 GPUs of the cluster, got 24"),
         ("0", "must be whole numbers >= 1"),
     ],
 )
@@ -71,9 +71,9 @@ def test_without_a_question_hosts_are_asked_about(command: Command, plan: Path) 
     code, out, _ = command("whatif", str(plan), "--time-limit", "4")
     text = " ".join(out.split())
     assert code == 0
-    assert "A host less, the dearest loss first" in text
-    assert "One host more brings" in text
-    assert "At best: no plan of the searched space is faster" in text
+    assert "One host less, the most expensive loss first" in text
+    assert "One more host brings" in text
+    assert "The column 'at best' is a lower bound: no searched plan is faster" in text
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_without_a_question_hosts_are_asked_about(command: Command, plan: Path) 
         (["--without", "gpu99"], "--without: host 'gpu99'"),
         (["--link-speed", "fast"], "--link-speed: must be numbers"),
         (["--precision", "int8"], "--precision: must be one of"),
-        (["--precision", "fp8"], "in fp8: the precision is not for a100"),
+        (["--precision", "fp8"], "in fp8: the precision of this change is not for a100"),
         (["--num-gpus", "12x"], "--num-gpus: must be whole numbers"),
     ],
 )
@@ -103,4 +103,4 @@ def test_a_plan_of_other_costs_is_said(command: Command, plan: Path, tmp_path: P
     other.write_text(json.dumps(changed))
     code, out, err = command("whatif", str(other), "--num-gpus", "8", "--time-limit", "2")
     assert code == 0, err
-    assert "what it proved does not count here" in out
+    assert "the plan's proof is not used here" in out

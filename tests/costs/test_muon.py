@@ -58,5 +58,5 @@ def test_matrices_have_no_second_moment() -> None:
 def test_what_muon_does_not_go_with() -> None:
     """As Megatron-Core refuses it."""
     for fields in ({"use_precision_aware_optimizer": True}, {"precision": "fp16"}):
-        with pytest.raises(ValueError, match="optimizer=muon goes neither with"):
+        with pytest.raises(ValueError, match="optimizer=muon cannot be combined with"):
             replace(MUON, **fields)

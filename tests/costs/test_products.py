@@ -64,7 +64,7 @@ def test_no_stack_makes_products_faster_than_the_peak() -> None:
 
 def test_a_gpu_without_fp8() -> None:
     """One message that says what it has."""
-    with pytest.raises(InputError, match="fp8: is not a format of a100-80gb, which has bf16, fp16, fp32"):
+    with pytest.raises(InputError, match="fp8: is not a precision of a100-80gb, which supports bf16, fp16, fp32"):
         linear_format(A100_80, NARROW, DEFAULT_STACK)
 
 

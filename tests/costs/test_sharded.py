@@ -242,9 +242,9 @@ def test_the_lower_form_is_below_the_simulator() -> None:
     [
         (
             sharded(3, dp=8, pp=2, virtual_pipeline_model_parallel_size=2),
-            "ZeRO stage 3 are not known with interleaved pipelines",
+            "ZeRO stage 3 cannot be timed with an interleaved pipeline",
         ),
-        (sharded(2, overlap_grad_reduce=True), "ZeRO stage 2 overlaps anyway"),
+        (sharded(2, overlap_grad_reduce=True), "ZeRO stage 2 always overlaps"),
     ],
 )
 def test_refused(chosen: ParallelConfig, said: str) -> None:

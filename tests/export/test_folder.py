@@ -55,7 +55,7 @@ def test_no_link_is_followed(tmp_path: Path, force: bool, name: str) -> None:
     (folder := tmp_path / "launch").mkdir()
     (tmp_path / "precious").write_text("mine")
     (folder / name).symlink_to(tmp_path / "precious")
-    with pytest.raises(InputError, match="is a link"):
+    with pytest.raises(InputError, match="is a symbolic link"):
         write_folder(folder, FILES, force=force)
     assert (tmp_path / "precious").read_text() == "mine"
     assert not (folder / "launch.sh").exists()

@@ -83,7 +83,7 @@ def test_slurm_directives() -> None:
     given = ("job-name=llama", "account=ours", "partition=gpu", "time=4:00:00", "segment=2")
     assert {f"#SBATCH --{one}" for one in given} <= set(lines)
     assert not [line for line in lines if line.startswith("##SBATCH")]
-    with pytest.raises(InputError, match="--segment: is 3; it must divide the 4 hosts"):
+    with pytest.raises(InputError, match="--segment: must divide 4, the number of hosts"):
         export(small_plan(), "slurm", LaunchOptions(segment=3))
 
 

@@ -340,7 +340,7 @@ def test_two_ranks_on_one_gpu_are_never_exported() -> None:
     outside = replace(plan, placement=replace(plan.placement, local_rank=local_rank))
     for target, entry in TARGETS.items():
         options = LaunchOptions(image="image:1" if entry.needs_image else None)
-        with pytest.raises(InputError, match=r"placement\[7\].*GPU 0 of n0, which rank 4 has"):
+        with pytest.raises(InputError, match=r"placement\[7\].*GPU 0 of n0, like rank 4"):
             export(shared, target, options)
-        with pytest.raises(InputError, match=r"placement\[7\].local_rank: is 4; host n0 has GPUs 0 to 3"):
+        with pytest.raises(InputError, match=r"placement\[7\].local_rank: is 4, but host n0 has GPUs 0 to 3"):
             export(outside, target, options)

@@ -68,5 +68,5 @@ def test_what_only_gemma_3_has_is_refused_elsewhere() -> None:
         replace(model, window_attn_skip_freq=(0, 1) + (1,) * 46),
         replace(model, local_rotary_base=None),
     ):
-        with pytest.raises(InputError, match="an export for Megatron-Bridge has no option"):
+        with pytest.raises(InputError, match="Megatron-Bridge has no option"):
             overrides(plan_for(other, (24, 24)))

@@ -263,7 +263,7 @@ def test_rotary_positions_cover_the_sequence() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda plan: replace(plan, p2p="async"), "never waited for"),
+        (lambda plan: replace(plan, p2p="async"), "waits for pipeline sends"),
         (lambda plan: replace(plan, inputs={}), "inputs.model"),
         (lambda plan: replace(plan, inputs={"model": asdict(TINY)}), "inputs.training"),
         (lambda plan: replace(plan, inputs={**plan.inputs, "model": {"name": "x"}}), "inputs.model"),
@@ -274,7 +274,7 @@ def test_rotary_positions_cover_the_sequence() -> None:
         ),
         (
             lambda plan: with_training(plan, flash_version=1),
-            "flash_version: is 1; an export for Megatron-LM has no option",
+            "flash_version: is 1, but Megatron-LM has no option",
         ),
     ],
 )

@@ -57,7 +57,7 @@ def test_presets_come_back(name: str) -> None:
     written = {field.name for field in fields(ModelSpec)} - {*MISSING_MODEL_FIELDS}
     usual = {field.name: field.default for field in fields(ModelSpec) if field.name in MISSING_MODEL_FIELDS}
     if any(getattr(model, name) != value for name, value in usual.items()):
-        with pytest.raises(InputError, match=rf"({'|'.join(usual)}): is .*; an export for Megatron-LM has no"):
+        with pytest.raises(InputError, match=rf"({'|'.join(usual)}): is .*, but Megatron-LM has no"):
             refuse_unwritten("Megatron-LM", model, written)
         model = replace(model, **usual)
     if model.activation_func == "gelu":
@@ -314,7 +314,7 @@ def test_a_plan_starts_the_model_that_was_planned() -> None:
 @pytest.mark.parametrize(
     ("change", "note"),
     [
-        ({"rope_scaling_factor": 32.0}, "--rope-scaling-factor 32.0 and takes 8.0"),
+        ({"rope_scaling_factor": 32.0}, "--rope-scaling-factor 32.0 but uses 8.0"),
         ({"rotary_seq_len_interpolation_factor": 4}, "--rotary-seq-len-interpolation-factor"),
         (
             {"position_embedding_type": "yarn", "yarn": YarnScaling(), "rope_scaling_factor": None},

@@ -102,4 +102,5 @@ def test_text_for_people() -> None:
         ("1 more: pipette-opt export, with --diff", ""),
     ]
     assert len(changes_rows(changes, 2)) == 2
-    assert changes_text([], "train.sh") == ["train.sh: nothing to change, it starts this plan's configuration already."]
+    (line,) = changes_text([], "train.sh")
+    assert line == "train.sh: nothing to change; the script starts this plan's configuration already."

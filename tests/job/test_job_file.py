@@ -61,8 +61,8 @@ def test_files_are_found_beside_the_job_file(tmp_path: Path) -> None:
     ("text", "place", "problem"),
     [
         ("modle: llama-3-8b", "modle", "is no key of a job file. Did you mean model"),
-        ("training: {nodes: 2}", "training.nodes", "belongs elsewhere: write it as cluster.nodes"),
-        ("training: {gbs: 8, global_batch_size: 8}", "training.global_batch_size", "given under two names"),
+        ("training: {nodes: 2}", "training.nodes", "stands in the wrong section; write it as cluster.nodes"),
+        ("training: {gbs: 8, global_batch_size: 8}", "training.global_batch_size", "given twice, under two names"),
         ("training: {seq_length: long}", "training.seq_length", "must be a whole number, got 'long'"),
         ("training: 5", "training", "must be a mapping of global_batch_size"),
         ("parallel: {tp: [4, x]}", "parallel.tp", "must be whole numbers >= 1"),
@@ -90,14 +90,14 @@ def test_degrees_are_a_launch(job: Path) -> None:
     assert words[:4] == ["--tensor-model-parallel-size", "8", "--pipeline-model-parallel-size", "2"]
     assert {"--sequence-parallel", "--recompute-granularity"} < set(words)
     assert "--num-virtual-stages-per-pipeline-rank" not in words
-    with pytest.raises(InputError, match=r"parallel\.sequence_parallel: is not an option that the search chooses"):
+    with pytest.raises(InputError, match=r"parallel\.sequence_parallel: is no option that the search can choose"):
         po.read_job(job)
 
 
 @pytest.mark.parametrize(
     ("degrees", "problem"),
     [
-        ("tp: [4, 8]", "tensor_parallel: must be one value of a launch"),
+        ("tp: [4, 8]", "tensor_parallel: must be a single value"),
         ("tp: 8, dp: 2", "data_parallel: follows from the GPUs of a launch: write cluster.num_gpus: 16"),
         ("recompute: block", "recompute: leaves a choice"),
         ("offload: optimizer", "offload: has an effect on searches only"),
@@ -130,7 +130,7 @@ def test_the_command_line_counts_before_the_file(job: Path) -> None:
     assert code == 0
     rows = json.loads(out[out.index("[") :])
     assert {row["config"]["tensor_model_parallel_size"] for row in rows} == {8}
-    assert "--global-batch-size 32 in place of training.global_batch_size" in messages
+    assert "--global-batch-size 32 on the command line overrides training.global_batch_size" in messages
 
 
 def test_what_a_command_has_no_use_for_is_refused(job: Path) -> None:
@@ -138,7 +138,7 @@ def test_what_a_command_has_no_use_for_is_refused(job: Path) -> None:
     job.write_text(JOB.replace("nics: 8x400", "nics: 8x400, num_gpus: 8"))
     code, _, messages = run("recommend", job)
     assert code != 0
-    assert "cluster.num_gpus: has no effect on recommend" in messages
+    assert "cluster.num_gpus: has no effect on the command recommend" in messages
 
 
 def test_explain_takes_it_as_an_option(job: Path) -> None:

@@ -153,7 +153,7 @@ def test_export(plan: po.Plan, folder: Path, tmp_path: Path) -> None:
     assert [one.option for one in changes] == [one["option"] for one in document]
     (script := tmp_path / "train.sh").write_text(f"torchrun pretrain_gpt.py {TODAY.replace('8', '${TP:?}')}\n")
     assert len(po.export(plan, "megatron", diff=script, env="TP=8").changes) == len(changes)
-    with pytest.raises(po.InputError, match=r"^env: has no effect: no launch script"):
+    with pytest.raises(po.InputError, match=r"^env: has no effect without --diff, the launch script"):
         po.export(plan, "megatron", env="TP=8")
     assert is_short(found)
 

@@ -12,7 +12,7 @@ from pipette_opt.library.plans import check_hosts
         (["n9"], [], "--lost: host 'n9' is not among the hosts of the plan"),
         (["n01"], [], r"\. Did you mean n1\?"),
         (["n1"], ["n1"], "host 'n1' is also given with --joined"),
-        ([], ["n1"], "host 'n1' was among the hosts of the plan already"),
+        ([], ["n1"], "host 'n1' is a host of the plan already"),
         ([], ["n7"], "host 'n7' is not in the cluster file"),
     ],
 )

@@ -34,7 +34,7 @@ def test_the_layout_is_a_plan_of_the_space() -> None:
     [
         (TODAY.replace("size 2", "size 16", 1), "must divide the 8 GPUs"),
         ("--tensor-model-parallel-size 2 --micro-batch-size 3", "multiple"),
-        ("--tensor-model-parallel-size 4 --micro-batch-size 1", "outside of what is pinned"),
+        ("--tensor-model-parallel-size 4 --micro-batch-size 1", "pinned options exclude"),
     ],
 )
 def test_what_is_no_plan_says_why(arguments: str, reason: str) -> None:

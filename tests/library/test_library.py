@@ -61,10 +61,10 @@ def test_hosts_without_a_file() -> None:
 @pytest.mark.parametrize(
     ("arguments", "where", "problem"),
     [
-        ({"cluster": EXAMPLE, "model": TINY}, "global_batch_size", "is needed"),
+        ({"cluster": EXAMPLE, "model": TINY}, "global_batch_size", "is required"),
         ({"cluster": EXAMPLE, "model": "no-such-model", **SAID}, "no-such-model", "model"),
-        ({"model": TINY, **SAID}, "cluster", "is needed"),
-        ({"cluster": EXAMPLE, **SAID}, "model", "is needed"),
+        ({"model": TINY, **SAID}, "cluster", "is required"),
+        ({"cluster": EXAMPLE, **SAID}, "model", "is required"),
         ({"cluster": EXAMPLE, "model": TINY, "objective": "fun", **SAID}, "objective", "must be one of"),
         (
             {"cluster": EXAMPLE, "model": TINY, "training": po.TrainingSpec(**SAID), "fp8": True},
@@ -87,7 +87,7 @@ def test_unknown_arguments_are_refused() -> None:
     """As by any function."""
     with pytest.raises(TypeError, match="colour"):
         po.solve(EXAMPLE, "llama-3-8b", colour="red")
-    with pytest.raises(po.InputError, match="tensor_parallel: is given in space, too"):
+    with pytest.raises(po.InputError, match="tensor_parallel: is given both in space and as an argument"):
         po.solve(EXAMPLE, "llama-3-8b", space=po.SearchSpace(tensor_parallel=(4,)), tp=8)
 
 

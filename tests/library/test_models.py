@@ -77,7 +77,7 @@ def test_options_are_compared_one_by_one(more: str, said: list[str]) -> None:
 @pytest.mark.parametrize("flag", ["--swiglu", "--disable-bias-linear", "--untie-embeddings-and-output-weights"])
 def test_what_a_whole_launch_does_not_say_counts(flag: str) -> None:
     """An absent flag is Megatron's default; of arguments that only say degrees it is nothing."""
-    assert f"{flag} is not given, but the job's model has it" in differences("llama-3-8b", LLAMA.replace(flag, ""))
+    assert f"{flag} is missing, but the job's model needs it" in differences("llama-3-8b", LLAMA.replace(flag, ""))
     assert differences("llama-3-8b", "--tensor-model-parallel-size 2") == []
 
 
@@ -94,8 +94,8 @@ def test_a_preset_does_not_differ_from_itself(name: str) -> None:
     ("options", "arguments", "model", "said"),
     [
         ({"example": "lab-16x8"}, "--tensor-model-parallel-size 2", None, ""),
-        ({"example": "lab-16x8"}, f"{LLAMA} --vocab-size 9", "arguments", "that of the arguments, not of --example"),
-        ({"model": "llama-3-8b"}, LLAMA, "llama-3-8b", "llama-3-8b, of --model; the arguments agree"),
+        ({"example": "lab-16x8"}, f"{LLAMA} --vocab-size 9", "arguments", "that of the Megatron arguments, not"),
+        ({"model": "llama-3-8b"}, LLAMA, "llama-3-8b", "llama-3-8b, from --model"),
         ({}, f"{LLAMA} --vocab-size 9", "arguments", ""),
     ],
 )
@@ -114,7 +114,7 @@ def test_commands_refuse_differences_by_name(command: list[str], tmp_path: Path)
     out = ["-o", str(tmp_path / "plan.json")] if command[0] == "solve" else []
     result = CliRunner().invoke(app, [command[0], "--example", "lab-16x8", command[1], words, *out])
     assert isinstance(result.exception, InputError)
-    for part in ("--vocab-size 128256 differs from the job's 32000", "--mtp-num-layers 1", "compare equal models"):
+    for part in ("--vocab-size 128256 differs from the job's 32000", "--mtp-num-layers 1", "give the same model"):
         assert part in str(result.exception)
 
 
@@ -122,8 +122,8 @@ def test_commands_refuse_differences_by_name(command: list[str], tmp_path: Path)
     ("arguments", "said"),
     [
         ("--num-layers 16", "--num-layers 16 differs from the job's 32"),
-        ("--global-batch-size 128", "--global-batch-size 128 differs from the plan's 256; compare equal batches"),
-        ("--seq-length 2048", "--seq-length 2048 differs from the plan's 4096; compare equal sequences"),
+        ("--global-batch-size 128", "--global-batch-size 128 differs from the plan's 256; give both"),
+        ("--seq-length 2048", "--seq-length 2048 differs from the plan's 4096; give both"),
         ("--tensor-model-parallel-size 2 --global-batch-size 256", ""),
     ],
 )
@@ -150,7 +150,7 @@ def test_estimate_says_which_model() -> None:
     words = [f"{LLAMA} --vocab-size 128256", "--example", "lab-16x8", "--json"]
     result = CliRunner().invoke(app, ["estimate", "--args", *words])
     assert result.exit_code == 0, result.output
-    assert json.loads(result.output)["notes"][0].startswith("The model is that of the arguments, not of --example")
+    assert json.loads(result.output)["notes"][0].startswith("The model is that of the Megatron arguments")
 
 
 def test_a_model_does_not_ask_how_it_is_trained() -> None:
@@ -184,7 +184,7 @@ def test_an_option_says_the_vocabulary(tmp_path: Path) -> None:
     assert read_job(options).instance.model.vocab_size == 99
     result = CliRunner().invoke(app, ["import", "model", str(script), "--vocab-size", "99", "--json"])
     assert json.loads(result.output)["vocab_size"] == 99
-    with pytest.raises(InputError, match="a vocabulary of 9, and --vocab-size 99"):
+    with pytest.raises(InputError, match="a vocabulary of 9, which contradicts --vocab-size 99"):
         read_model(f"{LLAMA} --vocab-size 9", 99)
     for wrong in (
         replace(options, model="llama-3-8b", global_batch_size=8, seq_length=8),

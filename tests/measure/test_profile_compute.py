@@ -83,7 +83,7 @@ def test_what_cannot_be_timed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must be cuda, cuda:N or cpu, got 'tpu'"):
         profile_compute(TINY, TRAINING, tmp_path / "x", ComputeParams(), device="tpu")
     if not torch.cuda.is_available():
-        with pytest.raises(InputError, match="torch sees no GPU here"):
+        with pytest.raises(InputError, match="torch finds no GPU on this machine"):
             profile_compute(TINY, TRAINING, tmp_path / "x", ComputeParams(), device="cuda")
 
 

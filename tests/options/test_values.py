@@ -40,15 +40,15 @@ def test_what_fits(name: str, value: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("tensor_parallel", "4,a", "must be whole numbers >= 1 separated by commas, got '4,a'"),
+        ("tensor_parallel", "4,a", "must be whole numbers >= 1, separated by commas, such as 1,2; got '4,a'"),
         ("tensor_parallel", [4, 0], "must be whole numbers >= 1"),
         ("tensor_parallel", True, "must be whole numbers >= 1"),
         ("seq_length", "long", "must be a whole number, got 'long'"),
         ("seq_length", 1.5, "must be a whole number, got 1.5"),
         ("fp8", "maybe", "must be true or false, got 'maybe'"),
         ("expert_imbalance", "nan", "must be a finite number"),
-        ("nodes", [1, 2], "must be a text"),
-        ("env", True, "must be a text or a list of texts"),
+        ("nodes", [1, 2], "must be text"),
+        ("env", True, "must be text or a list of texts"),
     ],
 )
 def test_what_does_not(name: str, value: Any, problem: str) -> None:
@@ -62,5 +62,7 @@ def test_lists_of_options() -> None:
     """Sizes and numbers between commas."""
     assert (sizes("--hosts", "1,2"), sizes("--hosts", None)) == ((1, 2), None)
     assert numbers("--link-speed", "0.5, 2,") == [0.5, 2.0]
-    with pytest.raises(InputError, match="--link-speed: must be numbers separated by commas, got 'x,2'"):
+    with pytest.raises(
+        InputError, match=r"--link-speed: must be numbers separated by commas, such as 0\.5,2; got 'x,2'"
+    ):
         numbers("--link-speed", "x,2")

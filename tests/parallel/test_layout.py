@@ -36,13 +36,13 @@ def test_parts(layout: str, parts: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("layout", ["Ext|L", "E t|L", "E(t(t|)*2|)*2L", "Et*|L", "(E)|t2L"])
 def test_letters_that_megatron_does_not_know(layout: str) -> None:
     """Blanks, other letters, and repeats that do not come out."""
-    with pytest.raises(ValueError, match="must be made of E, t, m, L and"):
+    with pytest.raises(ValueError, match="must consist of E, t, m, L and"):
         layout_parts(layout)
 
 
 def test_a_slip_of_the_pen() -> None:
     """A layout of a thousand million layers is refused before it is written out."""
-    with pytest.raises(ValueError, match="repeats more than 100,000 letters"):
+    with pytest.raises(ValueError, match="has more than 100,000 letters"):
         layout_parts("E(t*100000|)*10000L")
 
 
@@ -102,8 +102,8 @@ def test_chunks_that_do_not_divide_their_stages() -> None:
         ("Ettt|tt|tt|ttL", {}, r"has 2 chunks of stages of \(5, 4\) layers, but .* layers_per_stage=\(4, 4\)"),
         ("Etttt|ttttL", {}, "has 1 chunks of stages"),
         ("Ettt|tt|t|tL", {}, r"stages of \(4, 3\) layers"),
-        ("Ettt|tt|tm|ttL", {}, "must have all heads that predict further tokens"),
-        ("ttt|tt|t|ttL", {}, "must begin with its only E"),
+        ("Ettt|tt|tm|ttL", {}, "must have all multi-token prediction layers"),
+        ("ttt|tt|t|ttL", {}, "must have a single E"),
         (
             "Ettt|tt|t|ttL",
             {"virtual_pipeline_model_parallel_size": None},

@@ -105,7 +105,7 @@ def test_the_plan_is_the_best_of_all_placements_and_exported_to_the_hosts() -> N
     host, slot = rows[0].index("host"), rows[0].index("local_rank")
     used = sorted((row[host], int(row[slot])) for row in rows[1:])
     assert used == [("n0", 0), ("n0", 1), ("n0", 2), ("n0", 3), ("n1", 0), ("n1", 1), ("n2", 0), ("n2", 1)]
-    with pytest.raises(InputError, match="torchrun needs equally many GPUs on all hosts"):
+    with pytest.raises(InputError, match="torchrun needs the same number of GPUs on all hosts"):
         export(plan, "torchrun")
 
 

@@ -51,7 +51,7 @@ NUMBER = "9" * 5000
 
 def test_numbers_of_thousands_of_digits(tmp_path: Path) -> None:
     """Of hosts, and in a profile: named, shortened, refused."""
-    with pytest.raises(InputError, match="is more than 100000 names") as error:
+    with pytest.raises(InputError, match="has more than 100000 names") as error:
         expand_hosts(f"gpu[1-{NUMBER}]")
     assert len(str(error.value)) < 300
     assert natural_key(f"gpu{NUMBER}") == [(1, "gpu"), (1, NUMBER)]

@@ -123,8 +123,8 @@ def test_bad_matrices_inside_hosts(folder: Path, before: str, after: str, said: 
 
 BAD_ENTRIES = [
     ("[{file: pairs.csv, hosts: n1}]", r"matrices: have no file for n\[2-3\]; every host needs one"),
-    ("[{file: pairs.csv}, {file: pairs.csv, hosts: n2}]", r"matrices\[1\]: host 'n2' has a matrix already"),
-    ("[{file: pairs.csv, hosts: n4}]", r"matrices\[0\]: host 'n4' is not among nodes"),
+    ("[{file: pairs.csv}, {file: pairs.csv, hosts: n2}]", r"matrices\[1\]: host 'n2' has two matrices"),
+    ("[{file: pairs.csv, hosts: n4}]", r"matrices\[0\]: host 'n4' is not among the hosts of nodes"),
     ("pairs.csv", r"matrices must be a list of \{file, hosts\}, got 'pairs.csv'"),
 ]
 

@@ -29,7 +29,7 @@ def aliases(levels: int) -> str:
         (aliases(12), "aliases that repeat more than"),
         ("a: &a [1, *a]", "a value that contains itself"),
         ("a: &a {b: *a}", "a value that contains itself"),
-        ('a: "x\\e[31m"', "a control character"),
+        ('a: "x\\e[31m"', "the control character"),
         ("a: 1\na: 2", "is given twice"),
     ],
 )
@@ -80,8 +80,8 @@ def test_aliases_that_repeat_little_are_read(tmp_path: Path) -> None:
         ('{"a": 1, "a": 2}', "'a' is given twice"),
         ('{"a": 1e400}', "too large for a number"),
         ('{"a": NaN}', "NaN is not a number"),
-        ('{"a": "\\u001b[31m"}', "a control character"),
-        ('\n{"a": "\\b"}', "f, line 2: has a control character"),
+        ('{"a": "\\u001b[31m"}', "the control character"),
+        ('\n{"a": "\\b"}', "f, line 2: contains the control character"),
         ("[" * 100_000, "too deep"),
         ('{"a": ' + "9" * 5000 + "}", "is not valid JSON"),
     ],
@@ -213,7 +213,7 @@ def test_a_file_that_changes_while_a_command_reads_it(tmp_path: Path) -> None:
         assert read_text(path) == "a: 1"
         assert sha256_of(path) == sha256_of(path)
         path.write_text("a: 2")
-        with pytest.raises(InputError, match="changed while this command read it"):
+        with pytest.raises(InputError, match="was changed while this command read the file"):
             sha256_of(path)
         write_atomically(tmp_path / "o.txt", "old")
         write_atomically(tmp_path / "o.txt", "new")

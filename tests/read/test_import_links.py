@@ -357,7 +357,7 @@ def test_json_that_breaks_off(tmp_path: Path) -> None:
     """A test without its summary is not used; half a file cannot even say between whom."""
     test = parse_nccl_json(nccl_json("sendrecv", ["n1", "n2"], 20.0, ends=False), "x.json")
     assert not test.failed
-    assert test.problem == "broke off after 1 size, without an error; run it again"
+    assert test.problem == "broke off after 1 size, without an error message; run the test again"
     (tmp_path / "a.json").write_text(nccl_json("sendrecv", ["n1", "n2"], 20.0)[:300])
     with pytest.raises(InputError, match="is not valid JSON"):
         import_links(tmp_path / "a.json")
@@ -394,7 +394,7 @@ def test_mpigraph_is_directed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("END mpiGraph", "", "breaks off"),
+        ("END mpiGraph", "", "is incomplete"),
         ("Recv\ta1:0\ta2:1\t\n", "", "has no table 'Recv'"),
         ("a2:1 to\t11000.0\t0.000", "a2:1 to\t11000.0", "row 2 must be 'a2:1' to and 2 numbers"),
         ("14000.0", "-5", "must be a bandwidth >= 0"),
@@ -432,7 +432,7 @@ def test_wrong_pipette_json(tmp_path: Path, text: str, message: str) -> None:
 
 def test_nothing_usable(tmp_path: Path, logs: Callable[..., Path]) -> None:
     """No file, empty folder, only failures, wrong options."""
-    with pytest.raises(InputError, match="no such file or folder"):
+    with pytest.raises(InputError, match="the file or folder does not exist"):
         import_links(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="has no files"):

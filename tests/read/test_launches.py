@@ -242,7 +242,7 @@ def test_ambiguous_option_is_refused(line: str) -> None:
 @pytest.mark.parametrize("line", ["mpirun -np 1 python a.py : -np 2 python b.py", "srun --multi-prog programs.conf"])
 def test_several_programs_of_a_launcher_are_refused(line: str) -> None:
     """A launcher that starts several programs has no single list of arguments."""
-    with pytest.raises(InputError, match="give the command of one of them"):
+    with pytest.raises(InputError, match="give the command of one program"):
         launch_of(line.split())
 
 

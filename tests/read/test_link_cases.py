@@ -101,7 +101,7 @@ def test_rows_that_cannot_be_read_are_no_failure() -> None:
     assert "has no row that can be read; line 7" in test.problem
     (cut,) = parse_nccl_text(Log(text[: text.index("# Out of bounds")]), "x.log")
     assert not cut.failed
-    assert cut.problem == "broke off after 2 sizes, without an error; run it again"
+    assert cut.problem == "broke off after 2 sizes, without an error message; run the test again"
     (error,) = parse_nccl_text(
         Log(text[: text.index("# Out of bounds")] + "slurmstepd: error: *** STEP CANCELLED\n"), "x"
     )

@@ -181,7 +181,7 @@ def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
     """So is one that is not there."""
     with pytest.raises(InputError, match="has no logs"):
         import_runs([tmp_path])
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="does not exist"):
         import_runs([tmp_path / "nowhere"])
 
 

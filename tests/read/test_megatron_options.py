@@ -372,7 +372,7 @@ def test_a_strategy_that_is_not_given_is_said() -> None:
     """Its default differs between releases: today's is counted, and said."""
     option = "--data-parallel-sharding-strategy"
     (said,) = [one for one in parse_megatron_args("--use-megatron-fsdp").not_modelled if one.option == option]
-    assert "optim_grads_params is counted" in said.why
+    assert "optim_grads_params is assumed" in said.why
 
 
 @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ def test_a_shell_script() -> None:
 
 def test_variables_that_have_no_value() -> None:
     """Not set: of options alone the variable is named, in a script the option has no value, as in bash."""
-    with pytest.raises(InputError, match=r"is the shell variable \$\{TP\}; write its value"):
+    with pytest.raises(InputError, match=r"is the shell variable \$\{TP\}, which is not set here; write its value"):
         given_options("--tensor-model-parallel-size ${TP}", "here")
     with pytest.raises(InputError, match=r"must be followed by a value\. .*TP \(line 2\)"):
         given_options("#!/bin/bash\ntorchrun pretrain_gpt.py --tensor-model-parallel-size ${TP} --bf16", "here")

@@ -44,7 +44,7 @@ def test_ids_of_the_hub_stand_for_their_preset(preset: str) -> None:
 def test_names_as_people_write_them(name: str, preset: str | None) -> None:
     """Separators, the organisation and words of tuning do not matter; versions do."""
     if name == "gpt":
-        with pytest.raises(InputError, match=r"may be gpt-3-1.3b or .*; name one of them"):
+        with pytest.raises(InputError, match=r"may be gpt-3-1.3b or .*; write one of these names"):
             preset_called(name)
     else:
         assert preset_called(name) == preset
@@ -52,7 +52,7 @@ def test_names_as_people_write_them(name: str, preset: str | None) -> None:
 
 def test_ambiguous_names_give_the_choices() -> None:
     """Nothing is guessed."""
-    with pytest.raises(InputError, match=r"model 'qwen2.5': may be qwen2.5-0.5b or .* or qwen2.5-7b; name one of them"):
+    with pytest.raises(InputError, match=r"model 'qwen2.5': may be qwen2.5-0.5b or .* or qwen2.5-7b; write one"):
         read_model("qwen2.5")
     assert named_model("qwen2.5", Path()) is None
 

@@ -273,7 +273,7 @@ def test_stored_formats_and_kernels_say_nothing(caplog: pytest.LogCaptureFixture
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ({}, "config.json: model_type is missing; it selects how the rest is read, one of llama"),
+        ({}, "config.json: the field model_type is missing; it must be one of llama"),
         ({"zero_optimization": {"stage": 3}}, "model_type is missing.* It looks like a config of DeepSpeed"),
         ({"weight_map": {}, "metadata": {}}, "It looks like an index of safetensors"),
         ({"tokenizer_class": "LlamaTokenizer"}, "It looks like a tokenizer's settings"),
@@ -318,7 +318,7 @@ def test_configs_as_published(name: str) -> None:
 @needs_configs
 def test_sparse_attention_has_no_price() -> None:
     """GLM-5 is refused by name."""
-    with pytest.raises(InputError, match=r"sparse attention \(DSA, index_topk 2048\), which has no price yet"):
+    with pytest.raises(InputError, match=r"sparse attention \(DSA, index_topk 2048\), which cannot be timed yet"):
         read_model(CONFIGS / "GLM-5_20layer")
 
 

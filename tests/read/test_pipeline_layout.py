@@ -24,15 +24,15 @@ def test_layouts(layout: str, num_stages: int, expected: tuple[tuple[int, ...], 
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        ("Ettxt|ttttL", "must be made of E, t, m, L and |, got .x."),
+        ("Ettxt|ttttL", "must consist of E, t, m, L and |, got .x."),
         ("Etttt|tttt|L", "has 3 parts, which must be a multiple of the 2 pipeline stages"),
-        ("tttt|ttttL", "must begin with its only E"),
-        ("Etttt|tttt", "end with its only L"),
-        ("Etttt|ttttt|tEt|tL", "its only E"),
+        ("tttt|ttttL", "must have a single E"),
+        ("Etttt|tttt", "a single L, at the end"),
+        ("Etttt|ttttt|tEt|tL", "a single E"),
         ("Etttt|tttL", "holds 7 layers, but the model has 8"),
         ("Etttt|ttttmL", r"holds 1 prediction depths .m., but --mtp-num-layers is 0"),
-        ("Etttt|mttttL", r"must have all heads that predict further tokens .m. right before L"),
-        ("Ettttm|ttttmL", r"must have all heads that predict further tokens .m. right before L"),
+        ("Etttt|mttttL", r"must have all multi-token prediction layers .m. directly before L"),
+        ("Ettttm|ttttmL", r"must have all multi-token prediction layers .m. directly before L"),
     ],
 )
 def test_wrong_layouts(layout: str, message: str) -> None:

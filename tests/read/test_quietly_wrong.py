@@ -42,10 +42,10 @@ def test_numbers(text: str, value: float) -> None:
     ("changes", "said"),
     [
         ({"hosts": "ab"}, "a list of names, got 'ab'"),
-        ({"hosts": ["a", "b", "a"]}, "hosts has 'a' twice"),
+        ({"hosts": ["a", "b", "a"]}, "hosts lists 'a' twice"),
         ({"gpus_per_node": True}, "gpus_per_node must be a whole number"),
         ({"together": "no"}, "together must be true or false, got 'no'"),
-        ({"device_name": "H100\n\x1b[31m"}, "line 1: has a control character"),
+        ({"device_name": "H100\n\x1b[31m"}, "line 1: contains the control character"),
         ({"flows": 1.9}, "flows must be a whole number"),
         ({"flows": True}, "flows must be a whole number"),
         ({"bytes_per_s": {"67108864": 40}}, "must be from 1000 to 1e[+]15 bytes/s, got 40"),
@@ -59,7 +59,7 @@ def test_numbers(text: str, value: float) -> None:
         ({"bytes_per_s": {"0": 4e10}}, "is no size in bytes"),
         ({"receiver": "a"}, "sender and receiver are both 'a'"),
         ({"pipette_opt_links": True}, "must be a log of version 1"),
-        ({"hosts": ["a", "b", *map(str, range(300))]}, "has measurements of 2 of them only"),
+        ({"hosts": ["a", "b", *map(str, range(300))]}, "measures only 2 of them"),
     ],
 )
 def test_link_log(changes: dict[str, object], said: str) -> None:

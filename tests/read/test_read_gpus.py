@@ -166,8 +166,8 @@ def test_names_as_people_write_them(name: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("80gb", "may be a100-80gb or a800-80gb or h100-80gb or .*; name one of them"),
-        ("pcie", "may be .*h100-pcie.*; name one of them"),
+        ("80gb", "may be a100-80gb or a800-80gb or h100-80gb or .*; write one of these names"),
+        ("pcie", "may be .*h100-pcie.*; write one of these names"),
         ("a100-81gb", r"no such GPU with 81 GB is known; known: a100-40gb \(40 GB\), a100-80gb \(80 GB\)"),
         ("RTX 4090 32GB", r"no such GPU with 32 GB is known; known: rtx-4090 \(24 GB\), rtx-4090-48gb \(48 GB\)"),
         ("H100 96GB", r"no such GPU with 96 GB is known; known: h100-80gb \(80 GB\), .*h100-nvl \(94 GB\)"),

@@ -245,8 +245,8 @@ def test_embedding_and_loss_count_as_layers_of_chunks(chunks: str) -> None:
     [
         ("--num-virtual-stages-per-pipeline-rank 2", r"must divide the 17 layers of a stage .* got 2"),
         ("--num-layers-per-virtual-pipeline-stage 2", r"must divide the 17 layers of a stage, got 2"),
-        ("--decoder-first-pipeline-num-layers 15", r"cannot go with --decoder-first-"),
-        ("--decoder-last-pipeline-num-layers 15", r"cannot go with --decoder-first-"),
+        ("--decoder-first-pipeline-num-layers 15", r"cannot be combined with --decoder-first-"),
+        ("--decoder-last-pipeline-num-layers 15", r"cannot be combined with --decoder-first-"),
     ],
 )
 def test_counted_layers_that_megatron_refuses(more: str, message: str) -> None:

@@ -174,7 +174,7 @@ def test_lines_end_where_lines_of_files_do(tmp_path: Path, end: str) -> None:
         ("", "is empty"),
         ("gpu,num_gpus,gbs,tp,pp,dp,oom\n", "has no rows"),
         ("gpu,num_gpus,gbs,tp,pp,dpp,oom\n", "needs the column dp. Did you mean dpp"),
-        ("gpu,num_gpus,gbs,tp,pp,dp\n", "measures nothing"),
+        ("gpu,num_gpus,gbs,tp,pp,dp\n", "has no measured value"),
         ("gpu,num_gpus,gbs,tp,tp,pp,dp,oom\n", "has the column 'tp' more than once"),
         ("gpu,num_gpus,gbs,tp,pp,dp,oom\na100-80gb,1,1,1,1,1,False,9\n", "more cells than the header"),
     ],

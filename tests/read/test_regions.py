@@ -99,9 +99,9 @@ def test_zones_by_number_of_flows(tmp_path: Path) -> None:
     ("entries", "said"),
     [
         (["East=2"], "two regions at least"),
-        (["East=2", "South=1"], "'?South'? is not in the table|South"),
+        (["East=2", "South=1"], "'?South'? is is not among the regions of the table|South"),
         (["East=2", "West=0"], "1 to 1024"),
-        (["East=2", "West"], "not in the table"),
+        (["East=2", "West"], "is not among the regions of the table"),
     ],
 )
 def test_wrong_regions_are_refused(tmp_path: Path, entries: list[str], said: str) -> None:

@@ -67,7 +67,7 @@ def test_a_file_beside_the_table(tmp_path: Path) -> None:
         ({"dp": "8"}, "tp * cp * pp * dp = 1 * 1 * 1 * 8 = 8 must be num_gpus = 64"),
         ({"model": "no such model"}, "needs a model: column model (a preset or a config)"),
         ({"args": SHAPE, "model": ""}, "needs a vocabulary: column vocab, or --vocab-size in args"),
-        ({"args": f"{SHAPE} --vocab-size 1024"}, "model qwen3-30b-a3b has num_layers=48, but args say 4"),
+        ({"args": f"{SHAPE} --vocab-size 1024"}, "model qwen3-30b-a3b has num_layers=48, but args have 4"),
         ({"args": "--no-such-option 3"}, "hold no option of Megatron-LM"),
         ({"args": "tensor 8"}, "must hold options such as --tensor-model-parallel-size 8"),
     ],

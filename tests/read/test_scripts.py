@@ -151,7 +151,7 @@ def found_in(text: str) -> ScriptLaunch:
             "python tools/preprocess_data.py --bf16\necho done",
             "starts no training program; commands .*: python tools/prep",
         ),
-        ("echo hello", "starts no training program; it starts no program at all"),
+        ("echo hello", "starts no training program; the script starts no program"),
         ("set -e\nfalse\ntorchrun train.py", "starts no training program.*line 2: set -e ends the script"),
         ("torchrun train_a.py --x 1\ntorchrun train_a.py --x 2", "train_a.py at line 1 and train_a.py at line 2"),
         (
@@ -159,8 +159,8 @@ def found_in(text: str) -> ScriptLaunch:
             "line 1: starts training in two ways",
         ),
         ("torchrun --who-knows what pretrain", r"line 1: torchrun: unknown option --who-knows"),
-        ("srun 'python train.py --x 1'", "line 1: 'python train.py --x 1' in quotes is the name of one program"),
-        ('torchrun "pretrain_gpt.py --x 1"', "line 1: 'pretrain_gpt.py --x 1' in quotes is the name of one program"),
+        ("srun 'python train.py --x 1'", "line 1: 'python train.py --x 1' in quotes is read as the name"),
+        ('torchrun "pretrain_gpt.py --x 1"', "line 1: 'pretrain_gpt.py --x 1' in quotes is read as the name"),
     ],
 )
 def test_what_cannot_be_told_is_refused_with_its_line(text: str, problem: str) -> None:

@@ -52,7 +52,7 @@ def test_a_spare_takes_over(old: Plan) -> None:
     assert times == sorted(times, reverse=True)
     assert found.chosen.plan.config.world_size == 16
     assert "n3" not in found.chosen.plan.hosts
-    with pytest.raises(InfeasibleError, match="makes 1 or more hosts load parameters; --max-moves allows 0"):
+    with pytest.raises(InfeasibleError, match="makes 1 or more hosts load parameters, but --max-moves allows only 0"):
         replan(given, old, max_loads=0, params=FAST)
 
 

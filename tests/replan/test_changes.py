@@ -75,7 +75,7 @@ def test_more_hosts_are_usual_ones() -> None:
     ("ask", "message"),
     [
         (lambda job: made.without_hosts(job, ["n9"]), "--without: host 'n9' is not among"),
-        (lambda job: made.without_hosts(job, ["n0", "n1", "n2", "n3", "n4"]), "--without: leaves no host"),
+        (lambda job: made.without_hosts(job, ["n0", "n1", "n2", "n3", "n4"]), "--without: names every host"),
         (lambda job: made.repaired_host(job, "n9"), "--repair: host 'n9'"),
         (lambda job: made.repaired_link(job, "n1", "n1"), "--repair: must name two hosts"),
         (lambda job: made.faster_links(job, 0.0), "--link-speed: must be > 0"),

@@ -55,17 +55,17 @@ def test_the_choices_in_words() -> None:
         "Fastest: 8 hosts of a100-80gb (64 GPUs), 6.0 days, price 960.",
         "Cheapest: 1 host of a100-80gb (8 GPUs), 40.0 days, price 800.",
         "Fewest GPUs in time, cheapest in time: 2 hosts of a100-80gb (16 GPUs), 21.0 days, price 840.",
-        "At the slow end of measured runs like this it takes 31.5 days, too long; 4 hosts of a100-80gb (32 GPUs), "
-        "11.0 days, price 880 would hold even then.",
-        "That fewer GPUs of those asked about are too slow is proven.",
+        "At the slow end of similar measured runs, this choice takes 31.5 days, too long; 4 hosts of a100-80gb "
+        "(32 GPUs), 11.0 days, price 880 would meet the deadline even then.",
+        "That choices with fewer GPUs are too slow is proven.",
     ]
     late = in_words(FOUND, 5 * DAY)
     assert late[-1] == (
-        "Nothing asked about meets the deadline: the fastest takes 6.0 days, and at least 5.4 days are proven there."
+        "No plan meets the deadline: the fastest takes 6.0 days, and no plan on these hosts takes less than 5.4 days."
     )
-    assert in_words([], None) == ["Nothing is legal and fits on any of these hosts."]
+    assert in_words([], None) == ["No configuration is legal and fits in memory on any of these hosts."]
     open_ = in_words([offer(1, 26.0, None, least=0.5), *FOUND[1:]], 25 * DAY)
-    assert open_[-1] == "That fewer GPUs of those asked about are too slow is not proven for all."
+    assert open_[-1] == "That choices with fewer GPUs are too slow is not proven for all choices."
 
 
 def test_numbers_and_durations() -> None:
@@ -100,4 +100,4 @@ def test_offers_are_searched(searched: list[Offer]) -> None:
         assert (found.bound_s or 0) <= (found.iteration_time_s or 0)
         assert (found.low_s or 0) < (found.expected_s or 0) < (found.high_s or 0)
         assert found.tokens_per_s == pytest.approx(16 * 1024 / (found.expected_s or 0))
-    assert "nine of ten jobs like these take between" in in_words(searched, None)[0]
+    assert "nine of ten similar jobs take between" in in_words(searched, None)[0]

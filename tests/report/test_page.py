@@ -114,7 +114,7 @@ def test_without_the_job_the_page_says_what_is_missing(plan: Plan) -> None:
     """All else comes from the plan."""
     text = page_of(plan)
     assert Page(text).ids == PANELS - OF_THE_JOB
-    assert "Links, schedule and sensitivity: the cluster file of the plan is not there." in text
+    assert "Links, schedule and sensitivity are missing: the plan's cluster file does not exist." in text
 
 
 @pytest.mark.search

@@ -225,7 +225,7 @@ def test_unreadable_file(text: str, said: str, tmp_path: Path) -> None:
 
 def test_no_file(tmp_path: Path) -> None:
     """Reading and writing where nothing can be."""
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="does not exist"):
         read_plan(tmp_path / "missing.json")
     with pytest.raises(InputError, match="cannot be written"):
         write_plan(small_plan(), tmp_path / "missing" / "plan.json")

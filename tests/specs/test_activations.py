@@ -88,8 +88,8 @@ def test_an_optimizer_on_the_host() -> None:
     ("fields", "refused"),
     [
         ({"offload_modules": ("router",)}, "offload_modules must be some of attn_norm, .*; got router"),
-        ({"offload_modules": ("attn_proj",)}, "attn_proj needs core_attn"),
-        ({"offload_modules": ("moe_act",), "cpu_offloading_num_layers": 1}, "do not go with cpu_offloading_num_layers"),
+        ({"offload_modules": ("attn_proj",)}, "attn_proj without core_attn"),
+        ({"offload_modules": ("moe_act",), "cpu_offloading_num_layers": 1}, "cannot be combined with"),
         ({"cpu_offloading_num_layers": -1}, "cpu_offloading_num_layers must be >= 0"),
         ({"optimizer_offload_fraction": 1.5}, "optimizer_offload_fraction must be in"),
     ],

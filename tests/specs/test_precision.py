@@ -69,7 +69,7 @@ def test_gpus_have_the_formats_that_they_have(gpu: str, names: list[str]) -> Non
         if name in names:
             assert linear_format(read_gpu(gpu), training, DEFAULT_STACK).operand_bytes == ELEMENT[name]
         else:
-            with pytest.raises(InputError, match=f"is not a format of {gpu}"):
+            with pytest.raises(InputError, match=f"is not a precision of {gpu}"):
                 linear_format(read_gpu(gpu), training, DEFAULT_STACK)
 
 
@@ -112,8 +112,8 @@ def test_blocks_of_mxfp8_have_32_elements() -> None:
 @pytest.mark.parametrize(
     ("fields", "refused"),
     [
-        ({"fp8": True, "fp4": True}, "fp8 does not go with fp4"),
-        ({"fp8_param_gather": True}, "fp8_param_gather needs fp8 or fp4"),
+        ({"fp8": True, "fp4": True}, "fp8 and fp4 are both set"),
+        ({"fp8_param_gather": True}, "fp8_param_gather=True needs fp8=True or fp4=True"),
         ({"fp4": True, "precision": "fp32"}, "fp4 goes with precision bf16 or fp16, got fp32"),
         ({"fp8": True, "fp8_recipe": "mx"}, "fp8_recipe must be one of delayed, tensorwise, blockwise, mxfp8"),
         ({"other_arguments": ()}, "other_arguments must be lists"),

@@ -99,7 +99,7 @@ def test_lists_of_a_file_are_the_models_tuples() -> None:
         assert not list(settings_are_the_given(given, replace(plan, inputs=inputs)))
         inputs["model"]["window_size"] = [128, 0]
         (problem,) = settings_are_the_given(given, replace(plan, inputs=inputs))
-        assert problem == "inputs.model.window_size is [128, 0], given was (127, 0)"
+        assert problem == "inputs.model.window_size is [128, 0], but the job has (127, 0)"
 
 
 def test_embedding_and_head_may_count_as_layers() -> None:

@@ -218,7 +218,7 @@ def _as_started(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     if words and shutil.which(words[0]) is None and Path(words[0]).is_file():
         words.insert(0, "bash")
     if not words:
-        raise InputError("capture", "needs a command behind --, e.g. bash train.sh.")
+        raise InputError("capture", "needs a command after --, e.g. -- bash train.sh.")
     return words, settings
 
 

@@ -201,7 +201,7 @@ class _Expression:
             target = self._target()
             assert target is not None
             if self._peek() in ("++", "--"):
-                self._fail("changes an element of an array, which is not evaluated")
+                self._fail("changes an element of an array, which cannot be evaluated here")
             return self._read(*target)
         if not self._take("("):
             self._fail()

@@ -81,7 +81,7 @@ def declare(shell: "Shell", name: str, words: Sequence[str]) -> Status:
                 _change(shell, word, exported=False)
             return 0
         if "n" in letters:
-            raise RefusalError(f"has {name} -n, a name for another variable, which is not evaluated.")
+            raise RefusalError(f"has {name} -n, a name for another variable, which cannot be evaluated here.")
         return 0
     for word in rest:
         _declare_word(shell, name, letters, word)
@@ -201,15 +201,15 @@ def _directive(shell: "Shell", found: re.Match[str], pending: list[str]) -> str:
         value = shell.arithmetic_value(word) or 0
         text = f"%{found[1] or ''}{found[2] or ''}{found[4] if found[4] in 'xXo' else 'd'}" % value
         if value < 0 and found[4] in "xXou":
-            raise RefusalError("has printf of a negative number without a sign, which is not evaluated.")
+            raise RefusalError("has printf of a negative number without a sign, which cannot be evaluated here.")
         return text
     elif found[4] in "feg" and re.fullmatch(r"[+-]?[0-9]{0,15}(?:\.[0-9]{0,15})?(?:[eE][+-]?[0-9]{1,2})?", word or "0"):
         precision = "" if found[3] is None else f".{found[3]}"
         return f"%{found[1] or ''}{found[2] or ''}{precision}{found[4]}" % float(word or "0")
     elif found[4] == "q":
-        raise RefusalError("has printf %q, which is not evaluated.")
+        raise RefusalError("has printf %q, which cannot be evaluated here.")
     else:
-        raise RefusalError(f"has printf {found[0]}, which is not evaluated.")
+        raise RefusalError(f"has printf {found[0]}, which cannot be evaluated here.")
     return text.ljust(width) if "-" in (found[1] or "") else text.rjust(width)
 
 

@@ -12,6 +12,9 @@ from pipette_opt.read.shell.unknowns import Unknowns, is_known
 
 __all__ = ["Evaluation", "ExternalCommand", "evaluate"]
 
+INSTEAD = "`pipette-opt capture` runs the script and records its launch instead."
+"""Hint behind an error of a script that cannot be evaluated."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
@@ -95,7 +98,8 @@ def evaluate(
         shell.run_script(text)
     except RefusalError as refusal:
         place = where if refusal.line is None else f"{where}, line {refusal.line}"
-        raise InputError(place, " ".join(unknowns.rendered(refusal.problem).split())) from None
+        problem = " ".join(unknowns.rendered(refusal.problem).split())
+        raise InputError(place, problem if "--env" in problem else f"{problem} {INSTEAD}") from None
     return Evaluation(
         launches=shell.state.launches,
         unknowns=unknowns,

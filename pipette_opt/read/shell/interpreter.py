@@ -234,7 +234,7 @@ class Shell(Values):
         elif kind in _COMPOUND:
             _COMPOUND[kind](self, node)
         else:
-            raise RefusalError(f"has {_first_line(node.text)!r}, which is not evaluated.")
+            raise RefusalError(f"has {_first_line(node.text)!r}, which cannot be evaluated here.")
 
     def _check_error(self) -> None:
         """End the script if a command failed under ``set -e``."""
@@ -453,7 +453,7 @@ class Shell(Values):
                 discards |= any(map(self._discards, inner))
                 if any(child.type in ("list", "|", "&&", "||") for child in node.children):
                     raise RefusalError(
-                        "has a here-document with a further command in its first line, which is not evaluated."
+                        "has a here-document with a further command in its first line, which cannot be evaluated here."
                     )
             elif node.type == "herestring_redirect":
                 stdin, reads = expand_text(self, node.text[3:].strip()) + "\n", True

@@ -213,7 +213,7 @@ def _changed(shell: "Shell", value: str, operator: str, word: str, shown: str) -
 
 def _in_letters(value: str, operator: str, pattern: "object") -> str:
     if pattern is not None:
-        raise RefusalError(f"has ${{...{operator}pattern}}, which is not evaluated.")
+        raise RefusalError(f"has ${{...{operator}pattern}}, which cannot be evaluated here.")
     change = str.upper if operator[0] == "^" else str.lower
     return change(value) if len(operator) == 2 else change(value[:1]) + value[1:]
 
@@ -227,7 +227,7 @@ def _split_slash(word: str) -> list[str]:
 def _transformed(shell: "Shell", value: str, kind: str, shown: str) -> str:
     if kind in ("U", "L", "u") and is_known(value):
         return {"U": value.upper(), "L": value.lower(), "u": value[:1].upper() + value[1:]}[kind]
-    raise RefusalError(f"has ${{{shown}@{kind}}}, which is not evaluated.")
+    raise RefusalError(f"has ${{{shown}@{kind}}}, which cannot be evaluated here.")
 
 
 def _part(shell: "Shell", value: str, word: str, shown: str) -> str:
@@ -252,7 +252,7 @@ def _bounds(shell: "Shell", word: str, shown: str) -> tuple[int, int | None] | N
     """Return offset and length; the length is ``None`` if not given. ``None`` if either is unknown."""
     parts = split_at(word, ":")
     if len(parts) > 2:
-        raise RefusalError(f"has ${{{shown}:{word[:40]}}}, which is not evaluated.")
+        raise RefusalError(f"has ${{{shown}:{word[:40]}}}, which cannot be evaluated here.")
     numbers = [shell.arithmetic(part) for part in parts]
     if None in numbers:
         return None
@@ -278,7 +278,7 @@ def _expand_list(
         elements = _slice(shell, name, elements, word, is_positional)
     elif operator:
         if operator in (":=", "=", ":?", "?"):
-            raise RefusalError(f"has ${{{name}[@]{operator}...}}, which is not evaluated.")
+            raise RefusalError(f"has ${{{name}[@]{operator}...}}, which cannot be evaluated here.")
         elements = [_changed(shell, element, operator, word, f"{name}[@]") for element in elements]
     elif not is_positional and name not in shell.state.variables:
         shell.unset_list(name)

@@ -64,7 +64,7 @@ class Pattern:
     def _add(self, signs: Sequence[tuple[str, bool]], index: int) -> int:
         character, literal = signs[index]
         if not literal and character in "@!+?*" and signs[index + 1 : index + 2] == [("(", False)]:
-            raise RefusalError("has an extended pattern such as @(a|b), which is not evaluated.")
+            raise RefusalError("has an extended pattern such as @(a|b), which cannot be evaluated here.")
         if literal or character not in "*?[\\":
             self.parts.append(_Part("sign", character))
             return index + 1

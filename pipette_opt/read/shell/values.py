@@ -264,7 +264,7 @@ class Values:
                 following = key + 1 if isinstance(key, int) else following
                 continue
             if old.is_map:
-                raise RefusalError(f"has the associative array {name} without keys, which is not evaluated.")
+                raise RefusalError(f"has the associative array {name} without keys, which cannot be evaluated here.")
             for field in expand_fields(self, word):  # type: ignore[arg-type]
                 elements[following] = self.unknown_if_path(field.text) if field.is_pattern else field.text
                 following += 1

@@ -53,7 +53,9 @@ def page_of(plan: Plan, instance: Instance | None = None, *, file: str = "plan.j
         panels.append(sensitivity_panel(plan, sensitivities(instance, plan.config, placement)))
     panels += [funnel_panel(plan), assumptions_panel(plan), inputs_panel(plan, file, sha256)]
     left_out = (
-        [] if instance is not None else ["Links, schedule and sensitivity: the cluster file of the plan is not there."]
+        []
+        if instance is not None
+        else ["Links, schedule and sensitivity are missing: the plan's cluster file does not exist."]
     )
     return _document(plan, panels, left_out)
 
@@ -146,7 +148,9 @@ def _section(panel: Panel) -> Element:
     if panel.figure is not None:
         drawn = element("div", id=f"figure-{panel.name}", class_="plot", role="group", aria_label=panel.shows)
         drawn.set("style", f"min-height: {panel.figure.layout.height}px")
-        hint = element("p", "This figure needs a browser of 2023 or newer; its numbers are below.", class_="no-figure")
+        hint = element(
+            "p", "This figure needs a browser of 2023 or newer; the tables below have its numbers.", class_="no-figure"
+        )
         drawn.append(hint)
         parts.append(element("figure", drawn, element("figcaption", panel.shows)))
     if panel.tables:

@@ -25,7 +25,7 @@ def test_collect_writes_the_points(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("out", "message"),
-    [("no/such/folder/t.csv", "no/such/folder/t.csv"), ("-", "--out: needs the name of a file: an unfinished one")],
+    [("no/such/folder/t.csv", "no/such/folder/t.csv"), ("-", "--out: must be a file name, not -: an unfinished one")],
 )
 def test_collect_checks_its_file_before_the_work(tmp_path: Path, out: str, message: str) -> None:
     """A folder that is absent, and standard output, which cannot be continued."""
@@ -74,7 +74,7 @@ def test_train_writes_over_no_input(tmp_path: Path, words: str, name: str) -> No
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     code, _, err = typed_module(tmp_path, "models.memory.train", *words.format(name).split())
     assert code == 2
-    assert f"{name}: is an input of this command" in err
+    assert f"{name}: would overwrite an input file of this command" in err
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
