@@ -31,7 +31,7 @@ def test_a_pin_against_memory() -> None:
     assert len(found) == 1
     assert found[0][0] == "1 host of 1 GPUs"
     assert found[0][1].endswith(MEMORY)
-    assert in_words(found).startswith("These cannot go together: 1 host of 1 GPUs, ")
+    assert in_words(found).startswith("These requirements cannot be met together: 1 host of 1 GPUs, ")
 
 
 def test_pins_and_batch() -> None:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.search
 
 JOB = instance(random_cluster(np.random.default_rng(0), 4), LLAMA_8B, 32, 4096)
 SPACE = SearchSpace(micro_batch_size=(1, 2))
-TOGETHER = "These cannot go together: "
+TOGETHER = "These requirements cannot be met together: "
 
 
 def test_illegal_begins_with_what_cannot_go_together() -> None:

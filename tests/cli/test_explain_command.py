@@ -63,10 +63,10 @@ def test_without_a_configuration_the_job_is_explained(command: Command) -> None:
     hosts = ("--nodes", "1", "--gpu", "a100-80gb", "--gpus-per-node", "1")
     code, out, _ = command("explain", *hosts, *job)
     assert code == 0
-    assert out.startswith("These cannot go together: 1 host of 1 GPUs, ")
+    assert out.startswith("These requirements cannot be met together: 1 host of 1 GPUs, ")
     code, _, err = command("solve", *hosts, *job)
     assert code == 3
-    assert "error: These cannot go together: 1 host of 1 GPUs, " in err
+    assert "error: These requirements cannot be met together: 1 host of 1 GPUs, " in err
     assert "memory rules out" in err
     code, out, _ = command("explain", "--example", "lab-2x8", *PINS, "--json")
     assert json.loads(out) == {"feasible": True, "conflicts": []}
