@@ -141,8 +141,9 @@ def fit_memory(
     needs = [predict_memory(found, run).needed_gib for run in known]
     absurd = sum(not need > 0 for need in needs)
     if absurd:
-        return start, f"the best-fitting constants are implausible: they predict no memory for {absurd} of "
-        f"{len(known)} runs"
+        return start, (
+            f"the best-fitting constants are implausible: they predict no memory for {absurd} of {len(known)} runs"
+        )
     return found, None
 
 

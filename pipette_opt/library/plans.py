@@ -187,8 +187,10 @@ def plan_on_cluster(given: "Plan | Path", cluster: "ClusterSpec | Path | None") 
     used = [plan.hosts[node] for node in plan.placement.nodes_used]
     missing = [host for host in used if host not in spec.hosts]
     if missing:
-        problem = f"lacks host {missing[0]!r}, on which the plan has ranks; plan again with `pipette-opt replan "
-        f"--lost {missing[0]}`."
+        problem = (
+            f"lacks host {missing[0]!r}, on which the plan has ranks; plan again with `pipette-opt replan "
+            f"--lost {missing[0]}`."
+        )
         raise InputError(where, problem)
     most = int(plan.placement.local_rank.max()) + 1
     if most > spec.gpus_per_node:

@@ -75,8 +75,10 @@ def _recomputation(value: str | None, where: str) -> list[str]:
     if value == "full":
         return ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
     if value == "block":
-        problem = "leaves a choice, which a launch cannot have; write recompute_granularity, recompute_method "
-        "and recompute_num_layers."
+        problem = (
+            "leaves a choice, which a launch cannot have; write recompute_granularity, recompute_method "
+            "and recompute_num_layers."
+        )
         raise InputError(where, problem)
     modules = [] if value == "selective" else ["--recompute-modules", *value.split("+")]
     return ["--recompute-granularity", "selective", *modules]

@@ -99,8 +99,10 @@ def parse_link_log(text: str, where: str) -> LinkLog:
         _add(log, _object(line, f"{where}, line {number}"), f"{where}, line {number}")
     measured = {host for _, *pair in log.rates for host in pair}
     if len(log.hosts) - len(measured) > MAX_UNMEASURED:
-        problem = f"lists {len(log.hosts):,} hosts, but measures only {len(measured):,} of them; run `profile "
-        "links` again to continue."
+        problem = (
+            f"lists {len(log.hosts):,} hosts, but measures only {len(measured):,} of them; run `profile "
+            "links` again to continue."
+        )
         raise InputError(where, problem)
     return log
 

@@ -418,8 +418,10 @@ def _kinds(
         found = {device: recognise_gpu(device) for device in names}
         unknown = [device for device, entry in found.items() if entry is None]
         if unknown:
-            problem = f"the GPU {unknown[0]!r} of host {host} is not in the catalogue; give the most similar "
-            "type, e.g. --gpu a100-80gb."
+            problem = (
+                f"the GPU {unknown[0]!r} of host {host} is not in the catalogue; give the most similar "
+                "type, e.g. --gpu a100-80gb."
+            )
             raise InputError(where, problem)
         distinct = {entry.gpu.name: entry for entry in found.values() if entry is not None}
         if len(distinct) > 1:

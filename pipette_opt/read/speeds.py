@@ -50,8 +50,10 @@ def with_speeds(cluster: ClusterSpec, speeds: Mapping[str, float], where: str = 
     for node in cluster.nodes:
         speed = speeds.get(node.host, node.gpu.speed)
         if node.gpu.speed not in (1.0, speed):
-            problem = f"host {node.host} has speed {speed:g} here and {node.gpu.speed:g} in its cluster file; "
-            "remove one of the two."
+            problem = (
+                f"host {node.host} has speed {speed:g} here and {node.gpu.speed:g} in its cluster file; "
+                "remove one of the two."
+            )
             raise InputError(where, problem)
         nodes.append(replace(node, gpu=node.gpu.at_speed(speed)))
     return replace(cluster, nodes=tuple(nodes))

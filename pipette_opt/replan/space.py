@@ -89,9 +89,9 @@ def kept_configs(instance: Instance, old: Plan, num_gpus: int | None = None) -> 
     replica = config.world_size // config.data_parallel_size
     sizes = sizes_of(cluster) if num_gpus is None else (num_gpus,)
     sized = [_in_replicas(config, size // replica) for size in sizes if size % replica == 0]
-    able = [config for config in sized if not broken_rules(instance.model, instance.training, config)]
-    chosen = [*able[:1], *(config for config in able if config.data_parallel_size == config.data_parallel_size)]
-    full = [replace(without_recomputation(config), **recomputation_fields("full")) for config in chosen]
+    able = [other for other in sized if not broken_rules(instance.model, instance.training, other)]
+    chosen = [*able[:1], *(other for other in able if other.data_parallel_size == config.data_parallel_size)]
+    full = [replace(without_recomputation(other), **recomputation_fields("full")) for other in chosen]
     return tuple(dict.fromkeys((*chosen, *full)))
 
 

@@ -80,5 +80,7 @@ def _parts_are_reproduced(stage: int, recorded: Mapping[str, int], right: Mappin
     slack = REPRODUCED * sum(right.values())
     for name in sorted({*recorded, *right}):
         if abs(recorded.get(name, 0) - right.get(name, 0)) > slack:
-            yield f"stage {stage} has {recorded.get(name, 0)} bytes of {name}, but a new prediction gives "
-            f"{right.get(name, 0)}"
+            yield (
+                f"stage {stage} has {recorded.get(name, 0)} bytes of {name}, but a new prediction gives "
+                f"{right.get(name, 0)}"
+            )

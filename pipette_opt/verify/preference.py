@@ -65,8 +65,10 @@ def risks_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
             and same(trade.capacity_bytes, stage.capacity_bytes, 0)
             for stage in fullest
         ):
-            yield f"{name} needs up to {trade.upper_bytes} bytes of {trade.capacity_bytes}, but does not by a "
-            "new prediction"
+            yield (
+                f"{name} needs up to {trade.upper_bytes} bytes of {trade.capacity_bytes}, but does not by a "
+                "new prediction"
+            )
 
 
 def imbalance_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:

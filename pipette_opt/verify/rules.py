@@ -195,8 +195,9 @@ def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
                 f"gradients and optimizer state alone take {gib(floor):.1f}"
             )
         if isinstance(accepted, float) and not stage.oom_probability <= accepted * (1 + ROUNDING):
-            yield f"stage {stage.stage} has oom_probability {stage.oom_probability}, but the accepted risk is "
-            f"{accepted}"
+            yield (
+                f"stage {stage.stage} has oom_probability {stage.oom_probability}, but the accepted risk is {accepted}"
+            )
 
 
 def certificate_is_consistent(instance: Instance, plan: Plan) -> Iterator[str]:

@@ -289,7 +289,7 @@ def test_script_that_is_no_program(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [[], ["A=1"]])
 def test_no_command(command: list[str]) -> None:
     """Settings alone are no command."""
-    with pytest.raises(InputError, match="needs a command behind --"):
+    with pytest.raises(InputError, match="needs a command after --"):
         capture(command)
 
 
