@@ -29,7 +29,7 @@ def aliases(levels: int) -> str:
         (aliases(12), "aliases that repeat more than"),
         ("a: &a [1, *a]", "a value that contains itself"),
         ("a: &a {b: *a}", "a value that contains itself"),
-        ('a: "x\\e[31m"', "the control character"),
+        ('a: "x\\e[31m"', "a control character"),
         ("a: 1\na: 2", "is given twice"),
     ],
 )

@@ -435,7 +435,7 @@ def test_nothing_usable(tmp_path: Path, logs: Callable[..., Path]) -> None:
     with pytest.raises(InputError, match="the file or folder does not exist"):
         import_links(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="has no files"):
+    with pytest.raises(InputError, match="the folder contains no files"):
         import_links(tmp_path / "empty")
     failed = logs(a=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 15.0, ends=False))
     with pytest.raises(InputError, match="no usable measurement"):
