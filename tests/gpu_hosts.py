@@ -1,7 +1,7 @@
 """Clusters whose links of single GPUs are known, for tests."""
 
 import numpy as np
-from specs_for_tests import cluster
+from factories import make_cluster
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GB
@@ -35,7 +35,7 @@ def gpu_cluster(
     nic_of_slot = np.arange(gpus) if nics is None else np.array(nics)
     values = np.full((num_hosts, num_hosts), link * GB) if between is None else best_pairs(between)
     matrices = (LinkMatrix(concurrent_flows=1, bytes_per_s=values),) if num_hosts > 1 else ()
-    return cluster(
+    return make_cluster(
         num_hosts,
         gpus=gpus,
         link_matrices=matrices,

@@ -1,7 +1,7 @@
 """Clusters with NVLink domains, for tests of every part."""
 
 import numpy as np
-from specs_for_tests import cluster
+from factories import make_cluster
 
 from pipette_opt.base.units import GB
 from pipette_opt.specs import ClusterSpec
@@ -21,7 +21,7 @@ def domain(of_node: list[int], gb_per_s: float = 200.0, latency_s: float = 2e-6)
 
 def in_domains(of_node: list[int], *, gpus: int = 2, **options: object) -> ClusterSpec:
     """Hosts in NVLink domains, with links of 20 GB/s between these."""
-    return cluster(
+    return make_cluster(
         len(of_node),
         gpus=gpus,
         nics_per_node=gpus,
@@ -35,7 +35,7 @@ def in_domains(of_node: list[int], *, gpus: int = 2, **options: object) -> Clust
 
 def as_large_hosts(num_domains: int, hosts: int, gpus: int) -> ClusterSpec:
     """The domains as one host each: what NCCL makes of them."""
-    return cluster(
+    return make_cluster(
         num_domains,
         gpus=hosts * gpus,
         nics_per_node=hosts * gpus,

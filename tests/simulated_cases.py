@@ -3,7 +3,7 @@
 import itertools
 
 import numpy as np
-from specs_for_tests import LLAMA_8B, config, instance, random_cluster
+from factories import LLAMA_8B, make_config, make_job, make_random_cluster
 
 from pipette_opt.base.units import GIB
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
@@ -14,11 +14,11 @@ from pipette_opt.specs import Instance
 def small(seed: int = 0, num_nodes: int = 4, p2p: str = "blocking") -> tuple[Instance, ProblemData, ProblemData]:
     """Two configurations of a model on four of the hosts, plain and interleaved."""
     rng = np.random.default_rng(seed)
-    job = instance(random_cluster(rng, num_nodes, inter_node_latency_s=1e-5), LLAMA_8B, seq_length=4096, p2p=p2p)
+    job = make_job(make_random_cluster(rng, num_nodes, inter_node_latency_s=1e-5), LLAMA_8B, seq_length=4096, p2p=p2p)
     configs = [
-        config(tp=8, pp=4, num_layers=32, sequence_parallel=True),
-        config(tp=8, pp=2, dp=2, num_layers=32, sequence_parallel=True, use_distributed_optimizer=True),
-        config(tp=8, pp=4, num_layers=32, sequence_parallel=True, virtual_pipeline_model_parallel_size=2),
+        make_config(tp=8, pp=4, num_layers=32, sequence_parallel=True),
+        make_config(tp=8, pp=2, dp=2, num_layers=32, sequence_parallel=True, use_distributed_optimizer=True),
+        make_config(tp=8, pp=4, num_layers=32, sequence_parallel=True, virtual_pipeline_model_parallel_size=2),
     ]
     fitting = [
         FittingCandidate(config=one, need_bytes=np.full(one.pipeline_model_parallel_size, GIB)) for one in configs

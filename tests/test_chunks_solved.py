@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from all_placements import least_s
-from specs_for_tests import TINY, instance, random_cluster
+from factories import TINY, make_job, make_random_cluster
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.optimize import OptimizeParams, optimize
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.search
 @pytest.mark.parametrize(("num_layers", "chunks", "layers"), [(6, 4, (3, 3)), (7, 2, (4, 3))])
 def test_plan_is_the_best_of_all_placements(num_layers: int, chunks: int, layers: tuple[int, ...]) -> None:
     """On four hosts of two GPUs, simulated in every order; four chunks of six layers leave the ends without any."""
-    job = instance(
-        random_cluster(np.random.default_rng(chunks), 4, gpus=2),
+    job = make_job(
+        make_random_cluster(np.random.default_rng(chunks), 4, gpus=2),
         replace(TINY, num_layers=num_layers),
         global_batch_size=16,
     )

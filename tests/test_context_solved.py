@@ -8,7 +8,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from specs_for_tests import TINY, config, instance, random_cluster
+from factories import TINY, make_config, make_job, make_random_cluster
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.work import WorkBounds
@@ -31,8 +31,8 @@ MOE = replace(TINY, name="moe", num_layers=4, num_experts=4, add_bias_linear=Fal
 def given(seed: int, hosts: int = 4, batch: int = 8, **options: object) -> Instance:
     """Hosts of two GPUs on links from slow to faster."""
     rng = np.random.default_rng(seed)
-    spec = random_cluster(rng, hosts, gpus=2, intra_node_latency_s=3e-6, inter_node_latency_s=1e-5)
-    return instance(spec, options.pop("model", TINY), batch, 2048, **options)  # type: ignore[arg-type]
+    spec = make_random_cluster(rng, hosts, gpus=2, intra_node_latency_s=3e-6, inter_node_latency_s=1e-5)
+    return make_job(spec, options.pop("model", TINY), batch, 2048, **options)  # type: ignore[arg-type]
 
 
 def every(job: Instance, one: ParallelConfig, tile: HostTile) -> Iterator[np.ndarray]:
@@ -64,7 +64,7 @@ def test_no_bound_is_above_a_placement(kind: str, model: str, degrees: dict[str,
     job = replace(job, training=replace(job.training, cp_comm_type=kind))
     layers = job.model.num_layers
     for overlap, zero_stage in ((False, None), (True, None), (False, 3)):
-        one = config(
+        one = make_config(
             num_layers=layers,
             use_distributed_optimizer=True,
             zero_stage=zero_stage,

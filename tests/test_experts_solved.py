@@ -8,7 +8,7 @@ from itertools import combinations, permutations
 
 import numpy as np
 import pytest
-from specs_for_tests import TINY, config, instance, random_cluster
+from factories import TINY, make_config, make_job, make_random_cluster
 
 from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
@@ -33,8 +33,8 @@ MOE = replace(TINY, name="moe", num_layers=4, num_experts=4, add_bias_linear=Fal
 def given(seed: int, hosts: int = 4, **options: object) -> Instance:
     """Hosts of two GPUs on links from slow to faster."""
     rng = np.random.default_rng(seed)
-    spec = random_cluster(rng, hosts, gpus=2, intra_node_latency_s=3e-6, inter_node_latency_s=1e-5)
-    return instance(spec, MOE, global_batch_size=16, **options)  # type: ignore[arg-type]
+    spec = make_random_cluster(rng, hosts, gpus=2, intra_node_latency_s=3e-6, inter_node_latency_s=1e-5)
+    return make_job(spec, MOE, global_batch_size=16, **options)  # type: ignore[arg-type]
 
 
 def orders(given: Instance, chosen: ParallelConfig, block: HostTile) -> Iterator[np.ndarray]:
@@ -55,11 +55,11 @@ def integers(given: Instance, configs: list[ParallelConfig], *, relaxed: bool) -
 
 
 CONFIGS = [
-    config(dp=8, mbs=1, num_layers=4, expert_model_parallel_size=ep, use_distributed_optimizer=ep < 4)
+    make_config(dp=8, mbs=1, num_layers=4, expert_model_parallel_size=ep, use_distributed_optimizer=ep < 4)
     for ep in (1, 2, 4)
 ]
 CONFIGS += [
-    config(
+    make_config(
         tp=2,
         pp=pp,
         dp=4 // pp,
@@ -72,7 +72,7 @@ CONFIGS += [
     for pp, ep, etp in ((1, 2, 2), (1, 4, 1), (2, 2, 1), (2, 2, 2), (2, 1, 2), (2, 4, 1))
 ]
 CONFIGS += [
-    config(
+    make_config(
         pp=2,
         dp=4,
         num_layers=4,
@@ -170,7 +170,7 @@ def test_sizes_that_do_not_divide_are_named() -> None:
 def test_exchanges_end_where_none_helps() -> None:
     """With six hosts, one unused: no exchange of two makes the last placement faster, and it is among the best."""
     job = given(5, hosts=6)
-    chosen = config(dp=10, num_layers=4, expert_model_parallel_size=5)
+    chosen = make_config(dp=10, num_layers=4, expert_model_parallel_size=5)
     job = replace(job, model=replace(MOE, num_experts=5), training=replace(job.training, global_batch_size=10))
     data = integers(job, [chosen], relaxed=True)
     candidate = data.candidates[0]
@@ -196,7 +196,7 @@ def test_exchanges_end_where_none_helps() -> None:
 def test_hosts_without_room_are_never_taken() -> None:
     """Every placement that is looked at has the memory; with no host large enough there is none."""
     job = given(6)
-    chosen = config(pp=2, dp=4, num_layers=4, expert_model_parallel_size=4)
+    chosen = make_config(pp=2, dp=4, num_layers=4, expert_model_parallel_size=4)
     fitting = FittingCandidate(config=chosen, need_bytes=np.array([2 << 20, 4 << 20]))
     capacity = np.array([2 << 20, 4 << 20, 2 << 20, 4 << 20])
     data = build_problem_data(job, [fitting], capacity, relaxed=True)

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+from factories import make_plan
 from pages import ROOT, agrees, apply, changed, checkout, commands_of, edits_of, run
-from plans import small_plan
 
 from pipette_opt.report.plan_file import write_plan
 
@@ -22,7 +22,7 @@ def test_following_a_page_gives_what_it_shows(path: Path, tmp_path: Path) -> Non
     page = path.read_text("utf-8")
     folder, commands = checkout(tmp_path), commands_of(page)
     apply(edits_of(page), folder)
-    write_plan(small_plan(), folder / "plan.json")
+    write_plan(make_plan(), folder / "plan.json")
     assert commands
     for command in commands:
         printed = run(command, folder)

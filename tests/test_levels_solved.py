@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from all_placements import least_s
+from factories import TINY, make_cluster, make_config, make_job
 from levels import domain, in_domains
-from specs_for_tests import TINY, cluster, config, instance
 
 from pipette_opt.base.units import GB
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
@@ -35,18 +35,18 @@ DENSE = replace(TINY, num_layers=4)
 SHARED = {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
 
 CONFIGS = (
-    *(config(dp=16, num_layers=4, expert_model_parallel_size=ep) for ep in (1, 2, 8)),
-    config(dp=16, num_layers=4, **SHARED),
-    config(tp=2, pp=2, dp=4, num_layers=4, sequence_parallel=True, use_distributed_optimizer=True),
-    config(tp=4, pp=2, dp=2, num_layers=4, sequence_parallel=True),
-    config(tp=8, pp=2, num_layers=4),
-    config(pp=4, dp=4, num_layers=4, **SHARED),
-    config(pp=2, dp=8, num_layers=4, virtual_pipeline_model_parallel_size=2),
-    config(pp=2, dp=8, num_layers=4, expert_model_parallel_size=8, **SHARED),
-    config(
+    *(make_config(dp=16, num_layers=4, expert_model_parallel_size=ep) for ep in (1, 2, 8)),
+    make_config(dp=16, num_layers=4, **SHARED),
+    make_config(tp=2, pp=2, dp=4, num_layers=4, sequence_parallel=True, use_distributed_optimizer=True),
+    make_config(tp=4, pp=2, dp=2, num_layers=4, sequence_parallel=True),
+    make_config(tp=8, pp=2, num_layers=4),
+    make_config(pp=4, dp=4, num_layers=4, **SHARED),
+    make_config(pp=2, dp=8, num_layers=4, virtual_pipeline_model_parallel_size=2),
+    make_config(pp=2, dp=8, num_layers=4, expert_model_parallel_size=8, **SHARED),
+    make_config(
         tp=2, dp=8, num_layers=4, sequence_parallel=True, expert_model_parallel_size=4, expert_tensor_parallel_size=2
     ),
-    config(pp=4, dp=2, num_layers=4, expert_model_parallel_size=2),
+    make_config(pp=4, dp=2, num_layers=4, expert_model_parallel_size=2),
 )
 
 
@@ -55,18 +55,18 @@ def clusters(seed: int) -> list[Instance]:
     rng = np.random.default_rng(seed)
     leaf = Level(name="leaf", group_of_node=np.array([0] * 4 + [1] * 4), bytes_per_s=20 * GB, latency_s=5e-6)
     tiers = replace(in_domains([0, 0, 1, 1, 2, 2, 3, 3]), levels=(domain([0, 0, 1, 1, 2, 2, 3, 3]), leaf))
-    slow = replace(tiers, link_matrices=cluster(8, 8.0).link_matrices)
+    slow = replace(tiers, link_matrices=make_cluster(8, 8.0).link_matrices)
     values = rng.uniform(5.0, 25.0, (8, 8))
     values[:3, :3] = values[3:, 3:] = np.nan
     measured = replace(
-        in_domains([0, 0, 0, 1, 1, 1, 1, 1]), links_measured=True, link_matrices=cluster(8, values).link_matrices
+        in_domains([0, 0, 0, 1, 1, 1, 1, 1]), links_measured=True, link_matrices=make_cluster(8, values).link_matrices
     )
     latencies = rng.choice([1e-5, 1e-4, 1e-3], (8, 8))
-    apart = cluster(8, values, gpus=2, nics_per_node=2, known_latency_s=rng.uniform(1e-6, 1e-3, (8, 8)))
-    apart = replace(apart, link_matrices=cluster(8, rng.uniform(5.0, 25.0, (8, 8))).link_matrices)
+    apart = make_cluster(8, values, gpus=2, nics_per_node=2, known_latency_s=rng.uniform(1e-6, 1e-3, (8, 8)))
+    apart = replace(apart, link_matrices=make_cluster(8, rng.uniform(5.0, 25.0, (8, 8))).link_matrices)
     regions = replace(apart, levels=(leaf,), known_latency_s=np.where(np.isnan(values), np.nan, latencies))
     fleets = in_domains([0] * 4 + [1] * 4), in_domains([0, 0, 0, 1, 1, 1, 2, 2]), slow, measured, apart, regions
-    return [instance(spec, MOE, global_batch_size=16) for spec in fleets]
+    return [make_job(spec, MOE, global_batch_size=16) for spec in fleets]
 
 
 def problem(job: Instance, chosen: ParallelConfig, *, relaxed: bool) -> ProblemData:
@@ -118,8 +118,8 @@ def fastest_s(job: Instance, space: SearchSpace) -> float:
 @pytest.mark.parametrize(("ep", "tp", "pp"), [(4, 1, 2), (1, 4, 2), (1, 1, 1)])
 def test_optimum_keeps_groups_inside_domains(ep: int, tp: int, pp: int) -> None:
     """Hosts of two domains in turn: the plan is the fastest of all placements, and its groups stay in their domain."""
-    spec = replace(in_domains([0, 1, 0, 1]), link_matrices=cluster(4, 1.0).link_matrices)
-    job = instance(spec, MOE if ep > 1 else DENSE, global_batch_size=16, seq_length=2048)
+    spec = replace(in_domains([0, 1, 0, 1]), link_matrices=make_cluster(4, 1.0).link_matrices)
+    job = make_job(spec, MOE if ep > 1 else DENSE, global_batch_size=16, seq_length=2048)
     space = SearchSpace(
         num_gpus=8,
         micro_batch_size=(1,),

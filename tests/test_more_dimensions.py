@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, instance
+from factories import LLAMA_8B, make_cluster, make_job
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.certify.budget import OptimizeParams
@@ -22,7 +22,9 @@ NARROW = SearchSpace(
 
 def job() -> Instance:
     """Two hosts of two GPUs with room enough, a slow link between them."""
-    return instance(cluster(2, 2.0, gpus=2), model=replace(LLAMA_8B, num_layers=4), global_batch_size=8, seq_length=512)
+    return make_job(
+        make_cluster(2, 2.0, gpus=2), model=replace(LLAMA_8B, num_layers=4), global_batch_size=8, seq_length=512
+    )
 
 
 def solved(given: Instance, space: SearchSpace) -> Plan:

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 from itertools import combinations
 
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, instance
+from factories import LLAMA_8B, make_cluster, make_job
 
 from pipette_opt.base.errors import InputError, PlanError
 from pipette_opt.candidates import SearchSpace
@@ -31,9 +31,9 @@ PRICES = (3.0, 1.0, 2.0)
 
 def job(prices: tuple[float | None, ...] = PRICES) -> Instance:
     """Three hosts of two GPUs at these prices, links slow enough that more hosts lose."""
-    spec = cluster(3, 2.0, gpus=2)
+    spec = make_cluster(3, 2.0, gpus=2)
     nodes = (replace(node, price_per_gpu_hour=price) for node, price in zip(spec.nodes, prices, strict=True))
-    return instance(replace(spec, nodes=tuple(nodes)), model=SMALL, global_batch_size=12, seq_length=512)
+    return make_job(replace(spec, nodes=tuple(nodes)), model=SMALL, global_batch_size=12, seq_length=512)
 
 
 def params(objective: Objective) -> OptimizeParams:

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 from all_placements import all_placements, least_s
-from specs_for_tests import A100_40, LLAMA_8B, cluster, config, instance, matrix
+from factories import A100_40, LLAMA_8B, make_cluster, make_config, make_job, make_links
 
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.offload import Offload, offload_of
@@ -53,8 +53,8 @@ def job_of(memory_gib: float, batch: int) -> Instance:
     """Two hosts of two GPUs with so much memory."""
     small = replace(A100_40, name="a100-small", memory_bytes=int(memory_gib * GIB))
     values = np.random.default_rng(0).uniform(6.0, 25.0, (2, 2))
-    hosts = cluster(2, gpus=2, kinds=(small,), link_matrices=(matrix(values, 2),))
-    return instance(hosts, replace(LLAMA_8B, num_layers=LAYERS), batch, 4096)
+    hosts = make_cluster(2, gpus=2, kinds=(small,), link_matrices=(make_links(values, 2),))
+    return make_job(hosts, replace(LLAMA_8B, num_layers=LAYERS), batch, 4096)
 
 
 def every_time(job: Instance) -> Mapping[ParallelConfig, float]:
@@ -223,6 +223,6 @@ def test_legality_of_a_choice(training: dict, broken: dict, mended: dict) -> Non
     """Both sides of each edge."""
     job = job_of(20.0, 24)
     trained, model = replace(job.training, **training), job.model
-    (reason,) = check_legal(model, trained, config(num_layers=LAYERS, **broken))
+    (reason,) = check_legal(model, trained, make_config(num_layers=LAYERS, **broken))
     assert f"offload={broken['offload']}" in reason or "cpu_offloading_num_layers" in reason
-    assert not check_legal(model, trained, config(num_layers=LAYERS, **(broken | mended)))
+    assert not check_legal(model, trained, make_config(num_layers=LAYERS, **(broken | mended)))

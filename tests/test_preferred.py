@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from all_placements import all_placements
-from specs_for_tests import A100_80, LLAMA_8B, cluster, instance
+from factories import A100_80, LLAMA_8B, make_cluster, make_job
 
 import pipette_opt.certify.beside
 import pipette_opt.certify.preference
@@ -52,9 +52,9 @@ def job(seed: int) -> Instance:
     """Three hosts with random directed links, a model that fills their memory, more or less."""
     rng = np.random.default_rng(seed)
     gpu = replace(A100_80, memory_bytes=int(rng.uniform(5.5, 7.5) * GIB))
-    spec = cluster(3, rng.uniform(6.0, 20.0, (3, 3)), gpus=2, kinds=(gpu,))
+    spec = make_cluster(3, rng.uniform(6.0, 20.0, (3, 3)), gpus=2, kinds=(gpu,))
     model = replace(LLAMA_8B, num_layers=6, hidden_size=1024, ffn_hidden_size=4096, vocab_size=32_000)
-    return instance(spec, model, 12, 4096)
+    return make_job(spec, model, 12, 4096)
 
 
 def solved(given: Instance, prefer: Prefer) -> Plan:

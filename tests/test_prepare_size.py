@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, cluster
+from factories import LLAMA_8B, make_cluster
 
 from pipette_opt import prepare as module
 from pipette_opt.base.errors import InputError
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.search
 
 MATRICES = ("p2p_ticks", "ring_ticks", "embedding_ticks", "tensor_forward_ticks", "tensor_backward_ticks")
 
-TWO_HOSTS = Instance(model=LLAMA_8B, cluster=cluster(2), training=TrainingSpec(global_batch_size=16, seq_length=1024))
+TWO_HOSTS = Instance(
+    model=LLAMA_8B, cluster=make_cluster(2), training=TrainingSpec(global_batch_size=16, seq_length=1024)
+)
 
 SPACE = SearchSpace(tensor_parallel=(8,), virtual_pipeline=(1, 2))
 
@@ -55,7 +57,7 @@ def test_what_memory_has_no_room_for_is_left_out(monkeypatch: pytest.MonkeyPatch
 def test_sizes_at_512_hosts() -> None:
     """Bounding keeps no matrix of all hosts; what is built is shared, and ends at the limit given."""
     training = TrainingSpec(global_batch_size=2048, seq_length=1024)
-    instance = Instance(model=LLAMA_8B, cluster=cluster(512), training=training)
+    instance = Instance(model=LLAMA_8B, cluster=make_cluster(512), training=training)
     space = SearchSpace(tensor_parallel=(8,), pipeline_parallel=(4, 8), virtual_pipeline=(1,), micro_batch_size=(1, 2))
     memory = keep_fitting(instance, enumerate_candidates(instance, space), load_predictor(0.01, instance), 0.01)
     fitting = fitting_candidates(memory)

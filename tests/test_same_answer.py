@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from benchmark_modules import loaded
-from plans import small_plan
+from factories import make_plan
 
 from pipette_opt.report.plan_file import plan_to_dict
 
@@ -13,7 +13,7 @@ from pipette_opt.report.plan_file import plan_to_dict
 @pytest.fixture
 def plan() -> dict[str, Any]:
     """A plan that is proven optimal."""
-    content = plan_to_dict(small_plan())
+    content = plan_to_dict(make_plan())
     content["certificate"]["status"] = "OPTIMAL"
     return content
 

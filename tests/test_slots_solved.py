@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from factories import make_job
 from gpu_hosts import gpu_cluster, paired_host, rails
-from specs_for_tests import instance
 
 from pipette_opt.base.errors import InputError, PlanError
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
@@ -42,7 +42,7 @@ SPACE = SearchSpace(
 def job() -> Instance:
     """Two hosts of four GPUs; NVLink joins 0 with 2 and 1 with 3, and each GPU has a rail."""
     inside = np.stack([paired_host([(0, 2), (1, 3)], 4)] * 2)
-    return instance(gpu_cluster(inside, rails(2, 4)), global_batch_size=16, launcher="torchrun")
+    return make_job(gpu_cluster(inside, rails(2, 4)), global_batch_size=16, launcher="torchrun")
 
 
 @pytest.fixture(scope="module")

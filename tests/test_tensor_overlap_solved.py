@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 from all_placements import all_placements, least_s
-from specs_for_tests import A100_40, LLAMA_8B, cluster, config, instance, matrix
+from factories import A100_40, LLAMA_8B, make_cluster, make_config, make_job, make_links
 
 from pipette_opt.base.errors import InputError, PlanError
 from pipette_opt.base.units import GIB
@@ -50,8 +50,8 @@ def job_of(memory_gib: float, seq_length: int = 4096) -> Instance:
     """Two hosts of two GPUs with so much memory."""
     small = replace(A100_40, name="a100-small", memory_bytes=int(memory_gib * GIB))
     values = np.random.default_rng(0).uniform(6.0, 25.0, (2, 2))
-    hosts = cluster(2, gpus=2, kinds=(small,), link_matrices=(matrix(values, 2),))
-    return instance(hosts, replace(LLAMA_8B, num_layers=LAYERS), 24, seq_length)
+    hosts = make_cluster(2, gpus=2, kinds=(small,), link_matrices=(make_links(values, 2),))
+    return make_job(hosts, replace(LLAMA_8B, num_layers=LAYERS), 24, seq_length)
 
 
 def every_time(job: Instance) -> Mapping[ParallelConfig, float]:
@@ -138,7 +138,7 @@ def chosen_sizes(job: Instance) -> dict[bool, set[int]]:
 
 def test_both_choices_are_inside_an_nvlink_domain() -> None:
     """Tensor groups over hosts, and single GPUs, go without; a job that has the option has no choice."""
-    job = instance(cluster(2), LLAMA_8B, 32, 4096)
+    job = make_job(make_cluster(2), LLAMA_8B, 32, 4096)
     assert chosen_sizes(job) == {True: {2, 4, 8}, False: {1, 2, 4, 8, 16}}
     given = replace(job, training=replace(job.training, tp_comm_overlap=True))
     assert chosen_sizes(given) == {True: set(), False: {1, 2, 4, 8}}
@@ -157,7 +157,7 @@ def test_both_choices_are_inside_an_nvlink_domain() -> None:
 )
 def test_jobs_that_cannot_have_it(training: dict, hosts: dict) -> None:  # type: ignore[type-arg]
     """Another type than bf16, layers without Transformer Engine, and hosts with PCIe only have no choice."""
-    job = instance(cluster(2, **hosts), LLAMA_8B, 32, 4096)
+    job = make_job(make_cluster(2, **hosts), LLAMA_8B, 32, 4096)
     job = replace(job, training=replace(job.training, **training))
     assert chosen_sizes(job)[True] == set()
     assert not any("--tp-comm-overlap" in text for text in left_out(job, WIDE, enumerate_with_reasons(job, WIDE)))
@@ -165,7 +165,7 @@ def test_jobs_that_cannot_have_it(training: dict, hosts: dict) -> None:  # type:
 
 def test_the_scope_names_it_where_it_is_not_searched() -> None:
     """Searched, it is no option that may save time; pinned, it is."""
-    job = instance(cluster(2), LLAMA_8B, 32, 4096)
+    job = make_job(make_cluster(2), LLAMA_8B, 32, 4096)
     for overlap, is_named in ((None, False), (False, True), (True, False)):
         space = replace(WIDE, tp_comm_overlap=overlap)
         missing = left_out(job, space, enumerate_with_reasons(job, space))
@@ -199,7 +199,7 @@ def test_a_forged_choice_is_found(plan: Plan) -> None:
     job = job_of(28.0)
     with pytest.raises(PlanError, match="the simulator gives"):
         verify(job, replace(plan, config=with_tensor_overlap(plan.config, False)))
-    one_gpu = replace(job, cluster=cluster(4, gpus=1))
+    one_gpu = replace(job, cluster=make_cluster(4, gpus=1))
     assert any("leave the NVLink domain of 1" in problem for problem in configuration_is_legal(one_gpu, plan))
     forged = {**plan.inputs, "search": {**plan.inputs["search"], "tp_comm_overlap": False}}
     with pytest.raises(PlanError, match="is not among"):
@@ -218,7 +218,10 @@ def test_why_knows_the_choice(plan: Plan) -> None:
 def test_legality_of_the_choice() -> None:
     """It needs sequence parallelism, hence several tensor-parallel ranks."""
     job = job_of(28.0)
-    with_sequence = config(tp=2, num_layers=LAYERS, sequence_parallel=True, tp_comm_overlap=True)
+    with_sequence = make_config(tp=2, num_layers=LAYERS, sequence_parallel=True, tp_comm_overlap=True)
     assert not check_legal(job.model, job.training, with_sequence)
-    for broken in (replace(with_sequence, sequence_parallel=False), config(num_layers=LAYERS, tp_comm_overlap=True)):
+    for broken in (
+        replace(with_sequence, sequence_parallel=False),
+        make_config(num_layers=LAYERS, tp_comm_overlap=True),
+    ):
         assert check_legal(job.model, job.training, broken) == ["tp_comm_overlap needs sequence_parallel"]

@@ -5,8 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from plans import plan_of, small_config, small_instance
-from specs_for_tests import TINY, config, instance, random_cluster
+from factories import TINY, make_config, make_job, make_random_cluster, plan_of, small_config, small_instance
 
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
@@ -28,14 +27,14 @@ SPACE = SearchSpace(
 
 def job(batch_size: int, seed: int = 0, *, hosts: int = 3, unequal: bool = True) -> Instance:
     """Hosts of two GPUs with links of random speed."""
-    given = instance(random_cluster(np.random.default_rng(seed), hosts, gpus=2), TINY, batch_size, 2048)
+    given = make_job(make_random_cluster(np.random.default_rng(seed), hosts, gpus=2), TINY, batch_size, 2048)
     return replace(given, training=replace(given.training, unequal_microbatches=unequal))
 
 
 @pytest.mark.parametrize(("dp", "mbs", "size"), [(3, 1, 7), (3, 2, 8), (4, 1, 4), (5, 1, 16)])
 def test_the_longest_share_is_as_short_as_any_deal_allows(dp: int, mbs: int, size: int) -> None:
     """Against all ways to deal micro-batches to replicas that have at least one."""
-    shares = config(tp=1, pp=1, dp=dp, mbs=mbs).microbatches_of_replicas(size)
+    shares = make_config(tp=1, pp=1, dp=dp, mbs=mbs).microbatches_of_replicas(size)
     deals = [deal for deal in product(range(1, size + 1), repeat=dp) if sum(deal) * mbs == size]
     assert shares in deals
     assert max(shares) == min(max(deal) for deal in deals)
@@ -43,8 +42,8 @@ def test_the_longest_share_is_as_short_as_any_deal_allows(dp: int, mbs: int, siz
 
 def test_shares_by_hand() -> None:
     """512 sequences: 15 replicas run 35 or 34; with 2 chunks on 4 stages whole groups of 4 micro-batches."""
-    assert config(tp=1, pp=1, dp=15).microbatches_of_replicas(512) == (35,) * 2 + (34,) * 13
-    grouped = config(tp=1, pp=4, dp=3, virtual_pipeline_model_parallel_size=2)
+    assert make_config(tp=1, pp=1, dp=15).microbatches_of_replicas(512) == (35,) * 2 + (34,) * 13
+    grouped = make_config(tp=1, pp=4, dp=3, virtual_pipeline_model_parallel_size=2)
     assert grouped.microbatches_of_replicas(32) == (12, 12, 8)
     assert grouped.num_microbatches(32, unequal=True) == 12
     for size in (30, 8):
@@ -54,7 +53,7 @@ def test_shares_by_hand() -> None:
 
 def test_equal_shares_are_the_same_either_way() -> None:
     """Where data-parallel size times micro-batch divides the batch nothing changes."""
-    chosen = config(tp=1, pp=1, dp=4, mbs=2)
+    chosen = make_config(tp=1, pp=1, dp=4, mbs=2)
     assert chosen.num_microbatches(32, unequal=True) == chosen.num_microbatches(32) == 4
 
 
@@ -73,7 +72,7 @@ def test_equal_shares_are_the_same_either_way() -> None:
 )
 def test_legality(dp: int, mbs: int, chunks: int | None, size: int, unequal: bool, legal: bool) -> None:
     """Both sides of each edge; with 2 chunks on 2 stages micro-batches come in pairs."""
-    chosen = config(tp=1, pp=2, dp=dp, mbs=mbs, virtual_pipeline_model_parallel_size=chunks)
+    chosen = make_config(tp=1, pp=2, dp=dp, mbs=mbs, virtual_pipeline_model_parallel_size=chunks)
     training = job(size, unequal=unequal).training
     reasons = [rule(TINY, training, chosen) for rule in (batch, interleaving)]
     assert (reasons == [None, None]) == legal
@@ -93,12 +92,15 @@ def test_what_is_legal_with_equal_numbers_stays_legal() -> None:
 def test_time_and_memory_are_those_of_the_padded_batch() -> None:
     """Seven sequences on three replicas take as long, and as much memory, as nine."""
     given, padded = job(7), job(9, unequal=False)
-    chosen = config(tp=2, pp=1, dp=3, recompute_granularity="full")
+    chosen = make_config(tp=2, pp=1, dp=3, recompute_granularity="full")
     place = tile_placement(chosen, next(iter(host_tiles(chosen, 2, given.launcher))), np.arange(3).reshape(1, 3, 1))
     ours, theirs = estimate(given, chosen, place), estimate(padded, chosen, place)
     assert ours.iteration_time_s == theirs.iteration_time_s
     assert ours.tokens_per_s == pytest.approx(theirs.tokens_per_s * 7 / 9)
-    for model_pp in (config(tp=1, pp=2, dp=3), config(tp=1, pp=2, dp=3, virtual_pipeline_model_parallel_size=2)):
+    for model_pp in (
+        make_config(tp=1, pp=2, dp=3),
+        make_config(tp=1, pp=2, dp=3, virtual_pipeline_model_parallel_size=2),
+    ):
         size = 3 * model_pp.num_microbatches(8, unequal=True)
         mine = stage_table(TINY, job(8).training, [model_pp])
         other = stage_table(TINY, job(size, unequal=False).training, [model_pp])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import TINY, cluster, instance
+from factories import TINY, make_cluster, make_job
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
@@ -34,7 +34,7 @@ def test_least_weighted_time_of_all(seed: int) -> None:
     """One host, so that each configuration has one placement: the plan has the least factor times time, proven."""
     rng = np.random.default_rng(seed)
     model = replace(TINY, num_layers=4, hidden_size=int(rng.choice([256, 512])))
-    given = instance(cluster(1, gpus=4), model, 8)
+    given = make_job(make_cluster(1, gpus=4), model, 8)
     names = "tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size"
     larger = tuple(Larger(name=name, most=1, factor=float(rng.uniform(1, 3))) for name in names)
     weights = Weights(base=1.0, larger=larger)
@@ -56,7 +56,7 @@ def test_least_weighted_time_of_all(seed: int) -> None:
 def test_a_plainer_plan_is_within_reach_of_the_least(seed: int) -> None:
     """At most 1 % more than the least of the objective, no more stages, and the file rule passes."""
     model = replace(TINY, num_layers=4, hidden_size=256 * (1 + seed))
-    given = instance(cluster(1, gpus=4), model, 8)
+    given = make_job(make_cluster(1, gpus=4), model, 8)
     weights, inputs = robust_weights(given), {"objective": "robust"}
     plan, best = (
         optimize_weighted(weights, given, SPACE, replace(PARAMS, time_limit_s=4, prefer=prefer), inputs=inputs)
@@ -75,12 +75,12 @@ def test_nothing_within_the_limits() -> None:
     """An infinite factor for every configuration of a pinned size is named."""
     weights = Weights(base=1.0, larger=(Larger(name="world_size", most=2, factor=float("inf")),))
     with pytest.raises(InputError, match="worse by the objective"):
-        optimize_weighted(weights, instance(cluster(1, gpus=4), TINY, 8), replace(SPACE, num_gpus=4), PARAMS)
+        optimize_weighted(weights, make_job(make_cluster(1, gpus=4), TINY, 8), replace(SPACE, num_gpus=4), PARAMS)
 
 
 def test_the_file_rule_knows_what_was_chosen() -> None:
     """A robust plan passes; another value, bound, step or objective is named."""
-    given = instance(cluster(1, gpus=4), replace(TINY, num_layers=4, hidden_size=256), 8)
+    given = make_job(make_cluster(1, gpus=4), replace(TINY, num_layers=4, hidden_size=256), 8)
     weights = robust_weights(given)
     plan = optimize_weighted(weights, given, SPACE, PARAMS, inputs={"objective": "robust"})
     choice = plan.certificate.chosen_by

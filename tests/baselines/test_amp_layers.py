@@ -4,9 +4,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+from factories import A100_80, LLAMA_8B, make_cluster, make_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specs_for_tests import A100_80, LLAMA_8B, cluster, instance
 
 from pipette_opt.baselines.amp_layers import amp_splits, deal_layers, stage_times, with_amp_splits
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
@@ -49,7 +49,7 @@ def test_too_few_layers_are_refused() -> None:
 @pytest.fixture(scope="module")
 def mixed() -> Instance:
     """Two hosts, the second at half the speed."""
-    return instance(cluster(2, kinds=(A100_80, A100_80.at_speed(0.5))), LLAMA_8B)
+    return make_job(make_cluster(2, kinds=(A100_80, A100_80.at_speed(0.5))), LLAMA_8B)
 
 
 def test_slow_hosts_get_fewer_layers(mixed: Instance) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, instance
+from factories import LLAMA_8B, make_cluster, make_job
 
 from benchmarks import experts
 from benchmarks.experts import chosen_row, largest_imbalance, load_rows, with_imbalance
@@ -25,7 +25,7 @@ LOADS = np.array([[0.5, 0.3, 0.1, 0.1]])
 
 def job() -> Instance:
     """One host of four GPUs."""
-    return instance(cluster(1, gpus=4), model=MOE, global_batch_size=8, seq_length=512)
+    return make_job(make_cluster(1, gpus=4), model=MOE, global_batch_size=8, seq_length=512)
 
 
 @pytest.fixture(scope="module")

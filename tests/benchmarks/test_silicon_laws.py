@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from benchmark_modules import loaded
-from specs_for_tests import LLAMA_8B, config
+from factories import LLAMA_8B, make_config
 
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.products import linear_format, matmul_time_s
@@ -37,7 +37,9 @@ def test_attention() -> None:
     fitted = loaded("fit", "silicon").attention_s(
         np.array([law.half_seq, law.start_s, law.share(128)]), rows, "h100-80gb", [128]
     )
-    forward, backward = attention_times_s(LLAMA_8B, training, config(num_layers=32), spec, DEFAULT_STACK, LayerKind())
+    forward, backward = attention_times_s(
+        LLAMA_8B, training, make_config(num_layers=32), spec, DEFAULT_STACK, LayerKind()
+    )
     assert fitted == pytest.approx([forward])
     assert 2.5 * (forward - law.start_s) < backward
 
@@ -47,7 +49,7 @@ def test_windows_count_the_tokens_that_are_seen() -> None:
     spec, training, one = (
         read_gpu("h100-80gb"),
         TrainingSpec(global_batch_size=8, seq_length=4096),
-        config(num_layers=32),
+        make_config(num_layers=32),
     )
     windowed = replace(LLAMA_8B, window_size=(127, 0))
     law, kind = spec.efficiency.attention, windowed.layers[0]
@@ -65,7 +67,7 @@ def test_windows_count_the_tokens_that_are_seen() -> None:
 @pytest.mark.parametrize(("gpu", "second"), [("h100-80gb", 0.57), ("a100-80gb", 1.0)])
 def test_versions_of_flash_attention(gpu: str, second: float) -> None:
     """Hopper has faster kernels than the second version, Ampere has none; the first is a share of the second."""
-    spec, one = read_gpu(gpu), config(num_layers=32)
+    spec, one = read_gpu(gpu), make_config(num_layers=32)
     usual, older, first = (
         attention_times_s(
             LLAMA_8B,

@@ -5,7 +5,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, instance
+from factories import LLAMA_8B, make_cluster, make_job
 
 from benchmarks.stages import (
     StageCosts,
@@ -93,7 +93,7 @@ def test_versions_by_hand() -> None:
 
 def test_costs_of_a_job() -> None:
     """Layers alike but the ends; unequal replicas are never slower than equal ones, and flushes never faster."""
-    job = instance(cluster(3, 20.0, gpus=8), replace(LLAMA_8B, num_layers=6), 12, 2048)
+    job = make_job(make_cluster(3, 20.0, gpus=8), replace(LLAMA_8B, num_layers=6), 12, 2048)
     costs = stage_costs(job)
     assert np.allclose(costs.work_s[1:-1], costs.work_s[1])
     assert costs.work_s[-1] > costs.work_s[1]

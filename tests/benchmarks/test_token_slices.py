@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, instance
+from factories import LLAMA_8B, make_cluster, make_job
 
 from benchmarks.slices import best_equal, best_slices, compare_slices, slice_times_s, total_s
 from pipette_opt.base.errors import InputError
@@ -59,7 +59,9 @@ def test_hand_counts() -> None:
 @pytest.mark.search
 def test_slices_of_a_model_add_up() -> None:
     """Slices of a sequence compute its attention once; rows are ordered, and the best is never worse."""
-    given = instance(cluster(4, gpus=8), model=replace(LLAMA_8B, num_layers=8), global_batch_size=4, seq_length=1024)
+    given = make_job(
+        make_cluster(4, gpus=8), model=replace(LLAMA_8B, num_layers=8), global_batch_size=4, seq_length=1024
+    )
     times = slice_times_s(given, 2)
     assert (times[0, :-1] < times[0, 1:]).all()
     assert (times[1:, 0] > times[:-1, 0])[1:].all()
@@ -70,7 +72,7 @@ def test_slices_of_a_model_add_up() -> None:
 
 def test_bad_input_is_refused() -> None:
     """Lengths in units, and depths that divide."""
-    odd = instance(cluster(4, gpus=8), model=LLAMA_8B, seq_length=2008)
+    odd = make_job(make_cluster(4, gpus=8), model=LLAMA_8B, seq_length=2008)
     with pytest.raises(InputError, match="multiple of 32"):
         list(compare_slices(odd, (2,), (1,)))
     with pytest.raises(InputError, match="must divide the 32 layers"):

@@ -1,7 +1,7 @@
 """Measured runs as instances."""
 
 import pytest
-from measured_runs import measured_run
+from factories import make_run
 
 from pipette_opt.calibrate.cases import (
     Case,
@@ -31,13 +31,13 @@ def case(run: MeasuredRun) -> Case:
 
 def test_degrees_and_hosts() -> None:
     """Two hosts of eight, ranks in order, sequence parallelism only with tensor parallelism."""
-    made = case(measured_run(seq_parallel=True, zero_stage=1))
+    made = case(make_run(seq_parallel=True, zero_stage=1))
     assert made.instance.cluster.num_nodes == 2
     assert made.placement.node.tolist() == [0] * 8 + [1] * 8
     assert made.config.sequence_parallel
     assert made.config.use_distributed_optimizer
     assert made.config.layers_per_stage == (12, 12)
-    alone = case(measured_run(num_gpus=4, tp=1, pp=1, dp=4, seq_parallel=True))
+    alone = case(make_run(num_gpus=4, tp=1, pp=1, dp=4, seq_parallel=True))
     assert alone.instance.cluster.num_nodes == 1
     assert not alone.config.sequence_parallel
 
@@ -45,7 +45,7 @@ def test_degrees_and_hosts() -> None:
 def test_the_assumed_links_are_the_usual_host_s() -> None:
     """A host with eight A100 has eight cards of 200 Gbit/s; the stack says what share of them runs attain."""
     for gpus_per_node in (8, 4):
-        made = case(measured_run(gpus_per_node=gpus_per_node))
+        made = case(make_run(gpus_per_node=gpus_per_node))
         rate = made.instance.cluster.pair_bytes_per_s(gpus_per_node)[0, 1]
         assert rate == pytest.approx(DEFAULT_STACK.assumed_links * gpus_per_node * 25e9)
 
@@ -53,18 +53,18 @@ def test_the_assumed_links_are_the_usual_host_s() -> None:
 def test_a_gpu_without_a_usual_network() -> None:
     """On one host it needs none; on two the reason is said, unless the row tells the rate."""
     gpu = {"gpu": read_gpu_entry("rtx-4090"), "gpu_name": "RTX 4090"}
-    assert case(measured_run(**gpu, num_gpus=8, dp=2)).instance.cluster.num_nodes == 1
-    skipped = make_case(measured_run(**gpu), DEFAULT_STACK)
+    assert case(make_run(**gpu, num_gpus=8, dp=2)).instance.cluster.num_nodes == 1
+    skipped = make_case(make_run(**gpu), DEFAULT_STACK)
     assert isinstance(skipped, Skipped)
     assert skipped.reason == "no usual network is known for RTX 4090; give node_bandwidth_gb_per_s"
-    told = case(measured_run(**gpu, extra={"node_bandwidth_gb_per_s": "3"}))
+    told = case(make_run(**gpu, extra={"node_bandwidth_gb_per_s": "3"}))
     assert told.instance.cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(3e9)
 
 
 def test_another_stack_brings_its_links() -> None:
     """As if the runs had been read with it."""
     other = DEFAULT_STACK.with_constants({"assumed_links": 0.1, "assumed_latency_s": 1e-4})
-    (changed,) = with_stack([case(measured_run())], other)
+    (changed,) = with_stack([case(make_run())], other)
     assert changed.instance.stack is other
     assert changed.instance.cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(20e9)
     assert changed.instance.cluster.inter_node_latency_s == 1e-4
@@ -86,16 +86,16 @@ def test_another_stack_brings_its_links() -> None:
 )
 def test_what_cannot_be_predicted_says_why(changes: dict[str, object], reason: str) -> None:
     """No row is left out silently."""
-    made = make_case(measured_run(**changes), DEFAULT_STACK)
+    made = make_case(make_run(**changes), DEFAULT_STACK)
     assert isinstance(made, Skipped)
     assert reason in made.reason
 
 
 def test_a_schedule_that_nobody_times_still_has_a_memory() -> None:
     """Seven micro-batches interleaved over two stages: the reason is said, the case is there."""
-    odd = case(measured_run(vpp=2, gbs=56))
+    odd = case(make_run(vpp=2, gbs=56))
     assert "got 2 stages and 7 micro-batches" in why_untimed(odd)
-    assert why_untimed(case(measured_run(vpp=2))) == ""
+    assert why_untimed(case(make_run(vpp=2))) == ""
 
 
 @pytest.mark.parametrize(
@@ -104,35 +104,35 @@ def test_a_schedule_that_nobody_times_still_has_a_memory() -> None:
 )
 def test_words_of_fp8(word: str, recipe: str) -> None:
     """Products in fp8, the rest in bf16 with gradients in fp32."""
-    training = case(measured_run(precision=word, gpu=find_run_gpu("B200"))).instance.training
+    training = case(make_run(precision=word, gpu=find_run_gpu("B200"))).instance.training
     assert (training.fp8, training.fp8_recipe) == (True, recipe)
     assert (training.precision, training.gradient_bytes) == ("bf16", 4)
 
 
 def test_nvfp4_is_a_precision() -> None:
     """On GPUs that have it."""
-    training = case(measured_run(precision="nvfp4", gpu=find_run_gpu("B200"))).instance.training
+    training = case(make_run(precision="nvfp4", gpu=find_run_gpu("B200"))).instance.training
     assert (training.fp4, training.fp8, training.precision) == (True, False, "bf16")
-    refused = make_case(measured_run(precision="nvfp4", gpu=find_run_gpu("H100")), DEFAULT_STACK)
+    refused = make_case(make_run(precision="nvfp4", gpu=find_run_gpu("H100")), DEFAULT_STACK)
     assert isinstance(refused, Skipped)
     assert refused.reason == "precision 'nvfp4' is not supported by GPU h100-80gb"
 
 
 def test_families_are_known_by_name() -> None:
     """A Llama is gated and unties its head, unless the file says otherwise."""
-    assert not run_model(measured_run()).gated_linear_unit
-    llama = run_model(measured_run(model="LLAMA-13B"))
+    assert not run_model(make_run()).gated_linear_unit
+    llama = run_model(make_run(model="LLAMA-13B"))
     assert llama.gated_linear_unit
     assert llama.untie_embeddings_and_output_weights
     assert not llama.add_bias_linear
     assert not llama.add_qkv_bias
-    biased = run_model(measured_run(model="LLAMA-13B", extra={"add_bias_linear": "true"}))
+    biased = run_model(make_run(model="LLAMA-13B", extra={"add_bias_linear": "true"}))
     assert biased.add_bias_linear
     assert biased.add_qkv_bias
-    qwen = run_model(measured_run(model="Qwen-7B", extra={"add_qkv_bias": "true"}))
+    qwen = run_model(make_run(model="Qwen-7B", extra={"add_qkv_bias": "true"}))
     assert qwen.add_qkv_bias
     assert not qwen.add_bias_linear
-    tied = run_model(measured_run(model="LLAMA-13B", extra={"tied_embeddings": "True", "gated_linear_unit": "False"}))
+    tied = run_model(make_run(model="LLAMA-13B", extra={"tied_embeddings": "True", "gated_linear_unit": "False"}))
     assert not tied.gated_linear_unit
     assert not tied.untie_embeddings_and_output_weights
 
@@ -149,7 +149,7 @@ def test_families_are_known_by_name() -> None:
 )
 def test_kernels_by_name(kernel: str, expected: tuple[str, int, bool]) -> None:
     """Attention, its version, and whether the softmax is one kernel."""
-    training = run_training(measured_run(attention_kernel=kernel))
+    training = run_training(make_run(attention_kernel=kernel))
     found = (training.attention_kernel, training.flash_version if "flash" in kernel else 2, training.fused_softmax)
     assert found == expected
 
@@ -168,21 +168,21 @@ MIXTURE = {"num_experts": "8", "moe_router_topk": "2", "moe_ffn_hidden_size": "1
 )
 def test_how_tokens_travel(columns: dict[str, str], expected: tuple[str, bool, bool]) -> None:
     """Dispatchers by Megatron-Core's names, or those of their kernels; graphs by the words of tables."""
-    training = case(measured_run(extra=MIXTURE | columns)).instance.training
+    training = case(make_run(extra=MIXTURE | columns)).instance.training
     beside = training.overlap_moe_expert_parallel_comm
     assert (training.moe_token_dispatcher_type, beside, training.cuda_graph) == expected
 
 
 def test_mixtures_of_experts() -> None:
     """Experts, and their degrees, as further columns say; ``etp`` is the tensor size without them."""
-    made = case(measured_run(extra=MIXTURE))
+    made = case(make_run(extra=MIXTURE))
     assert (made.instance.model.num_experts, made.instance.model.expert_ffn_size) == (8, 1024)
     assert made.config.expert_model_parallel_size == 4
     assert made.config.expert_tensor_size == made.config.tensor_model_parallel_size
-    split = case(measured_run(extra=MIXTURE | {"ep": "8", "etp": "1"}))
+    split = case(make_run(extra=MIXTURE | {"ep": "8", "etp": "1"}))
     assert (split.config.expert_model_parallel_size, split.config.expert_tensor_size) == (8, 1)
     dense = {"ep": "1", "etp": "2", "moe_router_topk": "2", "num_experts": ""}
-    assert case(measured_run(extra=dense)).instance.model.num_experts is None
+    assert case(make_run(extra=dense)).instance.model.num_experts is None
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_mixtures_of_experts() -> None:
 )
 def test_damaged_experts_say_why(extra: dict[str, str], reason: str) -> None:
     """Each with the column."""
-    made = make_case(measured_run(extra=MIXTURE | extra), DEFAULT_STACK)
+    made = make_case(make_run(extra=MIXTURE | extra), DEFAULT_STACK)
     assert isinstance(made, Skipped)
     assert reason in made.reason
 
@@ -211,9 +211,9 @@ def test_damaged_experts_say_why(extra: dict[str, str], reason: str) -> None:
 def test_a_named_norm_kernel_makes_the_others_unfused() -> None:
     """Only in the source that names it."""
     runs = [
-        measured_run(attention_kernel="flash_attention2 + RMS kernel"),
-        measured_run(attention_kernel="flash_attention2"),
-        measured_run(attention_kernel="flash_attention2", source="another"),
+        make_run(attention_kernel="flash_attention2 + RMS kernel"),
+        make_run(attention_kernel="flash_attention2"),
+        make_run(attention_kernel="flash_attention2", source="another"),
     ]
     fused = [made.instance.training.fused_norm for made in make_cases(runs, DEFAULT_STACK) if isinstance(made, Case)]
     assert fused == [True, False, True]
@@ -222,32 +222,32 @@ def test_a_named_norm_kernel_makes_the_others_unfused() -> None:
 def test_amp_s_boundaries() -> None:
     """Pseudo-layers 2 to 25 are the transformer's: [0,9,15,21,30] holds 7, 6, 6 and 5 of them."""
     notes = "homogeneous.txt; stage boundaries [0,9,15,21,30]; cost 1.28"
-    made = case(measured_run(tp=1, pp=4, dp=4, notes=notes))
+    made = case(make_run(tp=1, pp=4, dp=4, notes=notes))
     assert made.config.layers_per_stage == (7, 6, 6, 5)
 
 
 def test_chunks_make_room_for_embedding_and_head() -> None:
     """126 layers in eight chunks of eight stages are 128 with embedding and head; 128 are even, 125 are neither."""
-    run = measured_run(num_gpus=64, tp=8, pp=8, dp=1, vpp=8)
+    run = make_run(num_gpus=64, tp=8, pp=8, dp=1, vpp=8)
     assert stage_layers(run, 126, 8) == (15, *(16,) * 6, 15)
     assert stage_layers(run, 128, 8) == (16,) * 8
     assert stage_layers(run, 125, 8) == (*(16,) * 5, *(15,) * 3)
-    assert stage_layers(measured_run(num_gpus=64, tp=8, pp=8, dp=1), 126, 8) == (*(16,) * 6, 15, 15)
+    assert stage_layers(make_run(num_gpus=64, tp=8, pp=8, dp=1), 126, 8) == (*(16,) * 6, 15, 15)
 
 
 def test_balanced_layers_make_room_for_the_head() -> None:
     """The head of a large vocabulary costs as much as several layers; every layer is somewhere."""
-    run = measured_run(hidden=2048, ffn_hidden=8192, vocab=131072)
+    run = make_run(hidden=2048, ffn_hidden=8192, vocab=131072)
     layers = balanced_layers(run, 16, 4)
     assert sum(layers) == 16
     assert layers[-1] < layers[0]
-    assert balanced_layers(measured_run(vocab=None), 16, 4) == (4, 4, 4, 4)
+    assert balanced_layers(make_run(vocab=None), 16, 4) == (4, 4, 4, 4)
 
 
 @pytest.mark.parametrize(("reported", "first"), [("", 5), ("604000000.0", 5), ("671000000.0", 6)])
 def test_a_share_that_is_met_exactly_is_settled_by_parameters(reported: str, first: int) -> None:
     """16 layers of 2^26 and a head of 2^28 are 20 * 2^26: 5 layers are a quarter of it; the table is 2^28 more."""
-    run = measured_run(
+    run = make_run(
         hidden=2048, ffn_hidden=8192, heads=32, kv_heads=32, vocab=131072, tp=1, extra={"local_params_rank0": reported}
     )
     layers = balanced_layers(run, 16, 4)
@@ -256,7 +256,7 @@ def test_a_share_that_is_met_exactly_is_settled_by_parameters(reported: str, fir
 
 def test_parameters_of_tensor_ranks_are_theirs() -> None:
     """Half of 6 layers and of the table."""
-    run = measured_run(
+    run = make_run(
         hidden=2048, ffn_hidden=8192, heads=32, kv_heads=32, vocab=131072, tp=2, extra={"local_params_rank0": "336e6"}
     )
     assert balanced_layers(run, 16, 4)[0] == 6
@@ -264,22 +264,22 @@ def test_parameters_of_tensor_ranks_are_theirs() -> None:
 
 def test_the_size_of_a_head() -> None:
     """As the row says, also as other programs write whole numbers."""
-    assert case(measured_run(extra={"kv_channels": "256.0"})).instance.model.kv_channels == 256
-    assert case(measured_run(extra={"kv_channels": ""})).instance.model.kv_channels == 128
+    assert case(make_run(extra={"kv_channels": "256.0"})).instance.model.kv_channels == 256
+    assert case(make_run(extra={"kv_channels": ""})).instance.model.kv_channels == 128
 
 
 def test_a_named_model_is_predicted_as_it_is() -> None:
     """Its architecture is the instance's, and truths that were numbers count."""
     model = read_model("llama-3-8b")
     shape = {"num_layers": 32, "hidden": 4096, "heads": 32, "spec": model, "extra": {"overlap_grad_reduce": "1.0"}}
-    made = case(measured_run(model="llama-3-8b", **shape))
+    made = case(make_run(model="llama-3-8b", **shape))
     assert made.instance.model == model
     assert made.config.overlap_grad_reduce
 
 
 def test_a_name_without_a_shape_is_said() -> None:
     """The reason says that the model is neither a preset nor a config."""
-    skipped = make_case(measured_run(model="mine", num_layers=None, hidden=None, heads=None), DEFAULT_STACK)
+    skipped = make_case(make_run(model="mine", num_layers=None, hidden=None, heads=None), DEFAULT_STACK)
     assert isinstance(skipped, Skipped)
     assert skipped.reason == "num_layers, hidden, heads not given, and model 'mine' is neither a preset nor a config"
 
@@ -290,4 +290,4 @@ def test_a_name_without_a_shape_is_said() -> None:
 def test_experts_on_tensor_ranks_have_sequence_parallelism(said: bool | None, experts: bool, expected: bool) -> None:
     """Megatron trains them in no other way; where a row says otherwise it is believed."""
     columns = {"num_experts": "8", "moe_router_topk": "2"} if experts else {}
-    assert case(measured_run(seq_parallel=said, extra=columns)).config.sequence_parallel is expected
+    assert case(make_run(seq_parallel=said, extra=columns)).config.sequence_parallel is expected

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from measured_runs import measured_run
+from factories import make_run
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.calibrate.fit import calibrate_runs, usable_cases
@@ -32,7 +32,7 @@ TRUTH = DEFAULT_STACK.with_constants(
 def runs_of(stack: StackSpec, shapes: list[dict[str, object]], noise: float = 0.0, seed: int = 0) -> list[MeasuredRun]:
     """Runs that took what the stack says, with noise."""
     rng = np.random.default_rng(seed)
-    runs = [measured_run(row=index, **shape) for index, shape in enumerate(shapes)]
+    runs = [make_run(row=index, **shape) for index, shape in enumerate(shapes)]
     found = []
     for run, one in zip(runs, predict_runs(runs, stack, rivals=False), strict=True):
         assert one.iter_time_s is not None
@@ -158,7 +158,7 @@ def test_runs_of_two_clusters_are_told_apart() -> None:
 
 def test_nothing_to_fit() -> None:
     """Failed runs tell nothing about time."""
-    failed = [measured_run(row=index, iter_time_s=None, oom=True) for index in range(9)]
+    failed = [make_run(row=index, iter_time_s=None, oom=True) for index in range(9)]
     with pytest.raises(InputError, match="needs a run with a time"):
         calibrate_runs(failed, DEFAULT_STACK)
 

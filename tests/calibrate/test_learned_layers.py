@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from measured_runs import measured_run
+from factories import make_run
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, with_stack
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.search
 def jobs() -> list[Case]:
     """Layouts of two widths on one host and on two."""
     runs = [
-        measured_run(num_gpus=num, tp=tp, pp=pp, dp=num // tp // pp, mbs=mbs, hidden=hidden, gbs=256)
+        make_run(num_gpus=num, tp=tp, pp=pp, dp=num // tp // pp, mbs=mbs, hidden=hidden, gbs=256)
         for num in (8, 16)
         for tp in (1, 2, 4)
         for pp in (1, 2)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from measured_runs import measured_run
+from factories import make_run
 from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
@@ -111,8 +111,7 @@ def test_runs_that_all_fit_teach_nothing_of_memory() -> None:
     """
     shape = {"hidden": 4096, "num_layers": 48, "heads": 32, "ffn_hidden": 16384, "gbs": 256, "zero_stage": 1}
     runs = [
-        measured_run(row=index, mbs=mbs, tp=1, pp=1, dp=16, oom=False, **shape)
-        for index, mbs in enumerate((4, 8, 16) * 10)
+        make_run(row=index, mbs=mbs, tp=1, pp=1, dp=16, oom=False, **shape) for index, mbs in enumerate((4, 8, 16) * 10)
     ]
     memory, untold = fit_memory(runs, DEFAULT_STACK)
     assert untold is not None
@@ -124,7 +123,7 @@ def test_runs_that_all_fit_teach_nothing_of_memory() -> None:
 
 def test_labels_of_both_kinds_teach() -> None:
     """One that ran out among those that fit says where the limit is."""
-    runs = [measured_run(row=mbs, mbs=mbs, gbs=256, oom=mbs > 16) for mbs in (1, 2, 4, 8, 16, 32, 64)]
+    runs = [make_run(row=mbs, mbs=mbs, gbs=256, oom=mbs > 16) for mbs in (1, 2, 4, 8, 16, 32, 64)]
     memory, untold = fit_memory(runs, DEFAULT_STACK)
     assert untold is None
     assert memory.largest_job
@@ -133,7 +132,7 @@ def test_labels_of_both_kinds_teach() -> None:
 @pytest.mark.search
 def test_what_no_constants_fit_is_refused() -> None:
     """One job with three times that are far apart: at most one can come out right."""
-    runs = [measured_run(row=row, iter_time_s=time_s) for row, time_s in enumerate((0.5, 8.0, 100.0))]
+    runs = [make_run(row=row, iter_time_s=time_s) for row, time_s in enumerate((0.5, 8.0, 100.0))]
     with pytest.raises(InputError, match=r"no constants fit: . of 3 runs \(rows .*\) stay off by more than a factor"):
         calibrate_runs(runs, DEFAULT_STACK, validate=False)
 
@@ -141,7 +140,7 @@ def test_what_no_constants_fit_is_refused() -> None:
 def test_runs_that_contradict_each_other_are_named() -> None:
     """Equal rows with times far apart, the most unequal first; repeats within a few percent are usual."""
     times = [(1, 2.0), (1, 2.1), (2, 2.0), (2, 4.0), (4, 1.0), (4, 9.0)]
-    runs = [measured_run(row=row, mbs=mbs, iter_time_s=time_s) for row, (mbs, time_s) in enumerate(times)]
+    runs = [make_run(row=row, mbs=mbs, iter_time_s=time_s) for row, (mbs, time_s) in enumerate(times)]
     assert repeat_notes(runs) == [
         "rows 4-5 describe the same job and took 1 to 9 s; all are used",
         "rows 2-3 describe the same job and took 2 to 4 s; all are used",

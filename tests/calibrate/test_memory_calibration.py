@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from memory_rows import row
+from factories import make_regressors
 
 from pipette_opt.calibrate.memory_calibration import fit_constants, refit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
@@ -24,7 +24,7 @@ def random_runs(count: int, seed: int, *, noise: float = 0.02, peaks: bool = Tru
         logits = (0.0, rng.uniform(0, 1.0))
         regressors = np.stack(
             [
-                row(
+                make_regressors(
                     counted=static + saved[stage],
                     base_gib=1.0,
                     activations=saved[stage],
@@ -56,7 +56,7 @@ def gathering_runs(kept: float, seed: int, *, peaks: bool = True) -> list[Memory
     runs = []
     for index in range(40):
         gathered, layers = rng.uniform(0.05, 0.3), int(rng.integers(8, 49))
-        regressors = row(
+        regressors = make_regressors(
             counted=rng.uniform(2, 70),
             base_gib=1.0,
             gathered_per_layer=gathered * layers,
@@ -146,7 +146,7 @@ def test_a_device_has_what_was_reserved_on_it() -> None:
     """Peaks of up to 79 of 80 GiB leave at most one to context and groups, whatever was assumed."""
     runs = [
         MemoryRun(
-            regressors=row(counted=peak, group_gib=3.0)[None],
+            regressors=make_regressors(counted=peak, group_gib=3.0)[None],
             measured_rows=np.array([0]),
             capacity_gib=80.0,
             peak_gib=peak,
@@ -162,10 +162,10 @@ def test_a_device_has_what_was_reserved_on_it() -> None:
 def test_kernels_that_nobody_names_widen_bounds_until_a_fit() -> None:
     """50 GiB as assumed, 75 with the other kernel: half as much more, which a fitted stack leaves out."""
     run = MemoryRun(
-        regressors=row(base_gib=50.0)[None],
+        regressors=make_regressors(base_gib=50.0)[None],
         measured_rows=np.array([0]),
         capacity_gib=80.0,
-        other_regressors=row(base_gib=75.0)[None],
+        other_regressors=make_regressors(base_gib=75.0)[None],
     )
     stack = replace(Framework(), base_gib=1.0)
     alone = upper_gib(stack, predict_memory(stack, replace(run, other_regressors=None)), 0.05)
@@ -180,7 +180,7 @@ def test_one_queue_behind_two_constants() -> None:
     runs = []
     for index in range(40):
         base, unit = rng.uniform(5, 20), rng.uniform(0.1, 0.5)
-        regressors = row(counted=base, pile_up_buffers=unit)[None]
+        regressors = make_regressors(counted=base, pile_up_buffers=unit)[None]
         taken = 1.02 * base + 50 * unit
         runs.append(MemoryRun(regressors=regressors, measured_rows=np.array([0]), capacity_gib=80.0, peak_gib=taken,
                               group=str(index)))  # fmt: skip
@@ -195,7 +195,9 @@ def test_a_term_that_needs_a_start_is_found() -> None:
     runs = []
     for index in range(40):
         static, saved, size = rng.uniform(5, 20), rng.uniform(1, 12), rng.uniform(1, 6)
-        regressors = np.stack([row(counted=static + saved), row(counted=static, step_state_bytes=size)])
+        regressors = np.stack(
+            [make_regressors(counted=static + saved), make_regressors(counted=static, step_state_bytes=size)]
+        )
         taken = max(1.02 * (static + saved), 1.02 * static + 5 * size)
         runs.append(MemoryRun(regressors=regressors, measured_rows=np.array([0, 1]), capacity_gib=80.0, peak_gib=taken,
                               group=str(index)))  # fmt: skip
@@ -232,8 +234,8 @@ def test_parts_of_memory_stay_physical_with_few_peaks(count: int) -> None:
         unit = rng.uniform(0.1, 0.5)
         regressors = np.stack(
             [
-                row(counted=static + saved, run_ahead_buffers=unit, activations=saved),
-                row(counted=static, step_state_bytes=size),
+                make_regressors(counted=static + saved, run_ahead_buffers=unit, activations=saved),
+                make_regressors(counted=static, step_state_bytes=size),
             ]
         )
         taken = (static + saved) * float(np.exp(0.03 * rng.normal()))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from memory_rows import row
+from factories import make_regressors
 
 from pipette_opt.calibrate.memory_runs import MemoryRun, RunMemory, predict_memory
 from pipette_opt.calibrate.memory_spread import oom_probability
@@ -44,7 +44,7 @@ def test_blocks_returned_again_and_again_leave_less() -> None:
 def shown(*moments: dict[str, float]) -> tuple[float, float]:
     """What is taken and needed on a device of 70 GiB, where each unit is 1 GiB."""
     pile = replace(Framework(), base_gib=1.0, pile_up_buffers=1.0, step_bytes=1.0, unusable_gib=2.0, spread=0.01)
-    regressors = np.stack([row(**weights) for weights in moments])
+    regressors = np.stack([make_regressors(**weights) for weights in moments])
     run = MemoryRun(regressors=regressors, measured_rows=np.arange(len(regressors)), capacity_gib=72.0)
     memory = predict_memory(pile, run)
     return memory.taken_gib, memory.needed_gib
@@ -55,7 +55,7 @@ def test_groups_take_room_that_no_peak_shows() -> None:
     stack = replace(Framework(), base_gib=1.0, group_gib=1.0, step_bytes=1.0, unusable_gib=2.0, spread=0.001)
 
     def memory(base: float) -> RunMemory:
-        regressors = row(base_gib=base, group_gib=2.0, step_bytes=10.0)[None]
+        regressors = make_regressors(base_gib=base, group_gib=2.0, step_bytes=10.0)[None]
         return predict_memory(stack, MemoryRun(regressors=regressors, measured_rows=np.array([0]), capacity_gib=72.0))
 
     assert (memory(50.0).taken_gib, memory(50.0).needed_gib) == pytest.approx((60.0, 52.0), rel=1e-5)
@@ -64,7 +64,7 @@ def test_groups_take_room_that_no_peak_shows() -> None:
 
 def test_a_job_that_cannot_fit_is_shown_with_its_need() -> None:
     """Far beyond the device nothing is cut off: people want to know by how much."""
-    run = MemoryRun(regressors=row(base_gib=150.0)[None], measured_rows=np.array([0]), capacity_gib=80.0)
+    run = MemoryRun(regressors=make_regressors(base_gib=150.0)[None], measured_rows=np.array([0]), capacity_gib=80.0)
     memory = predict_memory(Framework(base_gib=1.0), run)
     assert memory.taken_gib == memory.needed_gib == 150.0
     assert oom_probability(memory) > 0.999

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from measured_runs import measured_run
+from factories import make_run
 
 from pipette_opt.calibrate.files import predictions_csv, scatter_svg
 from pipette_opt.calibrate.metrics import by_group, measure, measure_predictions, pick, slow_note, spearman
@@ -17,7 +17,7 @@ def prediction(
 ) -> Prediction:
     """One run with its prediction."""
     return Prediction(
-        run=measured_run(iter_time_s=measured, oom=oom, **run),
+        run=make_run(iter_time_s=measured, oom=oom, **run),
         iter_time_s=predicted,
         rivals_s={"amp": 2 * predicted},
         memory={} if risk is None else {"oom_probability": risk},
@@ -97,7 +97,7 @@ def test_tables_as_data() -> None:
 
 def test_files() -> None:
     """One line for each run, empty where nothing is known; a circle for each measured one."""
-    found = [prediction(1.25, 1.0, risk=0.25), Prediction(run=measured_run(row=1), reason="hidden not given")]
+    found = [prediction(1.25, 1.0, risk=0.25), Prediction(run=make_run(row=1), reason="hidden not given")]
     lines = predictions_csv(found).splitlines()
     assert lines[0].startswith("row,predicted_iter_time_s,predicted_peak_mem_gib,upper_peak_mem_gib,oom_probability")
     assert lines[1].startswith("0,1.25,,,0.25,")

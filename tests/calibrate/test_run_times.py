@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from measured_runs import measured_run
+from factories import make_run
 
 from pipette_opt.calibrate.cases import Case, make_cases, with_stack
 from pipette_opt.calibrate.free import FREE
@@ -31,7 +31,7 @@ def jobs() -> list[Case]:
     ]
     shapes += [{"num_gpus": 16, "tp": 1, "pp": 4, "dp": 4, "vpp": 2}, {"num_gpus": 8, "tp": 2, "dp": 2, "cp": 2}]
     shapes += [{"num_gpus": 8, "tp": 1, "pp": 2, "dp": 4, "extra": MIXTURE, "hidden": wide} for wide in (1024, 2048)]
-    cases = make_cases([measured_run(**{"gbs": 64, "pp": 1} | one) for one in shapes], DEFAULT_STACK)
+    cases = make_cases([make_run(**{"gbs": 64, "pp": 1} | one) for one in shapes], DEFAULT_STACK)
     found = [case for case in cases if isinstance(case, Case)]
     assert len(found) == len(cases)
     return found

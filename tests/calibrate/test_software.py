@@ -1,7 +1,7 @@
 """Defaults of training software stand in for what a row does not say."""
 
 import pytest
-from measured_runs import measured_run
+from factories import make_run
 
 from pipette_opt.calibrate.cases import Case, make_case
 from pipette_opt.calibrate.software import MEGATRON_LM, NANOTRON, NEMO, PYTORCH, Software, software_of
@@ -25,7 +25,7 @@ def test_overlap_and_gradients(
     source: str, zero_stage: int, columns: dict[str, str], expected: tuple[bool, bool, int]
 ) -> None:
     """The row counts before the recipe; parameters are gathered beside compute only where they are sharded."""
-    case = make_case(measured_run(source=source, zero_stage=zero_stage, extra=columns), DEFAULT_STACK)
+    case = make_case(make_run(source=source, zero_stage=zero_stage, extra=columns), DEFAULT_STACK)
     assert isinstance(case, Case)
     found = case.config.overlap_grad_reduce, case.config.overlap_param_gather, case.instance.training.gradient_bytes
     assert found == expected
@@ -34,7 +34,7 @@ def test_overlap_and_gradients(
 @pytest.mark.parametrize(("source", "kernel"), [("own", "unfused"), ("our NeMo jobs", "flash")])
 def test_attention_of_a_framework(source: str, kernel: str) -> None:
     """A GPT's attention is not fused unless its framework fuses all."""
-    case = make_case(measured_run(source=source, model="Nemotron-4-15B", attention_kernel=""), DEFAULT_STACK)
+    case = make_case(make_run(source=source, model="Nemotron-4-15B", attention_kernel=""), DEFAULT_STACK)
     assert isinstance(case, Case)
     assert case.instance.training.attention_kernel == kernel
 
@@ -53,15 +53,15 @@ def test_attention_of_a_framework(source: str, kernel: str) -> None:
 )
 def test_versions_of_flash_attention(source: str, kernel: str, version: int) -> None:
     """As the row says, and no newer than its framework runs."""
-    case = make_case(measured_run(source=source, model="Llama-3-8B", attention_kernel=kernel), DEFAULT_STACK)
+    case = make_case(make_run(source=source, model="Llama-3-8B", attention_kernel=kernel), DEFAULT_STACK)
     assert isinstance(case, Case)
     assert case.instance.training.flash_version == version
 
 
 def test_nothing_to_overlap() -> None:
     """One replica reduces nothing; fully sharded rows send beside every micro-batch by their own law."""
-    alone = make_case(measured_run(source="MLPerf-Training-v5.0", num_gpus=4, dp=1), DEFAULT_STACK)
-    sharded = make_case(measured_run(source="MegatronBridge-26.08", zero_stage=3, tp=1, pp=1, dp=16), DEFAULT_STACK)
+    alone = make_case(make_run(source="MLPerf-Training-v5.0", num_gpus=4, dp=1), DEFAULT_STACK)
+    sharded = make_case(make_run(source="MegatronBridge-26.08", zero_stage=3, tp=1, pp=1, dp=16), DEFAULT_STACK)
     for case in (alone, sharded):
         assert isinstance(case, Case)
         assert not case.config.overlap_grad_reduce
@@ -83,4 +83,4 @@ def test_nothing_to_overlap() -> None:
 def test_names_of_software(texts: tuple[str, str, str], expected: Software) -> None:
     """The column ``framework`` counts before ``source``, and that before the notes; models and organisations do not."""
     framework, source, notes = texts
-    assert software_of(measured_run(extra={"framework": framework}, source=source, notes=notes)) is expected
+    assert software_of(make_run(extra={"framework": framework}, source=source, notes=notes)) is expected

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from measured_runs import measured_run
+from factories import make_run
 
 from pipette_opt.calibrate.fit import calibrate_runs
 from pipette_opt.calibrate.predict import predict_runs
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.search
 def runs_of(version: str, longer: float, number: int = 9) -> list[MeasuredRun]:
     """What the default stack takes, longer by a factor."""
     runs = [
-        measured_run(num_gpus=8 * pp, tp=tp, pp=pp, dp=8 // tp, mbs=mbs, gbs=256, extra={"stack_version": version})
+        make_run(num_gpus=8 * pp, tp=tp, pp=pp, dp=8 // tp, mbs=mbs, gbs=256, extra={"stack_version": version})
         for tp in (1, 2, 4)
         for pp in (1, 2, 4)
         for mbs in (1, 2)

@@ -6,9 +6,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+from factories import LLAMA_8B, TINY, make_cluster, make_config, make_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
 
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.candidates import (
@@ -165,13 +165,13 @@ EDGES = [
 def test_both_sides_of_each_rule(rule: str, broken: tuple[dict, dict, dict], mended: dict) -> None:
     """A configuration breaks exactly this rule, and one change of a degree makes it legal."""
     model, training = replace(TINY, **broken[0]), replace(TRAINING, **broken[1])
-    assert list(broken_rules(model, training, config(**broken[2]))) == [rule]
-    assert check_legal(model, training, config(**{**broken[2], **mended})) == []
+    assert list(broken_rules(model, training, make_config(**broken[2]))) == [rule]
+    assert check_legal(model, training, make_config(**{**broken[2], **mended})) == []
 
 
 def test_fp8_asks_nothing_of_an_mlp_that_is_not_there() -> None:
     """With experts in every layer the width of dense layers shapes nothing; one dense layer has it."""
-    training, chosen = replace(TRAINING, fp8=True), config(tp=4, sequence_parallel=True)
+    training, chosen = replace(TRAINING, fp8=True), make_config(tp=4, sequence_parallel=True)
     model = replace(TINY, **MOE, ffn_hidden_size=4000)
     assert check_legal(replace(model, moe_ffn_hidden_size=4096), training, chosen) == []
     assert check_legal(replace(model, moe_ffn_hidden_size=4096, num_dense_layers=1), training, chosen)
@@ -179,10 +179,10 @@ def test_fp8_asks_nothing_of_an_mlp_that_is_not_there() -> None:
 
 def test_learned_positions_must_cover_the_sequence() -> None:
     """2048 learned positions serve 2048 tokens and not 2049; rotary positions serve any number."""
-    assert check_legal(TINY, replace(TRAINING, seq_length=2048), config()) == []
+    assert check_legal(TINY, replace(TRAINING, seq_length=2048), make_config()) == []
     longer = replace(TRAINING, seq_length=2049)
-    assert check_legal(TINY, longer, config()) == ["seq_length=2049 is above max_position_embeddings=2048"]
-    assert check_legal(replace(TINY, position_embedding_type="rope"), longer, config()) == []
+    assert check_legal(TINY, longer, make_config()) == ["seq_length=2049 is above max_position_embeddings=2048"]
+    assert check_legal(replace(TINY, position_embedding_type="rope"), longer, make_config()) == []
 
 
 def test_what_replicas_share_is_searched_where_asked() -> None:
@@ -199,7 +199,7 @@ def test_what_replicas_share_is_searched_where_asked() -> None:
         data_parallel_sharding_strategy=("no_shard", "optim", "optim_grads", "optim_grads_params"),
         num_distributed_optimizer_instances=(1, 2),
     )
-    found = enumerate_candidates(instance(cluster(1), TINY, seq_length=1024), space)
+    found = enumerate_candidates(make_job(make_cluster(1), TINY, seq_length=1024), space)
     replicated = [one for one in found if one.pipeline_model_parallel_size == 1]
     shared = [(one.sharding_stage, one.num_distributed_optimizer_instances, one.state_groups) for one in replicated]
     assert shared == [(0, 1, 1), (1, 1, 1), (2, 1, 1), (2, 2, 1), (3, 1, 1), (3, 2, 1), (3, 2, 2)]
@@ -230,7 +230,7 @@ def test_every_rule_has_an_edge() -> None:
 
 def test_fewer_query_groups_than_tensor_ranks() -> None:
     """8 groups on 16 ranks are repeated, and that is legal."""
-    assert check_legal(LLAMA_8B, TRAINING, config(tp=16, num_layers=32)) == []
+    assert check_legal(LLAMA_8B, TRAINING, make_config(tp=16, num_layers=32)) == []
 
 
 def packs(parallel: ParallelConfig, per_host: int, launcher: str) -> bool:
@@ -275,7 +275,7 @@ def everything_legal(given: Instance, space: SearchSpace, num_gpus: int) -> Iter
                 continue
             if chunks > 1 and (pp == 1 or (training.global_batch_size // (dp * mbs)) % pp):
                 continue
-            parallel = config(tp, pp, dp, mbs, model.num_layers)
+            parallel = make_config(tp, pp, dp, mbs, model.num_layers)
             if packs(parallel, given.cluster.gpus_per_node, given.launcher):
                 for recompute in space.recompute:
                     yield tp, pp, dp, mbs, chunks, recompute
@@ -308,8 +308,8 @@ def instances(draw: st.DrawFn) -> Instance:
         vocab_size=1000,
         max_position_embeddings=draw(st.sampled_from([64, 256])),
     )
-    return instance(
-        cluster(draw(st.integers(1, 4)), gpus=draw(st.sampled_from([1, 2, 3, 4, 8]))),
+    return make_job(
+        make_cluster(draw(st.integers(1, 4)), gpus=draw(st.sampled_from([1, 2, 3, 4, 8]))),
         model,
         global_batch_size=draw(st.sampled_from([1, 6, 8, 12, 16, 30])),
         seq_length=draw(st.sampled_from([64, 100, 96])),
@@ -385,7 +385,7 @@ def test_chosen_gpus_have_a_candidate_if_any_count_has(given: Instance, space: S
 def llama(num_nodes: int, global_batch_size: int = 512, **options: object) -> Instance:
     """An 80-layer model of 64 heads and 8 query groups on hosts of 8."""
     model = replace(LLAMA_8B, num_layers=80, num_attention_heads=64, hidden_size=8192, ffn_hidden_size=28672)
-    return instance(cluster(num_nodes), model, global_batch_size, 4096, **options)
+    return make_job(make_cluster(num_nodes), model, global_batch_size, 4096, **options)
 
 
 HALF = {"tensor_parallel": (2,), "pipeline_parallel": (1,), "data_parallel": (2,)}
@@ -440,13 +440,13 @@ def test_part_of_a_host() -> None:
     """Six of eight GPUs hold two tensor groups of three, though three does not divide eight."""
     model = replace(TINY, num_attention_heads=12, num_query_groups=12, ffn_hidden_size=768)
     space = SearchSpace(num_gpus=6, tensor_parallel=(3,), micro_batch_size=(1,), recompute=(None,))
-    found = enumerate_candidates(instance(cluster(1), model), space)
+    found = enumerate_candidates(make_job(make_cluster(1), model), space)
     assert {(c.pipeline_model_parallel_size, c.data_parallel_size) for c in found} == {(1, 2), (2, 1)}
 
 
 def test_choices_on_request() -> None:
     """Sequence parallelism, distributed optimizer, context parallelism, splits: defaults, and what is asked for."""
-    given = instance(cluster(1), TINY)
+    given = make_job(make_cluster(1), TINY)
     for candidate in enumerate_candidates(given, SearchSpace()):
         assert candidate.sequence_parallel == (candidate.tensor_model_parallel_size > 1)
         replicas = candidate.data_parallel_size * candidate.context_parallel_size
@@ -467,7 +467,7 @@ def test_choices_on_request() -> None:
 
 def test_context_sizes_and_overlap_are_searched() -> None:
     """By default every context size inside a host and every legal choice of overlap; pins narrow both."""
-    given = instance(cluster(2), TINY)
+    given = make_job(make_cluster(2), TINY)
     pinned = SearchSpace(
         num_gpus=16, tensor_parallel=(2,), pipeline_parallel=(2,), micro_batch_size=(1,), recompute=(None,)
     )
@@ -491,7 +491,7 @@ def test_context_sizes_and_overlap_are_searched() -> None:
 
 def test_sequence_that_the_tensor_ranks_do_not_split() -> None:
     """Sequence parallelism is left off where it would be illegal, and refused where it is asked for."""
-    given = instance(cluster(1), TINY, seq_length=1026)
+    given = make_job(make_cluster(1), TINY, seq_length=1026)
     space = replace(PLAIN, tensor_parallel=(2, 4), pipeline_parallel=(1,), micro_batch_size=(1,), recompute=(None,))
     found = {c.tensor_model_parallel_size: c.sequence_parallel for c in enumerate_candidates(given, space)}
     assert found == {2: True, 4: False}
@@ -508,7 +508,7 @@ def test_torchrun_expresses_fewer_packings() -> None:
     """
     space = SearchSpace(tensor_parallel=(1,), pipeline_parallel=(6,), data_parallel=(6,), micro_batch_size=(1,))
     model = replace(TINY, num_layers=6)
-    free = instance(cluster(9, gpus=4), model, global_batch_size=36)
+    free = make_job(make_cluster(9, gpus=4), model, global_batch_size=36)
     assert enumerate_candidates(free, space)
     with pytest.raises(InfeasibleError, match=r"6 x 6 groups of 1 GPUs do not pack onto hosts of 4 .* torchrun"):
         enumerate_candidates(replace(free, launcher="torchrun"), replace(space, num_gpus=36))

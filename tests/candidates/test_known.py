@@ -4,18 +4,18 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from specs_for_tests import TINY, cluster, config, instance
+from factories import TINY, make_cluster, make_config, make_job
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace, enumerate_more, enumerate_with_reasons, space_of, with_known
 from pipette_opt.candidates.combinations import combinations
 from pipette_opt.candidates.legality import LEGALITY_RULES, OF_MICRO_BATCHES, broken_rules
 
-JOB = instance(cluster(2, gpus=4), TINY, 32, 2048)
+JOB = make_job(make_cluster(2, gpus=4), TINY, 32, 2048)
 
 SPACE = SearchSpace(num_gpus=8)
 
-ODD = config(tp=2, dp=4, micro_batch_size=1, sequence_parallel=False, use_distributed_optimizer=False)
+ODD = make_config(tp=2, dp=4, micro_batch_size=1, sequence_parallel=False, use_distributed_optimizer=False)
 """Replicas without the distributed optimizer are not searched by default."""
 
 
@@ -118,7 +118,7 @@ def test_only_named_rules_look_at_micro_batches() -> None:
     for model in (TINY, replace(TINY, num_experts=8, moe_router_topk=2, moe_ffn_hidden_size=512)):
         for _ in range(40):
             tp, pp, dp = (int(rng.choice([1, 2, 3, 4])) for _ in range(3))
-            one = config(
+            one = make_config(
                 tp=tp, pp=pp, dp=dp, layers_per_stage=(2,) * pp, expert_model_parallel_size=int(rng.choice([1, 2, 3]))
             )
             other = replace(

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from specs_for_tests import LLAMA_8B, cluster, instance
+from factories import LLAMA_8B, make_cluster, make_job
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.candidates.splits import light_layout
@@ -14,7 +14,7 @@ SPACE = SearchSpace(tensor_parallel=(1,), pipeline_parallel=(2,), virtual_pipeli
 def layouts_of(layers: int, depths: int) -> set[str | None]:
     """Layouts of all that is legal on eight GPUs."""
     model = replace(LLAMA_8B, num_layers=layers, mtp_num_layers=depths)
-    return {one.pipeline_model_parallel_layout for one in enumerate_candidates(instance(cluster(1), model), SPACE)}
+    return {one.pipeline_model_parallel_layout for one in enumerate_candidates(make_job(make_cluster(1), model), SPACE)}
 
 
 def test_layouts_by_hand() -> None:
@@ -35,7 +35,7 @@ def test_models_with_further_heads_have_them() -> None:
 def test_jobs_that_overlap_experts_use_all_hosts() -> None:
     """With tokens beside compute a pipeline needs chunks, whose layouts are unequal where the layers are odd."""
     model = replace(LLAMA_8B, num_layers=9, num_experts=8, moe_ffn_hidden_size=1024)
-    given = instance(cluster(2), model)
+    given = make_job(make_cluster(2), model)
     given = replace(given, training=replace(given.training, overlap_moe_expert_parallel_comm=True))
     space = replace(SPACE, virtual_pipeline=None)
     assert choose_num_gpus(given, space) == 16

@@ -4,7 +4,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import cluster, instance
+from factories import make_cluster, make_job
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons, left_out, narrowed, narrowing, space_of
@@ -17,7 +17,7 @@ from pipette_opt.specs import Instance
 @pytest.fixture(scope="module")
 def job() -> Instance:
     """Two hosts of 8."""
-    return instance(cluster(2))
+    return make_job(make_cluster(2))
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_space_is_narrowed_only_for_time(job: Instance) -> None:
 @pytest.mark.usefixtures("ticks")
 def test_numbers_of_gpus_are_narrowed_to_the_most_promising() -> None:
     """Three stay at first, the first alone at last; their order is kept."""
-    job = instance(cluster(4))
+    job = make_job(make_cluster(4))
     space = SearchSpace(world_sizes=(16, 32, 24, 8))
     assert narrowed(job, space, 0.0).world_sizes == (16,)
     looks = num_combinations(job, space, 16, 32, 24, 8)

@@ -1,11 +1,11 @@
 """Pins that contradict each other, or the job, are named."""
 
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, instance
+from factories import LLAMA_8B, make_cluster, make_job
 
 from pipette_opt.candidates import SearchSpace, contradiction, enumerate_with_reasons
 
-JOB = instance(cluster(2), LLAMA_8B)
+JOB = make_job(make_cluster(2), LLAMA_8B)
 
 CONTRADICTIONS = [
     ({"tensor_parallel": (8,), "pipeline_parallel": (3,)}, "--tensor-parallel 8 and --pipeline-parallel 3", "does not"),

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from factories import A100_80, LLAMA_8B, make_cluster, make_job
 from levels import in_domains
-from specs_for_tests import A100_80, LLAMA_8B, cluster, instance
 
 from pipette_opt.candidates import SearchSpace, with_shared_parameters
 from pipette_opt.specs import Instance
@@ -14,7 +14,7 @@ LARGE = replace(LLAMA_8B, num_layers=80)
 
 def job(**training: object) -> Instance:
     """The larger model on one host."""
-    given = instance(cluster(1), LARGE)
+    given = make_job(make_cluster(1), LARGE)
     return replace(given, training=replace(given.training, **training))  # type: ignore[arg-type]
 
 
@@ -23,7 +23,7 @@ def test_where_a_gpu_cannot_hold_the_model() -> None:
     assert with_shared_parameters(job(), SearchSpace()).more_sharding == ("optim_grads_params",)
     bytes_held = 6 * LARGE.num_parameters
     assert bytes_held > A100_80.memory_bytes
-    smaller = instance(cluster(1), replace(LARGE, num_layers=50))
+    smaller = make_job(make_cluster(1), replace(LARGE, num_layers=50))
     assert 6 * smaller.model.num_parameters < A100_80.memory_bytes
     assert with_shared_parameters(smaller, SearchSpace()) == SearchSpace()
     in_bf16 = job(accumulate_allreduce_grads_in_fp32=False)
@@ -33,11 +33,11 @@ def test_where_a_gpu_cannot_hold_the_model() -> None:
 def test_not_over_nics() -> None:
     """More GPUs than a host or an NVLink domain has."""
     shared = ("optim_grads_params",)
-    two = instance(cluster(2), LARGE)
+    two = make_job(make_cluster(2), LARGE)
     assert with_shared_parameters(two, SearchSpace()) == SearchSpace()
     assert with_shared_parameters(two, SearchSpace(num_gpus=8)).more_sharding == shared
     assert with_shared_parameters(two, SearchSpace(max_gpus=8)).more_sharding == shared
-    one_domain, two_domains = (instance(in_domains(of_node, gpus=8), LARGE) for of_node in ([0, 0], [0, 1]))
+    one_domain, two_domains = (make_job(in_domains(of_node, gpus=8), LARGE) for of_node in ([0, 0], [0, 1]))
     assert with_shared_parameters(one_domain, SearchSpace()).more_sharding == shared
     assert with_shared_parameters(two_domains, SearchSpace()) == SearchSpace()
 
@@ -51,5 +51,5 @@ def test_not_where_something_says_otherwise() -> None:
     ):
         assert with_shared_parameters(job(), space) == space
     assert with_shared_parameters(job(optimizer="muon"), SearchSpace()) == SearchSpace()
-    experts = instance(cluster(1), replace(LARGE, num_experts=8, moe_router_topk=2))
+    experts = make_job(make_cluster(1), replace(LARGE, num_experts=8, moe_router_topk=2))
     assert with_shared_parameters(experts, SearchSpace()) == SearchSpace()

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import TINY, cluster, instance
+from factories import TINY, make_cluster, make_job
 
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import JOINT_SHARE, MIN_JOINT_SHARE, Budget, OptimizeParams
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.search
 def test_the_joint_model_has_more_time_while_its_bound_is_the_least() -> None:
     """Of what is left; nothing once the search was stopped."""
     watcher = Watcher()
-    budget = Budget(instance(cluster(2), TINY, 8, 1024), OptimizeParams(time_limit_s=100.0), watcher)
+    budget = Budget(make_job(make_cluster(2), TINY, 8, 1024), OptimizeParams(time_limit_s=100.0), watcher)
     assert budget.joint_again_s(is_least=False) == pytest.approx(JOINT_SHARE * 100, rel=0.1)
     assert budget.joint_again_s(is_least=True) == pytest.approx(MIN_JOINT_SHARE * 100, rel=0.1)
     assert MIN_JOINT_SHARE > JOINT_SHARE
@@ -27,7 +27,7 @@ def test_the_joint_model_has_more_time_while_its_bound_is_the_least() -> None:
 
 def test_whose_bound_is_the_least() -> None:
     """The joint model's below all other bounds alone; not where nothing was bounded or it was not asked."""
-    job = instance(cluster(2, gpus=4), TINY, 16, 1024)
+    job = make_job(make_cluster(2, gpus=4), TINY, 16, 1024)
     space = SearchSpace(tensor_parallel=(1,), context_parallel=(1,), micro_batch_size=(1,), recompute=(None,))
     limits = JointLimits(time_limit_s=60.0, workers=1)
     prepared = prepare(job, space, 0.01, keep=lambda config: False, joint=limits)

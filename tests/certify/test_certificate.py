@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instance
+from factories import A100_40, A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.base.types import P2PMode
 from pipette_opt.base.units import GIB
@@ -31,12 +31,12 @@ from pipette_opt.specs import Instance
 QUICK = CertifyParams(time_limit_s=90.0)
 
 CONFIGS = [
-    config(tp=8, pp=4, num_layers=32, sequence_parallel=True),
-    config(tp=8, pp=2, dp=2, num_layers=32, sequence_parallel=True, use_distributed_optimizer=True),
-    config(tp=8, pp=4, num_layers=32, sequence_parallel=True, virtual_pipeline_model_parallel_size=2),
-    config(tp=8, pp=2, dp=2, num_layers=32, sequence_parallel=True, virtual_pipeline_model_parallel_size=4),
-    config(tp=4, pp=4, dp=2, num_layers=32, sequence_parallel=True, virtual_pipeline_model_parallel_size=4),
-    config(tp=16, pp=2, num_layers=32, virtual_pipeline_model_parallel_size=2),
+    make_config(tp=8, pp=4, num_layers=32, sequence_parallel=True),
+    make_config(tp=8, pp=2, dp=2, num_layers=32, sequence_parallel=True, use_distributed_optimizer=True),
+    make_config(tp=8, pp=4, num_layers=32, sequence_parallel=True, virtual_pipeline_model_parallel_size=2),
+    make_config(tp=8, pp=2, dp=2, num_layers=32, sequence_parallel=True, virtual_pipeline_model_parallel_size=4),
+    make_config(tp=4, pp=4, dp=2, num_layers=32, sequence_parallel=True, virtual_pipeline_model_parallel_size=4),
+    make_config(tp=16, pp=2, num_layers=32, virtual_pipeline_model_parallel_size=2),
 ]
 
 
@@ -64,7 +64,9 @@ def random_job(
     values[rng.random(values.shape) < missing] = np.nan
     np.fill_diagonal(values, np.nan)
     gpus = (A100_80, A100_40)[:kinds]
-    return instance(cluster(num_nodes, values, kinds=gpus), LLAMA_8B, seq_length=4096, global_batch_size=16, p2p=p2p)
+    return make_job(
+        make_cluster(num_nodes, values, kinds=gpus), LLAMA_8B, seq_length=4096, global_batch_size=16, p2p=p2p
+    )
 
 
 def fastest_by_enumeration(prepared: Prepared) -> float:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from factories import LLAMA_8B, make_cluster
 from instances import one_candidate_cluster
-from specs_for_tests import LLAMA_8B, cluster
 
 from pipette_opt.base.backends import Work
 from pipette_opt.candidates import SearchSpace
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.search
 def small() -> Prepared:
     """Candidates of two hosts, with and without interleaving."""
     training = TrainingSpec(global_batch_size=16, seq_length=1024)
-    given = Instance(model=LLAMA_8B, cluster=cluster(2), training=training)
+    given = Instance(model=LLAMA_8B, cluster=make_cluster(2), training=training)
     return prepare(given, SearchSpace(tensor_parallel=(4, 8)), 0.01)
 
 

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, TINY, cluster, instance, random_cluster
+from factories import LLAMA_8B, TINY, make_cluster, make_job, make_random_cluster
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.certify.conflicts import Question, _possible, _state_bytes, conflicts, in_words, requirements
@@ -20,13 +20,13 @@ MEMORY = "GiB of memory a GPU at a risk of 1%"
 
 def test_nothing_conflicts_where_there_is_a_plan() -> None:
     """No set."""
-    assert conflicts(instance(cluster(2)), SearchSpace(), 0.01) == []
+    assert conflicts(make_job(make_cluster(2)), SearchSpace(), 0.01) == []
     assert in_words([]) == ""
 
 
 def test_a_pin_against_memory() -> None:
     """No recomputation and no splitting of an 8B model on one GPU: each set is irreducible, and named in words."""
-    job = instance(cluster(1, gpus=1), LLAMA_8B, 8, 4096)
+    job = make_job(make_cluster(1, gpus=1), LLAMA_8B, 8, 4096)
     found = conflicts(job, SearchSpace(), 0.01)
     assert len(found) == 1
     assert found[0][0] == "1 host of 1 GPUs"
@@ -36,7 +36,7 @@ def test_a_pin_against_memory() -> None:
 
 def test_pins_and_batch() -> None:
     """Four replicas cannot share ten sequences; the memory has no part in it."""
-    job = instance(cluster(2, gpus=2), TINY, 10, 1024)
+    job = make_job(make_cluster(2, gpus=2), TINY, 10, 1024)
     found = conflicts(job, SearchSpace(num_gpus=4, data_parallel=(4,)), 0.01, float("inf"))
     assert found
     for names in found:
@@ -48,9 +48,9 @@ def test_pins_and_batch() -> None:
 @pytest.mark.parametrize(
     ("job", "space"),
     [
-        (instance(cluster(1, gpus=1), LLAMA_8B, 8, 16384), SearchSpace(recompute=(None,), tensor_parallel=(1,))),
-        (instance(cluster(1, gpus=2), TINY, 5, 1024), SearchSpace(data_parallel=(2,), tensor_parallel=(1,))),
-        (instance(cluster(1, gpus=2), TINY, 8, 1024), SearchSpace(tensor_parallel=(3,), micro_batch_size=(2,))),
+        (make_job(make_cluster(1, gpus=1), LLAMA_8B, 8, 16384), SearchSpace(recompute=(None,), tensor_parallel=(1,))),
+        (make_job(make_cluster(1, gpus=2), TINY, 5, 1024), SearchSpace(data_parallel=(2,), tensor_parallel=(1,))),
+        (make_job(make_cluster(1, gpus=2), TINY, 8, 1024), SearchSpace(tensor_parallel=(3,), micro_batch_size=(2,))),
     ],
 )
 def test_each_set_is_irreducible_and_brute_force_has_none_smaller(job: object, space: SearchSpace) -> None:
@@ -74,7 +74,7 @@ def test_each_set_is_irreducible_and_brute_force_has_none_smaller(job: object, s
 def test_hosts_that_are_given_are_tried_where_their_number_is_free() -> None:
     """Five stages go on five of eight GPUs with the batch that is given, so they alone are not to blame."""
     model = replace(LLAMA_8B, num_layers=40)
-    job = instance(random_cluster(np.random.default_rng(0), 2), model, 60, 2048)
+    job = make_job(make_random_cluster(np.random.default_rng(0), 2), model, 60, 2048)
     space = SearchSpace(pipeline_parallel=(5,), virtual_pipeline=(2,))
     assert conflicts(job, space, 1.0) == []
     odd = replace(job, training=replace(job.training, global_batch_size=64))  # in groups of five micro-batches
@@ -88,8 +88,8 @@ def test_hosts_that_are_given_are_tried_where_their_number_is_free() -> None:
 @pytest.mark.parametrize(
     "job",
     [
-        instance(cluster(1, gpus=8), LLAMA_8B, 8, 2048),
-        instance(cluster(2, gpus=8), replace(LLAMA_8B, num_experts=8, moe_router_topk=2), 16, 2048),
+        make_job(make_cluster(1, gpus=8), LLAMA_8B, 8, 2048),
+        make_job(make_cluster(2, gpus=8), replace(LLAMA_8B, num_experts=8, moe_router_topk=2), 16, 2048),
     ],
 )
 def test_no_configuration_holds_less_than_its_states(job: Instance) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, instance, random_cluster
+from factories import LLAMA_8B, make_job, make_random_cluster
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
@@ -120,7 +120,7 @@ def test_a_layout_pins_its_chunks_and_stages() -> None:
 
 def test_every_label_of_a_table_is_read() -> None:
     """A label pins a space that has its configuration, and no other than one that it does not tell apart."""
-    job = instance(random_cluster(np.random.default_rng(1), 2), LLAMA_8B, 32, 4096)
+    job = make_job(make_random_cluster(np.random.default_rng(1), 2), LLAMA_8B, 32, 4096)
     found = enumerate_with_reasons(job, SearchSpace(micro_batch_size=(1, 2))).candidates
     picked = np.random.default_rng(2).choice(len(found), size=25, replace=False)
     for index in picked.tolist():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_80, LLAMA_8B, cluster, instance, matrix
+from factories import A100_80, LLAMA_8B, make_cluster, make_job, make_links
 
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.certify import CertifyParams, certify
@@ -36,8 +36,8 @@ def job(seed: int) -> Instance:
     """Three hosts of two GPUs with links of their own, and layers that do not divide by three stages."""
     values = np.random.default_rng(seed).uniform(6.0, 25.0, (3, 3))
     nodes = tuple(NodeSpec(host=f"n{i}", gpu=gpu, num_gpus=2) for i, gpu in enumerate(KINDS))
-    hosts = cluster(3, gpus=2, nodes=nodes, link_matrices=(matrix(values, 3),))
-    return instance(hosts, replace(LLAMA_8B, num_layers=13), 24, 4096)
+    hosts = make_cluster(3, gpus=2, nodes=nodes, link_matrices=(make_links(values, 3),))
+    return make_job(hosts, replace(LLAMA_8B, num_layers=13), 24, 4096)
 
 
 def without_time(made: Instance) -> Prepared:

@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, TINY, config, instance, random_cluster
+from factories import LLAMA_8B, TINY, make_config, make_job, make_random_cluster
 
 from pipette_opt.base.errors import InfeasibleError, InputError, NoPlanInTimeError
 from pipette_opt.candidates import SearchSpace, space_of
@@ -26,7 +26,7 @@ SPACE = SearchSpace(micro_batch_size=(1,), tensor_parallel=(2, 4), virtual_pipel
 
 def job() -> Instance:
     """A small model on three hosts whose links differ."""
-    return instance(random_cluster(np.random.default_rng(0), 3, gpus=4), TINY, 24, 2048)
+    return make_job(make_random_cluster(np.random.default_rng(0), 3, gpus=4), TINY, 24, 2048)
 
 
 def test_searched_and_not_searched_are_what_the_space_has() -> None:
@@ -91,7 +91,7 @@ def test_each_reason_is_counted_by_hand() -> None:
     and the search has the other three: two by one engine, one by the simulator. Another, beside these, would recompute
     more than its memory asks for.
     """
-    configs = [config(tp=2, pp=2, dp=2, micro_batch_size=size) for size in range(1, 9)]
+    configs = [make_config(tp=2, pp=2, dp=2, micro_batch_size=size) for size in range(1, 9)]
     first_broken = {"tensor_parallel divides the GPUs": 16, "pipeline_parallel divides the GPUs": 8}
     examples = {rule: f"{rule}, which it does not" for rule in first_broken}
     fitting = [SimpleNamespace(config=one) for one in configs[2:]]
@@ -100,9 +100,9 @@ def test_each_reason_is_counted_by_hand() -> None:
         memory=SimpleNamespace(
             fitting=fitting,
             rejected=[SimpleNamespace(config=one) for one in configs[:2]],
-            spared=[config(tp=2, pp=2)],
-            kept_on_gpu=[config(tp=2, pp=2, offload="optimizer"), config(tp=2, pp=2, offload="core_attn")],
-            not_overlapped=[config(tp=2, pp=2, sequence_parallel=True)],
+            spared=[make_config(tp=2, pp=2)],
+            kept_on_gpu=[make_config(tp=2, pp=2, offload="optimizer"), make_config(tp=2, pp=2, offload="core_attn")],
+            not_overlapped=[make_config(tp=2, pp=2, sequence_parallel=True)],
         ),
         pruned=SimpleNamespace(
             by_work={configs[2]}, by_family=set(), bounds_s={configs[2]: 9.0, configs[3]: 8.0, configs[4]: float("inf")}
@@ -138,7 +138,7 @@ def test_each_reason_is_counted_by_hand() -> None:
 
 def test_no_plan_in_time_is_not_that_there_is_none() -> None:
     """Of eight configurations three were not placed: there may be a plan; where all were tried there is none."""
-    fitting = [config(tp=2, pp=2, dp=2, micro_batch_size=size) for size in range(1, 9)]
+    fitting = [make_config(tp=2, pp=2, dp=2, micro_batch_size=size) for size in range(1, 9)]
     prepared = SimpleNamespace(
         instance=job(),
         problem=SimpleNamespace(candidates=()),
@@ -164,5 +164,5 @@ def test_a_recorded_space_comes_back() -> None:
 
 def test_models_with_experts_have_their_dimensions() -> None:
     """A dense model has none of them."""
-    prepared = prepare(instance(random_cluster(np.random.default_rng(0), 2), LLAMA_8B, 16, 4096), SPACE, 0.01)
+    prepared = prepare(make_job(make_random_cluster(np.random.default_rng(0), 2), LLAMA_8B, 16, 4096), SPACE, 0.01)
     assert "expert_parallel" not in searched(prepared)

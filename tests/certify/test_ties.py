@@ -5,7 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, TINY, cluster, instance, random_cluster
+from factories import LLAMA_8B, TINY, make_cluster, make_job, make_random_cluster
 
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.ties import in_order, settle_ties
@@ -52,7 +52,7 @@ def ordered(prepared: Prepared, hosts: list[int], order: list[int]) -> list[int]
 @pytest.mark.parametrize("hosts", [[5, 2, 0, 4], [3, 2, 1, 0], [0, 1, 2, 3]])
 def test_listed_order_where_links_are_alike(hosts: list[int]) -> None:
     """The first hosts in their order; or the order of those that run today."""
-    prepared = prepared_for(instance(cluster(6), LLAMA_8B, 32, 4096))
+    prepared = prepared_for(make_job(make_cluster(6), LLAMA_8B, 32, 4096))
     assert ordered(prepared, hosts, [0, 1, 2, 3, 4, 5]) == [0, 1, 2, 3]
     assert ordered(prepared, hosts, [4, 2, 5, 0, 1, 3]) == [4, 2, 5, 0]
 
@@ -61,13 +61,13 @@ def test_only_what_is_as_fast_changes_places() -> None:
     """Two pairs of near hosts: each pair stays together, and hosts that are twins are put in order."""
     links = np.full((4, 4), 2.0)
     links[0, 2] = links[2, 0] = links[1, 3] = links[3, 1] = 20.0
-    prepared = prepared_for(instance(cluster(4, links), LLAMA_8B, 32, 4096))
+    prepared = prepared_for(make_job(make_cluster(4, links), LLAMA_8B, 32, 4096))
     assert ordered(prepared, [3, 1, 2, 0], [0, 1, 2, 3]) == [0, 2, 1, 3]
 
 
 def test_links_that_all_differ_leave_the_order() -> None:
     """Nothing that is slower is taken for being listed first."""
-    prepared = prepared_for(instance(random_cluster(np.random.default_rng(1), 4), LLAMA_8B, 32, 4096))
+    prepared = prepared_for(make_job(make_random_cluster(np.random.default_rng(1), 4), LLAMA_8B, 32, 4096))
     fastest = min(permutations(range(4)), key=lambda one: simulated_on(prepared, [*one]).estimate.iteration_time_s)
     seconds = simulated_on(prepared, [*fastest]).estimate.iteration_time_s
     found = ordered(prepared, [*fastest], [0, 1, 2, 3])
@@ -77,7 +77,7 @@ def test_links_that_all_differ_leave_the_order() -> None:
 
 def test_simpler_of_equally_fast_configurations() -> None:
     """Fewer GPUs, less recomputation, fewer chunks; what is slower than ticks show stays behind."""
-    prepared = prepared_for(instance(cluster(4), LLAMA_8B, 32, 4096))
+    prepared = prepared_for(make_job(make_cluster(4), LLAMA_8B, 32, 4096))
     one = simulated_on(prepared, [0, 1, 2, 3])
     seconds, config = one.estimate.iteration_time_s, one.candidate.config
 
@@ -94,7 +94,7 @@ def test_simpler_of_equally_fast_configurations() -> None:
 
 def test_ties_of_what_overlaps() -> None:
     """A choice of overlap that changes nothing is not made."""
-    prepared = prepared_for(instance(cluster(4), LLAMA_8B, 32, 4096))
+    prepared = prepared_for(make_job(make_cluster(4), LLAMA_8B, 32, 4096))
     times = {
         index: simulate_solution(
             prepared.instance,
@@ -111,7 +111,7 @@ def test_ties_of_what_overlaps() -> None:
 
 def solved(num_nodes: int, space: SearchSpace, **options: object) -> Plan:
     """A small model on hosts with equal links."""
-    job = instance(cluster(num_nodes, gpus=4), TINY, 64, 2048)
+    job = make_job(make_cluster(num_nodes, gpus=4), TINY, 64, 2048)
     return optimize(job, space, OptimizeParams(time_limit_s=20.0, workers=1), **options)  # type: ignore[arg-type]
 
 

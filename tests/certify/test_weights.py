@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, config, instance
+from factories import LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.candidates.space import LIMITED, beyond_limits
@@ -28,7 +28,7 @@ def random_weights(rng: np.random.Generator) -> Weights:
 
 def random_configs(rng: np.random.Generator, count: int = 30) -> list[ParallelConfig]:
     """Degrees up to eight."""
-    return [config(*map(int, 2 ** rng.integers(0, 4, size=4)), num_layers=8) for _ in range(count)]
+    return [make_config(*map(int, 2 ** rng.integers(0, 4, size=4)), num_layers=8) for _ in range(count)]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -83,7 +83,7 @@ def test_steps_bound_the_objective(seed: int) -> None:
 
 def job(gpu: str) -> Instance:
     """Llama 3 8B on two hosts of a GPU from the catalogue."""
-    return instance(cluster(2, kinds=(read_gpu_catalogue()[gpu].gpu,)), LLAMA_8B)
+    return make_job(make_cluster(2, kinds=(read_gpu_catalogue()[gpu].gpu,)), LLAMA_8B)
 
 
 def test_robust_factors_are_upper_ends_of_bands() -> None:
@@ -92,17 +92,24 @@ def test_robust_factors_are_upper_ends_of_bands() -> None:
     weights = robust_weights(given)
     most = shipped_bands().kinds[ANY_JOB].seen
     tensor, context = (2 * most[f"{name}_model_parallel_size"] for name in ("tensor", "pipeline"))
-    for one in (config(dp=8), config(tp=tensor), config(pp=2), config(tp=tensor, context_parallel_size=context)):
+    for one in (
+        make_config(dp=8),
+        make_config(tp=tensor),
+        make_config(pp=2),
+        make_config(tp=tensor, context_parallel_size=context),
+    ):
         assert weights.factor(one) == pytest.approx(job_band(given, one, 10.0).high_s / 10.0)
-    assert weights.factor(config(tp=tensor)) > weights.factor(config(dp=8)) == weights.factor(config(pp=2))
+    assert (
+        weights.factor(make_config(tp=tensor)) > weights.factor(make_config(dp=8)) == weights.factor(make_config(pp=2))
+    )
     assert set(LIMITED) == {"world_size", *DISTANCES}
-    large = instance(cluster(64, kinds=(read_gpu_catalogue()["h100-80gb"].gpu,)), LLAMA_8B)
+    large = make_job(make_cluster(64, kinds=(read_gpu_catalogue()["h100-80gb"].gpu,)), LLAMA_8B)
     for gpus in (64, 128, 256):
-        factor = robust_weights(large).factor(config(dp=gpus))
-        assert factor == pytest.approx(job_band(large, config(dp=gpus), 10.0).high_s / 10.0)
+        factor = robust_weights(large).factor(make_config(dp=gpus))
+        assert factor == pytest.approx(job_band(large, make_config(dp=gpus), 10.0).high_s / 10.0)
 
 
 def test_robust_works_on_gpus_that_nobody_measured() -> None:
     """By the band of any job."""
     other = GpuSpec(name="mi300x", memory_bytes=10**11, peak_flops={"bf16": 1e15}, memory_bytes_per_s=5e12)
-    assert 1 < robust_weights(instance(cluster(2, kinds=(other,)), LLAMA_8B)).base < float("inf")
+    assert 1 < robust_weights(make_job(make_cluster(2, kinds=(other,)), LLAMA_8B)).base < float("inf")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, instance, random_cluster
+from factories import LLAMA_8B, make_cluster, make_job, make_random_cluster
 
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.certify.labels import pinned
@@ -14,7 +14,7 @@ from pipette_opt.plans.plan import Alternative
 
 pytestmark = pytest.mark.search
 
-JOB = instance(random_cluster(np.random.default_rng(0), 4), LLAMA_8B, 32, 4096)
+JOB = make_job(make_random_cluster(np.random.default_rng(0), 4), LLAMA_8B, 32, 4096)
 SPACE = SearchSpace(micro_batch_size=(1, 2))
 TOGETHER = "These requirements cannot be met together: "
 
@@ -95,7 +95,7 @@ def test_too_big_names_what_it_is_made_of() -> None:
 def test_an_unplaceable_configuration() -> None:
     """No link between hosts was measured."""
     links = np.full((2, 2), np.nan)
-    answer = why(instance(cluster(2, links), LLAMA_8B, 32, 4096), SPACE, "gpus=16,tp=8", 0.01)
+    answer = why(make_job(make_cluster(2, links), LLAMA_8B, 32, 4096), SPACE, "gpus=16,tp=8", 0.01)
     assert answer.verdict == "cannot be placed"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from plans import small_plan
+from factories import make_plan
 
 from pipette_opt import cli
 from pipette_opt.cli.output import num_lines
@@ -147,7 +147,7 @@ def test_an_output_that_takes_no_more_is_said_in_one_line() -> None:
 
 def test_messages_that_nobody_can_read_end_no_run(tmp_path: Path) -> None:
     """Standard error full, or its reader gone, as in ``2>&1 | head``: the files are written all the same."""
-    write_plan(small_plan(), tmp_path / "plan.json")
+    write_plan(make_plan(), tmp_path / "plan.json")
     command = [sys.executable, "-m", "pipette_opt", "export", "plan.json", "--format", "rankmap-csv", "-o"]
     read, write = os.pipe()
     os.close(read)

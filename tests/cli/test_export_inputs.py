@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import small_plan
+from factories import make_plan
 
 from pipette_opt.cli import main
 from pipette_opt.read.cluster import matrix_files, read_cluster
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Path(name).write_text(text)
     read_cluster("cluster.yaml")
     assert matrix_files("cluster.yaml") == ["links.csv"]
-    plan = small_plan()
+    plan = make_plan()
     inputs = {
         **plan.inputs,
         "cluster": {

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from plans import small_plan
+from factories import make_plan
 
 from pipette_opt.base.errors import OverwriteError
 from pipette_opt.base.files import files_of_run, note_input, write_atomically, write_with_parts
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "m.csv").write_text("1\n")
     (tmp_path / "train.sh").write_text(SCRIPT)
     (tmp_path / "c_links_1.csv").write_text(LINK_LOG)
-    write_plan(small_plan(), tmp_path / "plan.json")
+    write_plan(make_plan(), tmp_path / "plan.json")
     content = json.loads((tmp_path / "plan.json").read_text())
     content["inputs"]["cluster"] = {"path": "c.yaml", "sha256": "0" * 64, "matrices": {"m.csv": "0" * 64}}
     (tmp_path / "plan.json").write_text(json.dumps(content))

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 from consoles import shown
-from plans import llama_plan, small_plan
+from factories import llama_plan, make_plan
 from syrupy.assertion import SnapshotAssertion
 
 from pipette_opt.plans.plan import Plan
 from pipette_opt.report.first_screen import first_screen
 from pipette_opt.report.tables import plan_tables
 
-PLANS: dict[str, Callable[[], Plan]] = {"tiny": small_plan, "llama": llama_plan}
+PLANS: dict[str, Callable[[], Plan]] = {"tiny": make_plan, "llama": llama_plan}
 
 LAUNCH = (
     "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --micro-batch-size 1 --sequence-parallel "

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import small_plan
+from factories import make_plan
 from typer.testing import CliRunner
 
 from pipette_opt.cli.app import app
@@ -25,7 +25,7 @@ def test_exit_code_says_whether_the_gap_was_closed(
     status: str, gap: float, options: tuple[str, ...], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """4 where the run ended before its gap was closed, and the plan is written all the same."""
-    plan = small_plan()
+    plan = make_plan()
     proven = replace(plan.certificate, status=status, gap=gap)
     monkeypatch.setattr(
         "pipette_opt.optimize.objectives.optimize", lambda *given, **named: replace(plan, certificate=proven)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from asking import ask
-from plans import small_plan
+from factories import make_plan
 
 from pipette_opt.export.targets import export
 from pipette_opt.plans.plan import Plan, rank_rows
@@ -65,7 +65,7 @@ def write(plan: Plan, folder: Path) -> None:
 
 def test_deepspeed_reads_the_files(tmp_path: Path) -> None:
     """Hosts in node order, all GPUs; batch, ZeRO stage and formats; coordinates of every rank."""
-    plan = small_plan()
+    plan = make_plan()
     write(plan, tmp_path)
     answer = ask(QUESTION, tmp_path, "2", "2", "4")
     assert answer["hosts"] == [[host, [0, 1, 2, 3]] for host in ("n3", "n0", "n4", "n1")]
@@ -87,7 +87,7 @@ def test_deepspeed_reads_the_files(tmp_path: Path) -> None:
 
 def test_deepspeed_takes_some_gpus_of_a_host(tmp_path: Path) -> None:
     """GPUs 1 and 3 of each host go through the launcher's inclusion list."""
-    plan = small_plan()
+    plan = make_plan()
     some = replace(
         plan,
         config=replace(plan.config, data_parallel_size=2),

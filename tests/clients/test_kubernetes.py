@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from asking import BARE, ask
-from plans import small_plan
+from factories import make_plan
 
 from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.targets import export
@@ -65,7 +65,7 @@ print("true")
 
 def manifests(target: str, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The ConfigMap and the job."""
-    (text,) = export(small_plan(), target, LaunchOptions(image="registry.example/pretrain:1", **options)).values()
+    (text,) = export(make_plan(), target, LaunchOptions(image="registry.example/pretrain:1", **options)).values()
     first, second = yaml.safe_load_all(text)
     return first, second
 
@@ -136,7 +136,7 @@ def test_pytorchjob_schema(tmp_path: Path) -> None:
 
 def test_pods_know_their_host() -> None:
     """One pod for each host, by affinity; the rank of its node is the host's place in rank order."""
-    hosts = list(dict.fromkeys(row.host for row in rank_rows(small_plan())))
+    hosts = list(dict.fromkeys(row.host for row in rank_rows(make_plan())))
     _, jobset = manifests("kubernetes")
     for rank, (host, pod) in enumerate(zip(hosts, pods(jobset), strict=True)):
         terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -156,7 +156,7 @@ def test_pods_know_their_host() -> None:
 def test_config_map_has_torchruns_script() -> None:
     """Byte for byte what the torchrun export writes."""
     config_map, _ = manifests("kubernetes")
-    assert config_map["data"]["launch.sh"] == export(small_plan(), "torchrun")["launch.sh"]
+    assert config_map["data"]["launch.sh"] == export(make_plan(), "torchrun")["launch.sh"]
 
 
 SHIM = f"""#!{sys.executable}
@@ -170,7 +170,7 @@ print(sys.argv[sys.argv.index("--node-rank") + 1], os.environ["MASTER_ADDR"])
 )
 def test_pods_start_their_node(target: str, master: str, tmp_path: Path) -> None:
     """Each pod's command, run on each host that it may land on, under a stand-in for torchrun."""
-    hosts = list(dict.fromkeys(row.host for row in rank_rows(small_plan())))
+    hosts = list(dict.fromkeys(row.host for row in rank_rows(make_plan())))
     config_map, job = manifests(target)
     (tmp_path / "launch.sh").write_text(config_map["data"]["launch.sh"])
     (tmp_path / "torchrun").write_text(SHIM)

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from clients_here import require_megatron_release
-from specs_for_tests import TINY, cluster, config, instance
+from factories import TINY, make_cluster, make_config, make_job
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import RankOrder
@@ -48,7 +48,7 @@ SIZES = [
 def sized(sizes: tuple[int, ...]) -> ParallelConfig:
     """A configuration of these degrees."""
     tp, cp, dp, pp, ep, etp = sizes
-    return config(
+    return make_config(
         tp=tp,
         pp=pp,
         dp=dp,
@@ -160,6 +160,6 @@ def test_same_verdict_on_experts() -> None:
 
 def test_unnumbered_order_is_refused_before_it_is_simulated() -> None:
     """The check is the one that the simulator makes, with the sizes in the message."""
-    given = instance(cluster(2, gpus=4), MOE)
+    given = make_job(make_cluster(2, gpus=4), MOE)
     with pytest.raises(InputError, match="here 4, to be tensor \\* context parallel size, here 2"):
         check_expert_ranks(given.model, sized((2, 1, 4, 2, 2, None)), "tp-cp-ep-pp-dp")

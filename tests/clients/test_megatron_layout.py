@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from clients_here import require_at_collection
-from plans import small_plan
+from factories import make_plan
 
 from pipette_opt.export.megatron import layout_options
 from pipette_opt.parallel.layout import layout_layers, layout_of
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.client("megatron.core")
 @cache
 def base() -> Plan:
     """Simulated once."""
-    return small_plan()
+    return make_plan()
 
 
 def plan_with(layers: tuple[int, ...], chunks: int | None) -> Plan:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from clients_here import require_megatron_release
-from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.measure.anchor import anchored, run_fullest
 from pipette_opt.measure.megatron_rank import measure_rank
@@ -31,18 +31,18 @@ GPT = replace(
     normalization="LayerNorm",
 )
 JOB = TrainingSpec(global_batch_size=16, seq_length=2048)
-SHARDED = config(2, 2, 2, 1, 4, sequence_parallel=True, use_distributed_optimizer=True)
+SHARDED = make_config(2, 2, 2, 1, 4, sequence_parallel=True, use_distributed_optimizer=True)
 
 
 @pytest.mark.parametrize(
     ("model", "chosen", "stage"),
     [
-        (SMALL, config(1, 1, 1, 1, 4), 0),
-        (SMALL, config(2, 1, 1, 2, 4), 0),
-        (SMALL, config(2, 2, 1, 1, 4, sequence_parallel=True), 0),
+        (SMALL, make_config(1, 1, 1, 1, 4), 0),
+        (SMALL, make_config(2, 1, 1, 2, 4), 0),
+        (SMALL, make_config(2, 2, 1, 1, 4, sequence_parallel=True), 0),
         (SMALL, SHARDED, 1),
-        (SMALL, config(1, 2, 1, 1, layers_per_stage=(3, 1)), 0),
-        (GPT, config(2, 1, 1, 1, 4, sequence_parallel=True), 0),
+        (SMALL, make_config(1, 2, 1, 1, layers_per_stage=(3, 1)), 0),
+        (GPT, make_config(2, 1, 1, 1, 4, sequence_parallel=True), 0),
     ],
 )
 def test_megatron_takes_what_the_formula_counts(model: ModelSpec, chosen: ParallelConfig, stage: int) -> None:
@@ -54,7 +54,7 @@ def test_megatron_takes_what_the_formula_counts(model: ModelSpec, chosen: Parall
 
 def test_a_plan_is_anchored() -> None:
     """The fullest stage of two is run; predicted with the anchor it takes what the run took, and the rest."""
-    job = instance(cluster(1, kinds=(A100_80,)), SMALL, 16, 2048)
+    job = make_job(make_cluster(1, kinds=(A100_80,)), SMALL, 16, 2048)
     predictor = MemoryPredictor.load()
     found = run_fullest(job, SHARDED, predictor, "cpu")
     (before,) = predictor.predict(SMALL, job.training, [SHARDED], gpus_per_node=8)

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from clients_here import require_at_collection
-from plans import plan_of
-from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
+from factories import LLAMA_8B, TINY, make_cluster, make_config, make_job, plan_of
 
 from pipette_opt.export.nemo import overrides
 from pipette_opt.specs import ModelSpec, YarnScaling
@@ -41,8 +40,8 @@ MODELS: dict[str, ModelSpec] = {
 
 def made(model: ModelSpec) -> TransformerConfig:
     """The configuration of megatron-core, from the fields that we write for Megatron-Bridge."""
-    given = instance(cluster(4, gpus=4), model)
-    plan = plan_of(given, config(tp=4, pp=1, dp=4, num_layers=model.num_layers), (0, 1, 2, 3))
+    given = make_job(make_cluster(4, gpus=4), model)
+    plan = plan_of(given, make_config(tp=4, pp=1, dp=4, num_layers=model.num_layers), (0, 1, 2, 3))
     known = {field.name for field in dataclasses.fields(TransformerConfig)}
     fields: dict[str, Any] = {name: value for name, value in overrides(plan)["model"].items() if name in known}
     with warnings.catch_warnings():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from asking import ask, installed_file
-from plans import llama_plan
+from factories import llama_plan
 
 from pipette_opt.export.megatron import TRIAL_ITERATIONS
 from pipette_opt.export.nemo import RECIPE_PRECISION, hydra_words, overrides

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import hosts
 import pytest
-from plans import scrambled_plan, small_plan
+from factories import make_plan, scrambled_plan
 from reports import assert_as_planned, read_reports, write_job
 
 from pipette_opt.export.megatron import megatron_arguments
@@ -25,7 +25,7 @@ ENVIRONMENT = {
 """How mpirun reaches the hosts, and which Python it starts."""
 
 
-@pytest.mark.parametrize("make", [small_plan, scrambled_plan])
+@pytest.mark.parametrize("make", [make_plan, scrambled_plan])
 def test_every_rank_is_on_the_host_of_the_rankfile(make: Callable[[], Plan], tmp_path: Path) -> None:
     """Hosts, GPUs and arguments of sixteen processes on four hosts; none is bound to fewer cores than there are."""
     hosts.require()
@@ -48,7 +48,7 @@ def test_every_rank_is_on_the_host_of_the_rankfile(make: Callable[[], Plan], tmp
 def test_a_host_that_is_not_there_stops_the_job(tmp_path: Path) -> None:
     """The rankfile is obeyed or nothing runs: without one of its hosts no process starts."""
     hosts.require()
-    plan = small_plan()
+    plan = make_plan()
     write_job(plan, "mpi", tmp_path)
     done = hosts.run_on(
         ["n3", "n0", "n4"],

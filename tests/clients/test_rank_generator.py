@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from clients_here import require_at_collection
-from plans import small_plan
-from specs_for_tests import config
+from factories import make_config, make_plan
 
 from pipette_opt.base.types import RankOrder
 from pipette_opt.export.targets import export
@@ -39,13 +38,13 @@ SIZES = [
 @cache
 def base() -> Plan:
     """Simulated once."""
-    return small_plan()
+    return make_plan()
 
 
 def map_of(sizes: tuple[Any, ...], order: RankOrder) -> Plan:
     """A plan of these degrees; only its rank map is asked for."""
     tp, cp, dp, pp, ep, etp = sizes
-    chosen = config(
+    chosen = make_config(
         tp=tp,
         pp=pp,
         dp=dp,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from clients_here import require_at_collection
-from plans import small_instance, small_plan
+from factories import make_plan, small_instance
 
 from pipette_opt.report.page import page_of
 from pipette_opt.report.plan_file import plan_to_dict
@@ -35,13 +35,13 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def content() -> dict[str, Any]:
     """The plan's file."""
-    return json.loads(json.dumps(plan_to_dict(small_plan())))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(plan_to_dict(make_plan())))  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page, with a host whose name is markup."""
-    plan, job = small_plan(), small_instance()
+    plan, job = make_plan(), small_instance()
     nodes = (replace(job.cluster.nodes[0], host=HOSTILE), *job.cluster.nodes[1:])
     plan = replace(plan, hosts=(HOSTILE, *plan.hosts[1:]), unused_hosts={})
     path = tmp_path_factory.mktemp("page") / "report.html"

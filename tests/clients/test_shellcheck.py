@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plans import llama_plan, scrambled_plan, small_plan
+from factories import llama_plan, make_plan, scrambled_plan
 
 from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.targets import export
@@ -30,7 +30,7 @@ IN_CONTAINER = {"image": "nvcr.io#nvidia/nemo:25.09", "container_mounts": ("/dat
 def test_scripts_are_clean(target: str, options: dict[str, Any], tmp_path: Path) -> None:
     """Quoting, unused names, sources: all of its checks, with the directives in the files."""
     plans = {"torchtitan": llama_plan, "slurm": scrambled_plan, "mpi": scrambled_plan}
-    plan = plans.get(target, lambda: small_plan("torchrun"))()
+    plan = plans.get(target, lambda: make_plan("torchrun"))()
     for name, text in export(plan, target, LaunchOptions(**options)).items():
         if name.endswith((".sh", ".sbatch")):
             (tmp_path / name).write_text(text)

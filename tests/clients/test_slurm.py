@@ -6,7 +6,7 @@ from pathlib import Path
 
 import hosts
 import pytest
-from plans import scrambled_plan
+from factories import scrambled_plan
 from reports import assert_as_planned, read_reports, write_job
 
 from pipette_opt.export.megatron import megatron_arguments

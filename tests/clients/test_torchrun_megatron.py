@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plans import plan_of, plan_on
-from specs_for_tests import TINY, cluster, config, instance
+from factories import TINY, make_cluster, make_config, make_job, plan_of, plan_on
 
 from pipette_opt.export.targets import export
 from pipette_opt.parallel import Placement, RankGrid
@@ -87,17 +86,17 @@ dist.destroy_process_group()
 
 def replicas_first() -> Plan:
     """Tensor 2, pipeline 2 on two hosts: a host is a stage; one host counts its GPUs otherwise."""
-    given = instance(cluster(2, gpus=2), TINY, launcher="torchrun")
-    plan = plan_of(given, config(tp=2, pp=2, dp=1), (1, 0))
+    given = make_job(make_cluster(2, gpus=2), TINY, launcher="torchrun")
+    plan = plan_of(given, make_config(tp=2, pp=2, dp=1), (1, 0))
     gpus = np.array([1, 0, 0, 1])
     return replace(plan, placement=replace(plan.placement, local_rank=gpus))
 
 
 def stages_first() -> Plan:
     """Context 2, pipeline 2, data 2 in the other rank order: a host is a replica."""
-    given = instance(cluster(2, gpus=4), TINY, launcher="torchrun")
+    given = make_job(make_cluster(2, gpus=4), TINY, launcher="torchrun")
     order = Placement(order="tp-cp-ep-pp-dp", node=np.repeat([1, 0], 4), local_rank=np.tile(np.arange(4), 2))
-    return plan_on(given, config(pp=2, dp=2, context_parallel_size=2), order)
+    return plan_on(given, make_config(pp=2, dp=2, context_parallel_size=2), order)
 
 
 def expected_members(plan: Plan, rank: int) -> dict[str, list[int]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from asking import BARE, ask, installed_file
-from plans import llama_plan
+from factories import llama_plan
 
 from pipette_opt.export.targets import export
 from pipette_opt.export.torchtitan import LLAMA_3_FLAVORS, Shape, module_names

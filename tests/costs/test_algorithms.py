@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, config, instance, random_cluster
+from factories import LLAMA_8B, make_cluster, make_config, make_job, make_random_cluster
 
 from pipette_opt.base.errors import InputError, MissingLinkError
 from pipette_opt.base.types import Collective
@@ -53,8 +53,8 @@ def test_tree_of_equal_links() -> None:
 
     That is twice the message, where the ring sends 14/8 of it.
     """
-    job = instance(cluster(8, 10.0, gpus=1, nics_per_node=1), LLAMA_8B, seq_length=2048)
-    one = config(tp=1, pp=1, dp=8, num_layers=32)
+    job = make_job(make_cluster(8, 10.0, gpus=1, nics_per_node=1), LLAMA_8B, seq_length=2048)
+    one = make_config(tp=1, pp=1, dp=8, num_layers=32)
     message = stage_parameters(LLAMA_8B, one)[0] * 4
     assert reduction_s(job, one, "tree") == pytest.approx(2 * message / (10 * GB))
     assert reduction_s(job, one, "ring") == pytest.approx(14 / 8 * message / (10 * GB))
@@ -62,8 +62,8 @@ def test_tree_of_equal_links() -> None:
 
 def test_trees_need_fewer_steps() -> None:
     """With slow starts and 32 hosts, five levels up and down against 62 steps."""
-    job = instance(cluster(32, 10.0, gpus=1, nics_per_node=1, inter_node_latency_s=1.0), LLAMA_8B, 64, 2048)
-    one = config(tp=1, pp=1, dp=32, num_layers=32)
+    job = make_job(make_cluster(32, 10.0, gpus=1, nics_per_node=1, inter_node_latency_s=1.0), LLAMA_8B, 64, 2048)
+    one = make_config(tp=1, pp=1, dp=32, num_layers=32)
     free = replace(job, cluster=replace(job.cluster, inter_node_latency_s=0.0))
     for algorithm, steps in (("tree", 10), ("ring", 62), ("hierarchical", 62)):
         waited = reduction_s(job, one, algorithm) - reduction_s(free, one, algorithm)  # type: ignore[arg-type]
@@ -76,8 +76,8 @@ def test_hierarchy_by_hand() -> None:
 
     Each of the four rings has a quarter of the message and of the pair.
     """
-    job = instance(cluster(2, 10.0, gpus=4, intra_node_bytes_per_s=100 * GB), LLAMA_8B, seq_length=2048)
-    one = config(tp=1, pp=1, dp=8, num_layers=32)
+    job = make_job(make_cluster(2, 10.0, gpus=4, intra_node_bytes_per_s=100 * GB), LLAMA_8B, seq_length=2048)
+    one = make_config(tp=1, pp=1, dp=8, num_layers=32)
     message = stage_parameters(LLAMA_8B, one)[0] * 4
     expected = 2 * 3 / 4 * message / (100 * GB) + 2 * 1 / 2 * message / (40 * GB)
     assert reduction_s(job, one, "hierarchical") == pytest.approx(expected)
@@ -87,8 +87,8 @@ def test_hierarchy_by_hand() -> None:
 @pytest.mark.parametrize("algorithm", ["hierarchical", "tree"])
 def test_on_one_host_there_is_only_the_ring(algorithm: Collective) -> None:
     """Without hosts to cross all algorithms are NCCL's ring inside."""
-    job = instance(cluster(1), LLAMA_8B, seq_length=2048)
-    one = config(tp=1, pp=1, dp=8, num_layers=32)
+    job = make_job(make_cluster(1), LLAMA_8B, seq_length=2048)
+    one = make_config(tp=1, pp=1, dp=8, num_layers=32)
     assert reduction_s(job, one, algorithm) == reduction_s(job, one, "ring")
 
 
@@ -97,8 +97,8 @@ def test_missing_links(missing: tuple[int, int]) -> None:
     """A tree of four is refused if one of its edges was not measured, a ring if one of its hops was not."""
     values = np.full((4, 4), 10.0)
     values[missing] = np.nan
-    job = instance(cluster(4, values, gpus=1, nics_per_node=1), LLAMA_8B, seq_length=2048)
-    one = config(tp=1, pp=1, dp=4, num_layers=32)
+    job = make_job(make_cluster(4, values, gpus=1, nics_per_node=1), LLAMA_8B, seq_length=2048)
+    one = make_config(tp=1, pp=1, dp=4, num_layers=32)
     edges = {tuple(edge) for edge in tree_edges(4).tolist()}
     assert _refused(job, one, "tree") == (missing in edges or missing[::-1] in edges)
     assert _refused(job, one, "ring") == (missing in {(0, 1), (1, 2), (2, 3), (3, 0)})
@@ -114,8 +114,8 @@ def _refused(job: Instance, one: ParallelConfig, algorithm: Collective) -> bool:
 
 def test_the_distributed_optimizer_has_rings() -> None:
     """NCCL scatters and gathers over rings, whatever its all-reduce does."""
-    job = instance(cluster(4, 10.0, gpus=2), LLAMA_8B, seq_length=2048)
-    one = config(tp=1, pp=1, dp=8, num_layers=32, use_distributed_optimizer=True)
+    job = make_job(make_cluster(4, 10.0, gpus=2), LLAMA_8B, seq_length=2048)
+    one = make_config(tp=1, pp=1, dp=8, num_layers=32, use_distributed_optimizer=True)
     assert reduction_s(job, one, "tree") == reduction_s(job, one, "ring")
 
 
@@ -123,9 +123,10 @@ def test_solver_and_simulator_agree_on_hierarchies() -> None:
     """Ticks are the seconds' closed form with hierarchical reductions too; trees are for the simulator."""
     rng = np.random.default_rng(0)
     job = replace(
-        instance(random_cluster(rng, 9, inter_node_latency_s=1e-5), LLAMA_8B, seq_length=4096), allreduce="hierarchical"
+        make_job(make_random_cluster(rng, 9, inter_node_latency_s=1e-5), LLAMA_8B, seq_length=4096),
+        allreduce="hierarchical",
     )
-    shapes = [config(tp=2, pp=2, dp=16, num_layers=32), config(tp=8, pp=1, dp=8, num_layers=32)]
+    shapes = [make_config(tp=2, pp=2, dp=16, num_layers=32), make_config(tp=8, pp=1, dp=8, num_layers=32)]
     fitting = [
         FittingCandidate(config=one, need_bytes=np.full(one.pipeline_model_parallel_size, GIB)) for one in shapes
     ]
@@ -141,7 +142,7 @@ def test_solver_and_simulator_agree_on_hierarchies() -> None:
 
 def test_ring_hop_by_algorithm() -> None:
     """The matrices that the solver looks up know the hierarchy, too."""
-    spec = cluster(2, 10.0, gpus=4)
+    spec = make_cluster(2, 10.0, gpus=4)
     ring, phases = (
         inter_node_ring_s(spec, all_reduce_traffic(1e9, 8), group_flows=4, num_flows=4, algorithm=one)[0, 1]
         for one in ("ring", "hierarchical")

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from specs_for_tests import cluster, matrix
+from factories import make_cluster, make_links
 
 from pipette_opt.costs.best_rings import best_ring_rates
 
@@ -33,7 +33,7 @@ def test_no_rings_are_faster(size: int, rings: int, seed: int) -> None:
     """Of six hosts: the k-th fastest of any disjoint rings is no faster than the k-th rate."""
     rng = np.random.default_rng(seed)
     rate = rng.choice([1.0, 5.0, 10.0, 20.0], (6, 6))
-    rates = best_ring_rates(cluster(6, link_matrices=(matrix(rate, 6),)), 1, size, rings) / 1e9
+    rates = best_ring_rates(make_cluster(6, link_matrices=(make_links(rate, 6),)), 1, size, rings) / 1e9
     for laid in rings_at_once(tuple(range(6)), size, rate):
         assert (np.sort(laid)[::-1][:rings] <= rates + 1e-6).all()
 
@@ -41,7 +41,7 @@ def test_no_rings_are_faster(size: int, rings: int, seed: int) -> None:
 def test_two_racks_have_one_fast_ring_each() -> None:
     """Three hosts in each rack: two rings of three are fast, two rings of two are, and a third one is not."""
     rate = np.where(np.arange(6)[:, None] // 3 == np.arange(6) // 3, 20.0, 2.0)
-    hosts = cluster(6, link_matrices=(matrix(rate, 6),))
+    hosts = make_cluster(6, link_matrices=(make_links(rate, 6),))
     assert best_ring_rates(hosts, 1, 3, 2) / 1e9 == pytest.approx([20, 20])
     assert best_ring_rates(hosts, 1, 2, 3) / 1e9 == pytest.approx([20, 20, 2])
     assert best_ring_rates(hosts, 1, 6, 1) / 1e9 == pytest.approx([2])

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_40, A100_80, TINY, cluster, config, instance
+from factories import A100_40, A100_80, TINY, make_cluster, make_config, make_job
 
 from pipette_opt.costs.compute import layer_times_s, stage_compute
 from pipette_opt.costs.layer_kinds import counted_layers
@@ -33,12 +33,12 @@ MIXTURE = replace(
 def job_of(model: ModelSpec, **options: object) -> Instance:
     """Four hosts of four GPUs of two kinds, links of unequal speed."""
     links = np.random.default_rng(3).uniform(5.0, 25.0, (4, 4))
-    return instance(cluster(4, links, gpus=4, kinds=(A100_80, A100_40), **options), model, 32, 2048)
+    return make_job(make_cluster(4, links, gpus=4, kinds=(A100_80, A100_40), **options), model, 32, 2048)
 
 
 def block(number: int, **options: object) -> ParallelConfig:
     """Four uneven stages; ``number`` of 0 for no recomputation."""
-    one = config(tp=2, pp=4, dp=2, mbs=1, num_layers=12, sequence_parallel=True, **options)
+    one = make_config(tp=2, pp=4, dp=2, mbs=1, num_layers=12, sequence_parallel=True, **options)
     one = replace(one, layers_per_stage=(2, 4, 5, 1))
     if number == 0:
         return one
@@ -60,7 +60,7 @@ def seconds_of(job: Instance, one: ParallelConfig) -> float:
 
 def test_a_stage_by_hand() -> None:
     """Of 2, 4, 5 and 1 layers 2, 3, 3 and 1 are recomputed, so that each costs one more forward."""
-    job, one = instance(cluster(4, gpus=4), TWELVE, 32, 2048), block(3)
+    job, one = make_job(make_cluster(4, gpus=4), TWELVE, 32, 2048), block(3)
     assert one.recomputed_per_chunk == ((2, 3, 3, 1),)
     forward, backward = layer_times_s(job, block(0), A100_80)
     plain, mixed = stage_compute(job, block(0)), stage_compute(job, one)
@@ -154,7 +154,7 @@ def test_costs_of_many_together_are_those_of_each() -> None:
 
 def test_what_is_computed_again_counts_as_executed() -> None:
     """The hardware's share of FLOPs grows with recomputed layers, per second of compute."""
-    job = instance(cluster(4, gpus=4), TWELVE, 32, 2048)
+    job = make_job(make_cluster(4, gpus=4), TWELVE, 32, 2048)
     packing = next(host_tiles(block(0), 4, job.launcher))
     grid = packing.node_grid(block(0))
     placement = tile_placement(block(0), packing, np.arange(int(np.prod(grid))).reshape(grid))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance, matrix
+from factories import LLAMA_8B, TINY, make_cluster, make_config, make_job, make_links
 
 from pipette_opt.base.units import GB
 from pipette_opt.costs.collectives import (
@@ -31,8 +31,8 @@ def test_ring_traffic() -> None:
 
 def test_gradient_traffic() -> None:
     """All-reduce of fp32 gradients, or reduce-scatter of them and gather of bf16 parameters."""
-    job = instance(cluster(2))
-    plain, sharded = config(pp=2, dp=8), config(pp=2, dp=8, use_distributed_optimizer=True)
+    job = make_job(make_cluster(2))
+    plain, sharded = make_config(pp=2, dp=8), make_config(pp=2, dp=8, use_distributed_optimizer=True)
     first = stage_parameters(TINY, plain)[0]
     assert gradient_traffic(TINY, job.training, plain)[0].hop_bytes == pytest.approx(2 * 7 / 8 * first * 4)
     assert gradient_traffic(TINY, job.training, sharded)[0].hop_bytes == pytest.approx(7 / 8 * first * (4 + 2))
@@ -42,28 +42,28 @@ def test_stage_parameters() -> None:
     """Two stages of a tied model: both hold the vocabulary, the first the positions, the last the final norm."""
     h, vocabulary = 1024, 50304
     layer = 12 * h * h + 13 * h
-    first, last = stage_parameters(TINY, config(pp=2))
+    first, last = stage_parameters(TINY, make_config(pp=2))
     assert first == 4 * layer + vocabulary * h + 2048 * h
     assert last == 4 * layer + vocabulary * h + 2 * h
-    assert stage_parameters(TINY, config())[0] == 8 * layer + vocabulary * h + 2048 * h + 2 * h
+    assert stage_parameters(TINY, make_config())[0] == 8 * layer + vocabulary * h + 2048 * h + 2 * h
 
 
 def test_tensor_traffic() -> None:
     """Two all-reduces of s b h each way, and the forward's again under full recomputation."""
-    job = instance(cluster(1), seq_length=1024)
+    job = make_job(make_cluster(1), seq_length=1024)
     one = 2 * 3 / 4 * 1024 * 1024 * 2
-    forward, backward = tensor_traffic(TINY, job.training, config(tp=4), LayerKind())
+    forward, backward = tensor_traffic(TINY, job.training, make_config(tp=4), LayerKind())
     assert forward.hop_bytes == backward.hop_bytes == 2 * one
-    again = tensor_traffic(TINY, job.training, config(tp=4, recompute_granularity="full"), LayerKind())[1]
+    again = tensor_traffic(TINY, job.training, make_config(tp=4, recompute_granularity="full"), LayerKind())[1]
     assert again.hop_bytes == 4 * one
 
 
 def test_fp8_is_gathered_in_one_byte() -> None:
     """A gather of one byte and a scatter of two in place of two each; without sequence parallelism nothing changes."""
-    job = instance(cluster(2)).training
+    job = make_job(make_cluster(2)).training
     narrow = replace(job, fp8=True)
     for sequence_parallel, share in ((True, 0.75), (False, 1.0)):
-        shape = config(tp=4, sequence_parallel=sequence_parallel)
+        shape = make_config(tp=4, sequence_parallel=sequence_parallel)
         traffic = (tensor_traffic(TINY, one, shape, LayerKind()) for one in (job, narrow))
         for wide, one in zip(*traffic, strict=True):
             assert one.hop_bytes == pytest.approx(share * wide.hop_bytes)
@@ -72,7 +72,7 @@ def test_fp8_is_gathered_in_one_byte() -> None:
 
 def test_rings_share_a_host_pair() -> None:
     """Eight rings of one flow each get an eighth; one ring with eight members on the host gets it all."""
-    spec = cluster(2, link_matrices=(matrix(10.0, 2, 1), matrix(80.0, 2, 8)))
+    spec = make_cluster(2, link_matrices=(make_links(10.0, 2, 1), make_links(80.0, 2, 8)))
     traffic = all_reduce_traffic(1e9, 2)
     assert inter_node_ring_s(spec, traffic, group_flows=1, num_flows=8)[0, 1] == pytest.approx(1e9 / (10 * GB))
     assert inter_node_ring_s(spec, traffic, group_flows=8, num_flows=8)[0, 1] == pytest.approx(1e9 / (80 * GB))
@@ -80,7 +80,7 @@ def test_rings_share_a_host_pair() -> None:
 
 def test_a_ring_with_several_members_is_bound_by_the_fabric_too() -> None:
     """A fast network does not make the hops inside a host faster."""
-    spec = cluster(2, 500.0)
+    spec = make_cluster(2, 500.0)
     traffic = all_reduce_traffic(1e9, 16)
     assert inter_node_ring_s(spec, traffic, group_flows=8, num_flows=8)[0, 1] == pytest.approx(
         intra_node_ring_s(spec, traffic, 8)
@@ -91,14 +91,14 @@ def test_missing_links_stay_missing() -> None:
     """No measurement, no time."""
     values = np.full((3, 3), 10.0)
     values[0, 2] = np.nan
-    times = inter_node_ring_s(cluster(3, values), all_reduce_traffic(1.0, 3), group_flows=1, num_flows=1)
+    times = inter_node_ring_s(make_cluster(3, values), all_reduce_traffic(1.0, 3), group_flows=1, num_flows=1)
     assert np.isnan(times[0, 2])
     assert not np.isnan(times[2, 0])
 
 
 def test_the_rate_of_a_ring_levels_off() -> None:
     """From 2 to 4,096 hosts the bytes over a hop double at most; what else grows are steps, in proportion."""
-    spec = cluster(2, 10.0)
+    spec = make_cluster(2, 10.0)
 
     def parts_s(num_hosts: int) -> tuple[float, float]:
         traffic = gather_traffic(1e9, num_hosts)
@@ -114,7 +114,7 @@ def test_the_rate_of_a_ring_levels_off() -> None:
 
 def test_steps_inside_hosts_cost_less() -> None:
     """Of 16 ranks on two hosts every eighth step crosses, and the others are an eighth of a message inside."""
-    spec = cluster(2, 1e3)
+    spec = make_cluster(2, 1e3)
     traffic = RingTraffic(0.0, 15)
     times = inter_node_ring_s(spec, traffic, group_flows=8, num_flows=8, num_hosts=2)
     step = spec.inter_node_latency_s / 8 + 7 / 8 * spec.intra_node_latency_s / 8
@@ -124,9 +124,9 @@ def test_steps_inside_hosts_cost_less() -> None:
 
 def test_start_up_of_collectives() -> None:
     """Each call starts once; steps cost a share of the latency."""
-    job = instance(cluster(1))
+    job = make_job(make_cluster(1))
     stack = DEFAULT_STACK.with_constants({"collective_s": 1e-3})
-    forward, _ = tensor_traffic(TINY, job.training, config(tp=4), LayerKind())
+    forward, _ = tensor_traffic(TINY, job.training, make_config(tp=4), LayerKind())
     expected = (
         2e-3
         + forward.num_steps * INSIDE_STEP * job.cluster.intra_node_latency_s
@@ -137,10 +137,10 @@ def test_start_up_of_collectives() -> None:
 
 def test_half_of_the_pieces_beside_products_is_hidden() -> None:
     """With user buffers half of three of four pieces of each gather and scatter; none without sequence parallelism."""
-    given = instance(cluster(1), LLAMA_8B).training
+    given = make_job(make_cluster(1), LLAMA_8B).training
     beside = replace(given, tp_comm_overlap=True)
     for split, share in ((True, 1 - 0.5 * 3 / 4), (False, 1.0)):
-        chosen = config(tp=4, num_layers=32, sequence_parallel=split)
+        chosen = make_config(tp=4, num_layers=32, sequence_parallel=split)
         for plain, shown in zip(
             *(tensor_traffic(LLAMA_8B, one, chosen, LLAMA_8B.layers[0]) for one in (given, beside)), strict=True
         ):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.base.units import TFLOP
 from pipette_opt.costs.compute import (
@@ -22,7 +22,7 @@ PEAK = 312 * TFLOP
 
 def product(m: int, n: int, k: int) -> float:
     """One bf16 product on an A100."""
-    training = instance(cluster(1)).training
+    training = make_job(make_cluster(1)).training
     form = plain_format(A100_80, training, DEFAULT_STACK)
     return matmul_time_s(m, n, k, form=form, gpu=A100_80, rates=DEFAULT_STACK)
 
@@ -54,35 +54,35 @@ def test_never_above_the_peak() -> None:
 
 def test_full_recomputation_adds_a_forward() -> None:
     """Backward grows by exactly the forward."""
-    job = instance(cluster(1))
-    forward, backward = layer_times_s(job, config(), A100_80)
-    again = layer_times_s(job, config(recompute_granularity="full"), A100_80)
+    job = make_job(make_cluster(1))
+    forward, backward = layer_times_s(job, make_config(), A100_80)
+    again = layer_times_s(job, make_config(recompute_granularity="full"), A100_80)
     assert again == (forward, pytest.approx(forward + backward))
 
 
 def test_tensor_parallelism_splits_the_work_imperfectly() -> None:
     """Eight ranks are more than four and at most eight times as fast."""
-    job = instance(cluster(1), LLAMA_8B, seq_length=4096)
-    one = sum(layer_times_s(job, config(num_layers=32), A100_80))
-    eight = sum(layer_times_s(job, config(tp=8, num_layers=32, sequence_parallel=True), A100_80))
+    job = make_job(make_cluster(1), LLAMA_8B, seq_length=4096)
+    one = sum(layer_times_s(job, make_config(num_layers=32), A100_80))
+    eight = sum(layer_times_s(job, make_config(tp=8, num_layers=32, sequence_parallel=True), A100_80))
     assert one / 8 < eight < one / 4
 
 
 def test_head_and_embedding_make_stages_unequal() -> None:
     """The last stage has the head, the first only the look-up; the middle ones are equal."""
-    job = instance(cluster(1), LLAMA_8B, seq_length=4096)
-    times = stage_compute(job, config(pp=4, num_layers=32))
+    job = make_job(make_cluster(1), LLAMA_8B, seq_length=4096)
+    times = stage_compute(job, make_config(pp=4, num_layers=32))
     forward = times.forward_s[0, 0]
-    head = head_times_s(LLAMA_8B, job.training, config(pp=4, num_layers=32), A100_80, DEFAULT_STACK)[0]
+    head = head_times_s(LLAMA_8B, job.training, make_config(pp=4, num_layers=32), A100_80, DEFAULT_STACK)[0]
     assert forward[1] == forward[2] < forward[0] < forward[3]
     assert forward[3] - forward[1] == pytest.approx(head)
 
 
 def test_chunks_add_up_to_the_stage() -> None:
     """Interleaving moves work between chunks, not away."""
-    job = instance(cluster(1))
-    whole = stage_compute(job, config(pp=2)).forward_s.sum(axis=1)
-    chunked = stage_compute(job, config(pp=2, virtual_pipeline_model_parallel_size=2)).forward_s.sum(axis=1)
+    job = make_job(make_cluster(1))
+    whole = stage_compute(job, make_config(pp=2)).forward_s.sum(axis=1)
+    chunked = stage_compute(job, make_config(pp=2, virtual_pipeline_model_parallel_size=2)).forward_s.sum(axis=1)
     np.testing.assert_allclose(whole, chunked)
 
 
@@ -92,8 +92,8 @@ def test_embedding_and_head_in_the_place_of_a_layer() -> None:
 
     All others are those of 32 layers; these two differ by one layer's time, and all 30 layers are somewhere.
     """
-    job = instance(cluster(1), LLAMA_8B, seq_length=4096)
-    even = config(pp=4, num_layers=32, virtual_pipeline_model_parallel_size=4)
+    job = make_job(make_cluster(1), LLAMA_8B, seq_length=4096)
+    even = make_config(pp=4, num_layers=32, virtual_pipeline_model_parallel_size=4)
     counted = replace(even, layers_per_stage=(7, 8, 8, 7))
     layer = layer_times_s(job, even, A100_80)
     job_of_30 = replace(job, model=replace(LLAMA_8B, num_layers=30))
@@ -107,46 +107,48 @@ def test_embedding_and_head_in_the_place_of_a_layer() -> None:
 def test_a_profile_replaces_the_roofline() -> None:
     """Measured times are used for their sizes, and for no others."""
     key = ProfileKey(gpu="a100-80gb", tensor_model_parallel_size=1, micro_batch_size=1, seq_length=1024)
-    job = instance(cluster(1), profile=ComputeProfile(layers={key: (0.5, 1.25)}))
-    assert layer_times_s(job, config(), A100_80) == (0.5, 1.25)
-    assert layer_times_s(job, config(recompute_granularity="full"), A100_80) == (0.5, 1.75)
-    assert layer_times_s(job, config(mbs=2), A100_80)[0] < 0.5
+    job = make_job(make_cluster(1), profile=ComputeProfile(layers={key: (0.5, 1.25)}))
+    assert layer_times_s(job, make_config(), A100_80) == (0.5, 1.25)
+    assert layer_times_s(job, make_config(recompute_granularity="full"), A100_80) == (0.5, 1.75)
+    assert layer_times_s(job, make_config(mbs=2), A100_80)[0] < 0.5
 
 
 def test_the_distributed_optimizer_splits_the_step() -> None:
     """Eight replicas do an eighth each."""
-    job = instance(cluster(1))
-    whole = optimizer_time_s(job, config(dp=8), A100_80)
-    assert optimizer_time_s(job, config(dp=8, use_distributed_optimizer=True), A100_80) == pytest.approx(whole / 8)
+    job = make_job(make_cluster(1))
+    whole = optimizer_time_s(job, make_config(dp=8), A100_80)
+    assert optimizer_time_s(job, make_config(dp=8, use_distributed_optimizer=True), A100_80) == pytest.approx(whole / 8)
 
 
 def test_a_slow_host_is_a_floor() -> None:
     """A small layer takes what its launches take, a large one what the device takes."""
-    job = instance(cluster(1))
+    job = make_job(make_cluster(1))
     slow = DEFAULT_STACK.with_constants({"host_kernel_s": 1e-3})
-    floor = layer_times_s(job, config(), A100_80, slow)[0]
+    floor = layer_times_s(job, make_config(), A100_80, slow)[0]
     assert floor == pytest.approx(11e-3, rel=0.01)
     quick = DEFAULT_STACK.with_constants({"host_kernel_s": 1e-9})
-    assert layer_times_s(job, config(), A100_80, quick) == pytest.approx(layer_times_s(job, config(), A100_80))
+    assert layer_times_s(job, make_config(), A100_80, quick) == pytest.approx(
+        layer_times_s(job, make_config(), A100_80)
+    )
 
 
 def test_ranks_of_a_group_wait_for_each_other() -> None:
     """Where the host decides: two all-reduces in a pass, each with four ranks squared; nothing without a group."""
-    job = instance(cluster(1))
+    job = make_job(make_cluster(1))
     slow = DEFAULT_STACK.with_constants({"host_kernel_s": 1e-3})
     waiting = slow.with_constants({"group_wait_s": 1e-4})
-    four = config(tp=4)
+    four = make_config(tp=4)
     extra = layer_times_s(job, four, A100_80, waiting)[0] - layer_times_s(job, four, A100_80, slow)[0]
     assert extra == pytest.approx(2 * 4**2 * 1e-4, rel=1e-3)
-    assert layer_times_s(job, config(), A100_80, waiting) == layer_times_s(job, config(), A100_80, slow)
+    assert layer_times_s(job, make_config(), A100_80, waiting) == layer_times_s(job, make_config(), A100_80, slow)
 
 
 def test_norms_of_many_kernels_are_slower() -> None:
     """By the activations they read and write, 16 more forward and 42 more backward for each of two norms."""
-    job = instance(cluster(1), LLAMA_8B, seq_length=4096)
+    job = make_job(make_cluster(1), LLAMA_8B, seq_length=4096)
     written_out = replace(job, training=replace(job.training, fused_norm=False))
-    extra = np.array(layer_times_s(written_out, config(num_layers=32), A100_80)) - layer_times_s(
-        job, config(num_layers=32), A100_80
+    extra = np.array(layer_times_s(written_out, make_config(num_layers=32), A100_80)) - layer_times_s(
+        job, make_config(num_layers=32), A100_80
     )
     one = 4096 * 4096 * 2 / (A100_80.memory_bytes_per_s * DEFAULT_STACK.streaming)
     np.testing.assert_allclose(extra, [2 * 16 * one, 2 * 42 * one])
@@ -154,8 +156,8 @@ def test_norms_of_many_kernels_are_slower() -> None:
 
 def test_straggling_and_fixed_costs() -> None:
     """Each doubling of the hosts slows every stage; each micro-batch and iteration costs something."""
-    job, one = instance(cluster(1)), config()
-    many = config(dp=32)
+    job, one = make_job(make_cluster(1)), make_config()
+    many = make_config(dp=32)
     rates = DEFAULT_STACK.with_constants({"straggling": 0.02, "micro_batch_s": 1e-3, "iteration_s": 0.5})
     plain, slower = stage_compute(job, many), stage_compute(job, many, rates)
     hosts = 32 / job.cluster.gpus_per_node
@@ -169,24 +171,24 @@ def test_a_ring_waits_for_its_ranks_and_for_two_threads_at_each_step_to_another_
     gpus_per_node: int, threads: int
 ) -> None:
     """In a pipeline over hosts: eight tensor ranks on one, two and four hosts; two all-reduces in a pass."""
-    job = instance(cluster(16 // gpus_per_node, gpus=gpus_per_node))
+    job = make_job(make_cluster(16 // gpus_per_node, gpus=gpus_per_node))
     slow = DEFAULT_STACK.with_constants({"host_kernel_s": 1e-3})
     waiting = slow.with_constants({"pipelined_wait_s": 1e-4})
-    pipeline = config(tp=8, pp=2)
+    pipeline = make_config(tp=8, pp=2)
     extra = layer_times_s(job, pipeline, A100_80, waiting)[0] - layer_times_s(job, pipeline, A100_80, slow)[0]
     assert extra == pytest.approx(2 * threads * 1e-4, rel=1e-3)
-    alone = config(tp=8)
+    alone = make_config(tp=8)
     assert layer_times_s(job, alone, A100_80, waiting) == layer_times_s(job, alone, A100_80, slow)
 
 
 def test_layers_in_16_bits_at_the_ends() -> None:
     """A quarter of the layers: a quarter of their time, spread over all; nothing without products in fewer bits."""
     h100 = read_gpu_entry("h100").gpu
-    chosen = config(tp=1, dp=8, num_layers=32, sequence_parallel=False)
+    chosen = make_config(tp=1, dp=8, num_layers=32, sequence_parallel=False)
 
     def layer_s(*, fp8: bool, first: int = 0, last: int = 0) -> float:
         model = replace(LLAMA_8B, num_layers_at_start_in_bf16=first, num_layers_at_end_in_bf16=last)
-        given = instance(cluster(1), model, seq_length=4096)
+        given = make_job(make_cluster(1), model, seq_length=4096)
         return sum(layer_times_s(replace(given, training=replace(given.training, fp8=fp8)), chosen, h100))
 
     narrow, wide = layer_s(fp8=True), layer_s(fp8=False)

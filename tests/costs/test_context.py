@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, config, instance, random_cluster
+from factories import LLAMA_8B, make_cluster, make_config, make_job, make_random_cluster
 
 from pipette_opt.base.units import GB, GIB
 from pipette_opt.costs.attention import attention_times_s
@@ -29,8 +29,8 @@ def test_ring_by_hand() -> None:
 
     They make three steps; backward their gradients go along; recomputed attention makes them again.
     """
-    job = instance(cluster(2), LLAMA_8B, seq_length=32768)
-    one = config(tp=2, pp=1, dp=2, num_layers=32, context_parallel_size=4)
+    job = make_job(make_cluster(2), LLAMA_8B, seq_length=32768)
+    one = make_config(tp=2, pp=1, dp=2, num_layers=32, context_parallel_size=4)
     held = 2 * 8192 * 4 * 128 * 2
     assert key_value_bytes(LLAMA_8B, job.training, one) == held
     assert context_traffic(LLAMA_8B, job.training, one) == ((3 * held, 3, 1), (6 * held, 3, 1))
@@ -48,9 +48,9 @@ def test_other_exchanges_by_hand(kind: str) -> None:
     Gathered keys are three times what is held, backward again, and their gradients. Nothing runs beside attention, and
     an all-to-all leaves one block, gathering two.
     """
-    job = instance(cluster(2), LLAMA_8B, seq_length=32768)
+    job = make_job(make_cluster(2), LLAMA_8B, seq_length=32768)
     training = replace(job.training, cp_comm_type=kind)
-    one = config(tp=2, pp=1, dp=2, num_layers=32, context_parallel_size=4)
+    one = make_config(tp=2, pp=1, dp=2, num_layers=32, context_parallel_size=4)
     held, queries = 2 * 8192 * 4 * 128 * 2, 8192 * 16 * 128 * 2
     forward, backward = context_traffic(LLAMA_8B, training, one)
     again = context_traffic(LLAMA_8B, training, replace(one, recompute_granularity="selective"))[1]
@@ -66,9 +66,9 @@ def test_other_exchanges_by_hand(kind: str) -> None:
 
 def test_an_all_to_all_moves_less_than_a_ring_of_many_keys() -> None:
     """With a group for each head a ring sends all keys to all, an all-to-all a quarter of its four parts."""
-    job = instance(cluster(2), LLAMA_8B, seq_length=32768)
+    job = make_job(make_cluster(2), LLAMA_8B, seq_length=32768)
     model = replace(LLAMA_8B, num_query_groups=32)
-    one = config(tp=1, pp=1, dp=2, num_layers=32, context_parallel_size=8)
+    one = make_config(tp=1, pp=1, dp=2, num_layers=32, context_parallel_size=8)
     ring, exchanged = (
         context_traffic(model, replace(job.training, cp_comm_type=kind), one)[0].hop_bytes for kind in ("p2p", "a2a")
     )
@@ -77,16 +77,16 @@ def test_an_all_to_all_moves_less_than_a_ring_of_many_keys() -> None:
 
 def test_what_attention_hides() -> None:
     """Three of four blocks run beside the ring."""
-    job = instance(cluster(2), LLAMA_8B, seq_length=32768)
-    one = config(tp=2, pp=1, dp=2, num_layers=32, context_parallel_size=4)
+    job = make_job(make_cluster(2), LLAMA_8B, seq_length=32768)
+    one = make_config(tp=2, pp=1, dp=2, num_layers=32, context_parallel_size=4)
     core = attention_times_s(LLAMA_8B, job.training, one, job.cluster.gpu_kinds[0], job.stack, LayerKind())
     assert hidden_by_attention_s(job, one, LayerKind()) == pytest.approx((0.75 * core[0], 0.75 * core[1]))
 
 
 def test_what_else_is_spread() -> None:
     """Messages between stages shrink with the sequence; gradients are reduced over context ranks too."""
-    job = instance(cluster(2), LLAMA_8B, seq_length=32768)
-    one = config(tp=2, pp=2, dp=1, num_layers=32, context_parallel_size=4)
+    job = make_job(make_cluster(2), LLAMA_8B, seq_length=32768)
+    one = make_config(tp=2, pp=2, dp=1, num_layers=32, context_parallel_size=4)
     alone = replace(one, context_parallel_size=1)
     assert p2p_bytes(LLAMA_8B, job.training, one) == p2p_bytes(LLAMA_8B, job.training, alone) / 4
     first = stage_parameters(LLAMA_8B, one)[0]
@@ -95,8 +95,8 @@ def test_what_else_is_spread() -> None:
 
 def test_a_slow_ring_shows() -> None:
     """A ring inside a host hides behind long attention; one over a slow link does not, and takes its time per layer."""
-    job = instance(cluster(2, 1.0, gpus=4), LLAMA_8B, seq_length=32768)
-    one = config(tp=1, pp=1, dp=1, num_layers=32, context_parallel_size=4)
+    job = make_job(make_cluster(2, 1.0, gpus=4), LLAMA_8B, seq_length=32768)
+    one = make_config(tp=1, pp=1, dp=1, num_layers=32, context_parallel_size=4)
     inside = placed_times(job, one, identity_placement(one, 4, np.arange(1), "tp-cp-ep-dp-pp"))
     assert inside.tensor_forward_s.max() == 0.0
     spread = replace(one, context_parallel_size=8)
@@ -114,16 +114,16 @@ def test_ticks_and_seconds(p2p: str) -> None:
     """The solver's objective counts context parallelism as the clock in seconds does."""
     rng = np.random.default_rng(5)
     shapes = [
-        config(tp=2, pp=2, dp=4, num_layers=32, context_parallel_size=4, sequence_parallel=True),
-        config(tp=1, pp=4, dp=4, num_layers=32, context_parallel_size=4),
-        config(tp=1, pp=8, dp=1, num_layers=32, context_parallel_size=8, recompute_granularity="full"),
-        config(tp=8, pp=2, dp=2, num_layers=32, context_parallel_size=2, sequence_parallel=True),
-        config(tp=2, pp=1, dp=2, num_layers=32, context_parallel_size=8),
-        config(tp=4, pp=4, dp=1, num_layers=32, context_parallel_size=4, recompute_granularity="full"),
-        config(tp=1, pp=1, dp=1, num_layers=32, context_parallel_size=64),
-        config(tp=16, pp=2, dp=2, num_layers=32, sequence_parallel=True),
+        make_config(tp=2, pp=2, dp=4, num_layers=32, context_parallel_size=4, sequence_parallel=True),
+        make_config(tp=1, pp=4, dp=4, num_layers=32, context_parallel_size=4),
+        make_config(tp=1, pp=8, dp=1, num_layers=32, context_parallel_size=8, recompute_granularity="full"),
+        make_config(tp=8, pp=2, dp=2, num_layers=32, context_parallel_size=2, sequence_parallel=True),
+        make_config(tp=2, pp=1, dp=2, num_layers=32, context_parallel_size=8),
+        make_config(tp=4, pp=4, dp=1, num_layers=32, context_parallel_size=4, recompute_granularity="full"),
+        make_config(tp=1, pp=1, dp=1, num_layers=32, context_parallel_size=64),
+        make_config(tp=16, pp=2, dp=2, num_layers=32, sequence_parallel=True),
     ]
-    job = instance(random_cluster(rng, 9, intra_node_bytes_per_s=5 * GB), LLAMA_8B, seq_length=4096, p2p=p2p)
+    job = make_job(make_random_cluster(rng, 9, intra_node_bytes_per_s=5 * GB), LLAMA_8B, seq_length=4096, p2p=p2p)
     fitting = [
         FittingCandidate(config=one, need_bytes=np.full(one.pipeline_model_parallel_size, GIB)) for one in shapes
     ]
@@ -146,12 +146,12 @@ def test_kinds_of_context_groups_over_hosts(kind: str) -> None:
     Nor where tensor groups span hosts, too. No lower form, and no bound by work, is above the simulated time.
     """
     rng = np.random.default_rng(7)
-    job = instance(random_cluster(rng, 9, intra_node_bytes_per_s=5 * GB), LLAMA_8B, seq_length=4096)
+    job = make_job(make_random_cluster(rng, 9, intra_node_bytes_per_s=5 * GB), LLAMA_8B, seq_length=4096)
     job = replace(job, training=replace(job.training, cp_comm_type=kind))
     shapes = [
-        config(tp=8, pp=1, dp=2, num_layers=32, context_parallel_size=2),
-        config(tp=2, pp=2, dp=2, num_layers=32, context_parallel_size=8),
-        config(tp=16, pp=1, dp=2, num_layers=32, context_parallel_size=2),
+        make_config(tp=8, pp=1, dp=2, num_layers=32, context_parallel_size=2),
+        make_config(tp=2, pp=2, dp=2, num_layers=32, context_parallel_size=8),
+        make_config(tp=16, pp=1, dp=2, num_layers=32, context_parallel_size=2),
     ]
     for one in shapes:
         fitting = FittingCandidate(config=one, need_bytes=np.full(one.pipeline_model_parallel_size, GIB))
@@ -171,8 +171,8 @@ def test_messages_between_hosts_by_hand() -> None:
 
     All at once over links of 8 GB/s in sum; by all-to-all a rank sends half of its queries, keys, values and outputs.
     """
-    job = instance(cluster(2, 8.0, nics_per_node=1), LLAMA_8B, seq_length=4096)
-    one = config(tp=8, pp=1, dp=1, num_layers=32, context_parallel_size=2)
+    job = make_job(make_cluster(2, 8.0, nics_per_node=1), LLAMA_8B, seq_length=4096)
+    one = make_config(tp=8, pp=1, dp=1, num_layers=32, context_parallel_size=2)
     placement = identity_placement(one, 8, np.arange(2), "tp-cp-ep-dp-pp")
     alone_s = tensor_s(job, one)
     for kind, held in (("p2p", 2 * 128), ("all_gather", 2 * 128), ("a2a", (2 * 128 + 2 * 4096 // 8) / 2)):

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plans import plan_of
-from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job, plan_of
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.costs.collectives import embedding_traffic, has_tied_stages
@@ -32,7 +31,7 @@ LAYER = 2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 4096 * 14336 + 2 * 4096
 def split(**options: Any) -> ParallelConfig:
     """Eight layers on four stages of two tensor ranks."""
     given = {"tp": 2, "pp": 4, "dp": 1, "num_layers": 8, "sequence_parallel": True}
-    return config(**{**given, **options})
+    return make_config(**{**given, **options})
 
 
 def test_weights_on_the_last_stage() -> None:
@@ -68,7 +67,7 @@ def test_one_stage_looks_tokens_up_in_its_own_table() -> None:
 
 def test_time_of_the_last_stage() -> None:
     """A layer and a head for each depth, and a projection; all other stages as before."""
-    given = instance(cluster(1), PLAIN, seq_length=1024)
+    given = make_job(make_cluster(1), PLAIN, seq_length=1024)
     one = split()
     before, after = (stage_compute(replace(given, model=model), one) for model in (PLAIN, TWO))
     layer = layer_times_s(given, one, A100_80)
@@ -96,7 +95,7 @@ def test_memory_of_the_last_stage() -> None:
 
 def test_recomputed_layers() -> None:
     """Full recomputation brings layers of depths back, too; blocks leave them as they are."""
-    given = instance(cluster(1), TWO, seq_length=1024)
+    given = make_job(make_cluster(1), TWO, seq_length=1024)
     whole, block = (
         split(recompute_granularity="full", recompute_method=method, recompute_num_layers=1)
         for method in ("uniform", "block")
@@ -112,7 +111,7 @@ def test_recomputed_layers() -> None:
 
 def test_arguments_say_where_heads_are() -> None:
     """A split that only a layout can say has an ``m`` for each depth, and is read back."""
-    given = instance(cluster(1), TWO, seq_length=1024)
+    given = make_job(make_cluster(1), TWO, seq_length=1024)
     one = split(layers_per_stage=(3, 2, 2, 1))
     uneven = replace(one, layers_per_stage=(2, 3, 2, 1))
     for chosen, said in ((one, "--decoder-first-pipeline-num-layers 3"), (uneven, "Ett|t*3|tt|tmmL")):
@@ -150,7 +149,7 @@ def test_depths_of_hybrids_have_a_pattern() -> None:
     assert model.num_parameters - plain.num_parameters == depth
     found = [parameters(stage_table(which, TRAINING, [one])) for which in (plain, model)]
     assert (found[1] - found[0]).tolist() == pytest.approx([0, depth + 1024 * 256])
-    given = instance(cluster(1), model, seq_length=1024)
+    given = make_job(make_cluster(1), model, seq_length=1024)
     before, after = (stage_compute(replace(given, model=which), one) for which in (plain, model))
     more = (after.forward_s - before.forward_s)[0, 0]
     layers = sum(layer_times_s(given, one, A100_80, kind=kind)[0] for kind in model.mtp_layers)

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.base.units import GB
 from pipette_opt.costs.collectives import OWN_PART, gradient_traffic, tensor_traffic
@@ -41,7 +41,7 @@ TRAINING = TrainingSpec(global_batch_size=64, seq_length=4096)
 def split(**options: object):  # type: ignore[no-untyped-def]
     """Tensor 2 with sequence parallelism, data 8, expert 4: 16 ranks of a stage in two blocks of eight."""
     given: dict[str, object] = {"tp": 2, "dp": 8, "num_layers": 32, "sequence_parallel": True}
-    return config(**{**given, "expert_model_parallel_size": 4, **options})
+    return make_config(**{**given, "expert_model_parallel_size": 4, **options})
 
 
 def test_tokens_and_bytes_by_hand() -> None:
@@ -88,7 +88,7 @@ def test_imbalance_is_the_busiest_rank_s() -> None:
 def test_dense_layers_come_first_over_chunks_and_stages() -> None:
     """Two stages of two chunks of two layers: of three dense layers two are on the first stage, one on the second."""
     model = replace(MOE, num_layers=8, num_dense_layers=3)
-    chunked = config(pp=2, virtual_pipeline_model_parallel_size=2)
+    chunked = make_config(pp=2, virtual_pipeline_model_parallel_size=2)
 
     def moe_layers(model: ModelSpec, chosen: ParallelConfig) -> list[list[int]]:
         """Layers with experts of each chunk and stage."""
@@ -104,7 +104,7 @@ def test_dense_layers_come_first_over_chunks_and_stages() -> None:
 
 def test_parameters_of_a_stage() -> None:
     """One rank has all of the model's, the vocabulary padded; with blocks of eight, an eighth of the experts."""
-    alone = config(num_layers=32)
+    alone = make_config(num_layers=32)
     rest = stage_parameters(MOE, alone) + stage_expert_parameters(MOE, alone)
     padding = 2 * (MOE.padded_vocab_size(1) - MOE.vocab_size) * MOE.hidden_size
     assert rest.sum() == MOE.num_parameters + padding
@@ -131,7 +131,7 @@ def test_tensor_groups_of_a_layer_with_experts() -> None:
 
 def test_exchange_inside_and_across_by_hand() -> None:
     """Inside, seven parts of 1 MB and the own one at 200 GB/s; across, the busiest host's load in the same time."""
-    spec = cluster(2, intra_node_latency_s=1e-6, inter_node_latency_s=5e-6)
+    spec = make_cluster(2, intra_node_latency_s=1e-6, inter_node_latency_s=5e-6)
     inside = float(exchange_s(spec, DEFAULT_STACK, 1e6, 7 / spec.intra_node_bytes_per_s, False, 0.0, 5e-6))
     assert inside == pytest.approx(1e-6 + (7 + OWN_PART) * 1e6 / (200 * GB))
     across = float(exchange_s(spec, DEFAULT_STACK, 1e6, 3 / spec.intra_node_bytes_per_s, True, 16 / (20 * GB), 5e-6))
@@ -205,7 +205,7 @@ def test_tokens_beside_compute_and_the_host() -> None:
 def test_what_is_beside_tokens() -> None:
     """Compute only if the job overlaps it; the wait for the host without tensor parallelism, and not with graphs."""
     slow = replace(DEFAULT_STACK, host_kernel_s=1e-3)
-    given = replace(instance(cluster(1), MOE, seq_length=4096), stack=slow)
+    given = replace(make_job(make_cluster(1), MOE, seq_length=4096), stack=slow)
     alone = split(tp=1, dp=8, sequence_parallel=False)
     found = beside_exchange(given, alone, MOE.layers[0])
     assert found.compute_s == 0.0
@@ -223,9 +223,9 @@ def test_what_is_beside_tokens() -> None:
 def test_one_expert_is_a_dense_model() -> None:
     """With one expert and topk 1 the products are the dense layer's; router and sorting come on top, a few percent."""
     single = replace(LLAMA_8B, num_experts=1, moe_router_topk=1)
-    plain = config(num_layers=32)
-    dense = instance(cluster(1), LLAMA_8B, seq_length=4096)
-    routed = instance(cluster(1), single, seq_length=4096)
+    plain = make_config(num_layers=32)
+    dense = make_job(make_cluster(1), LLAMA_8B, seq_length=4096)
+    routed = make_job(make_cluster(1), single, seq_length=4096)
     before, after = layer_times_s(dense, plain, A100_80), layer_times_s(routed, plain, A100_80)
     for one, other in zip(before, after, strict=True):
         assert one < other < 1.06 * one
@@ -239,7 +239,7 @@ def test_more_local_experts_are_less_efficient() -> None:
     times = []
     for experts in (1, 8, 64, 512):
         model = replace(MOE, num_experts=experts, moe_router_topk=1)
-        times.append(sum(expert_times_s(model, TRAINING, config(num_layers=32), A100_80, DEFAULT_STACK)))
+        times.append(sum(expert_times_s(model, TRAINING, make_config(num_layers=32), A100_80, DEFAULT_STACK)))
     assert times == sorted(times)
     assert times[-1] > 1.2 * times[0]
     loads = [replace(TRAINING, expert_imbalance=one) for one in (1.0, 1.1, 1.7, 3.0)]
@@ -254,7 +254,7 @@ def test_gradients_of_weights_are_read_and_written_for_few_tokens() -> None:
     128 tokens, two copies of each on 8 experts: 32 rows, 64 FLOPs for each weight and two bytes or more: bound by
     memory, so the formats differ by twice two bytes for each weight of the experts.
     """
-    few, alone = replace(TRAINING, seq_length=128), config(num_layers=32)
+    few, alone = replace(TRAINING, seq_length=128), make_config(num_layers=32)
     assert rows_of_expert(MOE, few, alone) == 32.0
     wide = expert_times_s(MOE, few, alone, A100_80, DEFAULT_STACK)
     narrow = replace(few, accumulate_allreduce_grads_in_fp32=False)
@@ -292,12 +292,12 @@ def test_biases_of_experts_by_hand() -> None:
 def test_stage_with_dense_layers_first() -> None:
     """A stage's work is the sum of its dense layers' and its others'."""
     model = replace(MOE, num_dense_layers=20)
-    given = instance(cluster(1), model, seq_length=4096)
-    halves = config(pp=2, num_layers=32)
+    given = make_job(make_cluster(1), model, seq_length=4096)
+    halves = make_config(pp=2, num_layers=32)
     dense = layer_times_s(given, halves, A100_80)
     routed = layer_times_s(given, halves, A100_80, kind=model.layers[-1])
     first, second = stage_compute(given, halves).backward_s[0, 0]
-    apart = stage_compute(instance(cluster(1), replace(model, num_dense_layers=31), seq_length=4096), halves)
+    apart = stage_compute(make_job(make_cluster(1), replace(model, num_dense_layers=31), seq_length=4096), halves)
     assert first == pytest.approx(float(apart.backward_s[0, 0, 0]))
     assert second - float(apart.backward_s[0, 0, 1]) == pytest.approx(11 * (routed[1] - dense[1]))
 

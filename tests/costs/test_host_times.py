@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, config, instance
+from factories import LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.costs.host import bound_by_host, host_time_s
 from pipette_opt.parallel import ParallelConfig
@@ -11,12 +11,12 @@ from pipette_opt.specs import ModelSpec, StackSpec
 
 RATES = StackSpec(host_kernel_s=1.0, host_collective_s=1000.0)
 MOE = replace(LLAMA_8B, name="moe", num_experts=8, add_bias_linear=False)
-TP2 = config(tp=2, dp=4, num_layers=32, sequence_parallel=True)
+TP2 = make_config(tp=2, dp=4, num_layers=32, sequence_parallel=True)
 
 
 def host_s(model: ModelSpec, *modules: str, graph: bool = True, chosen: ParallelConfig = TP2) -> float:
     """Launches of a pass, a collective as a thousand kernels."""
-    job = instance(cluster(1), model)
+    job = make_job(make_cluster(1), model)
     training = replace(job.training, cuda_graph=graph, cuda_graph_modules=modules if graph else ())
     return host_time_s(replace(job, training=training), chosen, RATES, model.layers[0])
 
@@ -58,7 +58,7 @@ def test_graphs_of_a_layer_with_experts(modules: tuple[str, ...], left: int) -> 
 
 def test_a_ring_is_launched_with_its_attention() -> None:
     """Each step of context parallelism is a message more, which a graph of attention has, too."""
-    ring = config(dp=4, num_layers=32, context_parallel_size=2)
+    ring = make_config(dp=4, num_layers=32, context_parallel_size=2)
     outside, inside = host_s(LLAMA_8B, "mlp", chosen=ring), host_s(LLAMA_8B, "attn", chosen=ring)
     assert outside > 1000.0 + 15
     assert inside == 6

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from specs_for_tests import A100_80, cluster, config, instance
+from factories import A100_80, make_cluster, make_config, make_job
 
 from pipette_opt.candidates.legality import check_legal
 from pipette_opt.costs.attention import attention_times_s
@@ -34,7 +34,7 @@ TRAINING = TrainingSpec(global_batch_size=8, seq_length=256)
 
 def split(**options: Any) -> ParallelConfig:
     """Two layers on one stage."""
-    return config(**{"tp": 1, "pp": 1, "dp": 8, "num_layers": 2, **options})
+    return make_config(**{"tp": 1, "pp": 1, "dp": 8, "num_layers": 2, **options})
 
 
 def activations(model: ModelSpec, **options: Any) -> float:
@@ -98,7 +98,7 @@ def test_attention_of_equal_heads_is_the_ordinary_one() -> None:
 
 def test_a_layer_takes_longer_with_wider_latents() -> None:
     """Each of the ranks and heads adds time."""
-    given = instance(cluster(1), MODEL, seq_length=4096)
+    given = make_job(make_cluster(1), MODEL, seq_length=4096)
     before = sum(layer_times_s(given, split(), A100_80))
     for name in ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "v_head_dim"):
         wider = replace(LATENT, **{name: 16 * getattr(LATENT, name)})

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import A100_80, cluster, config, instance
+from factories import A100_80, make_cluster, make_config, make_job
 
 from pipette_opt.costs.compute import layer_times_s
 from pipette_opt.costs.learned import layer_shape
@@ -13,7 +13,7 @@ from pipette_opt.specs.layers import LearnedLayers
 
 def test_layers_take_what_was_learned() -> None:
     """A fifth longer both ways, with recomputation too; another micro-batch and a measured layer are as they were."""
-    job, one = instance(cluster(1)), config(recompute_granularity="full")
+    job, one = make_job(make_cluster(1)), make_config(recompute_granularity="full")
     shape = layer_shape(job, one, A100_80)
     assert shape is not None
     stack = replace(job.stack, layers=LearnedLayers(shapes=(replace(shape, factor=1.2),)))
@@ -34,8 +34,8 @@ def test_layers_take_what_was_learned() -> None:
 
 def test_groups_over_several_hosts_teach_nothing() -> None:
     """Their time is the network's; parts of a sequence are other shapes."""
-    job = instance(cluster(4))
-    eight = config(tensor_model_parallel_size=8)
+    job = make_job(make_cluster(4))
+    eight = make_config(tensor_model_parallel_size=8)
     assert layer_shape(job, eight, A100_80) is not None
     assert layer_shape(job, replace(eight, tensor_model_parallel_size=16), A100_80) is None
     assert layer_shape(job, replace(eight, context_parallel_size=2), A100_80) is None

@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from factories import TINY, make_cluster, make_config, make_job
 from levels import as_large_hosts, in_domains
-from specs_for_tests import TINY, cluster, config, instance
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GB
@@ -19,22 +19,22 @@ from pipette_opt.specs.levels import Level
 MOE = replace(TINY, name="moe", num_experts=8, add_bias_linear=False, add_qkv_bias=False)
 
 CONFIGS = (
-    config(dp=16),
-    config(tp=2, dp=8, use_distributed_optimizer=True),
-    config(tp=4, pp=2, dp=2, sequence_parallel=True),
-    config(tp=2, pp=2, dp=2, context_parallel_size=2),
-    config(pp=4, dp=4, overlap_grad_reduce=True, use_distributed_optimizer=True),
-    config(tp=8, pp=2),
-    config(dp=16, expert_model_parallel_size=8),
-    config(dp=16, expert_model_parallel_size=2),
-    config(tp=2, dp=8, sequence_parallel=True, expert_model_parallel_size=4, expert_tensor_parallel_size=2),
-    config(pp=2, dp=8, expert_model_parallel_size=8),
+    make_config(dp=16),
+    make_config(tp=2, dp=8, use_distributed_optimizer=True),
+    make_config(tp=4, pp=2, dp=2, sequence_parallel=True),
+    make_config(tp=2, pp=2, dp=2, context_parallel_size=2),
+    make_config(pp=4, dp=4, overlap_grad_reduce=True, use_distributed_optimizer=True),
+    make_config(tp=8, pp=2),
+    make_config(dp=16, expert_model_parallel_size=8),
+    make_config(dp=16, expert_model_parallel_size=2),
+    make_config(tp=2, dp=8, sequence_parallel=True, expert_model_parallel_size=4, expert_tensor_parallel_size=2),
+    make_config(pp=2, dp=8, expert_model_parallel_size=8),
 )
 
 
 def ring_s(spec: ClusterSpec, hosts: list[int]) -> float:
     """An all-reduce of 1 GB over GPUs on these hosts, in order."""
-    links = PlacedLinks(instance(spec))
+    links = PlacedLinks(make_job(spec))
     rings = links.rings(np.array(hosts)[None, None], "a ring")
     return float(rings.time_s(stacked([all_reduce_traffic(1e9, len(hosts))]))[0, 0])
 
@@ -66,7 +66,7 @@ def test_many_nics_are_no_faster_than_the_port() -> None:
 
 def test_ring_of_two_rings_shares_no_port() -> None:
     """Both GPUs of each host have a ring of their own in the domain, and each its whole rate."""
-    links = PlacedLinks(instance(in_domains([0, 0])))
+    links = PlacedLinks(make_job(in_domains([0, 0])))
     rings = links.rings(np.array([[[0, 1], [0, 1]]]), "rings")
     times = rings.time_s(stacked([all_reduce_traffic(1e9, 2)]))
     np.testing.assert_allclose(times, (1.0 + OWN_PART / 2) / 200 + 2 * 2e-6 / 8)
@@ -81,7 +81,7 @@ def test_domain_is_as_fast_as_a_host_of_its_size(chosen: ParallelConfig) -> None
         large = as_large_hosts(domains, hosts, 2)
         found, expected = (
             placed_times(
-                instance(spec, model),
+                make_job(spec, model),
                 chosen,
                 identity_placement(chosen, spec.gpus_per_node, np.arange(spec.num_nodes), "tp-cp-ep-dp-pp"),
             )
@@ -98,9 +98,9 @@ def test_domain_is_as_fast_as_a_host_of_its_size(chosen: ParallelConfig) -> None
 
 def test_exchange_in_a_domain_by_hand() -> None:
     """Eight ranks on four hosts of a domain: each sends seven parts through its port, none through a NIC."""
-    chosen = config(dp=8, expert_model_parallel_size=8)
+    chosen = make_config(dp=8, expert_model_parallel_size=8)
     placement = Placement(order="tp-cp-ep-dp-pp", node=np.arange(8) // 2, local_rank=np.arange(8) % 2)
-    given = instance(in_domains([0, 0, 0, 0]), MOE)
+    given = make_job(in_domains([0, 0, 0, 0]), MOE)
     part = given.training.seq_length * MOE.hidden_size * given.training.parameter_bytes * MOE.moe_router_topk / 8
     one = 2e-6 + (7 + OWN_PART) * part / (200 * GB)
     times = placed_times(given, chosen, placement)
@@ -121,7 +121,7 @@ def test_network_levels_by_hand() -> None:
     """Hosts of a leaf have 20 GB/s for a flow, hosts of a pod 10, all others the links between hosts, 5."""
     leaf = Level(name="leaf", group_of_node=np.arange(8) // 2, bytes_per_s=20 * GB, latency_s=3e-6)
     pod = Level(name="pod", group_of_node=np.arange(8) // 4, bytes_per_s=10 * GB, latency_s=4e-6)
-    spec = cluster(8, 5.0, links_measured=False, levels=(leaf, pod), inter_node_latency_s=9e-6, nics_per_node=2)
+    spec = make_cluster(8, 5.0, links_measured=False, levels=(leaf, pod), inter_node_latency_s=9e-6, nics_per_node=2)
     rates = spec.pair_bytes_per_s(1) / GB
     assert (rates[0, 1], rates[0, 2], rates[0, 4]) == (20, 10, 5)
     assert spec.pair_bytes_per_s(8)[0, 1] == 40 * GB
@@ -136,7 +136,7 @@ def test_measured_pairs_count_before_levels() -> None:
     values = np.full((4, 4), 30.0)
     values[0, 1] = np.nan
     spec = replace(in_domains([0, 0, 0, 1]), links_measured=True, node_bytes_per_s=25 * GB)
-    spec = replace(spec, link_matrices=cluster(4, values).link_matrices)
+    spec = replace(spec, link_matrices=make_cluster(4, values).link_matrices)
     rates = spec.pair_bytes_per_s(1) / GB
     assert rates[0, 1] == 200
     assert rates[1, 0] == 30
@@ -145,13 +145,13 @@ def test_measured_pairs_count_before_levels() -> None:
 
 def test_one_level_of_equal_links_is_no_level() -> None:
     """A level with the links that hosts have anyway changes no time."""
-    plain = cluster(4, 20.0, gpus=2, nics_per_node=2, inter_node_latency_s=9e-6, links_measured=False)
+    plain = make_cluster(4, 20.0, gpus=2, nics_per_node=2, inter_node_latency_s=9e-6, links_measured=False)
     everywhere = Level(name="leaf", group_of_node=np.zeros(4, dtype=int), bytes_per_s=20 * GB, latency_s=9e-6)
-    for chosen in (config(dp=8), config(tp=2, pp=2, dp=2), config(dp=8, expert_model_parallel_size=8)):
+    for chosen in (make_config(dp=8), make_config(tp=2, pp=2, dp=2), make_config(dp=8, expert_model_parallel_size=8)):
         placement = identity_placement(chosen, 2, np.arange(4), "tp-cp-ep-dp-pp")
         model = MOE if chosen.expert_model_parallel_size > 1 else TINY
         times = [
-            placed_times(instance(replace(plain, levels=levels), model), chosen, placement)
+            placed_times(make_job(replace(plain, levels=levels), model), chosen, placement)
             for levels in ((), (everywhere,))
         ]
         for one in fields(times[0]):
@@ -162,7 +162,7 @@ def test_ring_by_latencies_of_its_hops_by_hand() -> None:
     """Of 1.5 GB at 20 GB/s in 6 steps the farthest hop counts: 40 us from n1 to n2, until the ring goes back to n0."""
     known = np.full((4, 4), np.nan)
     known[1, 2], known[3, 0], known[0, 2] = 40e-6, 90e-6, 3.0
-    spec = cluster(4, 20.0, gpus=1, nics_per_node=1, inter_node_latency_s=9e-6, known_latency_s=known)
+    spec = make_cluster(4, 20.0, gpus=1, nics_per_node=1, inter_node_latency_s=9e-6, known_latency_s=known)
     assert ring_s(spec, [0, 1, 2]) == pytest.approx(4 / 3 / 20 + 4 * 40e-6)
     assert ring_s(spec, [0, 1, 2, 3]) == pytest.approx(1.5 / 20 + 6 * 90e-6)
     assert ring_s(spec, [1, 0, 3]) == pytest.approx(4 / 3 / 20 + 4 * 9e-6)
@@ -173,24 +173,24 @@ def test_hops_one_by_one_are_hops_by_latency() -> None:
     rng, hosts, traffic = np.random.default_rng(3), [4, 1, 0, 3, 2], all_reduce_traffic(1e7, 5)
     few, many = rng.choice([1e-5, 1e-4], (5, 5)), rng.uniform(1e-5, 1e-3, (5, 5))
     for known in (few, many):
-        spec = cluster(5, rng.uniform(1.0, 20.0, (5, 5)), gpus=1, nics_per_node=1, known_latency_s=known)
+        spec = make_cluster(5, rng.uniform(1.0, 20.0, (5, 5)), gpus=1, nics_per_node=1, known_latency_s=known)
         table = inter_node_ring_s(spec, traffic, group_flows=1, num_flows=1, num_hosts=5)
-        rings = PlacedLinks(instance(spec)).rings(np.array(hosts)[None, None], "a ring")
+        rings = PlacedLinks(make_job(spec)).rings(np.array(hosts)[None, None], "a ring")
         slowest = max(table[one, other] for one, other in zip(hosts, hosts[1:] + hosts[:1], strict=True))
         assert float(rings.time_s(stacked([traffic]))[0, 0]) == pytest.approx(slowest)
 
 
 def test_exchange_waits_for_the_farthest_host() -> None:
     """Four ranks on four hosts: the all-to-all starts with the largest latency between any two of its own hosts."""
-    chosen = config(dp=4, expert_model_parallel_size=2)
+    chosen = make_config(dp=4, expert_model_parallel_size=2)
     known = np.full((4, 4), 1e-5)
     far = known.copy()
     far[0, 1], far[0, 2] = 1e-3, 5.0  # hosts 0 and 1 share experts, 0 and 2 do not
     seconds = []
     for latency_s in (known, far):
-        spec = cluster(4, 20.0, gpus=1, nics_per_node=1, known_latency_s=latency_s)
+        spec = make_cluster(4, 20.0, gpus=1, nics_per_node=1, known_latency_s=latency_s)
         placement = identity_placement(chosen, 1, np.arange(4), "tp-cp-ep-dp-pp")
-        seconds.append(placed_times(instance(spec, MOE), chosen, placement).expert_forward_s)
+        seconds.append(placed_times(make_job(spec, MOE), chosen, placement).expert_forward_s)
     assert (seconds[1] - seconds[0]).max() == pytest.approx(8 * 2 * (1e-3 - 1e-5))
 
 
@@ -198,13 +198,13 @@ def test_latencies_that_cannot_be() -> None:
     """Of other hosts, below zero, and inside an NVLink domain."""
     for known, said in ((np.zeros((3, 3)), "of \\(3, 3\\) hosts"), (np.full((2, 2), -1.0), ">= 0")):
         with pytest.raises(ValueError, match=said):
-            cluster(2, known_latency_s=known)
+            make_cluster(2, known_latency_s=known)
     with pytest.raises(ValueError, match="n0 and n1 are in one NVLink domain"):
         in_domains([0, 0], known_latency_s=np.full((2, 2), 1e-6))
 
 
 def test_other_algorithms_are_refused_over_domains() -> None:
     """Trees over domains of one host are what they were; of several they are not known."""
-    instance(in_domains([0, 1]), allreduce="tree")
+    make_job(in_domains([0, 1]), allreduce="tree")
     with pytest.raises(InputError, match="only ring is known"):
-        instance(in_domains([0, 0]), allreduce="tree")
+        make_job(in_domains([0, 0]), allreduce="tree")

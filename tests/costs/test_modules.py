@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.collectives import tensor_traffic
@@ -21,12 +21,12 @@ MOE = replace(LLAMA_8B, name="moe", num_experts=8, moe_ffn_hidden_size=2048, moe
 def split(*modules: str, **options: object) -> ParallelConfig:
     """Tensor 2 with sequence parallelism, and some modules computed again."""
     again = {"recompute_granularity": "selective", "recompute_modules": modules} if modules else {}
-    return config(**{"tp": 2, "dp": 4, "num_layers": 32, "sequence_parallel": True, **again, **options})
+    return make_config(**{"tp": 2, "dp": 4, "num_layers": 32, "sequence_parallel": True, **again, **options})
 
 
 def again_s(*modules: str, has_experts: bool = False) -> float:
     """What modules add to the backward of a layer; the forward stays."""
-    job = instance(cluster(1), MOE if has_experts else LLAMA_8B)
+    job = make_job(make_cluster(1), MOE if has_experts else LLAMA_8B)
     kept, chosen = (layer_times_s(job, one, A100_80) for one in (split(), split(*modules)))
     assert chosen[0] == kept[0]
     return chosen[1] - kept[1]
@@ -34,7 +34,7 @@ def again_s(*modules: str, has_experts: bool = False) -> float:
 
 def test_each_module_adds_its_forward() -> None:
     """As the same functions say that make the forward."""
-    job = instance(cluster(1), MOE)
+    job = make_job(make_cluster(1), MOE)
     given = (MOE, job.training, split(), A100_80, DEFAULT_STACK)
     core = attention_times_s(*given, MOE.layers[0])[0]
     assert again_s("core_attn") == pytest.approx(core)
@@ -55,7 +55,7 @@ def test_latents_are_projected_again() -> None:
         kv_channels=128,
         multi_latent_attention=LatentAttention(q_lora_rank=1024, kv_lora_rank=512),
     )
-    job = instance(cluster(1), latent)
+    job = make_job(make_cluster(1), latent)
 
     def backward_s(*modules: str) -> float:
         return layer_times_s(job, split(*modules), A100_80)[1]
@@ -78,15 +78,15 @@ def test_modules_of_other_layers_add_nothing() -> None:
 
 def test_all_modules_take_less_than_whole_layers() -> None:
     """Projections of attention are in no module but ``full``."""
-    job = instance(cluster(1), LLAMA_8B)
-    whole = layer_times_s(job, config(tp=2, dp=4, num_layers=32, recompute_granularity="full"), A100_80)
-    kept = layer_times_s(job, config(tp=2, dp=4, num_layers=32), A100_80)
+    job = make_job(make_cluster(1), LLAMA_8B)
+    whole = layer_times_s(job, make_config(tp=2, dp=4, num_layers=32, recompute_granularity="full"), A100_80)
+    kept = layer_times_s(job, make_config(tp=2, dp=4, num_layers=32), A100_80)
     assert 0 < again_s("core_attn", "mlp") < whole[1] - kept[1]
 
 
 def test_a_mlp_is_gathered_again() -> None:
     """Half of what a layer's tensor ranks send in the forward, or nothing; of experts what their tokens need."""
-    job = instance(cluster(1), LLAMA_8B)
+    job = make_job(make_cluster(1), LLAMA_8B)
     model, training = LLAMA_8B, job.training
     forward, backward = tensor_traffic(model, training, split("core_attn"), model.layers[0])
     assert backward == forward
@@ -100,7 +100,7 @@ def test_a_mlp_is_gathered_again() -> None:
 
 def test_a_ring_of_attention_goes_round_again_only_for_attention() -> None:
     """Two passes of keys and values in the backward, and a third for the attention core."""
-    training = instance(cluster(1)).training
+    training = make_job(make_cluster(1)).training
     sent = [
         context_traffic(LLAMA_8B, training, split(name, context_parallel_size=2, dp=2))[1].hop_bytes
         for name in ("mlp", "core_attn")

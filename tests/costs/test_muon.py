@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.costs.compute import optimizer_time_s
 from pipette_opt.costs.muon import layer_flops, orthogonal_flops, orthogonal_s
@@ -12,8 +12,8 @@ from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.specs import DEFAULT_STACK
 
-MUON = replace(instance(cluster(1)).training, optimizer="muon")
-SHARDED = config(tp=2, dp=4, num_layers=32, use_distributed_optimizer=True)
+MUON = replace(make_job(make_cluster(1)).training, optimizer="muon")
+SHARDED = make_config(tp=2, dp=4, num_layers=32, use_distributed_optimizer=True)
 MOE = replace(LLAMA_8B, name="moe", num_experts=8, moe_ffn_hidden_size=1024)
 
 
@@ -27,7 +27,7 @@ def test_flops_of_a_layer() -> None:
     shapes = [(3072, 4096), (4096, 2048), (14336, 4096), (4096, 7168)]
     dense, experts = layer_flops(LLAMA_8B, SHARDED, LLAMA_8B.layers[0])
     assert (dense, experts) == (sum(orthogonal_flops(*one) for one in shapes), 0)
-    spread = config(tp=1, dp=8, num_layers=32, expert_model_parallel_size=4)
+    spread = make_config(tp=1, dp=8, num_layers=32, expert_model_parallel_size=4)
     _, experts = layer_flops(MOE, spread, MOE.layers[0])
     assert experts == 2 * (orthogonal_flops(2048, 4096) + orthogonal_flops(4096, 1024))
 
@@ -40,7 +40,7 @@ def test_replicas_share_the_matrices() -> None:
     rate = plain_format(A100_80, MUON, DEFAULT_STACK).flops_per_s
     assert alone == pytest.approx(32 * layer_flops(LLAMA_8B, SHARDED, LLAMA_8B.layers[0])[0] / rate)
     assert shared == pytest.approx(alone / 4)
-    job = instance(cluster(1), LLAMA_8B)
+    job = make_job(make_cluster(1), LLAMA_8B)
     adam, muon = (optimizer_time_s(replace(job, training=one), SHARDED, A100_80) for one in (job.training, MUON))
     assert muon - adam == pytest.approx(shared)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_40, A100_80, LLAMA_8B, TINY, cluster, config, instance, random_cluster
+from factories import A100_40, A100_80, LLAMA_8B, TINY, make_cluster, make_config, make_job, make_random_cluster
 
 from pipette_opt.base.units import GIB
 from pipette_opt.costs.compute import stage_parameters
@@ -25,13 +25,13 @@ def overlapped(one: ParallelConfig, *, gather: bool) -> ParallelConfig:
 
 
 CONFIGS = [
-    overlapped(config(tp=4, pp=4, dp=4, num_layers=32), gather=False),
-    overlapped(config(tp=4, pp=4, dp=4, num_layers=32), gather=True),
-    overlapped(config(tp=8, pp=1, dp=8, num_layers=32), gather=True),
-    overlapped(config(tp=2, pp=2, dp=16, num_layers=32), gather=True),
-    overlapped(config(tp=16, pp=2, dp=2, num_layers=32), gather=True),
-    overlapped(config(tp=4, pp=4, dp=4, num_layers=32, virtual_pipeline_model_parallel_size=2), gather=True),
-    overlapped(config(tp=4, pp=4, dp=4, num_layers=32, virtual_pipeline_model_parallel_size=4), gather=False),
+    overlapped(make_config(tp=4, pp=4, dp=4, num_layers=32), gather=False),
+    overlapped(make_config(tp=4, pp=4, dp=4, num_layers=32), gather=True),
+    overlapped(make_config(tp=8, pp=1, dp=8, num_layers=32), gather=True),
+    overlapped(make_config(tp=2, pp=2, dp=16, num_layers=32), gather=True),
+    overlapped(make_config(tp=16, pp=2, dp=2, num_layers=32), gather=True),
+    overlapped(make_config(tp=4, pp=4, dp=4, num_layers=32, virtual_pipeline_model_parallel_size=2), gather=True),
+    overlapped(make_config(tp=4, pp=4, dp=4, num_layers=32, virtual_pipeline_model_parallel_size=4), gather=False),
 ]
 
 
@@ -50,7 +50,7 @@ def test_buckets_are_megatrons() -> None:
 
     The first of two stages of the small model has 104 million: three buckets, or two of 60 million.
     """
-    one = overlapped(config(pp=2, dp=8), gather=False)
+    one = overlapped(make_config(pp=2, dp=8), gather=False)
     first = stage_parameters(TINY, one)[0]
     assert num_buckets(TINY, one).tolist() == [3, 1]
     assert num_buckets(TINY, replace(one, data_parallel_size=60)).tolist() == [2, 1]
@@ -88,8 +88,8 @@ def test_what_the_forms_rely_on(slowdown: float) -> None:
 
 def test_nothing_changes_without_the_flags() -> None:
     """Flags that are off, and Megatron's default for interleaved sends, give the numbers of before."""
-    job = instance(cluster(8), LLAMA_8B, seq_length=4096)
-    one = config(tp=4, pp=4, dp=4, num_layers=32)
+    job = make_job(make_cluster(8), LLAMA_8B, seq_length=4096)
+    one = make_config(tp=4, pp=4, dp=4, num_layers=32)
     times = placed_times(job, one, identity_placement(one, 8, np.arange(8), "tp-cp-ep-dp-pp"))
     assert times.reduction_buckets is None
     assert times.first_extra_s is times.last_extra_s is times.ready_s is times.gather_s is times.shown_s is None
@@ -97,8 +97,8 @@ def test_nothing_changes_without_the_flags() -> None:
 
 def test_a_single_stage_hides_most_of_its_collectives() -> None:
     """Without a pipeline overlap makes the iteration shorter, and smaller buckets leave less, the slowdown included."""
-    job = instance(cluster(8, 5.0), LLAMA_8B, seq_length=4096)
-    plain = config(tp=8, pp=1, dp=8, num_layers=32, use_distributed_optimizer=True)
+    job = make_job(make_cluster(8, 5.0), LLAMA_8B, seq_length=4096)
+    plain = make_config(tp=8, pp=1, dp=8, num_layers=32, use_distributed_optimizer=True)
     placement = identity_placement(plain, 8, np.arange(8), "tp-cp-ep-dp-pp")
     beside = overlapped(plain, gather=True)
     small = replace(beside, ddp_bucket_size=10_000_000)
@@ -113,7 +113,7 @@ def test_solvers_form_in_ticks_and_seconds(p2p: str, kinds: tuple) -> None:
     """The integer objective exceeds the closed form by its rounding at most, and never falls short."""
     rng = np.random.default_rng(2)
     for _ in range(6):
-        job = instance(random_cluster(rng, 9, kinds=kinds), LLAMA_8B, seq_length=4096, p2p=p2p)
+        job = make_job(make_random_cluster(rng, 9, kinds=kinds), LLAMA_8B, seq_length=4096, p2p=p2p)
         data = problem_of(job, relaxed=False)
         for candidate in data.candidates:
             if not candidate.has_analytical_model:
@@ -132,7 +132,7 @@ def test_lower_forms_are_below_the_simulator(p2p: str, bandwidth: float) -> None
     rng = np.random.default_rng(3)
     for kinds in ((A100_80,), (A100_80, A100_40)):
         values = bandwidth * rng.uniform(0.5, 1.5, (9, 9))
-        job = instance(cluster(9, values, kinds=kinds), LLAMA_8B, seq_length=4096, p2p=p2p)
+        job = make_job(make_cluster(9, values, kinds=kinds), LLAMA_8B, seq_length=4096, p2p=p2p)
         data = problem_of(job, relaxed=True)
         for candidate in data.candidates:
             nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)

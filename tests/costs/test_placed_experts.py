@@ -6,7 +6,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from specs_for_tests import TINY, cluster, config, instance, matrix, random_cluster
+from factories import TINY, make_cluster, make_config, make_job, make_links, make_random_cluster
 
 from pipette_opt.base.errors import InputError, MissingLinkError
 from pipette_opt.costs.exchange import expert_layer_s
@@ -84,12 +84,12 @@ def test_exchange_against_single_messages(sizes: tuple[int, ...], dispatcher: st
     """On random hosts every slot waits for its slowest rank's all-to-alls, and replicas of a block for each other."""
     tp, pp, dp, ep, etp = sizes
     rng = np.random.default_rng(sum(sizes))
-    chosen = config(
+    chosen = make_config(
         tp=tp, pp=pp, dp=dp, sequence_parallel=tp > 1, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp
     )
     for _ in range(5):
-        spec = random_cluster(rng, 5, gpus=4, intra_node_latency_s=2e-6, inter_node_latency_s=9e-6)
-        given = instance(spec, MOE)
+        spec = make_random_cluster(rng, 5, gpus=4, intra_node_latency_s=2e-6, inter_node_latency_s=9e-6)
+        given = make_job(spec, MOE)
         given = replace(given, training=replace(given.training, moe_token_dispatcher_type=dispatcher))
         placement = random_placement(rng, chosen, 5, 4)
         times = placed_times(given, chosen, placement)
@@ -113,8 +113,8 @@ def test_exchange_against_single_messages(sizes: tuple[int, ...], dispatcher: st
 
 def test_no_experts_to_send_nothing_sent() -> None:
     """All experts on every rank: no tokens travel, and gradients go as in a dense model, in two rings."""
-    given = instance(cluster(2, gpus=4), MOE)
-    chosen = config(dp=8)
+    given = make_job(make_cluster(2, gpus=4), MOE)
+    chosen = make_config(dp=8)
     times = placed_times(
         given, chosen, Placement(order="tp-cp-ep-dp-pp", node=np.arange(8) // 4, local_rank=np.arange(8) % 4)
     )
@@ -125,10 +125,10 @@ def test_no_experts_to_send_nothing_sent() -> None:
 
 def test_spread_experts_have_less_to_reduce() -> None:
     """With every expert once, its gradients stay where they are; the fewer copies, the shorter the reduction."""
-    given = instance(cluster(2, gpus=4), MOE)
+    given = make_job(make_cluster(2, gpus=4), MOE)
     placement = Placement(order="tp-cp-ep-dp-pp", node=np.arange(8) // 4, local_rank=np.arange(8) % 4)
     reductions = [
-        float(placed_times(given, config(dp=8, expert_model_parallel_size=ep), placement).reduction_s[0])
+        float(placed_times(given, make_config(dp=8, expert_model_parallel_size=ep), placement).reduction_s[0])
         for ep in (1, 2, 4, 8)
     ]
     assert reductions == sorted(reductions, reverse=True)
@@ -139,8 +139,8 @@ def test_spread_experts_have_less_to_reduce() -> None:
 def test_more_imbalance_is_never_faster(dispatcher: str) -> None:
     """Iteration times rise with the load of the busiest rank; the breakdown adds up and names the experts."""
     rng = np.random.default_rng(3)
-    given = instance(random_cluster(rng, 4, gpus=4), MOE)
-    chosen = config(tp=2, pp=2, dp=4, sequence_parallel=True, expert_model_parallel_size=4)
+    given = make_job(make_random_cluster(rng, 4, gpus=4), MOE)
+    chosen = make_config(tp=2, pp=2, dp=4, sequence_parallel=True, expert_model_parallel_size=4)
     placement = random_placement(rng, chosen, 4, 4)
     found = []
     for imbalance in (1.0, 1.2, 2.0, 4.0, 9.0):
@@ -155,8 +155,8 @@ def test_more_imbalance_is_never_faster(dispatcher: str) -> None:
 
 def test_tokens_that_go_once_take_no_longer_between_hosts() -> None:
     """Over two hosts half of the copies are sent twice by the all-to-all; no bound is above what placed ranks take."""
-    given = instance(cluster(2, 5.0, gpus=4), replace(MOE, moe_router_topk=4))
-    chosen = config(dp=8, expert_model_parallel_size=8)
+    given = make_job(make_cluster(2, 5.0, gpus=4), replace(MOE, moe_router_topk=4))
+    chosen = make_config(dp=8, expert_model_parallel_size=8)
     placement = Placement(order="tp-cp-ep-dp-pp", node=np.arange(8) // 4, local_rank=np.arange(8) % 4)
     found = []
     for dispatcher in ("alltoall", "flex"):
@@ -173,8 +173,8 @@ def test_tokens_that_go_once_take_no_longer_between_hosts() -> None:
 
 def test_inside_hosts_beats_across() -> None:
     """The same groups on one host and over two: slow links between hosts make the all-to-all slower."""
-    given = instance(cluster(2, 5.0, gpus=4), MOE)
-    chosen = config(dp=8, expert_model_parallel_size=4)
+    given = make_job(make_cluster(2, 5.0, gpus=4), MOE)
+    chosen = make_config(dp=8, expert_model_parallel_size=4)
     rank = np.arange(8)
     together = Placement(order="tp-cp-ep-dp-pp", node=rank // 4, local_rank=rank % 4)
     apart = Placement(order="tp-cp-ep-dp-pp", node=rank % 2, local_rank=rank // 2)
@@ -187,9 +187,11 @@ def test_inside_hosts_beats_across() -> None:
 def test_batches_are_single_placements() -> None:
     """Many placements of several degrees at once cost what each costs alone."""
     rng = np.random.default_rng(8)
-    given = instance(random_cluster(rng, 5, gpus=4), replace(MOE, num_dense_layers=3))
+    given = make_job(make_random_cluster(rng, 5, gpus=4), replace(MOE, num_dense_layers=3))
     chosen = [
-        config(tp=2, pp=2, dp=4, sequence_parallel=True, expert_model_parallel_size=ep, use_distributed_optimizer=True)
+        make_config(
+            tp=2, pp=2, dp=4, sequence_parallel=True, expert_model_parallel_size=ep, use_distributed_optimizer=True
+        )
         for ep in (2, 4, 4)
     ]
     placed = [(one, random_placement(rng, one, 5, 4)) for one in chosen]
@@ -204,28 +206,30 @@ def test_unmeasured_link_between_experts() -> None:
     """The message names the group that uses it."""
     links = np.full((2, 2), 10.0)
     links[0, 1] = np.nan
-    given = instance(cluster(2, 10.0, gpus=4, link_matrices=(matrix(links, 2),)), MOE)
+    given = make_job(make_cluster(2, 10.0, gpus=4, link_matrices=(make_links(links, 2),)), MOE)
     rank = np.arange(8)
     placement = Placement(order="tp-cp-ep-dp-pp", node=rank // 4, local_rank=rank % 4)
     with pytest.raises(MissingLinkError, match="an expert-parallel group uses the link from n0 to n1"):
-        placed_times(given, config(dp=8, expert_model_parallel_size=8), placement)
+        placed_times(given, make_config(dp=8, expert_model_parallel_size=8), placement)
 
 
 def test_sizes_that_megatron_cannot_number() -> None:
     """Blocks must divide a stage's ranks; with data parallelism last they must be the slots."""
-    given = instance(cluster(2, gpus=4), MOE)
+    given = make_job(make_cluster(2, gpus=4), MOE)
     rank = np.arange(8)
     ours = Placement(order="tp-cp-ep-dp-pp", node=rank // 4, local_rank=rank % 4)
     with pytest.raises(InputError, match="must divide the 4 ranks of a stage"):
-        placed_times(given, config(pp=2, dp=4, expert_model_parallel_size=8), ours)
+        placed_times(given, make_config(pp=2, dp=4, expert_model_parallel_size=8), ours)
     with pytest.raises(InputError, match="here 2, to be tensor \\* context parallel size, here 1"):
-        placed_times(given, config(pp=2, dp=4, expert_model_parallel_size=2), replace(ours, order="tp-cp-ep-pp-dp"))
+        placed_times(
+            given, make_config(pp=2, dp=4, expert_model_parallel_size=2), replace(ours, order="tp-cp-ep-pp-dp")
+        )
 
 
 def test_closed_form_is_the_same_wherever_blocks_stay_inside() -> None:
     """Hosts may be exchanged: without slower links between them the closed form does not change."""
-    given = instance(cluster(4, 5.0, gpus=4), MOE)
-    chosen = config(
+    given = make_job(make_cluster(4, 5.0, gpus=4), MOE)
+    chosen = make_config(
         tp=2, pp=2, dp=4, sequence_parallel=True, expert_model_parallel_size=2, use_distributed_optimizer=True
     )
     block = next(one for one in host_tiles(chosen, 4, "slurm") if one.stages == 1)

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import TFLOP
@@ -41,9 +41,9 @@ MEMORY = FP8_GPU.memory_bytes_per_s * DEFAULT_STACK.streaming
 
 def job(training: TrainingSpec, gpu: GpuSpec = FP8_GPU) -> Instance:
     """One host with such GPUs."""
-    one = cluster(1)
+    one = make_cluster(1)
     nodes = tuple(replace(node, gpu=gpu) for node in one.nodes)
-    return replace(instance(one, LLAMA_8B), cluster=replace(one, nodes=nodes), training=training)
+    return replace(make_job(one, LLAMA_8B), cluster=replace(one, nodes=nodes), training=training)
 
 
 def test_formats() -> None:
@@ -135,7 +135,7 @@ def test_casts_of_a_layer_by_hand() -> None:
     """
     fast = replace(FP8_GPU, peak_flops=dict.fromkeys(FP8_GPU.peak_flops, 1e30), efficiency=NO_START)
     stack = replace(DEFAULT_STACK, kernel_s=0.0)
-    shape, tokens = config(num_layers=32), PLAIN.seq_length
+    shape, tokens = make_config(num_layers=32), PLAIN.seq_length
 
     shapes = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
 
@@ -155,7 +155,7 @@ def test_casts_of_a_layer_by_hand() -> None:
 
 def test_norms_that_are_not_fused_leave_two_more_casts() -> None:
     """The inputs of the first projection and of the MLP, width 4096 each."""
-    shape, stack = config(num_layers=32), replace(DEFAULT_STACK, kernel_s=0.0)
+    shape, stack = make_config(num_layers=32), replace(DEFAULT_STACK, kernel_s=0.0)
     unfused = {
         fp8: layer_times_s(job(replace(one, fused_norm=False)), shape, FP8_GPU, stack)[0]
         - layer_times_s(job(one), shape, FP8_GPU, stack)[0]
@@ -167,7 +167,7 @@ def test_norms_that_are_not_fused_leave_two_more_casts() -> None:
 def test_weights_are_cast_once_an_iteration() -> None:
     """Four bytes for each parameter of the layers' matrices on a rank, whatever the replicas share of the optimizer."""
     for dp in (1, 4):
-        shape = config(dp=dp, num_layers=32, use_distributed_optimizer=dp > 1)
+        shape = make_config(dp=dp, num_layers=32, use_distributed_optimizer=dp > 1)
         wide, narrow = (optimizer_time_s(job(one), shape, FP8_GPU) for one in (PLAIN, NARROW))
         assert narrow - wide == pytest.approx(4 * 32 * sharded_parameters(LLAMA_8B, LayerKind()) / MEMORY, rel=1e-6)
 
@@ -184,7 +184,7 @@ def test_fp8_pays_for_large_layers_only() -> None:
     for width in sorted(int(16 * size) for size in rng.integers(16, 1024, 20)):
         model = replace(LLAMA_8B, hidden_size=128 * max(1, width // 128), ffn_hidden_size=4 * width)
         wide, narrow = (
-            sum(layer_times_s(replace(job(one), model=model), config(num_layers=32), FP8_GPU))
+            sum(layer_times_s(replace(job(one), model=model), make_config(num_layers=32), FP8_GPU))
             for one in (PLAIN, NARROW)
         )
         gains.append(wide / narrow)

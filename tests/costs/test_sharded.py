@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, config, instance
+from factories import LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.costs.collectives import NO_TRAFFIC, parameter_traffic
@@ -20,22 +20,22 @@ from pipette_opt.simulate.breakdown import causes_of
 from pipette_opt.simulate.estimate import estimate, simulate_times
 from pipette_opt.specs import ClusterSpec, Instance
 
-PARAMETERS = float(stage_parameters(LLAMA_8B, config(num_layers=32))[0])
+PARAMETERS = float(stage_parameters(LLAMA_8B, make_config(num_layers=32))[0])
 
 
 def sharded(stage: int, dp: int = 16, **options: object) -> ParallelConfig:
     """Data-parallel ranks that share what the stage says."""
-    return config(dp=dp, num_layers=32, use_distributed_optimizer=stage > 0, zero_stage=stage, **options)
+    return make_config(dp=dp, num_layers=32, use_distributed_optimizer=stage > 0, zero_stage=stage, **options)
 
 
 def hosts(gb_per_s: float = 20.0) -> ClusterSpec:
     """Two hosts whose collectives start in no time."""
-    return cluster(2, gb_per_s, intra_node_latency_s=0.0, inter_node_latency_s=0.0)
+    return make_cluster(2, gb_per_s, intra_node_latency_s=0.0, inter_node_latency_s=0.0)
 
 
 def job(gb_per_s: float = 20.0, **stack: float) -> Instance:
     """Llama 8B on them."""
-    made = instance(hosts(gb_per_s), LLAMA_8B, seq_length=4096)
+    made = make_job(hosts(gb_per_s), LLAMA_8B, seq_length=4096)
     return replace(made, stack=replace(made.stack, **stack))
 
 

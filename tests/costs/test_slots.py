@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from factories import make_config, make_job
 from gpu_hosts import gpu_cluster, paired_host, rails
-from specs_for_tests import config, instance
 
 from pipette_opt.base.units import GB
 from pipette_opt.costs.placed import placed_times
@@ -20,7 +20,7 @@ PAIRS = [(0, 2), (1, 3)]
 def ring(spec: ClusterSpec, *gpus: tuple[int, int]) -> tuple[float, float]:
     """Slowest hop between hosts and inside of one ring, GB/s; GPUs as (host, slot)."""
     nodes, slots = np.array(gpus).T
-    rings = PlacedLinks(instance(spec)).rings(gpu_numbers(spec, nodes, slots)[None, None], "a group")
+    rings = PlacedLinks(make_job(spec)).rings(gpu_numbers(spec, nodes, slots)[None, None], "a group")
     return float(rings.hops[0].pace[0, 0]) / GB, float(np.broadcast_to(rings.inside_bytes_per_s, (1, 1))[0, 0]) / GB
 
 
@@ -83,9 +83,14 @@ def test_hosts_alike_inside_are_timed_as_without_single_links() -> None:
     """Where every link is the same, slots change nothing."""
     spec = gpu_cluster(np.stack([np.full((4, 4), 40.0) * GB] * 2))
     plain = replace(spec, gpu_links=None)
-    for chosen in (config(tp=2, pp=2, dp=2), config(tp=4, dp=2), config(tp=1, pp=8), config(tp=2, pp=1, dp=4)):
+    for chosen in (
+        make_config(tp=2, pp=2, dp=2),
+        make_config(tp=4, dp=2),
+        make_config(tp=1, pp=8),
+        make_config(tp=2, pp=1, dp=4),
+    ):
         for block in host_tiles(chosen, 4, "slurm"):
             placement = tile_placement(chosen, block, np.arange(2).reshape(block.node_grid(chosen)))
-            times = [placed_times(instance(one), chosen, placement) for one in (spec, plain)]
+            times = [placed_times(make_job(one), chosen, placement) for one in (spec, plain)]
             for name in ("forward_s", "backward_s", "send_forward_s", "reduction_s"):
                 assert getattr(times[0], name) == pytest.approx(getattr(times[1], name), rel=1e-12)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import config
+from factories import make_config
 
 from pipette_opt.costs.exchange import least_exchange_s
 from pipette_opt.costs.experts import distinct_share, distinct_shares, expert_traffic
@@ -30,7 +30,7 @@ def published_job(gpu: str, ranks: int, per_node: int, **training: object) -> In
 
 def exchange_s(job: Instance, ranks: int, here: int) -> float:
     """One dispatch or combine on hosts with ``here`` ranks of the group each, less NCCL's start."""
-    chosen = config(tp=1, dp=ranks, expert_model_parallel_size=ranks, sequence_parallel=False)
+    chosen = make_config(tp=1, dp=ranks, expert_model_parallel_size=ranks, sequence_parallel=False)
     shares = distinct_shares(job.model, job.training, chosen)
     part = expert_traffic(job.model, job.training, chosen).sent_bytes / ranks
     most = most_sent_bytes_per_s(job.training)

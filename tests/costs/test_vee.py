@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
+from factories import LLAMA_8B, TINY, make_cluster, make_config, make_job
 
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.parallel import identity_placement
@@ -12,8 +12,8 @@ from pipette_opt.specs import ModelSpec
 @pytest.mark.parametrize("model", [TINY, LLAMA_8B])
 def test_the_head_moves_to_the_first_stage(model: ModelSpec) -> None:
     """No work is lost, only the last chunk's ends change, and the middle stages reduce what they did."""
-    job = instance(cluster(8), model, seq_length=2048)
-    one = config(tp=2, pp=4, dp=8, num_layers=model.num_layers, virtual_pipeline_model_parallel_size=2)
+    job = make_job(make_cluster(8), model, seq_length=2048)
+    one = make_config(tp=2, pp=4, dp=8, num_layers=model.num_layers, virtual_pipeline_model_parallel_size=2)
     placement = identity_placement(one, 8, np.arange(8), "tp-cp-ep-dp-pp")
     loop, vee = (placed_times(job, one, placement, layout) for layout in ("loop", "vee"))
     for name in ("forward_s", "backward_s"):

@@ -5,7 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_40, A100_80, LLAMA_8B, TINY, cluster, config, instance, random_cluster
+from factories import A100_40, A100_80, LLAMA_8B, TINY, make_cluster, make_config, make_job, make_random_cluster
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.compute import stage_compute, stage_parameters
@@ -35,7 +35,7 @@ SPACE = SearchSpace(micro_batch_size=(1, 2))
 
 def job_of(model: ModelSpec, seed: int, **options: object) -> Instance:
     """Directed links of random speed."""
-    return instance(random_cluster(np.random.default_rng(seed), 4, gpus=4, **options), model, 32, 2048)
+    return make_job(make_random_cluster(np.random.default_rng(seed), 4, gpus=4, **options), model, 32, 2048)
 
 
 def some_configs(job: Instance, seed: int, number: int = 60) -> list[ParallelConfig]:
@@ -56,7 +56,7 @@ def by_hand_s(job: Instance, one: ParallelConfig) -> float:
 
 def test_the_sum_by_hand() -> None:
     """Interleaved or not, recomputed or not, even stages and others, where a reduction takes no time."""
-    job = instance(cluster(4, 1e6, gpus=4, intra_node_bytes_per_s=1e15), TINY, 32, 2048)
+    job = make_job(make_cluster(4, 1e6, gpus=4, intra_node_bytes_per_s=1e15), TINY, 32, 2048)
     work, configs = WorkBounds(job), some_configs(job, 0)
     assert {one.num_chunks > 1 for one in configs} == {True, False}
     assert {len(set(one.layers_per_stage)) > 1 for one in configs} == {True, False}
@@ -68,8 +68,8 @@ def test_the_sum_by_hand() -> None:
 
 def test_the_reduction_by_hand() -> None:
     """Sixteen replicas on four hosts whose links are slow: all but the last micro-batch, then three bytes in four."""
-    job = instance(cluster(4, 0.01, gpus=4), TINY, 64, 2048)
-    one = config(dp=16, use_distributed_optimizer=True)
+    job = make_job(make_cluster(4, 0.01, gpus=4), TINY, 64, 2048)
+    one = make_config(dp=16, use_distributed_optimizer=True)
     compute = stage_compute(job, one)
     passes_s = 3 * float(compute.forward_s.sum() + compute.backward_s.sum())
     moved = 15 / 16 * job.training.gradient_bytes * float(stage_parameters(TINY, one)[0])
@@ -104,7 +104,7 @@ def test_never_above_the_form_over_the_best_links(model: ModelSpec, seed: int) -
 def test_never_above_the_simulator(model: ModelSpec, slower: int) -> None:
     """On random hosts, whatever runs beside compute, with two kinds of GPU, where links are slow or not."""
     links = np.random.default_rng(slower).uniform(5.0, 25.0, (4, 4)) / slower
-    job = instance(cluster(4, links, gpus=4, kinds=(A100_80, A100_40)), model, 32, 2048)
+    job = make_job(make_cluster(4, links, gpus=4, kinds=(A100_80, A100_40)), model, 32, 2048)
     work, rng = WorkBounds(job), np.random.default_rng(7)
     overlaps, closest = 0, 0.0
     for one in some_configs(job, 7, 40):
@@ -131,8 +131,8 @@ def test_what_is_remembered_is_what_would_be_computed(model: ModelSpec) -> None:
 
 def test_without_a_packing_there_is_no_plan() -> None:
     """Slots of three GPUs do not fill hosts of four."""
-    job = instance(cluster(3, gpus=4), replace(LLAMA_8B, num_attention_heads=24, num_query_groups=24), 32, 2048)
-    assert WorkBounds(job)(config(tp=3, dp=4, num_layers=32)) == float("inf")
+    job = make_job(make_cluster(3, gpus=4), replace(LLAMA_8B, num_attention_heads=24, num_query_groups=24), 32, 2048)
+    assert WorkBounds(job)(make_config(tp=3, dp=4, num_layers=32)) == float("inf")
 
 
 @pytest.mark.search
@@ -143,11 +143,11 @@ def test_slower_kinds_count_where_faster_hosts_are_too_few(counts: tuple[int, ..
     names = ("fast", "half", "third")
     kinds = [replace(A100_80, name=names[number], peak_flops={"bf16": 312e12 / (number + 1)}) for number in range(3)]
     listed = tuple(kind for kind, count in zip(kinds, counts, strict=False) for _ in range(count))
-    given = instance(
-        cluster(3, 1e6, gpus=2, kinds=listed, intra_node_bytes_per_s=1e15), TINY, 20 if unequal else 24, 2048
+    given = make_job(
+        make_cluster(3, 1e6, gpus=2, kinds=listed, intra_node_bytes_per_s=1e15), TINY, 20 if unequal else 24, 2048
     )
     job = replace(given, training=replace(given.training, unequal_microbatches=unequal))
-    alone = replace(job, cluster=cluster(3, 1e6, gpus=2, kinds=kinds[:1], intra_node_bytes_per_s=1e15))
+    alone = replace(job, cluster=make_cluster(3, 1e6, gpus=2, kinds=kinds[:1], intra_node_bytes_per_s=1e15))
     near, higher, work, fastest = [], 0, WorkBounds(job), WorkBounds(alone)
     for one in some_configs(job, 3, 20):
         placed = [

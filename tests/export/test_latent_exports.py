@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from plans import plan_of
-from specs_for_tests import cluster, config, instance
+from factories import make_cluster, make_config, make_job, plan_of
 
 from pipette_opt.export.megatron import builder_notes
 from pipette_opt.export.nemo import hydra_words, overrides
@@ -23,8 +22,8 @@ def tiny(name: str, **options: Any) -> ModelSpec:
 
 def planned(model: ModelSpec) -> Plan:
     """Two stages of four GPUs."""
-    given = instance(cluster(1), model, seq_length=1024)
-    one = config(tp=1, pp=2, dp=4, mbs=1, num_layers=2)
+    given = make_job(make_cluster(1), model, seq_length=1024)
+    one = make_config(tp=1, pp=2, dp=4, mbs=1, num_layers=2)
     return plan_of(given, one, (0,), stages_per_host=2)
 
 

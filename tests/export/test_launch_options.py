@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from plans import small_plan
+from factories import make_plan
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.launch_options import LaunchOptions, parse_resource
@@ -31,7 +31,7 @@ GIVEN: dict[str, Any] = {
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_option_is_dropped(target: str, name: str) -> None:
     """With every target an option changes what is written, or its name is in the error."""
-    plan = small_plan("torchrun")
+    plan = make_plan("torchrun")
     needs_image = TARGETS[target].needs_image or name == "container_mounts"
     base = {"image": "image:0"} if needs_image else {}
     options = LaunchOptions(**{**base, name: GIVEN[name]})
@@ -75,16 +75,16 @@ def test_a_resource_has_a_number(text: str) -> None:
 
 def test_slurm_directives() -> None:
     """Given ones are there; what every site asks for is a comment until it is given; memory of an exclusive host."""
-    bare = export(small_plan(), "slurm")["job.sbatch"].splitlines()
+    bare = export(make_plan(), "slurm")["job.sbatch"].splitlines()
     assert {"##SBATCH --account=...", "##SBATCH --partition=...", "##SBATCH --time=..."} <= set(bare)
     assert "#SBATCH --mem=0" in bare
     options = LaunchOptions(job_name="llama", account="ours", partition="gpu", time="4:00:00", segment=2)
-    lines = export(small_plan(), "slurm", options)["job.sbatch"].splitlines()
+    lines = export(make_plan(), "slurm", options)["job.sbatch"].splitlines()
     given = ("job-name=llama", "account=ours", "partition=gpu", "time=4:00:00", "segment=2")
     assert {f"#SBATCH --{one}" for one in given} <= set(lines)
     assert not [line for line in lines if line.startswith("##SBATCH")]
     with pytest.raises(InputError, match="--segment: must divide 4, the number of hosts"):
-        export(small_plan(), "slurm", LaunchOptions(segment=3))
+        export(make_plan(), "slurm", LaunchOptions(segment=3))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_slurm_directives() -> None:
 )
 def test_slurm_segments_are_what_a_plan_uses_of_domains(domains: list[str] | None, expected: list[str]) -> None:
     """Equally many hosts of each NVLink domain, unless another number is given."""
-    plan = small_plan()
+    plan = make_plan()
     plan = replace(plan, inputs={**plan.inputs, "domains": domains})
 
     def segments(options: LaunchOptions) -> list[str]:
@@ -112,20 +112,20 @@ def test_slurm_segments_are_what_a_plan_uses_of_domains(domains: list[str] | Non
 def test_slurm_container() -> None:
     """The options of pyxis: image, mounts, folder, and the job's variables before the image's own."""
     options = LaunchOptions(image="nvcr.io#nvidia/nemo:25.09", container_mounts=("/data:/data", "/home:/home:ro"))
-    text = export(small_plan(), "slurm", options)["job.sbatch"]
+    text = export(make_plan(), "slurm", options)["job.sbatch"]
     assert "'--container-image=nvcr.io#nvidia/nemo:25.09'" in text
     assert '--container-mounts="$PWD:$PWD,/data:/data,/home:/home:ro"' in text
     assert '--container-env="CUDA_DEVICE_MAX_CONNECTIONS,CUDA_DEVICE_ORDER,NCCL_ALGO"' in text
-    assert "CONTAINER" not in export(small_plan(), "slurm")["job.sbatch"]
+    assert "CONTAINER" not in export(make_plan(), "slurm")["job.sbatch"]
     with pytest.raises(InputError, match="--container-mounts: has no effect without --image"):
-        export(small_plan(), "slurm", LaunchOptions(container_mounts=("/data:/data",)))
+        export(make_plan(), "slurm", LaunchOptions(container_mounts=("/data:/data",)))
 
 
 @pytest.mark.parametrize("target", ["kubernetes", "pytorchjob"])
 def test_pods(target: str) -> None:
     """Devices, rights, network, shared memory; none of them without its option."""
     plain, full = (
-        yaml.dump(list(yaml.safe_load_all("".join(export(small_plan(), target, options).values()))))
+        yaml.dump(list(yaml.safe_load_all("".join(export(make_plan(), target, options).values()))))
         for options in (
             LaunchOptions(image="image:1"),
             LaunchOptions(**{name: GIVEN[name] for name in TARGETS[target].takes}),
@@ -141,14 +141,14 @@ def test_pods(target: str) -> None:
 @pytest.mark.parametrize("target", ["torchrun", "slurm", "mpi", "deepspeed", "megatron", "nemo"])
 def test_no_empty_branches(target: str) -> None:
     """A script has no line that does nothing."""
-    for text in export(small_plan("torchrun"), target).values():
+    for text in export(make_plan("torchrun"), target).values():
         assert not [line for line in text.splitlines() if line.strip() in (":", "") or ") : ;;" in line]
 
 
 @pytest.mark.parametrize("host", ["12e4", "0o17", "1e3", "y", "true", "7"])
 def test_hosts_that_look_like_numbers_stay_names_in_manifests(host: str) -> None:
     """Other readers of YAML than Python's take 12e4 for a number."""
-    plan = replace(small_plan("torchrun"), hosts=(host, "n1", "n2", "n3", "n4"))
+    plan = replace(make_plan("torchrun"), hosts=(host, "n1", "n2", "n3", "n4"))
     text = export(plan, "kubernetes", LaunchOptions(image="image:1"))["jobset.yaml"]
     assert f"- '{host}'\n" in text
     assert f"- {host}\n" not in text

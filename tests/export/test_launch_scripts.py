@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import plan_of, scrambled_plan, small_config, small_instance, small_plan
+from factories import make_plan, plan_of, scrambled_plan, small_config, small_instance
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.launch_options import LaunchOptions
@@ -106,14 +106,14 @@ def expected_arguments(plan: Plan) -> list[str]:
 @pytest.mark.parametrize("target", ["megatron", "nemo", "torchrun", "slurm", "mpi", "deepspeed"])
 def test_scripts_parse(target: str, tmp_path: Path) -> None:
     """``bash -n`` has no objection."""
-    for name in write_files(small_plan("torchrun"), target, tmp_path):
+    for name in write_files(make_plan("torchrun"), target, tmp_path):
         if name.endswith((".sh", ".sbatch")):
             done = run(["bash", "-n", name], tmp_path)
             assert (done.returncode, done.stderr) == (0, ""), name
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("make", [small_plan, scrambled_plan])
+@pytest.mark.parametrize("make", [make_plan, scrambled_plan])
 def test_slurm_job_gives_every_rank_its_gpu(make: Callable[[], Plan], tmp_path: Path) -> None:
     """The whole batch script under a stand-in for srun: ranks, GPUs, hosts, rendezvous and arguments."""
     plan = make()
@@ -135,7 +135,7 @@ def test_slurm_job_gives_every_rank_its_gpu(make: Callable[[], Plan], tmp_path: 
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("make", [small_plan, scrambled_plan])
+@pytest.mark.parametrize("make", [make_plan, scrambled_plan])
 def test_mpi_job_gives_every_rank_its_gpu(make: Callable[[], Plan], tmp_path: Path) -> None:
     """The same under a stand-in for mpirun that deals processes to the hosts of the rankfile."""
     plan = make()
@@ -154,7 +154,7 @@ def test_mpi_job_gives_every_rank_its_gpu(make: Callable[[], Plan], tmp_path: Pa
 
 def test_mpi_files(tmp_path: Path) -> None:
     """Ranks and hosts, by hand; as many slots as GPUs; every core, since the plan says nothing about cores."""
-    files = write_files(small_plan(), "mpi", tmp_path)
+    files = write_files(make_plan(), "mpi", tmp_path)
     assert files["hostfile.txt"].splitlines() == [f"{host} slots=4" for host in ("n3", "n0", "n4", "n1")]
     lines = files["rankfile.txt"].splitlines()
     assert lines[0] == "rank 0=n3 slot=*:*"
@@ -165,7 +165,7 @@ def test_mpi_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("host", "stops"), [("n0", True), ("10.0.0.7", False), ("n3", False)])
 def test_mpi_task_on_the_wrong_host_stops(host: str, stops: bool, tmp_path: Path) -> None:
     """Rank 0 belongs on n3; a name that the plan does not have says nothing."""
-    write_files(small_plan(), "mpi", tmp_path)
+    write_files(make_plan(), "mpi", tmp_path)
     done = run(["bash", "task.sh", "echo", "started"], tmp_path, OMPI_COMM_WORLD_RANK="0", PMIX_HOSTNAME=host)
     assert (done.returncode == 1, done.stdout == "") == (stops, stops)
 
@@ -174,7 +174,7 @@ def test_mpi_task_on_the_wrong_host_stops(host: str, stops: bool, tmp_path: Path
 @pytest.mark.parametrize("target", ["torchrun", "slurm", "mpi"])
 def test_another_file_of_arguments(target: str, tmp_path: Path) -> None:
     """``ARGUMENTS`` puts NeMo's overrides where Megatron's arguments were."""
-    plan = small_plan("torchrun")
+    plan = make_plan("torchrun")
     write_files(plan, "nemo", tmp_path)
     write_files(plan, target, tmp_path)
     for name, text in (("srun", SRUN), ("mpirun", MPIRUN), ("python", RECORDER), ("torchrun", RECORDER)):
@@ -210,7 +210,7 @@ def test_local_rank_is_the_plans_not_slurms(tmp_path: Path) -> None:
 
 def test_slurm_asks_for_the_plans_hosts(tmp_path: Path) -> None:
     """Directives and host file: hosts 3, 0, 4, 1 of the cluster, four tasks each."""
-    files = write_files(small_plan(), "slurm", tmp_path)
+    files = write_files(make_plan(), "slurm", tmp_path)
     assert files["hostfile.txt"].split() == ["n3"] * 4 + ["n0"] * 4 + ["n4"] * 4 + ["n1"] * 4
     for line in ("--nodes=4", "--ntasks=16", "--nodelist=n3,n0,n4,n1", "--gpus-per-node=4"):
         assert f"#SBATCH {line}\n" in files["job.sbatch"]
@@ -222,7 +222,7 @@ def test_slurm_asks_for_the_plans_hosts(tmp_path: Path) -> None:
 )
 def test_task_on_the_wrong_host_stops(environment: dict[str, str], said: str, tmp_path: Path) -> None:
     """If Slurm did not follow the host file, nothing starts."""
-    write_files(small_plan(), "slurm", tmp_path)
+    write_files(make_plan(), "slurm", tmp_path)
     done = run(["bash", "task.sh", "echo", "started"], tmp_path, SLURM_PROCID="0", **environment)
     assert done.returncode == 1
     assert done.stdout == ""
@@ -232,7 +232,7 @@ def test_task_on_the_wrong_host_stops(environment: dict[str, str], said: str, tm
 @pytest.mark.search
 def test_own_arguments_replace_the_trial(tmp_path: Path) -> None:
     """Arguments of the job go through word by word, whatever is in them."""
-    plan = small_plan()
+    plan = make_plan()
     write_files(plan, "slurm", tmp_path)
     shim(tmp_path / "bin", "srun", SRUN)
     shim(tmp_path / "bin", "python", RECORDER)
@@ -246,7 +246,7 @@ def test_own_arguments_replace_the_trial(tmp_path: Path) -> None:
 @pytest.mark.search
 def test_nothing_in_a_plan_is_run(tmp_path: Path) -> None:
     """Text of a plan that looks like a command stays text."""
-    plan = small_plan()
+    plan = make_plan()
     training = {**plan.inputs["training"], "attention_kernel": "$(touch pwned); `touch pwned`"}
     with pytest.raises(InputError, match="attention_kernel"):
         export(replace(plan, inputs={**plan.inputs, "training": training}), "slurm")
@@ -268,7 +268,7 @@ def test_strange_host_names_are_refused(target: str) -> None:
     """A launcher would read these as ranges, options or several hosts."""
     options = LaunchOptions(image="image:1" if TARGETS[target].needs_image else None)
     for name in ("n[0-3]", "a b", "-x", "a,b", "a;b", ""):
-        plan = replace(small_plan(), hosts=("n0", "n1", "n2", name, "n4"))
+        plan = replace(make_plan(), hosts=("n0", "n1", "n2", name, "n4"))
         with pytest.raises(InputError, match="no host name"):
             export(plan, target, options)
 
@@ -292,7 +292,7 @@ def test_torchrun_launch_lines(stages_per_host: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("argument", ["4", "-1", "n0", ""])
 def test_torchrun_wrong_node_rank(argument: str, tmp_path: Path) -> None:
     """A node that is not in the plan starts nothing."""
-    write_files(small_plan("torchrun"), "torchrun", tmp_path)
+    write_files(make_plan("torchrun"), "torchrun", tmp_path)
     shim(tmp_path / "bin", "torchrun", RECORDER)
     assert run(["bash", "launch.sh", argument], tmp_path).returncode != 0
     assert not (tmp_path / "record").exists()
@@ -310,7 +310,7 @@ def test_order_of_gpus_goes_through_visible_devices(tmp_path: Path) -> None:
 
 def exchanged_plan() -> Plan:
     """Ranks 5 and 6, both on the second host, have exchanged their GPUs."""
-    plan = small_plan()
+    plan = make_plan()
     local_rank = plan.placement.local_rank.copy()
     local_rank[[5, 6]] = local_rank[[6, 5]]
     return replace(plan, placement=replace(plan.placement, local_rank=local_rank))
@@ -322,7 +322,7 @@ def test_agents_start_consecutive_ranks_only(target: str) -> None:
     options = LaunchOptions(image="image:1" if TARGETS[target].needs_image else None)
     with pytest.raises(InputError, match="rank 1 is on n1"):
         export(scrambled_plan(), target, options)
-    plan = small_plan()
+    plan = make_plan()
     node = plan.placement.node.copy()
     node[-1] = 2
     unequal = replace(plan, placement=replace(plan.placement, node=node))
@@ -332,7 +332,7 @@ def test_agents_start_consecutive_ranks_only(target: str) -> None:
 
 def test_two_ranks_on_one_gpu_are_never_exported() -> None:
     """A map that no launcher could run is refused by every target, also by the bare rank map."""
-    plan = small_plan()
+    plan = make_plan()
     local_rank = plan.placement.local_rank.copy()
     local_rank[7] = 0
     shared = replace(plan, placement=replace(plan.placement, local_rank=local_rank))

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from plans import plan_of
-from specs_for_tests import LLAMA_8B, cluster, config, instance
+from factories import LLAMA_8B, make_cluster, make_config, make_job, plan_of
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.megatron import barred_pattern, builder_notes, megatron_options
@@ -17,8 +16,8 @@ from pipette_opt.specs import ModelSpec
 
 def plan_for(model: ModelSpec, layers: tuple[int, ...], **options: object) -> Plan:
     """Tensor 2, two stages, data 4 on four hosts of four GPUs."""
-    given = instance(cluster(4, gpus=4), model, launcher="torchrun")
-    chosen = config(tp=2, pp=2, dp=4, layers_per_stage=layers, sequence_parallel=True, **options)
+    given = make_job(make_cluster(4, gpus=4), model, launcher="torchrun")
+    chosen = make_config(tp=2, pp=2, dp=4, layers_per_stage=layers, sequence_parallel=True, **options)
     return plan_of(given, chosen, (2, 0, 3, 1))
 
 

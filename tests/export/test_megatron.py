@@ -3,8 +3,17 @@
 from dataclasses import asdict, replace
 
 import pytest
-from plans import plan_of, small_config, small_instance, small_plan
-from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
+from factories import (
+    LLAMA_8B,
+    TINY,
+    make_cluster,
+    make_config,
+    make_job,
+    make_plan,
+    plan_of,
+    small_config,
+    small_instance,
+)
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.megatron import argument_arrays, megatron_arguments, megatron_options, trial_options
@@ -28,14 +37,18 @@ CASES: dict[str, tuple[Instance, ParallelConfig, int]] = {
     "even": (small_instance(), small_config(), 1),
     "second order": (small_instance(), small_config(), 2),
     "uneven, both ends": (
-        instance(cluster(4, gpus=4), TINY),
-        config(tp=1, pp=4, dp=4, layers_per_stage=(1, 3, 3, 1)),
+        make_job(make_cluster(4, gpus=4), TINY),
+        make_config(tp=1, pp=4, dp=4, layers_per_stage=(1, 3, 3, 1)),
         1,
     ),
-    "uneven, last": (instance(cluster(4, gpus=4), TINY), config(tp=2, pp=2, dp=4, layers_per_stage=(5, 3)), 1),
+    "uneven, last": (
+        make_job(make_cluster(4, gpus=4), TINY),
+        make_config(tp=2, pp=2, dp=4, layers_per_stage=(5, 3)),
+        1,
+    ),
     "interleaved, full": (
-        instance(cluster(4, gpus=4), LLAMA_8B),
-        config(
+        make_job(make_cluster(4, gpus=4), LLAMA_8B),
+        make_config(
             tp=2,
             pp=4,
             dp=2,
@@ -47,8 +60,8 @@ CASES: dict[str, tuple[Instance, ParallelConfig, int]] = {
         1,
     ),
     "interleaved, block": (
-        instance(cluster(4, gpus=4), LLAMA_8B),
-        config(
+        make_job(make_cluster(4, gpus=4), LLAMA_8B),
+        make_config(
             tp=2,
             pp=4,
             dp=2,
@@ -62,21 +75,21 @@ CASES: dict[str, tuple[Instance, ParallelConfig, int]] = {
         1,
     ),
     "interleaved, uneven": (
-        instance(cluster(4, gpus=4), LLAMA_8B),
-        config(tp=2, pp=4, dp=2, layers_per_stage=(6, 10, 10, 6), virtual_pipeline_model_parallel_size=2),
+        make_job(make_cluster(4, gpus=4), LLAMA_8B),
+        make_config(tp=2, pp=4, dp=2, layers_per_stage=(6, 10, 10, 6), virtual_pipeline_model_parallel_size=2),
         1,
     ),
     **{
         f"interleaved, {counted} counted": (
-            instance(cluster(4, gpus=4), replace(LLAMA_8B, num_layers=sum(layers))),
-            config(tp=2, pp=4, dp=2, layers_per_stage=layers, virtual_pipeline_model_parallel_size=2),
+            make_job(make_cluster(4, gpus=4), replace(LLAMA_8B, num_layers=sum(layers))),
+            make_config(tp=2, pp=4, dp=2, layers_per_stage=layers, virtual_pipeline_model_parallel_size=2),
             1,
         )
         for counted, layers in {"embedding": (7, 8, 8, 8), "head": (8, 8, 8, 7), "both": (1, 2, 2, 1)}.items()
     },
     "selective": (
-        instance(cluster(4, gpus=4), LLAMA_8B),
-        config(tp=4, pp=1, dp=4, num_layers=32, recompute_granularity="selective", use_distributed_optimizer=True),
+        make_job(make_cluster(4, gpus=4), LLAMA_8B),
+        make_config(tp=4, pp=1, dp=4, num_layers=32, recompute_granularity="selective", use_distributed_optimizer=True),
         1,
     ),
 }
@@ -125,7 +138,7 @@ def test_arguments_read_back_are_the_plan(name: str) -> None:
 )
 def test_formats_read_back_are_the_plans(changes: dict[str, object]) -> None:
     """Gradients, optimizer states, attention."""
-    plan = with_training(small_plan(), **changes)
+    plan = with_training(make_plan(), **changes)
     found = parse_megatron_args(" ".join([*megatron_arguments(plan), "--vocab-size 50000"]))
     asked = TrainingSpec(**plan.inputs["training"])
     others = {name: getattr(asked, name) for name in ("global_batch_size", "seq_length", "precision", "fp8")}
@@ -136,8 +149,8 @@ def test_formats_read_back_are_the_plans(changes: dict[str, object]) -> None:
 def test_arguments_that_a_layout_cannot_have_are_left_out() -> None:
     """And said; the others are written as they were."""
     others = (("--tp-comm-overlap",), ("--no-rope-fusion",), ("--defer-embedding-wgrad-compute",))
-    plan = with_training(small_plan(), other_arguments=others)
-    alone = replace(plan, config=config(tp=2, pp=1, dp=8, sequence_parallel=False))
+    plan = with_training(make_plan(), other_arguments=others)
+    alone = replace(plan, config=make_config(tp=2, pp=1, dp=8, sequence_parallel=False))
     assert [one for one in megatron_options(alone) if one in others] == [("--no-rope-fusion",)]
     (said,) = [line for line in argument_arrays(alone).splitlines() if "refused here" in line]
     assert "--tp-comm-overlap, --defer-embedding-wgrad-compute" in said
@@ -146,8 +159,8 @@ def test_arguments_that_a_layout_cannot_have_are_left_out() -> None:
 @pytest.mark.parametrize("stage", [2, 3])
 def test_shared_gradients_and_parameters_read_back(stage: int) -> None:
     """ZeRO 2 and 3 are Megatron-FSDP's strategies, which send beside compute."""
-    sharded = config(tp=2, dp=8, use_distributed_optimizer=True, zero_stage=stage)
-    plan = replace(small_plan(), config=sharded)
+    sharded = make_config(tp=2, dp=8, use_distributed_optimizer=True, zero_stage=stage)
+    plan = replace(make_plan(), config=sharded)
     words = megatron_arguments(plan)
     assert "--use-megatron-fsdp" in words
     found = parse_megatron_args(" ".join([*words, "--vocab-size 50000"])).parallel_config(8, 16)
@@ -158,12 +171,12 @@ def test_shared_gradients_and_parameters_read_back(stage: int) -> None:
 def test_shared_by_torch_stays_so(stage: int) -> None:
     """A launch with PyTorch's fully sharded data parallelism keeps it where the plan may have it."""
     others = (("--use-torch-fsdp2",), *([("--torch-fsdp2-no-reshard-after-forward",)] if stage == 2 else []))
-    sharded = config(tp=2, dp=8, use_distributed_optimizer=True, zero_stage=stage)
-    plan = replace(with_training(small_plan(), other_arguments=others), config=sharded)
+    sharded = make_config(tp=2, dp=8, use_distributed_optimizer=True, zero_stage=stage)
+    plan = replace(with_training(make_plan(), other_arguments=others), config=sharded)
     words = megatron_arguments(plan)
     assert set(words).isdisjoint({"--use-megatron-fsdp", "--use-distributed-optimizer", "--overlap-grad-reduce"})
     assert parse_megatron_args(" ".join([*words, "--vocab-size 50000"])).parallel_config(8, 16) == sharded
-    plain = megatron_arguments(replace(plan, config=config(tp=2, dp=8, use_distributed_optimizer=True)))
+    plain = megatron_arguments(replace(plan, config=make_config(tp=2, dp=8, use_distributed_optimizer=True)))
     assert "--use-torch-fsdp2" not in plain
     assert "--use-distributed-optimizer" in plain
 
@@ -172,8 +185,8 @@ def test_shared_by_torch_stays_so(stage: int) -> None:
 def test_groups_of_replicas_read_back(outer: str) -> None:
     """Hybrid sharding of Megatron-FSDP, which has one format of checkpoints."""
     groups = {"num_distributed_optimizer_instances": 4, "outer_dp_sharding_strategy": outer}
-    sharded = config(tp=2, dp=8, use_distributed_optimizer=True, zero_stage=3, **groups)
-    words = megatron_arguments(replace(small_plan(), config=sharded))
+    sharded = make_config(tp=2, dp=8, use_distributed_optimizer=True, zero_stage=3, **groups)
+    words = megatron_arguments(replace(make_plan(), config=sharded))
     assert words[words.index("--ckpt-format") + 1] == "fsdp_dtensor"
     found = parse_megatron_args(" ".join([*words, "--vocab-size 50000"])).parallel_config(8, 16)
     assert found == sharded
@@ -182,10 +195,10 @@ def test_groups_of_replicas_read_back(outer: str) -> None:
 def test_weights_in_fp8_want_the_distributed_optimizer() -> None:
     """Of one replica, too; and MXFP8's gather has the buffer of gradients, but not with Megatron-FSDP."""
     narrow = {"fp8": True, "fp8_recipe": "mxfp8", "fp8_param_gather": True}
-    alone = replace(with_training(small_plan(), **narrow), config=config(tp=4, pp=4, dp=1))
+    alone = replace(with_training(make_plan(), **narrow), config=make_config(tp=4, pp=4, dp=1))
     assert megatron_arguments(alone).count("--use-distributed-optimizer") == 1
     assert "--reuse-grad-buf-for-mxfp8-param-ag" in megatron_arguments(alone)
-    sharded = replace(alone, config=config(tp=2, dp=8, use_distributed_optimizer=True, zero_stage=3))
+    sharded = replace(alone, config=make_config(tp=2, dp=8, use_distributed_optimizer=True, zero_stage=3))
     assert megatron_arguments(sharded).count("--use-distributed-optimizer") == 1
     assert "--reuse-grad-buf-for-mxfp8-param-ag" not in megatron_arguments(sharded)
 
@@ -194,7 +207,7 @@ def test_modules_read_back_are_the_plans() -> None:
     """Those of selective recomputation, if they are not the attention core alone."""
     for modules in (("core_attn",), ("moe_act", "layernorm")):
         again = {"recompute_granularity": "selective", "recompute_modules": modules}
-        plan = replace(small_plan(), config=replace(small_config(), **again))
+        plan = replace(make_plan(), config=replace(small_config(), **again))
         found = parse_megatron_args(" ".join([*megatron_arguments(plan), "--vocab-size 50000"]))
         assert found.recompute_modules == modules
         assert ("--recompute-modules" in megatron_arguments(plan)) == (modules != ("core_attn",))
@@ -202,8 +215,8 @@ def test_modules_read_back_are_the_plans() -> None:
 
 def test_a_layout_read_back_is_the_plans() -> None:
     """Stages that only a layout can say."""
-    uneven = config(tp=2, pp=4, dp=2, layers_per_stage=(1, 2, 3, 2))
-    plan = replace(small_plan(), config=uneven)
+    uneven = make_config(tp=2, pp=4, dp=2, layers_per_stage=(1, 2, 3, 2))
+    plan = replace(make_plan(), config=uneven)
     (word,) = [option[1] for option in megatron_options(plan) if option[0] == "--pipeline-model-parallel-layout"]
     degrees = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4"
     found = parse_megatron_args(f"{degrees} --pipeline-model-parallel-layout {word}")
@@ -220,7 +233,7 @@ def test_unequal_chunks_read_back_are_the_plans() -> None:
 
 def test_trial_vocabulary_is_padded_like_the_plans() -> None:
     """NullTokenizer adds one token to what it is told."""
-    plan = small_plan()
+    plan = make_plan()
     (told,) = [option[1] for option in trial_options(plan) if option[0] == "--vocab-size"]
     assert int(told) + 1 == TINY.vocab_size
 
@@ -248,15 +261,15 @@ def test_trial_vocabulary_is_padded_like_the_plans() -> None:
 )
 def test_number_formats(changes: dict[str, object], present: set[str], absent: set[str]) -> None:
     """Megatron's bf16 keeps gradients in fp32 unless told not to; fp16 keeps them in fp16 unless told."""
-    found = set(values(with_training(small_plan(), **changes)))
+    found = set(values(with_training(make_plan(), **changes)))
     assert present <= found
     assert not absent & found
 
 
 def test_rotary_positions_cover_the_sequence() -> None:
     """Megatron refuses fewer positions than tokens, also where they shape nothing."""
-    given = instance(cluster(4, gpus=4), LLAMA_8B, seq_length=16384)
-    plan = plan_of(given, config(tp=4, pp=1, dp=4, num_layers=32), (0, 1, 2, 3))
+    given = make_job(make_cluster(4, gpus=4), LLAMA_8B, seq_length=16384)
+    plan = plan_of(given, make_config(tp=4, pp=1, dp=4, num_layers=32), (0, 1, 2, 3))
     assert values(plan)["--max-position-embeddings"] == "16384"
 
 
@@ -281,7 +294,7 @@ def test_rotary_positions_cover_the_sequence() -> None:
 def test_what_megatron_cannot_say_is_refused(change: object, said: str) -> None:
     """No option is left out in silence."""
     with pytest.raises(InputError, match=said):
-        megatron_arguments(change(small_plan()))  # type: ignore[operator]
+        megatron_arguments(change(make_plan()))  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(
@@ -294,7 +307,7 @@ def test_what_megatron_cannot_say_is_refused(change: object, said: str) -> None:
 )
 def test_other_uneven_stages_are_a_layout(layers: tuple[int, ...], chunks: int | None, layout: str) -> None:
     """What the first- and last-stage options cannot say is written chunk by chunk, which also says how many."""
-    plan = small_plan()
+    plan = make_plan()
     chosen = replace(
         plan.config,
         pipeline_model_parallel_size=4,
@@ -318,7 +331,7 @@ def test_other_uneven_stages_are_a_layout(layers: tuple[int, ...], chunks: int |
 )
 def test_ends_of_interleaved_stages(layers: tuple[int, ...], flags: set[str]) -> None:
     """Embedding and head in the place of a layer are flags, stages of other sizes numbers, and never both."""
-    plan = small_plan()
+    plan = make_plan()
     chosen = replace(
         plan.config,
         pipeline_model_parallel_size=4,
@@ -333,12 +346,12 @@ def test_ends_of_interleaved_stages(layers: tuple[int, ...], flags: set[str]) ->
 
 def test_fp8_is_said() -> None:
     """Transformer Engine's products in fp8 with its own implementation; read back it is fp8; without it nothing."""
-    plan = with_training(small_plan(), fp8=True)
+    plan = with_training(make_plan(), fp8=True)
     assert values(plan)["--fp8-format"] == "hybrid"
     assert values(plan)["--transformer-impl"] == "transformer_engine"
     assert parse_megatron_args(" ".join([*megatron_arguments(plan), "--vocab-size 50000"])).fp8
-    assert "--fp8-format" not in values(small_plan())
-    assert not parse_megatron_args(" ".join([*megatron_arguments(small_plan()), "--vocab-size 50000"])).fp8
+    assert "--fp8-format" not in values(make_plan())
+    assert not parse_megatron_args(" ".join([*megatron_arguments(make_plan()), "--vocab-size 50000"])).fp8
 
 
 def test_async_sends_without_a_pipeline_are_nothing() -> None:
@@ -353,7 +366,7 @@ def test_async_sends_without_a_pipeline_are_nothing() -> None:
 def test_recorded_training_is_what_counts() -> None:
     """Kernel and length come from the inputs."""
     plan = with_training(
-        small_plan(), **asdict(TrainingSpec(global_batch_size=64, seq_length=2048, attention_kernel="unfused"))
+        make_plan(), **asdict(TrainingSpec(global_batch_size=64, seq_length=2048, attention_kernel="unfused"))
     )
     assert values(plan)["--seq-length"] == "2048"
     assert values(plan)["--attention-backend"] == "unfused"

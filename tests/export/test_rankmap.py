@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from plans import llama_plan, scrambled_plan, small_plan
+from factories import llama_plan, make_plan, scrambled_plan
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.export import export as command
@@ -16,7 +16,7 @@ from pipette_opt.export.targets import TARGETS, export
 from pipette_opt.plans.plan import Plan
 
 
-@pytest.mark.parametrize("make", [small_plan, scrambled_plan])
+@pytest.mark.parametrize("make", [make_plan, scrambled_plan])
 def test_json(make: object) -> None:
     """Hosts and GPUs of all ranks, and their number and order."""
     plan: Plan = make()  # type: ignore[operator]
@@ -25,7 +25,7 @@ def test_json(make: object) -> None:
     assert_placement(plan, content["ranks"])
 
 
-@pytest.mark.parametrize("make", [small_plan, scrambled_plan])
+@pytest.mark.parametrize("make", [make_plan, scrambled_plan])
 def test_csv(make: object) -> None:
     """The same as a table."""
     plan: Plan = make()  # type: ignore[operator]
@@ -45,13 +45,13 @@ def assert_placement(plan: Plan, rows: list[dict[str, str]]) -> None:
 def test_unknown_target() -> None:
     """The message lists what there is."""
     with pytest.raises(InputError, match=r"rankmap-json.*slurm.*'pbs'"):
-        export(small_plan(), "pbs")
+        export(make_plan(), "pbs")
 
 
 def test_every_target_has_files_that_end_in_a_newline() -> None:
     """Whole lines only, so that files can be joined and shown."""
     for target, entry in TARGETS.items():
-        plan = llama_plan() if target == "torchtitan" else small_plan("torchrun")
+        plan = llama_plan() if target == "torchtitan" else make_plan("torchrun")
         files = export(plan, target, LaunchOptions(image="image:1" if entry.needs_image else None))
         assert sorted(files) == sorted(entry.files.split(", "))
         assert all(text.endswith("\n") for text in files.values())
@@ -60,9 +60,9 @@ def test_every_target_has_files_that_end_in_a_newline() -> None:
 def test_images_belong_to_containers() -> None:
     """Needed by the targets that run containers, refused by the others."""
     with pytest.raises(InputError, match="image: has no effect with --format torchrun; it applies to slurm"):
-        export(small_plan(), "torchrun", LaunchOptions(image="image:1"))
+        export(make_plan(), "torchrun", LaunchOptions(image="image:1"))
     with pytest.raises(InputError, match="image: is required with --format kubernetes"):
-        export(small_plan(), "kubernetes")
+        export(make_plan(), "kubernetes")
     for image in ("", "two words", "line\nbreak"):
         with pytest.raises(InputError, match=r"image: must not contain blanks"):
             LaunchOptions(image=image)

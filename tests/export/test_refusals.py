@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from plans import llama_plan, small_plan
+from factories import llama_plan, make_plan
 from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
@@ -281,7 +281,7 @@ def test_nemo_files_agree() -> None:
 
 def test_deepspeed_configuration() -> None:
     """Batch, ZeRO and formats by hand: 64 sequences are 8 micro-batches of 2 on 4 replicas."""
-    plan = small_plan()
+    plan = make_plan()
     found = json.loads(export(plan, "deepspeed")["ds_config.json"])
     assert found["train_micro_batch_size_per_gpu"] * found["gradient_accumulation_steps"] * 4 == 64
     assert found["zero_optimization"] == {"stage": 1}

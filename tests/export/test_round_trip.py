@@ -4,11 +4,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from factories import LLAMA_8B, make_cluster, make_config, make_job, plan_of
 from hugging_face_configs import CONFIGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plans import plan_of
-from specs_for_tests import LLAMA_8B, cluster, config, instance
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.megatron import (
@@ -300,7 +299,9 @@ def test_the_routers_formula_is_passed_on() -> None:
 
 def test_a_plan_starts_the_model_that_was_planned() -> None:
     """Megatron trained Llama 3 with base 10,000 where the export dropped its 500,000."""
-    plan = plan_of(instance(cluster(4, gpus=4), LLAMA_8B), config(tp=4, pp=1, dp=4, num_layers=32), (0, 1, 2, 3))
+    plan = plan_of(
+        make_job(make_cluster(4, gpus=4), LLAMA_8B), make_config(tp=4, pp=1, dp=4, num_layers=32), (0, 1, 2, 3)
+    )
     words = " ".join(megatron_arguments(plan))
     for option in ("--rotary-base 500000", "--use-rope-scaling", "--rope-scaling-factor 8.0", "--norm-epsilon 1e-05"):
         assert option in words
@@ -325,7 +326,7 @@ def test_a_plan_starts_the_model_that_was_planned() -> None:
 def test_what_megatron_reads_and_drops_is_said(change: dict[str, Any], note: str) -> None:
     """A comment where the stock builder of some releases does not hand an argument on."""
     model = replace(LLAMA_8B, **change)
-    plan = plan_of(instance(cluster(4, gpus=4), model), config(tp=4, pp=1, dp=4, num_layers=32), (0, 1, 2, 3))
+    plan = plan_of(make_job(make_cluster(4, gpus=4), model), make_config(tp=4, pp=1, dp=4, num_layers=32), (0, 1, 2, 3))
     assert note in argument_arrays(plan)
 
 
@@ -333,10 +334,10 @@ def test_what_megatron_reads_and_drops_is_said(change: dict[str, Any], note: str
 @pytest.mark.parametrize("used", [None, 12])
 def test_kernels_that_send_tokens_come_back(backend: str, used: int | None) -> None:
     """Whose, and on how many multiprocessors, whether or not the launch had words for them."""
-    given = instance(cluster(4, gpus=4), read_model("mixtral-8x7b"))
+    given = make_job(make_cluster(4, gpus=4), read_model("mixtral-8x7b"))
     fields_of_kernels = {"moe_flex_dispatcher_backend": backend, "moe_flex_dispatcher_num_sms": used}
     training = replace(given.training, moe_token_dispatcher_type="flex", **fields_of_kernels)  # type: ignore[arg-type]
-    chosen = config(tp=4, pp=1, dp=4, num_layers=32, expert_model_parallel_size=4, expert_tensor_parallel_size=1)
+    chosen = make_config(tp=4, pp=1, dp=4, num_layers=32, expert_model_parallel_size=4, expert_tensor_parallel_size=1)
     plan = plan_of(replace(given, training=training), chosen, (0, 1, 2, 3))
     found = parse_megatron_args(" ".join(megatron_arguments(plan))).training(TRAINING)
     assert (found.moe_flex_dispatcher_backend, found.moe_flex_dispatcher_num_sms) == (backend, used)
@@ -345,8 +346,8 @@ def test_kernels_that_send_tokens_come_back(backend: str, used: int | None) -> N
 def test_layers_in_16_bits_come_back() -> None:
     """With products in fewer bits; without they mean nothing."""
     ends = {"num_layers_at_start_in_bf16": 0, "num_layers_at_end_in_bf16": 4}
-    given = instance(cluster(4, gpus=4), replace(LLAMA_8B, **ends))  # type: ignore[arg-type]
-    chosen = config(tp=4, pp=1, dp=4, num_layers=32)
+    given = make_job(make_cluster(4, gpus=4), replace(LLAMA_8B, **ends))  # type: ignore[arg-type]
+    chosen = make_config(tp=4, pp=1, dp=4, num_layers=32)
     plan = plan_of(given, chosen, (0, 1, 2, 3))
     assert not any("bf16" in word and "layers" in word for word in megatron_arguments(plan))
     in_fp4 = {**plan.inputs, "training": {**plan.inputs["training"], "fp4": True}}

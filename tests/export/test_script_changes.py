@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from plans import small_config, small_plan
+from factories import make_plan, small_config
 
 from pipette_opt.export.megatron import megatron_arguments
 from pipette_opt.export.script_changes import Change, changes_rows, changes_text, script_changes
@@ -24,7 +24,7 @@ torchrun pretrain_gpt.py \\
 
 def test_changes_comes_and_goes() -> None:
     """Tensor parallelism changes, recomputation goes; data, iterations and equal options are left alone."""
-    found = script_changes(small_plan(), option_values(SCRIPT, "train.sh"), SCRIPT)
+    found = script_changes(make_plan(), option_values(SCRIPT, "train.sh"), SCRIPT)
 
     assert [(one.action, one.option, one.before, one.after) for one in found] == [
         ("change", "--tensor-model-parallel-size", "4", "2"),
@@ -35,7 +35,7 @@ def test_changes_comes_and_goes() -> None:
 
 def test_names_the_line_that_is_no_comment() -> None:
     """Line 4 has the option; line 2 is a comment that names it."""
-    found = script_changes(small_plan(), option_values(SCRIPT, "train.sh"), SCRIPT)
+    found = script_changes(make_plan(), option_values(SCRIPT, "train.sh"), SCRIPT)
 
     assert [one.line for one in found] == [4, 7, None]
 
@@ -44,7 +44,7 @@ def test_an_option_on_two_lines_has_no_line() -> None:
     """Which of both counts is not said."""
     text = SCRIPT + "echo --tensor-model-parallel-size\n"
 
-    assert script_changes(small_plan(), option_values(SCRIPT, "train.sh"), text)[0].line is None
+    assert script_changes(make_plan(), option_values(SCRIPT, "train.sh"), text)[0].line is None
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_an_option_on_two_lines_has_no_line() -> None:
 )
 def test_the_exported_arguments_need_no_change(options: dict[str, object]) -> None:
     """A script with the plan's own arguments starts the plan."""
-    plan = replace(small_plan(), config=small_config(**options))
+    plan = replace(make_plan(), config=small_config(**options))
     text = " ".join(megatron_arguments(plan))
 
     assert script_changes(plan, option_values(text, "plan")) == []
@@ -61,7 +61,7 @@ def test_the_exported_arguments_need_no_change(options: dict[str, object]) -> No
 
 def test_equal_configurations_said_in_other_words_need_no_change() -> None:
     """Chunks by layers a chunk are those of stages by chunks, of the same configuration."""
-    plan = replace(small_plan(), config=small_config(virtual_pipeline_model_parallel_size=2))
+    plan = replace(make_plan(), config=small_config(virtual_pipeline_model_parallel_size=2))
     layers = plan.config.layers_per_stage[0] // 2
     written = megatron_arguments(plan)
     at = written.index("--num-virtual-stages-per-pipeline-rank")
@@ -76,7 +76,7 @@ def test_equal_configurations_said_in_other_words_need_no_change() -> None:
 
 def test_the_reason_has_the_seconds_before_and_after() -> None:
     """Of the part of the iteration that the decision moves."""
-    plan = small_plan()
+    plan = make_plan()
     breakdown = {**plan.estimate.breakdown, "tensor_parallel": 123.4}
     slower = replace(plan.estimate, breakdown=breakdown)
 

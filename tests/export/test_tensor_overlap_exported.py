@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 
 import pytest
-from plans import plan_of, small_config, small_instance
+from factories import plan_of, small_config, small_instance
 
 from pipette_opt.export.recorded import tensor_overlap_remark
 from pipette_opt.export.script_changes import script_changes

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from plans import plan_of, scrambled_plan, small_config, small_instance, small_plan
+from factories import make_plan, plan_of, scrambled_plan, small_config, small_instance
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.hosts import hosts_are_named
@@ -109,9 +109,9 @@ def real_hosts(plan: Plan) -> list[str]:
 
 def plan_for(target: str) -> Plan:
     """A plan that the target can run."""
-    plan = small_plan("torchrun")
+    plan = make_plan("torchrun")
     if target == "torchtitan":
-        from plans import llama_plan
+        from factories import llama_plan
 
         return llama_plan()
     return plan
@@ -148,20 +148,20 @@ def test_what_is_recorded_of_names() -> None:
     older = [{name: value for name, value in recorded(nodes).items() if name != "named"} for nodes in ("8", "gpu[1-8]")]
     assert [has_named_hosts(one) for one in older] == [False, True]
     assert has_named_hosts({"path": "cluster.yaml", "sha256": "0", "matrices": {}})
-    assert not hosts_are_named(unnamed(small_plan()))
-    assert hosts_are_named(small_plan())
+    assert not hosts_are_named(unnamed(make_plan()))
+    assert hosts_are_named(make_plan())
 
 
 @pytest.mark.search
 @needs_bash
-@pytest.mark.parametrize("make", [small_plan, scrambled_plan])
+@pytest.mark.parametrize("make", [make_plan, scrambled_plan])
 def test_the_slurm_job_runs_on_the_hosts_that_slurm_gives(make: Callable[[], Plan], tmp_path: Path) -> None:
     """Ranks by SLURM_PROCID, the first host is the master; scattered ranks through a host file made by the job."""
     plan = unnamed(make())
     files = written(plan, "slurm", tmp_path, srun=SRUN, scontrol=SCONTROL, python=RECORDER)
     assert "#SBATCH --nodes=4\n" in files["job.sbatch"]
     assert "--nodelist" not in files["job.sbatch"]
-    assert ("#SBATCH --ntasks-per-node=4\n" in files["job.sbatch"]) is (make is small_plan)
+    assert ("#SBATCH --ntasks-per-node=4\n" in files["job.sbatch"]) is (make is make_plan)
     given = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NODELIST": "given[1-4]", "SLURM_JOB_ID": "7"}
     done = run(["bash", "job.sbatch"], tmp_path, **given)
     assert (done.returncode, done.stderr) == (0, "")
@@ -177,14 +177,14 @@ def test_the_slurm_job_runs_on_the_hosts_that_slurm_gives(make: Callable[[], Pla
 def test_a_slurm_job_on_another_number_of_hosts_stops(tmp_path: Path) -> None:
     """The message has both numbers."""
     fewer = SCONTROL.replace(" delta", "")
-    written(unnamed(small_plan()), "slurm", tmp_path, srun=SRUN, scontrol=fewer, python=RECORDER)
+    written(unnamed(make_plan()), "slurm", tmp_path, srun=SRUN, scontrol=fewer, python=RECORDER)
     done = run(["bash", "job.sbatch"], tmp_path, SLURM_JOB_NODELIST="given[1-4]", SLURM_JOB_ID="7")
     assert (done.returncode, "the plan has 4 hosts, the job has 3" in done.stderr) == (1, True)
 
 
 @pytest.mark.search
 @needs_bash
-@pytest.mark.parametrize("make", [small_plan, scrambled_plan])
+@pytest.mark.parametrize("make", [make_plan, scrambled_plan])
 def test_mpi_runs_on_the_hosts_of_a_file(make: Callable[[], Plan], tmp_path: Path) -> None:
     """One a line, with slots and remarks or without; host file and rankfile are made of it."""
     plan = unnamed(make())
@@ -203,7 +203,7 @@ def test_mpi_runs_on_the_hosts_of_a_file(make: Callable[[], Plan], tmp_path: Pat
 @pytest.mark.parametrize("target", ["mpi", "deepspeed"])
 def test_without_hosts_nothing_starts(target: str, tmp_path: Path) -> None:
     """No file of hosts, or one with too few."""
-    written(unnamed(small_plan("torchrun")), target, tmp_path, mpirun=MPIRUN, deepspeed=RECORDER, python=RECORDER)
+    written(unnamed(make_plan("torchrun")), target, tmp_path, mpirun=MPIRUN, deepspeed=RECORDER, python=RECORDER)
     script = ["bash", "launch.sh", "train.py"]
     done = run(script, tmp_path)
     assert (done.returncode != 0, "HOSTFILE: is needed: a file with the 4 hosts" in done.stderr) == (True, True)
@@ -216,7 +216,7 @@ def test_without_hosts_nothing_starts(target: str, tmp_path: Path) -> None:
 @needs_bash
 def test_deepspeed_runs_on_the_hosts_of_a_file(tmp_path: Path) -> None:
     """The launcher's own host file is made of it."""
-    written(unnamed(small_plan("torchrun")), "deepspeed", tmp_path, deepspeed=RECORDER)
+    written(unnamed(make_plan("torchrun")), "deepspeed", tmp_path, deepspeed=RECORDER)
     (tmp_path / "mine").write_text("\n".join(REAL))
     done = run(["bash", "launch.sh", "train.py"], tmp_path, HOSTFILE="mine")
     assert (done.returncode, done.stderr) == (0, "")
@@ -228,7 +228,7 @@ def test_deepspeed_runs_on_the_hosts_of_a_file(tmp_path: Path) -> None:
 @needs_bash
 def test_torchrun_asks_for_the_master(tmp_path: Path) -> None:
     """Nodes are numbered by the user; without MASTER_ADDR nothing starts."""
-    files = written(unnamed(small_plan("torchrun")), "torchrun", tmp_path, torchrun=RECORDER)
+    files = written(unnamed(make_plan("torchrun")), "torchrun", tmp_path, torchrun=RECORDER)
     assert "nodes.txt" not in files
     done = run(["bash", "launch.sh", "1"], tmp_path)
     assert (done.returncode != 0, "MASTER_ADDR: is needed" in done.stderr) == (True, True)
@@ -240,7 +240,7 @@ def test_torchrun_asks_for_the_master(tmp_path: Path) -> None:
 
 def test_pods_go_to_any_hosts() -> None:
     """No node affinity, one pod a host, node ranks from the controllers."""
-    plan, options = unnamed(small_plan("torchrun")), LaunchOptions(image="image:1")
+    plan, options = unnamed(make_plan("torchrun")), LaunchOptions(image="image:1")
     _, job = yaml.safe_load_all(export(plan, "kubernetes", options)["jobset.yaml"])
     (only,) = job["spec"]["replicatedJobs"]
     spec = only["template"]["spec"]

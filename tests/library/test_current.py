@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from consoles import shown
-from specs_for_tests import TINY, cluster, instance
+from factories import TINY, make_cluster, make_job
 from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
@@ -24,7 +24,7 @@ PLAIN = f"{DEGREES} --use-distributed-optimizer"
 
 def today(arguments: str, spec: ClusterSpec | None = None) -> Current:
     """Eight layers on two hosts of four GPUs."""
-    job = Job(instance=instance(spec or cluster(2, gpus=4), TINY), num_gpus=None, inputs={})
+    job = Job(instance=make_job(spec or make_cluster(2, gpus=4), TINY), num_gpus=None, inputs={})
     return current_of(job, parse_megatron_args(arguments), None)
 
 
@@ -111,7 +111,7 @@ def test_a_layout_may_give_a_stage_unequal_chunks() -> None:
 
 def test_links_that_were_not_measured() -> None:
     """They count as the slowest measured one, and are named; the job's own cluster stays as it is."""
-    spec = cluster(4, gpus=2)
+    spec = make_cluster(4, gpus=2)
     (matrix,) = spec.link_matrices
     slowest = matrix.bytes_per_s.copy()
     slowest[2, 3] = np.nanmin(slowest) / 2
@@ -134,7 +134,7 @@ def test_what_the_job_leaves_out_is_listed_once() -> None:
     """Options of the model's file that today's arguments repeat."""
     arguments = f"{PLAIN} --use-sharp"
     entries = parse_megatron_args(arguments).not_modelled
-    given = replace(instance(cluster(2, gpus=4), TINY), not_modelled=entries)
+    given = replace(make_job(make_cluster(2, gpus=4), TINY), not_modelled=entries)
     found = current_of(Job(instance=given, num_gpus=None, inputs={}), parse_megatron_args(arguments), None)
     assert found.not_modelled == entries
 
@@ -167,7 +167,7 @@ def test_the_arguments_bring_batch_and_format() -> None:
 def test_jobs_that_cannot_start() -> None:
     """Experts that need more ranks than there are, and a batch that does not divide."""
     experts = replace(TINY, num_experts=8, moe_router_topk=2)
-    job = Job(instance=instance(cluster(2, gpus=4), experts), num_gpus=None, inputs={})
+    job = Job(instance=make_job(make_cluster(2, gpus=4), experts), num_gpus=None, inputs={})
     arguments = f"{PLAIN} --num-experts 8 --expert-model-parallel-size 8 --sequence-parallel --moe-grouped-gemm"
     with pytest.raises(InputError, match=r"cannot run on 8 GPUs: .* is no multiple of expert tensor size"):
         current_of(job, parse_megatron_args(arguments), None)

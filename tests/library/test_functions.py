@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from commands_here import typed
-from specs_for_tests import TINY, cluster
+from factories import TINY, make_cluster
 
 import pipette_opt as po
 from pipette_opt.plans.summary import MAX_LINES
@@ -84,7 +84,7 @@ def test_a_trace_is_written_where_asked(plan: po.Plan, tmp_path: Path) -> None:
 def test_estimate_of_specs_in_memory() -> None:
     """A launch on machines that are in no file."""
     training = po.TrainingSpec(global_batch_size=8, seq_length=1024)
-    found = po.estimate(args="--micro-batch-size 1", cluster=cluster(2, gpus=2), model=TINY, training=training)
+    found = po.estimate(args="--micro-batch-size 1", cluster=make_cluster(2, gpus=2), model=TINY, training=training)
     assert found.config.data_parallel_size == 4
 
 

@@ -1,7 +1,7 @@
 """The layout that runs today as a plan to begin with: the answer is never slower, and what is no plan is said."""
 
 import pytest
-from specs_for_tests import TINY, cluster, instance
+from factories import TINY, make_cluster, make_job
 
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.first_plans import simulate_first_plan
@@ -9,7 +9,7 @@ from pipette_opt.library.known import with_layout_of
 from pipette_opt.prepare import prepare
 from pipette_opt.read.megatron_args import parse_megatron_args
 
-JOB = instance(cluster(2, 10.0, gpus=4), TINY, 32, 2048)
+JOB = make_job(make_cluster(2, 10.0, gpus=4), TINY, 32, 2048)
 
 SPACE = SearchSpace(num_gpus=8)
 

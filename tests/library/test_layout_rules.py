@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import TINY, cluster, instance
+from factories import TINY, make_cluster, make_job
 
 from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.candidates import SearchSpace
@@ -15,7 +15,7 @@ from pipette_opt.plans.plan import Plan
 pytestmark = pytest.mark.search
 
 PARAMS = OptimizeParams(time_limit_s=20.0, workers=1)
-JOB = instance(cluster(1, gpus=2), replace(TINY, num_layers=2), 4)
+JOB = make_job(make_cluster(1, gpus=2), replace(TINY, num_layers=2), 4)
 
 
 @pytest.fixture(scope="module")

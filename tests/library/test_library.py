@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from plans import small_plan
-from specs_for_tests import TINY, cluster
+from factories import TINY, make_cluster, make_plan
 
 import pipette_opt as po
 from pipette_opt.base.shipped import shipped_path
@@ -71,7 +70,7 @@ def test_hosts_without_a_file() -> None:
             "training",
             "already sets fp8",
         ),
-        ({"cluster": cluster(2), "model": TINY, "gpu": "h100", **SAID}, "gpu", "has no effect on test"),
+        ({"cluster": make_cluster(2), "model": TINY, "gpu": "h100", **SAID}, "gpu", "has no effect on test"),
         ({"cluster": EXAMPLE, "model": TINY, **SAID, "seq_length": 0}, "seq_length", "must be from 1"),
     ],
 )
@@ -96,7 +95,7 @@ def test_solved_in_memory(tmp_path: Path) -> None:
     """Specs in, a plan out, told meanwhile; its file and its page are written."""
     steps = []
     plan = po.solve(
-        cluster(2, gpus=2),
+        make_cluster(2, gpus=2),
         TINY,
         global_batch_size=8,
         seq_length=1024,
@@ -114,7 +113,7 @@ def test_solved_in_memory(tmp_path: Path) -> None:
 @pytest.mark.search
 def test_page_of_a_plan_without_its_cluster(tmp_path: Path) -> None:
     """It says that it is not whole."""
-    plan = small_plan()
+    plan = make_plan()
     gone = replace(plan, inputs={**plan.inputs, "cluster": {"path": "/nowhere.yaml", "sha256": "0" * 64}})
     assert not po.write_report(gone, tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8").endswith("</html>\n")
@@ -124,7 +123,7 @@ def test_page_of_a_plan_without_its_cluster(tmp_path: Path) -> None:
 
 def test_tables_are_the_plans() -> None:
     """Stages in GiB; causes that add up; ranks with their hosts; the proof by name."""
-    plan = small_plan()
+    plan = make_plan()
     stages = plan.stage_table()
     assert stages.index.tolist() == [0, 1]
     assert stages.loc[1, "at_most_gib"] == plan.memory[1].upper_bytes / GIB
@@ -147,7 +146,7 @@ def test_tables_are_the_plans() -> None:
 
 def test_a_notebook_shows_a_plan() -> None:
     """Its verdict and its stages; a name in it is no markup."""
-    plan = small_plan()
+    plan = make_plan()
     text = plan._repr_html_()
     assert "Fits" in text
     assert "<table" in text

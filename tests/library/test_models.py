@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from plans import small_plan
+from factories import make_plan
 from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
@@ -130,7 +130,7 @@ def test_commands_refuse_differences_by_name(command: list[str], tmp_path: Path)
 def test_a_plan_is_compared_with_scripts_of_its_job(arguments: str, said: str) -> None:
     """Before, ``export --diff`` listed changes to a script of another model."""
     job = replace(
-        small_plan(),
+        make_plan(),
         inputs={
             "model": asdict(read_model("llama-3-8b")),
             "training": asdict(TrainingSpec(global_batch_size=256, seq_length=4096)),

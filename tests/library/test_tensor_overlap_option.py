@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from specs_for_tests import TINY, cluster
+from factories import TINY, make_cluster
 
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.job.read import Made, read_job
@@ -30,7 +30,7 @@ def test_who_chooses(tmp_path: Path, script: str, option: bool | None, is_given:
     """Nothing said: the search; else what is said, before what a script says, also of what is passed on."""
     arguments = tmp_path / "train.sh"
     arguments.write_text(f"{SHAPE} {script}".replace("\n", " "))
-    job = read_job(JobOptions(model=str(arguments), tp_comm_overlap=option), Made(cluster=cluster(2)))
+    job = read_job(JobOptions(model=str(arguments), tp_comm_overlap=option), Made(cluster=make_cluster(2)))
     training = job.instance.training
     assert training.tp_comm_overlap == is_given
     if not is_given:
@@ -41,7 +41,7 @@ def test_who_chooses(tmp_path: Path, script: str, option: bool | None, is_given:
 def test_functions_search_it_unless_a_space_is_given() -> None:
     """A space of the caller's own says it itself."""
     given = {"global_batch_size": 16, "seq_length": 512}
-    assert job_and_space(cluster(2), TINY, None, None, dict(given))[1].tp_comm_overlap is None
-    assert job_and_space(cluster(2), TINY, None, SearchSpace(), dict(given))[1].tp_comm_overlap is False
+    assert job_and_space(make_cluster(2), TINY, None, None, dict(given))[1].tp_comm_overlap is None
+    assert job_and_space(make_cluster(2), TINY, None, SearchSpace(), dict(given))[1].tp_comm_overlap is False
     said = {**given, "tp_comm_overlap": False}
-    assert job_and_space(cluster(2), TINY, None, None, said)[1].tp_comm_overlap is False
+    assert job_and_space(make_cluster(2), TINY, None, None, said)[1].tp_comm_overlap is False

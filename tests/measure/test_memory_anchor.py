@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
 from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
@@ -16,12 +16,12 @@ from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.specs import TrainingSpec
 
 JOB = TrainingSpec(global_batch_size=64, seq_length=4096)
-CHOSEN = config(4, 2, 1, 1, 32, sequence_parallel=True)
+CHOSEN = make_config(4, 2, 1, 1, 32, sequence_parallel=True)
 
 
 def run(measured_over_counted: float, predictor: MemoryPredictor) -> Anchor:
     """The fullest rank, as if it had taken so much."""
-    job = instance(cluster(1, kinds=(A100_80,)), LLAMA_8B, 64, 4096)
+    job = make_job(make_cluster(1, kinds=(A100_80,)), LLAMA_8B, 64, 4096)
     counted, placeholders = predictor.counted(LLAMA_8B, job.training, [CHOSEN])
 
     def measure(*asked: object) -> int:

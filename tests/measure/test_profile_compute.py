@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from specs_for_tests import LLAMA_8B, TINY
+from factories import LLAMA_8B, TINY
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.measure.compute import ComputeParams, divides, profile_compute

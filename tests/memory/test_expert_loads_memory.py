@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import LLAMA_8B, config
+from factories import LLAMA_8B, make_config
 
 from pipette_opt.costs.experts import expert_traffic, rows_of_expert
 from pipette_opt.memory.formula import formula_bytes
@@ -19,7 +19,7 @@ SKEWED = replace(EVEN, rank_imbalances=(RankImbalance(ranks=2, imbalance=1.5), R
 @pytest.mark.parametrize(("ranks", "imbalance"), [(1, 1.0), (2, 1.5), (4, 2.0)])
 def test_busiest_rank(ranks: int, imbalance: float) -> None:
     """Tokens, bytes sent and copies kept grow by what its size of group is said to have; one rank has all of them."""
-    split = config(dp=4, expert_model_parallel_size=ranks)
+    split = make_config(dp=4, expert_model_parallel_size=ranks)
     assert rows_of_expert(MOE, SKEWED, split) == pytest.approx(imbalance * rows_of_expert(MOE, EVEN, split))
     sent = [expert_traffic(MOE, one, split).sent_bytes for one in (SKEWED, EVEN)]
     assert sent[0] == pytest.approx(imbalance * sent[1])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, config
+from factories import LLAMA_8B, make_config
 
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel.layout import layout_of
@@ -21,7 +21,7 @@ def test_held_layers_are_the_most_of_the_schedule(pp: int, chunks: int, rounds: 
     training = TrainingSpec(global_batch_size=rounds * pp, seq_length=1024)
     of_chunks = [rng.multinomial(model.num_layers, np.full(pp * chunks, 1 / (pp * chunks))) for _ in range(6)]
     of_chunks = [one.reshape(chunks, pp) for one in of_chunks] + [np.full((chunks, pp), 2)]
-    plain = config(tp=1, pp=pp, dp=1, mbs=1, layers_per_stage=(2,) * pp, num_layers=2 * pp)
+    plain = make_config(tp=1, pp=pp, dp=1, mbs=1, layers_per_stage=(2,) * pp, num_layers=2 * pp)
     configs = [
         replace(
             plain,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, config
+from factories import LLAMA_8B, make_config
 
 from models.memory.sample import sample_point
 from pipette_opt.base.units import GIB
@@ -42,7 +42,7 @@ def test_parts_by_hand() -> None:
     """Llama 3 8B on one GPU in bf16: 2, 4 and 12 bytes a parameter; with ZeRO 1 on 8 replicas 12 / 8."""
     size = LLAMA_8B.num_parameters
     for dp, optimizer in ((1, 12.0), (8, 1.5)):
-        one = config(1, 1, dp, 1, 32, use_distributed_optimizer=dp > 1)
+        one = make_config(1, 1, dp, 1, 32, use_distributed_optimizer=dp > 1)
         (found,) = MemoryPredictor.load().predict(LLAMA_8B, JOB, [one])
         parts = found.components_of(0)
         assert [parts[name] / size for name in COMPONENTS[:3]] == pytest.approx([2.0, 4.0, optimizer], rel=1e-6)
@@ -54,7 +54,7 @@ def test_parts_by_hand() -> None:
 def test_where_the_optimizer_step_is_fullest_there_are_no_activations() -> None:
     """Many bytes of a step and next to no activations: buffers are the step's."""
     step = replace(JOB, seq_length=128, accumulate_allreduce_grads_in_fp32=False)
-    one = config(1, 1, 1, 1, 32, recompute_granularity="full")
+    one = make_config(1, 1, 1, 1, 32, recompute_granularity="full")
     (found,) = MemoryPredictor.load().predict(LLAMA_8B, step, [one])
     parts, formula = found.components_of(0), formula_bytes(stage_table(LLAMA_8B, step, [one]))
     assert formula.step_is_fullest.all()
@@ -67,5 +67,5 @@ def test_placeholders_are_a_layer() -> None:
     h, ffn, kv = 4096, 14336, 1024
     wanted = 2 * (h * (h + 2 * kv) + h * h + 3 * h * ffn)
     for layers in (1, 32):
-        table = stage_table(replace(LLAMA_8B, num_layers=layers), JOB, [config(1, 1, 1, 1, layers)])
+        table = stage_table(replace(LLAMA_8B, num_layers=layers), JOB, [make_config(1, 1, 1, 1, layers)])
         assert formula_bytes(table).placeholders[0] == wanted

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B
+from factories import LLAMA_8B
 
 from models.memory.trace import trace_stage
 from pipette_opt.base.shipped import shipped_path

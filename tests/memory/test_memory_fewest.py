@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instance
+from factories import A100_40, A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.memory.fewest import check_memory
@@ -20,7 +20,7 @@ from pipette_opt.specs import Instance
 @pytest.fixture(scope="module")
 def job() -> Instance:
     """A host of eight GPUs of 40 GB, on which a model of 8 billion parameters is tight with long sequences."""
-    return instance(cluster(1, kinds=(A100_40,)), LLAMA_8B, 32, 8192)
+    return make_job(make_cluster(1, kinds=(A100_40,)), LLAMA_8B, 32, 8192)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_alone_it_recomputes_a_layer_at_least(job: Instance, predictor: MemoryPr
 
 def test_both_ends_of_memory(job: Instance, predictor: MemoryPredictor) -> None:
     """With all layers of a chunk it is that of full recomputation; it falls with the number."""
-    base = config(tp=2, pp=4, num_layers=32, recompute_granularity="full", recompute_method="block")
+    base = make_config(tp=2, pp=4, num_layers=32, recompute_granularity="full", recompute_method="block")
     base = replace(base, sequence_parallel=True)
     numbers = [with_number(base, number) for number in range(1, 9)]
     found = keep_fitting(job, [*numbers, whole(base)], predictor)
@@ -103,9 +103,9 @@ def test_both_ends_of_memory(job: Instance, predictor: MemoryPredictor) -> None:
 @pytest.mark.search
 def test_families_know_the_fewest_of_every_stage() -> None:
     """Of each kind of GPU, stage and number of units, as every number says; and all have no more room than full."""
-    job = instance(cluster(2, kinds=(A100_80, A100_40)), replace(LLAMA_8B, num_layers=16), 32, 8192)
+    job = make_job(make_cluster(2, kinds=(A100_80, A100_40)), replace(LLAMA_8B, num_layers=16), 32, 8192)
     predictor = load_predictor(0.01, job)
-    base = config(tp=2, pp=4, dp=2, mbs=2, num_layers=4, recompute_granularity="full", recompute_method="block")
+    base = make_config(tp=2, pp=4, dp=2, mbs=2, num_layers=4, recompute_granularity="full", recompute_method="block")
     base = replace(base, sequence_parallel=True)
     families = layer_families(job, [base, whole(base)], predictor, 0.01)
     block, full = (next(one for one in families if (one.recomputed is None) == without) for without in (False, True))

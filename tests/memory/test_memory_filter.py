@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instance
+from factories import A100_40, A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
@@ -31,12 +31,12 @@ def check(
     kinds: tuple[GpuSpec, ...], num_nodes: int, candidates: list[ParallelConfig], predictor: MemoryPredictor
 ) -> MemoryCheck:
     """Filter candidates for an 8-billion-parameter model on hosts of these kinds, in turn."""
-    job = instance(cluster(num_nodes, kinds=kinds), LLAMA_8B, 64, 4096)
+    job = make_job(make_cluster(num_nodes, kinds=kinds), LLAMA_8B, 64, 4096)
     return keep_fitting(job, candidates, predictor)
 
 
-ONE_HOST = config(8, 1, 1, 1, 32, sequence_parallel=True)
-TWO_STAGES = config(8, 2, 1, 1, 32, sequence_parallel=True)
+ONE_HOST = make_config(8, 1, 1, 1, 32, sequence_parallel=True)
+TWO_STAGES = make_config(8, 2, 1, 1, 32, sequence_parallel=True)
 
 
 @pytest.mark.parametrize(("spare", "fits"), [(0, True), (-1, False)])
@@ -85,7 +85,7 @@ def test_order_and_capacity_are_kept(predictor: MemoryPredictor) -> None:
 
 def test_a_smaller_risk_needs_more(predictor: MemoryPredictor) -> None:
     """The accepted risk moves the need, and with it what fits."""
-    job = instance(cluster(1), LLAMA_8B, 64, 4096)
+    job = make_job(make_cluster(1), LLAMA_8B, 64, 4096)
     careful, careless = (keep_fitting(job, [ONE_HOST], predictor, risk).fitting[0] for risk in (0.01, 0.2))
     assert careful.need_bytes[0] > careless.need_bytes[0]
     np.testing.assert_array_equal(careful.prediction.predicted_bytes, careless.prediction.predicted_bytes)
@@ -93,7 +93,7 @@ def test_a_smaller_risk_needs_more(predictor: MemoryPredictor) -> None:
 
 def test_memory_that_does_not_count(predictor: MemoryPredictor) -> None:
     """With an accepted risk of 1 everything fits anywhere, and the prediction is still there to be shown."""
-    job = instance(cluster(1, kinds=(sized(4 * GIB, predictor),)), LLAMA_8B, 64, 4096)
+    job = make_job(make_cluster(1, kinds=(sized(4 * GIB, predictor),)), LLAMA_8B, 64, 4096)
     assert not keep_fitting(job, [ONE_HOST], predictor, 0.5).fitting
     (kept,) = keep_fitting(job, [ONE_HOST], predictor, 1.0).fitting
     assert kept.need_bytes.tolist() == [0]
@@ -102,7 +102,7 @@ def test_memory_that_does_not_count(predictor: MemoryPredictor) -> None:
 
 def test_a_risk_of_one_is_accepted() -> None:
     """By search and predictor; more than that is no probability."""
-    job = instance(cluster(1), LLAMA_8B, 64, 4096)
+    job = make_job(make_cluster(1), LLAMA_8B, 64, 4096)
     assert OptimizeParams(max_oom_risk=1.0).max_oom_risk == 1
     load_predictor(1.0, job)
     with pytest.raises(InputError, match=r"1: memory does not count"):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, config
+from factories import LLAMA_8B, make_config
 
 from models.memory.sample import Point, sample_point
 from models.memory.trace import StageTrace, trace_stage
@@ -84,7 +84,7 @@ def test_chunks_with_a_layer_less(
     """Embedding or head in the place of a layer, also of the only one: exact states, peaks within half a percent."""
     model = replace(LLAMA_8B, num_layers=sum(layers), **options)  # type: ignore[arg-type]
     job = TrainingSpec(global_batch_size=32, seq_length=2048)
-    chosen = config(
+    chosen = make_config(
         tp=2,
         pp=len(layers),
         mbs=4,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import TINY, config
+from factories import TINY, make_config
 
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.experts import stage_expert_parameters
@@ -29,7 +29,7 @@ SIZES = Mamba(num_heads=32, head_dim=64, num_groups=8, state_dim=128)
 
 def rows(model: ModelSpec, **options: object) -> StageTable:
     """One row for each stage."""
-    return stage_table(model, TRAINING, [config(num_layers=model.num_layers, **options)], num_microbatches=4)
+    return stage_table(model, TRAINING, [make_config(num_layers=model.num_layers, **options)], num_microbatches=4)
 
 
 def hybrid(pattern: str) -> ModelSpec:
@@ -50,7 +50,7 @@ def hybrid(pattern: str) -> ModelSpec:
 def test_weights_are_those_that_times_count(model: ModelSpec) -> None:
     """Of every stage, with two tensor ranks and experts on four: both sides count the same parameters."""
     options = {"tp": 2, "pp": 4, "dp": 4, "num_layers": model.num_layers, "sequence_parallel": True}
-    chosen = config(**options, expert_model_parallel_size=4 if model.num_experts else 1)
+    chosen = make_config(**options, expert_model_parallel_size=4 if model.num_experts else 1)
     table = stage_table(model, TRAINING, [chosen], num_microbatches=4)
     counted = stage_parameters(model, chosen) + stage_expert_parameters(model, chosen)
     np.testing.assert_allclose(parameters(table), counted, rtol=1e-12)

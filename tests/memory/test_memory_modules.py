@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, config
+from factories import LLAMA_8B, make_config
 
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
@@ -33,7 +33,7 @@ CURRENT = replace(BF16, fp8=True, fp8_recipe="tensorwise")
 def saved(model: ModelSpec, training: TrainingSpec, *modules: str) -> np.ndarray:
     """Activations that each of two stages keeps, in layers and micro-batches: 16 layers in flight twice, and once."""
     again = {"recompute_granularity": "selective", "recompute_modules": modules} if modules else {}
-    one = config(pp=2, dp=1, num_layers=32, micro_batch_size=1, **again)
+    one = make_config(pp=2, dp=1, num_layers=32, micro_batch_size=1, **again)
     table = stage_table(model, training, [one], num_microbatches=8)
     return formula_bytes(table).saved
 
@@ -76,6 +76,6 @@ def test_the_whole_layer_of_experts_keeps_its_input() -> None:
     kept = saved(MOE, BF16) - saved(MOE, BF16, "moe")
     more = saved(MOE, BF16) - saved(MOE, BF16, "moe", "layernorm")
     np.testing.assert_allclose(more - kept, np.array([32, 16]) * TOKENS * 2 * HIDDEN)
-    one = config(pp=2, dp=1, num_layers=32, recompute_granularity="selective", recompute_modules=("moe",))
+    one = make_config(pp=2, dp=1, num_layers=32, recompute_granularity="selective", recompute_modules=("moe",))
     brought_back = formula_bytes(stage_table(MOE, BF16, [one], num_microbatches=8)).recomputed
     np.testing.assert_allclose(brought_back, kept / [32, 16])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_80, LLAMA_8B, TINY, config
+from factories import A100_80, LLAMA_8B, TINY, make_config
 
 from models.memory.sample import sample_point
 from models.memory.trace import trace_stage
@@ -62,7 +62,7 @@ def test_shipped_network_is_close_to_unseen_traces() -> None:
 def test_many_configurations_at_once_equal_each_alone(shipped: MemoryPredictor) -> None:
     """Predictions do not depend on what else is asked."""
     configs = [
-        config(tp, pp, 2, mbs, 32, sequence_parallel=tp > 1, recompute_granularity=recompute)
+        make_config(tp, pp, 2, mbs, 32, sequence_parallel=tp > 1, recompute_granularity=recompute)
         for tp in (1, 4) for pp in (1, 2, 8) for mbs in (1, 4) for recompute in (None, "full")
     ]  # fmt: skip
     together = shipped.predict(LLAMA_8B, JOB, configs)
@@ -77,7 +77,7 @@ def test_many_configurations_at_once_equal_each_alone(shipped: MemoryPredictor) 
 
 def test_more_of_everything_needs_more(shipped: MemoryPredictor) -> None:
     """Larger micro-batches, no savers, no sharing of optimizer state: more memory."""
-    base = config(4, 2, 2, 2, 32, sequence_parallel=True, use_distributed_optimizer=True)
+    base = make_config(4, 2, 2, 2, 32, sequence_parallel=True, use_distributed_optimizer=True)
     larger = [
         replace(base, micro_batch_size=4),
         replace(base, use_distributed_optimizer=False),
@@ -94,7 +94,7 @@ def test_more_of_everything_needs_more(shipped: MemoryPredictor) -> None:
 @pytest.mark.parametrize("risk", [0.005, 0.01, 0.1, 0.5])
 def test_bound_and_probability_agree(shipped: MemoryPredictor, risk: float) -> None:
     """At exactly the bound the probability is the risk, a little below it is more; risks nobody can vouch for fail."""
-    base = config(tp=8, pp=4, dp=2, num_layers=32)
+    base = make_config(tp=8, pp=4, dp=2, num_layers=32)
     (found,) = shipped.predict(LLAMA_8B, JOB, [base], max_oom_risk=risk)
     said = shipped.oom_probability(found.predicted_bytes, found.upper_bytes, found.spread)
     np.testing.assert_allclose(said, risk, rtol=1e-4)
@@ -114,7 +114,7 @@ def test_what_is_outside_of_training_says_so(shipped: MemoryPredictor) -> None:
     """A usual job is inside; tensor parallelism over 128 GPUs was never seen."""
     wide = replace(TINY, num_attention_heads=128, num_query_groups=128, kv_channels=128, hidden_size=16384,
                    ffn_hidden_size=65536)  # fmt: skip
-    inside, outside = (shipped.predict(wide, JOB, [config(tp, 1, 1, 1)])[0] for tp in (8, 128))
+    inside, outside = (shipped.predict(wide, JOB, [make_config(tp, 1, 1, 1)])[0] for tp in (8, 128))
     assert not inside.extrapolates.any()
     assert outside.extrapolates.all()
 
@@ -127,7 +127,7 @@ def test_chunks_with_a_layer_less_are_inside_of_training(
 ) -> None:
     """Llama 3.1 405B's stages, with chunks of one and of no layers at the ends; no stage needs more than with them."""
     model = replace(LLAMA_8B, num_layers=126, hidden_size=16384, ffn_hidden_size=53248, num_attention_heads=128)
-    counted = config(
+    counted = make_config(
         tp=8,
         pp=len(layers),
         layers_per_stage=layers,
@@ -145,7 +145,7 @@ def test_chunks_with_a_layer_less_are_inside_of_training(
 
 def test_an_empty_stage_needs_next_to_nothing(shipped: MemoryPredictor) -> None:
     """A middle stage without layers is legal data: a finite, tiny need and no risk above the smallest."""
-    empty = replace(config(1, 4, 1, 1, 8), layers_per_stage=(4, 0, 0, 4))
+    empty = replace(make_config(1, 4, 1, 1, 8), layers_per_stage=(4, 0, 0, 4))
     (prediction,) = shipped.predict(TINY, JOB, [empty])
     assert (prediction.predicted_bytes[1:3] > 0).all()
     assert (prediction.predicted_bytes[1:3] < 800 * MIB).all()  # of which NCCL has 683
@@ -155,7 +155,7 @@ def test_an_empty_stage_needs_next_to_nothing(shipped: MemoryPredictor) -> None:
 def test_ten_thousand_predictions_are_quick() -> None:
     """Ten thousand stages with the constants of a stack: 0.1 s on a quiet machine (`benchmarks/memory/speed.py`)."""
     predictor = MemoryPredictor.load(framework=Framework())
-    configs = [config(tp, 8, dp, mbs, 32) for tp in (1, 2, 4, 8) for dp in (1, 2, 4) for mbs in (1, 2, 4)] * 35
+    configs = [make_config(tp, 8, dp, mbs, 32) for tp in (1, 2, 4, 8) for dp in (1, 2, 4) for mbs in (1, 2, 4)] * 35
     start = time.process_time()
     found = predictor.predict(LLAMA_8B, JOB, configs, gpus_per_node=8)
     assert time.process_time() - start < 1.0
@@ -227,7 +227,7 @@ def test_foreign_files_are_refused(tmp_path: Path, arrays: dict[str, object], me
 
 def test_a_large_accepted_risk_still_needs_the_prediction(shipped: MemoryPredictor) -> None:
     """At a risk of almost 1 the bound is the prediction; at 1, where memory does not count, the usual bound."""
-    base = config(tp=8, pp=4, dp=2, num_layers=32)
+    base = make_config(tp=8, pp=4, dp=2, num_layers=32)
     bounds = {}
     for risk in (0.01, 0.5, 0.999999, 1.0):
         (found,) = shipped.predict(LLAMA_8B, JOB, [base], max_oom_risk=risk)
@@ -248,7 +248,7 @@ def test_user_buffers_are_ten_micro_batches() -> None:
     """Llama 3 8B with 4,096 tokens: ten of 32 MiB in 16 bits, six of half the size in fp8; none without the option."""
     model = read_model("llama-3-8b")
     training = TrainingSpec(global_batch_size=8, seq_length=4096, tp_comm_overlap=True)
-    chosen = config(tp=4, dp=2, num_layers=32, sequence_parallel=True)
+    chosen = make_config(tp=4, dp=2, num_layers=32, sequence_parallel=True)
     assert user_buffer_bytes(model, training, chosen) == 10 * 32 * 2**20
     assert user_buffer_bytes(model, replace(training, fp8=True), chosen) == (6 / 2 + 4) * 32 * 2**20
     assert user_buffer_bytes(model, training, replace(chosen, sequence_parallel=False)) == 0.0
@@ -267,7 +267,7 @@ def test_room_for_tokens_of_hybrid_ep() -> None:
         moe_token_dispatcher_type="flex",
         moe_flex_dispatcher_backend="hybridep",
     )
-    chosen = config(tp=1, dp=64, num_layers=61, sequence_parallel=False, expert_model_parallel_size=64)
+    chosen = make_config(tp=1, dp=64, num_layers=61, sequence_parallel=False, expert_model_parallel_size=64)
     assert token_buffer_bytes(model, training, chosen) == 3.5 * 2**30
     assert token_buffer_bytes(model, replace(training, moe_flex_dispatcher_backend="deepep"), chosen) == 0.0
     assert token_buffer_bytes(model, replace(training, moe_token_dispatcher_type="alltoall"), chosen) == 0.0

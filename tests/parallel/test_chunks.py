@@ -3,7 +3,7 @@
 from itertools import product
 
 import pytest
-from specs_for_tests import config
+from factories import make_config
 
 from pipette_opt.parallel import fit_chunks
 from pipette_opt.parallel.chunks import deal_layers
@@ -40,7 +40,7 @@ def test_exactly_what_megatron_builds(num_stages: int, num_chunks: int) -> None:
 
 def test_llama_405b() -> None:
     """126 layers, 8 stages of 8 chunks of 2, but for one layer of the very first and of the very last chunk."""
-    chosen = config(pp=8, layers_per_stage=(15, *(16,) * 6, 15), virtual_pipeline_model_parallel_size=8)
+    chosen = make_config(pp=8, layers_per_stage=(15, *(16,) * 6, 15), virtual_pipeline_model_parallel_size=8)
     dealt = chosen.layers_per_chunk
     assert dealt[0] == (1, *(2,) * 7)
     assert dealt[-1] == (*(2,) * 7, 1)
@@ -51,14 +51,14 @@ def test_llama_405b() -> None:
 
 def test_a_chunk_may_be_empty() -> None:
     """On 16 stages of 8 chunks the first has only the embedding, the last only the head (arXiv 2407.21783, 3.3.2)."""
-    chosen = config(pp=16, layers_per_stage=(7, *(8,) * 14, 7), virtual_pipeline_model_parallel_size=8)
+    chosen = make_config(pp=16, layers_per_stage=(7, *(8,) * 14, 7), virtual_pipeline_model_parallel_size=8)
     assert chosen.layers_per_chunk[0][0] == chosen.layers_per_chunk[-1][-1] == 0
     assert sum(map(sum, chosen.layers_per_chunk)) == 126
 
 
 def test_without_chunks_nothing_is_counted() -> None:
     """Stages of any size are one chunk each."""
-    chosen = config(pp=3, layers_per_stage=(3, 5, 4))
+    chosen = make_config(pp=3, layers_per_stage=(3, 5, 4))
     assert chosen.layers_per_chunk == ((3, 5, 4),)
     assert not chosen.counts_embedding
     assert not chosen.counts_loss
@@ -77,4 +77,4 @@ def test_without_chunks_nothing_is_counted() -> None:
 def test_other_stages_are_refused(layers: tuple[int, ...]) -> None:
     """The message has the numbers."""
     with pytest.raises(ValueError, match=r"4 chunks must divide .* got \(1"):
-        config(pp=4, layers_per_stage=layers, virtual_pipeline_model_parallel_size=4)
+        make_config(pp=4, layers_per_stage=layers, virtual_pipeline_model_parallel_size=4)

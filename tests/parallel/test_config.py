@@ -1,7 +1,7 @@
 """Names of configurations."""
 
 import pytest
-from specs_for_tests import config
+from factories import make_config
 
 
 @pytest.mark.parametrize(
@@ -10,5 +10,5 @@ from specs_for_tests import config
 )
 def test_label_has_the_layers_of_uneven_stages(layers: tuple[int, ...], expected: str | None) -> None:
     """Every stage can be read off; equal stages are not mentioned."""
-    words = config(pp=len(layers), layers_per_stage=layers).label().split()
+    words = make_config(pp=len(layers), layers_per_stage=layers).label().split()
     assert [word for word in words if word.startswith("layers")] == ([expected] if expected else [])

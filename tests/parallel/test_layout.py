@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from specs_for_tests import config
+from factories import make_config
 
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.layout import layout_layers, layout_of, layout_parts
@@ -62,7 +62,7 @@ def test_shortest_forms() -> None:
 
 def unequal(layout: str | None = "Ettt|tt|t|ttL", **changes: object) -> ParallelConfig:
     """Two stages of two chunks."""
-    return config(
+    return make_config(
         tp=1,
         pp=2,
         dp=2,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import config
+from factories import make_config
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.parallel import ParallelConfig, microbatches_of
@@ -17,7 +17,7 @@ def batch(size: int, *, unequal: bool = False) -> TrainingSpec:
 
 def interleaved() -> ParallelConfig:
     """Three replicas of a pipeline of two stages that takes micro-batches in pairs."""
-    return replace(config(tp=1, pp=2, dp=3), virtual_pipeline_model_parallel_size=2)
+    return replace(make_config(tp=1, pp=2, dp=3), virtual_pipeline_model_parallel_size=2)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def interleaved() -> ParallelConfig:
 )
 def test_micro_batches_are_counted(size: int, dp: int, mbs: int, unequal: bool, expected: int) -> None:
     """The replica that has most counts where they differ."""
-    assert microbatches_of(batch(size, unequal=unequal), config(tp=1, pp=1, dp=dp, mbs=mbs)) == expected
+    assert microbatches_of(batch(size, unequal=unequal), make_config(tp=1, pp=1, dp=dp, mbs=mbs)) == expected
 
 
 def test_interleaving_deals_whole_groups() -> None:

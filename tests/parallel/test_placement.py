@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
+from factories import make_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specs_for_tests import config
 
 from pipette_opt.parallel import RankGrid, host_tiles, identity_placement, tile_placement
 
@@ -18,7 +18,7 @@ POWERS = st.sampled_from([1, 2, 3, 4, 6, 8])
 @given(tp=st.sampled_from([1, 2, 4, 8]), pp=POWERS, dp=POWERS)
 def test_every_packing_is_a_partition(tp: int, pp: int, dp: int) -> None:
     """Each GPU gets one rank, each host a full rectangle, and contiguous means what torchrun needs."""
-    one = config(tp=tp, pp=pp, dp=dp, num_layers=24)
+    one = make_config(tp=tp, pp=pp, dp=dp, num_layers=24)
     tiles = list(host_tiles(one, 8, "slurm"))
     if one.world_size % 8 == 0:
         assert tiles
@@ -35,7 +35,7 @@ def test_every_packing_is_a_partition(tp: int, pp: int, dp: int) -> None:
 
 def test_torchrun_only_gets_contiguous_packings() -> None:
     """2 x 2 blocks of a 4 x 4 grid need one process per rank; rows and columns do not."""
-    one = config(tp=2, pp=4, dp=4)
+    one = make_config(tp=2, pp=4, dp=4)
     shapes = {
         launcher: [(b.stages, b.replicas) for b in host_tiles(one, 8, launcher)] for launcher in ("slurm", "torchrun")
     }
@@ -44,7 +44,7 @@ def test_torchrun_only_gets_contiguous_packings() -> None:
 
 def test_stages_inside_a_host() -> None:
     """A whole pipeline in one host of four slots, replicas on different hosts: the second rank order."""
-    one = config(tp=2, pp=4, dp=2)
+    one = make_config(tp=2, pp=4, dp=2)
     tile = next(tile for tile in host_tiles(one, 8, "torchrun") if tile.stages == 4)
     placement = tile_placement(one, tile, np.array([5, 3]).reshape(1, 2, 1))
     assert placement.order == "tp-cp-ep-pp-dp"
@@ -55,7 +55,7 @@ def test_stages_inside_a_host() -> None:
 
 def test_tensor_groups_across_hosts() -> None:
     """Sixteen tensor ranks fill two hosts in order."""
-    one = config(tp=16, pp=2)
+    one = make_config(tp=16, pp=2)
     (tile,) = host_tiles(one, 8, "slurm")
     placement = tile_placement(one, tile, np.array([3, 1, 0, 2]).reshape(2, 1, 2))
     assert placement.node.tolist() == [3] * 8 + [1] * 8 + [0] * 8 + [2] * 8
@@ -74,4 +74,4 @@ def test_rank_numbers(order: str) -> None:
 def test_identity_needs_enough_hosts() -> None:
     """The message has the numbers."""
     with pytest.raises(ValueError, match="16 ranks need 2 hosts of 8 GPUs, got 1"):
-        identity_placement(config(tp=8, pp=2), 8, np.array([0]), "tp-cp-ep-dp-pp")
+        identity_placement(make_config(tp=8, pp=2), 8, np.array([0]), "tp-cp-ep-dp-pp")

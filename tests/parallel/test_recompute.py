@@ -1,7 +1,7 @@
 """Words of recomputation, and modules of a configuration."""
 
 import pytest
-from specs_for_tests import config
+from factories import make_config
 
 from pipette_opt.parallel import without_recomputation
 from pipette_opt.parallel.recompute import (
@@ -28,7 +28,7 @@ from pipette_opt.parallel.recompute import (
 def test_words_and_configurations_are_each_other(word: str | None, known: str | None) -> None:
     """A configuration made of a word has that word again, with its modules in order."""
     assert known_word(word) == known
-    assert config(**recomputation_fields(word)).recomputation == known
+    assert make_config(**recomputation_fields(word)).recomputation == known
 
 
 def test_unknown_modules_are_refused() -> None:
@@ -38,14 +38,14 @@ def test_unknown_modules_are_refused() -> None:
     with pytest.raises(ValueError, match="got none"):
         modules_in_order([])
     with pytest.raises(ValueError, match="need recompute_granularity=selective, got full"):
-        config(recompute_granularity="full", recompute_modules=("mlp",))
+        make_config(recompute_granularity="full", recompute_modules=("mlp",))
 
 
 def test_what_is_computed_again() -> None:
     """Modules alone, or everything; nothing without."""
-    one = config(recompute_granularity="selective", recompute_modules=("mlp", "moe_act"))
+    one = make_config(recompute_granularity="selective", recompute_modules=("mlp", "moe_act"))
     assert [one.recomputes(name) for name in ("mlp", "moe_act", "core_attn")] == [True, True, False]
-    assert config(recompute_granularity="full").recomputes("core_attn")
+    assert make_config(recompute_granularity="full").recomputes("core_attn")
     assert not without_recomputation(one).recomputes("mlp")
     assert one.label().endswith("moe_act+mlp") or "moe_act+mlp" in one.label()
 

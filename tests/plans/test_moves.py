@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from plans import HOST_ORDER, small_config
-from specs_for_tests import LLAMA_8B, TINY, config
+from factories import HOST_ORDER, LLAMA_8B, TINY, make_config, small_config
 
 from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
 from pipette_opt.plans.moves import Layout, Move, hosts_that_load, layers_of_stages, moves
@@ -28,11 +27,11 @@ def total(found: tuple[Move, ...]) -> tuple[int, int]:
 
 def test_layers_of_interleaved_stages() -> None:
     """Two chunks: the stages are gone through twice."""
-    plain = config(tp=1, pp=2, dp=1, mbs=1, layers_per_stage=(3, 5))
+    plain = make_config(tp=1, pp=2, dp=1, mbs=1, layers_per_stage=(3, 5))
     assert layers_of_stages(plain) == [(0, 1, 2), (3, 4, 5, 6, 7)]
-    chunks = config(tp=1, pp=2, dp=1, mbs=1, layers_per_stage=(4, 4), virtual_pipeline_model_parallel_size=2)
+    chunks = make_config(tp=1, pp=2, dp=1, mbs=1, layers_per_stage=(4, 4), virtual_pipeline_model_parallel_size=2)
     assert layers_of_stages(chunks) == [(0, 1, 4, 5), (2, 3, 6, 7)]
-    counted = config(tp=1, pp=2, dp=1, mbs=1, layers_per_stage=(3, 3), virtual_pipeline_model_parallel_size=2)
+    counted = make_config(tp=1, pp=2, dp=1, mbs=1, layers_per_stage=(3, 3), virtual_pipeline_model_parallel_size=2)
     assert layers_of_stages(counted) == [(0, 3, 4), (1, 2, 5)]
 
 
@@ -70,21 +69,21 @@ def test_replicas_keep_their_parameters() -> None:
     assert states > 0
     assert len(found) == 8
     assert hosts_that_load(found) == {}
-    shared = config(tp=2, pp=2, dp=4, mbs=2, sequence_parallel=True)
+    shared = make_config(tp=2, pp=2, dp=4, mbs=2, sequence_parallel=True)
     assert moves(layout(shared), layout(shared, hosts=(0, 3, 4, 1)), TINY) == ()
 
 
 def test_fewer_layers_are_loaded_where_stages_overlap() -> None:
     """5 + 3 layers instead of 4 + 4: the first stage lacks one, the second none."""
-    even = config(tp=2, pp=2, dp=4, mbs=2)
-    uneven = config(tp=2, pp=2, dp=4, mbs=2, layers_per_stage=(5, 3))
+    even = make_config(tp=2, pp=2, dp=4, mbs=2)
+    uneven = make_config(tp=2, pp=2, dp=4, mbs=2, layers_per_stage=(5, 3))
     found = moves(layout(even), layout(uneven), TINY)
     assert {(move.stage, move.layers) for move in found} == {(0, (4,))}
 
 
 def test_another_tensor_size_loads_everything() -> None:
     """Slices do not fit each other."""
-    two, four = config(tp=2, pp=2, dp=4, mbs=2), config(tp=4, pp=2, dp=2, mbs=2)
+    two, four = make_config(tp=2, pp=2, dp=4, mbs=2), make_config(tp=4, pp=2, dp=2, mbs=2)
     found = moves(layout(two), layout(four), TINY)
     assert len(found) == 16
     assert all(len(move.layers) == 4 for move in found)
@@ -93,7 +92,7 @@ def test_another_tensor_size_loads_everything() -> None:
 @pytest.mark.parametrize("model", [TINY, LLAMA_8B, replace(LLAMA_8B, mtp_num_layers=2)])
 def test_all_first_loads_add_up_to_the_model(model: ModelSpec) -> None:
     """On hosts that held nothing, one replica without tensor parallelism loads every parameter once."""
-    one = config(tp=1, pp=4, dp=1, mbs=1, num_layers=model.num_layers)
+    one = make_config(tp=1, pp=4, dp=1, mbs=1, num_layers=model.num_layers)
     block = next(iter(host_tiles(one, 4, "slurm")))
     placement = tile_placement(one, block, np.zeros(block.node_grid(one), dtype=np.int64))
     nobody = Layout(config=one, placement=placement, hosts=("elsewhere",))

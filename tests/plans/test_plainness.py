@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import config
+from factories import make_config
 
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plainness import kind_of, num_changes, plainness, unevenness
@@ -11,7 +11,9 @@ from pipette_opt.plans.plainness import kind_of, num_changes, plainness, unevenn
 
 def of(layers: tuple[int, ...], **options: object) -> ParallelConfig:
     """A pipeline of such stages."""
-    return replace(config(tp=1, pp=len(layers), dp=1, num_layers=4 * len(layers)), layers_per_stage=layers, **options)  # type: ignore[arg-type]
+    return replace(
+        make_config(tp=1, pp=len(layers), dp=1, num_layers=4 * len(layers)), layers_per_stage=layers, **options
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,7 @@ def test_a_layout_of_chunks_is_uneven() -> None:
 def test_the_order_of_what_counts() -> None:
     """Risk before stages, stages before chunks, chunks before layers, layers before what runs today."""
     safe, risky = 0.004, 0.006
-    today = config(tp=1, pp=4, dp=1, num_layers=16)
+    today = make_config(tp=1, pp=4, dp=1, num_layers=16)
     ranked = [
         (of((8, 8)), safe),
         (of((8, 8), virtual_pipeline_model_parallel_size=2), safe),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import cluster, instance
+from factories import make_cluster, make_job
 
 from pipette_opt.plans.provenance import provenance
 from pipette_opt.read.gpus import read_gpu
@@ -13,9 +13,9 @@ from pipette_opt.specs import ClusterSpec, Instance
 
 def job(gpu: str, **changes: object) -> Instance:
     """Two hosts of a catalogue GPU."""
-    one = cluster(2)
+    one = make_cluster(2)
     nodes = tuple(replace(node, gpu=read_gpu(gpu)) for node in one.nodes)
-    return instance(replace(one, nodes=nodes, **changes))  # type: ignore[arg-type]
+    return make_job(replace(one, nodes=nodes, **changes))  # type: ignore[arg-type]
 
 
 def said(given: Instance, origin: str) -> str:
@@ -32,15 +32,15 @@ def test_kernels_of_the_gpu_itself_are_measured() -> None:
 
 def test_a_gpu_of_the_users_own_is_assumed() -> None:
     """Nothing stands behind its laws."""
-    assert "rates of products and attention on a100-80gb;" in said(instance(cluster(2)), "Assumed")
+    assert "rates of products and attention on a100-80gb;" in said(make_job(make_cluster(2)), "Assumed")
 
 
 def test_links_are_measured_or_assumed() -> None:
     """As the cluster says; one host has none."""
     for measured, origin in ((True, "Measured"), (False, "Assumed")):
         assert "links between hosts" in said(job("h100-80gb", links_measured=measured), origin)
-    alone: ClusterSpec = cluster(1)
-    assert not any("links" in line for line in provenance(instance(alone)))
+    alone: ClusterSpec = make_cluster(1)
+    assert not any("links" in line for line in provenance(make_job(alone)))
 
 
 def test_constants_have_origins_of_their_own() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from plans import small_plan
+from factories import make_plan
 
 from pipette_opt.plans.summary import MAX_LINES, WIDTH, lines_at_most
 from pipette_opt.plans.verdict import expected_time
@@ -12,7 +12,7 @@ from pipette_opt.plans.verdict import expected_time
 @pytest.mark.search
 def test_a_plan_is_at_most_ten_lines() -> None:
     """Its label, expected time, gap, risk and hosts; it was 15,000 characters."""
-    plan = small_plan()
+    plan = make_plan()
     text = repr(plan)
     assert len(text.splitlines()) <= MAX_LINES
     assert max(map(len, text.splitlines())) <= WIDTH + 2
@@ -28,7 +28,7 @@ def test_a_plan_is_at_most_ten_lines() -> None:
 
 def test_a_plan_without_memory_or_alternatives() -> None:
     """What is not known is left out."""
-    bare = replace(small_plan(), memory=(), alternatives=(), unused_hosts={})
+    bare = replace(make_plan(), memory=(), alternatives=(), unused_hosts={})
     assert "memory" not in repr(bare)
     assert "next best" not in repr(bare)
 

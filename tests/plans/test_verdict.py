@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from plans import small_plan
+from factories import make_plan
 
 from pipette_opt.base.units import GIB
 from pipette_opt.plans.plan import Band, Certificate, IterationTime, StageMemory
@@ -28,12 +28,12 @@ def stage(*, predicted: int = 60, upper: int = 65, oom: float = 0.001, at_most: 
 
 def time(band: Band | None = None) -> IterationTime:
     """Ten seconds."""
-    return replace(small_plan().estimate, iteration_time_s=10.0, band=band)
+    return replace(make_plan().estimate, iteration_time_s=10.0, band=band)
 
 
 def proof(bound_s: float, status: str) -> Certificate:
     """A bound on the iteration time."""
-    return replace(small_plan().certificate, lower_bound_s=bound_s, status=status)
+    return replace(make_plan().certificate, lower_bound_s=bound_s, status=status)
 
 
 @pytest.mark.parametrize(

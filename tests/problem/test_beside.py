@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, instance, matrix
+from factories import LLAMA_8B, make_cluster, make_job, make_links
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.placed import placed_times
@@ -31,7 +31,9 @@ MOST = 24
 
 def job(values: np.ndarray, slowdown: float) -> Instance:
     """Eight hosts of two GPUs."""
-    made = instance(cluster(8, gpus=2, link_matrices=(matrix(values, 8),)), replace(LLAMA_8B, num_layers=8), 32, 1024)
+    made = make_job(
+        make_cluster(8, gpus=2, link_matrices=(make_links(values, 8),)), replace(LLAMA_8B, num_layers=8), 32, 1024
+    )
     stack = replace(made.stack, overlap_slowdown=slowdown, collective_s=1e-4)
     slow_to_start = replace(made.cluster, inter_node_latency_s=5e-5)
     return replace(made, cluster=slow_to_start, stack=stack)

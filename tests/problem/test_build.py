@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instance, random_cluster
+from factories import A100_40, A100_80, LLAMA_8B, make_cluster, make_config, make_job, make_random_cluster
 
 from pipette_opt.base.units import GIB
 from pipette_opt.costs.placed import placed_times
@@ -16,14 +16,14 @@ from pipette_opt.simulate.analytical import analytical_s
 from pipette_opt.specs import Instance
 
 CONFIGS = [
-    config(tp=8, pp=4, dp=2, num_layers=32, sequence_parallel=True, use_distributed_optimizer=True),
-    config(tp=2, pp=4, dp=8, num_layers=32),
-    config(tp=1, pp=8, dp=8, mbs=2, num_layers=32, recompute_granularity="full"),
-    config(tp=16, pp=2, dp=2, num_layers=32, sequence_parallel=True),
-    config(tp=4, pp=4, dp=4, num_layers=32, virtual_pipeline_model_parallel_size=2),
-    config(tp=16, pp=2, dp=2, layers_per_stage=(16, 16), virtual_pipeline_model_parallel_size=17),
-    config(tp=8, pp=1, dp=8, num_layers=32),
-    config(tp=8, pp=8, dp=1, num_layers=32),
+    make_config(tp=8, pp=4, dp=2, num_layers=32, sequence_parallel=True, use_distributed_optimizer=True),
+    make_config(tp=2, pp=4, dp=8, num_layers=32),
+    make_config(tp=1, pp=8, dp=8, mbs=2, num_layers=32, recompute_granularity="full"),
+    make_config(tp=16, pp=2, dp=2, num_layers=32, sequence_parallel=True),
+    make_config(tp=4, pp=4, dp=4, num_layers=32, virtual_pipeline_model_parallel_size=2),
+    make_config(tp=16, pp=2, dp=2, layers_per_stage=(16, 16), virtual_pipeline_model_parallel_size=17),
+    make_config(tp=8, pp=1, dp=8, num_layers=32),
+    make_config(tp=8, pp=8, dp=1, num_layers=32),
 ]
 
 
@@ -45,8 +45,8 @@ def test_ticks_agree_with_seconds(chosen: object, p2p: str) -> None:
     Blocking transfers of a schedule with a closed form take the slower direction.
     """
     rng = np.random.default_rng(1)
-    job = instance(
-        random_cluster(rng, 9, kinds=(A100_80, A100_40), inter_node_latency_s=1e-5, intra_node_latency_s=5e-6),
+    job = make_job(
+        make_random_cluster(rng, 9, kinds=(A100_80, A100_40), inter_node_latency_s=1e-5, intra_node_latency_s=5e-6),
         LLAMA_8B,
         seq_length=4096,
         p2p=p2p,
@@ -79,7 +79,7 @@ def test_ticks_agree_with_seconds(chosen: object, p2p: str) -> None:
 
 def test_ticks_are_fine() -> None:
     """A tick is at most a millionth of any round trip."""
-    job = instance(cluster(8), LLAMA_8B, seq_length=4096)
+    job = make_job(make_cluster(8), LLAMA_8B, seq_length=4096)
     data = problem_of(job, CONFIGS[:3])
     for candidate in data.candidates:
         assert (candidate.forward_ticks + candidate.backward_ticks).sum(axis=1).min() >= 1_000_000
@@ -89,16 +89,16 @@ def test_unmeasured_links_are_unusable() -> None:
     """A placement over a missing link costs more than any real one; reversed it is fine."""
     values = np.full((2, 2), 10.0)
     values[0, 1] = np.nan
-    job = instance(cluster(2, values), LLAMA_8B)
-    data = problem_of(job, [config(tp=8, pp=2, num_layers=32)])
+    job = make_job(make_cluster(2, values), LLAMA_8B)
+    data = problem_of(job, [make_config(tp=8, pp=2, num_layers=32)])
     (candidate,) = data.candidates
     assert objective_ticks(data, candidate, np.array([0, 1]).reshape(candidate.grid)) >= UNUSABLE_TICKS
 
 
 def test_identity_of_whole_hosts_is_a_block_placement() -> None:
     """Megatron's order on hosts in order is the packing with one stage per host."""
-    one = config(tp=2, pp=4, dp=8, num_layers=32)
-    job = instance(random_cluster(np.random.default_rng(3), 8), LLAMA_8B)
+    one = make_config(tp=2, pp=4, dp=8, num_layers=32)
+    job = make_job(make_random_cluster(np.random.default_rng(3), 8), LLAMA_8B)
     data = problem_of(job, [one])
     candidate = next(candidate for candidate in data.candidates if candidate.tile.stages == 1)
     blocks = tile_placement(one, candidate.tile, np.arange(8).reshape(candidate.grid))
@@ -116,7 +116,7 @@ def test_the_integer_objective_is_the_solvers_form(p2p: str, tied: bool) -> None
     rng = np.random.default_rng(7)
     for _ in range(20):
         values = rng.uniform(1.0, 25.0, (9, 9)) ** rng.uniform(0.2, 1.5)
-        job = instance(cluster(9, values, kinds=(A100_80, A100_40)), model, seq_length=4096, p2p=p2p)
+        job = make_job(make_cluster(9, values, kinds=(A100_80, A100_40)), model, seq_length=4096, p2p=p2p)
         data = problem_of(job, CONFIGS)
         for candidate in data.candidates:
             if not candidate.has_analytical_model:

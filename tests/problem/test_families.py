@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instance
+from factories import A100_40, A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.candidates import SearchSpace, overlap_choices
 from pipette_opt.costs.compute import stage_compute
@@ -23,9 +23,9 @@ from pipette_opt.simulate.longest_paths import critical_counts
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_stage_times_are_linear_in_layers(chunks: int) -> None:
     """Of any split, on both kinds of GPU."""
-    job = instance(cluster(4, kinds=(A100_80, A100_40)), LLAMA_8B, 32, 4096)
+    job = make_job(make_cluster(4, kinds=(A100_80, A100_40)), LLAMA_8B, 32, 4096)
     vpp = chunks if chunks > 1 else None
-    base = config(
+    base = make_config(
         tensor_model_parallel_size=4,
         pipeline_model_parallel_size=4,
         data_parallel_size=2,
@@ -46,9 +46,9 @@ def test_stage_times_are_linear_in_layers(chunks: int) -> None:
 def test_paths_with_what_runs_beside_are_below_the_simulator(chunks: int, slowdown: float) -> None:
     """Over slow links, at random splits and placements, with each choice of what is sent beside compute."""
     rng = np.random.default_rng(chunks)
-    job = instance(cluster(4, 3.0, kinds=(A100_80, A100_40)), LLAMA_8B, 32, 4096)
+    job = make_job(make_cluster(4, 3.0, kinds=(A100_80, A100_40)), LLAMA_8B, 32, 4096)
     job = replace(job, stack=replace(job.stack, overlap_slowdown=slowdown))
-    base = config(
+    base = make_config(
         tensor_model_parallel_size=4,
         pipeline_model_parallel_size=4,
         data_parallel_size=2,
@@ -81,8 +81,8 @@ def test_paths_with_what_runs_beside_are_below_the_simulator(chunks: int, slowdo
 
 def test_room_is_that_of_the_memory_predictor() -> None:
     """The most layers that fit do, and one more does not."""
-    job = instance(cluster(4, kinds=(A100_80, A100_40)), LLAMA_8B, 64, 4096)
-    base = config(
+    job = make_job(make_cluster(4, kinds=(A100_80, A100_40)), LLAMA_8B, 64, 4096)
+    base = make_config(
         tensor_model_parallel_size=2,
         pipeline_model_parallel_size=4,
         data_parallel_size=4,
@@ -113,13 +113,13 @@ def test_room_is_that_of_the_memory_predictor() -> None:
 @pytest.mark.parametrize("chunks", [1, 2, 4])
 def test_work_of_any_split_is_below_that_of_each(chunks: int) -> None:
     """Compared with splits dealt at random."""
-    rng, job = np.random.default_rng(5), instance(cluster(2), LLAMA_8B, 32, 4096)
+    rng, job = np.random.default_rng(5), make_job(make_cluster(2), LLAMA_8B, 32, 4096)
     work = WorkBounds(job)
     for _ in range(40):
         pp = int(rng.choice([2, 4, 8]))
         cuts = np.sort(rng.choice(np.arange(1, 32 // chunks), pp - 1, replace=False))
         layers = tuple(chunks * int(one) for one in np.diff(np.concatenate([[0], cuts, [32 // chunks]])))
-        split = config(
+        split = make_config(
             virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
             tensor_model_parallel_size=1,
             pipeline_model_parallel_size=pp,

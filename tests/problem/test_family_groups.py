@@ -6,7 +6,7 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 from all_placements import least_s
-from specs_for_tests import LLAMA_8B, cluster, instance, matrix
+from factories import LLAMA_8B, make_cluster, make_job, make_links
 
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.costs.best_rings import far_bytes_per_s, near_groups
@@ -25,12 +25,12 @@ def job(region: list[int], seed: int = 0) -> Instance:
     values = np.random.default_rng(seed).uniform(0.1, 0.3, (len(region), len(region)))
     of_host = np.array(region)
     spec = replace(
-        cluster(len(region), 20.0, gpus=2),
-        link_matrices=(matrix(np.where(of_host[:, None] == of_host, np.nan, values), len(region)),),
+        make_cluster(len(region), 20.0, gpus=2),
+        link_matrices=(make_links(np.where(of_host[:, None] == of_host, np.nan, values), len(region)),),
         inter_node_latency_s=30e-3,
         levels=(Level(name="region", group_of_node=of_host, bytes_per_s=20e9, latency_s=12e-6),),
     )
-    return instance(spec, replace(LLAMA_8B, num_layers=4), 16, 512)
+    return make_job(spec, replace(LLAMA_8B, num_layers=4), 16, 512)
 
 
 @pytest.mark.parametrize("num_hosts", [2, 3, 4, 5])
@@ -39,7 +39,7 @@ def test_so_many_hosts_are_in_no_group(num_hosts: int) -> None:
     rng = np.random.default_rng(num_hosts)
     for _ in range(20):
         values = rng.uniform(1.0, 20.0, (5, 5))
-        spec = cluster(5, values, gpus=2)
+        spec = make_cluster(5, values, gpus=2)
         groups = near_groups(spec, 1, num_hosts)
         most = far_bytes_per_s(spec, groups, 1)
         both = np.maximum(spec.pair_bytes_per_s(1), spec.pair_bytes_per_s(1).T)
@@ -75,7 +75,7 @@ def test_no_placement_is_below_a_bound(region: list[int]) -> None:
     space = SearchSpace(micro_batch_size=(1,), virtual_pipeline=(1, 2), recompute=(None,), tensor_parallel=(1, 2))
     given_space = replace(space, num_gpus=8)
     near = replace(given, cluster=replace(given.cluster, levels=(), inter_node_latency_s=12e-6))
-    near = replace(near, cluster=replace(near.cluster, link_matrices=(matrix(np.full((4, 4), 20.0), 4),)))
+    near = replace(near, cluster=replace(near.cluster, link_matrices=(make_links(np.full((4, 4), 20.0), 4),)))
     bounds, before = (
         prepare(one, given_space, 0.01, keep=lambda config: False, joint=JointLimits(time_limit_s=60.0)).pruned
         for one in (given, near)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_40, A100_80, TINY, cluster, config, instance
+from factories import A100_40, A100_80, TINY, make_cluster, make_config, make_job
 
 from pipette_opt.candidates import SearchSpace, overlap_choices
 from pipette_opt.costs.compute import optimizer_stages_s, stage_compute
@@ -39,12 +39,12 @@ def model(dense: int, num_layers: int = 12, **experts: int) -> ModelSpec:
 
 def job_of(spec: ModelSpec) -> Instance:
     """Four hosts of two kinds of GPU."""
-    return instance(cluster(4, 5.0, gpus=2, kinds=(A100_80, A100_40)), spec, 16, 2048)
+    return make_job(make_cluster(4, 5.0, gpus=2, kinds=(A100_80, A100_40)), spec, 16, 2048)
 
 
 def base(pp: int, chunks: int, **options: object) -> ParallelConfig:
     """One configuration; what it leaves of eight GPUs is data parallel."""
-    return config(
+    return make_config(
         tensor_model_parallel_size=1,
         pipeline_model_parallel_size=pp,
         data_parallel_size=8 // pp,

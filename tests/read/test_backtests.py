@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from specs_for_tests import LLAMA_8B, TINY
+from factories import LLAMA_8B, TINY
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
+from factories import LLAMA_8B, TINY, make_cluster, make_config, make_job
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.parallel import ParallelConfig
@@ -29,7 +29,7 @@ from pipette_opt.specs import GpuSpec, Instance, ModelSpec
 
 def job(gpu: str = "a100-80gb", **training: object) -> Instance:
     """Llama 3 8B on two hosts of a GPU from the catalogue."""
-    given = instance(cluster(2, kinds=(read_gpu_catalogue()[gpu].gpu,)), LLAMA_8B)
+    given = make_job(make_cluster(2, kinds=(read_gpu_catalogue()[gpu].gpu,)), LLAMA_8B)
     return replace(given, training=replace(given.training, **training))
 
 
@@ -65,9 +65,11 @@ def test_kinds() -> None:
     assert job_kind(job("h100-80gb", precision="fp32")) == "dense, fp32, Hopper"
     assert job_kind(replace(job(), model=TINY)) == "dense, small model, 16 bit, Ampere or older"
     assert job_kind(replace(job("gb200"), model=MIXTURE)) == "mixture of experts, 16 bit, Blackwell"
-    assert job_kind(instance(cluster(2, kinds=(OTHER_GPU,)), LLAMA_8B)) == "dense, 16 bit, mi300x"
+    assert job_kind(make_job(make_cluster(2, kinds=(OTHER_GPU,)), LLAMA_8B)) == "dense, 16 bit, mi300x"
     a100 = read_gpu_catalogue()["a100-80gb"].gpu
-    assert job_kind(instance(cluster(2, kinds=(a100, OTHER_GPU)), LLAMA_8B)) == "dense, 16 bit, several kinds of GPU"
+    assert (
+        job_kind(make_job(make_cluster(2, kinds=(a100, OTHER_GPU)), LLAMA_8B)) == "dense, 16 bit, several kinds of GPU"
+    )
 
 
 def test_the_shipped_table_is_what_it_says() -> None:
@@ -87,7 +89,7 @@ def test_a_band_scales_the_time() -> None:
     """Middle and spread times the prediction."""
     table = shipped_bands()
     row = table.kinds["dense, 16 bit, Ampere or older"]
-    band = job_band(job(), config(tp=8), 20.0)
+    band = job_band(job(), make_config(tp=8), 20.0)
     assert band.middle_s == pytest.approx(20 * row.middle)
     assert band.high_s == pytest.approx(20 * row.middle * np.exp(table.reach * row.spread))
     assert band.low_s * band.high_s == pytest.approx(band.middle_s**2)
@@ -100,12 +102,12 @@ def test_a_band_scales_the_time() -> None:
     [
         (job("h100-80gb", precision="fp32"), "none of them like this (dense, fp32, Hopper)"),
         (replace(job("h100-80gb"), model=MIXTURE), "1 of them like this (mixture of experts, 16 bit, Hopper)"),
-        (instance(cluster(2, kinds=(OTHER_GPU,)), LLAMA_8B), "none of them like this (dense, 16 bit, mi300x)"),
+        (make_job(make_cluster(2, kinds=(OTHER_GPU,)), LLAMA_8B), "none of them like this (dense, 16 bit, mi300x)"),
     ],
 )
 def test_fewer_runs_make_a_wider_band(given: Instance, said: str) -> None:
     """By all runs of models of its size; who reads it learns that few are like it."""
-    known, few = job_band(job("h100-80gb"), config(tp=8), 10.0), job_band(given, config(tp=8), 10.0)
+    known, few = job_band(job("h100-80gb"), make_config(tp=8), 10.0), job_band(given, make_config(tp=8), 10.0)
     assert width(few) > width(known)
     assert few.runs < FEW_RUNS <= known.runs
     assert few.source == f"{shipped_bands().kinds[ANY_JOB].runs} public runs, {said}"
@@ -116,7 +118,7 @@ def random_config(rng: np.random.Generator, num_gpus: int, model: ModelSpec) -> 
     tp, pp = (2 ** int(rng.integers(0, 4)) for _ in range(2))
     tp = min(tp, num_gpus)
     pp = min(pp, num_gpus // tp)
-    return config(tp=tp, pp=pp, dp=num_gpus // tp // pp, num_layers=model.num_layers)
+    return make_config(tp=tp, pp=pp, dp=num_gpus // tp // pp, num_layers=model.num_layers)
 
 
 @pytest.mark.search
@@ -131,7 +133,7 @@ def test_every_job_has_a_band(name: str) -> None:
             for num_gpus in 8 * 2 ** np.arange(12):
                 band = job_band(given, random_config(rng, int(num_gpus), model), 3.0)
                 assert 0 < band.low_s < band.middle_s < band.high_s
-                widths.append(width(job_band(given, config(dp=int(num_gpus), num_layers=model.num_layers), 3.0)))
+                widths.append(width(job_band(given, make_config(dp=int(num_gpus), num_layers=model.num_layers), 3.0)))
             assert (np.diff(widths) >= 0).all()
             assert widths[-1] > widths[0]
 
@@ -140,18 +142,18 @@ def test_beyond_what_runs_had_bands_are_wider() -> None:
     """About the middle; in several ways by the largest variance."""
     table, given = shipped_bands(), job("h100-80gb")
     row, seen = table.kinds["dense, 16 bit, Hopper"], table.kinds[ANY_JOB].seen
-    inside = job_band(given, config(tp=8, dp=8), 10.0)
+    inside = job_band(given, make_config(tp=8, dp=8), 10.0)
     most = seen["tensor_model_parallel_size"]
-    farther = job_band(given, config(tp=2 * most), 10.0)
+    farther = job_band(given, make_config(tp=2 * most), 10.0)
     spread = np.sqrt(row.spread**2 + table.beyond["tensor_model_parallel_size"])
     assert farther.middle_s == inside.middle_s
     assert farther.high_s == pytest.approx(10 * row.middle * np.exp(table.reach * spread))
     assert farther.source == f"{inside.source}, with less tensor parallelism"
-    larger = job_band(given, config(dp=8 * row.largest_gpus), 10.0)
+    larger = job_band(given, make_config(dp=8 * row.largest_gpus), 10.0)
     spread = np.sqrt(row.spread**2 + 3 * table.beyond["world_size"])
     assert larger.high_s == pytest.approx(10 * row.middle * np.exp(table.reach * spread))
     assert larger.source == f"{inside.source}, with less GPUs"
-    both = job_band(given, config(tp=2 * most, dp=row.largest_gpus), 10.0)
+    both = job_band(given, make_config(tp=2 * most, dp=row.largest_gpus), 10.0)
     assert both.high_s == pytest.approx(farther.high_s)
 
 
@@ -160,7 +162,9 @@ def test_a_calibrated_stack_knows_what_more_of_something_costs() -> None:
     ranges = {"num_gpus": [8, 64], "tp": [1, 2], "pp": [1, 2]}
     errors = {"held_out_groups": 0.1, "more_tp": 0.4, "more_pp": 0.05}
     own = own_stack(job(), num_runs=40, ranges=ranges, p90_error=errors)
-    inside, tensor, pipeline = (job_band(own, one, 8.0) for one in (config(tp=2, pp=2), config(tp=4), config(pp=4)))
+    inside, tensor, pipeline = (
+        job_band(own, one, 8.0) for one in (make_config(tp=2, pp=2), make_config(tp=4), make_config(pp=4))
+    )
     assert width(tensor) > 1.5 * width(inside)
     assert width(pipeline) == pytest.approx(width(inside))
     assert tensor.source == "40 runs that the stack was calibrated with, with less tensor parallelism"
@@ -172,17 +176,17 @@ def test_a_calibrated_stack_has_its_own(runs: int) -> None:
     given = job()
     residuals = {"middle": 1.02, "spread": 0.05, "kinds": [job_kind(given)]}
     fitted = {"num_runs": runs, "ranges": {"num_gpus": [8, 64]}, "residuals": residuals}
-    band = job_band(own_stack(given, **fitted), config(tp=8), 20.0)
-    fewer = job_band(own_stack(given, **fitted | {"num_runs": runs - 1}), config(tp=8), 20.0)
+    band = job_band(own_stack(given, **fitted), make_config(tp=8), 20.0)
+    fewer = job_band(own_stack(given, **fitted | {"num_runs": runs - 1}), make_config(tp=8), 20.0)
     assert band.middle_s == pytest.approx(20.4)
     assert width(band) < width(fewer)
-    assert width(band) < width(job_band(given, config(tp=8), 20.0))
+    assert width(band) < width(job_band(given, make_config(tp=8), 20.0))
     assert width(band) > np.exp(2 * 1.645 * 0.05)
     assert band.runs == runs
     assert "that the stack was calibrated with" in band.source
-    larger = job_band(own_stack(given, **fitted), config(tp=8, dp=16, num_layers=8), 20.0)
+    larger = job_band(own_stack(given, **fitted), make_config(tp=8, dp=16, num_layers=8), 20.0)
     assert width(larger) > width(band)
-    unlike = job_band(own_stack(replace(given, model=MIXTURE), **fitted), config(tp=8), 20.0)
+    unlike = job_band(own_stack(replace(given, model=MIXTURE), **fitted), make_config(tp=8), 20.0)
     assert width(unlike) > width(band)
     assert unlike.source.endswith("of another kind of job")
 
@@ -192,12 +196,12 @@ def test_files_of_calibrated_stacks_from_older_versions() -> None:
     given = job()
     for errors in ({"fit": 0.05, "held_out_groups": 0.1}, {"fit": 0.1}):
         band = job_band(
-            own_stack(given, num_runs=400, ranges={"num_gpus": [8, 64]}, p90_error=errors), config(tp=8), 22.0
+            own_stack(given, num_runs=400, ranges={"num_gpus": [8, 64]}, p90_error=errors), make_config(tp=8), 22.0
         )
         assert (band.low_s, band.high_s) == (pytest.approx(20.0, rel=0.02), pytest.approx(24.2, rel=0.02))
         assert band.middle_s == 22.0
     told = own_stack(given, num_runs=40, p90_error={"held_out_groups": 0.1}, apart={"held_out_groups": 1.04})
-    assert job_band(told, config(tp=8), 22.0).apart == 1.04
+    assert job_band(told, make_config(tp=8), 22.0).apart == 1.04
 
 
 @pytest.mark.parametrize(("degrees", "right"), [(5, 2.0150), (10, 1.8125), (21, 1.7207), (1e9, 1.6449)])
@@ -211,7 +215,7 @@ def test_gains_are_surer_than_times() -> None:
     for ratio in (0.8, 1.0, 1.12, 1.5):
         low, high = gain_band(ratio)
         assert low < ratio < high
-        assert high / low < width(job_band(job(), config(tp=8), 1.0))
+        assert high / low < width(job_band(job(), make_config(tp=8), 1.0))
     assert gain_band(1.3)[1] / 1.3 > gain_band(1.1)[1] / 1.1
     assert gain_band(1.1, 0.5) == gain_band(1.1, 2.0)
     assert gain_band(1.1, 2.0)[1] > gain_band(1.1)[1]
@@ -219,7 +223,7 @@ def test_gains_are_surer_than_times() -> None:
 
 def test_an_estimate_gets_its_band() -> None:
     """With nothing else changed; what people are shown is its middle."""
-    from plans import llama_plan
+    from factories import llama_plan
 
     plan = llama_plan()
     given = job()

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from plans import plan_of
-from specs_for_tests import TINY, cluster, config, instance
+from factories import TINY, make_cluster, make_config, make_job, plan_of
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GB
@@ -87,8 +86,8 @@ def test_a_host_is_all_its_blocks(tmp_path: Path) -> None:
 def test_the_plan_is_the_best_of_all_placements_and_exported_to_the_hosts() -> None:
     """Hosts of 4 and 2 GPUs and slow links between: a pipeline's replicas keep to the host with two blocks."""
     links = np.array([[np.nan, 2.0, 1.0], [2.0, np.nan, 1.5], [1.0, 1.5, np.nan]])
-    blocks = split_hosts(cluster(3, links, gpus=4), (4, 2, 2), 2, "c")
-    given = instance(blocks, TINY, 16, 2048)
+    blocks = split_hosts(make_cluster(3, links, gpus=4), (4, 2, 2), 2, "c")
+    given = make_job(blocks, TINY, 16, 2048)
     space = SearchSpace(tensor_parallel=(2,), micro_batch_size=(1,), recompute=(None,), virtual_pipeline=(1,))
     space = replace(space, num_gpus=8, uneven_layers=False)
     times = [
@@ -111,9 +110,9 @@ def test_the_plan_is_the_best_of_all_placements_and_exported_to_the_hosts() -> N
 
 def test_mpi_has_the_slots_of_each_host() -> None:
     """Four ranks on n0, two on each other host."""
-    blocks = split_hosts(cluster(3, 20.0, gpus=4), (4, 2, 2), 2, "c")
-    given = instance(blocks, TINY, 16, 2048)
-    chosen = config(tp=2, pp=2, dp=2, sequence_parallel=True, use_distributed_optimizer=True)
+    blocks = split_hosts(make_cluster(3, 20.0, gpus=4), (4, 2, 2), 2, "c")
+    given = make_job(blocks, TINY, 16, 2048)
+    chosen = make_config(tp=2, pp=2, dp=2, sequence_parallel=True, use_distributed_optimizer=True)
     plan = plan_of(given, chosen, (0, 2, 1, 3))
     files = export(plan, "mpi")
     assert sorted(files["hostfile.txt"].splitlines()) == ["n0 slots=4", "n1 slots=2", "n2 slots=2"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B
+from factories import LLAMA_8B
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.expert_loads import read_expert_loads

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import LLAMA_8B
+from factories import LLAMA_8B
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.megatron_args import parse_megatron_args

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_40, A100_80, cluster, matrix
+from factories import A100_40, A100_80, make_cluster, make_links
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.link_changes import changes_in_words, link_changes
@@ -85,7 +85,7 @@ def test_a_host_that_only_sends_slowly() -> None:
     assert fault.name == "n3"
     assert fault.send == pytest.approx(0.5, rel=0.1)
     assert fault.receive == pytest.approx(1.0, rel=0.1)
-    told = health(cluster(8, rates)).sentences
+    told = health(make_cluster(8, rates)).sentences
     assert told[0].startswith("n3 sends 5")
     assert "one direction only" in told[0]
 
@@ -94,7 +94,7 @@ def test_a_host_with_two_nics_down() -> None:
     """A single flow is as fast as usual, all together lack a quarter."""
     one, eight = np.full((6, 6), 10.0), np.full((6, 6), 80.0)
     eight[2], eight[:, 2] = 60.0, 60.0
-    found = health(cluster(6, link_matrices=(matrix(one, 6), matrix(eight, 6, 8))))
+    found = health(make_cluster(6, link_matrices=(make_links(one, 6), make_links(eight, 6, 8))))
     assert found.slow_hosts == ("n2",)
     assert "as if 2 of its 8 NICs were down" in found.sentences[0]
 
@@ -108,7 +108,7 @@ def test_a_gpu_behind_slow_links() -> None:
     between[:, :, 1, 2] *= 0.4
     links = GpuLinks(inside=np.full((4, 4, 4), 2e11), between=between, nic_of_slot=np.arange(4))
     best = np.nanmax(np.nan_to_num(between, nan=-1.0), axis=(1, 3))
-    spec = cluster(4, best / 1e9, gpus=4, gpu_links=links)
+    spec = make_cluster(4, best / 1e9, gpus=4, gpu_links=links)
     found = health(spec)
     assert found.slow_hosts == ()
     assert [one.name for one in found.gpus] == ["n1:2"]
@@ -122,8 +122,8 @@ def test_few_hosts_and_no_links() -> None:
     faults = find_faults(rates, names(3))
     assert (faults.hosts, [one.sender for one in faults.pairs]) == ((), ["n0"])
     assert np.isnan(find_faults(np.full((3, 3), np.nan), names(3)).usual)
-    assert health(cluster(1)).sentences == ()
-    assert health(cluster(5)).sentences == ("No host, GPU or link stands out from the others.",)
+    assert health(make_cluster(1)).sentences == ()
+    assert health(make_cluster(5)).sentences == ("No host, GPU or link stands out from the others.",)
 
 
 def test_two_snapshots_are_compared() -> None:
@@ -133,13 +133,13 @@ def test_two_snapshots_are_compared() -> None:
     new[4] *= 0.6
     new[:, 4] *= 0.6
     new[0, 1] = np.nan
-    (change,) = link_changes([cluster(10, old), cluster(10, new)])
+    (change,) = link_changes([make_cluster(10, old), make_cluster(10, new)])
     assert change.slower.usual == pytest.approx(0.9)
     assert [one.name for one in change.slower.hosts] == ["n4"]
     assert change.slower.hosts[0].send == pytest.approx(0.6)
     assert not change.faster.hosts
     assert change.lost == (("n0", "n1"),)
-    (back,) = link_changes([cluster(10, new), cluster(10, old)])
+    (back,) = link_changes([make_cluster(10, new), make_cluster(10, old)])
     assert [one.name for one in back.faster.hosts] == ["n4"]
     assert back.new == (("n0", "n1"),)
 
@@ -155,7 +155,7 @@ def test_drift_is_not_moved_by_one_bad_day() -> None:
         rates[:, 2] *= 0.9**week
         if week == 1:
             rates[5] *= 0.3
-        weeks.append(cluster(8, rates))
+        weeks.append(make_cluster(8, rates))
     (change,) = link_changes(weeks)
     assert [one.name for one in change.slower.hosts] == ["n2"]
     assert change.slower.hosts[0].send == pytest.approx(0.9**4, rel=0.05)
@@ -163,7 +163,7 @@ def test_drift_is_not_moved_by_one_bad_day() -> None:
 
 def test_all_that_changed_in_words() -> None:
     """Hosts, GPUs, constants and links."""
-    old = cluster(6)
+    old = make_cluster(6)
     nodes = (*old.nodes[:4], replace(old.nodes[4], gpu=A100_40), replace(old.nodes[5], host="n9"))
     new = replace(old, nodes=nodes, nics_per_node=4, intra_node_bytes_per_s=1e11)
     said = changes_in_words([old, new])
@@ -179,9 +179,9 @@ def test_all_that_changed_in_words() -> None:
 
 def test_snapshots_that_have_nothing_in_common() -> None:
     """Other hosts, other numbers of flows."""
-    old = cluster(4)
+    old = make_cluster(4)
     renamed = replace(old, nodes=tuple(replace(node, host=f"m{node.host}") for node in old.nodes))
     with pytest.raises(InputError, match="fewer than two hosts in common"):
         link_changes([old, renamed])
     with pytest.raises(InputError, match="no number of flows in common"):
-        link_changes([old, cluster(4, link_matrices=(matrix(10.0, 4, 2),))])
+        link_changes([old, make_cluster(4, link_matrices=(make_links(10.0, 4, 2),))])

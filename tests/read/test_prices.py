@@ -1,7 +1,7 @@
 """Prices of GPU-hours, as people give them."""
 
 import pytest
-from specs_for_tests import cluster
+from factories import make_cluster
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.prices import parse_prices, recorded_prices, with_prices
@@ -24,7 +24,7 @@ def test_prices_of_hosts(entries: list[str], expected: dict[str, float]) -> None
     found = parse_prices(entries, HOSTS)
     assert found == expected
     assert recorded_prices(folded_by_value(found), "plan") == expected
-    spec = with_prices(cluster(3), found)
+    spec = with_prices(make_cluster(3), found)
     assert [node.price_per_gpu_hour for node in spec.nodes] == [expected.get(host) for host in HOSTS]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, config, instance
+from factories import LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.costs.compute import stage_compute
@@ -109,18 +109,18 @@ def test_whoever_tells_times_refuses_profiles_of_something_else() -> None:
     """One clear message where an instance is made, before anything is timed."""
     mixture = replace(LLAMA_8B, num_experts=8)
     with pytest.raises(InputError, match="has times of dense layers; model llama has 8 experts"):
-        replace(instance(cluster(2), mixture), profile=ComputeProfile(layers={}))
+        replace(make_job(make_cluster(2), mixture), profile=ComputeProfile(layers={}))
     in_fp8 = TrainingSpec(global_batch_size=8, seq_length=1024, fp8=True)
     with pytest.raises(InputError, match="has times of layers in 16 or 32 bits, not in fewer"):
-        Instance(model=LLAMA_8B, cluster=cluster(2), training=in_fp8, profile=ComputeProfile(layers={}))
+        Instance(model=LLAMA_8B, cluster=make_cluster(2), training=in_fp8, profile=ComputeProfile(layers={}))
 
 
 def test_whoever_tells_times_refuses_other_savers() -> None:
     """A configuration whose memory is known and whose times are not."""
-    sharded = config(dp=8, pp=2, zero_stage=2, use_distributed_optimizer=True)
+    sharded = make_config(dp=8, pp=2, zero_stage=2, use_distributed_optimizer=True)
     interleaved = replace(sharded, virtual_pipeline_model_parallel_size=2)
     with pytest.raises(InputError, match="ZeRO stage 2"):
-        stage_compute(instance(cluster(2)), interleaved)
+        stage_compute(make_job(make_cluster(2)), interleaved)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from measured_runs import measured_run
+from factories import make_run
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.gpus import read_gpu_entry
@@ -29,7 +29,7 @@ def llama(**changes: object) -> MeasuredRun:
         "pp": 1,
         "dp": 64,
     }
-    return measured_run(**fields | changes)
+    return make_run(**fields | changes)
 
 
 def test_the_bound_counts_all_matrices_and_causal_attention() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.costs.compute import stage_compute
@@ -22,7 +22,7 @@ inter_node: {bandwidth_gb_per_s: 45}
 
 def test_a_slow_host_is_a_kind_of_its_own() -> None:
     """Compute and memory bandwidth are scaled, memory is not; hosts of equal speed share a kind."""
-    hosts = with_speeds(cluster(4), {"n1": 0.8, "n3": 0.8, "n2": 1.0})
+    hosts = with_speeds(make_cluster(4), {"n1": 0.8, "n3": 0.8, "n2": 1.0})
     assert [gpu.name for gpu in hosts.gpu_kinds] == ["a100-80gb", "a100-80gb@0.8"]
     assert hosts.kind_of_node.tolist() == [0, 1, 0, 1]
     slow = hosts.nodes[1].gpu
@@ -35,8 +35,8 @@ def test_a_slow_host_is_a_kind_of_its_own() -> None:
 
 def test_layers_take_as_much_longer() -> None:
     """Up to what launching kernels takes."""
-    job = instance(with_speeds(cluster(2), {"n1": 0.5}), LLAMA_8B, 32, 4096)
-    found = stage_compute(job, config(tp=2, pp=4, dp=2, num_layers=32))
+    job = make_job(with_speeds(make_cluster(2), {"n1": 0.5}), LLAMA_8B, 32, 4096)
+    found = stage_compute(job, make_config(tp=2, pp=4, dp=2, num_layers=32))
     ratio = found.forward_s[1] / found.forward_s[0]
     np.testing.assert_allclose(ratio, 2.0, rtol=0.05)
 
@@ -72,7 +72,7 @@ def test_what_is_no_speed_is_refused(entries: list[str], said: str) -> None:
 def test_unknown_hosts_are_refused() -> None:
     """With the host that may be meant."""
     with pytest.raises(InputError, match="'n11' is not in cluster test"):
-        with_speeds(cluster(2), {"n11": 0.8})
+        with_speeds(make_cluster(2), {"n11": 0.8})
 
 
 def test_a_cluster_file_says_speeds(tmp_path: Path) -> None:

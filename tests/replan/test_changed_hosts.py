@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from plans import plan_of, small_config, small_instance
+from factories import plan_of, small_config, small_instance
 
 from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.candidates import SearchSpace

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from plans import small_instance
-from specs_for_tests import A100_40, A100_80, cluster, instance, random_cluster
+from factories import A100_40, A100_80, make_cluster, make_job, make_random_cluster, small_instance
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GB
@@ -15,7 +14,7 @@ def test_a_repaired_host_has_what_its_partners_usually_have() -> None:
     links = np.full((4, 4), 20.0)
     links[1], links[:, 1], links[2, 1] = 5.0, 8.0, 30.0
     links[0, 2] = links[2, 0] = 16.0
-    job = instance(cluster(4, links))
+    job = make_job(make_cluster(4, links))
     found = made.repaired_host(job, "n1").instance.cluster.link_matrices[0].bytes_per_s / GB
     assert found[1, [0, 2, 3]].tolist() == [18.0, 18.0, 20.0]  # of column 0: 16 and 20
     assert found[[0, 2, 3], 1].tolist() == [18.0, 30.0, 20.0]
@@ -24,7 +23,7 @@ def test_a_repaired_host_has_what_its_partners_usually_have() -> None:
 
 def test_a_repaired_host_runs_at_full_speed() -> None:
     """And is of its kind again."""
-    job = instance(cluster(3, kinds=(A100_80.at_speed(0.5), A100_80, A100_80)))
+    job = make_job(make_cluster(3, kinds=(A100_80.at_speed(0.5), A100_80, A100_80)))
     assert {node.gpu.name for node in made.repaired_host(job, "n0").instance.cluster.nodes} == {"a100-80gb"}
 
 
@@ -33,15 +32,17 @@ def test_a_repaired_link_is_no_slower_than_the_median() -> None:
     links = np.full((4, 4), 20.0)
     links[0, 1] = 2.0
     links[1, 0] = np.nan
-    found = made.repaired_link(instance(cluster(4, links)), "n0", "n1").instance.cluster.link_matrices[0].bytes_per_s
+    found = (
+        made.repaired_link(make_job(make_cluster(4, links)), "n0", "n1").instance.cluster.link_matrices[0].bytes_per_s
+    )
     assert found[0, 1] == found[1, 0] == 20.0 * GB
-    pair = made.repaired_link(instance(cluster(2, np.array([[0, 5.0], [9.0, 0]]))), "n0", "n1")
+    pair = made.repaired_link(make_job(make_cluster(2, np.array([[0, 5.0], [9.0, 0]]))), "n0", "n1")
     assert pair.instance.cluster.link_matrices[0].bytes_per_s[0, 1] == 9.0 * GB
 
 
 def test_faster_links_scale_with_the_cap() -> None:
     """All pairs, and what enters a host at most; the inside of hosts stays."""
-    job = instance(cluster(3, 20.0, node_bytes_per_s=100.0 * GB))
+    job = make_job(make_cluster(3, 20.0, node_bytes_per_s=100.0 * GB))
     found = made.faster_links(job, 1.5).instance.cluster
     assert found.pair_bytes_per_s(1)[0, 1] == 30.0 * GB
     assert found.node_bytes_per_s == 150.0 * GB
@@ -60,7 +61,7 @@ def test_another_gpu_is_the_catalogue_s() -> None:
 
 def test_more_hosts_are_usual_ones() -> None:
     """Of the most frequent kind, with the medians of each other host's links."""
-    job = instance(random_cluster(np.random.default_rng(1), 5, kinds=(A100_80, A100_80, A100_40)))
+    job = make_job(make_random_cluster(np.random.default_rng(1), 5, kinds=(A100_80, A100_80, A100_40)))
     old, found = job.cluster.link_matrices[0].bytes_per_s, made.more_hosts(job, 2).instance.cluster
     new = found.link_matrices[0].bytes_per_s
     assert found.hosts[-2:] == ("added1", "added2")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from plans import plan_of, small_config, small_instance
+from factories import plan_of, small_config, small_instance
 
 from pipette_opt.parallel.schedule import build_schedule, has_group, max_in_flight, num_in_flight, smallest_group
 from pipette_opt.replan.groups import grouped

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import TINY, cluster, instance
+from factories import TINY, make_cluster, make_job
 
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.optimize import OptimizeParams
@@ -78,9 +78,9 @@ def test_numbers_and_durations() -> None:
 @pytest.fixture(scope="module")
 def searched() -> list[Offer]:
     """One and two of two hosts at a price, for a thousand iterations."""
-    spec = cluster(2, gpus=2)
+    spec = make_cluster(2, gpus=2)
     priced = replace(spec, nodes=tuple(replace(node, price_per_gpu_hour=2.0) for node in spec.nodes))
-    job = instance(priced, TINY, 16, 1024)
+    job = make_job(priced, TINY, 16, 1024)
     places = [Place(name="a100-80gb", instance=job, num_hosts=count) for count in (1, 2)]
     space = SearchSpace(micro_batch_size=(1, 2), virtual_pipeline=(1,))
     return offers(places, space, 1000.0 * 16 * 1024, OptimizeParams(time_limit_s=6, workers=1), Watcher())

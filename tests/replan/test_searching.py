@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from plans import plan_of, small_config, small_instance
-from specs_for_tests import cluster, instance
+from factories import make_cluster, make_job, plan_of, small_config, small_instance
 
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.first_plans import first_plan
@@ -113,7 +112,7 @@ def test_a_spare_host_goes_where_the_simulator_has_it_fastest(found: Searched) -
 def test_the_bound_counts_every_split_of_the_layers() -> None:
     """The joint model says it; of a job that is alike, whose splits are taken over, the work of any split."""
     space = replace(SPACE, tensor_parallel=(2,), pipeline_parallel=(4,), micro_batch_size=(2,))
-    job = instance(cluster(2))
+    job = make_job(make_cluster(2))
     found = search(job, space, None, 0.5, OptimizeParams(workers=1), Watcher())
     assert found.prepared.joined is not None
     again = search(job, space, None, 0.5, OptimizeParams(workers=1), Watcher(), found.prepared)

@@ -5,7 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from plans import plan_of, scrambled_plan, small_config, small_instance
+from factories import plan_of, scrambled_plan, small_config, small_instance
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.certify.first_plans import first_plan

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 from consoles import shown
-from plans import small_plan
+from factories import make_plan
 
 from pipette_opt.base.units import three_digits
 from pipette_opt.plans.plan import IterationTime, Plan
@@ -16,7 +16,7 @@ from pipette_opt.report.comparison import Uncounted, comparison
 @cache
 def plan() -> Plan:
     """What everything is compared with."""
-    return small_plan()
+    return make_plan()
 
 
 def text_of(time: IterationTime, uncounted: Uncounted | None = None) -> str:

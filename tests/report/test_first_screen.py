@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from consoles import shown
-from plans import llama_plan, scrambled_plan, small_config, small_plan
+from factories import llama_plan, make_plan, scrambled_plan, small_config
 
 from pipette_opt.plans.plan import Imbalance, Plan, RiskChoice
 from pipette_opt.report.first_screen import MAX_ALTERNATIVES, first_screen, job_words, next_steps
@@ -13,7 +13,7 @@ from pipette_opt.report.tables import configuration_words
 from pipette_opt.simulate.paying import PayingOption
 from pipette_opt.specs import NotModelled
 
-PLANS: dict[str, Callable[[], Plan]] = {"small": small_plan, "scrambled": scrambled_plan, "llama": llama_plan}
+PLANS: dict[str, Callable[[], Plan]] = {"small": make_plan, "scrambled": scrambled_plan, "llama": llama_plan}
 
 PAYING = (
     PayingOption(option="--tp-comm-overlap", saved_s=1.0, saved_share=0.08, condition="inside an NVLink domain"),
@@ -58,7 +58,7 @@ def test_the_job_and_the_plan_are_said_in_words() -> None:
     words = job_words(recorded)
     assert words.startswith(f"llama-3-8b, batch {plan.global_batch_size:,} of 8,192 tokens, fp8 with bf16, ")
     assert words.endswith("h100-80gb")
-    small = small_plan()
+    small = make_plan()
     assert configuration_words(small.config, small.global_batch_size) == (
         "tensor 2 x pipeline 2 x data 4; micro-batch 2 (8 rounds); layers 2 x 4 a stage; no recomputation"
     )
@@ -67,18 +67,18 @@ def test_the_job_and_the_plan_are_said_in_words() -> None:
 def test_recomputation_and_chunks_are_named() -> None:
     """What saves memory, and how many chunks a stage has."""
     config = small_config(virtual_pipeline_model_parallel_size=2, recompute_granularity="selective")
-    words = configuration_words(config, small_plan().global_batch_size)
+    words = configuration_words(config, make_plan().global_batch_size)
     assert "2 chunks; recomputation selective" in words
 
 
 def test_the_expected_time_stands_with_its_error() -> None:
     """Of a plan without a band it is said to be simulated."""
-    assert "per iteration, as simulated" in full(small_plan())
+    assert "per iteration, as simulated" in full(make_plan())
 
 
 def test_lists_are_cut_and_say_how_much_is_missing() -> None:
     """Three options that no number counts, two that pay, three alternatives."""
-    plan = small_plan()
+    plan = make_plan()
     text = " ".join(full(plan).split())
     assert "--option-0, --option-1, --option-2 and 6 more" in text
     assert "--tp-comm-overlap: about 8 %" in text
@@ -88,25 +88,25 @@ def test_lists_are_cut_and_say_how_much_is_missing() -> None:
 
 def test_an_answer_without_extras_is_short() -> None:
     """No empty rows."""
-    text = shown(*first_screen(small_plan()), width=80)
+    text = shown(*first_screen(make_plan()), width=80)
     for name in ("Flags", "Today", "Would pay", "Left out", "Best at"):
         assert name not in text
 
 
 def test_next_steps_name_the_file_and_a_launcher_that_can() -> None:
     """Slurm and mpi start any map."""
-    assert "pipette-opt export mine.json --format slurm -o launch/" in next_steps(small_plan(), "mine.json")[0]
-    assert "--format torchrun" in next_steps(replace(small_plan(), launcher="torchrun"), "mine.json")[0]
+    assert "pipette-opt export mine.json --format slurm -o launch/" in next_steps(make_plan(), "mine.json")[0]
+    assert "--format torchrun" in next_steps(replace(make_plan(), launcher="torchrun"), "mine.json")[0]
 
 
 def test_hosts_that_are_left_out_are_named() -> None:
     """Of five hosts the small plan uses four."""
-    assert "4 of 5, without n2" in full(small_plan())
+    assert "4 of 5, without n2" in full(make_plan())
 
 
 def test_the_fastest_found_and_less_risk_are_named() -> None:
     """A plainer plan says what the fastest would bring, and what less risk would cost, in forty lines."""
-    plan = small_plan()
+    plan = make_plan()
     seconds = plan.estimate.iteration_time_s
     fast = replace(
         plan.alternatives[0], iteration_time_s=0.992 * seconds, oom_probability=0.004, reason="0.8% faster, less plain"
@@ -127,7 +127,7 @@ def test_the_fastest_found_and_less_risk_are_named() -> None:
 
 def test_each_fact_stands_once() -> None:
     """Also of a plan that has a faster one, less risky ones and experts: no row twice, and the time's band once."""
-    plan = small_plan()
+    plan = make_plan()
     seconds = plan.estimate.iteration_time_s
     fast = replace(plan.alternatives[0], iteration_time_s=0.992 * seconds, oom_probability=1e-5)
     risks = tuple(
@@ -145,7 +145,7 @@ def test_each_fact_stands_once() -> None:
 
 def test_the_next_best_is_another_than_the_fastest() -> None:
     """The fastest has a row of its own."""
-    plan = small_plan()
+    plan = make_plan()
     fast = plan.alternatives[0]
     table = full(replace(plan, fastest=fast)).split("next best")[1]
     assert fast.config.label() not in " ".join(table.split())
@@ -154,7 +154,7 @@ def test_the_next_best_is_another_than_the_fastest() -> None:
 
 def test_causes_that_round_to_nothing_are_not_named() -> None:
     """No "data parallel 0 %"."""
-    plan = small_plan()
+    plan = make_plan()
     parts = {"compute": plan.estimate.iteration_time_s, "bubble": 0.0, "optimizer": 1e-9}
     text = " ".join(full(replace(plan, estimate=replace(plan.estimate, breakdown=parts))).split())
     assert "compute 100 %" in text

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from consoles import row, shown
-from plans import small_config
+from factories import small_config
 
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.report.lists import benchmark_table, candidates_table

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plans import small_instance, small_plan
+from factories import make_plan, small_instance
 
 from pipette_opt.base.units import GB, GIB, gib, percent
 from pipette_opt.plans.chosen import Choice
@@ -92,7 +92,7 @@ def job() -> Instance:
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     """A small plan."""
-    return small_plan()
+    return make_plan()
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +279,7 @@ def test_sensitivity_is_the_simulator(plan: Plan) -> None:
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a&b<b>c</b>"])
 def test_names_are_no_markup(name: str, job: Instance) -> None:
     """A host, a model and a note with such a name are shown with it, and make no element."""
-    plain = small_plan()
+    plain = make_plan()
     hosts = (name, *plain.hosts[1:])
     nodes = (replace(job.cluster.nodes[0], host=name), *job.cluster.nodes[1:])
     plan = replace(

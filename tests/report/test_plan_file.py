@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plans import plan_of, scrambled_plan, small_config, small_instance, small_plan
+from factories import make_plan, plan_of, scrambled_plan, small_config, small_instance
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
@@ -41,7 +41,7 @@ def as_written(value: Any) -> Any:
 
 
 PLANS: dict[str, Callable[[], Plan]] = {
-    "small": small_plan,
+    "small": make_plan,
     "scrambled": scrambled_plan,
     "interleaved": lambda: plan_of(
         small_instance(), small_config(virtual_pipeline_model_parallel_size=2, recompute_granularity="selective")
@@ -54,13 +54,13 @@ def test_a_plan_that_cannot_be_written_is_kept(tmp_path: Path, monkeypatch: pyte
     """A long search on a full disk: the error says where its plan is, or only what failed if nothing can be written."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(InputError, match="/dev/full: cannot be written: No space left on device") as caught:
-        keep_plan(small_plan(), "/dev/full")
+        keep_plan(make_plan(), "/dev/full")
     kept = next(tmp_path.glob("*/plan.json"))
     assert f"kept in {kept}." in caught.value.problem
-    assert_equal(read_plan(kept), small_plan())
+    assert_equal(read_plan(kept), make_plan())
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no"))
     with pytest.raises(InputError) as caught:
-        keep_plan(small_plan(), "/dev/full")
+        keep_plan(make_plan(), "/dev/full")
     assert "kept" not in caught.value.problem
 
 
@@ -74,7 +74,7 @@ def test_written_plan_is_read_back(name: str, tmp_path: Path) -> None:
 
 def test_named_fields() -> None:
     """The names that other programs rely on, at the top and one level down."""
-    content = plan_to_dict(small_plan())
+    content = plan_to_dict(make_plan())
     assert content["schema_version"] == 1
     assert {"created", "inputs", "seed", "versions", "launcher", "rank_order", "p2p", "nccl_algorithm"} <= set(content)
     assert content["parallel"]["num_microbatches"] == 64 // (4 * 2)
@@ -107,7 +107,7 @@ def test_named_fields() -> None:
 
 def test_placement_rows() -> None:
     """By hand: tp 2, dp 4, pp 2; a host holds two replicas of one stage; hosts 3, 0, 4, 1 in grid order."""
-    rows = plan_to_dict(small_plan())["placement"]
+    rows = plan_to_dict(make_plan())["placement"]
     assert rows[0] == {"rank": 0, "host": "n3", "local_rank": 0, "tp": 0, "cp": 0, "ep": 0, "dp": 0, "pp": 0}
     assert rows[7] == {"rank": 7, "host": "n0", "local_rank": 3, "tp": 1, "cp": 0, "ep": 0, "dp": 3, "pp": 0}
     assert rows[8] == {"rank": 8, "host": "n4", "local_rank": 0, "tp": 0, "cp": 0, "ep": 0, "dp": 0, "pp": 1}
@@ -115,7 +115,7 @@ def test_placement_rows() -> None:
 
 def test_file_is_for_people_too(tmp_path: Path) -> None:
     """One rank per line; the verdict is a sentence, and no other line has hundreds of characters."""
-    write_plan(small_plan(), tmp_path / "plan.json")
+    write_plan(make_plan(), tmp_path / "plan.json")
     lines = (tmp_path / "plan.json").read_text().splitlines()
     assert sum('"local_rank"' in line for line in lines) == 16
     assert max(len(line) for line in lines if '"verdict"' not in line) < 140
@@ -123,14 +123,14 @@ def test_file_is_for_people_too(tmp_path: Path) -> None:
 
 def test_the_verdict_is_made_anew() -> None:
     """A forged sentence is not believed: what is read back says what the other fields say."""
-    content = plan_to_dict(small_plan())
+    content = plan_to_dict(make_plan())
     forged = {**content, "verdict": "Fits; proven optimal."}
     assert plan_to_dict(plan_from_dict(forged))["verdict"] == content["verdict"]
 
 
 def test_older_files_lack_later_fields() -> None:
     """Critical path, HFU, band, verdict, and what says that a probability is a limit."""
-    content = plan_to_dict(small_plan())
+    content = plan_to_dict(make_plan())
     del content["verdict"]
     rates = ("expected_tokens_per_s", "expected_tokens_per_s_per_gpu", "expected_mfu")
     for name in ("hfu", "critical_path", "band", "expected_s", *rates):
@@ -144,7 +144,7 @@ def test_older_files_lack_later_fields() -> None:
 
 def test_older_plans_have_constants_without_a_price(caplog: pytest.LogCaptureFixture) -> None:
     """Constants of time lost near full memory are left out of the recorded stack; fitted ones with a warning."""
-    plan = small_plan()
+    plan = make_plan()
     stack = {"matmul_speed": 0.5, "flush_s": 0.25, "refill_s": 0.0}
     content = plan_to_dict(replace(plan, inputs={**plan.inputs, "stack": stack}))
     assert plan_from_dict(content).inputs["stack"] == {"matmul_speed": 0.5}
@@ -154,7 +154,7 @@ def test_older_plans_have_constants_without_a_price(caplog: pytest.LogCaptureFix
 def test_bands_of_older_files_have_no_middle() -> None:
     """The geometric one stands for it; files of today keep theirs."""
     band = Band(low_s=2.0, middle_s=5.0, high_s=8.0, share=0.9, source="runs", runs=30)
-    plan = small_plan()
+    plan = make_plan()
     content = plan_to_dict(replace(plan, estimate=replace(plan.estimate, band=band)))
     assert plan_from_dict(content).estimate.band == band
     assert content["estimate"]["expected_s"] == 5.0
@@ -206,7 +206,7 @@ def put(content: dict[str, Any], path: str, value: object) -> None:
 )
 def test_damage_is_named(path: str, value: object, named: str) -> None:
     """A missing, mistyped or contradicting field gives an error with the file and the field."""
-    content = copy.deepcopy(plan_to_dict(small_plan()))
+    content = copy.deepcopy(plan_to_dict(make_plan()))
     put(content, path, value)
     with pytest.raises(InputError, match=f"^my.json: {named}"):
         plan_from_dict(content, "my.json")
@@ -228,13 +228,13 @@ def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         read_plan(tmp_path / "missing.json")
     with pytest.raises(InputError, match="cannot be written"):
-        write_plan(small_plan(), tmp_path / "missing" / "plan.json")
+        write_plan(make_plan(), tmp_path / "missing" / "plan.json")
 
 
 def test_schema_names_every_field() -> None:
     """The published schema and the file have the same fields, level by level."""
     schema = json.loads(shipped_path("data", "schemas", "plan.schema.json").read_text())
-    compare(schema, plan_to_dict(small_plan()), schema["$defs"], "plan")
+    compare(schema, plan_to_dict(make_plan()), schema["$defs"], "plan")
 
 
 def compare(schema: dict[str, Any], value: Any, definitions: dict[str, Any], where: str) -> None:
@@ -267,7 +267,7 @@ def test_plan_conforms_to_schema(name: str) -> None:
 
 def test_a_certificate_of_the_closed_form_is_turned_into_one_of_the_simulator() -> None:
     """Files of before have another objective; what they prove of the simulated time stays."""
-    content = plan_to_dict(small_plan())
+    content = plan_to_dict(make_plan())
     proof, seconds = content["certificate"], content["estimate"]["iteration_time_s"]
     for name in ("searched", "not_searched", "proof"):
         del proof[name]
@@ -280,7 +280,7 @@ def test_a_certificate_of_the_closed_form_is_turned_into_one_of_the_simulator() 
 
 def test_a_step_of_a_proof_has_its_present_name() -> None:
     """Files of before call bounds of families after groups of hosts."""
-    content = plan_to_dict(small_plan())
+    content = plan_to_dict(make_plan())
     content["certificate"]["proof"] = [{"by": "groups of hosts", "configurations": 1, "bound_s": 9.0, "named": []}]
     assert [one.by for one in plan_from_dict(content).certificate.proof] == ["any layers"]
 
@@ -288,7 +288,7 @@ def test_a_step_of_a_proof_has_its_present_name() -> None:
 def test_a_field_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     """Readers of JSON differ in which of two they take, so a person may see another value than was checked."""
     path = tmp_path / "plan.json"
-    write_plan(small_plan(), path)
+    write_plan(make_plan(), path)
     path.write_text(path.read_text().replace('"seed":', '"seed": 1,\n  "seed":', 1))
     with pytest.raises(InputError, match="'seed' is given twice"):
         read_plan(path)
@@ -297,6 +297,6 @@ def test_a_field_that_is_there_twice_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["$(touch owned)", "a b", "a\nb", "-rf", ".x", "", "ü"])
 def test_a_host_that_no_launcher_could_name_is_refused(host: str) -> None:
     """A stranger's plan cannot bring words into scripts and manifests."""
-    content = json.loads(json.dumps(plan_to_dict(small_plan())).replace('"n3"', json.dumps(host)))
+    content = json.loads(json.dumps(plan_to_dict(make_plan())).replace('"n3"', json.dumps(host)))
     with pytest.raises(InputError, match=r"hosts\[3\]"):
         plan_from_dict(content)

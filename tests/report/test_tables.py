@@ -6,8 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from consoles import row, shown
-from plans import plan_of, scrambled_plan, small_config, small_instance, small_plan
-from specs_for_tests import TINY, cluster, config, instance
+from factories import (
+    TINY,
+    make_cluster,
+    make_config,
+    make_job,
+    make_plan,
+    plan_of,
+    scrambled_plan,
+    small_config,
+    small_instance,
+)
 
 from pipette_opt.base.units import GIB
 from pipette_opt.plans.plan import Alternative, Imbalance, JointModel, Plan, RiskChoice
@@ -27,7 +36,7 @@ from pipette_opt.report.tables import (
 from pipette_opt.specs import NotModelled
 
 PLANS: dict[str, Callable[[], Plan]] = {
-    "small": small_plan,
+    "small": make_plan,
     "scrambled": scrambled_plan,
     "interleaved": lambda: plan_of(
         small_instance(), small_config(virtual_pipeline_model_parallel_size=2, recompute_granularity="selective")
@@ -54,18 +63,18 @@ def test_at_most_100_columns_and_plain(name: str, encoding: str) -> None:
 
 def test_colours_on_a_terminal_only() -> None:
     """The same tables with escape codes."""
-    assert "\x1b" in shown(*plan_tables(small_plan()), terminal=True)
+    assert "\x1b" in shown(*plan_tables(make_plan()), terminal=True)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_narrow_consoles(width: int) -> None:
     """Narrower than meant, nothing breaks and nothing runs over."""
-    assert max(map(len, shown(*plan_tables(small_plan()), width=width).splitlines())) <= width
+    assert max(map(len, shown(*plan_tables(make_plan()), width=width).splitlines())) <= width
 
 
 def test_plan_numbers() -> None:
     """Figures of the small plan, by hand where they are round."""
-    plan = small_plan()
+    plan = make_plan()
     text = shown(*plan_tables(plan))
     assert "on 4 of 5 hosts, 16 GPUs" in text
     assert "2 of 64, 8 rounds" in text
@@ -79,7 +88,7 @@ def test_plan_numbers() -> None:
 
 def test_certificate_says_what_it_covers() -> None:
     """Status, scope and effort."""
-    plan = small_plan()
+    plan = make_plan()
     text = shown(certificate_table(plan.certificate))
     for said in ("FEASIBLE", plan.certificate.scope, "120 configurations, 100 bounded, not all ruled out, 12.5 s"):
         assert said in text
@@ -94,7 +103,7 @@ def test_certificate_says_what_it_covers() -> None:
 
 def test_breakdown_adds_up() -> None:
     """The shown seconds of the causes add up to the shown total, but for rounding."""
-    text = shown(breakdown_table(small_plan().estimate))
+    text = shown(breakdown_table(make_plan().estimate))
     lines = [line.split() for line in text.splitlines() if "%" in line]
     seconds = [float(next(word for word in words if word[0].isdigit())) for words in lines]
     assert sum(seconds[:-1]) == pytest.approx(seconds[-1], abs=5e-4)
@@ -102,7 +111,7 @@ def test_breakdown_adds_up() -> None:
 
 def test_memory_bar() -> None:
     """Half predicted and three quarters at most of 24 columns: 12 solid, 6 light, 6 empty."""
-    stage = replace(small_plan().memory[0], predicted_bytes=40 * GIB, upper_bytes=60 * GIB, capacity_bytes=80 * GIB)
+    stage = replace(make_plan().memory[0], predicted_bytes=40 * GIB, upper_bytes=60 * GIB, capacity_bytes=80 * GIB)
     assert "█" * 12 + "▒" * 6 + "·" * 6 in shown(memory_table([stage]))
     assert "#" * 12 + "=" * 6 + "." * 6 in shown(memory_table([stage]), encoding="ascii")
 
@@ -110,13 +119,13 @@ def test_memory_bar() -> None:
 @pytest.mark.parametrize(("upper_gib", "colour"), [(60, "32"), (75, "33"), (81, "31")])
 def test_memory_colours(upper_gib: int, colour: str) -> None:
     """Green, yellow above nine tenths, red above the capacity."""
-    stage = replace(small_plan().memory[0], upper_bytes=upper_gib * GIB, capacity_bytes=80 * GIB)
+    stage = replace(make_plan().memory[0], upper_bytes=upper_gib * GIB, capacity_bytes=80 * GIB)
     assert f"\x1b[{colour}m" in shown(memory_table([stage]), terminal=True)
 
 
 def test_components_are_shown() -> None:
     """A row for each stage and a column for each part; nothing for plans of before."""
-    stages = small_plan().memory
+    stages = make_plan().memory
     text = "".join(shown(table) for table in components_table(stages))
     assert [line.split()[-2:] for line in text.splitlines() if "stage" in line] == [
         ["10.0", f"{20 - 2 * stage:.1f}"] for stage in range(len(stages))
@@ -126,7 +135,7 @@ def test_components_are_shown() -> None:
 
 def test_extrapolation_is_said() -> None:
     """A star at the stage and what it means; neither where nothing extrapolates."""
-    stages = small_plan().memory
+    stages = make_plan().memory
     assert "training data" not in shown(memory_table(stages))
     text = shown(memory_table([replace(stages[0], extrapolates=True), *stages[1:]]))
     assert "stage 0 *" in text
@@ -136,7 +145,7 @@ def test_extrapolation_is_said() -> None:
 
 def test_only_the_fullest_of_many_stages() -> None:
     """Of forty stages, thirty-two are shown, in order, and the fullest is among them."""
-    one = small_plan().memory[0]
+    one = make_plan().memory[0]
     stages = [replace(one, stage=stage, upper_bytes=(30 + stage) * GIB) for stage in range(40)]
     text = shown(memory_table(stages))
     assert "fullest 32 of 40 stages" in text
@@ -146,7 +155,7 @@ def test_only_the_fullest_of_many_stages() -> None:
 
 def test_hosts_in_grid_order() -> None:
     """Stage 0 is on hosts 3 and 0, stage 1 on 4 and 1; two stages on one host are one line."""
-    text = shown(*hosts_tables(small_plan()))
+    text = shown(*hosts_tables(make_plan()))
     assert row(text, "0") == ["n[3,", "0]"]
     assert row(text, "1") == ["n[4,", "1]"]
     assert row(text, "n2")[0] == "in"
@@ -156,8 +165,8 @@ def test_hosts_in_grid_order() -> None:
 
 def test_many_hosts_are_folded() -> None:
     """Sixty-four hosts in order are one range; shuffled ones stay within the columns, none is lost."""
-    given = instance(cluster(64, np.full((64, 64), 20.0), gpus=4), TINY)
-    plan = plan_of(given, config(tp=4, dp=64, num_layers=8), tuple(range(64)))
+    given = make_job(make_cluster(64, np.full((64, 64), 20.0), gpus=4), TINY)
+    plan = plan_of(given, make_config(tp=4, dp=64, num_layers=8), tuple(range(64)))
     plan = replace(plan, hosts=tuple(f"compute-node-{number:03}" for number in range(64)))
     assert "compute-node-[000-063]" in shown(*hosts_tables(plan))
     shuffled = replace(plan, hosts=tuple(f"compute-node-{7 * number % 64:03}" for number in range(64)))
@@ -168,7 +177,7 @@ def test_many_hosts_are_folded() -> None:
 
 def test_left_out_hosts_of_one_reason_are_one_row() -> None:
     """Six unused hosts, two reasons."""
-    plan = small_plan()
+    plan = make_plan()
     unused = {f"n{number}": "not needed" for number in (10, 11, 12, 14)} | {"n13": "slow", "n2": "slow"}
     text = shown(*hosts_tables(replace(plan, unused_hosts=unused)))
     assert row(text, "n[10-12,")[:1] == ["14]"]
@@ -177,14 +186,14 @@ def test_left_out_hosts_of_one_reason_are_one_row() -> None:
 
 def test_one_of_a_thing_has_no_plural() -> None:
     """One host, one GPU."""
-    plan = small_plan()
-    text = shown(*estimate_tables(config(dp=1, num_layers=8), plan.estimate, plan.memory, hosts=("n0",)))
+    plan = make_plan()
+    text = shown(*estimate_tables(make_config(dp=1, num_layers=8), plan.estimate, plan.memory, hosts=("n0",)))
     assert "on 1 host, 1 GPU\n" in text.replace(" \n", "\n")
 
 
 def test_the_verdict_is_the_first_line_and_the_last() -> None:
     """Of a plan, whatever is shown beside it; a launch that nobody searched for begins with its own."""
-    plan = small_plan()
+    plan = make_plan()
     launch = estimate_tables(plan.config, plan.estimate, plan.memory, hosts=("n0",))
     lines = shown(*plan_tables(plan, launch), width=400).rstrip().splitlines()
     assert lines[0].startswith("Fits (risk of running out of memory")
@@ -197,14 +206,14 @@ def test_the_verdict_is_the_first_line_and_the_last() -> None:
 
 def test_a_risk_at_its_floor_says_so() -> None:
     """The smallest probability that the data can vouch for is an upper limit."""
-    stages = small_plan().memory
+    stages = make_plan().memory
     assert "<= 0.10%" in shown(memory_table([replace(stages[0], oom_probability=1e-3, oom_probability_at_most=True)]))
     assert "<=" not in shown(memory_table([replace(stages[0], oom_probability=1e-3)]))
 
 
 def test_nothing_in_a_plan_is_markup() -> None:
     """Brackets in names and reasons are shown as they are."""
-    plan = small_plan()
+    plan = make_plan()
     hosts = ("n0", "n1", "[red]n2[/]", "rack[3]", "n4")
     plan = replace(plan, hosts=hosts, unused_hosts={"[red]n2[/]": "[/bold] broken"}, notes=("[link=x]note",))
     text = shown(*plan_tables(plan))
@@ -214,7 +223,7 @@ def test_nothing_in_a_plan_is_markup() -> None:
 
 def test_estimate_of_a_launch() -> None:
     """Its title, and nothing of a plan."""
-    plan = small_plan()
+    plan = make_plan()
     text = shown(*estimate_tables(plan.config, plan.estimate, plan.memory, hosts=("n0",), title="today"))
     assert "today" in text
     assert "The plan" not in text
@@ -231,7 +240,7 @@ def test_what_is_not_modelled() -> None:
     assert "--x 3 less time, more or It hides. less memory" in text
     assert "--y more time, memory It copies." in text
     assert left_out_table([]) == []
-    plan = small_plan()
+    plan = make_plan()
     assert verdict(plan.memory, plan.estimate, not_modelled=entries).endswith("; not modelled: --x and 1 more.")
     assert verdict(plan.memory, plan.estimate, not_modelled=entries[2:]).endswith("; not modelled: --y.")
 
@@ -265,7 +274,7 @@ def test_a_joint_model_without_time_proves_nothing() -> None:
 
 def test_what_the_fastest_would_have_been() -> None:
     """The plainer plan names the fastest, with what it costs; the next best say whether they are proven."""
-    plan = small_plan()
+    plan = make_plan()
     seconds = plan.estimate.iteration_time_s
     fast = Alternative(
         config=replace(plan.config, micro_batch_size=1, virtual_pipeline_model_parallel_size=2),
@@ -291,7 +300,7 @@ def test_what_the_fastest_would_have_been() -> None:
 
 def test_a_plain_plan_has_its_own_gap() -> None:
     """Beside its time and bound; the gap of the search, which is of another plan, has a row of its own."""
-    proof = small_plan().certificate
+    proof = make_plan().certificate
     best_s = proof.lower_bound_s / 0.995
     plainer = replace(proof, objective_s=1.005 * best_s, fastest_s=best_s, gap=0.005)
     text = " ".join(shown(certificate_table(plainer)).split())
@@ -302,7 +311,7 @@ def test_a_plain_plan_has_its_own_gap() -> None:
 
 def test_even_experts_are_assumed() -> None:
     """What 1.3 times the mean tokens on the busiest rank would do, in time and risk."""
-    plan = small_plan()
+    plan = make_plan()
     uneven = Imbalance(
         expert_imbalance=1.3, iteration_time_s=1.11 * plan.estimate.iteration_time_s, oom_probability=0.2
     )

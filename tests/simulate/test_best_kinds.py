@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from factories import A100_80, LLAMA_8B, make_config, make_job, make_random_cluster
 from simulated_cases import placements
-from specs_for_tests import A100_80, LLAMA_8B, config, instance, random_cluster
 
 from pipette_opt.base.types import P2PMode
 from pipette_opt.base.units import GIB, TFLOP
@@ -32,17 +32,19 @@ SLOW = GpuSpec(
 def mixed(seed: int, kinds: tuple[int, ...], p2p: P2PMode, need_gib: int = 1) -> tuple[Instance, ProblemData]:
     """Lower forms of four configurations on hosts of two kinds; the last stage needs so much memory."""
     rng = np.random.default_rng(seed)
-    hosts = random_cluster(rng, len(kinds), inter_node_latency_s=1e-5)
+    hosts = make_random_cluster(rng, len(kinds), inter_node_latency_s=1e-5)
     nodes = tuple(NodeSpec(host=f"n{i}", gpu=(A100_80, SLOW)[kind], num_gpus=8) for i, kind in enumerate(kinds))
-    job = instance(replace(hosts, nodes=nodes), LLAMA_8B, seq_length=4096, p2p=p2p)
+    job = make_job(replace(hosts, nodes=nodes), LLAMA_8B, seq_length=4096, p2p=p2p)
     sharded = {"sequence_parallel": True, "use_distributed_optimizer": True}
     configs = [
-        config(tp=8, pp=4, num_layers=32, sequence_parallel=True),
-        config(tp=8, pp=4, num_layers=32, sequence_parallel=True, virtual_pipeline_model_parallel_size=2),
-        config(tp=8, pp=2, dp=2, num_layers=32, **sharded, layers_per_stage=(20, 12)),
-        config(tp=8, pp=2, dp=2, num_layers=32, **sharded, virtual_pipeline_model_parallel_size=2)
+        make_config(tp=8, pp=4, num_layers=32, sequence_parallel=True),
+        make_config(tp=8, pp=4, num_layers=32, sequence_parallel=True, virtual_pipeline_model_parallel_size=2),
+        make_config(tp=8, pp=2, dp=2, num_layers=32, **sharded, layers_per_stage=(20, 12)),
+        make_config(tp=8, pp=2, dp=2, num_layers=32, **sharded, virtual_pipeline_model_parallel_size=2)
         if p2p == "blocking"
-        else config(tp=8, pp=2, dp=2, num_layers=32, **sharded, overlap_grad_reduce=True, overlap_param_gather=True),
+        else make_config(
+            tp=8, pp=2, dp=2, num_layers=32, **sharded, overlap_grad_reduce=True, overlap_param_gather=True
+        ),
     ]
     needs = [np.array([1] * (one.pipeline_model_parallel_size - 1) + [need_gib]) * GIB for one in configs]
     fitting = [FittingCandidate(config=one, need_bytes=need) for one, need in zip(configs, needs, strict=True)]

@@ -1,7 +1,7 @@
 """Lower bounds by the number of GPUs."""
 
 import pytest
-from specs_for_tests import TINY, cluster, instance
+from factories import TINY, make_cluster, make_job
 
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.costs.work import WorkBounds
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.search
 @pytest.fixture(scope="module")
 def job() -> Instance:
     """Three hosts of four GPUs."""
-    return instance(cluster(3, 50.0, gpus=4), TINY, 32, 2048)
+    return make_job(make_cluster(3, 50.0, gpus=4), TINY, 32, 2048)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
@@ -15,8 +15,8 @@ from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.paying import MIN_SAVED_SHARE, paying_options
 from pipette_opt.specs import Instance
 
-JOB = instance(cluster(2), LLAMA_8B, 32, 4096)
-CONFIG = config(tp=8, pp=1, dp=2, num_layers=32, sequence_parallel=True, use_distributed_optimizer=True)
+JOB = make_job(make_cluster(2), LLAMA_8B, 32, 4096)
+CONFIG = make_config(tp=8, pp=1, dp=2, num_layers=32, sequence_parallel=True, use_distributed_optimizer=True)
 PLACEMENT = identity_placement(CONFIG, 8, np.arange(2), "tp-cp-ep-dp-pp")
 
 
@@ -64,7 +64,7 @@ def test_options_without_a_price_are_named() -> None:
 def test_what_does_not_fit_is_left_out() -> None:
     """On GPUs that are too small for the configuration."""
     small = replace(A100_80, memory_bytes=8 * GIB)
-    assert paying(replace(JOB, cluster=cluster(2, kinds=(small,)))) == {}
+    assert paying(replace(JOB, cluster=make_cluster(2, kinds=(small,)))) == {}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_left_out() -> None:
 )
 def test_user_buffers_stay_in_a_domain(tensor: dict[str, int], is_there: bool) -> None:
     """Tensor groups of a host of eight GPUs have them, those over two hosts and single GPUs do not."""
-    chosen = config(pp=1, num_layers=32, sequence_parallel=tensor["tp"] > 1, **tensor)
+    chosen = make_config(pp=1, num_layers=32, sequence_parallel=tensor["tp"] > 1, **tensor)
     names = [one.option for one, _ in with_unsearched_options(JOB, chosen)]
     assert ("--tp-comm-overlap" in names) == is_there
 

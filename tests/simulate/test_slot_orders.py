@@ -9,8 +9,8 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import pytest
+from factories import make_config, make_job
 from gpu_hosts import gpu_cluster, paired_host, rails, random_gpu_cluster
-from specs_for_tests import config, instance
 
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.parallel import HostTile, ParallelConfig, Placement, host_tiles, tile_placement
@@ -25,13 +25,13 @@ from pipette_opt.specs import ClusterSpec, Instance
 pytestmark = pytest.mark.search
 
 CONFIGS = [
-    config(tp=2, pp=2, dp=2),
-    config(tp=2, pp=4, dp=1),
-    config(tp=4, pp=1, dp=2),
-    config(tp=1, pp=4, dp=2),
-    config(tp=2, pp=1, dp=4),
-    config(tp=8, pp=1, dp=1),
-    config(tp=2, pp=2, dp=1, context_parallel_size=2),
+    make_config(tp=2, pp=2, dp=2),
+    make_config(tp=2, pp=4, dp=1),
+    make_config(tp=4, pp=1, dp=2),
+    make_config(tp=1, pp=4, dp=2),
+    make_config(tp=2, pp=1, dp=4),
+    make_config(tp=8, pp=1, dp=1),
+    make_config(tp=2, pp=2, dp=1, context_parallel_size=2),
 ]
 
 
@@ -91,7 +91,7 @@ def assigned(job: Instance, packing: Packing) -> SimulatedSolution:
 @pytest.mark.parametrize("chosen", CONFIGS, ids=lambda one: one.label())
 def test_no_order_is_faster_than_relaxed_hosts(seed: int, chosen: ParallelConfig) -> None:
     """Every link differs; all 576 orders of each packing take at least as long as on relaxed hosts."""
-    job = instance(random_gpu_cluster(seed), global_batch_size=16)
+    job = make_job(random_gpu_cluster(seed), global_batch_size=16)
     for packing in packings(chosen):
         times = every_order_s(job, packing)
         best = assigned(job, packing).estimate.iteration_time_s
@@ -112,7 +112,7 @@ SHAPED: list[ClusterSpec] = [
 @pytest.mark.parametrize("chosen", CONFIGS[:4], ids=lambda one: one.label())
 def test_the_best_order_of_machines_as_they_are(number: int, chosen: ParallelConfig) -> None:
     """With NVLink pairs and rails nothing is faster than the order that is chosen."""
-    job = instance(SHAPED[number], global_batch_size=16)
+    job = make_job(SHAPED[number], global_batch_size=16)
     for packing in packings(chosen):
         best = assigned(job, packing).estimate.iteration_time_s
         assert best == pytest.approx(every_order_s(job, packing).min(), rel=1e-9)
@@ -120,8 +120,8 @@ def test_the_best_order_of_machines_as_they_are(number: int, chosen: ParallelCon
 
 def test_stages_of_neighbouring_hosts_share_rails() -> None:
     """Two stages a host on rails: the second host has its stages the other way round."""
-    job = instance(gpu_cluster(np.stack([paired_host([], 4)] * 2), rails(2, 4)), global_batch_size=16)
-    packing = next(one for one in packings(config(tp=2, pp=4, dp=1)) if one.tile.stages == 2)
+    job = make_job(gpu_cluster(np.stack([paired_host([], 4)] * 2), rails(2, 4)), global_batch_size=16)
+    packing = next(one for one in packings(make_config(tp=2, pp=4, dp=1)) if one.tile.stages == 2)
     best = assigned(job, packing)
     assert best.slots is not None
     first, second = best.slots.reshape(2, 4)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instance, matrix
+from factories import A100_40, A100_80, LLAMA_8B, make_cluster, make_config, make_job, make_links
 
 from pipette_opt.base.units import GIB, TFLOP
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
@@ -61,13 +61,13 @@ def mixed(
 ) -> Instance:
     """Hosts of two GPUs, of these kinds, with links of their own."""
     values = rng.uniform(6.0, 25.0, (len(kinds), len(kinds)))
-    hosts = cluster(
+    hosts = make_cluster(
         len(kinds),
         gpus=2,
         nodes=tuple(NodeSpec(host=f"n{i}", gpu=gpu, num_gpus=2) for i, gpu in enumerate(kinds)),
-        link_matrices=(matrix(values, len(kinds)),),
+        link_matrices=(make_links(values, len(kinds)),),
     )
-    return instance(hosts, replace(model, num_layers=model_layers), 24, 4096)
+    return make_job(hosts, replace(model, num_layers=model_layers), 24, 4096)
 
 
 def fastest(job: Instance, space: SearchSpace) -> float:
@@ -203,7 +203,7 @@ def test_memory_binds_in_the_model() -> None:
     )
     space = replace(FEW, pipeline_parallel=(2,), data_parallel=(1,))
     job = mixed((roomy, small), np.random.default_rng(0), model_layers=16)
-    even = config(
+    even = make_config(
         tensor_model_parallel_size=2,
         pipeline_model_parallel_size=2,
         data_parallel_size=1,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_40, LLAMA_8B, cluster, instance, matrix
+from factories import A100_40, LLAMA_8B, make_cluster, make_job, make_links
 
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import RECOMPUTATIONS, SearchSpace, enumerate_candidates
@@ -38,8 +38,8 @@ def job() -> Instance:
     """Two hosts of two GPUs whose memory is too small without recomputation."""
     small = replace(A100_40, name="a100-20gb", memory_bytes=20 * GIB)
     values = np.random.default_rng(0).uniform(6.0, 25.0, (2, 2))
-    hosts = cluster(2, gpus=2, kinds=(small,), link_matrices=(matrix(values, 2),))
-    return instance(hosts, replace(LLAMA_8B, num_layers=LAYERS), 24, 4096)
+    hosts = make_cluster(2, gpus=2, kinds=(small,), link_matrices=(make_links(values, 2),))
+    return make_job(hosts, replace(LLAMA_8B, num_layers=LAYERS), 24, 4096)
 
 
 @pytest.fixture(scope="module")

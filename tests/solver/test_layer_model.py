@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import config
+from factories import make_config
 
 from pipette_opt.parallel import HostTile
 from pipette_opt.problem.families import LayerFamily
@@ -33,7 +33,7 @@ def random_family(
 ) -> LayerFamily:
     """A family whose every stage is a row of so many hosts."""
     return LayerFamily(
-        config=config(
+        config=make_config(
             tensor_model_parallel_size=8,
             pipeline_model_parallel_size=pp,
             data_parallel_size=columns,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_40, A100_80, LLAMA_8B, TINY, cluster, config, instance
+from factories import A100_40, A100_80, LLAMA_8B, TINY, make_cluster, make_config, make_job
 
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import SearchSpace
@@ -34,13 +34,13 @@ SLOW = GpuSpec(
 def job_of(num_layers: int, kinds: tuple[GpuSpec, ...] = (A100_80, SLOW), **model: object) -> Instance:
     """Two hosts of two GPUs."""
     spec = replace(LLAMA_8B, num_layers=num_layers, **model)  # type: ignore[arg-type]
-    return instance(cluster(2, 10.0, gpus=2, kinds=kinds), spec, 8, 4096)
+    return make_job(make_cluster(2, 10.0, gpus=2, kinds=kinds), spec, 8, 4096)
 
 
 def even(num_layers: int, chunks: int) -> ParallelConfig:
     """Two stages, as even as can be."""
     half = num_layers // 2
-    return config(
+    return make_config(
         tp=2,
         pp=2,
         layers_per_stage=(num_layers - half, half),
@@ -118,11 +118,11 @@ def test_memory_binds() -> None:
 
 def test_nothing_is_moved_without_time_or_a_pipeline() -> None:
     """Then there is no plan but the given one."""
-    job = instance(cluster(2, gpus=2), TINY, 8, 1024)
+    job = make_job(make_cluster(2, gpus=2), TINY, 8, 1024)
     predictor = load_predictor(0.01, job)
     first = first_plan(job, even(8, 2))
     assert near_layouts(job, SearchSpace(), first, predictor, 0.01, 0.0, threading.Event()) == []
-    alone = config(tp=2, dp=2, layers_per_stage=(8,))
+    alone = make_config(tp=2, dp=2, layers_per_stage=(8,))
     (block, *_) = host_tiles(alone, 2, job.launcher)
     plan = FirstPlan(config=alone, tile=block, nodes=np.arange(2).reshape(block.node_grid(alone)), seconds=1.0)
     assert near_layouts(job, SearchSpace(), plan, predictor, 0.01, 9.0, threading.Event()) == []

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from factories import make_cluster, make_config
 from levels import in_domains
-from specs_for_tests import cluster, config
 
 from pipette_opt.parallel import host_tiles
 from pipette_opt.solver.listed_hosts import hosts_together, next_hosts
@@ -38,7 +38,7 @@ def test_groups_of_a_long_row_stay_in_a_domain() -> None:
 
 def test_without_domains_hosts_come_as_listed() -> None:
     """Whatever belongs together, and as many as are free."""
-    plain = cluster(6)
+    plain = make_cluster(6)
     assert rows(plain, 2, 3, 3) == [[0, 1, 2], [3, 4, 5]]
     free = np.array([False, True, True, False, True, True])
     taken = next_hosts(plain, free, 3, 2)
@@ -53,6 +53,6 @@ def test_without_domains_hosts_come_as_listed() -> None:
 )
 def test_hosts_of_a_group_of_experts(ep: int, replicas: int, hosts: int) -> None:
     """So many replicas of a stage on a host, and of these as many as there are ranks of experts."""
-    one = config(tp=1, pp=2, dp=16, expert_model_parallel_size=ep)
+    one = make_config(tp=1, pp=2, dp=16, expert_model_parallel_size=ep)
     [tile] = [tile for tile in host_tiles(one, 4, "slurm") if tile.replicas == replicas]
     assert hosts_together(one, tile) == hosts

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from all_placements import least_s
-from specs_for_tests import LLAMA_8B, TINY, cluster, instance, random_cluster
+from factories import LLAMA_8B, TINY, make_cluster, make_job, make_random_cluster
 
 from pipette_opt import prepare as module
 from pipette_opt.annealing.anneal import AnnealingParams, anneal
@@ -33,7 +33,7 @@ FEW = SearchSpace(num_gpus=12, tensor_parallel=(1, 4), micro_batch_size=(1,), re
 def test_bounds_hold_and_the_winner_is_kept(seed: int, p2p: str) -> None:
     """Every choice of overlap, context size and number of chunks, on every placement of three hosts."""
     rng = np.random.default_rng(seed)
-    job = instance(random_cluster(rng, 3, gpus=4), LLAMA_8B, 32, 4096, p2p=p2p)
+    job = make_job(make_random_cluster(rng, 3, gpus=4), LLAMA_8B, 32, 4096, p2p=p2p)
     space = SearchSpace(
         num_gpus=8, tensor_parallel=(2, 4), micro_batch_size=(1,), virtual_pipeline=(1, 2), uneven_layers=False
     )
@@ -54,7 +54,7 @@ def test_bounds_hold_and_the_winner_is_kept(seed: int, p2p: str) -> None:
 
 def test_memory_is_the_same_whatever_overlaps() -> None:
     """It is predicted once for all of them."""
-    job = instance(cluster(2), LLAMA_8B, 32, 4096)
+    job = make_job(make_cluster(2), LLAMA_8B, 32, 4096)
     configs = enumerate_candidates(job, SearchSpace(tensor_parallel=(8,), micro_batch_size=(1,)))
     check = keep_fitting(job, configs, load_predictor(0.01, job), 0.01)
     checked = (*check.fitting, *check.rejected)
@@ -67,7 +67,7 @@ def test_a_wider_space_is_never_worse() -> None:
     """Context parallelism and overlap beside what was searched before: as fast or faster, and proven."""
     rng = np.random.default_rng(3)
     model = replace(TINY, num_layers=4, hidden_size=512, ffn_hidden_size=1408)
-    job = instance(random_cluster(rng, 3, gpus=2), model, 16, 2048)
+    job = make_job(make_random_cluster(rng, 3, gpus=2), model, 16, 2048)
     params = OptimizeParams(time_limit_s=60.0, workers=1)
     narrow = SearchSpace(num_gpus=6, context_parallel=(1,), overlap_grad_reduce=False, micro_batch_size=(1,))
     before = optimize(job, narrow, params)
@@ -78,7 +78,7 @@ def test_a_wider_space_is_never_worse() -> None:
 
 def test_all_hosts_and_fewer_are_one_problem() -> None:
     """The best number of hosts is found: no count alone is faster."""
-    job = instance(cluster(3, gpus=2), replace(TINY, num_layers=6), 32, 2048)
+    job = make_job(make_cluster(3, gpus=2), replace(TINY, num_layers=6), 32, 2048)
     params = OptimizeParams(time_limit_s=60.0, workers=1)
     space = SearchSpace(tensor_parallel=(1,), micro_batch_size=(1,), recompute=(None,), context_parallel=(1,))
     together = optimize(job, space, params)
@@ -113,7 +113,7 @@ def test_what_was_not_bounded_is_bounded_in_the_time_left(
 def three_hosts() -> Instance:
     """Six layers on three hosts of four GPUs and random links."""
     links = np.random.default_rng(5).uniform(0.5, 2.0, (3, 3))
-    return instance(cluster(3, links, gpus=4), replace(TINY, num_layers=6), 24, 2048)
+    return make_job(make_cluster(3, links, gpus=4), replace(TINY, num_layers=6), 24, 2048)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_annealing_gives_a_better_time_to_beat(monkeypatch: pytest.MonkeyPatch) 
     """Where many configurations may win, hosts in a better order than listed leave fewer."""
     near, moves = np.arange(8) % 2, AnnealingParams(time_limit_s=None, max_moves=100_000)
     links = np.where(near[:, None] == near[None, :], 4.0, 0.4) + 0.001 * np.random.default_rng(3).random((8, 8))
-    job = instance(cluster(8, links, gpus=2), replace(TINY, num_layers=8), 32, 2048)
+    job = make_job(make_cluster(8, links, gpus=2), replace(TINY, num_layers=8), 32, 2048)
     space = SearchSpace(
         num_gpus=16,
         tensor_parallel=(2,),

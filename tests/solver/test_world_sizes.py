@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import TINY, cluster, instance
+from factories import TINY, make_cluster, make_job
 
 from pipette_opt.candidates import SearchSpace, choose_num_gpus, left_out, space_of
 from pipette_opt.optimize import OptimizeParams, optimize
@@ -24,7 +24,7 @@ FAST = OptimizeParams(time_limit_s=20.0, gap_limit=0.005, workers=1)
 @pytest.fixture(scope="module")
 def job() -> Instance:
     """Three hosts of four GPUs and a batch of 32, which 12 GPUs share in odd parts: 8 are faster."""
-    return instance(cluster(3, 50.0, gpus=4), TINY, 32, 2048)
+    return make_job(make_cluster(3, 50.0, gpus=4), TINY, 32, 2048)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.candidates import check_legal
 from pipette_opt.costs.compute import layer_times_s, optimizer_time_s
@@ -16,7 +16,7 @@ from pipette_opt.specs.activations import module_inputs, moved_bytes
 TOKENS, HIDDEN = 4096, 4096
 BF16 = TrainingSpec(global_batch_size=32, seq_length=TOKENS)
 MOE = replace(LLAMA_8B, name="moe", num_experts=8, moe_router_topk=2, moe_ffn_hidden_size=1024)
-ONE = config(num_layers=32)
+ONE = make_config(num_layers=32)
 
 
 def test_inputs_by_hand() -> None:
@@ -45,7 +45,7 @@ def test_layers_on_the_host() -> None:
     half = replace(BF16, cpu_offloading_num_layers=16)
     held, kept = (formula_bytes(stage_table(LLAMA_8B, one, [ONE])).saved[0] for one in (BF16, half))
     assert 0.4 * held < kept < 0.6 * held
-    job = replace(instance(cluster(1), LLAMA_8B), training=half)
+    job = replace(make_job(make_cluster(1), LLAMA_8B), training=half)
     slow = replace(A100_80, host_bytes_per_s=1e9)
     sent = moved_bytes(LLAMA_8B, half, ONE, LLAMA_8B.layers[0]) / 1e9
     assert layer_times_s(job, ONE, slow) == pytest.approx((sent, sent))
@@ -58,8 +58,8 @@ def test_what_whole_layers_on_the_host_go_with() -> None:
     half = replace(BF16, cpu_offloading_num_layers=16)
     assert check_legal(LLAMA_8B, half, ONE) == []
     for bad, why in (
-        (config(pp=2, num_layers=32), "needs pipeline_model_parallel_size=1"),
-        (config(num_layers=32, recompute_granularity="full"), "does not go with recomputation"),
+        (make_config(pp=2, num_layers=32), "needs pipeline_model_parallel_size=1"),
+        (make_config(num_layers=32, recompute_granularity="full"), "does not go with recomputation"),
     ):
         (reason,) = check_legal(LLAMA_8B, half, bad)
         assert why in reason
@@ -69,11 +69,11 @@ def test_what_whole_layers_on_the_host_go_with() -> None:
 
 def test_an_optimizer_on_the_host() -> None:
     """A quarter of the states frees a quarter; its step waits for Adam there, and for the way unless that is beside."""
-    sharded = config(num_layers=32, dp=4, use_distributed_optimizer=True)
+    sharded = make_config(num_layers=32, dp=4, use_distributed_optimizer=True)
     quarter = replace(BF16, optimizer_offload_fraction=0.25)
     all_, less = (formula_bytes(stage_table(LLAMA_8B, one, [sharded])).optimizer[0] for one in (BF16, quarter))
     assert less == pytest.approx(0.75 * all_)
-    job = instance(cluster(1), LLAMA_8B)
+    job = make_job(make_cluster(1), LLAMA_8B)
     here, there, beside = (
         optimizer_time_s(replace(job, training=one), sharded, A100_80)
         for one in (BF16, quarter, replace(quarter, overlap_cpu_optimizer_d2h_h2d=True))

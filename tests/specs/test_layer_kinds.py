@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import TINY
+from factories import TINY
 
 from pipette_opt.specs import LayerKind
 from pipette_opt.specs.layer_kinds import Pattern, count_layers, layer_at, layers_before, pattern_of

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import LLAMA_8B, TINY
+from factories import LLAMA_8B, TINY
 
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.model_gaps import not_modelled_of

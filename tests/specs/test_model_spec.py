@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from specs_for_tests import LLAMA_8B, TINY
+from factories import LLAMA_8B, TINY
 
 from pipette_opt.specs import LayerKind, ModelSpec, YarnScaling
 from pipette_opt.specs.layer_parameters import layer_parameters

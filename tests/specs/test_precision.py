@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, config, instance
+from factories import LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import check_legal
@@ -25,7 +25,7 @@ RECIPES = {
     "nvfp4": replace(BF16, fp4=True),
 }
 ELEMENT = {"delayed": 1, "tensorwise": 1, "blockwise": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
-SPLIT = config(tp=2, dp=4, num_layers=32, use_distributed_optimizer=True)
+SPLIT = make_config(tp=2, dp=4, num_layers=32, use_distributed_optimizer=True)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -77,7 +77,9 @@ def test_narrower_is_faster_where_products_are_large() -> None:
     """On B200, a layer of 16,384 wide MLPs: bf16, then fp8, then nvfp4; a search for scales costs a pass."""
     gpu, wide = read_gpu("b200"), replace(LLAMA_8B, hidden_size=16384, ffn_hidden_size=65536)
     seconds = {
-        name: sum(layer_times_s(replace(instance(cluster(1), wide), training=one), config(num_layers=32), gpu))
+        name: sum(
+            layer_times_s(replace(make_job(make_cluster(1), wide), training=one), make_config(num_layers=32), gpu)
+        )
         for name, one in {"bf16": BF16, **RECIPES}.items()
     }
     assert seconds["nvfp4"] < seconds["delayed"] < seconds["tensorwise"] < seconds["bf16"]
@@ -86,7 +88,7 @@ def test_narrower_is_faster_where_products_are_large() -> None:
 
 def test_casts_of_weights_are_shared_by_replicas_that_gather_them() -> None:
     """With fp8 gathered each rank casts what it owns, a quarter here; with MXFP8 all."""
-    job = instance(cluster(1), LLAMA_8B)
+    job = make_job(make_cluster(1), LLAMA_8B)
     b200 = read_gpu("b200")
     saved = {}
     for name in ("delayed", "mxfp8"):
@@ -104,8 +106,8 @@ def test_casts_of_weights_are_shared_by_replicas_that_gather_them() -> None:
 def test_blocks_of_mxfp8_have_32_elements() -> None:
     """Sizes of 16 are legal with one scale a tensor, and not with MXFP8."""
     narrow = replace(LLAMA_8B, ffn_hidden_size=14336 + 16)
-    assert check_legal(narrow, RECIPES["tensorwise"], config(num_layers=32)) == []
-    (reason,) = check_legal(narrow, RECIPES["mxfp8"], config(num_layers=32))
+    assert check_legal(narrow, RECIPES["tensorwise"], make_config(num_layers=32)) == []
+    (reason,) = check_legal(narrow, RECIPES["mxfp8"], make_config(num_layers=32))
     assert reason == "mxfp8 needs multiples of 32, and ffn_hidden_size on a rank is 14352"
 
 

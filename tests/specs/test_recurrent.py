@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from specs_for_tests import TINY
+from factories import TINY
 
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import GatedDeltaNet, LayerKind, Mamba

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from all_placements import least_s
-from specs_for_tests import A100_40, A100_80, TINY, cluster, config, instance, random_cluster
+from factories import A100_40, A100_80, TINY, make_cluster, make_config, make_job, make_random_cluster
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
@@ -24,7 +24,7 @@ def checked(job: Instance) -> MemoryCheck:
 @pytest.mark.parametrize("seed", range(3))
 def test_no_placement_is_below_the_cheap_bound(seed: int) -> None:
     """Links differ by direction; all placements of few hosts give the bound that the simulator would find."""
-    job = instance(random_cluster(np.random.default_rng(seed), 3, gpus=4), TINY, 24, 2048)
+    job = make_job(make_random_cluster(np.random.default_rng(seed), 3, gpus=4), TINY, 24, 2048)
     memory = checked(job)
     assert len(memory.fitting) > 10
     bounds = cheap_bounds_s(job, memory.fitting, memory.capacity_bytes)
@@ -39,7 +39,7 @@ def test_no_placement_is_below_the_cheap_bound(seed: int) -> None:
 
 def test_a_uniform_fabric_needs_no_search() -> None:
     """Where all links are alike the bound is the time of any placement."""
-    job = instance(cluster(3, 20.0, gpus=4), TINY, 24, 2048)
+    job = make_job(make_cluster(3, 20.0, gpus=4), TINY, 24, 2048)
     memory = checked(job)
     bounds = cheap_bounds_s(job, memory.fitting, memory.capacity_bytes)
     assert bounds == pytest.approx(list(least_s(job, [one.config for one in memory.fitting]).values()), rel=1e-12)
@@ -47,7 +47,7 @@ def test_a_uniform_fabric_needs_no_search() -> None:
 
 def test_the_fastest_kind_bounds_a_mixed_cluster() -> None:
     """A slower memory makes the 40 GiB card slower in everything: the other one bounds."""
-    job = instance(cluster(3, 20.0, gpus=4, kinds=(A100_80, A100_40)), TINY, 24, 2048)
+    job = make_job(make_cluster(3, 20.0, gpus=4, kinds=(A100_80, A100_40)), TINY, 24, 2048)
     memory = checked(job)
     bounds = cheap_bounds_s(job, memory.fitting, memory.capacity_bytes)
     least = np.array(list(least_s(job, [one.config for one in memory.fitting]).values()))
@@ -58,7 +58,7 @@ def test_the_fastest_kind_bounds_a_mixed_cluster() -> None:
 
 def test_without_room_there_is_no_placement() -> None:
     """No host has the memory: nothing is below infinity, and all of no placements are known."""
-    job = instance(cluster(3, 20.0, gpus=4), TINY, 24, 2048)
+    job = make_job(make_cluster(3, 20.0, gpus=4), TINY, 24, 2048)
     memory = checked(job)
     nothing = np.zeros(3, dtype=np.int64)
     assert np.isinf(cheap_bounds_s(job, memory.fitting, nothing)).all()
@@ -67,15 +67,15 @@ def test_without_room_there_is_no_placement() -> None:
 
 def test_too_many_placements_are_not_tried() -> None:
     """Six orders of three hosts."""
-    job = instance(cluster(3, 20.0, gpus=4), TINY, 24, 2048)
-    memory = keep_fitting(job, [config(dp=12, mbs=1)], stack_predictor(job.stack))
+    job = make_job(make_cluster(3, 20.0, gpus=4), TINY, 24, 2048)
+    memory = keep_fitting(job, [make_config(dp=12, mbs=1)], stack_predictor(job.stack))
     assert fastest_placement_s(job, memory.fitting[0], memory.capacity_bytes, most=5) is None
     assert fastest_placement_s(job, memory.fitting[0], memory.capacity_bytes, most=6) is not None
 
 
 def test_stages_wait_for_the_slower_direction() -> None:
     """Two hosts, one direction four times as fast: the fastest link is below what pipelines over both take."""
-    job = instance(cluster(2, np.array([[0.0, 20.0], [5.0, 0.0]]), gpus=4), TINY, 24, 2048)
+    job = make_job(make_cluster(2, np.array([[0.0, 20.0], [5.0, 0.0]]), gpus=4), TINY, 24, 2048)
     memory = checked(job)
     bounds = cheap_bounds_s(job, memory.fitting, memory.capacity_bytes)
     both = cheap_bounds_s(job, memory.fitting, memory.capacity_bytes, both_ways=True)
@@ -93,8 +93,8 @@ def test_a_pair_with_one_direction_is_no_way_for_stages() -> None:
     """The same with a third host, to which a fast link leads and from which none comes back."""
     nan = np.nan
     links = np.array([[nan, 5.0, 40.0], [5.0, nan, nan], [nan, nan, nan]])
-    slow, all_of_it = (instance(cluster(num, links[:num, :num], gpus=4), TINY, 24, 2048) for num in (2, 3))
-    memory = keep_fitting(slow, [config(tp=4, pp=2)], stack_predictor(slow.stack))
+    slow, all_of_it = (make_job(make_cluster(num, links[:num, :num], gpus=4), TINY, 24, 2048) for num in (2, 3))
+    memory = keep_fitting(slow, [make_config(tp=4, pp=2)], stack_predictor(slow.stack))
     times = [
         cheap_bounds_s(job, memory.fitting, memory.capacity_bytes[:1].repeat(job.cluster.num_nodes), both_ways=True)
         for job in (slow, all_of_it)

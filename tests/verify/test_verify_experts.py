@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from plans import plan_on, sound
-from specs_for_tests import TINY, cluster, config, instance
+from factories import TINY, make_cluster, make_config, make_job, plan_on, sound
 
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.units import GIB
@@ -20,7 +19,7 @@ MOE = replace(TINY, name="moe", num_experts=8, add_bias_linear=False, add_qkv_bi
 
 def given(links: np.ndarray | float = 20.0, dispatcher: str = "alltoall") -> Instance:
     """Four hosts of four GPUs."""
-    one = instance(cluster(4, links, gpus=4), MOE)
+    one = make_job(make_cluster(4, links, gpus=4), MOE)
     return replace(one, training=replace(one.training, moe_token_dispatcher_type=dispatcher))
 
 
@@ -38,11 +37,11 @@ def planned(job: Instance, chosen: ParallelConfig, node: np.ndarray | None = Non
 
 
 CONFIGS = [
-    config(dp=16, expert_model_parallel_size=4),
-    config(dp=16, expert_model_parallel_size=8),
-    config(tp=2, pp=2, dp=4, sequence_parallel=True, expert_model_parallel_size=4),
-    config(tp=2, pp=2, dp=4, sequence_parallel=True, expert_model_parallel_size=8, expert_tensor_parallel_size=1),
-    config(tp=2, pp=1, dp=8, sequence_parallel=True, expert_model_parallel_size=2, expert_tensor_parallel_size=2),
+    make_config(dp=16, expert_model_parallel_size=4),
+    make_config(dp=16, expert_model_parallel_size=8),
+    make_config(tp=2, pp=2, dp=4, sequence_parallel=True, expert_model_parallel_size=4),
+    make_config(tp=2, pp=2, dp=4, sequence_parallel=True, expert_model_parallel_size=8, expert_tensor_parallel_size=1),
+    make_config(tp=2, pp=1, dp=8, sequence_parallel=True, expert_model_parallel_size=2, expert_tensor_parallel_size=2),
 ]
 
 

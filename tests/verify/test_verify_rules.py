@@ -8,11 +8,21 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import factories
 import numpy as np
-import plans
 import pytest
-from plans import HOST_ORDER, small_config, small_instance, sound
-from specs_for_tests import A100_40, A100_80, TINY, cluster, instance, matrix
+from factories import (
+    A100_40,
+    A100_80,
+    HOST_ORDER,
+    TINY,
+    make_cluster,
+    make_job,
+    make_links,
+    small_config,
+    small_instance,
+    sound,
+)
 
 import pipette_opt.verify
 from pipette_opt.base.errors import PlanError
@@ -29,17 +39,17 @@ from pipette_opt.verify.rules import _whole_in_chunks, configuration_is_legal, s
 
 def plan_of(given: Instance, *args: Any, **options: Any) -> Plan:
     """A plan of which everything can be reproduced."""
-    return sound(given, plans.plan_of(given, *args, **options))
+    return sound(given, factories.plan_of(given, *args, **options))
 
 
 def small_plan() -> Plan:
     """The same of the small configuration."""
-    return sound(small_instance(), plans.small_plan())
+    return sound(small_instance(), factories.make_plan())
 
 
 def scrambled_plan() -> Plan:
     """The same with no order in its map."""
-    return sound(small_instance(), plans.scrambled_plan())
+    return sound(small_instance(), factories.scrambled_plan())
 
 
 def broken(given: Instance, plan: Plan) -> set[str]:
@@ -77,7 +87,7 @@ def test_the_divisor_of_the_batch_is_named(size: int, unequal: bool, chunks: int
     """Four replicas with micro-batches of two on two stages; replicas that differ only share whole groups."""
     given = small_instance()
     training = replace(given.training, global_batch_size=size, unequal_microbatches=unequal)
-    plan = replace(plans.small_plan(), config=small_config(virtual_pipeline_model_parallel_size=chunks))
+    plan = replace(factories.make_plan(), config=small_config(virtual_pipeline_model_parallel_size=chunks))
     problems = [
         one for one in configuration_is_legal(replace(given, training=training), plan) if "is not divided" in one
     ]
@@ -94,7 +104,7 @@ def test_lists_of_a_file_are_the_models_tuples() -> None:
         window_attn_skip_freq=(1, 0) * 4,
         other_arguments=(("--use-mup",),),
     )
-    given, plan = replace(small_instance(), model=model), plans.small_plan()
+    given, plan = replace(small_instance(), model=model), factories.make_plan()
     for inputs in ({"model": asdict(model)}, {"model": json.loads(json.dumps(asdict(model)))}):
         assert not list(settings_are_the_given(given, replace(plan, inputs=inputs)))
         inputs["model"]["window_size"] = [128, 0]
@@ -366,7 +376,7 @@ def test_unmeasured_links(source: int, target: int, chunks: int | None, used: bo
     """A missing measurement matters exactly where the plan sends something."""
     links = np.linspace(10.0, 20.0, 25).reshape(5, 5)
     links[source, target] = np.nan
-    given = instance(cluster(5, links, gpus=4))
+    given = make_job(make_cluster(5, links, gpus=4))
     expected = {"links_were_measured", "estimate_is_reproduced"} if used else set()
     assert broken(given, small_plan()) - {"unused_hosts_are_reproduced"} == expected  # n2 may need that link
 
@@ -375,7 +385,7 @@ def test_wrap_around_of_interleaved_pipelines_is_a_link() -> None:
     """Four stages on four hosts: the last one sends to the first only if the stages hold several chunks."""
     links = np.full((4, 4), 20.0)
     links[3, 0] = np.nan
-    given = instance(cluster(4, links, gpus=4))
+    given = make_job(make_cluster(4, links, gpus=4))
     full = small_instance().cluster
     for chunks, expected in ((None, set()), (2, {"links_were_measured", "estimate_is_reproduced"})):
         chosen = replace(
@@ -384,14 +394,14 @@ def test_wrap_around_of_interleaved_pipelines_is_a_link() -> None:
             data_parallel_size=2,
             layers_per_stage=(2, 2, 2, 2),
         )
-        complete = replace(given, cluster=replace(full, nodes=full.nodes[:4], link_matrices=(matrix(20.0, 4),)))
+        complete = replace(given, cluster=replace(full, nodes=full.nodes[:4], link_matrices=(make_links(20.0, 4),)))
         plan = plan_of(complete, chosen, (0, 1, 2, 3))
         assert broken(given, plan) - {"estimate_is_reproduced"} == expected - {"estimate_is_reproduced"}
 
 
 def test_capacity_is_that_of_the_smallest_gpu() -> None:
     """Hosts n0, n2, n4 have 80 GiB, n1 and n3 40: a stage on n3 may not count on 78."""
-    given = instance(cluster(5, 15.0, gpus=4, kinds=(A100_80, A100_40)))
+    given = make_job(make_cluster(5, 15.0, gpus=4, kinds=(A100_80, A100_40)))
     plan = plan_of(given, small_config())
     usable = load_predictor(0.01, given).usable_bytes(A100_40)
     assert [stage.capacity_bytes for stage in plan.memory] == [usable, usable]
@@ -433,7 +443,7 @@ def test_torchrun_needs_equal_hosts() -> None:
     )
     given = replace(small_instance("torchrun"), training=replace(small_instance().training, global_batch_size=40))
     placement = identity_placement(chosen, 4, np.array(HOST_ORDER[:3]), "tp-cp-ep-dp-pp")
-    assert broken(given, sound(given, plans.plan_on(given, chosen, placement))) == {"torchrun_ranks_contiguous"}
+    assert broken(given, sound(given, factories.plan_on(given, chosen, placement))) == {"torchrun_ranks_contiguous"}
 
 
 def test_same_placement_object_is_not_changed() -> None:

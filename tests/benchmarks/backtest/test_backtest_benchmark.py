@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from benchmark_modules import BENCHMARKS, loaded
-from measured_runs import measured_run
+from factories import make_run
 
 from pipette_opt.base.types import FloatArray
 
@@ -69,7 +69,7 @@ def test_one_stage_on_one_gpu_each(het_model: ModuleType) -> None:
     Then 12 blocks of 12 * 1024^2 and of 12 * 16^2 parameters in 32 bits, around four hosts with four GPUs each:
     2 * 15 / 16 of them at what a host sends.
     """
-    run = measured_run(gbs=64, mbs=1, tp=1, pp=1, dp=16, notes="stage boundaries [0,56]")
+    run = make_run(gbs=64, mbs=1, tp=1, pp=1, dp=16, notes="stage boundaries [0,56]")
     constants = het_model.Constants(launch_share=0.5, node_bytes_per_s=1e9, iteration_s=0.1)
     parameters = 12 * (12 * 1024**2 + 12 * 16**2)
     expected = 4 * 56e-3 * 3 + 2 * 15 / 16 * parameters * 4 / 1e9 + 0.1
@@ -79,7 +79,7 @@ def test_one_stage_on_one_gpu_each(het_model: ModuleType) -> None:
 def test_samples_share_launches(het_model: ModuleType) -> None:
     """Half of a layer's time comes once, so that two samples take one and a half times as long."""
     runs = [
-        measured_run(gbs=64, mbs=mbs, tp=4, pp=4, dp=1, num_gpus=16, notes="stage boundaries [0,14,28,42,56]")
+        make_run(gbs=64, mbs=mbs, tp=4, pp=4, dp=1, num_gpus=16, notes="stage boundaries [0,14,28,42,56]")
         for mbs in (1, 2)
     ]
     constants = het_model.Constants(launch_share=0.5, node_bytes_per_s=1e12, iteration_s=1e-9)

@@ -4,7 +4,7 @@ from types import ModuleType
 
 import pytest
 from benchmark_modules import loaded
-from measured_runs import measured_run
+from factories import make_run
 
 from pipette_opt.calibrate.predict import Prediction
 
@@ -17,7 +17,7 @@ def page() -> ModuleType:
 
 def predicted(seconds: float, measured: float) -> Prediction:
     """A run and what was said of it."""
-    return Prediction(run=measured_run(iter_time_s=measured), iter_time_s=seconds)
+    return Prediction(run=make_run(iter_time_s=measured), iter_time_s=seconds)
 
 
 def test_row_of_an_experiment(page: ModuleType) -> None:
@@ -41,8 +41,8 @@ def test_row_of_an_experiment(page: ModuleType) -> None:
 
 def test_an_experiment_without_predictions_does_not_stop_the_others(page: ModuleType) -> None:
     """Its row says that none was tested, its section why."""
-    lost = [Prediction(run=measured_run(), reason="gbs not given")] * 2
-    unmeasured = Prediction(run=measured_run(iter_time_s=None), reason="gbs not given")
+    lost = [Prediction(run=make_run(), reason="gbs not given")] * 2
+    unmeasured = Prediction(run=make_run(iter_time_s=None), reason="gbs not given")
     assert page.result_row("some", 5, lost, "").split("|")[3].strip() == "0"
     assert page.left_out([*lost, unmeasured, predicted(1.0, 1.0)]) == ["Not predicted: 2 (gbs not given).\n"]
     assert page.left_out([predicted(1.0, 1.0)]) == []

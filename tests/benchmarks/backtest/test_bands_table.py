@@ -5,7 +5,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from benchmark_modules import loaded
-from measured_runs import measured_run
+from factories import make_run
 
 from pipette_opt.read.runs import BANDWIDTH_COLUMN
 
@@ -99,18 +99,18 @@ def test_larger_jobs_that_differ_more_widen_bands(bands: ModuleType) -> None:
 )
 def test_other_jobs_do_not_count(bands: ModuleType, changes: dict[str, object], counts: bool) -> None:
     """Fine-tuning, layers that nobody models, and tables that do not name the precision."""
-    assert bands._is_this_job(measured_run(**changes)) is counts
+    assert bands._is_this_job(make_run(**changes)) is counts
 
 
 def test_what_rows_do_not_say_is_as_usual(bands: ModuleType) -> None:
     """NICs of the machine, unless the row has them."""
-    row = bands._as_usual(measured_run())
+    row = bands._as_usual(make_run())
     assert row.gpu is not None
     usual = row.gpu.usual_host
     assert usual is not None
     expected = usual.nics.host_bytes_per_s / usual.gpus_per_node * row.gpus_per_node / 1e9
     assert float(row.extra[BANDWIDTH_COLUMN]) == pytest.approx(expected)
-    told = measured_run(extra={BANDWIDTH_COLUMN: "7"})
+    told = make_run(extra={BANDWIDTH_COLUMN: "7"})
     assert bands._as_usual(told).extra[BANDWIDTH_COLUMN] == "7"
 
 

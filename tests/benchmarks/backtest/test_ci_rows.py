@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 from benchmark_modules import loaded
-from measured_runs import measured_run
+from factories import make_run
 
 from pipette_opt.calibrate.cases import Case, make_case
 from pipette_opt.specs import DEFAULT_STACK
@@ -20,7 +20,7 @@ def rows() -> ModuleType:
 def small(notes: str = "env dev; flags deterministic-mode", **changes: object) -> object:
     """A test of the small model."""
     fields = {"hidden": 512, "num_layers": 12, "heads": 8, "kv_heads": 8, "ffn_hidden": 2048, "notes": notes}
-    return measured_run(**(fields | changes))
+    return make_run(**(fields | changes))
 
 
 def test_flags_become_columns(rows: ModuleType) -> None:
@@ -68,14 +68,14 @@ def test_layouts_are_halved(rows: ModuleType) -> None:
         for tp in (1, 2, 4, 8)
         for mbs in (1, 2)
     ]
-    seen, tested = rows.small_models([*runs, measured_run(notes="env dev")])
+    seen, tested = rows.small_models([*runs, make_run(notes="env dev")])
     assert len(seen) == len(tested) == 8
     assert not {run.tp for run in seen} & {run.tp for run in tested}
 
 
 def test_larger_models_need_a_batch(rows: ModuleType) -> None:
     """Nothing is fitted to; without a batch a row tells too little."""
-    large = measured_run(notes="env dev")
+    large = make_run(notes="env dev")
     seen, tested = rows.large_models([large, replace(large, gbs=None), small()])
     assert not seen
     assert [run.model for run in tested] == ["24 layers, 2048 wide"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmark_modules import loaded
-from measured_runs import measured_run
+from factories import make_run
 
 from pipette_opt.costs.compute import head_times_s
 from pipette_opt.read.gpus import read_gpu_entry
@@ -49,7 +49,7 @@ def aceso(**changes: object) -> MeasuredRun:
         "precision": "fp16",
         "notes": "logs; name_1; gpus per stage [1,2]; ops per stage [23,32] (13 ops per layer)",
     }
-    return measured_run(**(fields | changes))
+    return make_run(**(fields | changes))
 
 
 def recorded(count: str, replicas: str = "1x23") -> Mapping[str, str]:
@@ -84,7 +84,7 @@ def test_what_is_not_recorded_is_shared_evenly(plans: ModuleType) -> None:
 
 def test_the_largest_activations_are_recomputed_first(plans: ModuleType) -> None:
     """Dropout of attention with the product behind it, then scores with the softmax, then the MLP's width."""
-    run = measured_run(hidden=4096, heads=32, seq_len=2048)
+    run = make_run(hidden=4096, heads=32, seq_len=2048)
     sizes = plans.activation_sizes(run, 1)
     present = np.full(13, 8)
 
@@ -102,7 +102,7 @@ def test_the_largest_activations_are_recomputed_first(plans: ModuleType) -> None
 
 def test_tensor_ranks_split_some_activations(plans: ModuleType) -> None:
     """With eight of them a dropout's input, which all hold, outweighs queries, keys and values."""
-    run = measured_run(hidden=4096, heads=32, seq_len=2048)
+    run = make_run(hidden=4096, heads=32, seq_len=2048)
     present = np.full(13, 1)
     of_one, of_eight = (plans.recomputed_kinds(present, 7, plans.activation_sizes(run, tp)) for tp in (1, 8))
     assert of_one[1] == 1

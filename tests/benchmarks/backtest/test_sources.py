@@ -1,7 +1,7 @@
 """What is known of the sources of public measurements, in columns of a row."""
 
 import pytest
-from measured_runs import measured_run
+from factories import make_run
 
 from benchmarks.backtest.sources import described
 
@@ -19,5 +19,5 @@ from benchmarks.backtest.sources import described
 )
 def test_columns_of_sources(source: str, model: str, given: dict[str, str], expected: dict[str, str]) -> None:
     """A cell that the file fills stays; other sources gain none."""
-    (run,) = described([measured_run(source=source, model=model, extra=given)])
+    (run,) = described([make_run(source=source, model=model, extra=given)])
     assert run.extra == expected

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from measured_runs import measured_run
+from factories import make_run
 
 from benchmarks.backtest.time_ceiling import crossed_spread, explained, redrawn, twin_spread, twins
 from pipette_opt.calibrate.metrics import spearman
@@ -10,12 +10,10 @@ from pipette_opt.calibrate.metrics import spearman
 
 def test_twins_did_the_same_work() -> None:
     """Sequence parallelism is no difference with one tensor rank, and is one with two; failures are no twins."""
-    alone = [
-        measured_run(tp=1, dp=8, seq_parallel=flag, iter_time_s=time) for flag, time in ((True, 1.0), (False, 1.1))
-    ]
-    two = [measured_run(seq_parallel=flag) for flag in (True, False)]
-    died = measured_run(tp=1, dp=8, iter_time_s=None, oom=True)
-    other = measured_run(tp=1, dp=8, gbs=128)
+    alone = [make_run(tp=1, dp=8, seq_parallel=flag, iter_time_s=time) for flag, time in ((True, 1.0), (False, 1.1))]
+    two = [make_run(seq_parallel=flag) for flag in (True, False)]
+    died = make_run(tp=1, dp=8, iter_time_s=None, oom=True)
+    other = make_run(tp=1, dp=8, gbs=128)
     assert twins([*alone, *two, died, other]) == [(alone[0], alone[1])]
 
 

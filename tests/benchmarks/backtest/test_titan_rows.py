@@ -4,7 +4,7 @@ from types import ModuleType
 
 import pytest
 from benchmark_modules import loaded
-from measured_runs import measured_run
+from factories import make_run
 
 from pipette_opt.calibrate.cases import make_case
 from pipette_opt.read.runs import MeasuredRun, find_run_gpu
@@ -30,7 +30,7 @@ def titan(**changes: object) -> MeasuredRun:
         "zero_stage": 3,
         "notes": "FSDP + torch.compile",
     }
-    return measured_run(**(fields | changes))
+    return make_run(**(fields | changes))
 
 
 def test_one_host_and_more(rows: ModuleType) -> None:

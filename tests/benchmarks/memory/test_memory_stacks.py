@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from memory_rows import row
+from factories import make_regressors
 
 from benchmarks.memory.stacks import leave_each_out, stack_rows
 from pipette_opt.calibrate.memory_runs import MemoryRun
@@ -17,7 +17,7 @@ def stack(seed: int, truth: Framework, count: int = 20) -> list[MemoryRun]:
     runs = []
     for _ in range(count):
         saved = rng.uniform(1, 30)
-        regressors = row(counted=saved + rng.uniform(2, 30), base_gib=1.0, activations=saved)[None]
+        regressors = make_regressors(counted=saved + rng.uniform(2, 30), base_gib=1.0, activations=saved)[None]
         taken = float((regressors @ truth.vector())[0])
         runs.append(MemoryRun(regressors=regressors, measured_rows=np.array([0]), capacity_gib=80.0, peak_gib=taken))
     return runs

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import A100_80, LLAMA_8B, TINY, cluster
+from factories import A100_80, LLAMA_8B, TINY, make_cluster
 
 from benchmarks.squares.costs import (
     SquareProduct,
@@ -39,7 +39,7 @@ def test_one_rank_sends_nothing() -> None:
     """And takes what a whole product takes, but for the sums of the weights' gradients."""
     product = SquareProduct(tokens=1024, inputs=1024, outputs=2048, side=1)
     assert square_traffic(product).total == square_buffer(product) == 0
-    passes = square_product_s(product, cluster(1), gradient_bytes=4, **SIZES)
+    passes = square_product_s(product, make_cluster(1), gradient_bytes=4, **SIZES)
     expected = product_times_s(1024, 2048, 1024, gradient_bytes=4, **SIZES)
     assert [one.exposed for one in passes] == [0.0] * 3
     assert passes[0].total == pytest.approx(expected[0])
@@ -68,22 +68,24 @@ def test_heads_that_do_not_divide(side: int, groups: int, message: str | None) -
 
 def test_messages_of_a_step() -> None:
     """On one host both share a GPU's 200 GB/s; a row a host sends two at once to the next over 20 GB/s."""
-    assert square_shift_s(cluster(1), 2, 1 * GB, 3 * GB, RATES) == pytest.approx(4 / 200)
-    assert square_shift_s(cluster(2, gpus=2, nics_per_node=1), 2, 1 * GB, 3 * GB, RATES) == pytest.approx(2 * 3 / 20)
-    assert square_shift_s(cluster(2, gpus=2), 2, 1 * GB, 0.0, RATES) == pytest.approx(1 / 200)
-    assert square_shift_s(cluster(2), 1, 1 * GB, 1 * GB, RATES) == 0.0
+    assert square_shift_s(make_cluster(1), 2, 1 * GB, 3 * GB, RATES) == pytest.approx(4 / 200)
+    assert square_shift_s(make_cluster(2, gpus=2, nics_per_node=1), 2, 1 * GB, 3 * GB, RATES) == pytest.approx(
+        2 * 3 / 20
+    )
+    assert square_shift_s(make_cluster(2, gpus=2), 2, 1 * GB, 0.0, RATES) == pytest.approx(1 / 200)
+    assert square_shift_s(make_cluster(2), 1, 1 * GB, 1 * GB, RATES) == 0.0
     with pytest.raises(InputError, match="at most the 2 GPUs"):
-        square_shift_s(cluster(8, gpus=2), 4, 1.0, 1.0, RATES)
+        square_shift_s(make_cluster(8, gpus=2), 4, 1.0, 1.0, RATES)
 
 
 def test_messages_beside_products() -> None:
     """With fast links a pass takes its products; with slow ones its messages, and the last product."""
     product = SquareProduct(tokens=4096, inputs=4096, outputs=4096, side=2)
-    fast = cluster(1, intra_node_bytes_per_s=1e15)
+    fast = make_cluster(1, intra_node_bytes_per_s=1e15)
     forward, *_ = square_product_s(product, fast, gradient_bytes=4, **SIZES)
     first, later = (matmul_time_s(2048, 2048, 2048, sum_bytes=size, **SIZES) for size in (0, 2))
     assert forward.total == forward.compute == pytest.approx(first + later)
-    slow = cluster(1, intra_node_bytes_per_s=1 * GB)
+    slow = make_cluster(1, intra_node_bytes_per_s=1 * GB)
     forward, *_ = square_product_s(product, slow, gradient_bytes=4, **SIZES)
     message = 2 * (product.input_block + product.weight_block) / GB
     assert forward.messages == pytest.approx(message)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, config, instance, matrix
+from factories import LLAMA_8B, make_cluster, make_config, make_job, make_links
 
 from benchmarks.systems import methods
 from pipette_opt.candidates import SearchSpace
@@ -29,18 +29,18 @@ def job() -> Instance:
     """Two regions of two hosts: 20 GB/s and 12 us inside, 0.2 GB/s and 30 ms between."""
     region = np.array([0, 0, 1, 1])
     spec = replace(
-        cluster(4, 20.0, gpus=2),
-        link_matrices=(matrix(np.where(region[:, None] == region, np.nan, 0.2), 4),),
+        make_cluster(4, 20.0, gpus=2),
+        link_matrices=(make_links(np.where(region[:, None] == region, np.nan, 0.2), 4),),
         inter_node_latency_s=30e-3,
         levels=(Level(name="region", group_of_node=region, bytes_per_s=20e9, latency_s=12e-6),),
     )
-    return instance(spec, model=replace(LLAMA_8B, num_layers=4), global_batch_size=16, seq_length=512)
+    return make_job(spec, model=replace(LLAMA_8B, num_layers=4), global_batch_size=16, seq_length=512)
 
 
 def test_least_rings_are_those_inside_a_region() -> None:
     """A stage on the two hosts of a region reduces as fast as the bound says, and no faster."""
     given = job()
-    split = config(pp=2, dp=4, num_layers=4, use_distributed_optimizer=True, overlap_grad_reduce=True)
+    split = make_config(pp=2, dp=4, num_layers=4, use_distributed_optimizer=True, overlap_grad_reduce=True)
     (tile,) = [one for one in host_tiles(split, 2, given.launcher) if one.stages == 1 and one.replicas == 2]
     placed = placed_times(given, split, tile_placement(split, tile, np.arange(4).reshape(2, 2, 1)))
     least = least_rings_s(given, split, tile)

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, cluster, instance
+from factories import LLAMA_8B, make_cluster, make_job
 
 from benchmarks.squares.compare import square_row
 from benchmarks.systems import methods
@@ -32,7 +32,7 @@ SMALL = replace(LLAMA_8B, num_layers=4)
 
 def job(links: np.ndarray | float = 2.0, hosts: int = 2, gpus: int = 2) -> Instance:
     """Few hosts with few GPUs."""
-    return instance(cluster(hosts, links, gpus=gpus), model=SMALL, global_batch_size=8, seq_length=512)
+    return make_job(make_cluster(hosts, links, gpus=gpus), model=SMALL, global_batch_size=8, seq_length=512)
 
 
 def test_cases_are_those_of_the_seed() -> None:

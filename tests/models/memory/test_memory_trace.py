@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from specs_for_tests import LLAMA_8B, TINY
+from factories import LLAMA_8B, TINY
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from models.memory.shapes import LocalShapes

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from factories import plan_of, small_config, small_instance
 from modules_here import typed_module
-from plans import plan_of, small_config, small_instance
 
 from models.memory import trace_plan
 from models.memory.dataset import read_rows

@@ -1,12 +1,12 @@
-"""Small finished plans, correct by construction, for the tests of what happens to a plan."""
+"""Factories of small jobs, configurations, plans and measured runs: what they make is right by construction."""
 
 from dataclasses import asdict, replace
 
 import numpy as np
-from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
 
 from pipette_opt.base.types import Launcher
-from pipette_opt.base.units import GIB
+from pipette_opt.base.units import GB, GIB, TFLOP
+from pipette_opt.memory.framework import REGRESSORS
 from pipette_opt.parallel import ParallelConfig, Placement, host_tiles, tile_placement
 from pipette_opt.plans.plan import (
     Alternative,
@@ -20,9 +20,115 @@ from pipette_opt.plans.plan import (
     why_unused,
 )
 from pipette_opt.prepare import load_predictor
+from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import _links_free, stage_memory
-from pipette_opt.specs import Instance
+from pipette_opt.specs import ClusterSpec, GpuSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
+
+A100_80 = GpuSpec(
+    name="a100-80gb",
+    memory_bytes=80 * GIB,
+    peak_flops={"bf16": 312 * TFLOP, "fp16": 312 * TFLOP, "fp32": 19.5 * TFLOP},
+    memory_bytes_per_s=2.0e12,
+)
+A100_40 = GpuSpec(
+    name="a100-40gb",
+    memory_bytes=40 * GIB,
+    peak_flops={"bf16": 312 * TFLOP, "fp16": 312 * TFLOP, "fp32": 19.5 * TFLOP},
+    memory_bytes_per_s=1.5e12,
+)
+
+TINY = ModelSpec(
+    name="tiny",
+    num_layers=8,
+    hidden_size=1024,
+    ffn_hidden_size=4096,
+    num_attention_heads=16,
+    num_query_groups=16,
+    kv_channels=64,
+    vocab_size=50257,
+    max_position_embeddings=2048,
+)
+
+LLAMA_8B = ModelSpec(
+    name="llama",
+    num_layers=32,
+    hidden_size=4096,
+    ffn_hidden_size=14336,
+    num_attention_heads=32,
+    num_query_groups=8,
+    kv_channels=128,
+    vocab_size=128256,
+    max_position_embeddings=8192,
+    gated_linear_unit=True,
+    untie_embeddings_and_output_weights=True,
+    add_bias_linear=False,
+    add_qkv_bias=False,
+    normalization="RMSNorm",
+    position_embedding_type="rope",
+    rotary_base=500000,
+    rope_scaling_factor=8.0,
+)
+
+
+def make_links(values: np.ndarray | float, num_nodes: int, concurrent_flows: int = 1) -> LinkMatrix:
+    """A link matrix from GB/s."""
+    return LinkMatrix(
+        concurrent_flows=concurrent_flows,
+        bytes_per_s=np.broadcast_to(np.asarray(values, dtype=float) * GB, (num_nodes, num_nodes)),
+    )
+
+
+def make_cluster(
+    num_nodes: int,
+    values: np.ndarray | float = 20.0,
+    *,
+    gpus: int = 8,
+    kinds: tuple[GpuSpec, ...] = (A100_80,),
+    **options: object,
+) -> ClusterSpec:
+    """A cluster with hosts n0, n1, ..., kinds dealt out in turn."""
+    settings: dict[str, object] = {
+        "name": "test",
+        "nodes": tuple(NodeSpec(host=f"n{i}", gpu=kinds[i % len(kinds)], num_gpus=gpus) for i in range(num_nodes)),
+        "intra_node_bytes_per_s": 200.0 * GB,
+        "link_matrices": (make_links(values, num_nodes),) if num_nodes > 1 else (),
+        "nics_per_node": 8,
+    }
+    return ClusterSpec(**{**settings, **options})  # type: ignore[arg-type]
+
+
+def make_random_cluster(rng: np.random.Generator, num_nodes: int, **options: object) -> ClusterSpec:
+    """A cluster with directed links between 5 and 25 GB/s."""
+    return make_cluster(num_nodes, rng.uniform(5.0, 25.0, (num_nodes, num_nodes)), **options)  # type: ignore[arg-type]
+
+
+def make_config(
+    tp: int = 1, pp: int = 1, dp: int = 1, mbs: int = 1, num_layers: int = 8, **options: object
+) -> ParallelConfig:
+    """An even configuration of a model with ``num_layers``."""
+    settings: dict[str, object] = {
+        "tensor_model_parallel_size": tp,
+        "pipeline_model_parallel_size": pp,
+        "data_parallel_size": dp,
+        "micro_batch_size": mbs,
+        "layers_per_stage": (num_layers // pp,) * pp,
+    }
+    return ParallelConfig(**{**settings, **options})  # type: ignore[arg-type]
+
+
+def make_job(
+    spec: ClusterSpec, model: ModelSpec = TINY, global_batch_size: int = 64, seq_length: int = 1024, **options: object
+) -> Instance:
+    """An instance of a model on a cluster."""
+    return Instance(
+        model=model,
+        cluster=spec,
+        training=TrainingSpec(global_batch_size=global_batch_size, seq_length=seq_length),
+        **options,  # type: ignore[arg-type]
+    )
+
 
 HOST_ORDER = (3, 0, 4, 1)
 """Hosts of the small plan in grid order; n2 is left out."""
@@ -31,12 +137,12 @@ HOST_ORDER = (3, 0, 4, 1)
 def small_instance(launcher: Launcher = "slurm", **options: object) -> Instance:
     """Five hosts of four GPUs, directed links, the tiny model."""
     links = np.linspace(10.0, 20.0, 25).reshape(5, 5)
-    return instance(cluster(5, links, gpus=4), TINY, launcher=launcher, **options)  # type: ignore[arg-type]
+    return make_job(make_cluster(5, links, gpus=4), TINY, launcher=launcher, **options)  # type: ignore[arg-type]
 
 
 def small_config(**options: object) -> ParallelConfig:
     """Tensor 2, pipeline 2, data 4: sixteen ranks."""
-    return config(tp=2, pp=2, dp=4, mbs=2, sequence_parallel=True, use_distributed_optimizer=True, **options)
+    return make_config(tp=2, pp=2, dp=4, mbs=2, sequence_parallel=True, use_distributed_optimizer=True, **options)
 
 
 def plan_of(
@@ -140,7 +246,7 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
     )
 
 
-def small_plan(launcher: Launcher = "slurm", **options: object) -> Plan:
+def make_plan(launcher: Launcher = "slurm", **options: object) -> Plan:
     """The plan of :func:`small_config` on four of five hosts."""
     return plan_of(small_instance(launcher), small_config(**options))
 
@@ -155,9 +261,9 @@ def scrambled_plan() -> Plan:
 
 def llama_plan(**options: object) -> Plan:
     """Llama 3 8B on four hosts of four GPUs: tensor 2, pipeline 2, data 4; ``options`` change the configuration."""
-    given = instance(cluster(4, gpus=4), LLAMA_8B, launcher="torchrun")
+    given = make_job(make_cluster(4, gpus=4), LLAMA_8B, launcher="torchrun")
     settings = {"sequence_parallel": True, "use_distributed_optimizer": True, **options}
-    return plan_of(given, config(tp=2, pp=2, dp=4, num_layers=32, **settings), (2, 0, 3, 1))
+    return plan_of(given, make_config(tp=2, pp=2, dp=4, num_layers=32, **settings), (2, 0, 3, 1))
 
 
 def sound(given: Instance, plan: Plan) -> Plan:
@@ -214,3 +320,49 @@ def _unused(given: Instance, plan: Plan) -> dict[str, str]:
         seconds = estimate(given, plan.config, replace(plan.placement, node=node)).iteration_time_s
         found[host] = why_unused(given.cluster.hosts[first], seconds, plan.estimate.iteration_time_s)
     return found
+
+
+def make_run(**changes: object) -> MeasuredRun:
+    """A GPT of 24 layers on 16 A100, tp 2, pp 2, dp 4."""
+    fields: dict[str, object] = {
+        "row": 0,
+        "source": "own",
+        "gpu": read_gpu_entry("a100-80gb"),
+        "gpu_name": "A100-80GB",
+        "gpus_per_node": 8,
+        "num_gpus": 16,
+        "model": "gpt",
+        "num_layers": 24,
+        "hidden": 2048,
+        "ffn_hidden": 8192,
+        "heads": 16,
+        "kv_heads": 16,
+        "vocab": 50257,
+        "seq_len": 2048,
+        "gbs": 64,
+        "mbs": 2,
+        "tp": 2,
+        "pp": 2,
+        "dp": 4,
+        "vpp": 1,
+        "cp": 1,
+        "seq_parallel": None,
+        "zero_stage": None,
+        "recompute": None,
+        "recompute_text": "none",
+        "attention_kernel": "flash",
+        "precision": "bf16",
+        "layers_per_stage": None,
+        "iter_time_s": 1.0,
+        "peak_mem_bytes": None,
+        "oom": False,
+        "mfu": None,
+        "notes": "",
+        "extra": {},
+    }
+    return MeasuredRun(**(fields | changes))  # type: ignore[arg-type]
+
+
+def make_regressors(**weights: float) -> np.ndarray:
+    """A row of regressors, GiB; what is not named weighs nothing."""
+    return np.array([weights.get(name, 0.0) for name in REGRESSORS])
