@@ -135,7 +135,11 @@ def by_cpu() -> None:
 
 
 def page(rows: Sequence[Solved], label: str, clock: str) -> str:
-    """Return the section of the page for one label."""
+    """
+    Return a section of the result page: a summary sentence, tables by family, and each recipe.
+
+    ``label`` is the heading; ``clock`` names the clock by which time limits and seconds count.
+    """
     equalled = [row for row in rows if row.is_equalled]
     ratios = [row.plan_s / row.recipe_s for row in rows]
     load = os.getloadavg()[0]

@@ -50,7 +50,7 @@ MAX_ERROR = 2_200
 """Maximum characters of an error message, without the name of its file. Chosen."""
 
 MEMORY_BYTES = 3 * 2**30
-"""Address space of the process, bytes. Chosen."""
+"""Limit on the address space of this process, bytes. Chosen."""
 
 WORDS = (
     *"a09,;:.-_|=#[](){}`\"'\\ \t\n\u00e9",

@@ -57,7 +57,11 @@ class Links:
         return measured[int(megabytes)]
 
     def line_ms(self, size: int, megabytes: float, all_to_all: bool) -> float:
-        """Return the milliseconds of an all-to-all or all-reduce from the line through all measured sizes."""
+        """
+        Return the milliseconds of an all-to-all or all-reduce of ``megabytes`` in a group of ``size`` ranks.
+
+        The time is on the line through all measured message sizes.
+        """
         if size == 1:
             return 0.0
         measured = (self.all_to_all_ms if all_to_all else self.all_reduce_ms)[size]

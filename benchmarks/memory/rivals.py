@@ -1,4 +1,9 @@
-"""Methods that our memory prediction is compared with: the formula, a margin of 20 %, and Pipette's network."""
+"""
+Predictors that our memory prediction is compared with.
+
+They are the memory formula without the network, the formula plus a margin of 20 %, and the network of the Pipette
+paper.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

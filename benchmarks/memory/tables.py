@@ -22,7 +22,7 @@ def slice_rows(evaluation: Evaluation) -> list[dict[str, str]]:
 
 
 def method_rows(evaluation: Evaluation) -> list[dict[str, str]]:
-    """Return the table of methods as rows of text."""
+    """Return one row of text for each memory predictor, with its errors on the evaluated runs."""
     rows = []
     for row in evaluation.methods:
         verdict = row.verdicts

@@ -289,9 +289,9 @@ def balanced_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ..
 
     A stage takes layers until all layers so far reach its share of the total cost; the output head counts as a layer.
     The cost of a layer is the parameters of its matrices (``get_block_compute_costs`` in Nanotron's models); embeddings
-    cost nothing. The layer that reaches the share still belongs to the stage, as the parameters that first ranks report
-    confirm. If a layer meets the share exactly, the result depends on Nanotron's version; the column
-    ``local_params_rank0`` then decides, if the row has it.
+    cost nothing. The layer that reaches the share still belongs to the stage: the parameter counts that rank 0 printed
+    in public runs confirm this. If a layer meets the share exactly, the result depends on Nanotron's version; the
+    column ``local_params_rank0`` then decides, if the row has it.
     """
     h, ffn, heads = run.hidden or 1, run.ffn_hidden or 1, run.heads or 1
     layer = h * (2 * h + 2 * h * (run.kv_heads or heads) // heads) + 3 * h * ffn

@@ -288,10 +288,11 @@ class _Posterior:
 
     def _peak_errors(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
         """
-        Return the errors of the peaks in standard deviations, and their derivatives.
+        Return the errors of predicted against measured peaks, in standard deviations, and their derivatives by the
+        constants.
 
-        The error is 0 for a stage that is predicted to need more than the GPU has, since its peak shows no more than
-        that.
+        ``state`` holds the constants. The error is 0 for a stage that is predicted to need more than the GPU has, since
+        a measured peak shows no more than that.
         """
         fullest = self.peaks.largest(state[:-1] * SHOWN)
         rows = fullest * SHOWN

@@ -159,15 +159,16 @@ UNPRICED_OPTIONS_OF_EXPERTS = (
 
 def unsearched_options(instance: Instance, searched: Collection[str] = ()) -> list[str]:
     """
-    Return the options with estimated effect that a job could have and does not have,
-    except those in ``searched``.
+    Return the options that this job leaves out, although they apply to it and this tool can estimate their effect.
+
+    Options in ``searched`` are not returned.
     """
     possible = (option for option in UNSEARCHED_OPTIONS if option.job_fields(instance) is not None)
     return [option.option for option in possible if option.option not in searched]
 
 
 def unpriced_options(instance: Instance) -> list[str]:
-    """Return the options without estimated effect that a job could have and does not have."""
+    """Return the options that apply to this job but are left out, and whose effect this tool cannot estimate."""
     of_experts = () if instance.model.num_experts is None else UNPRICED_OPTIONS_OF_EXPERTS
     has = {option for option, *_ in instance.training.other_arguments or ()}
     return [option for option in (*UNPRICED_OPTIONS, *of_experts) if option not in has]

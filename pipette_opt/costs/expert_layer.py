@@ -36,9 +36,9 @@ CUDA graphs can capture these without the rest.
 
 ROUTER_PASSES = 6.0
 """
-Number of times that the fp32 scores of all experts are read or written. Counted.
+Number of times that the router reads or writes the fp32 scores of all experts; counted in Megatron-Core's code.
 
-Cast, softmax, choice, the map, and the load-balancing loss.
+They are the cast, the softmax, the top-k choice, the routing map, and the load-balancing loss.
 """
 
 SCATTERED_PER_S = 5.8e11

@@ -113,11 +113,10 @@ def _threads(tp: int, gpus_per_node: int) -> int:
     """
     Return the number of host threads that a ring of tensor ranks waits for.
 
-    Each rank has one thread, and each host two more if the ring spans hosts: NCCL's proxies send and receive there.
-    Each thread adds an equal time. In a public sweep on H100, pipelines over hosts take 4.2, 6.3, 10.4 ms for a pass of
-    a layer with 2, 4, 8 tensor ranks on one host, 1.04 ms for each, and 22.9 ms with 16 on two hosts, as with 20
-    threads. Only back-tests simulate runs over two hosts, in which the two threads were seen. Nothing is fitted to
-    them.
+    Each rank has one thread. If the ring spans hosts, each host has two more, in which NCCL's proxies send and receive.
+    Each thread adds an equal time. In a public sweep on H100, a pass of a layer takes 4.2, 6.3, 10.4 ms with 2, 4, 8
+    tensor ranks on one host (1.04 ms for each rank), and 22.9 ms with 16 ranks on two hosts: as much as 20 threads.
+    Only back-tests simulate such runs, and no constant is fitted to them.
     """
     hosts = ceil_div(tp, gpus_per_node)
     return tp + (2 * hosts if hosts > 1 else 0)

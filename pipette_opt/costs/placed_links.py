@@ -216,9 +216,9 @@ class PlacedExchange(NamedTuple):
 
 class ExchangedContext(NamedTuple):
     """
-    Context parallelism by all-to-alls: ring costs for groups inside hosts, exchanges for groups over hosts.
+    Cost of context parallelism that exchanges by all-to-all, inside hosts and over hosts.
 
-    ``size``: number of members of a group.
+    ``size``: number of members of a context-parallel group.
     """
 
     rings: PlacedRings

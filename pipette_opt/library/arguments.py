@@ -90,7 +90,7 @@ def check_given_once(space: SearchSpace | None, pinned: SpaceOptions) -> None:
     for name, field in fields_of(SpaceOptions).items():
         is_pinned = getattr(pinned, name) != field.default
         if space is not None and is_pinned and getattr(space, name) != getattr(free, name):
-            raise InputError(name, "is given both in space and as an argument; leave the argument out.")
+            raise InputError(name, "is given as an argument and in the argument `space`; leave one of the two out.")
 
 
 @contextmanager

@@ -25,7 +25,9 @@ def build_layer(model: ModelSpec, tensor_parallel: int) -> "nn.Module":
     """
     if model.recurrent_mixers or model.attention_output_gate:
         raise InputError(
-            "model", "has recurrent or gated layers, which `profile compute` cannot time; solve without --profile."
+            "model",
+            "has Mamba, gated delta net or gated attention layers, which `profile compute` cannot time; solve without "
+            "--profile.",
         )
     if model.multi_latent_attention is not None:
         raise InputError("multi_latent_attention", "`profile compute` cannot time its layers; solve without --profile.")

@@ -83,7 +83,10 @@ class FormulaBytes:
 
     @property
     def step_is_fullest(self) -> BoolArray:
-        """Mask of rows where the optimizer step takes more memory than any pass."""
+        """
+        Mask of stages where the optimizer step needs more memory than any forward or backward pass, shape
+        ``(num_rows,)``.
+        """
         beyond: BoolArray = self._step_beyond > np.maximum(self._pass_work, np.maximum(self.recomputed, self.head))
         return beyond
 

@@ -75,7 +75,7 @@ class HostTile:
 
     @property
     def tensor_nodes(self) -> int:
-        """Hosts that one tensor-parallel group spans; they are consecutive among the hosts of the slot."""
+        """Number of hosts that one tensor-parallel group spans."""
         return self.nodes_per_slot // self.context_nodes
 
     def node_grid(self, config: ParallelConfig) -> tuple[int, int, int]:

@@ -1,4 +1,8 @@
-"""Memory limits of a partition family: layers that fit into each stage, and recomputed layers that memory requires."""
+"""
+Memory limits of a partition family (configurations that differ in their layers per stage only).
+
+The limits are the layers that fit into each stage, and the recomputed layers that memory requires.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

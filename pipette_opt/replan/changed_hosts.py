@@ -91,12 +91,14 @@ class Replanned:
     """
     Result of :func:`replan`.
 
+    A load is a host that must read other parameters from the checkout than it holds now.
+
     Parameters
     ----------
     chosen
         The plan to continue with.
     options
-        The trade-off, fewest loads first; each further plan needs more loads and is faster.
+        The best trade-offs of loads and time, fewest loads first; each further plan needs more loads and is faster.
     unequal
         The fastest plan found with different numbers of micro-batches per replica. ``None`` if the job allows them
         anyway, or if no such plan uses more hosts and is faster than ``chosen``.

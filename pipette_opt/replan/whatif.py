@@ -142,12 +142,12 @@ class WhatIf:
         on_answer: Callable[[Answer], None] = lambda answer: None,
     ) -> list[Answer]:
         """
-        Return an answer to each question, in order; fewer if the watcher stops.
+        Return an answer to each change of the job, in order; fewer if the user stops the search.
 
         Parameters
         ----------
         time_limit_s
-            Seconds for all questions together, from now; ``None`` for :meth:`seconds_for`.
+            Seconds for all changes together, from now; ``None`` for :meth:`seconds_for`.
         on_answer
             Callback that gets each answer when it is ready.
         """

@@ -22,10 +22,10 @@ KINDS = (FORWARD, FIRST, BACKWARD, LAST)
 
 def critical_counts(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> PathCounts:
     """
-    Return the critical path to each stage's last backward in each replica of 1F1B, without duplicates.
+    Return how often the critical path of 1F1B takes each operation and transfer, for the last backward of each stage.
 
-    With interleaving, the paths to the earliest start of the last chunk's reduction are added: all reductions follow
-    that start.
+    Each replica has its own paths; equal paths are returned once. With interleaving, the paths to the earliest start of
+    the last chunk's reduction are added: all reductions follow that start.
     """
     from pipette_opt.simulate._path_kernel import count_critical
 

@@ -1,6 +1,8 @@
 """
-Lower bound on one partition family without a CP-SAT model: each path of the schedule limits the layers of every
-stage.
+Lower bound on a partition family (configurations that differ in layers per stage only), without a CP-SAT model.
+
+An iteration time below the bound would leave too few layers: each path through the schedule then limits the layers of
+the stages on it, and all limits together must hold the model's layers.
 """
 
 from dataclasses import dataclass

@@ -22,8 +22,9 @@ Chosen.
 
 SLOWEST_NVLINK = 100e9
 """
-Bytes/s between GPUs of a host that only NVLink reaches: PCIe 5.0 attains 64 GB/s,
-NVLink 2 attains 150 GB/s. Chosen.
+Bandwidth between the GPUs of a host above which their link must be NVLink, bytes/s. Chosen.
+
+PCIe 5.0 attains 64 GB/s, NVLink 2 attains 150 GB/s.
 """
 
 

@@ -40,7 +40,7 @@ class ProductLaw:
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise ValueError(f"share must be in (0, 1], got {self.share}.")
+            raise ValueError(f"share, the attained fraction of the peak, must be in (0, 1], got {self.share}.")
         for name in ("half_inner", "half_result", "start_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}.")

@@ -86,7 +86,7 @@ def test_unknown_arguments_are_refused() -> None:
     """As by any function."""
     with pytest.raises(TypeError, match="colour"):
         po.solve(EXAMPLE, "llama-3-8b", colour="red")
-    with pytest.raises(po.InputError, match="tensor_parallel: is given both in space and as an argument"):
+    with pytest.raises(po.InputError, match="tensor_parallel: is given as an argument and in the argument `space`"):
         po.solve(EXAMPLE, "llama-3-8b", space=po.SearchSpace(tensor_parallel=(4,)), tp=8)
 
 

@@ -34,7 +34,7 @@ def test_wrong_laws_of_attention(changes: dict[str, object], message: str) -> No
         replace(LAW, **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("changes", "message"), [({"share": 0}, "share must be in"), ({"half_inner": -1}, ">= 0")])
+@pytest.mark.parametrize(("changes", "message"), [({"share": 0}, "must be in"), ({"half_inner": -1}, ">= 0")])
 def test_wrong_laws_of_products(changes: dict[str, object], message: str) -> None:
     """With the value."""
     with pytest.raises(ValueError, match=message):

@@ -35,7 +35,7 @@ class HostClasses:
 
     @property
     def sizes(self) -> IntArray:
-        """Number of hosts of each class, shape ``(classes,)``."""
+        """Number of hosts in each class of nearly identical hosts, shape ``(classes,)``."""
         return np.bincount(self.of_host).astype(np.int64)
 
     @property
