@@ -173,7 +173,7 @@ def test_cost_needs_prices() -> None:
 
 def test_budgets_below_a_host_are_refused() -> None:
     """Whole hosts only."""
-    with pytest.raises(InputError, match="at least the 2 GPUs"):
+    with pytest.raises(InputError, match="at least 2, the GPUs of a host"):
         optimize_objective(job(), replace(SPACE, max_gpus=1), params(Objective.COST))
 
 

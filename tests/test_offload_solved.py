@@ -186,8 +186,8 @@ def test_where_nothing_fits_it_is_offered() -> None:
         (("optimizer:0",), "has optimizer:0, which offloads nothing; write none instead"),
         (("layers:1.5",), "got layers:1.5"),
         (("optimizer+optimizer:0.5",), r"got optimizer\+optimizer:0.5"),
-        (("attn_proj",), "attn_proj needs core_attn"),
-        (("layers:2+moe_act",), "do not go with cpu_offloading_num_layers"),
+        (("attn_proj",), "attn_proj without core_attn"),
+        (("layers:2+moe_act",), "cannot be combined with cpu_offloading_num_layers"),
         ((), "must list at least one value"),
     ],
 )

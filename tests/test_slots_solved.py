@@ -89,7 +89,7 @@ def test_the_plan_and_its_file_are_verified(job: Instance, plan: Plan, tmp_path:
 def test_another_order_of_gpus_is_found_out(job: Instance, plan: Plan) -> None:
     """Ranks in turn on GPUs 0 to 3 take longer than the plan says, and two ranks cannot share a GPU."""
     in_turn = np.tile(np.arange(4), 2)
-    with pytest.raises(PlanError, match=r"iteration_time_s is .* the simulator says"):
+    with pytest.raises(PlanError, match=r"iteration_time_s is .* the simulator gives"):
         verify(job, replace(plan, placement=replace(plan.placement, local_rank=in_turn)))
     with pytest.raises(PlanError, match="share GPU 0 of host"):
         verify(job, replace(plan, placement=replace(plan.placement, local_rank=np.zeros(8, dtype=np.int64))))

@@ -18,9 +18,8 @@ def export(
         typer.Option(
             "--format",
             "-f",
-            help="Format: rankmap-json, rankmap-csv, megatron, nemo, torchrun, slurm, mpi, deepspeed, "
-            "torchtitan, kubernetes "
-            "(a JobSet) or pytorchjob.",
+            help="Format: rankmap-json, rankmap-csv, megatron, nemo, torchrun, slurm, mpi, deepspeed, torchtitan, "
+            "kubernetes (a JobSet) or pytorchjob.",
         ),
     ] = "rankmap-json",
     out: Annotated[

@@ -96,17 +96,17 @@ REFUSED: list[tuple[str, Change, str]] = [
     (
         "torchtitan",
         modelled(rope_scaling_factor=None),
-        "rope_scaling_factor: is None; .* as Llama 3.1, has 8.0",
+        "rope_scaling_factor: is None, .* has 8.0, like Llama 3.1",
     ),
     (
         "torchtitan",
         modelled(rotary_base=10000),
-        "rotary_base: is 10000; .*, has 500000",
+        "rotary_base: is 10000, .* has 500000",
     ),
     (
         "torchtitan",
         modelled(norm_epsilon=1e-6),
-        "norm_epsilon: is 1e-06; .*, has 1e-05",
+        "norm_epsilon: is 1e-06, .* has 1e-05",
     ),
     ("megatron", modelled(parallel_residual=True), "parallel_residual: is True, but Megatron-LM"),
     ("nemo", modelled(parallel_residual=True), "parallel_residual: is True, but Megatron-Bridge"),
@@ -117,13 +117,13 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("nemo", asynchronous, "p2p"),
     ("nemo", configured(zero_stage=3), "zero_stage: is 3"),
     ("nemo", configured(expert_model_parallel_size=2), "has no experts"),
-    ("nemo", trained(precision="fp16"), "no named precision for fp16 with gradients in fp32"),
+    ("nemo", trained(precision="fp16"), "no recipe precision for fp16 with gradients in fp32"),
     ("nemo", trained(attention_kernel="unfused"), "attention_kernel: is unfused"),
     ("nemo", trained(exp_avg_dtype="bf16"), "exp_avg_dtype: is 'bf16'"),
     ("megatron", configured(expert_model_parallel_size=2), "has no experts"),
     ("nemo", trained(fp8=True), "fp8: is True"),
     ("torchtitan", trained(fp8=True), "fp8: is True"),
-    ("kubernetes", lambda plan: replace(plan, hosts=("h" * 64, *plan.hosts[1:])), "longer than the 63 characters"),
+    ("kubernetes", lambda plan: replace(plan, hosts=("h" * 64, *plan.hosts[1:])), "more than 63 characters"),
 ]
 
 

@@ -166,7 +166,9 @@ def test_calibrate(folder: Path) -> None:
     found = po.calibrate(runs, out=folder / "mine.yaml", validate=False)
     document = answer_of(folder, "calibrate", "runs.csv", "-o", "stack.yaml", "--no-validate")
     assert document["notes"] == list(found.notes)
-    assert (folder / "mine.yaml").read_text().replace("mine", "stack") == (folder / "stack.yaml").read_text()
+    assert (folder / "mine.yaml").read_text().replace("name: mine", "name: stack") == (
+        folder / "stack.yaml"
+    ).read_text()
     assert is_short(found)
 
 

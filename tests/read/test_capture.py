@@ -32,7 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(capturing, "LINGER_S", 2.0)
     monkeypatch.setattr(capturing, "AFTER_START_S", 2.0)
 
-    def captured(text: str, *arguments: str, time_limit_s: float = 10.0, **more: object) -> Captured:
+    def captured(text: str, *arguments: str, time_limit_s: float = 60.0, **more: object) -> Captured:
         (tmp_path / "train.sh").write_text(text)
         return capture(["bash", "train.sh", *arguments], time_limit_s=time_limit_s, **more)  # type: ignore[arg-type]
 
@@ -134,7 +134,7 @@ def test_scripts_behind_launchers(run: Run, tmp_path: Path) -> None:
 def test_submitted_command(run: Run, tmp_path: Path) -> None:
     """The command itself may be one that submits; words behind the script are its positional arguments."""
     (tmp_path / "job.sh").write_text("#SBATCH -N 3\ntorchrun --nnodes $SLURM_NNODES pretrain_gpt.py --num-layers $1\n")
-    found = capture(["sbatch", "--exclusive", "job.sh", "6"], time_limit_s=10)
+    found = capture(["sbatch", "--exclusive", "job.sh", "6"], time_limit_s=60)
     assert (found.launch.num_nodes, found.launch.arguments) == (3, ("--num-layers", "6"))
 
 
@@ -283,7 +283,7 @@ def test_output_of_other_places(text: str, expected: str) -> None:
 def test_script_that_is_no_program(run: Run, tmp_path: Path) -> None:
     """A script without its shell is given to bash; settings before it are variables."""
     (tmp_path / "go.sh").write_text("torchrun train.py --lr $LR\n")
-    assert capture(["LR=2", "go.sh"], time_limit_s=10).launch.arguments == ("--lr", "2")
+    assert capture(["LR=2", "go.sh"], time_limit_s=60).launch.arguments == ("--lr", "2")
 
 
 @pytest.mark.parametrize("command", [[], ["A=1"]])
@@ -378,6 +378,7 @@ def test_no_process_and_no_folder_remains(
 def test_launch_in_an_endless_loop(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script that starts its program again and again is stopped."""
     monkeypatch.setattr(capturing, "MAX_STARTS", 3)
+    monkeypatch.setattr(capturing, "AFTER_START_S", 30.0)
     assert run(f"while true; do torchrun {LINE}; done").num_starts >= 3
 
 
