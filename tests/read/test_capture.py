@@ -346,7 +346,7 @@ def test_time_limit(run: Run, text: str) -> None:
     began_s = time.monotonic()
     with pytest.raises(InputError, match=r"started no training program in 0\.3 s, and was stopped; give it more with "):
         run(text, time_limit_s=0.3)
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 60
 
 
 def test_script_that_goes_on_after_its_start(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
