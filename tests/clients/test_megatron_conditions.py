@@ -104,7 +104,7 @@ REASONS: Mapping[str, str] = {
     "must divide the 10 layers of a stage": "get_num_layers_to_build: layers of a chunk, embedding and head counted.",
     "virtual_pipeline_model_parallel_size needs": "validate_args: chunks need a pipeline.",
     "offload_modules cannot be combined with": "fine-grained offloading beside offloading of layers has no price.",
-    "optimizer=muon goes neither": "validate_args: fp16 and Muon (get_megatron_muon_optimizer).",
+    "optimizer=muon cannot be combined with": "validate_args: fp16 and Muon (get_megatron_muon_optimizer).",
     **{
         rule.problem.partition("{")[0]: rule.source
         for rule in (*RULES, *NOT_PRICED)
