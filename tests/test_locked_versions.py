@@ -1,9 +1,11 @@
 """The lock file of CI's environment says exact versions, and what in it is stale."""
 
 import re
+import tomllib
+from pathlib import Path
 
 import pytest
-from locked_versions import CONSTRAINTS, stale_lines, text_of
+from locked_versions import CONSTRAINTS, LEFT_OUT, stale_lines, text_of
 
 VERSIONS = {"numpy": "2.0.1", "torch": "2.13.0"}
 
@@ -34,3 +36,16 @@ def test_the_file_has_one_version_of_each_package() -> None:
     assert all(re.fullmatch(r"[a-z0-9-]+==[A-Za-z0-9.]+", line) for line in lines), lines
     names = [line.partition("==")[0] for line in lines]
     assert names == sorted(set(names))
+
+
+@pytest.mark.skipif(not CONSTRAINTS.is_file(), reason="source archives have no lock file")
+def test_every_requirement_is_locked() -> None:
+    """A requirement added to ``pyproject.toml`` alone fails here, before CI has made its environment."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    required = [
+        *project["dependencies"],
+        *(text for extra in project["optional-dependencies"].values() for text in extra),
+    ]
+    names = {re.split(r"[^A-Za-z0-9_.-]", text)[0].lower().replace("_", "-") for text in required}
+    locked = {line.partition("==")[0] for line in CONSTRAINTS.read_text().splitlines()[1:]}
+    assert not {name for name in names - locked if not LEFT_OUT.fullmatch(name)}
