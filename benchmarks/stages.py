@@ -267,7 +267,7 @@ def stage_costs(instance: Instance) -> StageCosts:
     work = np.full(model.num_layers, sum(layer_times_s(instance, config, gpu)))
     work[0] += 2 * look_up_s(model, training, config, gpu, instance.stack)
     work[-1] += sum(head_times_s(model, training, config, gpu, instance.stack))
-    parameters = np.array([layer_parameters(model, kind) for kind in model.layers], dtype=np.float64) / tp
+    parameters = np.array([layer_parameters(model, kind).total for kind in model.layers], dtype=np.float64) / tp
     table_size = model.padded_vocab_size(tp) * model.hidden_size / tp
     parameters[0] += table_size
     parameters[-1] += table_size

@@ -34,11 +34,11 @@ from pipette_opt.specs import (
 )
 from pipette_opt.specs.activations import host_keeps, moved_bytes
 from pipette_opt.specs.layer_parameters import (
+    embedding_parameters,
+    head_parameters,
+    layer_parameters,
     mixer_shapes,
     mlp_width,
-    mtp_parameters,
-    replicated_parameters,
-    sharded_parameters,
 )
 from pipette_opt.specs.training import in_16_bits
 
@@ -85,23 +85,10 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
     parameters = np.zeros(pp)
     for kind, layers in held_of_kinds(model, config).items():
-        of_layer = sharded_parameters(model, kind) / tp + replicated_parameters(model, kind)
-        parameters += of_layer * layers.sum(axis=0)
-    vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
-    parameters[0] += vocabulary
-    if model.position_embedding_type == "learned_absolute":
-        parameters[0] += model.max_position_embeddings * model.hidden_size
-    parameters[-1] += model.norm_parameters
-    if model.untie_embeddings_and_output_weights or pp > 1:
-        parameters[-1] += vocabulary
-    split, whole = mtp_parameters(model)
-    parameters[-1] += model.num_own_mtp_layers * (split / tp + whole) + vocabulary * has_second_table(model, config)
+        parameters += layer_parameters(model, kind).on_rank(tp) * layers.sum(axis=0)
+    parameters[0] += embedding_parameters(model, tp).on_rank(tp)
+    parameters[-1] += head_parameters(model, tp, pp).on_rank(tp)
     return read_only(parameters, np.float64)
-
-
-def has_second_table(model: ModelSpec, config: ParallelConfig) -> bool:
-    """Return whether the last stage has a copy of the first stage's embeddings for multi-token prediction."""
-    return model.mtp_num_layers > 0 and config.pipeline_model_parallel_size > 1
 
 
 def check_timed(model: ModelSpec, config: ParallelConfig) -> None:
@@ -315,7 +302,7 @@ def stage_matrices(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     """
     matrices = np.zeros(config.pipeline_model_parallel_size)
     for kind, layers in held_of_kinds(model, config).items():
-        matrices += layers.sum(axis=0) * sharded_parameters(model, kind)
+        matrices += layers.sum(axis=0) * layer_parameters(model, kind).sharded
     return read_only(matrices / config.tensor_model_parallel_size, np.float64)
 
 

@@ -35,7 +35,7 @@ from pipette_opt.base.types import FloatArray, read_only
 from pipette_opt.costs.layer_kinds import REMEMBERED, held_of_kinds
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
-from pipette_opt.specs.layer_parameters import expert_parameters
+from pipette_opt.specs.layer_parameters import layer_parameters
 
 
 class ExpertTraffic(NamedTuple):
@@ -90,7 +90,7 @@ def stage_expert_parameters(model: ModelSpec, config: ParallelConfig) -> FloatAr
     """Return the number of routed-expert parameters on one rank of each stage, shape ``(pp,)``."""
     held = np.zeros(config.pipeline_model_parallel_size)
     for kind, layers in held_of_kinds(model, config).items():
-        held += layers.sum(axis=0) * (expert_parameters(model, kind) / expert_block(config))
+        held += layers.sum(axis=0) * (layer_parameters(model, kind).experts / expert_block(config))
     return read_only(held, np.float64)
 
 

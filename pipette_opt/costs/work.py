@@ -39,7 +39,6 @@ from pipette_opt.costs.collectives import (
 )
 from pipette_opt.costs.compute import (
     check_timed,
-    has_second_table,
     head_times_s,
     layer_and_idle_s,
     look_up_s,
@@ -59,12 +58,7 @@ from pipette_opt.parallel import (
     ring_members,
 )
 from pipette_opt.specs import GpuSpec, Instance, LayerKind
-from pipette_opt.specs.layer_parameters import (
-    expert_parameters,
-    mtp_parameters,
-    replicated_parameters,
-    sharded_parameters,
-)
+from pipette_opt.specs.layer_parameters import embedding_parameters, head_parameters, layer_parameters
 
 MARGIN = 1e-9
 """Relative margin subtracted from bounds, as they are computed in doubles. Chosen."""
@@ -374,28 +368,15 @@ def reduction_pieces_s(
     gpus, members = gpus_of_a_host(config, tile), ring_members(config, tile)
     replicas = config.data_parallel_size * config.context_parallel_size
     parameter_s = parameter(replicas, members, gpus)
-    vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
-    positions = model.position_embedding_type == "learned_absolute"
-    twice = model.untie_embeddings_and_output_weights or config.pipeline_model_parallel_size > 1
-    pieces = parameter_s * np.array(
-        [
-            *(sharded_parameters(model, kind) / tp + replicated_parameters(model, kind) for kind in kinds),
-            vocabulary + positions * model.max_position_embeddings * model.hidden_size,
-            vocabulary * twice + model.norm_parameters,
-            0.0,
-            *(0.0 for _ in kinds),
-        ]
-    )
-    split, whole = mtp_parameters(model)
-    head = len(kinds) + 1
-    of_mtp_layers = model.num_own_mtp_layers * (split / tp + whole) + vocabulary * has_second_table(model, config)
-    pieces[head] += parameter_s * of_mtp_layers
+    embedding, head = embedding_parameters(model, tp), head_parameters(model, tp, config.pipeline_model_parallel_size)
+    parts = [*(layer_parameters(model, kind) for kind in kinds), embedding, head]
+    pieces = parameter_s * np.array([*(part.on_rank(tp) for part in parts), *np.zeros(len(kinds) + 1)])
     ranks, size = ranks_of_a_host(config, tile), expert_block(config)
     if model.num_experts is not None and (ranks % size == 0 or size % ranks == 0):
         of_experts = parameter(expert_replicas(config), max(ranks // size, 1), gpus)
         for piece, kind in enumerate(kinds):
-            pieces[piece] += of_experts * expert_parameters(model, kind) / size
-    pieces[head] += model.num_own_mtp_layers * sum(pieces[kinds.index(kind)] for kind in model.mtp_layers)
+            pieces[piece] += of_experts * layer_parameters(model, kind).experts / size
+    pieces[len(kinds) + 1] += model.num_own_mtp_layers * sum(pieces[kinds.index(kind)] for kind in model.mtp_layers)
     return pieces
 
 

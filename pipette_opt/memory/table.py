@@ -15,7 +15,7 @@ from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import LayerKind, ModelSpec, TrainingSpec
 from pipette_opt.specs.activations import host_keeps, moved_bytes
 from pipette_opt.specs.layer_kinds import count_layers
-from pipette_opt.specs.layer_parameters import mtp_parameters, replicated_parameters, sharded_parameters
+from pipette_opt.specs.layer_parameters import embedding_parameters, head_parameters, layer_parameters
 
 
 def stage_table(
@@ -124,10 +124,6 @@ def stage_table(
     routed = model.expert_hidden_size
     expert_size = local * (gates + 1) * routed * expert_down
 
-    def own_size(kind: LayerKind) -> FloatArray:
-        size: FloatArray = replicated_parameters(model, kind) + sharded_parameters(model, kind) / tp
-        return size
-
     def matrix_size(kind: LayerKind) -> IntArray:
         mlp = {"dense": down, "experts": shared, "none": 0 * tp}[kind.mlp]
         of_experts = kind.has_experts * (expert_size + 2 * h * (model.moe_latent_size or 0))
@@ -138,14 +134,17 @@ def stage_table(
         return size
 
     of_kinds = [
-        (layers_of_kind.sum(axis=0), own_size(kind), kind.has_experts * expert_size, matrix_size(kind))
+        (
+            layers_of_kind.sum(axis=0),
+            layer_parameters(model, kind).on_rank(tp),
+            kind.has_experts * expert_size,
+            matrix_size(kind),
+        )
         for kind, layers_of_kind in with_weights.items()
     ]
-    split, whole_of_mtp = mtp_parameters(model)
-    projections = last * model.num_own_mtp_layers * split / tp
-    tables = own_head * 1 + (pp > 1) * (model.mtp_num_layers > 0)
-    embeddings, head = first * h * (vocab + positions), last * (model.norm_parameters + tables * h * vocab)
-    head = head + projections + last * model.num_own_mtp_layers * whole_of_mtp
+    projections = last * model.num_own_mtp_layers * 2 * h * (h / tp)
+    embeddings = first * embedding_parameters(model, tp).on_rank(tp)
+    head = last * head_parameters(model, tp, pp).on_rank(tp)
     latent_experts = (moe_layers > 0) & (model.moe_latent_size is not None)
     widths = (
         (dense_layers > 0, down, h),
@@ -154,8 +153,8 @@ def stage_table(
     )
     units = [
         *chain(*(_twice(count, own + experts, matrices) for count, own, experts, matrices in of_kinds)),
-        (embeddings.astype(np.float64), np.zeros(len(layers))),
-        (head.astype(np.float64), np.zeros(len(layers))),
+        (embeddings, np.zeros(len(layers))),
+        (head, np.zeros(len(layers))),
     ]
     tokens, recurrent = training.seq_length // cp * mbs, model.recurrent_mixers.values()
     unfused = training.attention_kernel != "flash"
@@ -202,7 +201,7 @@ def stage_table(
         "kept_dense": kept_dense,
         "kept_experts": kept_experts,
         "has_both": any(kind.mixer != "none" and kind.mlp != "none" for kind in kinds),
-        "layer_parameters": own_size(LayerKind()),
+        "layer_parameters": layer_parameters(model, LayerKind()).on_rank(tp),
         "own_parameters": sum(count * own for count, own, _, _ in of_kinds),
         "expert_parameters": sum(count * experts for count, _, experts, _ in of_kinds),
         "first_parameters": embeddings,

@@ -12,12 +12,7 @@ from functools import cache, partial
 
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.specs import LayerKind, ModelSpec
-from pipette_opt.specs.layer_parameters import (
-    expert_parameters,
-    mtp_parameters,
-    replicated_parameters,
-    sharded_parameters,
-)
+from pipette_opt.specs.layer_parameters import embedding_parameters, head_parameters, layer_parameters
 
 PARAMETER_BYTES = 2
 """Bytes of a parameter in bf16 or fp16."""
@@ -213,22 +208,17 @@ def _kinds(layers: Sequence[int], head: bool, model: ModelSpec) -> tuple[LayerKi
 def _expert_parameters(layers: Sequence[int], head: bool, shard: Shard, model: ModelSpec) -> int:
     """Return the number of routed-expert parameters that a rank holds in the given layers."""
     kinds = _kinds(layers, head, model)
-    return sum(-(-expert_parameters(model, kind) // shard.slice_of_layers[3]) for kind in kinds)
+    return sum(-(-layer_parameters(model, kind).experts // shard.slice_of_layers[3]) for kind in kinds)
 
 
 def _parameters(layers: Sequence[int], embedding: bool, head: bool, shard: Shard, model: ModelSpec) -> int:
     """Return the number of parameters that a rank holds in the given layers, and in embedding and head if asked for."""
     tensor = shard.slice_of_layers[1]
-    count = _expert_parameters(layers, head, shard, model)
-    for kind in _kinds(layers, head, model):
-        count += -(-sharded_parameters(model, kind) // tensor) + replicated_parameters(model, kind)
-    table = model.padded_vocab_size(tensor) // tensor * model.hidden_size
+    parts = [layer_parameters(model, kind) for kind in _kinds(layers, head, model)]
     if embedding:
-        learned = model.position_embedding_type == "learned_absolute"
-        count += table + (model.max_position_embeddings * model.hidden_size if learned else 0)
+        parts.append(embedding_parameters(model, tensor))
     if head:
-        looks_up = model.mtp_num_layers > 0 and not shard.embedding
-        split, whole = mtp_parameters(model)
-        count += table * (1 + looks_up) + model.norm_parameters
-        count += model.num_own_mtp_layers * (-(-split // tensor) + whole)
-    return count
+        stages = 1 if shard.embedding else 2
+        parts.append(head_parameters(model, tensor, stages))
+    of_experts = _expert_parameters(layers, head, shard, model)
+    return of_experts + sum(-(-part.sharded // tensor) + part.replicated for part in parts)

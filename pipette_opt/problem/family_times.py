@@ -37,7 +37,7 @@ from pipette_opt.problem.layer_patterns import grown, least_splits, line, probes
 from pipette_opt.problem.ticks import embedding_floor, embedding_ticks, tensor_ticks
 from pipette_opt.specs import Instance, LayerKind, ModelSpec
 from pipette_opt.specs.layer_kinds import pattern_of
-from pipette_opt.specs.layer_parameters import expert_parameters, replicated_parameters, sharded_parameters
+from pipette_opt.specs.layer_parameters import layer_parameters
 
 FINE_TICK_S = 1e-9
 """Seconds of a tick in the matrices of communication between hosts that this module reads. Chosen: one nanosecond."""
@@ -316,8 +316,8 @@ def _shares(model: ModelSpec, config: ParallelConfig) -> tuple[dict[LayerKind, f
     """
     leading, period = pattern_of(model.layers)
     kinds, tp = model.layers[leading : leading + period], config.tensor_model_parallel_size
-    own = {kind: sharded_parameters(model, kind) / tp + replicated_parameters(model, kind) for kind in kinds}
-    experts = {kind: float(expert_parameters(model, kind)) for kind in kinds}
+    own = {kind: layer_parameters(model, kind).on_rank(tp) for kind in kinds}
+    experts = {kind: float(layer_parameters(model, kind).experts) for kind in kinds}
     wholes = [max(sum(sizes[kind] for kind in kinds), 1.0) for sizes in (own, experts)]
     return tuple(
         {kind: size / whole for kind, size in sizes.items()}

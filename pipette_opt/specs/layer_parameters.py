@@ -1,6 +1,6 @@
-"""Parameters of one layer of each kind, and its FLOPs per token."""
+"""Parameters of each part of a model (layers, embeddings, head), and FLOPs of a layer per token."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipette_opt.specs.layer_kinds import LayerKind
 
@@ -8,17 +8,81 @@ if TYPE_CHECKING:
     from pipette_opt.specs.model import ModelSpec
 
 
+class Parameters(NamedTuple):
+    """
+    Parameters of a part of a model.
+
+    Parameters
+    ----------
+    sharded
+        Parameters that tensor ranks split.
+    replicated
+        Parameters that every tensor rank holds whole.
+    experts
+        Parameters of routed experts, split over the ranks of experts and of their tensor parallelism.
+    """
+
+    sharded: int = 0
+    replicated: int = 0
+    experts: int = 0
+
+    @property
+    def total(self) -> int:
+        """Number of all parameters."""
+        return sum(self)
+
+    def on_rank(self, tp: Any) -> Any:
+        """Return the parameters of one tensor rank without routed experts; ``tp`` is a number or an array of them."""
+        return self.sharded / tp + self.replicated
+
+
 def norm_parameters(model: "ModelSpec") -> int:
     """Return the number of parameters of one normalisation layer."""
     return model.hidden_size * (2 if model.normalization == "LayerNorm" else 1)
 
 
-def sharded_parameters(model: "ModelSpec", kind: LayerKind) -> int:
-    """Return the parameters of one layer that tensor parallelism splits, without routed experts."""
-    return mixer_parameters(model, kind) + mlp_parameters(model, mlp_width(model, kind))
+def layer_parameters(model: "ModelSpec", kind: LayerKind) -> Parameters:
+    """Return the parameters of one layer of a kind; experts have no biases."""
+    matrices = 3 if model.gated_linear_unit else 2
+    routed = (model.num_experts or 0) * matrices * model.expert_hidden_size * model.expert_ffn_size
+    return Parameters(
+        sharded=mixer_parameters(model, kind) + mlp_parameters(model, mlp_width(model, kind)),
+        replicated=_replicated_parameters(model, kind),
+        experts=routed * kind.has_experts,
+    )
 
 
-def replicated_parameters(model: "ModelSpec", kind: LayerKind) -> int:
+def embedding_parameters(model: "ModelSpec", tp: Any) -> Parameters:
+    """
+    Return the parameters of the word embeddings, padded for ``tp`` tensor ranks, and of learned positions.
+
+    ``tp`` is a number or an array of them.
+    """
+    learned = model.position_embedding_type == "learned_absolute"
+    return Parameters(
+        sharded=model.padded_vocab_size(tp) * model.hidden_size,
+        replicated=learned * model.max_position_embeddings * model.hidden_size,
+    )
+
+
+def head_parameters(model: "ModelSpec", tp: Any, pp: Any) -> Parameters:
+    """
+    Return the parameters of the last of ``pp`` stages beside its layers: final norm, output head, token prediction.
+
+    On one stage the head may share the table of the embeddings. On several, multi-token prediction has a second copy of
+    the embeddings. Each depth of it has a projection of the last hidden state and of the next token's embedding, and
+    norms of both inputs and of the result (``MultiTokenPredictionLayer`` in megatron-core). ``tp`` and ``pp`` are
+    numbers or arrays of them.
+    """
+    tables = 1 * (model.untie_embeddings_and_output_weights | (pp > 1)) + (model.mtp_num_layers > 0) * (pp > 1)
+    depths, norm = model.num_own_mtp_layers, norm_parameters(model)
+    return Parameters(
+        sharded=tables * model.padded_vocab_size(tp) * model.hidden_size + depths * 2 * model.hidden_size**2,
+        replicated=norm + depths * 3 * norm,
+    )
+
+
+def _replicated_parameters(model: "ModelSpec", kind: LayerKind) -> int:
     """
     Return the parameters of one layer that every tensor rank holds whole:
     norms, row-parallel biases, router, latents.
@@ -41,28 +105,6 @@ def replicated_parameters(model: "ModelSpec", kind: LayerKind) -> int:
     if kind.mlp != "none":
         total += norms + (bias if mlp_width(model, kind) else 0)
     return total + (hidden * ((model.num_experts or 0) + 2 * (model.moe_latent_size or 0)) if kind.has_experts else 0)
-
-
-def expert_parameters(model: "ModelSpec", kind: LayerKind) -> int:
-    """Return the parameters of all routed experts of one layer; experts have no biases."""
-    matrices = 3 if model.gated_linear_unit else 2
-    experts = model.num_experts or 0
-    return experts * matrices * model.expert_hidden_size * model.expert_ffn_size if kind.has_experts else 0
-
-
-def layer_parameters(model: "ModelSpec", kind: LayerKind) -> int:
-    """Return all parameters of one layer of this kind."""
-    return sharded_parameters(model, kind) + replicated_parameters(model, kind) + expert_parameters(model, kind)
-
-
-def mtp_parameters(model: "ModelSpec") -> tuple[int, int]:
-    """
-    Return the parameters of one multi-token-prediction depth without its layer: (split by tensor ranks, held whole).
-
-    Split is the projection of the last hidden state and the next token's embedding. Whole are the norms of both inputs
-    and of the result (``MultiTokenPredictionLayer`` in megatron-core).
-    """
-    return 2 * model.hidden_size**2, 3 * norm_parameters(model)
 
 
 def mixer_parameters(model: "ModelSpec", kind: LayerKind) -> int:

@@ -1,7 +1,7 @@
 """Model that is trained."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipette_opt.base.types import RecomputeGranularity
@@ -15,9 +15,10 @@ from pipette_opt.specs.layer_kinds import (
     layers_of_pattern,
 )
 from pipette_opt.specs.layer_parameters import (
+    embedding_parameters,
+    head_parameters,
     layer_parameters,
     matrix_flops,
-    mtp_parameters,
     norm_parameters,
     tokens_seen,
 )
@@ -371,19 +372,17 @@ class ModelSpec:
     @property
     def num_parameters(self) -> int:
         """Number of all parameters, including multi-token prediction, with the vocabulary unpadded."""
-        embedding = self.vocab_size * self.hidden_size
-        position = (
-            self.max_position_embeddings * self.hidden_size if self.position_embedding_type == "learned_absolute" else 0
-        )
-        head = embedding if self.untie_embeddings_and_output_weights else 0
-        layers = sum(count * layer_parameters(self, kind) for kind, count in Counter(self.layers).items())
-        return layers + embedding + position + head + self.norm_parameters + self.num_mtp_parameters
+        padding = self.padded_vocab_size(1) - self.vocab_size
+        tables = 1 + self.untie_embeddings_and_output_weights
+        ends = embedding_parameters(self, 1).total + head_parameters(self, 1, 1).total
+        layers = (*self.layers, *self.num_own_mtp_layers * self.mtp_layers)
+        of_layers = sum(count * layer_parameters(self, kind).total for kind, count in Counter(layers).items())
+        return of_layers + ends - tables * padding * self.hidden_size
 
     @property
     def num_mtp_parameters(self) -> int:
         """Number of parameters of multi-token prediction, which published counts often leave out."""
-        of_depth = sum(layer_parameters(self, kind) for kind in self.mtp_layers)
-        return self.num_own_mtp_layers * (of_depth + sum(mtp_parameters(self)))
+        return self.num_parameters - replace(self, mtp_num_layers=0).num_parameters
 
     def flops_per_token(
         self, seq_length: int, *, causal: bool = True, recompute: RecomputeGranularity | None = None

@@ -17,7 +17,7 @@ from pipette_opt.plans.links_used import coordinates_of, expert_links, links_use
 from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.specs.activations import host_keeps
-from pipette_opt.specs.layer_parameters import expert_parameters, sharded_parameters
+from pipette_opt.specs.layer_parameters import layer_parameters
 from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.specs.user_buffers import has_user_buffers, user_buffers_reach
 from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, close, on_cluster, same
@@ -348,7 +348,7 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
     block = config.expert_tensor_size * config.expert_model_parallel_size
     own, experts = state_bytes(replicas) / tp, state_bytes(replicas * tp / block) / block
     of_kind = {
-        kind: sharded_parameters(model, kind) * own + expert_parameters(model, kind) * experts
+        kind: layer_parameters(model, kind).sharded * own + layer_parameters(model, kind).experts * experts
         for kind in set(model.layers)
     }
     if config.num_chunks > 1:  # the chunks of a stage need not be consecutive

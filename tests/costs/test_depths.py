@@ -145,7 +145,7 @@ def test_depths_of_hybrids_have_a_pattern() -> None:
     one = args.parallel_config(6, 8)
     assert one.layers_per_stage == (3, 3)
     plain = replace(model, mtp_num_layers=0, mtp_layer_pattern=None, mtp_use_repeated_layer=False)
-    depth = sum(layer_parameters(model, kind) for kind in model.mtp_layers) + 2 * 256**2 + 3 * 256
+    depth = sum(layer_parameters(model, kind).total for kind in model.mtp_layers) + 2 * 256**2 + 3 * 256
     assert model.num_parameters - plain.num_parameters == depth
     found = [parameters(stage_table(which, TRAINING, [one])) for which in (plain, model)]
     assert (found[1] - found[0]).tolist() == pytest.approx([0, depth + 1024 * 256])

@@ -32,7 +32,7 @@ from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import DEFAULT_STACK, LayerKind, ModelSpec, TrainingSpec
-from pipette_opt.specs.layer_parameters import expert_parameters, matrix_flops, replicated_parameters
+from pipette_opt.specs.layer_parameters import layer_parameters, matrix_flops
 
 MOE = replace(LLAMA_8B, name="moe", num_experts=8, moe_router_topk=2)
 TRAINING = TrainingSpec(global_batch_size=64, seq_length=4096)
@@ -108,13 +108,13 @@ def test_parameters_of_a_stage() -> None:
     rest = stage_parameters(MOE, alone) + stage_expert_parameters(MOE, alone)
     padding = 2 * (MOE.padded_vocab_size(1) - MOE.vocab_size) * MOE.hidden_size
     assert rest.sum() == MOE.num_parameters + padding
-    assert stage_expert_parameters(MOE, split()).sum() == 32 * expert_parameters(MOE, MOE.layers[0]) / 8
+    assert stage_expert_parameters(MOE, split()).sum() == 32 * layer_parameters(MOE, MOE.layers[0]).experts / 8
 
 
 def test_gradients_of_experts_go_round_their_own_ring() -> None:
     """Two blocks: half of twice the bytes; one block: nothing to reduce."""
     (one,) = gradient_traffic(MOE, TRAINING, split(), experts=True)
-    assert one.hop_bytes == 2 * (2 - 1) / 2 * 4 * 32 * expert_parameters(MOE, MOE.layers[0]) / 8
+    assert one.hop_bytes == 2 * (2 - 1) / 2 * 4 * 32 * layer_parameters(MOE, MOE.layers[0]).experts / 8
     (none,) = gradient_traffic(MOE, TRAINING, split(expert_model_parallel_size=8), experts=True)
     assert (none.hop_bytes, none.num_steps) == (0.0, 0)
 
@@ -177,8 +177,8 @@ def test_experts_at_a_width_of_their_own() -> None:
     """A quarter of the width: a quarter of the weights and of what is sent, and two projections on every rank."""
     narrow = replace(MOE, moe_latent_size=1024)
     kind = MOE.layers[0]
-    assert expert_parameters(narrow, kind) == expert_parameters(MOE, kind) / 4
-    more = replicated_parameters(narrow, kind) - replicated_parameters(MOE, kind)
+    assert layer_parameters(narrow, kind).experts == layer_parameters(MOE, kind).experts / 4
+    more = layer_parameters(narrow, kind).replicated - layer_parameters(MOE, kind).replicated
     assert more == 2 * 4096 * 1024
     less = matrix_flops(MOE, kind) - matrix_flops(narrow, kind)
     assert less == 2 * 3 * 14336 * (4096 - 1024) - more

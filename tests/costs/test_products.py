@@ -20,7 +20,7 @@ from pipette_opt.costs.products import (
 )
 from pipette_opt.specs import DEFAULT_STACK, GpuSpec, Instance, LayerKind, TrainingSpec
 from pipette_opt.specs.efficiency import ProductLaw
-from pipette_opt.specs.layer_parameters import sharded_parameters
+from pipette_opt.specs.layer_parameters import layer_parameters
 
 WIDE = ProductLaw(share=0.8, half_inner=64, half_result=2**16, start_s=2e-6)
 NARROW_LAW = ProductLaw(share=0.6, half_inner=256, half_result=0, start_s=12e-6)
@@ -169,7 +169,9 @@ def test_weights_are_cast_once_an_iteration() -> None:
     for dp in (1, 4):
         shape = make_config(dp=dp, num_layers=32, use_distributed_optimizer=dp > 1)
         wide, narrow = (optimizer_time_s(job(one), shape, FP8_GPU) for one in (PLAIN, NARROW))
-        assert narrow - wide == pytest.approx(4 * 32 * sharded_parameters(LLAMA_8B, LayerKind()) / MEMORY, rel=1e-6)
+        assert narrow - wide == pytest.approx(
+            4 * 32 * layer_parameters(LLAMA_8B, LayerKind()).sharded / MEMORY, rel=1e-6
+        )
 
 
 def test_nothing_is_cast_in_other_formats() -> None:

@@ -13,7 +13,7 @@ from pipette_opt.measure.layer import build_layer
 from pipette_opt.read.model import read_model
 from pipette_opt.read.profile import read_profile
 from pipette_opt.specs import LayerKind, ModelSpec, ProfileKey, TrainingSpec
-from pipette_opt.specs.layer_parameters import replicated_parameters, sharded_parameters
+from pipette_opt.specs.layer_parameters import layer_parameters
 
 TRAINING = TrainingSpec(global_batch_size=1, seq_length=64, precision="fp32")
 
@@ -22,7 +22,7 @@ TRAINING = TrainingSpec(global_batch_size=1, seq_length=64, precision="fp32")
 def test_a_layer_has_the_parameters_of_the_model(model: ModelSpec, tp: int) -> None:
     """The sharded ones divided, row-parallel biases and norms whole."""
     layer = build_layer(model, tp)
-    expected = sharded_parameters(model, LayerKind()) // tp + replicated_parameters(model, LayerKind())
+    expected = layer_parameters(model, LayerKind()).sharded // tp + layer_parameters(model, LayerKind()).replicated
     assert sum(parameter.numel() for parameter in layer.parameters()) == expected
 
 

@@ -63,7 +63,7 @@ def test_one_layer_of_deepseek_v2_by_hand() -> None:
     assert model.replicated_attention_matrices == down
     assert mixer_parameters(model, model.layers[0]) == up + 128 * 128 * 5120
     norms = 2 * 5120 + 1536 + 512
-    assert layer_parameters(model, model.layers[0]) == down + up + 128 * 128 * 5120 + norms + 3 * 5120 * 12288
+    assert layer_parameters(model, model.layers[0]).total == down + up + 128 * 128 * 5120 + norms + 3 * 5120 * 12288
 
 
 def test_scores_of_unequal_heads() -> None:

@@ -12,7 +12,7 @@ from pipette_opt.costs.compute import stage_compute
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import read_architecture, read_model
 from pipette_opt.specs import ComputeProfile, Instance, ModelSpec, TrainingSpec
-from pipette_opt.specs.layer_parameters import expert_parameters
+from pipette_opt.specs.layer_parameters import layer_parameters
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_parameters_as_published(preset: str, total: float, active: float) -> No
     model = read_model(preset)
     assert model.num_parameters == pytest.approx(total, rel=0.01)
     idle = 1 - model.moe_router_topk / (model.num_experts or 1) if model.num_experts else 0
-    passed = model.num_parameters - sum(idle * expert_parameters(model, kind) for kind in model.layers)
+    passed = model.num_parameters - sum(idle * layer_parameters(model, kind).experts for kind in model.layers)
     assert passed == pytest.approx(active, rel=0.02)
 
 

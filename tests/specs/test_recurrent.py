@@ -8,11 +8,8 @@ from factories import TINY
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import GatedDeltaNet, LayerKind, Mamba
 from pipette_opt.specs.layer_parameters import (
-    expert_parameters,
     layer_parameters,
     matrix_flops,
-    replicated_parameters,
-    sharded_parameters,
 )
 
 HYBRID, NEXT = read_model("nemotron-h-56b"), read_model("qwen3-next-80b-a3b")
@@ -26,8 +23,8 @@ def test_mamba_layer_by_hand() -> None:
     conv = (inner + 2 * groups) * (4 + 1)
     heads = 3 * 256  # dt_bias, A_log, D
     out = inner * 8192
-    assert sharded_parameters(HYBRID, kind) == into + conv + heads + inner + out
-    assert replicated_parameters(HYBRID, kind) == 8192
+    assert layer_parameters(HYBRID, kind).sharded == into + conv + heads + inner + out
+    assert layer_parameters(HYBRID, kind).replicated == 8192
     # Megatron-LM's mamba_layer_flops, halved: matrices and 7 / 2 of channels times states.
     assert matrix_flops(HYBRID, kind) == into + out + (inner + 2 * groups) * 4 + 3.5 * inner * 256
 
@@ -40,15 +37,15 @@ def test_delta_layer_by_hand() -> None:
     keys, values = 16 * 128, 32 * 128
     mixer = 2048 * (2 * keys + 2 * values + 2 * 32) + (2 * keys + values) * 4 + 2 * 32 + values * 2048
     shared = 3 * 2048 * 512
-    assert sharded_parameters(NEXT, kind) == mixer + shared
-    assert replicated_parameters(NEXT, kind) == 2 * 2048 + 128 + 2048 * 512
-    assert expert_parameters(NEXT, kind) == 512 * 3 * 2048 * 512
+    assert layer_parameters(NEXT, kind).sharded == mixer + shared
+    assert layer_parameters(NEXT, kind).replicated == 2 * 2048 + 128 + 2048 * 512
+    assert layer_parameters(NEXT, kind).experts == 512 * 3 * 2048 * 512
 
 
 def test_gate_of_attention_by_hand() -> None:
     """Queries of 16 heads of 256 channels, a gate as wide, two heads of keys and of values."""
     kind = NEXT.layers[3]._replace(mlp="none")
-    assert layer_parameters(NEXT, kind) == 2048 * (2 * 4096 + 2 * 512) + 4096 * 2048 + 2048 + 2 * 256
+    assert layer_parameters(NEXT, kind).total == 2048 * (2 * 4096 + 2 * 512) + 4096 * 2048 + 2048 + 2 * 256
 
 
 def test_kept_activations_by_hand() -> None:
