@@ -35,11 +35,11 @@ from pipette_opt.cli.program import run_command
 from pipette_opt.costs.collectives import all_reduce_traffic, inter_node_ring_s
 from pipette_opt.costs.compute import head_times_s, layer_times_s, look_up_s
 from pipette_opt.costs.messages import inter_node_message_s, p2p_bytes, slowest_pair
+from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.report.cells import columns_table, seconds_text, spaced
 from pipette_opt.specs import Instance
-from pipette_opt.specs.layer_parameters import layer_parameters
 
 Way = Literal["async", "flush"]
 

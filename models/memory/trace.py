@@ -13,13 +13,13 @@ from models.memory.statics import StaticSizes, static_sizes
 from models.memory.transformer.ends import Embeddings, Head
 from models.memory.transformer.layers import Chunk, Layer
 from models.memory.transformer.operations import FreshGradient, hop
+from pipette_opt.layers.kinds import layer_at
 from pipette_opt.measure.live_storages import Event, LiveStorages
 from pipette_opt.measure.stage_passes import Pass, passes_of
 from pipette_opt.measure.stand_ins import DTYPES
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.schedule import Schedule
 from pipette_opt.specs import ModelSpec, TrainingSpec
-from pipette_opt.specs.layer_kinds import layer_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,8 @@ def query_groups(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
 
 def qkv_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """Rule: tensor ranks split the fused query-key-value projection evenly (``SelfAttention.linear_qkv``)."""
-    width, tp = model.attention_shapes[0][0], config.tensor_model_parallel_size
+    tp = config.tensor_model_parallel_size
+    width = model.query_projection_size * (1 + model.attention_output_gate) + 2 * model.kv_projection_size
     if model.multi_latent_attention is None and width % tp:
         return f"query-key-value width {width} is no multiple of tensor_model_parallel_size={tp}"
     return None
@@ -227,7 +228,7 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
     if model.multi_latent_attention is not None:
         share = tp if config.sequence_parallel else 1
         widths["tokens of a micro-batch on a rank"] = tokens // config.context_parallel_size // share
-        widths |= {f"latent width {n}": n for n, _ in model.replicated_attention_shapes}
+        widths |= {f"latent width {size}": size for size in model.multi_latent_attention.down_sizes}
     if any(kind.mlp == "dense" for kind in model.layers):
         widths["ffn_hidden_size on a rank"] = model.ffn_hidden_size // tp
     if model.num_experts is not None:

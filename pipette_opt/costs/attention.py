@@ -16,9 +16,9 @@ the measured one in the median with 128 tokens, 0.76 to 1.02 with 1,024, and 1.0
 
 from pipette_opt.costs.products import micro_batch_tokens, peak_flops, plain_format
 from pipette_opt.costs.ring_steps import ring_steps_s
+from pipette_opt.layers.branch import Branch
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
-from pipette_opt.specs.layer_parameters import tokens_seen
 
 BACKWARD_WORK = 2.5
 """FLOPs of the fused backward over the forward's: five products for two, as the scores are computed anew."""
@@ -48,24 +48,25 @@ def attention_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
     """
-    Return the forward and backward time of a layer's attention, seconds.
+    Return the forward and backward time of a layer's attention, seconds; 0 for layers without attention.
 
     With context parallelism, it includes all blocks and their merging.
     """
-    if not kind.has_attention:
+    branch = model.mixer(kind)
+    if branch is None or branch.core != "attention":
         return 0.0, 0.0
     times_s = _fused_times_s if training.attention_kernel == "flash" else _unfused_times_s
-    whole = times_s(model, training, config, gpu, rates, kind)
+    whole = times_s(model, training, config, gpu, rates, branch)
     further = ring_steps_s(model, training, config, gpu, rates)
     return whole[0] + further[0], whole[1] + further[1]
 
 
 def _fused_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, branch: Branch
 ) -> tuple[float, float]:
     """Return the forward and backward time of a rank's attention as if it were one fused kernel, seconds."""
     tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
-    law, seen = gpu.efficiency.attention, tokens_seen(model, kind, training.seq_length)
+    law, seen = gpu.efficiency.attention, branch.tokens_seen(training.seq_length)
     rate = peak_flops(gpu, training) * law.share(model.value_head_size)
     width = (model.query_projection_size + model.attention_output_size) / tp
     flops = 2.0 * tokens * width * seen
@@ -83,7 +84,7 @@ def _fused_times_s(
 
 
 def _unfused_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, branch: Branch
 ) -> tuple[float, float]:
     """
     Return the forward and backward time of unfused attention, seconds: two batched products and passes over the scores.

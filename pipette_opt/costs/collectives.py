@@ -31,7 +31,6 @@ from pipette_opt.costs.compute import stage_matrices, stage_parameters
 from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
-from pipette_opt.specs.layer_parameters import mlp_width
 from pipette_opt.specs.user_buffers import has_user_buffers
 
 
@@ -210,13 +209,11 @@ def tensor_traffic(
     gathered: float = reduced
     if recipe is not None and config.sequence_parallel:
         gathered += (1 - model.wide_share) * (recipe.element_bytes - reduced)
-    mixes, has_mlp = kind.mixer != "none", mlp_width(model, kind) > 0
-    parts, width, latent = mixes + has_mlp, h * mixes, model.multi_latent_attention
-    calls = 2 * parts if config.sequence_parallel else parts
-    if latent is not None and kind.has_attention:
-        width = latent.down_size + (h if latent.q_lora_rank is None else 0)
-        calls += 2 * config.sequence_parallel
-    sent = tokens * (gathered * (width + has_mlp * h) + parts * reduced * h) / 2
+    split = [branch for branch in model.branches(kind) if branch.products]
+    parts, has_mlp = len(split), any(branch.core is None for branch in split)
+    width, gathers = (sum(each) for each in zip((0, 0), *(branch.gathers for branch in split), strict=True))
+    calls = parts + gathers if config.sequence_parallel else parts
+    sent = tokens * (gathered * width + parts * reduced * h) / 2
     mixer = all_reduce_traffic(sent, config.tensor_model_parallel_size)
     repeated, steps = config.recompute_granularity == "full", parts * mixer.num_steps
     of_experts = config.recomputes("moe") or config.recomputes("shared_experts")

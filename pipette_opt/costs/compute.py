@@ -18,10 +18,18 @@ from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
 from pipette_opt.costs.host import bound_by_host, host_step_s, host_time_s
 from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, held_of_kinds
 from pipette_opt.costs.learned import learned_factor
-from pipette_opt.costs.modules import FUSED_NORM_PASSES, UNFUSED_NORM_PASSES, modules_again_s, rotated_latent
+from pipette_opt.costs.modules import FUSED_NORM_PASSES, UNFUSED_NORM_PASSES, modules_again_s
 from pipette_opt.costs.muon import orthogonal_s
-from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, plain_format, product_times_s
+from pipette_opt.costs.products import (
+    cast_s,
+    linear_format,
+    micro_batch_tokens,
+    plain_format,
+    product_s,
+    product_times_s,
+)
 from pipette_opt.costs.scan import scan_times_s
+from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
     GpuSpec,
@@ -33,13 +41,6 @@ from pipette_opt.specs import (
     TrainingSpec,
 )
 from pipette_opt.specs.activations import host_keeps, moved_bytes
-from pipette_opt.specs.layer_parameters import (
-    embedding_parameters,
-    head_parameters,
-    layer_parameters,
-    mixer_shapes,
-    mlp_width,
-)
 from pipette_opt.specs.training import in_16_bits
 
 
@@ -185,8 +186,8 @@ def _layer_and_idle_s(
     measured = _measured_layer(instance, config, gpu) if is_known else None
     factor = learned_factor(instance, config, gpu, rates) if is_known and measured is None else 1.0
     if measured is None:
-        outside = _outside_attention_times_s(model, training, config, gpu, rates, kind)
         scan = scan_times_s(model, training, config, gpu, rates, kind)
+        outside = _outside_core_times_s(model, training, config, gpu, rates, kind)
         routed = expert_times_s(model, training, config, gpu, rates) if kind.has_experts else (0.0, 0.0)
         measured = (core[0] + scan[0] + outside[0] + routed[0], core[1] + scan[1] + outside[1] + routed[1])
     sent = moved_bytes(model, training, config, kind) / gpu.host_bytes_per_s
@@ -341,59 +342,41 @@ def _measured_layer(instance: Instance, config: ParallelConfig, gpu: GpuSpec) ->
     return None if measured is None else (measured[0] / gpu.speed, measured[1] / gpu.speed)
 
 
-def _outside_attention_times_s(
+def _outside_core_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
     """
-    Return the forward and backward time of a layer outside attention, seconds.
+    Return the forward and backward time of a layer without attention, scan and routed experts, seconds.
 
     It includes projections and elementwise operations: norms, residuals, activation, rotary embedding, dropout. With a
     low-precision recipe, the inputs of all projections and the gradients of their outputs are cast; the recipe states
-    which of these fused norms write themselves.
+    which of these fused norms write themselves. The router's product has no recipe.
     """
-    tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
-    latent, share, ffn = model.multi_latent_attention, tp if config.sequence_parallel else 1, mlp_width(model, kind)
-    branches = (kind.mixer != "none") + (kind.mlp != "none")
-    up = 2 * ffn if model.gated_linear_unit else ffn
-    form, element = linear_format(gpu, training, rates), training.parameter_bytes
-    into, attended, whole_shapes = mixer_shapes(model, kind)
-    shapes = [
-        *((tokens, n // tp, k) for n, k in into),
-        *([(tokens, h, attended // tp)] if attended else []),
-        *([(tokens, up // tp, h), (tokens, h, ffn // tp)] if ffn else []),
-        *((tokens // share, n, k) for n, k in whole_shapes),
-    ]
-    products = [
-        product_times_s(m, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)
-        for m, n, k in shapes
-    ]
+    tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
+    own, branches = 1 / (tp if config.sequence_parallel else 1), model.branches(kind)
+    form, products = linear_format(gpu, training, rates), [each for branch in branches for each in branch.products]
+    seconds = [product_s(product, training, config, gpu, rates) for product in products]
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
-    outside = 1.0 * branches * h / share  # inputs of both branches, as large as their outputs
-    inputs = (attended + ffn) / tp + (0.0 if training.fused_norm else outside)
-    # The router's product has no recipe. The latents of latent attention are normalised and cast together.
-    normed_inputs = (kind.mixer != "none") * (h if latent is None else latent.latent_size) + bool(ffn) * h
-    of_norms = normed_inputs / share if training.fused_norm else 0.0
-    gradients = (sum(n for n, _ in into) + up) / tp + outside
-    whole = 3.0 * branches * h / share  # residuals, each read with the branch and written
-    rotated, normed = 3.0 * model.query_projection_size * (1 + model.attention_output_gate), branches * h
-    if not kind.has_attention:
-        rotated = 0.0
-    elif latent is not None:
-        inputs += len(model.replicated_attention_shapes) * h / share  # each product casts the input again
-        gradients += latent.down_size / share
-        rotated, normed = rotated_latent(latent) * model.num_attention_heads, branches * h + latent.latent_size
-    normed += branches * h * model.more_norms
-    split = (2.0 * up + ffn + rotated) / tp
-    stream = tokens * element / (gpu.memory_bytes_per_s * rates.streaming)
-    fused = (whole + split) * rates.elementwise
-    overhead = 4 * branches * rates.kernel_s
+    whole = [product for product in products if product.split == "whole"]
+    channels = 1.0 * len(branches) * model.hidden_size  # inputs of all branches, as large as their outputs
+    inputs = sum(product.inputs for product in products if product.split == "rows") / tp
+    inputs += sum(product.inputs for product in whole) * own  # each of these casts the layer's input again
+    inputs += 0.0 if training.fused_norm else channels * own
+    of_norms = own * training.fused_norm * sum(branch.normed_inputs for branch in branches)
+    gradients = sum(product.outputs for product in products if product.split == "columns") / tp
+    gradients += (channels + sum(product.outputs for product in whole)) * own
+    residuals = 3.0 * channels * own  # each is read with the branch, and written
+    normed = (1 + model.more_norms) * channels + sum(branch.normed_inside for branch in branches)
+    stream = tokens * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
+    fused = (residuals + sum(branch.streamed for branch in branches) / tp) * rates.elementwise
+    overhead = 4 * len(branches) * rates.kernel_s
     return (
-        sum(forward for forward, _ in products)
-        + stream * (fused + norms[0] * normed / share)
+        sum(forward for forward, _ in seconds)
+        + stream * (fused + norms[0] * normed * own)
         + cast_s(tokens * inputs, form, gpu, rates, of_norms=tokens * of_norms)
         + overhead,
-        sum(backward for _, backward in products)
-        + stream * (1.5 * fused + norms[1] * normed / share)
+        sum(backward for _, backward in seconds)
+        + stream * (1.5 * fused + norms[1] * normed * own)
         + cast_s(tokens * gradients, form, gpu, rates)
         + overhead,
     )

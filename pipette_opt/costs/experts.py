@@ -33,9 +33,9 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray, read_only
 from pipette_opt.costs.layer_kinds import REMEMBERED, held_of_kinds
+from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
-from pipette_opt.specs.layer_parameters import layer_parameters
 
 
 class ExpertTraffic(NamedTuple):

@@ -5,35 +5,8 @@ from collections.abc import Mapping
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.expert_layer import ROUTED_KERNELS, ROUTER_KERNELS, expert_kernels
 from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
-from pipette_opt.costs.scan import SCAN_KERNELS
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, Instance, LayerKind, ModelSpec, StackSpec, TrainingSpec
-from pipette_opt.specs.recurrent import RECURRENT_MIXERS
-
-MLP_KERNELS = 4
-"""Number of kernel launches of an MLP without a gate in one pass: norm, two products, activation. Counted."""
-
-MIXER_KERNELS: Mapping[str, int] = {
-    "attention": 7,
-    "windowed_attention": 7,
-    "latent_attention": 7,
-    "none": 0,
-    **{name: mixer.kernels + SCAN_KERNELS for name, mixer in RECURRENT_MIXERS.items()},
-}
-"""
-Number of kernel launches of each token mixer in one pass. Counted.
-
-Norm, product, fused attention with its reads and writes, product, and the addition. A gated delta net splits and
-repeats its queries and keys in kernels of its own.
-"""
-
-LATENT_KERNELS = 8
-"""
-Number of kernel launches of latent attention beyond those of ordinary attention. Counted.
-
-Three more products, two norms, and three copies that make queries, keys and values contiguous
-(``MultiLatentAttention.forward``).
-"""
 
 HOST_BOUND_SHARPNESS = 8.0
 """
@@ -56,11 +29,11 @@ def host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, ki
     kernels = _kernels(model, training, config, kind)
     of_branch = 0 if tp == 1 else 2 if config.sequence_parallel else 1
     collectives = {"attn": of_branch * (kind.mixer != "none"), "mlp": of_branch * (kind.mlp != "none")}
-    launched = _launched(kernels, training, kind), _launched(collectives, training, kind)
+    launched = _launched(kernels, model, training, kind), _launched(collectives, model, training, kind)
     crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
     wait = rates.pipelined_wait_s * _threads(tp, instance.cluster.gpus_per_node) if crosses else 0.0
     launch = rates.host_collective_s + rates.group_wait_s * tp**2 + wait
-    rings = ring_steps(training, config) if _launched({"attn": 1}, training, kind) else 0
+    rings = ring_steps(training, config) if _launched({"attn": 1}, model, training, kind) else 0
     return launched[0] * rates.host_kernel_s + launched[1] * launch + rings * rates.host_collective_s
 
 
@@ -69,28 +42,21 @@ def _kernels(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, k
     Return the kernel launches of one pass by part of the layer, with the names of CUDA graph modules; the rest is
     ``moe``.
     """
-    norm, mixer, mlp = 0 if training.fused_norm else 6, MIXER_KERNELS[kind.mixer], 0
-    norm += model.more_norms * (1 if training.fused_norm else 7)
-    if kind.has_attention:
-        mixer += 0 if training.attention_kernel == "flash" else 4 if training.fused_softmax else 8
-        mixer += 8 if kind.rotary else 0
-        mixer += 0 if model.multi_latent_attention is None else LATENT_KERNELS
-        mixer += HOST_KERNELS * ring_steps(training, config)
-    mixer += norm if mixer else 0
-    if kind.mlp != "none":
-        mlp = MLP_KERNELS + (2 if model.gated_linear_unit else 0) + norm
+    norms = (0 if training.fused_norm else 6) + model.more_norms * (1 if training.fused_norm else 7)
+    found = {"attn": 0, "mlp": 0}
+    for branch in model.branches(kind):
+        rings = HOST_KERNELS * ring_steps(training, config) if branch.core == "attention" else 0
+        found["attn" if branch.core else "mlp"] = branch.kernels(training) + norms + rings
     experts = expert_kernels(model, config) if kind.has_experts else 0
     router = (ROUTER_KERNELS, ROUTED_KERNELS) if experts else (0, 0)
-    return {
-        "attn": mixer,
-        "mlp": mlp,
+    return found | {
         "moe_router": router[0],
         "moe_preprocess": router[1],
         "moe": experts - sum(router),
     }
 
 
-def _launched(parts: Mapping[str, int], training: TrainingSpec, kind: LayerKind) -> int:
+def _launched(parts: Mapping[str, int], model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> int:
     """
     Return the number of launches outside CUDA graphs.
 
@@ -102,7 +68,7 @@ def _launched(parts: Mapping[str, int], training: TrainingSpec, kind: LayerKind)
     modules = training.cuda_graph_modules
     if not modules:
         return 0
-    names = {"attn": "attn" if kind.has_attention else "mamba", "mlp": "moe_router" if kind.has_experts else "mlp"}
+    names = {"attn" if branch.core else "mlp": branch.graph_module for branch in model.branches(kind)}
     captured = {part for part in parts if names.get(part, part) in modules}
     if "moe" in modules:
         captured |= {"mlp", "moe_router", "moe_preprocess", "moe"} if kind.has_experts else set()

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import IntArray, read_only
+from pipette_opt.layers.kinds import count_layers
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import LayerKind, ModelSpec
-from pipette_opt.specs.layer_kinds import count_layers
 
 REMEMBERED = 4096
 """Number of configurations whose layers and parameters are cached, as calibration asks for them repeatedly. Chosen."""

@@ -16,7 +16,6 @@ from pipette_opt.costs.layer_kinds import held_of_kinds
 from pipette_opt.costs.products import plain_format
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
-from pipette_opt.specs.layer_parameters import mixer_shapes, mlp_width
 
 ITERATIONS = 5
 """Number of Newton-Schulz iterations (``muon_num_ns_steps`` by default)."""
@@ -34,15 +33,15 @@ def layer_flops(model: ModelSpec, config: ParallelConfig, kind: LayerKind) -> tu
 
     Dense matrices are divided among all replicas, matrices of experts among the replicas of experts.
     """
-    tp, h, width = config.tensor_model_parallel_size, model.hidden_size, mlp_width(model, kind)
-    gates = 2 if model.gated_linear_unit else 1
-    into, attended, whole = mixer_shapes(model, kind)
-    shapes = [(n / tp, k) for n, k in into] + [(h, attended / tp)] * bool(attended) + [(n, k) for n, k in whole]
-    shapes += [(gates * width / tp, h), (h, width / tp)] * bool(width)
+    tp = config.tensor_model_parallel_size
+    products = (product for branch in model.branches(kind) for product in branch.products)
+    split = {"columns": (tp, 1), "rows": (1, tp), "whole": (1, 1)}
+    shapes = [(n / split[way][0], k / split[way][1]) for n, k, way in products]
     of_experts = 0.0
     if kind.has_experts and model.num_experts is not None:
         local = model.num_experts / config.expert_model_parallel_size
         wide = model.expert_ffn_size / config.expert_tensor_size
+        gates, h = 2 if model.gated_linear_unit else 1, model.hidden_size
         of_experts = local * (orthogonal_flops(gates * wide, h) + orthogonal_flops(h, wide))
     return sum(orthogonal_flops(n, k) for n, k in shapes), of_experts
 

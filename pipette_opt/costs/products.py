@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.layers.branch import Product
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, StackSpec, TrainingSpec
 from pipette_opt.specs.efficiency import ProductLaw
@@ -141,6 +142,17 @@ def product_times_s(
     inputs = matmul_time_s(m, k, n, form=form, gpu=gpu, rates=rates, count=count)
     weights = matmul_time_s(n, k, m, form=form, gpu=gpu, rates=rates, count=count, sum_bytes=gradient_bytes)
     return forward, inputs + weights
+
+
+def product_s(
+    product: Product, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> tuple[float, float]:
+    """Return the forward and backward time of a branch's product with a micro-batch on one tensor rank, seconds."""
+    tp, tokens = config.tensor_model_parallel_size, micro_batch_tokens(training, config)
+    tokens //= tp if product.split == "whole" and config.sequence_parallel else 1
+    form = linear_format(gpu, training, rates)
+    n, k = product.on_rank(tp)
+    return product_times_s(tokens, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)
 
 
 def cast_s(elements: float, form: ProductFormat, gpu: GpuSpec, rates: StackSpec, *, of_norms: float = 0.0) -> float:

@@ -6,6 +6,7 @@ flash-linear-attention) are written in Triton and attain a fraction of both.
 """
 
 from pipette_opt.costs.products import micro_batch_tokens, peak_flops
+from pipette_opt.layers.recurrent import SCAN_KERNELS, RecurrentBranch
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
 
@@ -36,17 +37,15 @@ Number of times that the gated norm reads or writes the heads' channels, forward
 Values, gate and result; in the backward also their gradients.
 """
 
-SCAN_KERNELS = 8
-"""Approximate number of kernel launches of convolution, scan and norm in one pass."""
-
 
 def scan_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
     """Return the forward and backward time of a layer's scan, seconds; 0 for layers without a state."""
-    mixer = model.recurrent_mixer(kind)
-    if mixer is None:
+    branch = model.mixer(kind)
+    if not isinstance(branch, RecurrentBranch):
         return 0.0, 0.0
+    mixer = branch.sizes
     tokens = micro_batch_tokens(training, config) / config.tensor_model_parallel_size
     scan = mixer.scan_flops / peak_flops(gpu, training) + mixer.scan_bytes / gpu.memory_bytes_per_s
     element = training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)

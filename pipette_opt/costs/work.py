@@ -48,6 +48,7 @@ from pipette_opt.costs.context import inside_layer_s, spanning_ring
 from pipette_opt.costs.exchange import beside_exchange, expert_layer_s
 from pipette_opt.costs.experts import expert_block, expert_replicas
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs, recomputed_of_kinds
+from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
 from pipette_opt.parallel import (
     HostTile,
     ParallelConfig,
@@ -58,7 +59,6 @@ from pipette_opt.parallel import (
     ring_members,
 )
 from pipette_opt.specs import GpuSpec, Instance, LayerKind
-from pipette_opt.specs.layer_parameters import embedding_parameters, head_parameters, layer_parameters
 
 MARGIN = 1e-9
 """Relative margin subtracted from bounds, as they are computed in doubles. Chosen."""

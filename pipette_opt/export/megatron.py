@@ -15,12 +15,12 @@ from pipette_opt.export.extra_arguments import divided_by_torch, left_out_lines
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.export.training_options import further_options, offload_options, precision_options
+from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.megatron_layers import SIZE_OPTIONS
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec, YarnScaling
-from pipette_opt.specs.latent import LATENT_SIZES
 from pipette_opt.specs.layer_patterns import layer_list
 
 Option = tuple[str, ...]

@@ -29,11 +29,11 @@ from pipette_opt.export.megatron import (
 )
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten
 from pipette_opt.export.shell import SOURCED, array_lines, comment
+from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec
-from pipette_opt.specs.latent import LATENT_SIZES
 from pipette_opt.specs.user_buffers import has_user_buffers
 
 TRAINING_FIELDS = (

@@ -8,14 +8,15 @@ from typing import cast
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
+from pipette_opt.layers.kinds import count_layers
+from pipette_opt.layers.latent import LatentAttentionBranch
+from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
 from pipette_opt.memory.chunk_layers import held_of_chunks, layers_of_chunks
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import LayerKind, ModelSpec, TrainingSpec
 from pipette_opt.specs.activations import host_keeps, moved_bytes
-from pipette_opt.specs.layer_kinds import count_layers
-from pipette_opt.specs.layer_parameters import embedding_parameters, head_parameters, layer_parameters
 
 
 def stage_table(
@@ -112,11 +113,11 @@ def stage_table(
     expert_down = model.expert_ffn_size // etp if model.num_experts else 0 * etp
     num_experts = model.num_experts or 0
     local = num_experts // ep
-    latent, whole = model.multi_latent_attention, model.replicated_attention_shapes
+    latent = model.multi_latent_attention
     shapes = ((query + 2 * key_value, h), (h, query))
     if latent is not None:
-        *into, (_, attended) = model.attention_shapes
-        shapes = (*((n // tp, k) for n, k in into), (h, attended // tp), *whole)  # type: ignore[assignment]
+        products = LatentAttentionBranch(model, LayerKind("latent_attention")).products
+        shapes = tuple(product.on_rank(tp) for product in products)  # type: ignore[assignment]
     gate = query * model.attention_output_gate
     if model.attention_output_gate:
         shapes = ((2 * query + 2 * key_value, h), (h, query))
@@ -201,7 +202,9 @@ def stage_table(
         "kept_dense": kept_dense,
         "kept_experts": kept_experts,
         "has_both": any(kind.mixer != "none" and kind.mlp != "none" for kind in kinds),
-        "layer_parameters": layer_parameters(model, LayerKind()).on_rank(tp),
+        "layer_parameters": layer_parameters(model, LayerKind("latent_attention" if latent else "attention")).on_rank(
+            tp
+        ),
         "own_parameters": sum(count * own for count, own, _, _ in of_kinds),
         "expert_parameters": sum(count * experts for count, _, experts, _ in of_kinds),
         "first_parameters": embeddings,
@@ -236,7 +239,7 @@ def stage_table(
         "gate": gate,
         "latent": latent.latent_size if latent else 0,
         "downs": latent.down_size if latent else 0,
-        "down_projections": len(whole),
+        "down_projections": len(latent.down_sizes) if latent else 0,
         "up": down * gates,
         "down": down,
         "vocab": vocab,

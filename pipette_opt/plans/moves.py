@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
+from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.specs import LayerKind, ModelSpec
-from pipette_opt.specs.layer_parameters import embedding_parameters, head_parameters, layer_parameters
 
 PARAMETER_BYTES = 2
 """Bytes of a parameter in bf16 or fp16."""

@@ -19,6 +19,8 @@ from pipette_opt.costs.best_rings import far_bytes_per_s
 from pipette_opt.costs.compute import StageCompute, optimizer_stages_s, stage_compute
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs
 from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
+from pipette_opt.layers.kinds import pattern_of
+from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import (
@@ -36,8 +38,6 @@ from pipette_opt.problem.family_room import RecomputedUnits, has_room, most_unit
 from pipette_opt.problem.layer_patterns import grown, least_splits, line, probes
 from pipette_opt.problem.ticks import embedding_floor, embedding_ticks, tensor_ticks
 from pipette_opt.specs import Instance, LayerKind, ModelSpec
-from pipette_opt.specs.layer_kinds import pattern_of
-from pipette_opt.specs.layer_parameters import layer_parameters
 
 FINE_TICK_S = 1e-9
 """Seconds of a tick in the matrices of communication between hosts that this module reads. Chosen: one nanosecond."""

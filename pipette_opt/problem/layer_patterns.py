@@ -19,9 +19,9 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
+from pipette_opt.layers.kinds import count_layers, layers_before, pattern_of
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import LayerKind, ModelSpec
-from pipette_opt.specs.layer_kinds import count_layers, layers_before, pattern_of
 
 
 def least_splits(model: ModelSpec, config: ParallelConfig) -> list[ParallelConfig]:

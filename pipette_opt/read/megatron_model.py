@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.read.megatron_layers import given_pattern, layer_list_fields
 from pipette_opt.read.tokenizers import tokenizer_of
 from pipette_opt.specs import LatentAttention, ModelSpec, YarnScaling
-from pipette_opt.specs.latent import LATENT_SIZES
 from pipette_opt.specs.layer_patterns import layer_frequency
 
 PASSED_ON = (

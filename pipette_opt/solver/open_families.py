@@ -21,6 +21,7 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, overlap_choices, tensor_overlaps
 from pipette_opt.costs.layer_kinds import pure_configs
 from pipette_opt.costs.placed import placed_times
+from pipette_opt.layers.kinds import pattern_of
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import (
@@ -42,7 +43,6 @@ from pipette_opt.solver.layer_model import LayerSplit
 from pipette_opt.solver.likely_paths import likely_paths, listed_hosts_of_kinds, longest_path
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
-from pipette_opt.specs.layer_kinds import pattern_of
 
 MAX_TRIES = 6
 """

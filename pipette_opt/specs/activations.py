@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from pipette_opt.base.offload import OFFLOAD_MODULES, Offload, offload_of
-from pipette_opt.specs.layer_kinds import LayerKind
-from pipette_opt.specs.layer_parameters import mlp_width
+from pipette_opt.layers.branch import OnRank
+from pipette_opt.layers.kinds import LayerKind
 from pipette_opt.specs.model import ModelSpec
 from pipette_opt.specs.training import TrainingSpec
 
@@ -58,32 +58,18 @@ def module_inputs(model: ModelSpec, training: TrainingSpec, config: Degrees, kin
     attention, before a dense MLP) has 0 bytes; its input is counted with that product.
     """
     tokens = config.micro_batch_size * training.seq_length // config.context_parallel_size
-    tp, element = config.tensor_model_parallel_size, training.parameter_bytes
-    stored = element if training.recipe is None else training.recipe.element_bytes
-    shard = tokens / (tp if config.sequence_parallel else 1) * model.hidden_size
+    on_rank = OnRank(
+        tokens=tokens,
+        own_tokens=tokens / (config.tensor_model_parallel_size if config.sequence_parallel else 1),
+        tp=config.tensor_model_parallel_size,
+        expert_tp=config.expert_tensor_size,
+        element=training.parameter_bytes,
+        stored=training.parameter_bytes if training.recipe is None else training.recipe.element_bytes,
+    )
     found = dict.fromkeys((*OFFLOAD_MODULES, "rest"), 0.0)
     del found["fused_group_mlp"]
-    gates = 2 if model.gated_linear_unit else 1
-    if kind.has_attention:
-        is_latent = kind.mixer == "latent_attention"
-        query, keys = model.query_projection_size / tp, max(model.kv_projection_size / tp, model.kv_channels)
-        attended = model.attention_shapes[-1][1] / tp
-        found["attn_norm"] = element * shard * is_latent
-        found["qkv_linear"] = (element * (not is_latent) + stored) * shard
-        found["core_attn"] = element * tokens * (query + 2 * keys)
-        found["attn_proj"] = max(stored, element) * tokens * attended
-    width = mlp_width(model, kind) / tp
-    if kind.has_experts:
-        split = config.context_parallel_size * (tp if config.sequence_parallel else 1)
-        rows = config.micro_batch_size * training.seq_length / split * model.moe_router_topk * config.expert_tensor_size
-        expert = model.expert_ffn_size / config.expert_tensor_size
-        found["mlp_norm"] = element * shard
-        found["expert_fc1"] = stored * rows * model.hidden_size
-        found["moe_act"] = element * rows * gates * expert
-        found["rest"] = stored * rows * expert + element * shard
-    elif width:
-        found["rest"] = (element + stored) * shard
-    found["rest"] += tokens * width * (element * gates + stored)
+    for branch in model.branches(kind):
+        found |= branch.module_inputs(on_rank)
     return found
 
 

@@ -6,25 +6,20 @@ from typing import Literal
 
 from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import ceil_div
-from pipette_opt.specs.latent import LatentAttention
-from pipette_opt.specs.layer_kinds import (
+from pipette_opt.layers.branch import Branch
+from pipette_opt.layers.branches import branches_of
+from pipette_opt.layers.kinds import (
     LayerFrequency,
     LayerKind,
     Layers,
     layers_of,
     layers_of_pattern,
 )
-from pipette_opt.specs.layer_parameters import (
-    embedding_parameters,
-    head_parameters,
-    layer_parameters,
-    matrix_flops,
-    norm_parameters,
-    tokens_seen,
-)
+from pipette_opt.layers.latent import LatentAttention
+from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
+from pipette_opt.layers.recurrent import RECURRENT_MIXERS, GatedDeltaNet, Mamba, Recurrent
+from pipette_opt.layers.yarn import YarnScaling
 from pipette_opt.specs.model_checks import check_model
-from pipette_opt.specs.recurrent import RECURRENT_MIXERS, GatedDeltaNet, Mamba, Recurrent
-from pipette_opt.specs.yarn import YarnScaling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,16 +324,15 @@ class ModelSpec:
     @property
     def norm_parameters(self) -> int:
         """Parameters of one normalisation layer."""
-        return norm_parameters(self)
+        return self.hidden_size * (2 if self.normalization == "LayerNorm" else 1)
 
-    @property
-    def attention_shapes(self) -> tuple[tuple[int, int], ...]:
-        """(Outputs, inputs) of the matrix products of one layer's attention that tensor parallelism splits."""
-        h, heads = self.hidden_size, self.num_attention_heads
-        if self.multi_latent_attention is not None:
-            return self.multi_latent_attention.up_shapes(h, heads)
-        query = self.query_projection_size
-        return (query * (1 + self.attention_output_gate) + 2 * self.kv_projection_size, h), (h, query)
+    def branches(self, kind: LayerKind) -> tuple[Branch, ...]:
+        """Return the branches of a kind of layer: what mixes tokens, then the MLP; some layers have only one."""
+        return branches_of(self, kind)
+
+    def mixer(self, kind: LayerKind) -> Branch | None:
+        """Return the branch of a kind of layer that mixes tokens; ``None`` if the layer is an MLP only."""
+        return next((branch for branch in self.branches(kind) if branch.core), None)
 
     def recurrent_mixer(self, kind: LayerKind) -> Recurrent | None:
         """Return the sizes of the recurrent mixer (Mamba-2, gated delta net) of a layer kind; ``None`` for others."""
@@ -349,17 +343,6 @@ class ModelSpec:
         """Sizes of the recurrent mixers (Mamba-2, gated delta net) that the model has, by name."""
         sizes = {name: getattr(self, name) for name in RECURRENT_MIXERS}
         return {name: mixer for name, mixer in sizes.items() if mixer is not None}
-
-    @property
-    def replicated_attention_shapes(self) -> tuple[tuple[int, int], ...]:
-        """(Outputs, inputs) of the down projections of latent attention, which every tensor rank holds whole."""
-        latent = self.multi_latent_attention
-        return () if latent is None else latent.down_shapes(self.hidden_size)
-
-    @property
-    def replicated_attention_matrices(self) -> int:
-        """Parameters of the down projections of latent attention in one layer."""
-        return sum(n * k for n, k in self.replicated_attention_shapes)
 
     def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
         """
@@ -406,7 +389,7 @@ class ModelSpec:
         depths = self.mtp_num_layers
         total = 6.0 * self.hidden_size * (self.vocab_size * (1 + depths) + 2 * self.hidden_size * depths)
         for kind, count in Counter((*self.layers, *self.mtp_layers * depths)).items():
-            seen = tokens_seen(self, kind, seq_length) if causal else seq_length * kind.has_attention
-            total += count * of_layers * matrix_flops(self, kind)
-            total += count * of_scores * of_heads * seen
+            for branch in self.branches(kind):
+                seen = branch.tokens_seen(seq_length) if causal else seq_length * (branch.core == "attention")
+                total += count * (of_layers * branch.multiplications + of_scores * of_heads * seen)
         return total

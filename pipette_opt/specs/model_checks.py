@@ -4,8 +4,8 @@ import math
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from pipette_opt.specs.layer_kinds import PATTERN_LETTERS, LayerFrequency, expert_frequency
-from pipette_opt.specs.recurrent import RECURRENT_MIXERS
+from pipette_opt.layers.kinds import PATTERN_LETTERS, LayerFrequency, expert_frequency
+from pipette_opt.layers.recurrent import RECURRENT_MIXERS
 
 if TYPE_CHECKING:
     from pipette_opt.specs.model import ModelSpec

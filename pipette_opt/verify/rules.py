@@ -12,12 +12,12 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import gib
 from pipette_opt.candidates import check_legal
+from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.parallel import RankGrid
 from pipette_opt.plans.links_used import coordinates_of, expert_links, links_used
 from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.specs.activations import host_keeps
-from pipette_opt.specs.layer_parameters import layer_parameters
 from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.specs.user_buffers import has_user_buffers, user_buffers_reach
 from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, close, on_cluster, same

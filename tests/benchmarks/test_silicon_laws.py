@@ -12,7 +12,6 @@ from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.products import linear_format, matmul_time_s
 from pipette_opt.read.gpus import read_gpu
 from pipette_opt.specs import DEFAULT_STACK, LayerKind, TrainingSpec
-from pipette_opt.specs.layer_parameters import tokens_seen
 
 
 @pytest.mark.parametrize(("gpu", "dtype"), [("a100-80gb", "bf16"), ("h100-80gb", "fp8"), ("gb200", "bf16")])
@@ -56,7 +55,7 @@ def test_windows_count_the_tokens_that_are_seen() -> None:
     short = replace(training, seq_length=252)
     whole = attention_times_s(LLAMA_8B, short, one, spec, DEFAULT_STACK, LayerKind())
     found = attention_times_s(windowed, training, one, spec, DEFAULT_STACK, kind)
-    assert tokens_seen(windowed, kind, 4096) == 126.0
+    assert windowed.mixer(kind).tokens_seen(4096) == 126.0
     for way in (0, 1):
         assert (found[way] - law.start_s) * 252 == pytest.approx((whole[way] - law.start_s) * 4096)
     full = replace(LLAMA_8B, window_size=(4095, 0))

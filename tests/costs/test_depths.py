@@ -12,12 +12,12 @@ from pipette_opt.costs.collectives import embedding_traffic, has_tied_stages
 from pipette_opt.costs.compute import head_times_s, layer_times_s, stage_compute, stage_parameters
 from pipette_opt.costs.experts import stage_expert_parameters
 from pipette_opt.export.megatron import megatron_arguments
+from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.memory.formula import formula_bytes, parameters
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.specs import DEFAULT_STACK, ModelSpec, TrainingSpec
-from pipette_opt.specs.layer_parameters import layer_parameters
 
 PLAIN = replace(LLAMA_8B, num_layers=8)
 TWO = replace(PLAIN, mtp_num_layers=2)

@@ -28,11 +28,11 @@ from pipette_opt.costs.experts import (
     stage_expert_parameters,
 )
 from pipette_opt.costs.layer_kinds import layers_of_kinds
+from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import DEFAULT_STACK, LayerKind, ModelSpec, TrainingSpec
-from pipette_opt.specs.layer_parameters import layer_parameters, matrix_flops
 
 MOE = replace(LLAMA_8B, name="moe", num_experts=8, moe_router_topk=2)
 TRAINING = TrainingSpec(global_batch_size=64, seq_length=4096)
@@ -180,7 +180,7 @@ def test_experts_at_a_width_of_their_own() -> None:
     assert layer_parameters(narrow, kind).experts == layer_parameters(MOE, kind).experts / 4
     more = layer_parameters(narrow, kind).replicated - layer_parameters(MOE, kind).replicated
     assert more == 2 * 4096 * 1024
-    less = matrix_flops(MOE, kind) - matrix_flops(narrow, kind)
+    less = MOE.branches(kind)[1].multiplications - narrow.branches(kind)[1].multiplications
     assert less == 2 * 3 * 14336 * (4096 - 1024) - more
     assert expert_traffic(narrow, TRAINING, split()).sent_bytes == expert_traffic(MOE, TRAINING, split()).sent_bytes / 4
     tables = [stage_table(model, TRAINING, [split(pp=1, dp=8)]) for model in (MOE, narrow)]

@@ -11,9 +11,9 @@ from pipette_opt.costs.compute import layer_times_s
 from pipette_opt.costs.context import context_traffic
 from pipette_opt.costs.exchange import passes
 from pipette_opt.costs.expert_layer import activation_again_s, expert_times_s
-from pipette_opt.costs.modules import mlp_forward_s
+from pipette_opt.costs.modules import module_forward_s
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import DEFAULT_STACK, LatentAttention
+from pipette_opt.specs import DEFAULT_STACK, LatentAttention, LayerKind
 
 MOE = replace(LLAMA_8B, name="moe", num_experts=8, moe_ffn_hidden_size=2048, moe_shared_expert_intermediate_size=1024)
 
@@ -38,9 +38,11 @@ def test_each_module_adds_its_forward() -> None:
     given = (MOE, job.training, split(), A100_80, DEFAULT_STACK)
     core = attention_times_s(*given, MOE.layers[0])[0]
     assert again_s("core_attn") == pytest.approx(core)
-    assert again_s("mlp") == pytest.approx(mlp_forward_s(LLAMA_8B, *given[1:], LLAMA_8B.ffn_hidden_size))
+    assert again_s("mlp") == pytest.approx(
+        module_forward_s(LLAMA_8B.branches(LayerKind())[1].modules["mlp"], *given[1:])
+    )
     assert again_s("moe_act", has_experts=True) == pytest.approx(activation_again_s(*given))
-    shared = mlp_forward_s(*given, 1024)
+    shared = module_forward_s(MOE.branches(MOE.layers[0])[1].modules["shared_experts"], *given[1:])
     assert again_s("shared_experts", has_experts=True) == pytest.approx(shared)
     assert again_s("moe", has_experts=True) == pytest.approx(expert_times_s(*given)[0] + shared)
     together = again_s("core_attn", "moe_act", "shared_experts", has_experts=True)

@@ -18,9 +18,9 @@ from pipette_opt.costs.products import (
     plain_format,
     product_times_s,
 )
+from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.specs import DEFAULT_STACK, GpuSpec, Instance, LayerKind, TrainingSpec
 from pipette_opt.specs.efficiency import ProductLaw
-from pipette_opt.specs.layer_parameters import layer_parameters
 
 WIDE = ProductLaw(share=0.8, half_inner=64, half_result=2**16, start_s=2e-6)
 NARROW_LAW = ProductLaw(share=0.6, half_inner=256, half_result=0, start_s=12e-6)

@@ -8,7 +8,8 @@ from factories import make_cluster, make_config, make_job
 from pipette_opt.candidates.legality import check_legal
 from pipette_opt.costs.compute import layer_times_s
 from pipette_opt.costs.context import inside_layer_s
-from pipette_opt.costs.scan import SCAN_BACKWARD, SCAN_KERNELS, SCAN_SHARE, scan_times_s
+from pipette_opt.costs.scan import SCAN_BACKWARD, SCAN_SHARE, scan_times_s
+from pipette_opt.layers.recurrent import SCAN_KERNELS
 from pipette_opt.read.gpus import read_gpu
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import DEFAULT_STACK, LayerKind, TrainingSpec

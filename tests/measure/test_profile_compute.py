@@ -8,12 +8,12 @@ import torch
 from factories import LLAMA_8B, TINY
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.measure.compute import ComputeParams, divides, profile_compute
 from pipette_opt.measure.layer import build_layer
 from pipette_opt.read.model import read_model
 from pipette_opt.read.profile import read_profile
 from pipette_opt.specs import LayerKind, ModelSpec, ProfileKey, TrainingSpec
-from pipette_opt.specs.layer_parameters import layer_parameters
 
 TRAINING = TrainingSpec(global_batch_size=1, seq_length=64, precision="fp32")
 

@@ -6,10 +6,10 @@ import pytest
 from factories import LLAMA_8B
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import LatentAttention, ModelSpec, YarnScaling
-from pipette_opt.specs.layer_parameters import layer_parameters, mixer_parameters
 
 
 def active_parameters(model: ModelSpec) -> float:
@@ -60,8 +60,9 @@ def test_one_layer_of_deepseek_v2_by_hand() -> None:
     model = read_model("deepseek-v2")
     down = 5120 * 1536 + 5120 * (512 + 64)
     up = 1536 * 128 * 192 + 512 * 128 * (128 + 128)
-    assert model.replicated_attention_matrices == down
-    assert mixer_parameters(model, model.layers[0]) == up + 128 * 128 * 5120
+    attention = model.mixer(model.layers[0]).parameters
+    assert attention.replicated == down + 5120 + 1536 + 512
+    assert attention.sharded == up + 128 * 128 * 5120
     norms = 2 * 5120 + 1536 + 512
     assert layer_parameters(model, model.layers[0]).total == down + up + 128 * 128 * 5120 + norms + 3 * 5120 * 12288
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.read.megatron_args import MegatronArgs, parse_megatron_args
 from pipette_opt.read.megatron_options import given_options, places_of
 from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options, parts_saved, table_rows
 from pipette_opt.specs import TrainingSpec
-from pipette_opt.specs.latent import LATENT_SIZES
 
 RECIPES = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "recipes"
 ON_RECIPES = pytest.mark.skipif(not RECIPES.is_dir(), reason=f"no folder {RECIPES}")

@@ -9,10 +9,10 @@ from factories import LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.costs.compute import stage_compute
+from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import read_architecture, read_model
 from pipette_opt.specs import ComputeProfile, Instance, ModelSpec, TrainingSpec
-from pipette_opt.specs.layer_parameters import layer_parameters
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from factories import LLAMA_8B, TINY
 
+from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.specs import LayerKind, ModelSpec, YarnScaling
-from pipette_opt.specs.layer_parameters import layer_parameters
 
 
 def test_llama_3_8b_has_its_published_size() -> None:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import IntArray, read_only
-from pipette_opt.specs.recurrent import RECURRENT_MIXERS, RecurrentName
+from pipette_opt.layers.recurrent import RECURRENT_MIXERS, RecurrentName
 
 Mixer = Literal["attention", "windowed_attention", "latent_attention", "none"] | RecurrentName
 """Branch of a layer that mixes tokens."""

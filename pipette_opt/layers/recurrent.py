@@ -10,7 +10,15 @@ chunks of the sequence, a gated norm and an output product follow. Tensor parall
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+from pipette_opt.layers.branch import Branch, Product
+
+if TYPE_CHECKING:
+    from pipette_opt.specs.training import TrainingSpec
+
+SCAN_KERNELS = 8
+"""Approximate number of kernel launches of convolution, scan and norm in one pass."""
 
 MAMBA_CHUNK, DELTA_CHUNK = 128, 64
 """Tokens per chunk of the scan: ``chunk_size`` of ``MambaMixer``, and the chunk of flash-linear-attention."""
@@ -311,3 +319,41 @@ RECURRENT_MIXERS: Mapping[RecurrentName, RecurrentMixer] = MappingProxyType(
     }
 )
 """All types of recurrent mixers, by name."""
+
+
+class RecurrentBranch(Branch):
+    """Branch that mixes tokens by a state: its sizes are the model's field of the mixer's name."""
+
+    graph_module = "mamba"
+    core = "scan"
+
+    @property
+    def sizes(self) -> Recurrent:
+        """Sizes of the mixer."""
+        sizes: Recurrent = getattr(self.model, self.kind.mixer)
+        return sizes
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """Input product and output product."""
+        h, sizes = self.model.hidden_size, self.sizes
+        return Product(sizes.in_size, h, "columns"), Product(h, sizes.out_size, "rows")
+
+    @property
+    def split_vectors(self) -> int:
+        """Parameters beside the products, and the bias of the input product."""
+        return self.sizes.split_vectors + self.model.add_bias_linear * self.sizes.in_size
+
+    @property
+    def whole_vectors(self) -> int:
+        """Parameters that every tensor rank holds whole, and the bias of the output product."""
+        return self.sizes.whole_vectors + self.bias
+
+    @property
+    def multiplications_beside(self) -> float:
+        """Multiplications of convolution and recurrence per token."""
+        return self.sizes.conv_size * self.sizes.conv_kernel_dim + self.sizes.model_flops
+
+    def kernels(self, training: "TrainingSpec") -> int:
+        """Return the kernel launches of a pass."""
+        return RECURRENT_MIXERS[self.kind.mixer].kernels + SCAN_KERNELS  # type: ignore[index]

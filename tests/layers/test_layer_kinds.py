@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from factories import TINY
 
+from pipette_opt.layers.kinds import Pattern, count_layers, layer_at, layers_before, pattern_of
 from pipette_opt.specs import LayerKind
-from pipette_opt.specs.layer_kinds import Pattern, count_layers, layer_at, layers_before, pattern_of
 
 DENSE, EXPERTS = LayerKind(), LayerKind(mlp="experts")
 WINDOW = LayerKind(mixer="windowed_attention")

@@ -5,12 +5,9 @@ from dataclasses import replace
 import pytest
 from factories import TINY
 
+from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import GatedDeltaNet, LayerKind, Mamba
-from pipette_opt.specs.layer_parameters import (
-    layer_parameters,
-    matrix_flops,
-)
 
 HYBRID, NEXT = read_model("nemotron-h-56b"), read_model("qwen3-next-80b-a3b")
 
@@ -26,7 +23,7 @@ def test_mamba_layer_by_hand() -> None:
     assert layer_parameters(HYBRID, kind).sharded == into + conv + heads + inner + out
     assert layer_parameters(HYBRID, kind).replicated == 8192
     # Megatron-LM's mamba_layer_flops, halved: matrices and 7 / 2 of channels times states.
-    assert matrix_flops(HYBRID, kind) == into + out + (inner + 2 * groups) * 4 + 3.5 * inner * 256
+    assert HYBRID.mixer(kind).multiplications == into + out + (inner + 2 * groups) * 4 + 3.5 * inner * 256
 
 
 def test_delta_layer_by_hand() -> None:

@@ -1,0 +1,1 @@
+"""Kinds of layers: each is a class that says what one token needs of it."""

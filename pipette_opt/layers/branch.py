@@ -1,0 +1,219 @@
+"""
+Interface of a branch of a layer: the half that mixes tokens, or the MLP.
+
+A branch says what one token needs of it: matrix products, parameters, channels that stream through memory, kernels,
+messages between tensor ranks. What these cost on a GPU, with a micro-batch and over links, is asked elsewhere
+(``pipette_opt/costs``, ``pipette_opt/memory``), in one way for all kinds of layers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from pipette_opt.layers.kinds import LayerKind
+    from pipette_opt.specs.model import ModelSpec
+    from pipette_opt.specs.training import TrainingSpec
+
+
+class Parameters(NamedTuple):
+    """
+    Parameters of a part of a model.
+
+    Parameters
+    ----------
+    sharded
+        Parameters that tensor ranks split.
+    replicated
+        Parameters that every tensor rank holds whole.
+    experts
+        Parameters of routed experts, split over the ranks of experts and of their tensor parallelism.
+    """
+
+    sharded: int = 0
+    replicated: int = 0
+    experts: int = 0
+
+    @property
+    def total(self) -> int:
+        """Number of all parameters."""
+        return sum(self)
+
+    def on_rank(self, tp: Any) -> Any:
+        """Return the parameters of one tensor rank without routed experts; ``tp`` is a number or an array of them."""
+        return self.sharded / tp + self.replicated
+
+
+class Product(NamedTuple):
+    """
+    Matrix product of every token with one matrix.
+
+    Parameters
+    ----------
+    outputs, inputs
+        Size of the matrix before tensor ranks split it.
+    split
+        Split of the matrix over tensor ranks: by its outputs (``columns``), by its inputs (``rows``), or not at all
+        (``whole``), and then each rank has the product of its own tokens.
+    """
+
+    outputs: int
+    inputs: int
+    split: Literal["columns", "rows", "whole"]
+
+    def on_rank(self, tp: Any) -> tuple[Any, Any]:
+        """Return (outputs, inputs) of the matrix of one tensor rank, rounded down."""
+        if self.split == "columns":
+            return self.outputs // tp, self.inputs
+        return self.outputs, self.inputs // tp if self.split == "rows" else self.inputs
+
+
+class Module(NamedTuple):
+    """
+    Part of a branch that selective recomputation can repeat.
+
+    Parameters
+    ----------
+    products
+        Its matrix products.
+    streamed
+        Channels per token that it reads or writes beside them, split by tensor ranks.
+    normed
+        Channels per token that its norms write.
+    kernels
+        Kernel launches beside the products'.
+    """
+
+    products: tuple[Product, ...]
+    streamed: float
+    normed: int
+    kernels: int
+
+
+class OnRank(NamedTuple):
+    """
+    Part of a micro-batch that one tensor rank works on, and the formats of its numbers.
+
+    Parameters
+    ----------
+    tokens, own_tokens
+        Tokens of the rank's products, and of its norms and residuals, which sequence parallelism divides.
+    tp, expert_tp
+        Ranks that share a layer, and one expert.
+    element, stored
+        Bytes of a number between products, and of the inputs that products keep.
+    """
+
+    tokens: int
+    own_tokens: float
+    tp: int
+    expert_tp: int
+    element: int
+    stored: float
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """
+    Branch of a layer; a subclass for each kind overrides what differs from a branch without parameters or products.
+
+    Parameters
+    ----------
+    kind
+        Kind of the layer whose branch it is.
+    """
+
+    model: "ModelSpec"
+    kind: "LayerKind"
+
+    graph_module: ClassVar[str] = "mlp"
+    """Name of the branch among the modules of CUDA graphs (``--cuda-graph-scope`` of Megatron-LM)."""
+
+    core: ClassVar[Literal["attention", "scan"] | None] = None
+    """Operation that mixes the tokens between the products; ``None`` in an MLP."""
+
+    has_own_norm: ClassVar[bool] = False
+    """The norm before the branch is a kernel of its own, so recomputation can repeat it."""
+
+    @property
+    def bias(self) -> int:
+        """Parameters of the bias of the last product, which every tensor rank holds whole."""
+        return self.model.hidden_size if self.model.add_bias_linear else 0
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """Matrix products of every token, without those of routed experts."""
+        return ()
+
+    @property
+    def split_vectors(self) -> int:
+        """Parameters that tensor ranks split, beside the matrices."""
+        return 0
+
+    @property
+    def whole_vectors(self) -> int:
+        """Parameters that every tensor rank holds whole, beside the matrices and the norms of the layer."""
+        return 0
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of all routed experts."""
+        return 0
+
+    @property
+    def multiplications_beside(self) -> float:
+        """Multiplications per token, beside the products', that count as the model's FLOPs; without scores."""
+        return 0.0
+
+    @property
+    def streamed(self) -> float:
+        """Channels per token that elementwise kernels inside the branch read or write, split by tensor ranks."""
+        return 0.0
+
+    @property
+    def normed_inputs(self) -> int:
+        """Channels per token that norms write for the first products; 0 without a product."""
+        return self.model.hidden_size if self.products else 0
+
+    @property
+    def normed_inside(self) -> int:
+        """Channels per token that further norms inside the branch write."""
+        return 0
+
+    @property
+    def gathers(self) -> tuple[int, int]:
+        """Channels per token that tensor ranks gather before the first split product, and calls for them."""
+        return (self.model.hidden_size, 1) if self.products else (0, 0)
+
+    @property
+    def modules(self) -> Mapping[str, Module]:
+        """Parts that selective recomputation can repeat, by Megatron-Core's names."""
+        return MappingProxyType({})
+
+    def kernels(self, training: "TrainingSpec") -> int:
+        """Return the kernel launches of a forward pass, without norms and routed experts."""
+        return 0
+
+    def module_inputs(self, rank: OnRank) -> Mapping[str, float]:
+        """Return the bytes of inputs kept for the backward pass, by the module that offloading names; else ``rest``."""
+        return {}
+
+    def tokens_seen(self, seq_length: int) -> float:
+        """Return the mean number of tokens that causal attention of one token sees, itself included; else 0."""
+        return 0.0
+
+    @property
+    def parameters(self) -> Parameters:
+        """Parameters with the norms before and after the branch."""
+        norms = self.model.norm_parameters * (1 + self.model.more_norms)
+        return Parameters(
+            sharded=sum(n * k for n, k, split in self.products if split != "whole") + self.split_vectors,
+            replicated=sum(n * k for n, k, split in self.products if split == "whole") + self.whole_vectors + norms,
+            experts=self.expert_parameters,
+        )
+
+    @property
+    def multiplications(self) -> float:
+        """Multiplications per token with matrices; of routed experts only of those that the token is sent to."""
+        return sum(n * k for n, k, _ in self.products) + self.multiplications_beside

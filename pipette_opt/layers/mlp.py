@@ -1,0 +1,68 @@
+"""MLP of two or, with a gate, three matrices."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from pipette_opt.layers.branch import Branch, Module, OnRank, Product
+
+if TYPE_CHECKING:
+    from pipette_opt.specs.training import TrainingSpec
+
+
+class MlpBranch(Branch):
+    """Dense MLP that every token passes."""
+
+    @property
+    def width(self) -> int:
+        """Width of the MLP that every token passes; 0 if there is none."""
+        return self.model.ffn_hidden_size
+
+    @property
+    def gates(self) -> int:
+        """Matrices of the first product: 2 with a gate, else 1."""
+        return 2 if self.model.gated_linear_unit else 1
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """Product to the width (twice with a gate), and back; none without a width."""
+        h, width = self.model.hidden_size, self.width
+        return (Product(self.gates * width, h, "columns"), Product(h, width, "rows")) if width else ()
+
+    @property
+    def split_vectors(self) -> int:
+        """Bias of the first product."""
+        return self.gates * self.width if self.model.add_bias_linear else 0
+
+    @property
+    def whole_vectors(self) -> int:
+        """Bias of the second product."""
+        return self.bias if self.width else 0
+
+    @property
+    def streamed(self) -> float:
+        """The activation reads what the first product wrote, and writes; its input is also written and read once."""
+        return (2.0 * self.gates + 1.0) * self.width
+
+    @property
+    def modules(self) -> Mapping[str, Module]:
+        """The whole MLP with its norm."""
+        return MappingProxyType({"mlp": self.module})
+
+    @property
+    def module(self) -> Module:
+        """MLP that every token passes, with its norm."""
+        return Module(self.products, self.streamed, self.model.hidden_size, kernels=3)
+
+    def module_inputs(self, rank: OnRank) -> Mapping[str, float]:
+        """Return the bytes of the inputs of both products and of the activation."""
+        layer_input = rank.own_tokens * self.model.hidden_size
+        return {"rest": (rank.element + rank.stored) * layer_input + self.inside_bytes(rank)}
+
+    def inside_bytes(self, rank: OnRank) -> float:
+        """Return the bytes of the inputs of the activation and of the second product."""
+        return rank.tokens * self.width / rank.tp * (rank.element * self.gates + rank.stored)
+
+    def kernels(self, training: "TrainingSpec") -> int:
+        """Return the kernel launches of a pass: norm, two products, activation, and two more for a gate. Counted."""
+        return 4 + (2 if self.model.gated_linear_unit else 0)
