@@ -30,6 +30,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 from clients_here import missing
 from instances import enumerated
 
+pytest.register_assert_rewrite("layer_counts")
+
 ROOT = Path(__file__).parents[1]
 
 collect_ignore = [] if (ROOT / "benchmarks").is_dir() else ["benchmarks", "test_every_module.py"]

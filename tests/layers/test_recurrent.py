@@ -39,12 +39,6 @@ def test_delta_layer_by_hand() -> None:
     assert layer_parameters(NEXT, kind).experts == 512 * 3 * 2048 * 512
 
 
-def test_gate_of_attention_by_hand() -> None:
-    """Queries of 16 heads of 256 channels, a gate as wide, two heads of keys and of values."""
-    kind = NEXT.layers[3]._replace(mlp="none")
-    assert layer_parameters(NEXT, kind).total == 2048 * (2 * 4096 + 2 * 512) + 4096 * 2048 + 2048 + 2 * 256
-
-
 def test_kept_activations_by_hand() -> None:
     """Elements of 16 bits for a token of Mamba-2: 37,120 of the product, twice 16,384; of the delta net those kept."""
     assert HYBRID.mamba is not None
