@@ -12,7 +12,7 @@ from pipette_opt.memory.formula import formula_bytes, parameters
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.memory.table import stage_table
 from pipette_opt.read.model import read_model
-from pipette_opt.specs import GatedDeltaNet, Mamba, ModelSpec, TrainingSpec
+from pipette_opt.specs import Mamba, ModelSpec, TrainingSpec
 
 TRAINING = TrainingSpec(global_batch_size=8, seq_length=512)
 PLAIN = replace(
@@ -56,16 +56,6 @@ def test_weights_are_those_that_times_count(model: ModelSpec) -> None:
     np.testing.assert_allclose(parameters(table), counted, rtol=1e-12)
 
 
-def test_a_mamba_layer_by_hand() -> None:
-    """Input of the norm and of the product, 16 bits; one fp32 statistic; what the scan keeps of 4,352 and 2 x 2,048."""
-    tokens, h = 512, PLAIN.hidden_size
-    width = 2 * 2048 + 2 * 8 * 128 + 32
-    one = tokens * (2 * h + 4 + 2 * h + 2 * (width + 2 * 2048))
-    assert formula_bytes(rows(hybrid("M"))).saved[0] == one
-    assert formula_bytes(rows(hybrid("MMM"))).saved[0] == 3 * one
-    assert formula_bytes(rows(hybrid("MM"), tp=2)).saved[0] == 2 * tokens * (4 * h + 4 + (width + 2 * 2048))
-
-
 def test_branches_add_up() -> None:
     """Attention and an MLP apart keep what a layer of both keeps, and hold the same weights."""
     both, apart = formula_bytes(rows(replace(PLAIN, num_layers=1))), formula_bytes(rows(hybrid("*-")))
@@ -101,17 +91,3 @@ def test_experts_in_every_second_layer() -> None:
     inputs = 2 * 512 * PLAIN.hidden_size * 2
     # Of the first stage's layers D E D the last is kept, of the second's E D E D E the last three.
     assert kept.tolist() == [2 * (inputs + dense), inputs + dense + 2 * experts]
-
-
-def test_gate_and_delta_net_by_hand() -> None:
-    """A gate keeps two widths more of the queries; a delta net in place of attention its own rows."""
-    plain, gated = (formula_bytes(rows(one)).saved[0] for one in (PLAIN, replace(PLAIN, attention_output_gate=True)))
-    assert gated - plain == PLAIN.num_layers * 512 * 2 * 2 * PLAIN.query_projection_size
-    net = GatedDeltaNet(num_key_heads=4, num_value_heads=8)
-    model = replace(PLAIN, num_layers=2, linear_attention_freq=2, gated_delta_net=net)
-    found = formula_bytes(rows(model)).saved[0] - formula_bytes(rows(replace(PLAIN, num_layers=2))).saved[0]
-    keys, values, h = 4 * 128, 8 * 128, PLAIN.hidden_size
-    into = 2 * keys + 2 * values + 16
-    own = 2 * (into + 2 * keys + values + 2 * 8 * 128 + 8 * 64 + 2 * values) + 8 * 8
-    attention = 2 * 4 * h + 4 * PLAIN.num_attention_heads
-    assert found == 512 * (own - attention)
