@@ -3,7 +3,7 @@ Lower bound of a candidate configuration on hosts of several GPU types: the simu
 between types.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from operator import itemgetter
@@ -19,6 +19,7 @@ from pipette_opt.parallel import Placement, tile_placement
 from pipette_opt.problem.best_links import scarce_kinds
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.simulate.many import estimate_many
+from pipette_opt.simulate.solutions import flow_counts
 from pipette_opt.specs import Instance, LinkMatrix
 
 MAX_COLUMNS = 512
@@ -133,12 +134,8 @@ def _ideal(instance: Instance, candidate: CandidateData) -> Instance:
     )
     kind = np.repeat(np.arange(len(first)), candidate.num_cells)
     row = np.tile(np.arange(candidate.num_cells) // (candidate.num_cells // candidate.grid[0]), len(first))
-    per_node = candidate.config.world_size // candidate.num_cells
-    counts: Sequence[int] = sorted({per_node // candidate.tile.stages, per_node})
-    if instance.model.num_experts is not None:
-        counts = range(1, per_node + 1)  # all-to-alls have as many flows as ranks that send to other hosts
     matrices = []
-    for num_flows in counts:
+    for num_flows in flow_counts(instance, candidate):
         fastest = cluster.fastest_bytes_per_s_of_kinds(num_flows)
         links = np.where(row[:, None] == row, fastest.max(), fastest[np.ix_(kind, kind)])
         matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=np.where(links > 0, links, np.nan)))

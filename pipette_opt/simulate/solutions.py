@@ -165,18 +165,27 @@ def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int
     cluster = instance.cluster
     if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1 or (slow_row is not None and cluster.levels):
         return None
-    per_node = candidate.config.world_size // candidate.num_cells
-    counts = {per_node // candidate.tile.stages, per_node}
-    if instance.model.num_experts is not None:
-        counts |= set(range(1, per_node + 1))  # all-to-alls have as many flows as ranks that send to other hosts
     nodes = np.arange(candidate.num_cells).reshape(candidate.grid)
-    equal = cluster.with_equal_links(counts)
+    equal = cluster.with_equal_links(flow_counts(instance, candidate))
     if equal is None:
         return None
     if slow_row is not None:
         equal = _with_slow_host(cluster, equal, int(nodes[slow_row, 0, 0]), candidate.num_cells)
     ideal = replace(instance, cluster=equal)
     return placed_times(ideal, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
+
+
+def flow_counts(instance: Instance, candidate: CandidateData) -> Sequence[int]:
+    """
+    Return the numbers of concurrent flows between two hosts that placements of a candidate configuration may have.
+
+    A cluster of best links needs the bandwidth of each, as interpolation may be below it. All-to-alls have a flow for
+    each rank that sends to other hosts, and context rings a flow for each ring.
+    """
+    per_node, stages = candidate.config.world_size // candidate.num_cells, candidate.tile.stages
+    if instance.model.num_experts is not None or candidate.tile.context_nodes > 1:
+        return range(1, per_node + 1)
+    return sorted({per_node // stages, per_node})
 
 
 def _with_slow_host(cluster: ClusterSpec, equal: ClusterSpec, host: int, num_cells: int) -> ClusterSpec:

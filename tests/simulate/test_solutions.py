@@ -2,13 +2,18 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from factories import A100_40, A100_80, LLAMA_8B, make_cluster, make_config, make_job
 from simulated_cases import placements, small
 
 from pipette_opt.base.types import P2PMode
+from pipette_opt.base.units import GIB
 from pipette_opt.parallel import tile_placement
+from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Solution
+from pipette_opt.simulate.best_kinds import best_kinds
 from pipette_opt.simulate.estimate import estimate, simulate_times
 from pipette_opt.simulate.solutions import (
     best_first,
@@ -17,6 +22,7 @@ from pipette_opt.simulate.solutions import (
     simulate_solution,
     unused_hosts,
 )
+from pipette_opt.specs import GpuSpec
 
 
 @pytest.mark.search
@@ -55,6 +61,25 @@ def test_the_simulator_at_the_best_links_holds(seed: int, p2p: P2PMode) -> None:
             simulate_times(times, one.num_microbatches, p2p).iteration_time_s for times in rows if times is not None
         )
         assert bound * (1 - 1e-12) <= closer <= fastest * (1 + 1e-9)
+
+
+@pytest.mark.search
+@pytest.mark.parametrize("kinds", [(A100_80,), (A100_80, A100_40)])
+def test_context_rings_between_hosts_open_fewer_flows_than_gpus(kinds: tuple[GpuSpec, ...]) -> None:
+    """Of a NIC that one flow fills, four flows get all: no less than eight, although half as many."""
+    job = make_job(make_cluster(4, 20.0, gpus=8, kinds=kinds, nics_per_node=1), LLAMA_8B, 8, 4096)
+    config = make_config(tp=4, pp=2, num_layers=32, context_parallel_size=4, use_distributed_optimizer=True)
+    fitting = FittingCandidate(config=config, need_bytes=np.zeros(2, dtype=np.int64))
+    data = build_problem_data(job, [fitting], np.full(4, 80 * GIB), relaxed=True)
+    candidate = next(each for each in data.candidates if each.tile.context_nodes == 2 and each.grid == (2, 1, 2))
+    nodes = np.array([0, 2, 1, 3]).reshape(candidate.grid)
+    seconds = estimate(job, config, tile_placement(config, candidate.tile, nodes)).iteration_time_s
+    if len(kinds) > 1:
+        assert best_kinds(job, data, candidate).seconds <= seconds * (1 + 1e-9)
+        return
+    times = best_links_times(job, candidate)
+    assert times is not None
+    assert simulate_times(times, candidate.num_microbatches, job.p2p).iteration_time_s <= seconds * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
