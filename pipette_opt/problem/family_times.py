@@ -73,9 +73,10 @@ def layer_families(
     for config, limit in zip(configs, most, strict=True):
         if not has_room(limit, num_units(instance.model, config)):
             continue
-        timed = [_timed(instance, alike) for alike in pure_configs(config)]
-        recomputed = None
+        timed, recomputed = [_timed(instance, pure_configs(config)[0])], None
         if config.recomputation == "block":
+            # Unlike uniform recomputation, block recomputation leaves multi-token-prediction layers out.
+            timed.append(_timed(instance, replace(config, recompute_num_layers=instance.model.num_layers)))
             recomputed = RecomputedUnits(instance, config, predictor, max_oom_risk, room, limit)
         for tile in host_tiles(config, instance.cluster.gpus_per_node, instance.launcher):
             family = _family(instance, config, tile, timed[0], limit)

@@ -111,6 +111,19 @@ def test_stage_times_are_those_of_the_simulator(dense: int, pp: int, chunks: int
 
 
 @pytest.mark.search
+@pytest.mark.parametrize("layers", [(1, 3), (2, 2), (3, 1)])
+def test_block_recomputation_leaves_prediction_layers_out(layers: tuple[int, ...]) -> None:
+    """The last stage's backward has no forward of multi-token-prediction layers, as in the simulator."""
+    job = job_of(replace(TINY, num_layers=4, mtp_num_layers=2, position_embedding_type="rope"))
+    config = base(2, 1, expert_model_parallel_size=1, recompute_granularity="full", recompute_method="block")
+    family, units = family_of(layer_families(job, [config], load_predictor(1.0, job), 1.0), layers)
+    chosen = family.with_units(units)
+    whole = chunk_seconds(job, chosen, stage_compute(job, chosen), family.tile)
+    for way, seconds in enumerate(whole):
+        found = family.fixed_s[way][:, 0] + np.array(units) * family.layer_s[way][:, None]
+        assert found == pytest.approx(seconds[:, 0])
+
+
 @pytest.mark.parametrize("experts", [NARROW, WIDE])
 @pytest.mark.parametrize(("pp", "chunks"), [(2, 1), (4, 1), (2, 2), (4, 3)])
 @pytest.mark.parametrize("dense", [1, 3, 5])
