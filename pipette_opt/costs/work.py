@@ -155,9 +155,10 @@ class WorkBounds:
 
     def of_any_split(self, config: ParallelConfig) -> float:
         """
-        Return a lower bound on every plan of the configuration with any layer partition, seconds; cached.
+        Return a lower bound on every plan of the configuration with any layer partition into equal chunks, seconds;
+        cached.
 
-        :meth:`_any_split_s` computes it.
+        The configuration must have equal chunks itself. :meth:`_any_split_s` computes the bound.
         """
         key = _DECIDING(config), config.num_chunks
         if key not in self._of_any_split:
@@ -166,7 +167,7 @@ class WorkBounds:
 
     def _any_split_s(self, config: ParallelConfig) -> float:
         """
-        Compute a lower bound on every plan of the configuration with any layer partition, seconds.
+        Compute a lower bound on every plan of the configuration with any layer partition into equal chunks, seconds.
 
         Three bounds hold. All stages together compute for at most :func:`busy_share` of the time. The fullest stage has
         at least the mean number of layers, and its reduction starts after the last backward of one of its chunks

@@ -308,6 +308,11 @@ class ParallelConfig:
         return deal_layers(self.layers_per_stage, self.num_chunks)
 
     @property
+    def has_equal_chunks(self) -> bool:
+        """Return whether each stage divides its layers equally among its chunks."""
+        return self.num_chunks == 1 or len(set(self.layers_per_chunk)) == 1
+
+    @property
     def chunk_shares(self) -> FloatArray:
         """
         Share of a stage's layers in each of its chunks, shape ``(num_chunks, pp)``; equal shares for a stage without

@@ -6,6 +6,7 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.candidates.combinations import combinations
 from pipette_opt.candidates.coverage import layers_are_free
 from pipette_opt.costs.work import WorkBounds
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance
 
 
@@ -16,8 +17,8 @@ class LeastTimes:
     Parameters
     ----------
     space
-        Search space. Memory and single hosts do not count. If layers per stage are free, every partition counts, as in
-        the joint model.
+        Search space. Memory and single hosts do not count. If layers per stage are free, every partition into equal
+        chunks counts, as in the joint model.
     """
 
     def __init__(self, instance: Instance, space: SearchSpace, work: WorkBounds | None = None) -> None:
@@ -42,11 +43,15 @@ class LeastTimes:
 
     def _least_s(self, num_gpus: int) -> float:
         """Return a lower bound by the compute of every legal configuration, seconds."""
-        bound_s = self._work.of_any_split if layers_are_free(self._instance, self._space) else self._work
         found = combinations(self._instance, self._space, num_gpus)
         return min(
-            (bound_s(combination.configs[0]) for combination in found if combination.configs), default=float("inf")
+            (self._work_s(combination.configs[0]) for combination in found if combination.configs), default=float("inf")
         )
+
+    def _work_s(self, config: ParallelConfig) -> float:
+        """Return the compute-only bound, seconds: of every layer partition if these are free and its chunks equal."""
+        is_any_split = layers_are_free(self._instance, self._space) and config.has_equal_chunks
+        return self._work.of_any_split(config) if is_any_split else self._work(config)
 
 
 def least_gpu_seconds(instance: Instance) -> float:

@@ -89,7 +89,7 @@ def family_key(config: ParallelConfig) -> ParallelConfig | None:
     It is equal for all partitions, overlaps and numbers of recomputed layers of a family.
     """
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
-    if pp == 1 or len(set(config.layers_per_chunk)) > 1:
+    if pp == 1 or not config.has_equal_chunks:
         return None
     number = 1 if config.recomputation == "block" else config.recompute_num_layers
     base = without_overlap(config)

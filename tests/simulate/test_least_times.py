@@ -1,10 +1,15 @@
 """Lower bounds by the number of GPUs."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
-from factories import TINY, make_cluster, make_job
+from factories import LLAMA_8B, TINY, make_cluster, make_job
 
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.costs.work import WorkBounds
+from pipette_opt.parallel import host_tiles, tile_placement
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.specs import Instance
 
@@ -46,6 +51,23 @@ def test_as_many_gpus_as_the_space_allows(job: Instance) -> None:
     """Whole hosts only."""
     assert LeastTimes(job, SearchSpace(max_gpus=11)).numbers == (8, 4)
     assert LeastTimes(job, SearchSpace(max_gpus=3)).numbers == ()
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "depths", "chunks"),
+    [(10, 0, 3), (3, 1, 4)],
+    ids=["embedding and head counted as layers", "chunks without layers"],
+)
+def test_unequal_chunks_are_bounded_by_their_own_layers(num_layers: int, depths: int, chunks: int) -> None:
+    """No bound on equal chunks applies to them: two stages of 3 chunks hold 5 layers each, not 4 and 6."""
+    small = replace(LLAMA_8B, num_layers=num_layers, mtp_num_layers=depths, vocab_size=1024)
+    job = make_job(make_cluster(2, 50.0, gpus=1), small, 32)
+    space = SearchSpace(pipeline_parallel=(2,), virtual_pipeline=(chunks,), micro_batch_size=(1,))
+    config = enumerate_with_reasons(job, space).candidates[0]
+    (tile,) = host_tiles(config, 1, job.launcher)
+    placement = tile_placement(config, tile, np.array([0, 1]).reshape(tile.node_grid(config)))
+    assert not config.has_equal_chunks
+    assert 0 < LeastTimes(job, space)(2) <= estimate(job, config, placement).iteration_time_s
 
 
 def _fields(space: SearchSpace) -> dict[str, object]:
