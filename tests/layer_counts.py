@@ -272,7 +272,8 @@ def check_seconds(model: ModelSpec, counts: Counts) -> None:
 def check_launches(model: ModelSpec, counts: Counts) -> None:
     """Seconds where each launch takes a second, and nothing else takes time; and of collectives likewise."""
     kernels, calls = (replace(_NO_OVERHEAD, **{f"host_{what}_s": 1.0}) for what in ("kernel", "collective"))
-    for tp, collectives in ((1, 0), (2, counts.collectives)):
+    exchanges = 2 if counts.one_expert else 0  # tokens to the experts of two ranks, and back
+    for tp, collectives in ((1, 0), (2, counts.collectives + exchanges)):
         config = ranks(model, tp)
         assert layer_times_s(job(model), config, _INSTANT, kernels) == pytest.approx([counts.launches] * 2, rel=1e-5)
         assert layer_times_s(job(model), config, _INSTANT, calls) == pytest.approx(

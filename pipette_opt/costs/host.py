@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.expert_layer import ROUTED_KERNELS, ROUTER_KERNELS, expert_kernels
+from pipette_opt.costs.experts import expert_traffic
 from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, Instance, LayerKind, ModelSpec, StackSpec, TrainingSpec
@@ -22,13 +23,12 @@ def host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, ki
     Return the host time to launch one pass of a layer, seconds.
 
     The backward pass launches about twice the forward's kernels from compiled code, in about equal time. Experts add
-    the router's kernels, the sorting of tokens and the experts' own. A step of ring attention adds its kernels and a
-    message.
+    the router's kernels, the sorting of tokens, their exchange and the experts' own. A step of ring attention adds its
+    kernels and a message.
     """
     model, training, tp = instance.model, instance.training, config.tensor_model_parallel_size
     kernels = _kernels(model, training, config, kind)
-    of_branch = 0 if tp == 1 else 2 if config.sequence_parallel else 1
-    collectives = {"attn": of_branch * (kind.mixer != "none"), "mlp": of_branch * (kind.mlp != "none")}
+    collectives = _collectives(model, training, config, kind)
     launched = _launched(kernels, model, training, kind), _launched(collectives, model, training, kind)
     crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
     wait = rates.pipelined_wait_s * _threads(tp, instance.cluster.gpus_per_node) if crosses else 0.0
@@ -54,6 +54,23 @@ def _kernels(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, k
         "moe_preprocess": router[1],
         "moe": experts - sum(router),
     }
+
+
+def _collectives(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, kind: LayerKind) -> dict[str, int]:
+    """
+    Return the collectives of one pass by part of the layer.
+
+    A branch that tensor ranks split has an all-reduce, or gathers and a reduce-scatter. Routed experts have the
+    exchanges of their dispatcher.
+    """
+    found = {"attn": 0, "mlp": 0, "moe": 0}
+    for branch in model.branches(kind) if config.tensor_model_parallel_size > 1 else ():
+        if branch.products:
+            found["attn" if branch.core else "mlp"] = 1 + config.sequence_parallel * branch.gathers[1]
+    if kind.has_experts:
+        traffic = expert_traffic(model, training, config)
+        found["moe"] = traffic.num_exchanges + traffic.num_rings
+    return found
 
 
 def _launched(parts: Mapping[str, int], model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> int:

@@ -19,14 +19,6 @@ from pipette_opt.layers.yarn import YarnScaling
 if TYPE_CHECKING:
     from pipette_opt.specs.training import TrainingSpec
 
-LATENT_KERNELS = 8
-"""
-Number of kernel launches of latent attention beyond those of ordinary attention. Counted.
-
-Three more products, two norms, and three copies that make queries, keys and values contiguous
-(``MultiLatentAttention.forward``).
-"""
-
 LATENT_SIZES = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
 """Fields of :class:`LatentAttention` that hold sizes; Megatron-LM's options have the same names."""
 
@@ -179,5 +171,11 @@ class LatentAttentionBranch(AttentionBranch):
         return {**AttentionBranch.module_inputs(self, rank), **of_norm}
 
     def kernels(self, training: "TrainingSpec") -> int:
-        """Return the kernel launches of a pass."""
-        return AttentionBranch.kernels(self, training) + LATENT_KERNELS
+        """
+        Return the kernel launches of a pass. Counted.
+
+        Beyond those of ordinary attention: three more products and two norms, without a latent of queries a product and
+        a norm less; three copies that make queries, keys and values contiguous (``MultiLatentAttention.forward``).
+        """
+        latents = len(self.sizes.down_sizes)
+        return AttentionBranch.kernels(self, training) + len(self.products) - 2 + latents + 3

@@ -42,16 +42,20 @@ def test_graphs_of_a_dense_layer(modules: tuple[str, ...], left: int) -> None:
     ("modules", "left"),
     [
         (("attn",), 2000 + 6 + 20),
-        (("moe_router",), 2000 + 15 + 12),
-        (("moe_router", "moe_preprocess"), 2000 + 15 + 8),
-        (("attn", "moe_router", "moe_preprocess"), 8),
+        (("moe_router",), 4000 + 15 + 12),
+        (("moe_router", "moe_preprocess"), 4000 + 15 + 8),
+        (("attn", "moe_router", "moe_preprocess"), 2000 + 8),
         (("moe",), 2000 + 15),
         (("attn", "moe"), 0),
         (("mlp",), 4000 + 41),
     ],
 )
 def test_graphs_of_a_layer_with_experts(modules: tuple[str, ...], left: int) -> None:
-    """20 kernels more: 8 of the router, 4 that say where tokens go, 8 that sort and multiply."""
+    """
+    20 kernels more: 8 of the router, 4 that say where tokens go, 8 that sort and multiply.
+
+    The two collectives are those of tensor ranks that share each expert, outside the router's graph.
+    """
     assert host_s(MOE, graph=False) == 4000 + 41
     assert host_s(MOE, *modules) == left
 
