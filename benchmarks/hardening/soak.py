@@ -6,8 +6,9 @@ directed links, some missing), models with and without experts, and batches. Eac
 
 - ``verify`` derives every figure of the plan again;
 - the simulator must give the plan's time again;
-- no plan may be below the bound. For small jobs, every configuration on every placement is simulated; for larger ones,
-  random plans, with splits of the layers that the search may not have listed;
+- no plan may be below the bound, except plans that the search left out for its time limit. For small jobs, every
+  configuration on every placement is simulated; for larger ones, random plans, with splits of the layers that the
+  search may not have listed;
 - a job without a plan must have no configuration that is legal, fits and can be placed.
 
 ``--small`` makes clusters of up to three hosts of one or two GPUs and short models, for which all plans can be
@@ -40,6 +41,7 @@ from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
 from pipette_opt.verify import verify
+from pipette_opt.verify.space import recorded_space
 
 KINDS = ("a100-80gb", "a100-40gb", "h100", "v100-32gb")
 """GPU types, of which a cluster has one or two."""
@@ -210,7 +212,8 @@ def soak(seed: int, seconds: float, small: bool, regions: bool) -> Found:
         pass
     except InputError:
         return Found(seed=seed, outcome="refused")
-    compared, whole = others(instance, space, params.max_oom_risk, np.random.default_rng((seed, 1)))
+    judged = space if plan is None else promised_space(space, recorded_space(plan))
+    compared, whole = others(instance, judged, params.max_oom_risk, np.random.default_rng((seed, 1)))
     if plan is None:
         problems = (f"infeasible, but {min(compared)}",) if compared else ()
         return Found(seed=seed, outcome="infeasible", judged=len(compared), whole=whole, problems=problems)
@@ -222,6 +225,11 @@ def soak(seed: int, seconds: float, small: bool, regions: bool) -> Found:
         gap=plan.certificate.gap,
         problems=tuple(disagreements(instance, plan, compared)),
     )
+
+
+def promised_space(given: SearchSpace, recorded: SearchSpace) -> SearchSpace:
+    """Return the given space without the values that a search left out for its time limit, as its certificate says."""
+    return replace(given, **{name: getattr(recorded, name) for name in recorded.narrowed})
 
 
 def disagreements(instance: Instance, plan: Plan, compared: list[tuple[float, str]]) -> Iterator[str]:
