@@ -5,7 +5,7 @@ One iteration on an ``m x n`` matrix, ``m`` the smaller, is ``X X^T``, its squar
 ``4 m^2 n + 2 m^3`` FLOPs (Jordan et al., "Muon", kellerjordan.github.io/posts/muon; Liu et al., arXiv 2502.16982).
 Megatron-Core does it on the tensor rank's part of a matrix (``--muon-tp-mode blockwise``; the other modes gather it
 first). Replicas share the matrices out, each as a whole (``LayerWiseDistributedOptimizer``). Adam updates embeddings,
-head and vectors.
+head and vectors. Queries, keys and values are matrices of their own (``muon_split_qkv``); the router is one, too.
 """
 
 import numpy as np
@@ -34,14 +34,14 @@ def layer_flops(model: ModelSpec, config: ParallelConfig, kind: LayerKind) -> tu
     Dense matrices are divided among all replicas, matrices of experts among the replicas of experts.
     """
     tp = config.tensor_model_parallel_size
-    products = (product for branch in model.branches(kind) for product in branch.products)
+    products = (product for branch in model.branches(kind) for product in branch.orthogonal)
     split = {"columns": (tp, 1), "rows": (1, tp), "whole": (1, 1)}
     shapes = [(n / split[way][0], k / split[way][1]) for n, k, way in products]
     of_experts = 0.0
     if kind.has_experts and model.num_experts is not None:
         local = model.num_experts / config.expert_model_parallel_size
         wide = model.expert_ffn_size / config.expert_tensor_size
-        gates, h = 2 if model.gated_linear_unit else 1, model.hidden_size
+        gates, h = 2 if model.gated_linear_unit else 1, model.expert_hidden_size
         of_experts = local * (orthogonal_flops(gates * wide, h) + orthogonal_flops(h, wide))
     return sum(orthogonal_flops(n, k) for n, k in shapes), of_experts
 

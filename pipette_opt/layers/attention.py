@@ -24,6 +24,13 @@ class AttentionBranch(Branch):
         return Product(into, model.hidden_size, "columns"), Product(model.hidden_size, query, "rows")
 
     @property
+    def orthogonal(self) -> tuple[Product, ...]:
+        """Queries (with the gate of the output), keys, values (``muon_split_qkv`` of Megatron-Core), output product."""
+        (into, hidden, _), *rest = self.products
+        keys = self.model.kv_projection_size
+        return *(Product(size, hidden, "columns") for size in (into - 2 * keys, keys, keys)), *rest
+
+    @property
     def split_vectors(self) -> int:
         """Bias of the first product, and sinks of the softmax."""
         sinks = self.model.num_attention_heads if self.model.softmax_type == "learnable" else 0

@@ -147,6 +147,11 @@ class Branch:
         return ()
 
     @property
+    def orthogonal(self) -> tuple[Product, ...]:
+        """Matrices, without those of routed experts, that Muon makes orthogonal one by one."""
+        return self.products
+
+    @property
     def split_vectors(self) -> int:
         """Parameters that tensor ranks split, beside the matrices."""
         return 0

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pipette_opt.layers.branch import Module, OnRank
+from pipette_opt.layers.branch import Module, OnRank, Product
 from pipette_opt.layers.mlp import MlpBranch
 
 
@@ -28,10 +28,21 @@ class ExpertBranch(MlpBranch):
         return self.gates + 1
 
     @property
+    def whole_matrices(self) -> tuple[Product, ...]:
+        """Router, and projections to the width of the experts and back."""
+        h, latent = self.model.hidden_size, self.model.moe_latent_size
+        router = Product(self.model.num_experts or 0, h, "whole")
+        return (router,) if latent is None else (router, Product(latent, h, "whole"), Product(h, latent, "whole"))
+
+    @property
+    def orthogonal(self) -> tuple[Product, ...]:
+        """Matrices of the shared experts, router, and projections for the routed experts."""
+        return *self.products, *self.whole_matrices
+
+    @property
     def router_parameters(self) -> int:
         """Parameters of the router, and of the projections to the width of the experts and back."""
-        model = self.model
-        return model.hidden_size * ((model.num_experts or 0) + 2 * (model.moe_latent_size or 0))
+        return sum(n * k for n, k, _ in self.whole_matrices)
 
     @property
     def whole_vectors(self) -> int:

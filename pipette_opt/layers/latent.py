@@ -121,6 +121,11 @@ class LatentAttentionBranch(AttentionBranch):
         )
 
     @property
+    def orthogonal(self) -> tuple[Product, ...]:
+        """Matrices of all products; Megatron-Core splits none of them."""
+        return self.products
+
+    @property
     def split_vectors(self) -> int:
         """Sinks of the softmax; the projections have no biases."""
         return self.model.num_attention_heads if self.model.softmax_type == "learnable" else 0

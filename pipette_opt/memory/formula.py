@@ -231,7 +231,8 @@ def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray
     weights -= np.where(table.zero >= 3, 0.0, table.only_copies * table.element * table.matrix_parameters)
     gradients = table.gradient * (_owned(table, 2) + (table.zero >= 2) * table.unit_parameters)
     own, experts = _shards(table, 1)
-    matrices = (table.matrix_parameters - table.expert_parameters) / own + table.expert_parameters / experts
+    routers = table.moe_layers * table.num_experts * table.hidden
+    matrices = (table.matrix_parameters + routers - table.expert_parameters) / own + table.expert_parameters / experts
     optimizer = table.state * _owned(table, 1) - SECOND_MOMENT_BYTES * table.muon * matrices
     return weights, gradients, (1 - table.on_host) * optimizer
 

@@ -23,8 +23,8 @@ def test_flops_of_a_matrix() -> None:
 
 
 def test_flops_of_a_layer() -> None:
-    """Its four matrices on one of two tensor ranks; of two experts of eight each their two."""
-    shapes = [(3072, 4096), (4096, 2048), (14336, 4096), (4096, 7168)]
+    """Its matrices on one of two tensor ranks, keys apart from queries and values; of two experts their two each."""
+    shapes = [(2048, 4096), (512, 4096), (512, 4096), (4096, 2048), (14336, 4096), (4096, 7168)]
     dense, experts = layer_flops(LLAMA_8B, SHARDED, LLAMA_8B.layers[0])
     assert (dense, experts) == (sum(orthogonal_flops(*one) for one in shapes), 0)
     spread = make_config(tp=1, dp=8, num_layers=32, expert_model_parallel_size=4)

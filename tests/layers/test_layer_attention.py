@@ -39,7 +39,7 @@ GROUPED = ModelSpec(
 
 ATTENTION = Counts(
     split=((QUERIES + 2 * KEYS, HIDDEN), (HIDDEN, QUERIES)),
-    orthogonal=((QUERIES + 2 * KEYS, HIDDEN), (HIDDEN, QUERIES)),
+    orthogonal=((QUERIES, HIDDEN), (KEYS, HIDDEN), (KEYS, HIDDEN), (HIDDEN, QUERIES)),
     whole_vectors=HIDDEN,  # the norm
     # A token sees half of the sequence: a product with its keys, and one with its values.
     core_flops=2 * (2 * QUERIES) * SEQUENCE / 2,
@@ -84,7 +84,7 @@ GPT = replace(
 FULL_HEADS = replace(
     ATTENTION,
     split=((3 * QUERIES, HIDDEN), (HIDDEN, QUERIES)),
-    orthogonal=((3 * QUERIES, HIDDEN), (HIDDEN, QUERIES)),
+    orthogonal=3 * ((QUERIES, HIDDEN),) + ((HIDDEN, QUERIES),),
     split_vectors=3 * QUERIES,  # bias of the first product
     whole_vectors=2 * HIDDEN + HIDDEN,  # weight and bias of the norm; bias of the second product
     kept_split=2 * 3 * QUERIES + 2 * QUERIES + 4 * HEADS,
@@ -106,7 +106,7 @@ def test_gate_of_the_output() -> None:
     gated = replace(
         ATTENTION,
         split=((2 * QUERIES + 2 * KEYS, HIDDEN), (HIDDEN, QUERIES)),
-        orthogonal=((2 * QUERIES + 2 * KEYS, HIDDEN), (HIDDEN, QUERIES)),
+        orthogonal=((2 * QUERIES, HIDDEN), (KEYS, HIDDEN), (KEYS, HIDDEN), (HIDDEN, QUERIES)),
         kept_split=ATTENTION.kept_split + 2 * 2 * QUERIES,
         flags=("--attention-output-gate",),
     )

@@ -34,7 +34,7 @@ SEEN = (WINDOW * WINDOW / 2 + (SEQUENCE - WINDOW) * WINDOW) / SEQUENCE
 
 ATTENTION = Counts(
     split=((QUERIES + 2 * KEYS, HIDDEN), (HIDDEN, QUERIES)),
-    orthogonal=((QUERIES + 2 * KEYS, HIDDEN), (HIDDEN, QUERIES)),
+    orthogonal=((QUERIES, HIDDEN), (KEYS, HIDDEN), (KEYS, HIDDEN), (HIDDEN, QUERIES)),
     whole_vectors=HIDDEN,  # the norm
     core_flops=2 * (2 * QUERIES) * SEEN,
     core_s=(1.0, ATTENTION_BACKWARD),
