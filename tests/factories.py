@@ -1,5 +1,6 @@
 """Factories of small jobs, configurations, plans and measured runs: what they make is right by construction."""
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -264,6 +265,15 @@ def llama_plan(**options: object) -> Plan:
     given = make_job(make_cluster(4, gpus=4), LLAMA_8B, launcher="torchrun")
     settings = {"sequence_parallel": True, "use_distributed_optimizer": True, **options}
     return plan_of(given, make_config(tp=2, pp=2, dp=4, num_layers=32, **settings), (2, 0, 3, 1))
+
+
+def exportable_plan(target: str) -> Plan:
+    """A plan that the format can express: a small one that most can, else the one that it needs."""
+    return EXPORTABLE[target]() if target in EXPORTABLE else make_plan("torchrun")
+
+
+EXPORTABLE: dict[str, Callable[[], Plan]] = {"torchtitan": llama_plan}
+"""Plans for formats that cannot express ``make_plan``."""
 
 
 def sound(given: Instance, plan: Plan) -> Plan:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pipette_opt.cli import options as opt
+from pipette_opt.export.formats import format_names
 
 SLURM, PODS = "Slurm only", "Kubernetes only"
 """Headings of Slurm's and Kubernetes' options in the help."""
@@ -18,8 +19,7 @@ def export(
         typer.Option(
             "--format",
             "-f",
-            help="Format: rankmap-json, rankmap-csv, megatron, nemo, torchrun, slurm, mpi, deepspeed, torchtitan, "
-            "kubernetes (a JobSet) or pytorchjob.",
+            help=f"Format: {', '.join(format_names())}.",
         ),
     ] = "rankmap-json",
     out: Annotated[

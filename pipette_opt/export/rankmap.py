@@ -13,7 +13,7 @@ from pipette_opt.plans.plan import Plan, rank_rows
 
 def export_rankmap_json(plan: Plan) -> dict[str, str]:
     """Return ``rankmap.json``: world size, rank order, and an entry per rank."""
-    entries = ",\n".join(f"    {json.dumps(entry, ensure_ascii=False)}" for entry in _entries(plan))
+    entries = ",\n".join(f"    {json.dumps(entry, ensure_ascii=False)}" for entry in rank_entries(plan))
     text = (
         "{\n"
         f'  "world_size": {plan.config.world_size},\n'
@@ -27,14 +27,14 @@ def export_rankmap_json(plan: Plan) -> dict[str, str]:
 def export_rankmap_csv(plan: Plan) -> dict[str, str]:
     """Return ``rankmap.csv``: a header, and a line per rank."""
     text = io.StringIO()
-    entries = _entries(plan)
+    entries = rank_entries(plan)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(entries[0])
     writer.writerows(entry.values() for entry in entries)
     return {"rankmap.csv": text.getvalue()}
 
 
-def _entries(plan: Plan) -> list[dict[str, Any]]:
+def rank_entries(plan: Plan) -> list[dict[str, Any]]:
     """Return the entry of each rank, with its host, or ``node``, the host's number if hosts have no names."""
     rows = rank_rows(plan)
     if hosts_are_named(plan):

@@ -58,9 +58,10 @@ def launch_script(
     program: str,
     setup: Sequence[str] = (),
     job: Sequence[str] = (),
+    agent: Sequence[str] | None = None,
 ) -> str:
     """
-    Return a bash script that starts the torchrun agent of a node; its first argument is the node rank.
+    Return a bash script that starts the agent of a node; its first argument is the node rank.
 
     Parameters
     ----------
@@ -69,12 +70,19 @@ def launch_script(
     settings
         Environment variables of the job.
     program
-        Program that torchrun starts, as words of bash.
+        Program that the agent starts, as words of bash.
     setup
         Bash lines before the script reads its arguments.
     job
         Bash lines that use the arguments after the node rank.
+    agent
+        Command and options of the agent, as lines of bash without ends; ``None`` for torchrun.
     """
+    if agent is None:
+        agent = [
+            f'torchrun --nnodes {len(shares)} --nproc-per-node {len(shares[0].gpus)} --node-rank "$NODE_RANK"',
+            '--rdzv-backend static --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"',
+        ]
     place = (
         f"NODE_RANK is the host's place in rank order (its line in nodes.txt), counted from 0; {shares[0].host} is 0 "
         "and the rendezvous."
@@ -100,9 +108,7 @@ def launch_script(
             *setting_lines(settings),
             *master_lines(shares[0].host),
             *_device_lines(shares),
-            f'exec torchrun --nnodes {len(shares)} --nproc-per-node {len(shares[0].gpus)} --node-rank "$NODE_RANK" \\',
-            '  --rdzv-backend static --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\',
-            f"  {program}",
+            "exec " + " \\\n  ".join([*agent, program]),
             "",
         ]
     )

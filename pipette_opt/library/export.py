@@ -79,8 +79,7 @@ def export(
     plan
         A plan or its file.
     format
-        ``rankmap-json``, ``rankmap-csv``, ``megatron``, ``nemo``, ``torchrun``, ``slurm``, ``mpi``, ``deepspeed``,
-        ``torchtitan``, ``kubernetes`` or ``pytorchjob``.
+        A module of :mod:`pipette_opt.export.formats`, such as ``rankmap-json``, ``megatron`` or ``slurm``.
     out
         Folder for the files; without it nothing is written.
     force

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from factories import make_plan, plan_of, scrambled_plan, small_config, small_instance
+from factories import exportable_plan, make_plan, plan_of, scrambled_plan, small_config, small_instance
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.hosts import hosts_are_named
@@ -72,8 +72,9 @@ done < "$rankfile"
 
 def unnamed(plan: Plan) -> Plan:
     """The plan on as many hosts that nobody named."""
-    record = nominal_record(nominal_cluster(nodes="5", gpu="h100", nics="4x400", gpus_per_node=4), "5")
-    hosts = tuple(f"node{number}" for number in range(1, 6))
+    count = str(len(plan.hosts))
+    record = nominal_record(nominal_cluster(nodes=count, gpu="h100", nics="4x400", gpus_per_node=4), count)
+    hosts = tuple(f"node{number}" for number in range(1, len(plan.hosts) + 1))
     unused = {hosts[plan.hosts.index(host)]: why for host, why in plan.unused_hosts.items()}
     return replace(plan, hosts=hosts, unused_hosts=unused, inputs={**plan.inputs, "cluster": record})
 
@@ -107,26 +108,10 @@ def real_hosts(plan: Plan) -> list[str]:
     return [REAL[order.index(row.host)] for row in rank_rows(plan)]
 
 
-def plan_for(target: str) -> Plan:
-    """A plan that the target can run."""
-    plan = make_plan("torchrun")
-    if target == "torchtitan":
-        from factories import llama_plan
-
-        return llama_plan()
-    return plan
-
-
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_file_has_a_name_that_nobody_gave(target: str) -> None:
     """Of any format: neither in scripts, nor in tables, manifests and comments."""
-    plan = plan_for(target)
-    if target == "torchtitan":
-        record = nominal_record(nominal_cluster(nodes="4", gpu="h100", nics="4x400", gpus_per_node=4), str(4))
-        hosts = tuple(f"node{number}" for number in range(1, len(plan.hosts) + 1))
-        plan = replace(plan, hosts=hosts, unused_hosts={}, inputs={**plan.inputs, "cluster": record})
-    else:
-        plan = unnamed(plan)
+    plan = unnamed(exportable_plan(target))
     options = LaunchOptions(image="image:1" if TARGETS[target].needs_image else None)
     files = export(plan, target, options)
     named = re.compile("|".join(rf"\b{host}\b" for host in plan.hosts))

@@ -23,6 +23,7 @@ from pipette_opt.export.recorded import (
     refuse_unwritten,
     tensor_overlap_remark,
 )
+from pipette_opt.export.target import PER_HOST, Target
 from pipette_opt.export.torchrun import launch_script, nodes_file
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
@@ -251,3 +252,6 @@ def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
             "is bf16, but torchtitan trains this configuration in fp32: bf16 needs sharded data or context "
             "parallelism.",
         )
+
+
+TARGET = Target(export_torchtitan, "torchtitan.toml, launch.sh, nodes.txt", PER_HOST)

@@ -29,6 +29,7 @@ from pipette_opt.export.megatron import (
 )
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten
 from pipette_opt.export.shell import SOURCED, array_lines, comment
+from pipette_opt.export.target import ELSEWHERE, Target
 from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.recompute import CORE
@@ -404,3 +405,6 @@ def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
             f"is {training.attention_kernel}, but recipes of Megatron-Bridge use a fused kernel; solve with "
             "--attention-kernel flash.",
         )
+
+
+TARGET = Target(export_nemo, "nemo_args.sh, overrides.yaml", ELSEWHERE, any_count=True)

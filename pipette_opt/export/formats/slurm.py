@@ -21,6 +21,7 @@ from pipette_opt.export.shell import (
     master_lines,
     quoted,
 )
+from pipette_opt.export.target import ANY, Target
 from pipette_opt.export.task import ProcessVariables, task_script
 from pipette_opt.plans.plan import Plan, RankRow, rank_rows
 from pipette_opt.read.hosts import expand_hosts
@@ -166,3 +167,11 @@ def _container_lines(options: LaunchOptions, settings: Sequence[Setting]) -> lis
         f'  --container-env="{",".join(setting.name for setting in settings)}"',
         ")",
     ]
+
+
+TARGET = Target(
+    export_slurm,
+    "job.sbatch, hostfile.txt, task.sh, megatron_args.sh",
+    ANY,
+    takes=("job_name", "account", "partition", "time", "segment", "image", "container_mounts"),
+)

@@ -22,6 +22,7 @@ from pipette_opt.export.recorded import (
     tensor_overlap_remark,
 )
 from pipette_opt.export.shell import MASTER_PORT, array_lines, comment, master_lines, quoted
+from pipette_opt.export.target import Target
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import TrainingSpec
 
@@ -180,3 +181,10 @@ def _unnamed(shares: Sequence[NodeShare], gpus_per_node: int) -> list[str]:
         return lines
     each = 'for node in "${!HOSTS[@]}"; do CHOSEN+=("${HOSTS[$node]}:${GPUS[$node]}"); done'
     return [*lines, *array_lines("GPUS", [gpus]), "CHOSEN=()", each]
+
+
+TARGET = Target(
+    export_deepspeed,
+    "launch.sh, hostfile.txt, ds_config.json, deepspeed_env",
+    "consecutive ranks on each host, GPUs ascending",
+)

@@ -1,0 +1,44 @@
+"""Description of an export format: its writer, its files and what it can start."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Target(NamedTuple):
+    """
+    A format of ``export``.
+
+    Parameters
+    ----------
+    write
+        Function that returns the texts of the files, by file name, from a plan and, if ``takes`` is not empty, options.
+        It raises ``InputError`` if the format cannot express the plan.
+    files
+        Names of all files, with commas.
+    maps
+        Rank maps that the format can start, in words.
+    takes
+        Fields of ``LaunchOptions`` that have an effect.
+    needs_image
+        Whether a container image must be given.
+    any_count
+        Whether hosts may have different numbers of ranks.
+    is_map
+        Whether the files only say which GPU has which rank, whatever runs there.
+    """
+
+    write: Callable[..., dict[str, str]]
+    files: str
+    maps: str
+    takes: tuple[str, ...] = ()
+    needs_image: bool = False
+    any_count: bool = False
+    is_map: bool = False
+
+
+ANY = "any"
+PER_HOST = "consecutive ranks on each host, GPUs in any order"
+ELSEWHERE = "any; started by slurm, mpi or torchrun"
+
+OF_PODS = ("job_name", "image", "rdma_resource", "host_network", "host_ipc", "shm_size")
+"""Fields of ``LaunchOptions`` that describe a pod."""
