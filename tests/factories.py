@@ -211,7 +211,9 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
         },
         alternatives=(
             Alternative(
-                config=replace(chosen, use_distributed_optimizer=False),
+                config=replace(
+                    chosen, use_distributed_optimizer=False, zero_stage=None, num_distributed_optimizer_instances=1
+                ),
                 hosts=("n0", "n1", "n3", "n4"),
                 iteration_time_s=simulated.iteration_time_s * 1.1,
                 oom_probability=0.02,
@@ -272,7 +274,14 @@ def exportable_plan(target: str) -> Plan:
     return EXPORTABLE[target]() if target in EXPORTABLE else make_plan("torchrun")
 
 
-EXPORTABLE: dict[str, Callable[[], Plan]] = {"torchtitan": llama_plan}
+def sharded_plan(**options: object) -> Plan:
+    """Llama 3 8B on four hosts of four GPUs, fully sharded; ``options`` change the configuration."""
+    given = make_job(make_cluster(4, gpus=4), LLAMA_8B, launcher="torchrun")
+    settings = {"use_distributed_optimizer": True, "zero_stage": 3, "sequence_parallel": False, **options}
+    return plan_of(given, make_config(tp=1, pp=1, dp=16, num_layers=32, **settings), (2, 0, 3, 1))
+
+
+EXPORTABLE: dict[str, Callable[[], Plan]] = {"accelerate": sharded_plan, "torchtitan": llama_plan}
 """Plans for formats that cannot express ``make_plan``."""
 
 
