@@ -8,7 +8,7 @@ import pytest
 from hugging_face_configs import CONFIGS, LLAMA_3_8B, LLAMA_3_SCALING, MISTRAL_7B, QWEN2_7B, QWEN3_8B, SMOLLM3_3B
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.hugging_face import _READERS, _defaults, model_from_hugging_face
+from pipette_opt.read.hugging_face import model_from_hugging_face
 from pipette_opt.read.hugging_face_keys import HARMLESS, REQUIRED
 from pipette_opt.read.model import list_models, read_model
 from pipette_opt.specs import ModelSpec, YarnScaling
@@ -42,7 +42,7 @@ def test_published_sizes_come_out(tmp_path: Path, name: str) -> None:
     ("change", "message"),
     [
         ({"model_type": "mamba"}, r"model_type 'mamba' is not supported; supported: llama"),
-        ({"model_type": "dbrx"}, r"'dbrx' is a mixture of experts that is not supported; supported: mixtral"),
+        ({"model_type": "dbrx"}, r"'dbrx' is a mixture of experts that is not supported; supported: .*mixtral"),
         ({"model_type": "phimoe"}, r"'phimoe' is a mixture of experts that is not supported"),
         ({"index_topk": 2048}, r"model_type 'llama' has sparse attention \(DSA, index_topk 2048\), .* cannot be timed"),
         ({"model_type": "deepseek_v3", "n_routed_experts": 256}, r"the field kv_lora_rank is missing"),
@@ -237,8 +237,7 @@ def test_odd_values_are_taken_or_refused(name: str) -> None:
 
 
 def test_absent_keys_have_the_defaults_of_their_family() -> None:
-    """Every row of ``data/hugging_face.yaml`` is of a known family; its head size need not divide the width."""
-    assert _defaults().keys() <= _READERS.keys()
+    """Defaults stand beside the family's reader; the head size need not divide the width."""
     config = {"model_type": "ernie4_5", "hidden_size": 500, "num_attention_heads": 8, "num_hidden_layers": 2}
     config |= {"intermediate_size": 1024, "vocab_size": 1000, "max_position_embeddings": 4096}
     model = model_from_hugging_face(config, "config.json", "small")

@@ -3,12 +3,22 @@
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.family import family
 from pipette_opt.read.hugging_face_common import count, experts, llama_like, no_attention_bias, per_head
 from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.read.hugging_face_positions import window_fields
 from pipette_opt.specs import LatentAttention
 
 
+@family(
+    "mixtral",
+    has_experts=True,
+    num_key_value_heads=8,
+    rope_theta=1000000.0,
+    rms_norm_eps=1e-05,
+    num_local_experts=8,
+    num_experts_per_tok=2,
+)
 def mixtral(keys: Keys) -> dict[str, Any]:
     """
     Return the fields of Mixtral: experts as wide as ``intermediate_size`` in every layer, 2 of 8 per token by
@@ -21,6 +31,15 @@ def mixtral(keys: Keys) -> dict[str, Any]:
     )
 
 
+@family(
+    "qwen2_moe",
+    has_experts=True,
+    num_key_value_heads=16,
+    num_experts=60,
+    num_experts_per_tok=4,
+    moe_intermediate_size=1408,
+    shared_expert_intermediate_size=5632,
+)
 def qwen2_moe(keys: Keys) -> dict[str, Any]:
     """Return the fields of Qwen 1.5 and 2 MoE: biases of query, key and value, and a shared expert with a gate."""
     return _qwen_moe(keys) | {
@@ -30,6 +49,15 @@ def qwen2_moe(keys: Keys) -> dict[str, Any]:
     }
 
 
+@family(
+    "qwen3_moe",
+    text_parts=("qwen3_vl_moe_text",),
+    has_experts=True,
+    num_key_value_heads=4,
+    num_experts=128,
+    num_experts_per_tok=8,
+    moe_intermediate_size=768,
+)
 def qwen3_moe(keys: Keys) -> dict[str, Any]:
     """Return the fields of Qwen 3 MoE: normalised queries and keys, no shared expert."""
     return _qwen_moe(keys) | {"qk_layernorm": True}
@@ -58,6 +86,7 @@ def _listed_layers(keys: Keys) -> frozenset[int]:
     return frozenset(listed)
 
 
+@family("olmoe", has_experts=True, rms_norm_eps=1e-05, num_experts=64, num_experts_per_tok=8)
 def olmoe(keys: Keys) -> dict[str, Any]:
     """
     Return the fields of OLMoE: experts as wide as ``intermediate_size``, queries and keys normalised over all
@@ -71,6 +100,7 @@ def olmoe(keys: Keys) -> dict[str, Any]:
     }
 
 
+@family("dots1", has_experts=True, num_key_value_heads=32)
 def dots1(keys: Keys) -> dict[str, Any]:
     """Return the fields of dots.llm1: DeepSeek-V3's experts, grouped queries, normalised queries and keys."""
     no_attention_bias(keys)
@@ -78,6 +108,14 @@ def dots1(keys: Keys) -> dict[str, Any]:
     return llama_like(keys) | _shared_and_dense(keys) | _router(keys) | {"qk_layernorm": True}
 
 
+@family(
+    "minimax_m2",
+    has_experts=True,
+    num_key_value_heads=8,
+    rope_theta=5000000.0,
+    num_local_experts=256,
+    num_experts_per_tok=8,
+)
 def minimax_m2(keys: Keys) -> dict[str, Any]:
     """
     Return the fields of MiniMax-M2: experts as wide as ``intermediate_size``, partly rotated heads, a norm over all
@@ -109,6 +147,7 @@ def minimax_m2(keys: Keys) -> dict[str, Any]:
     )
 
 
+@family("bailing_moe", "bailing_moe_v2", has_experts=True)
 def bailing_moe(keys: Keys) -> dict[str, Any]:
     """Return the fields of Ling and Ring: DeepSeek's experts under other key names, with grouped queries."""
     for name in ("multi_gate", "norm_head", "norm_softmax", "embedding_dropout", "output_dropout"):
@@ -137,6 +176,16 @@ def bailing_moe(keys: Keys) -> dict[str, Any]:
     )
 
 
+@family(
+    "ernie4_5_moe",
+    has_experts=True,
+    num_key_value_heads=4,
+    moe_num_experts=64,
+    moe_k=6,
+    rope_theta=500000.0,
+    rms_norm_eps=1e-05,
+    tie_word_embeddings=True,
+)
 def ernie_moe(keys: Keys) -> dict[str, Any]:
     """
     Return the fields of ERNIE 4.5 MoE: experts from layer ``moe_layer_start_index`` on, with a balancing bias
@@ -189,6 +238,7 @@ def _sigmoid_router(keys: Keys, *, bias: str, score: str) -> dict[str, Any]:
     }
 
 
+@family("deepseek", has_experts=True)
 def deepseek(keys: Keys) -> dict[str, Any]:
     """Return the fields of DeepSeek-MoE (version 1): ordinary attention, shared experts, dense layers first."""
     if keys.has("kv_lora_rank"):
@@ -204,6 +254,7 @@ def deepseek(keys: Keys) -> dict[str, Any]:
     )
 
 
+@family("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", has_experts=True)
 def deepseek_v3(keys: Keys) -> dict[str, Any]:
     """
     Return the fields of DeepSeek-V2, -V3 and Kimi-K2: latent attention, groups of experts, softmax or sigmoid router.
@@ -234,6 +285,14 @@ def deepseek_v3(keys: Keys) -> dict[str, Any]:
     )
 
 
+@family(
+    "glm4_moe",
+    text_parts=("glm4v_moe_text",),
+    has_experts=True,
+    num_key_value_heads=8,
+    rms_norm_eps=1e-05,
+    partial_rotary_factor=0.5,
+)
 def glm4_moe(keys: Keys) -> dict[str, Any]:
     """Return the fields of GLM-4.5: DeepSeek-V3's experts, grouped queries, half of each head rotated."""
     return (

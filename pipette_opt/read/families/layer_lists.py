@@ -3,6 +3,7 @@
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.family import family
 from pipette_opt.read.hugging_face_common import activation, common, count, experts, llama_like, no_attention_bias
 from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.read.hugging_face_positions import (
@@ -15,6 +16,15 @@ from pipette_opt.read.hugging_face_positions import (
 from pipette_opt.specs import GatedDeltaNet, Mamba
 
 
+@family(
+    "gpt_oss",
+    has_experts=True,
+    num_key_value_heads=8,
+    rope_theta=150000.0,
+    rms_norm_eps=1e-05,
+    num_local_experts=128,
+    num_experts_per_tok=4,
+)
 def gpt_oss(keys: Keys) -> dict[str, Any]:
     """
     Return the fields of GPT-OSS: window in every other layer, attention sinks, biases, experts with clamped quick
@@ -44,6 +54,16 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
     )
 
 
+@family(
+    "gemma3_text",
+    vocab_size=262208,
+    max_position_embeddings=131072,
+    num_attention_heads=8,
+    num_key_value_heads=4,
+    head_dim=256,
+    rope_theta=1000000.0,
+    tie_word_embeddings=True,
+)
 def gemma3_text(keys: Keys) -> dict[str, Any]:
     """Return the fields of Gemma 3: windows in five of six layers, normed queries and keys, post-norms, gated GELU."""
     layers = keys.whole("num_hidden_layers")
@@ -76,6 +96,7 @@ def gemma3_text(keys: Keys) -> dict[str, Any]:
     )
 
 
+@family("llama4_text", has_experts=True)
 def llama4_text(keys: Keys) -> dict[str, Any]:
     """
     Return the fields of Llama 4's text model: chunked attention, no rotary positions in every 4th layer, top-1
@@ -122,6 +143,7 @@ def llama4_text(keys: Keys) -> dict[str, Any]:
     }
 
 
+@family("nemotron_h", has_experts=True)
 def nemotron_h(keys: Keys) -> dict[str, Any]:
     """Return the fields of Nemotron-H and Nemotron 3: a pattern of Mamba-2, attention, MLP and expert layers."""
     pattern = keys.text("hybrid_override_pattern")
@@ -199,6 +221,17 @@ def _mamba(keys: Keys) -> Mamba:
         raise InputError(keys.where, str(error)) from None
 
 
+@family(
+    "qwen3_next",
+    has_experts=True,
+    num_experts=512,
+    num_experts_per_tok=10,
+    num_key_value_heads=2,
+    head_dim=256,
+    partial_rotary_factor=0.25,
+    moe_intermediate_size=512,
+    shared_expert_intermediate_size=512,
+)
 def qwen3_next(keys: Keys) -> dict[str, Any]:
     """
     Return the fields of Qwen3-Next: gated delta nets, gated attention in every fourth layer, experts in every
@@ -208,11 +241,24 @@ def qwen3_next(keys: Keys) -> dict[str, Any]:
     return _delta_nets(keys) | _gated_experts(keys)
 
 
+@family("qwen3_5_text", max_position_embeddings=32768, num_key_value_heads=2, head_dim=256, partial_rotary_factor=0.25)
 def qwen3_5(keys: Keys) -> dict[str, Any]:
     """Return the fields of Qwen3.5: Qwen3-Next with dense MLPs and multi-token prediction."""
     return _delta_nets(keys) | _gate_and_mtp(keys)
 
 
+@family(
+    "qwen3_5_moe_text",
+    has_experts=True,
+    max_position_embeddings=32768,
+    num_experts=256,
+    num_experts_per_tok=8,
+    num_key_value_heads=2,
+    head_dim=256,
+    partial_rotary_factor=0.25,
+    moe_intermediate_size=512,
+    shared_expert_intermediate_size=512,
+)
 def qwen3_5_moe(keys: Keys) -> dict[str, Any]:
     """Return the fields of Qwen3.5 MoE: experts in every layer, no dense MLP."""
     keys.assume({"intermediate_size": keys.whole("moe_intermediate_size")})

@@ -3,6 +3,7 @@
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.family import family
 from pipette_opt.read.hugging_face_common import biases, count, llama_like
 from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.specs import Mamba
@@ -12,16 +13,19 @@ _MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multip
 """Keys of Granite's constant factors, which change neither time nor memory."""
 
 
+@family("granite")
 def granite(keys: Keys) -> dict[str, Any]:
     """Return the fields of Granite 3: Llama with constant factors."""
     return _granite(keys) | biases(keys)
 
 
+@family("granitemoe", "granitemoeshared", has_experts=True)
 def granite_moe(keys: Keys) -> dict[str, Any]:
     """Return the fields of Granite 3 MoE: experts in every layer, optionally a shared expert."""
     return _granite(keys) | _experts(keys)
 
 
+@family("granitemoehybrid", has_experts=True)
 def granite_hybrid(keys: Keys) -> dict[str, Any]:
     """
     Return the fields of Granite 4: Mamba-2 or attention in each layer, then a dense MLP or experts with a shared
