@@ -223,6 +223,19 @@ ODD: list[Any] = [
 """Values that no config has."""
 
 
+def test_arcee() -> None:
+    """AFM-4.5B has 4.62 billion parameters, without gates; absent keys are those of ``ArceeConfig``."""
+    model = read(CONFIGS["afm-4.5b"])
+    assert model.num_parameters == pytest.approx(4.62e9, rel=0.002)
+    assert (model.gated_linear_unit, model.activation_func) == (False, "squared_relu")
+    small = {
+        key: value for key, value in CONFIGS["afm-4.5b"].items() if key not in ("num_key_value_heads", "rms_norm_eps")
+    }
+    assert (read(small).num_query_groups, read(small).norm_epsilon) == (20, 1e-5)
+    with pytest.raises(InputError, match="hidden_act: 'silu' is not supported"):
+        read(small | {"hidden_act": "silu"})
+
+
 @pytest.mark.parametrize("name", ["llama-3-8b", "qwen2-7b", "smollm3-3b", "mixtral-8x7b", "gpt2"])
 def test_odd_values_are_taken_or_refused(name: str) -> None:
     """Whatever the value, the only exception is the one for wrong input."""
