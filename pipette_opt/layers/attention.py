@@ -41,7 +41,8 @@ class AttentionBranch(Branch):
         """Bias of the output product, and norms of queries and keys."""
         model = self.model
         heads = model.num_attention_heads + model.num_query_groups if model.qk_layernorm_across_heads else 2
-        return self.bias + model.qk_layernorm * heads * model.kv_channels
+        of_channel = model.norm_parameters // model.hidden_size
+        return self.bias + model.qk_layernorm * heads * model.kv_channels * of_channel
 
     @property
     def streamed(self) -> float:

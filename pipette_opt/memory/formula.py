@@ -359,7 +359,8 @@ def _attention_bytes(table: StageTable) -> FloatArray:
     output = np.where(table.fp8 * table.selective > 0, 0.0, e) + table.fp8
     attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.output)
     attention += tokens * e * 2 * table.gate  # the gate, and attention's output before it
-    qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 8 * table.heads)
+    normed_heads = table.heads * (1 + table.key_value / table.query)  # of queries and of keys, equally wide
+    qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 4 * table.statistics * normed_heads)
     inputs = _stored(table) * shard_tokens * table.hidden
     kept: FloatArray = _branch_bytes(table) + inputs + attention + _latent_bytes(table) + qk_norm
     return kept

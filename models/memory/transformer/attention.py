@@ -165,6 +165,7 @@ class Attention(Part):
         dtype = DTYPES[training.precision]
         self.shapes, self.model, self.selective = shapes, model, selective
         self.flash, self.fp8 = training.attention_kernel == "flash", training.fp8
+        self.norm_vectors = 2 if model.normalization == "LayerNorm" else 1  # as many statistics of a head
         mixed = shapes.query + 2 * shapes.key_value
         self.input_weight = self.weight(shapes.hidden, mixed, dtype=dtype)
         self.output_weight = self.weight(shapes.query, shapes.hidden, dtype=dtype)
@@ -173,8 +174,8 @@ class Attention(Part):
         if model.add_bias_linear:
             self.output_bias = self.weight(shapes.hidden, dtype=dtype)
         if model.qk_layernorm:
-            self.query_norm = self.weight(model.kv_channels, dtype=dtype)
-            self.key_norm = self.weight(model.kv_channels, dtype=dtype)
+            self.query_norm = self.weight(self.norm_vectors * model.kv_channels, dtype=dtype)
+            self.key_norm = self.weight(self.norm_vectors * model.kv_channels, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the attention output of one micro-batch."""
@@ -183,7 +184,7 @@ class Attention(Part):
         q, k, v = cast(Any, _SplitQueryKeyValue).apply(mixed, shapes.query, shapes.key_value)
         del mixed
         if self.model.qk_layernorm:
-            q, k = apply(Normalise, q, self.model.kv_channels, 1), apply(Normalise, k, self.model.kv_channels, 1)
+            q, k = (apply(Normalise, heads, self.model.kv_channels, self.norm_vectors) for heads in (q, k))
         if self.model.has_rotary_positions:
             q, k = apply(_Rotate, q), apply(_Rotate, k)
         context = apply(Recompute, self._core, q, k, v) if self.selective else self._core(q, k, v)
