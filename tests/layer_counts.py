@@ -50,7 +50,7 @@ CONTEXT_TYPES = ("p2p", "a2a", "all_gather")
 
 PEAK = 1e6
 _EXACT = ProductLaw(share=1.0, half_inner=0.0, half_result=0.0, start_s=0.0)
-_COMPUTE_ONLY = GpuSpec(
+COMPUTE_ONLY = GpuSpec(
     name="round",
     memory_bytes=80 * GIB,
     peak_flops={"bf16": PEAK},
@@ -62,10 +62,10 @@ _COMPUTE_ONLY = GpuSpec(
 )
 """GPU that computes at exactly ``PEAK`` FLOP/s, and whose memory traffic takes no time."""
 
-_INSTANT = replace(_COMPUTE_ONLY, peak_flops={"bf16": 1e30})
+_INSTANT = replace(COMPUTE_ONLY, peak_flops={"bf16": 1e30})
 """GPU on which nothing takes time, so that launches decide."""
 
-_NO_OVERHEAD = StackSpec(kernel_s=0.0, streaming=1.0)
+NO_OVERHEAD = StackSpec(kernel_s=0.0, streaming=1.0)
 
 Matrix = tuple[int, int]
 """Outputs and inputs of a matrix product."""
@@ -265,13 +265,13 @@ def check_seconds(model: ModelSpec, counts: Counts) -> None:
         plain = ranks(model, tp, sequence_parallel=sequence_parallel)
         again = replace(plain, recompute_granularity="full")
         for config, expected in ((plain, (forward, backward)), (again, (forward, forward + backward))):
-            seconds = layer_times_s(job(model), config, _COMPUTE_ONLY, _NO_OVERHEAD)
+            seconds = layer_times_s(job(model), config, COMPUTE_ONLY, NO_OVERHEAD)
             assert seconds == pytest.approx([SEQUENCE * flops / PEAK for flops in expected], rel=1e-5)
 
 
 def check_launches(model: ModelSpec, counts: Counts) -> None:
     """Seconds where each launch takes a second, and nothing else takes time; and of collectives likewise."""
-    kernels, calls = (replace(_NO_OVERHEAD, **{f"host_{what}_s": 1.0}) for what in ("kernel", "collective"))
+    kernels, calls = (replace(NO_OVERHEAD, **{f"host_{what}_s": 1.0}) for what in ("kernel", "collective"))
     exchanges = 2 if counts.one_expert else 0  # tokens to the experts of two ranks, and back
     for tp, collectives in ((1, 0), (2, counts.collectives + exchanges)):
         config = ranks(model, tp)
@@ -361,7 +361,7 @@ def check_muon(model: ModelSpec, counts: Counts) -> None:
         4 * min(matrix) ** 2 * max(matrix) + 2 * min(matrix) ** 3
         for matrix in counts.orthogonal + (model.num_experts or 0) * counts.one_expert
     )
-    seconds = optimizer_time_s(job(model, optimizer="muon"), ranks(model), _COMPUTE_ONLY, _NO_OVERHEAD)
+    seconds = optimizer_time_s(job(model, optimizer="muon"), ranks(model), COMPUTE_ONLY, NO_OVERHEAD)
     assert seconds == pytest.approx(model.num_layers * NEWTON_SCHULZ * flops / PEAK, rel=1e-5)
     adam, muon = (memory(model, ranks(model), optimizer=name).optimizer for name in ("adam", "muon"))
     matrices = elements(counts.orthogonal) + (model.num_experts or 0) * elements(counts.one_expert)

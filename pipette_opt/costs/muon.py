@@ -5,7 +5,8 @@ One iteration on an ``m x n`` matrix, ``m`` the smaller, is ``X X^T``, its squar
 ``4 m^2 n + 2 m^3`` FLOPs (Jordan et al., "Muon", kellerjordan.github.io/posts/muon; Liu et al., arXiv 2502.16982).
 Megatron-Core does it on the tensor rank's part of a matrix (``--muon-tp-mode blockwise``; the other modes gather it
 first). Replicas share the matrices out, each as a whole (``LayerWiseDistributedOptimizer``). Adam updates embeddings,
-head and vectors. Queries, keys and values are matrices of their own (``muon_split_qkv``); the router is one, too.
+head and vectors. Queries, keys and values are matrices of their own (``muon_split_qkv``); the router is one, too,
+and the projection of multi-token prediction.
 """
 
 import numpy as np
@@ -59,4 +60,7 @@ def orthogonal_s(
     for kind, layers in held_of_kinds(model, config).items():
         dense, experts = layer_flops(model, config, kind)
         seconds += layers.sum(axis=0) * (dense / owners + experts / of_experts)
+    h = model.hidden_size
+    projection = orthogonal_flops(h / config.tensor_model_parallel_size, 2 * h)
+    seconds[-1] += model.num_own_mtp_layers * projection / owners
     return seconds / plain_format(gpu, training, rates).flops_per_s

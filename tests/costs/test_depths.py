@@ -3,21 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job, plan_of
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.costs.collectives import embedding_traffic, has_tied_stages
-from pipette_opt.costs.compute import head_times_s, layer_times_s, stage_compute, stage_parameters
+from pipette_opt.costs.compute import layer_times_s, stage_compute, stage_parameters
 from pipette_opt.costs.experts import stage_expert_parameters
 from pipette_opt.export.megatron import megatron_arguments
 from pipette_opt.layers.parameters import layer_parameters
-from pipette_opt.memory.formula import formula_bytes, parameters
+from pipette_opt.memory.formula import parameters
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.megatron_args import parse_megatron_args
-from pipette_opt.specs import DEFAULT_STACK, ModelSpec, TrainingSpec
+from pipette_opt.specs import ModelSpec, TrainingSpec
 
 PLAIN = replace(LLAMA_8B, num_layers=8)
 TWO = replace(PLAIN, mtp_num_layers=2)
@@ -52,45 +50,6 @@ def test_experts_of_depths() -> None:
     held = stage_expert_parameters(EXPERTS, split(expert_model_parallel_size=2, expert_tensor_parallel_size=1))
     layer = 8 * 3 * 4096 * 1024 / 2
     assert held.tolist() == pytest.approx([0, 2 * layer, 2 * layer, 4 * layer])
-
-
-def test_one_stage_looks_tokens_up_in_its_own_table() -> None:
-    """No copy of the embeddings without a pipeline; with one, gradients of both copies are added up."""
-    one = split(pp=1, dp=4)
-    found = stage_parameters(TWO, one) - stage_parameters(PLAIN, one)
-    assert found[0] == pytest.approx(LAYER - 2 * 4096 + 4 * 4096 + 2 * 4096**2 + 6 * 4096)
-    assert not has_tied_stages(TWO, one)
-    assert not has_tied_stages(PLAIN, split())
-    assert has_tied_stages(TWO, split())
-    assert embedding_traffic(TWO, TRAINING, split()).hop_bytes > 0
-
-
-def test_time_of_the_last_stage() -> None:
-    """A layer and a head for each depth, and a projection; all other stages as before."""
-    given = make_job(make_cluster(1), PLAIN, seq_length=1024)
-    one = split()
-    before, after = (stage_compute(replace(given, model=model), one) for model in (PLAIN, TWO))
-    layer = layer_times_s(given, one, A100_80)
-    head = head_times_s(PLAIN, given.training, one, A100_80, DEFAULT_STACK)
-    for way, name in enumerate(("forward_s", "backward_s")):
-        more = (getattr(after, name) - getattr(before, name))[0, 0]
-        assert np.all(more[:-1] == 0)
-        rest = more[-1] - 2 * (layer[way] + head[way])
-        projection = (1 + way) * 2 * 2 * 1024 * 2 * 4096**2 / 2 / 312e12
-        assert projection < rest < 3 * projection
-
-
-def test_memory_of_the_last_stage() -> None:
-    """Three losses keep logits in fp32 where there was one; a layer of each depth keeps what others keep."""
-    one = split()
-    before, after = (formula_bytes(stage_table(model, TRAINING, [one])) for model in (PLAIN, TWO))
-    logits = 4 * 1024 * 128256 / 2
-    assert np.all(after.head[:-1] == before.head[:-1])
-    channels = 2 * 2 + (3 * 2 + 2 * 2)  # what every loss keeps of a token, and what a depth keeps besides
-    depth = logits + 512 * (4096 * channels + (4 + 8))
-    assert after.head[-1] - before.head[-1] == pytest.approx(2 * depth)
-    assert np.all(after.saved[:-1] == before.saved[:-1])
-    assert after.saved[-1] == pytest.approx(2 * before.saved[-1])
 
 
 def test_recomputed_layers() -> None:
