@@ -117,7 +117,7 @@ def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         unusual |= field == "ddp_bucket_size" and bool(values.get("use_megatron_fsdp") or values.get("use_torch_fsdp2"))
         unusual |= field == "num_distributed_optimizer_instances" and not values.get("use_megatron_fsdp") and value != 1
         unusual |= field == "cp_comm_type"
-        uncounted = option.status == "approximated" and option.unlike(value) != ()
+        uncounted = option.status in ("approximated", "priced") and option.unlike(value) != ()
         if value is False or not (unusual or uncounted) or not option.matters(values):
             continue
         words = () if value is True else tuple(map(str, value)) if isinstance(value, list) else (str(value),)
@@ -168,7 +168,7 @@ def _place(field: str, values: Mapping[str, Any]) -> Place:
     if option.status == "harmless" or not option.matters(values):
         return "no effect"
     unlike = _unlike(option, values)
-    if option.status == "modelled" or not unlike:
+    if option.status in ("modelled", "priced") or not unlike:
         return "not modelled" if unlike and (option.time or option.memory) else "read"
     return "refused" if option.status == "refused" else "not modelled"
 
@@ -210,7 +210,11 @@ def _following(words: Sequence[str], start: int) -> list[str]:
 def _value(option: MegatronOption, following: Sequence[str], where: str) -> Any:
     if option.kind == "flag":
         return True
-    counts = option.status in ("modelled", "refused") or option.modelled_values or option.kind in ("whole", "number")
+    counts = (
+        option.status in ("modelled", "priced", "refused")
+        or option.modelled_values
+        or option.kind in ("whole", "number")
+    )
     if not following:
         if option.status != "harmless":
             raise InputError(where, f"{option.name} must be followed by a value.")

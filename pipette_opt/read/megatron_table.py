@@ -13,7 +13,7 @@ from pipette_opt.specs.not_modelled import Direction, Effect
 Kind = Literal["flag", "whole", "number", "word", "list"]
 """Values that an option takes: none, a whole number, any number, a word, or several words."""
 
-Status = Literal["modelled", "harmless", "approximated", "refused"]
+Status = Literal["modelled", "priced", "harmless", "approximated", "refused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,10 @@ class MegatronOption:
     choices
         Words that Megatron accepts as value; empty if any.
     status
-        ``modelled``: predictions use the option. ``harmless``: time, memory and model do not depend on it, up to noise.
-        ``approximated``: predictions leave it out, and err in the directions of ``time`` and ``memory``. ``refused``: a
-        job with the option is not supported.
+        ``modelled``: predictions use the option. ``priced``: too, but no field of its own holds it; its price reads it
+        from the training's arguments (:meth:`TrainingSpec.argument`), and ``export`` writes it unchanged.
+        ``harmless``: time, memory and model do not depend on it, up to noise. ``approximated``: predictions leave it
+        out, and err in the directions of ``time`` and ``memory``. ``refused``: a job with the option is not supported.
     modelled_values
         Values for which predictions are right; ``status`` applies to all other values.
     needs

@@ -152,7 +152,8 @@ class TrainingSpec:
         Share of the optimizer's states that the host keeps and steps; whether their copies overlap that step.
     other_arguments
         Further training arguments of Megatron-LM with their values, as the user gave them; ``None`` if there are none.
-        The launch has them, but no estimate counts them (a plan's notes list them).
+        The launch has them. Prices read those with status ``priced`` in ``data/megatron_options.csv`` by ``argument``;
+        no estimate counts the others (a plan's notes list them).
     unequal_microbatches
         Whether replicas may run different numbers of micro-batches, so that any number of replicas can share a batch.
         No launcher does so by itself (Megatron-Core, DeepSpeed and torchtitan want equal numbers).
@@ -248,6 +249,10 @@ class TrainingSpec:
         """Return the tokens of the busiest of ``ranks`` expert-parallel ranks over the mean, from 1 to ``ranks``."""
         known = {of_size.ranks: of_size.imbalance for of_size in self.rank_imbalances}
         return min(known.get(ranks, self.expert_imbalance), float(ranks))
+
+    def argument(self, option: str) -> tuple[str, ...] | None:
+        """Return the values of an option among the other arguments, empty for a flag; ``None`` if it is not given."""
+        return next((tuple(words[1:]) for words in self.other_arguments or () if words[0] == option), None)
 
     @property
     def parameter_bytes(self) -> int:

@@ -497,7 +497,7 @@ def value_for(option: MegatronOption) -> str:
     return min(option.choices, key=option.modelled_values.__contains__, default=VALUES[option.kind])
 
 
-@pytest.mark.parametrize("status", ["modelled", "harmless", "approximated", "refused"])
+@pytest.mark.parametrize("status", ["modelled", "priced", "harmless", "approximated", "refused"])
 def test_every_option_does_what_the_table_says(status: str) -> None:
     """With what it needs and a value that is not modelled: read, passed over, listed or refused."""
     for option in megatron_options().values():
@@ -534,6 +534,15 @@ def test_every_modelled_option_is_used() -> None:
             named = option.field in LATENT_SIZES or option.field in MegatronArgs.__dataclass_fields__
             used = f'"{option.field}"' in readers or named
             assert used, option.name
+
+
+def test_every_priced_option_has_a_price() -> None:
+    """A module of the costs or of memory asks for it by name, so that it is not passed over."""
+    package = Path(__file__).parents[2] / "pipette_opt"
+    prices = "".join(path.read_text() for room in ("costs", "memory") for path in (package / room).glob("*.py"))
+    for option in megatron_options().values():
+        if option.status == "priced":
+            assert f'argument("{option.name}")' in prices, option.name
 
 
 def test_parts_that_bound_what_is_saved() -> None:
@@ -576,7 +585,7 @@ def test_every_recipe_is_read_or_refused() -> None:
         for option in options:
             row = megatron_options()[field_of(option)]
             fine = not row.unlike(given.values[row.field]) or not row.matters(given.values)
-            assert row.status in ("modelled", "harmless") or fine or row.name in listed, option
+            assert row.status in ("modelled", "priced", "harmless") or fine or row.name in listed, option
     assert all(refused.values()), refused
     assert num_read >= 90
 
