@@ -19,11 +19,17 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
 
 ITERATIONS = 5
-"""Number of Newton-Schulz iterations (``muon_num_ns_steps`` by default)."""
+"""Default number of Newton-Schulz iterations."""
+
+
+def iterations(training: TrainingSpec) -> int:
+    """Return the number of Newton-Schulz iterations: each has the same products (``OptimizerConfig``)."""
+    given = training.argument("--muon-num-ns-steps")
+    return int(given[0]) if given else ITERATIONS
 
 
 def orthogonal_flops(rows: float, columns: float) -> float:
-    """Return the FLOPs of one matrix."""
+    """Return the FLOPs of one matrix with the default number of iterations."""
     small, large = sorted((rows, columns))
     return ITERATIONS * (4.0 * small**2 * large + 2.0 * small**3)
 
@@ -63,4 +69,4 @@ def orthogonal_s(
     h = model.hidden_size
     projection = orthogonal_flops(h / config.tensor_model_parallel_size, 2 * h)
     seconds[-1] += model.num_own_mtp_layers * projection / owners
-    return seconds / plain_format(gpu, training, rates).flops_per_s
+    return seconds * (iterations(training) / ITERATIONS) / plain_format(gpu, training, rates).flops_per_s

@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.costs.compute import optimizer_time_s
 from pipette_opt.costs.muon import layer_flops, orthogonal_flops, orthogonal_s
 from pipette_opt.costs.products import plain_format
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
+from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.specs import DEFAULT_STACK
 
 MUON = replace(make_job(make_cluster(1)).training, optimizer="muon")
@@ -43,6 +45,20 @@ def test_replicas_share_the_matrices() -> None:
     job = make_job(make_cluster(1), LLAMA_8B)
     adam, muon = (optimizer_time_s(replace(job, training=one), SHARDED, A100_80) for one in (job.training, MUON))
     assert muon - adam == pytest.approx(shared)
+
+
+def test_time_follows_the_number_of_iterations() -> None:
+    """Ten take twice as long as five; other iterations than the default travel to the launch of a plan."""
+    launch = parse_megatron_args("--optimizer muon --muon-num-ns-steps 10 --bf16")
+    training = replace(launch.training(MUON), precision="bf16")
+    assert launch.not_modelled == ()
+    assert training.other_arguments == (("--muon-num-ns-steps", "10"),)
+    given = (SHARDED, A100_80, DEFAULT_STACK)
+    (ten,), (five,) = (orthogonal_s(LLAMA_8B, one, *given) for one in (training, MUON))
+    assert ten == pytest.approx(2 * five)
+    assert parse_megatron_args("--optimizer muon --muon-num-ns-steps 5").training(MUON).other_arguments is None
+    with pytest.raises(InputError, match="muon-num-ns-steps must be a whole number >= 1, got 0"):
+        parse_megatron_args("--optimizer muon --muon-num-ns-steps 0")
 
 
 def test_matrices_have_no_second_moment() -> None:
