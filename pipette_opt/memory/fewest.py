@@ -38,7 +38,7 @@ from pipette_opt.parallel import (
     without_overlap,
     without_recomputation,
 )
-from pipette_opt.specs import Instance
+from pipette_opt.specs import Instance, ModelSpec
 
 
 def check_memory(
@@ -63,7 +63,8 @@ def check_memory(
         lesser = [other for other in savers if other != saver and saver.gives_up_all_of(other)]
         asked = [config for config in candidates if _Saver.of(config) == saver]
         listed = {config: _as_listed(config) for config in asked}
-        enough = {base: _fewest_with(base, lesser, fewest) for base in dict.fromkeys(listed.values())}
+        bases = dict.fromkeys(listed.values())
+        enough = {base: _fewest_with(instance.model, base, lesser, fewest) for base in bases}
         tried = [config for config in asked if enough[listed[config]] > 0]
         part = _with_fewest_layers(instance, tried, predictor, max_oom_risk)
         fitting, more = list[CheckedConfig](), list[ParallelConfig]()
@@ -132,7 +133,9 @@ def _num_recomputed(config: ParallelConfig) -> int:
     return config.recompute_num_layers if config.recomputation == "block" else 0
 
 
-def _fewest_with(config: ParallelConfig, lesser: Sequence[_Saver], fewest: Mapping[ParallelConfig, int]) -> float:
+def _fewest_with(
+    model: ModelSpec, config: ParallelConfig, lesser: Sequence[_Saver], fewest: Mapping[ParallelConfig, int]
+) -> float:
     """
     Return the fewest recomputed layers with which a counterpart that saves less memory fits; infinite if none fits.
 
@@ -151,7 +154,7 @@ def _fewest_with(config: ParallelConfig, lesser: Sequence[_Saver], fewest: Mappi
         found.append(fewest.get(other, float("inf")))
         if config.recomputation == "block":
             found.append(fewest.get(without_recomputation(other), float("inf")))
-            found += [_most_layers(other)] if _whole(other) in fewest else []
+            found += [_most_layers(other)] if _is_full_with_all(model) and _whole(other) in fewest else []
     return min(found)
 
 
@@ -163,7 +166,7 @@ def _with_fewest_layers(
 
     A candidate with block recomputation stands for every number of layers. It gets the smallest number that fits, or
     all layers if none does. It is spared if it fits without recomputation. It is also spared if it fits only with all
-    layers recomputed and the candidates contain full recomputation.
+    layers recomputed, and the candidates contain full recomputation that is equal (:func:`_is_full_with_all`).
     """
     others = [config for config in candidates if config.recomputation != "block"]
     plain = keep_fitting(instance, others, predictor, max_oom_risk)
@@ -175,11 +178,12 @@ def _with_fewest_layers(
     searched = [config for config in candidates if config.recomputation == "block"]
     bases = list(dict.fromkeys(map(without_overlap, searched)))
     whole = {base: _whole(base) for base in bases if without_recomputation(base) not in fitting}
-    # Where all layers are recomputed, the number does not matter: full recomputation has the same memory.
-    found = {base: rejected[full].of(_all_layers(base)) for base, full in whole.items() if full in rejected}
+    found = {}
+    if is_full := _is_full_with_all(instance.model):
+        found = {base: rejected[full].of(_all_layers(base)) for base, full in whole.items() if full in rejected}
     hopeful = [base for base in whole if base not in found]
     for base, result in _with_fewest(instance, hopeful, predictor, max_oom_risk):
-        if whole[base] not in fitting or result.config.recompute_num_layers < _most_layers(base):
+        if not is_full or whole[base] not in fitting or result.config.recompute_num_layers < _most_layers(base):
             found[base] = result
     checked = {result.config: result for result in (*plain.fitting, *plain.rejected)}
     spared = []
@@ -246,6 +250,15 @@ def _most_layers(config: ParallelConfig) -> int:
 
 def _all_layers(config: ParallelConfig) -> ParallelConfig:
     return with_whole_layers(config, "block", _most_layers(config))
+
+
+def _is_full_with_all(model: ModelSpec) -> bool:
+    """
+    Return whether block recomputation of all layers takes as much time and memory as full recomputation.
+
+    Block recomputation never recomputes multi-token-prediction layers, full recomputation does.
+    """
+    return model.mtp_num_layers == 0
 
 
 def _whole(config: ParallelConfig) -> ParallelConfig:

@@ -100,6 +100,26 @@ def test_both_ends_of_memory(job: Instance, predictor: MemoryPredictor) -> None:
     assert all((need[more] <= need[less]).all() for less, more in pairwise(numbers))
 
 
+@pytest.mark.parametrize("depths", [0, 1])
+def test_prediction_layers_tell_all_layers_from_full_recomputation(depths: int) -> None:
+    """Block recomputation leaves them out: with them, a block of all layers is faster, and searched beside full."""
+    base = make_config(pp=2, num_layers=8, recompute_granularity="full", recompute_method="block")
+    all_layers, full = with_number(base, 4), whole(base)
+
+    def job_on(memory_bytes: int) -> Instance:
+        model = replace(LLAMA_8B, num_layers=8, mtp_num_layers=depths)
+        return make_job(make_cluster(2, gpus=1, kinds=(replace(A100_80, memory_bytes=memory_bytes),)), model, 16, 4096)
+
+    large = job_on(A100_80.memory_bytes)
+    predictor = load_predictor(0.01, large)
+    (checked,) = keep_fitting(large, [all_layers], predictor).fitting
+    spare = int(usable_bytes(large.cluster, predictor)[0] - checked.need_bytes.max())
+    tight = job_on(A100_80.memory_bytes - int(0.99 * spare))
+    found = check_memory(tight, [base, full], predictor)
+    assert [fits.config for fits in found.fitting] == ([all_layers, full] if depths else [full])
+    assert found.spared == (() if depths else (base,))
+
+
 @pytest.mark.search
 def test_families_know_the_fewest_of_every_stage() -> None:
     """Of each kind of GPU, stage and number of units, as every number says; and all have no more room than full."""
