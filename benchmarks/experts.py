@@ -23,8 +23,9 @@ from pipette_opt.base.units import counted, gib, percent
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.output import say, show, show_json
 from pipette_opt.cli.program import run_command
-from pipette_opt.costs.collectives import RingTraffic, inter_node_ring_s, intra_node_ring_s
+from pipette_opt.costs.collectives import RingTraffic
 from pipette_opt.costs.experts import stage_expert_parameters
+from pipette_opt.costs.links import EachLink, NoLinks, RingShape
 from pipette_opt.costs.messages import slowest_pair
 from pipette_opt.library.plans import plan_and_instance
 from pipette_opt.memory.filter import predicted_memory
@@ -167,10 +168,8 @@ def _reduction_s(instance: Instance, plan: Plan, reduced_experts: float) -> floa
     moved = reduced_experts * float(_expert_parameters(instance, plan).max()) * instance.training.gradient_bytes
     traffic = RingTraffic(hop_bytes=moved, num_steps=2)
     if cluster.num_nodes == 1:
-        return intra_node_ring_s(cluster, traffic, flows, instance.stack)
-    return slowest_pair(
-        inter_node_ring_s(cluster, traffic, group_flows=1, num_flows=flows, num_hosts=2, stack=instance.stack)
-    )
+        return float(NoLinks(cluster, instance.stack).ring_s(RingShape(flows), traffic)[0])
+    return slowest_pair(EachLink(cluster, instance.stack).ring_s(RingShape(1, 2, flows), traffic))
 
 
 def _memory_with_copies(

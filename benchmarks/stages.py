@@ -32,8 +32,9 @@ from pipette_opt.base.units import ceil_div, counted, percent
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.output import say_progress, show, show_json
 from pipette_opt.cli.program import run_command
-from pipette_opt.costs.collectives import all_reduce_traffic, inter_node_ring_s
+from pipette_opt.costs.collectives import all_reduce_traffic
 from pipette_opt.costs.compute import head_times_s, layer_times_s, look_up_s
+from pipette_opt.costs.links import EachLink, RingShape
 from pipette_opt.costs.messages import inter_node_message_s, p2p_bytes, slowest_pair
 from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.memory.formula import formula_bytes
@@ -275,13 +276,8 @@ def stage_costs(instance: Instance) -> StageCosts:
     for r in range(2, hosts + 1):
         rings = [
             slowest_pair(
-                inter_node_ring_s(
-                    cluster,
-                    all_reduce_traffic(training.gradient_bytes * size, r),
-                    group_flows=1,
-                    num_flows=tp,
-                    num_hosts=r,
-                    stack=instance.stack,
+                EachLink(cluster, instance.stack).ring_s(
+                    RingShape(1, r, tp), all_reduce_traffic(training.gradient_bytes * size, r)
                 )
             )
             for size in np.unique(parameters)

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
-from pipette_opt.costs.collectives import all_reduce_traffic, inter_node_ring_s, intra_node_ring_s
+from pipette_opt.costs.collectives import all_reduce_traffic
+from pipette_opt.costs.links import EachLink, NoLinks, RingShape
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.read.gpus import read_gpu_entry
@@ -133,16 +134,10 @@ def reductions_s(hosts: ClusterSpec, bounds: Sequence[int], node: IntArray) -> F
         traffic = all_reduce_traffic(parameters * GRADIENT_BYTES, dp)
         passed, members = on_host[stage * tp]
         if len(passed) == 1:
-            times[stage] = intra_node_ring_s(hosts, traffic, dp)
+            times[stage] = float(NoLinks(hosts).ring_s(RingShape(dp), traffic)[0])
             continue
-        ring = inter_node_ring_s(
-            hosts,
-            traffic,
-            group_flows=int(members.min()),
-            num_flows=int(flows[passed].max()),
-            num_hosts=len(passed),
-        )
-        times[stage] = float(np.nanmax(ring))
+        shape = RingShape(int(members.min()), len(passed), int(flows[passed].max()))
+        times[stage] = float(np.nanmax(EachLink(hosts).ring_s(shape, traffic)))
     return times
 
 

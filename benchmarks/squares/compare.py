@@ -12,14 +12,9 @@ from typing import Any, NamedTuple
 
 from benchmarks.squares.costs import square_buffer, square_product_s, square_products, square_traffic
 from pipette_opt.base.errors import InputError
-from pipette_opt.costs.collectives import (
-    RingTraffic,
-    all_reduce_traffic,
-    inter_node_ring_s,
-    intra_node_ring_s,
-    tensor_traffic,
-)
+from pipette_opt.costs.collectives import RingTraffic, all_reduce_traffic, tensor_traffic
 from pipette_opt.costs.compute import layer_times_s
+from pipette_opt.costs.links import EachLink, NoLinks, RingShape
 from pipette_opt.costs.messages import intra_node_message_s, slowest_pair
 from pipette_opt.costs.products import linear_format, product_times_s
 from pipette_opt.parallel import ParallelConfig
@@ -199,7 +194,7 @@ def square_row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
     layer_s = sum(layer_times_s(instance, config, gpu))
     rings = tensor_traffic(model, training, config, model.layers[0])
     norm = all_reduce_traffic(4.0 * NORM_SUMS * tokens / side, side)
-    norms_s = 4 * intra_node_ring_s(cluster, norm, side, stack)
+    norms_s = 4 * float(NoLinks(cluster, stack).ring_s(RingShape(side), norm)[0])
     messages_s, exposed_s = (sum(getattr(each_pass, name) for each_pass in passes) for name in ("messages", "exposed"))
     hidden = tokens * model.hidden_size
     kept = sum(product.input_block for product in products) + products[0].output_block + products[2].output_block
@@ -241,6 +236,6 @@ def _ring_s(instance: Instance, ring: RingTraffic, ranks: int) -> float:
     """Return the seconds of a tensor-parallel ring over as many ranks, on full hosts, for the slowest pair of hosts."""
     cluster, stack = instance.cluster, instance.stack
     if ranks <= cluster.gpus_per_node:
-        return intra_node_ring_s(cluster, ring, ranks, stack)
+        return float(NoLinks(cluster, stack).ring_s(RingShape(ranks), ring)[0])
     flows = cluster.gpus_per_node
-    return slowest_pair(inter_node_ring_s(cluster, ring, group_flows=flows, num_flows=flows, stack=stack))
+    return slowest_pair(EachLink(cluster, stack).ring_s(RingShape(flows, 2, flows), ring))

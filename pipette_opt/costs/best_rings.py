@@ -31,7 +31,7 @@ def best_ring_rates(cluster: ClusterSpec, num_flows: int, num_hosts: int, num_ri
     FloatArray
         Shape ``(num_rings,)``; 0 for rings that the measured links have no room for.
     """
-    tree, fastest = _spanning_tree(_links(cluster, num_flows))
+    tree, fastest = _spanning_tree(cluster, num_flows)
     parent, size = list(range(cluster.num_nodes)), [1] * cluster.num_nodes
 
     def root(host: int) -> int:
@@ -61,7 +61,7 @@ def near_groups(cluster: ClusterSpec, num_flows: int, num_hosts: int) -> IntArra
     Groups merge along the fastest links (single linkage), as long as no group reaches ``num_hosts`` hosts. So any set
     of ``num_hosts`` connected hosts uses a link between two groups, which is no faster than :func:`far_bytes_per_s`.
     """
-    tree, _ = _spanning_tree(_links(cluster, num_flows))
+    tree, _ = _spanning_tree(cluster, num_flows)
     group: IntArray = np.arange(cluster.num_nodes)
     for edge in np.argsort(tree.data, kind="stable"):
         first, other = group[int(tree.row[edge])], group[int(tree.col[edge])]
@@ -90,15 +90,17 @@ def _links(cluster: ClusterSpec, num_flows: int) -> FloatArray:
     return links
 
 
-def _spanning_tree(links: FloatArray) -> tuple[Any, float]:
+@lru_cache(maxsize=256)
+def _spanning_tree(cluster: ClusterSpec, num_flows: int) -> tuple[Any, float]:
     """
-    Return a maximum spanning tree of the link rates, and the rate of the fastest link.
+    Return a maximum spanning tree of the links of ``num_flows`` flows, and the rate of the fastest link.
 
     The tree's edges have the slowness of a link, relative to the fastest: scipy takes entries near zero for missing
     edges.
     """
     from scipy.sparse.csgraph import minimum_spanning_tree
 
+    links = _links(cluster, num_flows)
     fastest = float(links.max(initial=0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
         slowness = np.where(links > 0, fastest / links, 0.0)

@@ -26,11 +26,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.base.types import Collective, FloatArray, IntArray
+from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.compute import stage_matrices, stage_parameters
 from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs import ClusterSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
 from pipette_opt.specs.user_buffers import has_user_buffers
 
 
@@ -231,54 +231,6 @@ def tensor_traffic(
     )
 
 
-def intra_node_ring_s(
-    cluster: ClusterSpec, traffic: RingTraffic, members: int, stack: StackSpec = DEFAULT_STACK
-) -> float:
-    """Return the time of a ring of ``members`` ranks inside one host, seconds."""
-    return float(inside_s(cluster, stacked([traffic]), cluster.inside_bytes_per_s(members), stack)[0])
-
-
-def inter_node_ring_s(
-    cluster: ClusterSpec,
-    traffic: RingTraffic,
-    *,
-    group_flows: int,
-    num_flows: int,
-    num_hosts: int = 2,
-    stack: StackSpec = DEFAULT_STACK,
-    algorithm: Collective = "ring",
-) -> FloatArray:
-    """
-    Return the time of a ring whose slowest hop is from host i to j, seconds, ``(num_nodes, num_nodes)``; NaN if
-    unmeasured.
-
-    For a ring over several NVLink domains, the time is a lower bound: as many hosts in each domain as possible.
-
-    Parameters
-    ----------
-    group_flows
-        Number of flows that the group itself opens between the two hosts.
-    num_flows
-        Number of all concurrent flows over the hop, at least ``group_flows``.
-    num_hosts
-        Number of hosts of the ring, which matters for NVLink domains and for ``hierarchical``.
-    algorithm
-        ``ring`` or ``hierarchical``; a tree has no slowest hop.
-    """
-    flow = cluster.pair_bytes_per_s(num_flows) / num_flows
-    across = hierarchical_s if algorithm == "hierarchical" else across_s
-    inside = cluster.inside_bytes_per_s(group_flows)
-    moved, hosts, latency_s = stacked([traffic]), np.array(num_hosts), cluster.pair_latency_s
-    if cluster.most_in_domain == 1:
-        return across(cluster, moved, flow, inside, np.array(group_flows), hosts, stack, latency_s)
-    domain, flows = cluster.domain_of_node, group_flows * hosts_of_a_domain(cluster, num_hosts)
-    times = across(cluster, moved, flow, inside, flows, hosts, stack, latency_s)
-    near = domain_s(cluster, moved, flow * group_flows, inside, np.array(group_flows), stack)
-    if num_hosts > cluster.most_in_domain:  # then some hop goes to another domain
-        near = np.maximum(near, np.nanmin(times[domain[:, None] != domain], initial=np.inf))
-    return np.where(domain[:, None] == domain, near, times)
-
-
 def hosts_of_a_domain(cluster: ClusterSpec, num_hosts: int) -> IntArray:
     """
     Return the largest possible number of a ring's hosts in the NVLink domain where it has fewest.
@@ -288,43 +240,6 @@ def hosts_of_a_domain(cluster: ClusterSpec, num_hosts: int) -> IntArray:
     size = np.bincount(cluster.domain_of_node)[cluster.domain_of_node]
     fewest: IntArray = np.minimum(np.minimum(size[:, None], size), max(num_hosts // 2, 1))
     return fewest
-
-
-def best_hop(cluster: ClusterSpec, num_flows: int, num_hosts: int, stack: StackSpec) -> tuple[float, float]:
-    """
-    Return the best possible slowest hop of a ring through ``num_hosts`` hosts on NVLink domains.
-
-    The result is bytes per second for each member on a host (NaN if unmeasured), and seconds of a step.
-    """
-    flow = cluster.pair_bytes_per_s(num_flows) / num_flows
-    domain = cluster.domain_of_node
-    apart = domain[:, None] != domain
-    rate = np.where(apart, flow * stack.inter_node * hosts_of_a_domain(cluster, num_hosts), flow * stack.intra_node)
-    step = INSIDE_STEP * min(cluster.intra_node_latency_s, cluster.least_latency_s)
-    known = ~np.isnan(rate) & (apart | (num_hosts <= cluster.most_in_domain))
-    return float(rate[known].max(initial=-np.inf)) if known.any() else float("nan"), step
-
-
-def least_ring_s(
-    cluster: ClusterSpec, traffic: RingTraffic, *, group_flows: int, num_flows: int, num_hosts: int, stack: StackSpec
-) -> float:
-    """
-    Return a lower bound on rings over ``num_hosts`` hosts, seconds; 0 without a link.
-
-    Arguments as in :func:`inter_node_ring_s`.
-    """
-    if cluster.most_in_domain == 1:
-        times = inter_node_ring_s(
-            cluster.fastest_pair(), traffic, group_flows=group_flows, num_flows=num_flows, stack=stack
-        )
-        return float(np.nanmin(times)) if not np.isnan(times).all() else 0.0
-    rate, step_s = best_hop(cluster, num_flows, num_hosts, stack)
-    if np.isnan(rate):
-        return 0.0
-    rate *= group_flows
-    if group_flows > 1:
-        rate = min(rate, float(cluster.inside_bytes_per_s(group_flows)) * stack.intra_node)
-    return traffic.num_calls * stack.collective_s + traffic.num_steps * step_s + traffic.hop_bytes / rate
 
 
 def stacked(traffic: Sequence[RingTraffic]) -> RingArrays:

@@ -24,16 +24,11 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.attention import attention_times_s
-from pipette_opt.costs.collectives import (
-    RingTraffic,
-    inter_node_ring_s,
-    intra_node_ring_s,
-    least_ring_s,
-    tensor_traffic,
-)
+from pipette_opt.costs.collectives import RingTraffic, tensor_traffic
 from pipette_opt.costs.compute import StageCompute
 from pipette_opt.costs.exchange import least_exchange_s
 from pipette_opt.costs.layer_kinds import counted_layers
+from pipette_opt.costs.links import BestLinks, DomainLinks, Links, NoLinks, RingShape
 from pipette_opt.parallel import HostTile, ParallelConfig, gpus_of_a_host
 from pipette_opt.specs import Instance, LayerKind, ModelSpec, TrainingSpec
 
@@ -112,61 +107,29 @@ class SpanningRing(NamedTuple):
         Traffic of the forward and of the backward pass.
     hidden_s
         Seconds of the layer that hide the ring, forward and backward.
-    group_flows, num_flows
-        Number of flows that the ring opens between two of its hosts, and number of all flows of the slot between them.
-    num_hosts
-        Number of hosts on which the rate of a hop depends, on NVLink domains; 2 for messages, which depend on their own
-        hop only.
-    members
-        Number of ranks of the ring on each host; with several, the ring is no faster than inside a host.
+    shape
+        Ranks and hosts of the ring; two hosts for messages, which depend on their own hop only.
     """
 
     traffic: tuple[RingTraffic, RingTraffic]
     hidden_s: tuple[float, float]
-    group_flows: int
-    num_flows: int
-    num_hosts: int
-    members: int
+    shape: RingShape
 
-    def hop_s(self, instance: Instance, way: int) -> FloatArray:
-        """
-        Return the exposed time in a layer by slowest hop, seconds, shape ``(num_nodes, num_nodes)``; NaN without a
-        link.
-
-        ``way``: 0 forward, 1 backward.
-        """
-        moved = self.traffic[way]
-        across = inter_node_ring_s(
-            instance.cluster,
-            moved,
-            group_flows=self.group_flows,
-            num_flows=self.num_flows,
-            num_hosts=self.num_hosts,
-            stack=instance.stack,
-        )
-        return self._shown_s(instance, across, way)
+    def shown_s(self, links: Links, way: int) -> FloatArray:
+        """Return the exposed time in a layer over links, seconds; ``way``: 0 forward, 1 backward."""
+        shown: FloatArray = np.maximum(links.ring_s(self.shape, self.traffic[way]) - self.hidden_s[way], 0.0)
+        return shown
 
     def least_s(self, instance: Instance) -> tuple[float, float]:
-        """Return the exposed time in a layer over the best links, forward and backward, seconds."""
-        forward, backward = (
-            least_ring_s(
-                instance.cluster,
-                moved,
-                group_flows=self.group_flows,
-                num_flows=self.num_flows,
-                num_hosts=self.num_hosts,
-                stack=instance.stack,
-            )
-            for moved in self.traffic
-        )
-        return float(self._shown_s(instance, forward, 0)), float(self._shown_s(instance, backward, 1))
+        """
+        Return a lower bound on the exposed time in a layer over any links, forward and backward, seconds.
 
-    def _shown_s(self, instance: Instance, across_s: FloatArray | float, way: int) -> FloatArray:
-        if self.members > self.group_flows:
-            inside = intra_node_ring_s(instance.cluster, self.traffic[way], self.members, instance.stack)
-            across_s = np.maximum(across_s, inside)
-        shown: FloatArray = np.maximum(np.asarray(across_s) - self.hidden_s[way], 0.0)
-        return shown
+        On NVLink domains, it counts the least step and the best rate separately.
+        """
+        links: Links = BestLinks(instance.cluster, instance.stack)
+        if instance.cluster.most_in_domain > 1:
+            links = DomainLinks(instance.cluster, instance.stack)
+        return float(self.shown_s(links, 0)[0]), float(self.shown_s(links, 1)[0])
 
 
 def spanning_ring(
@@ -188,10 +151,7 @@ def spanning_ring(
     return SpanningRing(
         traffic=tensor_traffic(instance.model, instance.training, config, kind),
         hidden_s=idle_s,
-        group_flows=members,
-        num_flows=members,
-        num_hosts=tile.tensor_nodes,
-        members=members,
+        shape=RingShape(members, tile.tensor_nodes, members),
     )
 
 
@@ -216,14 +176,10 @@ def _context_ring(instance: Instance, config: ParallelConfig, tile: HostTile, ki
     groups = config.tensor_model_parallel_size // tile.tensor_nodes
     members = config.context_parallel_size // tile.context_nodes
     sends = instance.training.cp_comm_type == "p2p"
-    return SpanningRing(
-        traffic=traffic,
-        hidden_s=hidden,
-        group_flows=1 if sends else members,
-        num_flows=groups if sends else groups * members,
-        num_hosts=2 if sends else tile.context_nodes,
-        members=members,
-    )
+    shape = RingShape(members, tile.context_nodes, groups * members)
+    if sends:
+        shape = RingShape(members, 2, groups, messages=True)
+    return SpanningRing(traffic, hidden, shape)
 
 
 def _least_context_s(
@@ -297,17 +253,16 @@ def inside_layer_s(
         Host tile (part of the model on one host); ``None``: all groups are inside a host.
     """
     found = [0.0, 0.0]
-    model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
+    model, training, inside = instance.model, instance.training, NoLinks(instance.cluster, instance.stack)
     parts = (1, 1) if tile is None else (tile.tensor_nodes, tile.context_nodes)
     if tile is not None and parts[1] > 1 and (parts[0] > 1 or not has_context_ring(training, tile)):
         found = list(_least_context_s(instance, config, tile, kind))
     if config.tensor_model_parallel_size > 1 and parts[0] == 1:
-        members = config.tensor_model_parallel_size
+        shape = RingShape(config.tensor_model_parallel_size)
         for way, ring in enumerate(tensor_traffic(model, training, config, kind)):
-            found[way] += max(intra_node_ring_s(cluster, ring, members, stack) - idle_s[way], 0.0)
+            found[way] += max(float(inside.ring_s(shape, ring)[0]) - idle_s[way], 0.0)
     if config.context_parallel_size > 1 and kind.has_attention and parts[1] == 1:
-        hidden = hidden_by_attention_s(instance, config, kind)
+        hidden, shape = hidden_by_attention_s(instance, config, kind), RingShape(config.context_parallel_size)
         for way, ring in enumerate(context_traffic(model, training, config)):
-            shown_s = intra_node_ring_s(cluster, ring, config.context_parallel_size, stack) - hidden[way]
-            found[way] += max(shown_s, 0.0)
+            found[way] += max(float(inside.ring_s(shape, ring)[0]) - hidden[way], 0.0)
     return found[0], found[1]

@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray
-from pipette_opt.costs.collectives import NO_TRAFFIC, OWN_PART, RingTraffic, inter_node_ring_s, intra_node_ring_s
+from pipette_opt.costs.collectives import NO_TRAFFIC, OWN_PART, RingTraffic
 from pipette_opt.costs.compute import layer_and_idle_s
-from pipette_opt.costs.experts import ExpertTraffic, distinct_shares, expert_block, expert_replicas, expert_traffic
+from pipette_opt.costs.experts import ExpertTraffic, distinct_shares, expert_traffic
+from pipette_opt.costs.links import BestLinks, RingShape
 from pipette_opt.costs.token_kernels import most_sent_bytes_per_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, Instance, LayerKind, ModelSpec, StackSpec, TrainingSpec
@@ -170,15 +171,10 @@ def expert_layer_s(
 
 def _ring_floor_s(instance: Instance, ring: RingTraffic, size: int, ranks: int, gpus: int) -> float:
     """Return the time of a ring over neighbouring ranks, at the best link if it spans hosts, seconds."""
-    if ranks % size == 0:
-        return intra_node_ring_s(instance.cluster, ring, size, instance.stack)
-    if size % ranks:
+    if ranks % size and size % ranks:
         return 0.0
-    hosts = size // ranks
-    across = inter_node_ring_s(
-        instance.cluster, ring, group_flows=ranks, num_flows=gpus, num_hosts=hosts, stack=instance.stack
-    )
-    return float(np.nanmin(across, initial=np.inf)) if not np.isnan(across).all() else 0.0
+    shape = RingShape(size) if ranks % size == 0 else RingShape(ranks, size // ranks, gpus)
+    return float(BestLinks(instance.cluster, instance.stack).ring_s(shape, ring)[0])
 
 
 def _exchange_floor_s(
@@ -253,31 +249,3 @@ def _least_load_s_per_byte(pair_bytes_per_s: FloatArray, num_hosts: int) -> floa
     seconds = np.where(np.isnan(pair_bytes_per_s), np.inf, 1.0 / pair_bytes_per_s)
     least = [np.sort(way, axis=1)[:, : num_hosts - 1].sum(axis=1) for way in (seconds, seconds.T)]
     return float(np.sort(np.maximum(*least))[num_hosts - 1])
-
-
-def expert_ring_s(instance: Instance, config: ParallelConfig, traffic: RingTraffic, ranks: int, gpus: int) -> float:
-    """
-    Return a lower bound on the reduction (or gather) of one stage's experts, seconds; arguments as
-    :func:`expert_layer_s`.
-
-    If hosts hold whole blocks (ranks that hold every expert once), the bound is the part inside a host. Otherwise the
-    ring of ranks with equal experts has at most one rank on a host, and no hop is faster than the best link.
-    """
-    block, replicas = expert_block(config), expert_replicas(config)
-    if replicas == 1 or not traffic.num_steps:
-        return 0.0
-    if ranks % block == 0:
-        members = ranks // block
-        return intra_node_ring_s(instance.cluster, traffic, members, instance.stack) if members > 1 else 0.0
-    if block % ranks:
-        return 0.0
-    across = inter_node_ring_s(
-        instance.cluster,
-        traffic,
-        group_flows=1,
-        num_flows=gpus,
-        num_hosts=replicas,
-        stack=instance.stack,
-        algorithm=instance.allreduce,
-    )
-    return float(np.nanmin(across)) if not np.isnan(across).all() else 0.0

@@ -21,13 +21,13 @@ from pipette_opt.costs.collectives import (
     inside_s,
     stacked,
 )
+from pipette_opt.costs.links import Rings
 from pipette_opt.costs.messages import intra_node_message_s
 from pipette_opt.costs.overlap import exposed, shown_gather_s
 from pipette_opt.costs.placed_experts import PlacedExperts, check_expert_ranks, in_step
 from pipette_opt.costs.placed_links import (
     ExchangedContext,
     PlacedLinks,
-    PlacedRings,
     flow_rates,
     gpu_numbers,
     host_of,
@@ -258,7 +258,7 @@ class _Batch:
                 sent += tokens
         return found, sent
 
-    def _context(self, groups: IntArray) -> PlacedRings | ExchangedContext:
+    def _context(self, groups: IntArray) -> Rings | ExchangedContext:
         """Return the exchange of context-parallel groups; ``groups`` has shape ``(n, groups, cp)``."""
         kind, who = self.instance.training.cp_comm_type, "a context-parallel group"
         rings = self.links.rings(groups, who, messages=kind == "p2p")
@@ -269,7 +269,7 @@ class _Batch:
 
     def _layer(
         self,
-        rings: PlacedRings | ExchangedContext | None,
+        rings: Rings | ExchangedContext | None,
         traffic: list[tuple[RingTraffic, RingTraffic]],
         hidden: list[tuple[float, float]],
     ) -> FloatArray:

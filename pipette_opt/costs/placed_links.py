@@ -6,16 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, Collective, FloatArray, IntArray
-from pipette_opt.costs.collectives import (
-    RingArrays,
-    across_s,
-    domain_s,
-    hierarchical_s,
-    inside_s,
-    tree_edges,
-    tree_s,
-)
+from pipette_opt.costs.collectives import RingArrays, tree_edges
 from pipette_opt.costs.exchange import exchange_s
+from pipette_opt.costs.links import RingHops, Rings
 from pipette_opt.costs.times import MissingLink
 from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.specs.gpu_links import GpuLinks
@@ -35,9 +28,7 @@ class PlacedLinks:
         self.instance = instance
         self.missing: dict[int, MissingLink] = {}
 
-    def rings(
-        self, groups: IntArray, who: str, algorithm: Collective = "ring", *, messages: bool = False
-    ) -> "PlacedRings":
+    def rings(self, groups: IntArray, who: str, algorithm: Collective = "ring", *, messages: bool = False) -> Rings:
         """
         Return the rings (or trees) over the hosts of groups; those of one placement run concurrently.
 
@@ -58,16 +49,16 @@ class PlacedLinks:
             pace = pace if across is None else np.maximum(pace, 1.0 / across)
             farthest = farthest_latency_s(cluster, host_of(cluster, groups))
             tree = (RingHops(pace, members, farthest),)
-            return PlacedRings(self.instance, algorithm, inside, num_hosts, members, tree)
+            return Rings(cluster, self.instance.stack, algorithm, inside, num_hosts, members, tree)
         rate = flow_rates(cluster, source, target, shared)
         self.note_missing(who, rate, source, target)
         if cluster.levels or cluster.known_latency_s is not None:
             if across is not None:
                 rate = np.where(np.isinf(rate), rate, np.minimum(rate, across[..., None]))
             hops = _hops_by_latency(cluster, groups, source, target, rate, shared, num_hosts, opened, messages)
-            return PlacedRings(self.instance, algorithm, inside, num_hosts, members, hops)
+            return Rings(cluster, self.instance.stack, algorithm, inside, num_hosts, members, hops)
         pace = rate.min(axis=2) if across is None else np.minimum(rate.min(axis=2), across)
-        return PlacedRings(self.instance, algorithm, inside, num_hosts, members, (RingHops(pace, opened),))
+        return Rings(cluster, self.instance.stack, algorithm, inside, num_hosts, members, (RingHops(pace, opened),))
 
     def exchange(self, groups: IntArray, who: str, shares: FloatArray, *, hands_on: bool = False) -> "PlacedExchange":
         """
@@ -133,62 +124,6 @@ class PlacedLinks:
             self.missing.setdefault(first + int(at[0]), MissingLink(who, int(source[at]), int(target[at])))
 
 
-class RingHops(NamedTuple):
-    """
-    Hops between hosts with equal latency, of the groups of placements; arrays have shape ``(n, groups)``.
-
-    Parameters
-    ----------
-    pace
-        Bandwidth of a flow over the slowest of these hops, bytes per second, infinite without one; for trees, seconds
-        of a host per byte.
-    flows
-        Number of flows that the group opens over each hop.
-    latency_s
-        Latency of a message, one number or one for each group, seconds; ``None``: the latency between hosts.
-    in_domain
-        Whether the hops stay in an NVLink domain.
-    """
-
-    pace: FloatArray
-    flows: IntArray
-    latency_s: FloatArray | float | None = None
-    in_domain: bool = False
-
-
-class PlacedRings(NamedTuple):
-    """
-    Collectives of placements, with arrays of shape ``(n, groups)``.
-
-    ``num_hosts``: hosts of each group. ``members``: fewest members on one of its hosts. ``inside_bytes_per_s``:
-    bandwidth of the slowest hop inside a host, one number or one for each group.
-    """
-
-    instance: Instance
-    algorithm: Collective
-    inside_bytes_per_s: FloatArray | float
-    num_hosts: IntArray
-    members: IntArray
-    hops: tuple[RingHops, ...]
-
-    def time_s(self, traffic: RingArrays) -> FloatArray:
-        """Return the time of the collectives, seconds, shape ``(n, groups)``; ``traffic`` broadcasts to it."""
-        cluster, stack = self.instance.cluster, self.instance.stack
-        fabric = self.inside_bytes_per_s
-        inside = np.where(self.members > 1, inside_s(cluster, traffic, fabric, stack), 0.0)
-        several = self.num_hosts > 1
-        times = {"ring": across_s, "hierarchical": hierarchical_s, "tree": tree_s}[self.algorithm]
-        hosts = np.where(several, self.num_hosts, 2)  # unused entries must be defined, too
-        shown = inside if self.algorithm == "ring" else np.where(several, 0.0, inside)
-        for hops in self.hops:
-            if hops.in_domain:
-                across = domain_s(cluster, traffic, hops.pace * hops.flows, fabric, hops.flows, stack)
-            else:
-                across = times(cluster, traffic, hops.pace, fabric, hops.flows, hosts, stack, hops.latency_s)
-            shown = np.maximum(shown, np.where(several & ~np.isinf(hops.pace), across, 0.0))
-        return shown
-
-
 class PlacedExchange(NamedTuple):
     """
     All-to-alls of placements, arrays of shape ``(n, groups)``; see
@@ -221,7 +156,7 @@ class ExchangedContext(NamedTuple):
     ``size``: number of members of a context-parallel group.
     """
 
-    rings: PlacedRings
+    rings: Rings
     exchange: PlacedExchange
     size: int
 

@@ -28,15 +28,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import ceil_div
-from pipette_opt.costs.best_rings import best_ring_rates
-from pipette_opt.costs.collectives import (
-    RingTraffic,
-    across_s,
-    gather_traffic,
-    intra_node_ring_s,
-    least_ring_s,
-    stacked,
-)
+from pipette_opt.costs.collectives import RingTraffic, gather_traffic
 from pipette_opt.costs.compute import (
     check_timed,
     head_times_s,
@@ -46,8 +38,10 @@ from pipette_opt.costs.compute import (
 )
 from pipette_opt.costs.context import inside_layer_s, spanning_ring
 from pipette_opt.costs.exchange import beside_exchange, expert_layer_s
-from pipette_opt.costs.experts import expert_block, expert_replicas
+from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs, recomputed_of_kinds
+from pipette_opt.costs.links import BestLinks, RingShape
+from pipette_opt.costs.reductions import dense_shape, expert_shape
 from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
 from pipette_opt.parallel import (
     HostTile,
@@ -56,7 +50,6 @@ from pipette_opt.parallel import (
     host_tiles,
     microbatches_of,
     ranks_of_a_host,
-    ring_members,
 )
 from pipette_opt.specs import GpuSpec, Instance, LayerKind
 
@@ -348,7 +341,7 @@ def reduction_pieces_s(
 ) -> FloatArray:
     """
     Return the gradient reduction of each operation of :class:`_Pieces` with one host tile (part of the model on one
-    host), seconds; 0 without a known ring.
+    host), seconds.
 
     Parameters
     ----------
@@ -357,68 +350,33 @@ def reduction_pieces_s(
     """
     known = {} if known is None else known
 
-    def parameter(*group: int) -> float:
-        if group not in known:
-            known[group] = _parameter_s(instance, *group)
-        return float(known[group])
+    def parameter(shape: RingShape) -> float:
+        if shape not in known:
+            known[shape] = _parameter_s(instance, shape)
+        return float(known[shape])
 
     model, tp = instance.model, config.tensor_model_parallel_size
     kinds = list(dict.fromkeys(model.layers))
     if config.sharding_stage > 1 or instance.allreduce != "ring":
         return np.zeros(2 * len(kinds) + 3)
-    gpus, members = gpus_of_a_host(config, tile), ring_members(config, tile)
-    replicas = config.data_parallel_size * config.context_parallel_size
-    parameter_s = parameter(replicas, members, gpus)
+    parameter_s = parameter(dense_shape(config, tile))
     embedding, head = embedding_parameters(model, tp), head_parameters(model, tp, config.pipeline_model_parallel_size)
     parts = [*(layer_parameters(model, kind) for kind in kinds), embedding, head]
     pieces = parameter_s * np.array([*(part.on_rank(tp) for part in parts), *np.zeros(len(kinds) + 1)])
-    ranks, size = ranks_of_a_host(config, tile), expert_block(config)
-    if model.num_experts is not None and (ranks % size == 0 or size % ranks == 0):
-        of_experts = parameter(expert_replicas(config), max(ranks // size, 1), gpus)
+    experts = expert_shape(config, tile)
+    if model.num_experts is not None and experts is not None:
+        of_experts = parameter(experts)
         for piece, kind in enumerate(kinds):
-            pieces[piece] += of_experts * layer_parameters(model, kind).experts / size
+            pieces[piece] += of_experts * layer_parameters(model, kind).experts / expert_block(config)
     pieces[len(kinds) + 1] += model.num_own_mtp_layers * sum(pieces[kinds.index(kind)] for kind in model.mtp_layers)
     return pieces
 
 
-def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> float:
-    """
-    Return a lower bound on the reduce-scatter of one parameter's gradient, without latencies, seconds.
-
-    Parameters
-    ----------
-    replicas
-        Number of ranks that hold the parameter.
-    members
-        Number of these ranks on one host.
-    gpus
-        Number of GPUs used in a host.
-    """
-    if replicas == 1:
-        return 0.0
+def _parameter_s(instance: Instance, shape: RingShape) -> float:
+    """Return a lower bound on the reduce-scatter of one parameter's gradient, without latencies, seconds."""
+    replicas = shape.members * shape.num_hosts
     moved = RingTraffic(gather_traffic(instance.training.gradient_bytes, replicas).hop_bytes, 0, 0)
-    if replicas <= members:
-        return intra_node_ring_s(instance.cluster, moved, replicas, instance.stack)
-    if instance.cluster.most_in_domain > 1:
-        moved = moved._replace(num_calls=0)
-        return least_ring_s(
-            instance.cluster,
-            moved,
-            group_flows=members,
-            num_flows=gpus,
-            num_hosts=replicas // members,
-            stack=instance.stack,
-        )
-    hosts = np.array(replicas // members)
-    flow = float(best_ring_rates(instance.cluster, gpus, int(hosts), 1)[0]) / gpus
-    if not flow > 0:
-        return 0.0
-    cluster, inside = instance.cluster, instance.cluster.inside_bytes_per_s(members)
-    least_s = cluster.least_latency_s
-    across = across_s(
-        cluster, stacked([moved]), np.array([flow]), inside, np.array(members), hosts, instance.stack, least_s
-    )
-    return float(across[0])
+    return float(BestLinks(instance.cluster, instance.stack).ring_s(shape, moved)[0])
 
 
 def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple[FloatArray, FloatArray]:

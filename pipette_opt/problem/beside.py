@@ -15,26 +15,15 @@ from functools import cache, lru_cache
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
-from pipette_opt.costs.best_rings import best_ring_rates
-from pipette_opt.costs.collectives import (
-    NO_TRAFFIC,
-    RingTraffic,
-    across_s,
-    best_hop,
-    gradient_traffic,
-    hierarchical_s,
-    intra_node_ring_s,
-    least_ring_s,
-    parameter_traffic,
-    stacked,
-)
+from pipette_opt.costs.collectives import RingTraffic, gradient_traffic, parameter_traffic
 from pipette_opt.costs.compute import StageCompute, layer_and_idle_s, stage_compute, straggling
 from pipette_opt.costs.context import inside_layer_s, inside_stages_s
-from pipette_opt.costs.exchange import expert_layer_s, expert_ring_s
-from pipette_opt.costs.experts import expert_block
+from pipette_opt.costs.exchange import expert_layer_s
+from pipette_opt.costs.links import BestLinks
 from pipette_opt.costs.overlap import exposed, hiding_s, num_buckets, shown_gather_s
+from pipette_opt.costs.reductions import Reductions
 from pipette_opt.costs.sharded import sharded_costs
-from pipette_opt.parallel import HostTile, ParallelConfig, gpus_of_a_host, ranks_of_a_host, ring_members
+from pipette_opt.parallel import HostTile, ParallelConfig, gpus_of_a_host, ranks_of_a_host
 from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.specs import Instance, LayerKind
 
@@ -90,15 +79,12 @@ class Beside:
 
 @lru_cache(maxsize=4096)
 def least_beside(instance: Instance, config: ParallelConfig, tile: HostTile) -> Beside | None:
-    """Return the least cost of overlapped communication; ``None`` without overlap or without a measured ring."""
+    """Return the least cost of overlapped communication; ``None`` without overlap."""
     if not config.overlap_grad_reduce:
         return None
     compute, chunks = stage_compute(instance, config), config.num_chunks
     forward, backward = (seconds.min(axis=0) for seconds in chunk_seconds(instance, config, compute, tile))
-    rings = least_rings_s(instance, config, tile)
-    if rings is None:
-        return None
-    reduction, gather = rings
+    reduction, gather = least_rings_s(instance, config, tile)
     buckets, slowdown = num_buckets(instance.model, config), instance.stack.overlap_slowdown
     each = len(reduction)
     beside = exposed(
@@ -130,102 +116,62 @@ def least_beside(instance: Instance, config: ParallelConfig, tile: HostTile) -> 
     )
 
 
-def least_rings_s(
-    instance: Instance, config: ParallelConfig, tile: HostTile
-) -> tuple[FloatArray, FloatArray | None] | None:
+def least_rings_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> tuple[FloatArray, FloatArray | None]:
     """
     Return the least seconds of gradient reduction and parameter gather of each stage, shape ``(rates, pp)`` each.
 
-    The gather is ``None`` if it does not overlap with the forwards. The result is ``None`` if no ring was measured.
+    The gather is ``None`` if it does not overlap with the forwards.
     """
-    rings = least_ring_parts_s(instance, config, tile)
-    return None if rings is None else (rings[0].sum(axis=0), None if rings[1] is None else rings[1].sum(axis=0))
+    reduction, gather = least_ring_parts_s(instance, config, tile)
+    return reduction.sum(axis=0), None if gather is None else gather.sum(axis=0)
 
 
 def least_ring_parts_s(
     instance: Instance, config: ParallelConfig, tile: HostTile, most_bytes_per_s: float = np.inf
-) -> tuple[FloatArray, FloatArray | None] | None:
+) -> tuple[FloatArray, FloatArray | None]:
     """
     Return the least seconds of reduction and gather, shape ``(2, rates, pp)`` each: dense parameters, then routed
     experts.
 
-    The gather is ``None`` without overlap. The result is ``None`` if no ring was measured.
+    The gather is ``None`` without overlap.
 
     Parameters
     ----------
     most_bytes_per_s
         Upper limit on the rate of the slowest hop of every ring between hosts.
     """
-    least = _least_of(instance, config, tile, most_bytes_per_s)
-    if least is None:
-        return None
     model, training, experts = instance.model, instance.training, instance.model.num_experts is not None
 
     def parts(traffic: Callable[..., list[RingTraffic]]) -> FloatArray:
         if config.sharding_stage > 1:  # counted in each micro-batch: pass_seconds
-            none = [NO_TRAFFIC] * config.pipeline_model_parallel_size
-            return least(none, None)
+            return np.zeros((2, 1, config.pipeline_model_parallel_size))
         own = traffic(model, training, config)
-        return least(own, traffic(model, training, config, experts=True) if experts else None)
+        of_experts = traffic(model, training, config, experts=True) if experts else None
+        return _least_s(instance, config, tile, own, of_experts, most_bytes_per_s)
 
     return parts(gradient_traffic), parts(parameter_traffic) if config.overlap_param_gather else None
 
 
-def _least_of(
-    instance: Instance, config: ParallelConfig, tile: HostTile, most_bytes_per_s: float = np.inf
-) -> Callable[[list[RingTraffic], list[RingTraffic] | None], FloatArray] | None:
+def _least_s(
+    instance: Instance,
+    config: ParallelConfig,
+    tile: HostTile,
+    own: list[RingTraffic],
+    experts: list[RingTraffic] | None,
+    most_bytes_per_s: float = np.inf,
+) -> FloatArray:
     """
-    Return a function from the traffic of each stage's rings to their least seconds; ``None`` if no ring was measured.
+    Return the least seconds of each stage's rings, dense and of experts, shape ``(2, rates, pp)``.
 
-    The function takes the dense traffic and the experts' traffic and returns seconds of shape ``(2, rates, pp)``.
+    ``own``, ``experts``: traffic of the rings of each stage.
     """
-    cluster, stack = instance.cluster, instance.stack
-    gpus, members = gpus_of_a_host(config, tile), ring_members(config, tile)
-    replicas = config.data_parallel_size * config.context_parallel_size
-    rows = config.pipeline_model_parallel_size // tile.stages
-    num_hosts = -(-replicas // members)
-    ranks, size = ranks_of_a_host(config, tile), expert_block(config)
-    rates = np.array([np.inf])
-    in_domains = num_hosts > 1 and cluster.most_in_domain > 1
-    if in_domains and np.isnan(best_hop(cluster, gpus, num_hosts, stack)[0]):
-        return None
-    if num_hosts > 1 and not in_domains:
-        rates = np.minimum(best_ring_rates(cluster, gpus, num_hosts, rows), most_bytes_per_s)
-        if not rates.min() > 0:
-            return None
-        if rates.min() == rates.max():
-            rates = rates[:1]
-    over = hierarchical_s if instance.allreduce == "hierarchical" else across_s
-
-    @cache
-    def ring_s(traffic: RingTraffic, rate: float, flows: int = members) -> float:
-        if not traffic.num_steps:
-            return 0.0
-        inside = intra_node_ring_s(cluster, traffic, flows, stack) if flows > 1 else 0.0
-        if num_hosts == 1:
-            return inside
-        if in_domains:
-            return max(
-                inside,
-                least_ring_s(cluster, traffic, group_flows=flows, num_flows=gpus, num_hosts=num_hosts, stack=stack),
-            )
-        flow, fabric = np.array([rate / gpus]), cluster.inside_bytes_per_s(flows)
-        arguments = (cluster, stacked([traffic]), flow, fabric, np.array(flows), np.array(num_hosts), stack)
-        across = over(*arguments, cluster.least_latency_s)
-        return max(inside, float(across[0]))
-
-    def experts_s(traffic: RingTraffic, rate: float) -> float:
-        if ranks % size == 0 and traffic.num_steps and num_hosts > 1:
-            return ring_s(traffic, rate, ranks // size)
-        return expert_ring_s(instance, config, traffic, ranks, gpus)
-
-    def stages_s(own: list[RingTraffic], experts: list[RingTraffic] | None) -> FloatArray:
-        found = np.array([[ring_s(traffic, rate) for traffic in own] for rate in rates])
-        if experts is None:
-            return np.stack([found, np.zeros_like(found)])
-        return np.stack([found, [[experts_s(traffic, rate) for traffic in experts] for rate in rates]])
-
-    return stages_s
+    links = BestLinks(instance.cluster, instance.stack, most_bytes_per_s)
+    rings = Reductions(instance, config, tile, links, config.pipeline_model_parallel_size // tile.stages)
+    dense_s, experts_s = cache(rings.dense_s), cache(rings.experts_s)
+    dense = np.stack([dense_s(traffic) for traffic in own], axis=1)
+    if experts is None:
+        return np.stack([dense, np.zeros_like(dense)])
+    return np.stack(np.broadcast_arrays(dense, np.stack([experts_s(traffic) for traffic in experts], axis=1)))
 
 
 def pass_seconds(
@@ -243,13 +189,10 @@ def pass_seconds(
     several = config.num_distributed_optimizer_instances > 1 or tile.nodes_per_slot > 1
     if sharded is None or config.sharing_ranks == 1 or several:
         return passes
-    least = _least_of(instance, config, tile)
-    if least is None:
-        return passes
     units, slowdown, shown = np.array(sharded.units), instance.stack.overlap_slowdown, []
     for work_s, way in zip(passes, ("forward", "backward"), strict=True):
         experts = None if sharded.experts is None else getattr(sharded.experts, way)
-        sent = least(getattr(sharded.layers, way), experts).sum(axis=0).min(axis=0)
+        sent = _least_s(instance, config, tile, getattr(sharded.layers, way), experts).sum(axis=0).min(axis=0)
         shown.append(work_s + shown_gather_s(sent, units, work_s, slowdown))
     return shown[0], shown[1]
 

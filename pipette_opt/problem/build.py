@@ -18,6 +18,7 @@ from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import stage_rings
+from pipette_opt.costs.reductions import Reductions, dense_shape
 from pipette_opt.parallel import (
     HostTile,
     ParallelConfig,
@@ -25,7 +26,6 @@ from pipette_opt.parallel import (
     host_tiles,
     microbatches_of,
     ranks_of_a_host,
-    ring_members,
 )
 from pipette_opt.problem.beside import Beside, least_beside, pass_seconds
 from pipette_opt.problem.data import CandidateData, Paths, ProblemData
@@ -278,11 +278,10 @@ def _candidate(
 ) -> CandidateData:
     config, cluster, tick_s = fitting.config, instance.cluster, links.tick_s
     rounding: Rounding = np.ceil if analytical else np.floor
-    gpus, members = gpus_of_a_host(config, tile), ring_members(config, tile)
-    num_hosts = max(2, config.data_parallel_size * config.context_parallel_size // members)
+    gpus, shape = gpus_of_a_host(config, tile), dense_shape(config, tile)
     message = p2p_bytes(instance.model, instance.training, config)
     both_ways = analytical and instance.p2p == "blocking"
-    linked = links.of(instance)
+    linked = links.links(instance)
 
     def link_s() -> FloatArray:
         one_way = inter_node_message_s(cluster, message, gpus // tile.stages)
@@ -297,10 +296,10 @@ def _candidate(
     def tensor(way: int) -> IntArray:
         return links.shared(
             ("tensor", way, *tensor_of, analytical),
-            lambda: tensor_ticks(linked, config, compute, tile, tick_s, rounding)[way],
+            lambda: tensor_ticks(instance, config, compute, tile, linked, tick_s, rounding)[way],
         )
 
-    several_hosts = config.data_parallel_size * config.context_parallel_size > members
+    reduced = Reductions(instance, config, tile, linked)
     paths = None
     if not analytical:
         counts = plain_counts(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
@@ -319,26 +318,19 @@ def _candidate(
         ),
         ring_class=np.array([distinct.index(ring) for ring in rings]) if reductions else none,
         ring_ticks=links.shared(
-            ("rings", *distinct, members, gpus, num_hosts, analytical, *expert_key(instance, config, tile)),
-            lambda: np.array(
-                [
-                    ring_ticks(linked, config, tile, ring, members, gpus, num_hosts, tick_s, rounding)
-                    for ring in distinct
-                ]
-            ),
+            ("rings", *distinct, shape, analytical, *expert_key(instance, config, tile)),
+            lambda: np.array([ring_ticks(reduced, ring, tick_s, rounding) for ring in distinct]),
         )
-        if several_hosts and reductions
+        if shape.num_hosts > 1 and reductions
         else np.zeros((max(len(distinct), 1), 0, 0), dtype=np.int64),
-        ring_floor_ticks=np.array(
-            [ring_floor(instance, config, tile, ring, members, tick_s, rounding) for ring in rings]
-        )
+        ring_floor_ticks=np.array([ring_floor(instance, config, tile, ring, tick_s, rounding) for ring in rings])
         if reductions
         else none,
         tensor_forward_ticks=tensor(0),
         tensor_backward_ticks=tensor(1),
         embedding_ticks=links.shared(
             ("embedding", *embedding_key(instance, config, tile, gpus), analytical),
-            lambda: embedding_ticks(linked, config, tile, gpus, tick_s, rounding),
+            lambda: embedding_ticks(instance, config, tile, gpus, tick_s, rounding),
         )
         if reductions
         else np.zeros((0, 0), dtype=np.int64),

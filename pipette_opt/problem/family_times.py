@@ -18,6 +18,7 @@ from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.costs.best_rings import far_bytes_per_s
 from pipette_opt.costs.compute import StageCompute, optimizer_stages_s, stage_compute
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs
+from pipette_opt.costs.links import BestLinks, EachLink
 from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
 from pipette_opt.layers.kinds import pattern_of
 from pipette_opt.layers.parameters import layer_parameters
@@ -200,8 +201,8 @@ def _layer_and_fixed_s(instance: Instance, timed: _Timed, tile: HostTile) -> tup
     layer_s, more_s = line(instance.model, least[0], _of_layers(instance.model, timed, seconds))
     fixed_s = seconds(*least) + more_s
     if tile.nodes_per_slot > 1:
-        fastest = replace(instance, cluster=instance.cluster.fastest_pair())
-        for way, ticks in enumerate(tensor_ticks(fastest, *least, tile, FINE_TICK_S, np.floor)):
+        best = BestLinks(instance.cluster, instance.stack)
+        for way, ticks in enumerate(tensor_ticks(instance, *least, tile, best, FINE_TICK_S, np.floor)):
             layer_s[way] += ticks.min() * FINE_TICK_S
     return layer_s, fixed_s
 
@@ -249,10 +250,12 @@ def _slots_cross(instance: Instance, family: LayerFamily, timed: _Timed, far: Bo
     Return the partition family whose slots span several groups of hosts; ``far`` masks host pairs in different
     groups.
     """
-    added = []
-    for ticks in tensor_ticks(instance, *timed.sized[0], family.tile, FINE_TICK_S, np.floor):
-        added.append((int(ticks[far].min()) - int(ticks[~np.eye(len(far), dtype=np.bool_)].min())) * FINE_TICK_S)
-    return replace(family, layer_s=family.layer_s + np.array(added)[:, None])
+    best, each = (
+        tensor_ticks(instance, *timed.sized[0], family.tile, links, FINE_TICK_S, np.floor)
+        for links in (BestLinks(instance.cluster, instance.stack), EachLink(instance.cluster, instance.stack))
+    )
+    added = np.array([max(int(hop[far].min()) - int(least.min()), 0) for least, hop in zip(best, each, strict=True)])
+    return replace(family, layer_s=family.layer_s + added[:, None] * FINE_TICK_S)
 
 
 Rings = dict[str, Any]
@@ -291,8 +294,7 @@ def _rings(instance: Instance, config: ParallelConfig, tile: HostTile, most_byte
     sized = _sized(model, config)
     found = [least_ring_parts_s(instance, each, tile, most_bytes_per_s) for each in sized]
     for way, name in enumerate(("reduction_s", "gather_s")):
-        known = [parts[way] for parts in found if parts is not None]
-        of_rates = [seconds for seconds in known if seconds is not None]
+        of_rates = [seconds for parts in found if (seconds := parts[way]) is not None]
         if len(of_rates) == len(sized):
             fastest = of_rates[0].sum(axis=(0, 2)).argmin()
             held = of_rates[0][:, fastest].copy()

@@ -1,27 +1,21 @@
 """Conversion of seconds to ticks (integer time units) for links, gradient rings, tied embeddings and tensor groups."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 from functools import reduce
 
 import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, IntArray, read_only
-from pipette_opt.costs.collectives import (
-    RingTraffic,
-    embedding_traffic,
-    has_tied_stages,
-    inter_node_ring_s,
-    intra_node_ring_s,
-)
+from pipette_opt.costs.collectives import embedding_traffic, has_tied_stages
 from pipette_opt.costs.compute import StageCompute
 from pipette_opt.costs.context import SpanningRing, spanning_ring
-from pipette_opt.costs.exchange import expert_ring_s
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.layer_kinds import counted_layers
+from pipette_opt.costs.links import BestLinks, EachLink, Links, NoLinks, RingShape
 from pipette_opt.costs.overlap import StageRing
-from pipette_opt.parallel import HostTile, ParallelConfig, gpus_of_a_host, ranks_of_a_host
+from pipette_opt.costs.reductions import Reductions
+from pipette_opt.parallel import HostTile, ParallelConfig, ranks_of_a_host
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.specs import Instance
 
@@ -59,12 +53,9 @@ class SharedLinks:
         self._least_only = least_only
         self._known: dict[tuple[Hashable, ...], IntArray] = {}
 
-    def of(self, instance: Instance) -> Instance:
-        """
-        Return the instance whose links are to be converted; with ``least_only``, reduced to its fastest pair of
-        hosts.
-        """
-        return replace(instance, cluster=instance.cluster.fastest_pair()) if self._least_only else instance
+    def links(self, instance: Instance) -> Links:
+        """Return the links to be converted: each pair of hosts, or with ``least_only`` the best."""
+        return (BestLinks if self._least_only else EachLink)(instance.cluster, instance.stack)
 
     def shared(self, key: tuple[Hashable, ...], make: Callable[[], IntArray]) -> IntArray:
         """
@@ -112,90 +103,44 @@ def tensor_ticks(
     config: ParallelConfig,
     compute: StageCompute,
     tile: HostTile,
+    links: Links,
     tick_s: float,
     rounding: Rounding,
 ) -> tuple[IntArray, IntArray]:
     """
-    Return the forward and backward ticks of one layer's tensor or context ring, by its slowest hop between hosts.
+    Return the forward and backward ticks of one layer's tensor or context ring over links.
 
-    Each has shape ``(num_nodes, num_nodes)``; empty if slots stay inside hosts. Where layers differ, the least of them
+    Each has the shape of a link matrix; empty if slots stay inside hosts. Where layers differ, the least of them
     counts.
     """
     if tile.nodes_per_slot == 1:
         return NO_TICKS, NO_TICKS
     rings = _spanning_rings(instance, config, compute, tile)
     forward, backward = (
-        reduce(np.minimum, [link_ticks(ring.hop_s(instance, way), tick_s, rounding) for ring in rings])
-        for way in (0, 1)
+        reduce(np.minimum, [link_ticks(ring.shown_s(links, way), tick_s, rounding) for ring in rings]) for way in (0, 1)
     )
     return forward, backward
 
 
-def ring_ticks(
-    instance: Instance,
-    config: ParallelConfig,
-    tile: HostTile,
-    ring: StageRing,
-    members: int,
-    gpus: int,
-    num_hosts: int,
-    tick_s: float,
-    rounding: Rounding,
-) -> IntArray:
+def ring_ticks(rings: Reductions, ring: StageRing, tick_s: float, rounding: Rounding) -> IntArray:
     """
-    Return the ticks of one gradient ring for each possible slowest hop, shape ``(num_nodes, num_nodes)``.
+    Return the ticks of a stage's gradient rings over links between hosts, in the shape of a link matrix.
 
-    With experts, two rings follow one another over the same hosts. Both run at the rate of that hop, or of the fabric
-    inside a host if it is slower.
+    With experts, two rings follow one another over the same hosts. Both run at the rate of the slowest hop, or of the
+    fabric inside a host if it is slower.
     """
-
-    def time_s(traffic: RingTraffic, flows: int = members) -> FloatArray:
-        across = inter_node_ring_s(
-            instance.cluster,
-            traffic,
-            group_flows=flows,
-            num_flows=gpus,
-            num_hosts=num_hosts,
-            stack=instance.stack,
-            algorithm=instance.allreduce,
-        )
-        if ring.experts is None or flows == 1 or instance.allreduce != "ring":
-            return across
-        return np.maximum(across, intra_node_ring_s(instance.cluster, traffic, flows, instance.stack))
-
-    ranks, size = ranks_of_a_host(config, tile), expert_block(config)
-
-    def experts_s(traffic: RingTraffic) -> FloatArray | float:
-        if ranks % size == 0 and traffic.num_steps:
-            return time_s(traffic, ranks // size)
-        return expert_ring_s(instance, config, traffic, ranks, gpus)
-
-    return link_ticks(ring.shown_s(time_s, experts_s), tick_s, rounding)
+    return link_ticks(ring.shown_s(rings.dense_s, rings.experts_s), tick_s, rounding)
 
 
 def ring_floor(
-    instance: Instance,
-    config: ParallelConfig,
-    tile: HostTile,
-    ring: StageRing,
-    members: int,
-    tick_s: float,
-    rounding: Rounding,
+    instance: Instance, config: ParallelConfig, tile: HostTile, ring: StageRing, tick_s: float, rounding: Rounding
 ) -> int:
     """
-    Return the ticks of a stage's gradient rings if all hops stay inside hosts, with the least time of expert
+    Return the ticks of a stage's gradient rings if links between hosts take no time, with the least time of expert
     rings.
     """
-    if members == 1 and ring.experts is None:
-        return 0
-
-    def time_s(traffic: RingTraffic) -> FloatArray:
-        return np.array(intra_node_ring_s(instance.cluster, traffic, members, instance.stack) if members > 1 else 0.0)
-
-    def experts_s(traffic: RingTraffic) -> float:
-        return expert_ring_s(instance, config, traffic, ranks_of_a_host(config, tile), gpus_of_a_host(config, tile))
-
-    return int(ticks_of(ring.shown_s(time_s, experts_s), tick_s, rounding))
+    rings = Reductions(instance, config, tile, NoLinks(instance.cluster, instance.stack))
+    return int(ticks_of(ring.shown_s(rings.dense_s, rings.experts_s)[0], tick_s, rounding))
 
 
 def embedding_key(instance: Instance, config: ParallelConfig, tile: HostTile, gpus: int) -> tuple[Hashable, ...]:
@@ -215,14 +160,8 @@ def embedding_ticks(
     """
     if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size == tile.stages:
         return NO_TICKS
-    flows = gpus // tile.stages
-    time = inter_node_ring_s(
-        instance.cluster,
-        embedding_traffic(instance.model, instance.training, config),
-        group_flows=1,
-        num_flows=flows,
-        stack=instance.stack,
-    )
+    traffic = embedding_traffic(instance.model, instance.training, config)
+    time = EachLink(instance.cluster, instance.stack).ring_s(RingShape(1, 2, gpus // tile.stages), traffic)
     both = np.maximum(time, time.T)
     if np.isnan(both).all():
         return np.zeros(both.shape, dtype=np.int64)
@@ -238,7 +177,8 @@ def embedding_floor(
     if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size > tile.stages:
         return 0
     traffic = embedding_traffic(instance.model, instance.training, config)
-    return int(ticks_of(intra_node_ring_s(instance.cluster, traffic, 2, instance.stack), tick_s, rounding))
+    seconds = NoLinks(instance.cluster, instance.stack).ring_s(RingShape(2), traffic)
+    return int(ticks_of(seconds[0], tick_s, rounding))
 
 
 def ticks_of(seconds: FloatArray | float, tick_s: float, rounding: Rounding) -> IntArray:
@@ -255,6 +195,7 @@ def ticks_of(seconds: FloatArray | float, tick_s: float, rounding: Rounding) -> 
 
 def link_ticks(seconds: FloatArray, tick_s: float, rounding: Rounding) -> IntArray:
     """Return a link matrix in integer ticks; ``UNUSABLE_TICKS`` if unmeasured, too slow, or from a host to itself."""
+    seconds = np.atleast_2d(seconds)
     ticks = np.full(seconds.shape, UNUSABLE_TICKS, dtype=np.int64)
     known = np.ceil(seconds / tick_s) < LONGEST_TICKS  # false for NaN
     ticks[known] = ticks_of(seconds[known], tick_s, rounding)

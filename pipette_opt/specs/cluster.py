@@ -173,7 +173,6 @@ class ClusterSpec:
     _of_kinds_cache: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
     _relaxed_cache: "list[ClusterSpec]" = field(default_factory=list, init=False, repr=False)
     _latency_cache: list[FloatArray] = field(default_factory=list, init=False, repr=False)
-    _fastest_pair_cache: "list[ClusterSpec]" = field(default_factory=list, init=False, repr=False)
     _equal_cache: "dict[tuple[int, ...], ClusterSpec | None]" = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -369,32 +368,6 @@ class ClusterSpec:
             levels=(one_domain,),
             links_measured=False,
         )
-
-    def fastest_pair(self) -> "ClusterSpec":
-        """
-        Return a cluster of two hosts whose link has the bandwidth and latency of the fastest host pair of this cluster.
-
-        A time that depends on a single link is a lower bound for every other pair. Return the cluster itself if it has
-        at most two hosts, or levels.
-        """
-        if self.num_nodes <= 2 or self.levels:
-            return self
-        if not self._fastest_pair_cache:
-            matrices = tuple(
-                LinkMatrix(concurrent_flows=count, bytes_per_s=np.full((2, 2), self.fastest_pair_bytes_per_s(count)))
-                for count in range(1, self.gpus_per_node + 1)
-            )
-            pair = replace(
-                self,
-                nodes=self.nodes[:2],
-                link_matrices=matrices,
-                node_bytes_per_s=None,
-                gpu_links=None,
-                inter_node_latency_s=self.least_latency_s,
-                known_latency_s=None,
-            )
-            self._fastest_pair_cache.append(pair)
-        return self._fastest_pair_cache[0]
 
     def with_equal_links(self, flows: Iterable[int]) -> "ClusterSpec | None":
         """

@@ -14,11 +14,10 @@ from pipette_opt.costs.collectives import (
     all_reduce_traffic,
     gather_traffic,
     gradient_traffic,
-    inter_node_ring_s,
-    intra_node_ring_s,
     tensor_traffic,
 )
 from pipette_opt.costs.compute import stage_parameters
+from pipette_opt.costs.links import EachLink, NoLinks, RingShape
 from pipette_opt.specs import DEFAULT_STACK, LayerKind
 
 
@@ -74,16 +73,16 @@ def test_rings_share_a_host_pair() -> None:
     """Eight rings of one flow each get an eighth; one ring with eight members on the host gets it all."""
     spec = make_cluster(2, link_matrices=(make_links(10.0, 2, 1), make_links(80.0, 2, 8)))
     traffic = all_reduce_traffic(1e9, 2)
-    assert inter_node_ring_s(spec, traffic, group_flows=1, num_flows=8)[0, 1] == pytest.approx(1e9 / (10 * GB))
-    assert inter_node_ring_s(spec, traffic, group_flows=8, num_flows=8)[0, 1] == pytest.approx(1e9 / (80 * GB))
+    assert EachLink(spec).ring_s(RingShape(1, 2, 8), traffic)[0, 1] == pytest.approx(1e9 / (10 * GB))
+    assert EachLink(spec).ring_s(RingShape(8, 2, 8), traffic)[0, 1] == pytest.approx(1e9 / (80 * GB))
 
 
 def test_a_ring_with_several_members_is_bound_by_the_fabric_too() -> None:
     """A fast network does not make the hops inside a host faster."""
     spec = make_cluster(2, 500.0)
     traffic = all_reduce_traffic(1e9, 16)
-    assert inter_node_ring_s(spec, traffic, group_flows=8, num_flows=8)[0, 1] == pytest.approx(
-        intra_node_ring_s(spec, traffic, 8)
+    assert EachLink(spec).ring_s(RingShape(8, 2, 8), traffic)[0, 1] == pytest.approx(
+        NoLinks(spec).ring_s(RingShape(8), traffic)[0]
     )
 
 
@@ -91,7 +90,7 @@ def test_missing_links_stay_missing() -> None:
     """No measurement, no time."""
     values = np.full((3, 3), 10.0)
     values[0, 2] = np.nan
-    times = inter_node_ring_s(make_cluster(3, values), all_reduce_traffic(1.0, 3), group_flows=1, num_flows=1)
+    times = EachLink(make_cluster(3, values)).ring_s(RingShape(1, 3), all_reduce_traffic(1.0, 3))
     assert np.isnan(times[0, 2])
     assert not np.isnan(times[2, 0])
 
@@ -102,7 +101,7 @@ def test_the_rate_of_a_ring_levels_off() -> None:
 
     def parts_s(num_hosts: int) -> tuple[float, float]:
         traffic = gather_traffic(1e9, num_hosts)
-        times = inter_node_ring_s(spec, traffic, group_flows=1, num_flows=1, num_hosts=num_hosts)
+        times = EachLink(spec).ring_s(RingShape(1, num_hosts, 1), traffic)
         steps_s = (num_hosts - 1) * spec.inter_node_latency_s
         return float(times[0, 1]) - steps_s, steps_s
 
@@ -116,10 +115,10 @@ def test_steps_inside_hosts_cost_less() -> None:
     """Of 16 ranks on two hosts every eighth step crosses, and the others are an eighth of a message inside."""
     spec = make_cluster(2, 1e3)
     traffic = RingTraffic(0.0, 15)
-    times = inter_node_ring_s(spec, traffic, group_flows=8, num_flows=8, num_hosts=2)
+    times = EachLink(spec).ring_s(RingShape(8, 2, 8), traffic)
     step = spec.inter_node_latency_s / 8 + 7 / 8 * spec.intra_node_latency_s / 8
     assert float(times[0, 1]) == pytest.approx(15 * step)
-    assert intra_node_ring_s(spec, traffic, 8) == pytest.approx(15 * spec.intra_node_latency_s / 8)
+    assert NoLinks(spec).ring_s(RingShape(8), traffic) == pytest.approx(15 * spec.intra_node_latency_s / 8)
 
 
 def test_start_up_of_collectives() -> None:
@@ -132,7 +131,7 @@ def test_start_up_of_collectives() -> None:
         + forward.num_steps * INSIDE_STEP * job.cluster.intra_node_latency_s
         + forward.hop_bytes * (1 + OWN_PART * 2 / forward.num_steps) / job.cluster.intra_node_bytes_per_s
     )
-    assert intra_node_ring_s(job.cluster, forward, 4, stack) == pytest.approx(expected)
+    assert NoLinks(job.cluster, stack).ring_s(RingShape(4), forward) == pytest.approx(expected)
 
 
 def test_half_of_the_pieces_beside_products_is_hidden() -> None:

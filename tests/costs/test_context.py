@@ -8,9 +8,10 @@ from factories import LLAMA_8B, make_cluster, make_config, make_job, make_random
 
 from pipette_opt.base.units import GB, GIB
 from pipette_opt.costs.attention import attention_times_s
-from pipette_opt.costs.collectives import gradient_traffic, intra_node_ring_s, tensor_traffic
+from pipette_opt.costs.collectives import gradient_traffic, tensor_traffic
 from pipette_opt.costs.compute import stage_compute, stage_parameters
 from pipette_opt.costs.context import context_traffic, hidden_by_attention_s, key_value_bytes
+from pipette_opt.costs.links import NoLinks, RingShape
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.ring_steps import ring_steps
@@ -187,4 +188,6 @@ def tensor_s(job: Instance, one: ParallelConfig) -> float:
     """What the tensor ranks of one layer send inside a host, forward, seconds."""
     ring = tensor_traffic(job.model, job.training, one, LayerKind())[0]
     idle = stage_compute(job, one).idle_s(False)[0]
-    return max(intra_node_ring_s(job.cluster, ring, one.tensor_model_parallel_size, job.stack) - idle, 0.0)
+    return max(
+        float(NoLinks(job.cluster, job.stack).ring_s(RingShape(one.tensor_model_parallel_size), ring)[0]) - idle, 0.0
+    )

@@ -9,7 +9,8 @@ from levels import as_large_hosts, in_domains
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GB
-from pipette_opt.costs.collectives import OWN_PART, all_reduce_traffic, inter_node_ring_s, stacked
+from pipette_opt.costs.collectives import OWN_PART, all_reduce_traffic, stacked
+from pipette_opt.costs.links import EachLink, RingShape
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.placed_links import PlacedLinks
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
@@ -111,8 +112,8 @@ def test_exchange_in_a_domain_by_hand() -> None:
 def test_hop_matrix_has_a_ring_that_fits_no_domain_leave_it() -> None:
     """A ring of three hosts fits a domain of three; one of four has a hop to another domain wherever it is."""
     spec = in_domains([0, 0, 0, 1, 1, 1])
-    fits = inter_node_ring_s(spec, all_reduce_traffic(1e9, 3), group_flows=1, num_flows=2, num_hosts=3)
-    leaves = inter_node_ring_s(spec, all_reduce_traffic(1e9, 4), group_flows=1, num_flows=2, num_hosts=4)
+    fits = EachLink(spec).ring_s(RingShape(1, 3, 2), all_reduce_traffic(1e9, 3))
+    leaves = EachLink(spec).ring_s(RingShape(1, 4, 2), all_reduce_traffic(1e9, 4))
     assert fits[0, 1] < fits[0, 3]
     assert leaves[0, 1] == leaves[0, 3] == pytest.approx(1.5 / 40 + 6 * (9e-6 + 2e-6 / 8) / 2)
 
@@ -174,7 +175,7 @@ def test_hops_one_by_one_are_hops_by_latency() -> None:
     few, many = rng.choice([1e-5, 1e-4], (5, 5)), rng.uniform(1e-5, 1e-3, (5, 5))
     for known in (few, many):
         spec = make_cluster(5, rng.uniform(1.0, 20.0, (5, 5)), gpus=1, nics_per_node=1, known_latency_s=known)
-        table = inter_node_ring_s(spec, traffic, group_flows=1, num_flows=1, num_hosts=5)
+        table = EachLink(spec).ring_s(RingShape(1, 5), traffic)
         rings = PlacedLinks(make_job(spec)).rings(np.array(hosts)[None, None], "a ring")
         slowest = max(table[one, other] for one, other in zip(hosts, hosts[1:] + hosts[:1], strict=True))
         assert float(rings.time_s(stacked([traffic]))[0, 0]) == pytest.approx(slowest)
