@@ -55,18 +55,13 @@ def qkv_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) 
 
 
 def recurrent_heads(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """
-    Rule: tensor ranks split heads and groups of Mamba and delta-net layers evenly (``core/ssm``);
-    no context parallelism.
-    """
+    """Rule: tensor ranks split heads and groups of Mamba and delta-net layers evenly (``core/ssm``)."""
     tp = config.tensor_model_parallel_size
     for mixer in model.recurrent_mixers.values():
         for number in mixer.parts:
             if number % tp:
                 name = f"{number} heads or groups of {type(mixer).__name__}"
                 return f"{name} are no multiple of tensor_model_parallel_size={tp}"
-    if model.recurrent_mixers and config.context_parallel_size > 1:
-        return f"context_parallel_size={config.context_parallel_size} with Mamba or delta-net layers is not modelled"
     return None
 
 
@@ -116,19 +111,21 @@ def context_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelC
 
     Types differ in their support (Transformer Engine, ``context_parallel.py``: ``attn_forward_func_with_cp``). ``p2p``
     does not support windows. Only ``a2a`` supports other softmax types; it needs whole query groups on each rank. Only
-    ``p2p`` supports values narrower than keys, as in latent attention.
+    ``p2p`` supports values narrower than keys, as in latent attention. Layers with a state are computed with none.
     """
     cp, kind = config.context_parallel_size, training.cp_comm_type
     if cp == 1:
         return None
     if training.attention_kernel == "unfused":
         return f"context_parallel_size={cp} needs a fused attention kernel, got unfused"
-    if model.num_windowed_layers and kind == "p2p":
-        return f"context_parallel_size={cp} with windows needs cp_comm_type=a2a or all_gather, got p2p"
+    for layer in dict.fromkeys(model.layers):
+        mixer = model.mixer(layer)
+        if mixer is not None and kind not in mixer.context_types:
+            name, types = layer.mixer.replace("_", " "), " or ".join(mixer.context_types)
+            wanted = f"needs cp_comm_type={types}, got {kind}" if types else "is not modelled"
+            return f"context_parallel_size={cp} with {name} {wanted}"
     if model.softmax_type != "vanilla" and kind != "a2a":
         return f"context_parallel_size={cp} with softmax_type={model.softmax_type} needs cp_comm_type=a2a, got {kind}"
-    if model.multi_latent_attention is not None and kind != "p2p":
-        return f"context_parallel_size={cp} with latent attention needs cp_comm_type=p2p, got {kind}"
     groups = max(model.num_query_groups // config.tensor_model_parallel_size, 1)
     if kind == "a2a" and groups % cp:
         return f"cp_comm_type=a2a needs query groups of a tensor rank, {groups}, in {cp} equal parts"

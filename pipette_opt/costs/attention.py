@@ -16,7 +16,7 @@ the measured one in the median with 128 tokens, 0.76 to 1.02 with 1,024, and 1.0
 
 from pipette_opt.costs.products import micro_batch_tokens, peak_flops, plain_format
 from pipette_opt.costs.ring_steps import ring_steps_s
-from pipette_opt.layers.branch import Branch
+from pipette_opt.layers.attention import AttentionBranch
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
 
@@ -53,28 +53,28 @@ def attention_times_s(
     With context parallelism, it includes all blocks and their merging.
     """
     branch = model.mixer(kind)
-    if branch is None or branch.core != "attention":
+    if not isinstance(branch, AttentionBranch):
         return 0.0, 0.0
     times_s = _fused_times_s if training.attention_kernel == "flash" else _unfused_times_s
-    whole = times_s(model, training, config, gpu, rates, branch)
+    whole = times_s(branch, training, config, gpu, rates)
     further = ring_steps_s(model, training, config, gpu, rates)
     return whole[0] + further[0], whole[1] + further[1]
 
 
 def _fused_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, branch: Branch
+    branch: AttentionBranch, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
     """Return the forward and backward time of a rank's attention as if it were one fused kernel, seconds."""
-    tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
+    model, tokens, tp = branch.model, micro_batch_tokens(training, config), config.tensor_model_parallel_size
     law, seen = gpu.efficiency.attention, branch.tokens_seen(training.seq_length)
     rate = peak_flops(gpu, training) * law.share(model.value_head_size)
-    width = (model.query_projection_size + model.attention_output_size) / tp
+    width = sum(branch.core_widths) / tp
     flops = 2.0 * tokens * width * seen
     rate *= 1.0 if training.flash_version > 2 else law.flash2  # the first version is written in terms of the second
     rate *= 1.0 if training.flash_version > 1 else rates.flash1
     compute = flops * (1.0 + law.half_seq / (2.0 * seen)) / rate
-    keys = max(model.kv_projection_size / tp, model.kv_head_size)
-    moved = tokens * (width + 2.0 * keys) * training.parameter_bytes
+    compute += tokens * branch.index_flops(training.seq_length) / rate
+    moved = tokens * (width + branch.keys_read(tp, training.seq_length)) * training.parameter_bytes
     stream = moved / (gpu.memory_bytes_per_s * rates.streaming)
     backward = BACKWARD_WORK * compute / (BACKWARD_RATE * rates.attention_backward_speed)
     return (
@@ -84,14 +84,14 @@ def _fused_times_s(
 
 
 def _unfused_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, branch: Branch
+    branch: AttentionBranch, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
     """
     Return the forward and backward time of unfused attention, seconds: two batched products and passes over the scores.
 
     All scores count, whatever the window.
     """
-    tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
+    model, tokens, tp = branch.model, micro_batch_tokens(training, config), config.tensor_model_parallel_size
     scores = tokens * training.seq_length * training.parameter_bytes * model.num_attention_heads / tp
     passes = UNFUSED_PASSES if training.fused_softmax else PLAIN_PASSES
     stream = scores / (gpu.memory_bytes_per_s * rates.streaming)

@@ -29,6 +29,7 @@ from pipette_opt.costs.compute import StageCompute
 from pipette_opt.costs.exchange import least_exchange_s
 from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.costs.links import BestLinks, DomainLinks, Links, NoLinks, RingShape
+from pipette_opt.layers.attention import AttentionBranch
 from pipette_opt.parallel import HostTile, ParallelConfig, gpus_of_a_host
 from pipette_opt.specs import Instance, LayerKind, ModelSpec, TrainingSpec
 
@@ -38,13 +39,14 @@ _NOTHING = RingTraffic(0.0, 0, 0)
 
 def key_value_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
     """
-    Return the bytes of a layer's keys and values on a rank.
+    Return the bytes of a layer's keys and values on a rank, which ranks of context parallelism send.
 
     With fewer query groups than tensor ranks, groups are repeated.
     """
     tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
-    groups = max(model.num_query_groups / config.tensor_model_parallel_size, 1.0)
-    return 2.0 * tokens * groups * model.kv_head_size * training.parameter_bytes
+    mixers, tp = (model.mixer(kind) for kind in model.layers), config.tensor_model_parallel_size
+    widths = (mixer.keys_width(tp) for mixer in mixers if isinstance(mixer, AttentionBranch))
+    return tokens * next(widths, 0.0) * training.parameter_bytes
 
 
 def context_traffic(

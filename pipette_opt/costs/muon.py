@@ -42,7 +42,7 @@ def layer_flops(model: ModelSpec, config: ParallelConfig, kind: LayerKind) -> tu
     """
     tp = config.tensor_model_parallel_size
     products = (product for branch in model.branches(kind) for product in branch.orthogonal)
-    split = {"columns": (tp, 1), "rows": (1, tp), "whole": (1, 1)}
+    split = {"columns": (tp, 1), "rows": (1, tp), "whole": (1, 1), "repeated": (1, 1)}
     shapes = [(n / split[way][0], k / split[way][1]) for n, k, way in products]
     of_experts = 0.0
     if kind.has_experts and model.num_experts is not None:

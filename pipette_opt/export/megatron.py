@@ -19,7 +19,7 @@ from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
-from pipette_opt.read.megatron_layers import SIZE_OPTIONS
+from pipette_opt.read.megatron_layers import SIZE_OPTIONS, VARIANTS
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.layer_patterns import layer_list
 
@@ -510,22 +510,36 @@ def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[in
             (f"--hybrid-layer-pattern={text}",) if text.startswith("-") else ("--hybrid-layer-pattern", text),
             ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"),
         ]
+    variant = attention_variant(model)
+    if variant is not None:
+        options.append(("--experimental-attention-variant", variant))
     if model.linear_attention_freq is not None:
-        options += [
-            ("--experimental-attention-variant", "gated_delta_net"),
-            ("--linear-attention-freq", layer_list(model.linear_attention_freq)),
-        ]
-    return options + [(f"--{name.replace('_', '-')}", str(size)) for name, size in recurrent_sizes(model).items()]
+        options.append(("--linear-attention-freq", layer_list(model.linear_attention_freq)))
+    return options + [(f"--{name.replace('_', '-')}", str(size)) for name, size in mixer_sizes(model).items()]
 
 
-def recurrent_sizes(model: ModelSpec) -> dict[str, int]:
-    """Return the sizes of layers with a state by megatron-core's names. ``InputError`` for a kind that it lacks."""
-    found: dict[str, int] = {}
-    for kind, sizes in model.recurrent_mixers.items():
+def attention_variant(model: ModelSpec) -> str | None:
+    """Return the value of ``--experimental-attention-variant``; ``None`` without, or if a pattern says the kinds."""
+    if model.hybrid_layer_pattern is not None:
+        return None
+    return next((name for name, field in VARIANTS.items() if getattr(model, field) is not None), None)
+
+
+def mixer_sizes(model: ModelSpec) -> dict[str, int]:
+    """
+    Return the sizes of mixers with a field of their own, by megatron-core's names. ``InputError`` for a kind that it
+    lacks.
+    """
+    for kind in model.recurrent_mixers:
         if kind not in SIZE_OPTIONS:
             raise InputError("model", f"has layers of kind {kind}, which Megatron-LM does not have.")
-        found |= {name: getattr(sizes, field) for name, field in SIZE_OPTIONS[kind].items()}
-    return found
+    held = {kind: getattr(model, kind) for kind in SIZE_OPTIONS}
+    return {
+        name: getattr(sizes, field)
+        for kind, sizes in held.items()
+        if sizes is not None
+        for name, field in SIZE_OPTIONS[kind].items()
+    }
 
 
 def barred_pattern(pattern: str, layers_per_chunk: Sequence[Sequence[int]]) -> str:

@@ -59,6 +59,23 @@ class AttentionBranch(Branch):
         unfused = 0 if training.attention_kernel == "flash" else 4 if training.fused_softmax else 8
         return 7 + unfused + 8 * self.kind.rotary
 
+    @property
+    def core_widths(self) -> tuple[int, int]:
+        """Channels of all heads in the scores, and in their product with the values."""
+        return self.model.query_projection_size, self.model.attention_output_size
+
+    def keys_width(self, tp: int) -> float:
+        """Return the channels of a token's keys and values on one tensor rank."""
+        return 2.0 * max(self.model.kv_projection_size / tp, self.model.kv_head_size)
+
+    def keys_read(self, tp: int, seq_length: int) -> float:
+        """Return the channels of keys and values that a token reads on one tensor rank: its own, as kernels share."""
+        return self.keys_width(tp)
+
+    def index_flops(self, seq_length: int) -> float:
+        """Return the FLOPs per token, forward, that choose which tokens it attends to; every tensor rank has all."""
+        return 0.0
+
     def module_inputs(self, rank: OnRank) -> Mapping[str, float]:
         """Return the bytes of the inputs of both products and of the attention core; the norm is fused."""
         model = self.model
@@ -76,6 +93,8 @@ class AttentionBranch(Branch):
 
 class WindowedAttentionBranch(AttentionBranch):
     """Attention to the last tokens only, or to the earlier tokens of the same chunk of the sequence."""
+
+    context_types = ("a2a", "all_gather")
 
     def tokens_seen(self, seq_length: int) -> float:
         """

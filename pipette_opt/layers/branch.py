@@ -55,12 +55,12 @@ class Product(NamedTuple):
         Size of the matrix before tensor ranks split it.
     split
         Split of the matrix over tensor ranks: by its outputs (``columns``), by its inputs (``rows``), or not at all
-        (``whole``), and then each rank has the product of its own tokens.
+        (``whole``), and then each rank has the product of its own tokens, or of all tokens (``repeated``).
     """
 
     outputs: int
     inputs: int
-    split: Literal["columns", "rows", "whole"]
+    split: Literal["columns", "rows", "whole", "repeated"]
 
     def on_rank(self, tp: Any) -> tuple[Any, Any]:
         """Return (outputs, inputs) of the matrix of one tensor rank, rounded down."""
@@ -133,6 +133,9 @@ class Branch:
     core: ClassVar[Literal["attention", "scan"] | None] = None
     """Operation that mixes the tokens between the products; ``None`` in an MLP."""
 
+    context_types: ClassVar[tuple[str, ...]] = ("p2p", "a2a", "all_gather")
+    """Types of context parallelism (``--cp-comm-type``) that the branch can be computed with."""
+
     has_own_norm: ClassVar[bool] = False
     """The norm before the branch is a kernel of its own, so recomputation can repeat it."""
 
@@ -204,6 +207,14 @@ class Branch:
         """Return the bytes of inputs kept for the backward pass, by the module that offloading names; else ``rest``."""
         return {}
 
+    def kept_beside(self, element: int) -> float:
+        """
+        Return the bytes per token that every tensor rank keeps whole, beside inputs and outputs of products and core.
+
+        Numbers have ``element`` bytes.
+        """
+        return 0.0
+
     def tokens_seen(self, seq_length: int) -> float:
         """Return the mean number of tokens that causal attention of one token sees, itself included; else 0."""
         return 0.0
@@ -213,8 +224,10 @@ class Branch:
         """Parameters with the norms before and after the branch."""
         norms = self.model.norm_parameters * (1 + self.model.more_norms)
         return Parameters(
-            sharded=sum(n * k for n, k, split in self.products if split != "whole") + self.split_vectors,
-            replicated=sum(n * k for n, k, split in self.products if split == "whole") + self.whole_vectors + norms,
+            sharded=sum(n * k for n, k, split in self.products if split in ("columns", "rows")) + self.split_vectors,
+            replicated=sum(n * k for n, k, split in self.products if split in ("whole", "repeated"))
+            + self.whole_vectors
+            + norms,
             experts=self.expert_parameters,
         )
 

@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import IntArray, read_only
-from pipette_opt.layers.recurrent import RECURRENT_MIXERS, RecurrentName
+from pipette_opt.layers.recurrent import RECURRENT_MIXERS
 
-Mixer = Literal["attention", "windowed_attention", "latent_attention", "none"] | RecurrentName
-"""Branch of a layer that mixes tokens."""
+Mixer = str
+"""Branch of a layer that mixes tokens: a row of ``MIXERS`` (``layers/branches.py``), or ``none``."""
 
 Mlp = Literal["dense", "experts", "none"]
 """MLP of a layer: dense, or routed experts (with or without shared experts)."""
@@ -52,7 +52,7 @@ class LayerKind(NamedTuple):
     @property
     def has_attention(self) -> bool:
         """Return whether the layer has softmax attention, windowed or not."""
-        return self.mixer in ("attention", "windowed_attention", "latent_attention")
+        return self.mixer.endswith("attention")
 
     @property
     def has_experts(self) -> bool:

@@ -10,7 +10,7 @@ for its own tokens, and splits the up projections by heads.
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pipette_opt.layers.attention import AttentionBranch
 from pipette_opt.layers.branch import Module, OnRank, Product
@@ -100,6 +100,7 @@ class LatentAttentionBranch(AttentionBranch):
     """Down projections that every tensor rank holds whole, their norms, up projections, attention, output product."""
 
     has_own_norm = True
+    context_types: ClassVar[tuple[str, ...]] = ("p2p",)
 
     @property
     def sizes(self) -> LatentAttention:
@@ -173,7 +174,7 @@ class LatentAttentionBranch(AttentionBranch):
         """Return the bytes of the inputs of norm, products and attention core; the norm has a kernel of its own."""
         layer_input = rank.own_tokens * self.model.hidden_size
         of_norm = {"attn_norm": rank.element * layer_input, "qkv_linear": rank.stored * layer_input}
-        return {**AttentionBranch.module_inputs(self, rank), **of_norm}
+        return {**super().module_inputs(rank), **of_norm}
 
     def kernels(self, training: "TrainingSpec") -> int:
         """
@@ -182,5 +183,4 @@ class LatentAttentionBranch(AttentionBranch):
         Beyond those of ordinary attention: three more products and two norms, without a latent of queries a product and
         a norm less; three copies that make queries, keys and values contiguous (``MultiLatentAttention.forward``).
         """
-        latents = len(self.sizes.down_sizes)
-        return AttentionBranch.kernels(self, training) + len(self.products) - 2 + latents + 3
+        return super().kernels(training) + 2 * len(self.sizes.down_sizes) + 4

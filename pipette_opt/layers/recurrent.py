@@ -326,6 +326,7 @@ class RecurrentBranch(Branch):
 
     graph_module = "mamba"
     core = "scan"
+    context_types = ()
 
     @property
     def sizes(self) -> Recurrent:

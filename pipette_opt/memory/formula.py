@@ -362,7 +362,8 @@ def _attention_bytes(table: StageTable) -> FloatArray:
     normed_heads = table.heads * (1 + table.key_value / table.query)  # of queries and of keys, equally wide
     qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 4 * table.statistics * normed_heads)
     inputs = _stored(table) * shard_tokens * table.hidden
-    kept: FloatArray = _branch_bytes(table) + inputs + attention + _latent_bytes(table) + qk_norm
+    beside = tokens * table.kept_beside
+    kept: FloatArray = _branch_bytes(table) + inputs + attention + _latent_bytes(table) + qk_norm + beside
     return kept
 
 

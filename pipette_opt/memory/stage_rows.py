@@ -60,6 +60,8 @@ class StageTable:
         of the largest kind.
     kept_attention, kept_dense, kept_experts
         Layers of a chunk that keep the activations of their attention, dense MLP or experts, the mean in flight.
+    kept_beside
+        Bytes per token that attention keeps on every tensor rank beside inputs and outputs of its products and core.
     has_both
         1 if layers have attention and an MLP, 0 if each layer has only one of them.
     in_flight
@@ -152,6 +154,7 @@ class StageTable:
     dense_layers: FloatArray
     attention_layers: FloatArray
     kept_attention: FloatArray
+    kept_beside: FloatArray
     recurrent_layers: FloatArray
     kept_recurrent: FloatArray
     recurrent_inside: FloatArray

@@ -8,8 +8,8 @@ from typing import cast
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
+from pipette_opt.layers.attention import AttentionBranch
 from pipette_opt.layers.kinds import count_layers
-from pipette_opt.layers.latent import LatentAttentionBranch
 from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
 from pipette_opt.memory.chunk_layers import held_of_chunks, layers_of_chunks
 from pipette_opt.memory.stage_rows import StageTable
@@ -114,10 +114,11 @@ def stage_table(
     num_experts = model.num_experts or 0
     local = num_experts // ep
     latent = model.multi_latent_attention
+    mixers = [mixer for mixer in map(model.mixer, kinds) if isinstance(mixer, AttentionBranch)]
+    attention_kind = LayerKind() if latent is None else mixers[0].kind
     shapes = ((query + 2 * key_value, h), (h, query))
     if latent is not None:
-        products = LatentAttentionBranch(model, LayerKind("latent_attention")).products
-        shapes = tuple(product.on_rank(tp) for product in products)  # type: ignore[assignment]
+        shapes = tuple(product.on_rank(tp) for product in mixers[0].products)  # type: ignore[assignment]
     gate = query * model.attention_output_gate
     if model.attention_output_gate:
         shapes = ((2 * query + 2 * key_value, h), (h, query))
@@ -199,12 +200,11 @@ def stage_table(
         * training.parameter_bytes
         * max((mixer.in_size + mixer.conv_size + 2 * mixer.out_size for mixer in recurrent), default=0),
         "kept_attention": kept_attention,
+        "kept_beside": max((branch.kept_beside(training.parameter_bytes) for branch in mixers), default=0.0),
         "kept_dense": kept_dense,
         "kept_experts": kept_experts,
         "has_both": any(kind.mixer != "none" and kind.mlp != "none" for kind in kinds),
-        "layer_parameters": layer_parameters(model, LayerKind("latent_attention" if latent else "attention")).on_rank(
-            tp
-        ),
+        "layer_parameters": layer_parameters(model, attention_kind).on_rank(tp),
         "own_parameters": sum(count * own for count, own, _, _ in of_kinds),
         "expert_parameters": sum(count * experts for count, _, experts, _ in of_kinds),
         "first_parameters": embeddings,

@@ -27,6 +27,9 @@ DELTA_OPTIONS = {
 SIZE_OPTIONS: Mapping[str, Mapping[str, str]] = {"mamba": MAMBA_OPTIONS, "gated_delta_net": DELTA_OPTIONS}
 """Options of every kind of layer with a state that Megatron-LM has, with their fields."""
 
+VARIANTS: Mapping[str, str] = {"gated_delta_net": "gated_delta_net"}
+"""Values of ``--experimental-attention-variant``, and the model's field with the sizes of each."""
+
 MAMBA_EXPANSION = 2
 """Default ratio of the channels of all heads to the hidden size (``expand`` of Megatron-Core's ``MambaMixer``)."""
 

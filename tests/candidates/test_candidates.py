@@ -42,7 +42,7 @@ EDGES = [
     ("query groups", ({"num_attention_heads": 24, "num_query_groups": 6}, {}, {"tp": 4}), {"tp": 2}),
     ("query-key-value width", ({"num_query_groups": 1, "kv_channels": 3}, {}, {"tp": 4}), {"tp": 2}),
     ("recurrent heads", (HYBRID, {}, {"tp": 4}), {"tp": 2}),
-    ("recurrent heads", (HYBRID, {}, {"context_parallel_size": 2}), {"context_parallel_size": 1}),
+    ("context parallel", (HYBRID, {}, {"context_parallel_size": 2}), {"context_parallel_size": 1}),
     ("ffn width", ({"ffn_hidden_size": 4098}, {}, {"tp": 4}), {"tp": 2}),
     ("sequence parallel", ({}, {}, {"tp": 1, "sequence_parallel": True}), {"tp": 2}),
     ("sequence length", ({}, {"seq_length": 1026}, {"tp": 4, "sequence_parallel": True}), {"tp": 2}),

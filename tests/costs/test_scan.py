@@ -73,4 +73,4 @@ def test_heads_are_split_evenly(tp: int, fine: bool) -> None:
 def test_sequences_of_layers_with_a_state_are_not_spread() -> None:
     """Context parallelism is refused by name."""
     one = make_config(tp=1, dp=4, num_layers=52, context_parallel_size=2)
-    assert any("with Mamba or delta-net layers" in reason for reason in check_legal(HYBRID, TRAINING, one))
+    assert any("with mamba is not modelled" in reason for reason in check_legal(HYBRID, TRAINING, one))

@@ -22,10 +22,11 @@ from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
 from pipette_opt.export.megatron import (
     TRIAL_ITERATIONS,
     Option,
+    attention_variant,
     barred_pattern,
     check_chunks,
     layout_options,
-    recurrent_sizes,
+    mixer_sizes,
 )
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten
 from pipette_opt.export.shell import SOURCED, array_lines, comment
@@ -375,10 +376,12 @@ def _layer_list(model: ModelSpec, config: ParallelConfig) -> dict[str, Any]:
     if model.hybrid_layer_pattern is not None:
         depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"
         found["hybrid_layer_pattern"] = barred_pattern(model.hybrid_layer_pattern, config.layers_per_chunk) + depths
+    variant = attention_variant(model)
+    if variant is not None:
+        found["experimental_attention_variant"] = variant
     if model.linear_attention_freq is not None:
-        found["experimental_attention_variant"] = "gated_delta_net"
         found["linear_attention_freq"] = _list(model.linear_attention_freq)
-    return found | recurrent_sizes(model)
+    return found | mixer_sizes(model)
 
 
 def _mixed_precision(training: TrainingSpec) -> str | None:
