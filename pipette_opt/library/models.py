@@ -43,6 +43,9 @@ SILENT = (
 )
 """Options whose absence in a full set of arguments is no difference from the model."""
 
+OF_TRAINING = ("fp8_format", "fp4_format")
+"""Options of the training that say whether the layers at the ends stay in 16 bits; no difference of the model."""
+
 OF_FIELDS = {
     "gated_linear_unit": "--swiglu",
     "num_query_groups": "--group-query-attention",
@@ -161,7 +164,7 @@ def model_differences(model: "ModelSpec", training: "TrainingSpec", given: "Mega
     found = [
         Difference(option=_option(name), theirs=_text(value), ours=_text(ours.get(name, "")))
         for name, value in given.options.items()
-        if not _same(written, _changed(ours, {name: value}), tp)
+        if name not in OF_TRAINING and not _same(written, _changed(ours, {name: value}), tp)
     ]
     return found or (list(_absent(written, ours, given)) if "hidden_size" in given.options else [])
 

@@ -162,8 +162,8 @@ def test_a_model_does_not_ask_how_it_is_trained() -> None:
     assert replace(read_model(f"{LLAMA} --vocab-size 128256 {training}"), name=plain.name) == plain
     result = CliRunner().invoke(app, ["import", "model", f"{LLAMA} --vocab-size 128256 {training}"])
     assert result.exit_code == 0, result.output
-    with pytest.raises(InputError, match="sparse attention"):
-        read_model(f"{LLAMA} --vocab-size 9 --experimental-attention-variant dsa")
+    with pytest.raises(InputError, match="attention variants"):
+        read_model(f"{LLAMA} --vocab-size 9 --experimental-attention-variant dsv4_hybrid")
 
 
 def test_a_job_of_arguments_still_asks(tmp_path: Path) -> None:
@@ -192,3 +192,12 @@ def test_an_option_says_the_vocabulary(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match="--vocab-size"):
             read_job(wrong)
+
+
+def test_formats_are_none_of_the_model() -> None:
+    """Layers at the end that stay in 16 bits are the model's; whether others are in fewer is the training's."""
+    text = (
+        f"{LLAMA} --vocab-size 128256 --first-last-layers-bf16 --num-layers-at-end-in-bf16 4 --fp4-format e2m1 --bf16"
+    )
+    given = parse_megatron_args(text)
+    assert model_differences(read_model(text), TrainingSpec(global_batch_size=8, seq_length=8192), given) == []
