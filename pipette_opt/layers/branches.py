@@ -12,6 +12,7 @@ from pipette_opt.layers.kinds import LayerKind
 from pipette_opt.layers.latent import LatentAttentionBranch
 from pipette_opt.layers.mlp import MlpBranch
 from pipette_opt.layers.recurrent import RECURRENT_MIXERS, RecurrentBranch
+from pipette_opt.layers.sparse import SparseAttentionBranch
 
 if TYPE_CHECKING:
     from pipette_opt.specs.model import ModelSpec
@@ -21,6 +22,7 @@ MIXERS: Mapping[str, type[Branch]] = MappingProxyType(
         "attention": AttentionBranch,
         "windowed_attention": WindowedAttentionBranch,
         "latent_attention": LatentAttentionBranch,
+        "sparse_attention": SparseAttentionBranch,
         **dict.fromkeys(RECURRENT_MIXERS, RecurrentBranch),
     }
 )

@@ -71,9 +71,6 @@ def _family(keys: Keys) -> Family:
     if not isinstance(model_type, str):
         raise InputError(where, f"the field model_type is missing; it must be one of {supported(with_experts=False)}.")
     known = families().get(model_type)
-    if keys.has("index_topk"):
-        problem = f"model_type {model_type!r} has sparse attention (DSA, index_topk {shown(config['index_topk'])})"
-        raise InputError(where, f"{problem}, which cannot be timed yet.")
     experts = [key for key in _EXPERT_KEYS if isinstance(config.get(key), int) and config[key] > 1]
     if known is not None and (known.has_experts or not experts):
         return known

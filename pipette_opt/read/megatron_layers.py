@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.specs import GatedDeltaNet, Mamba
+from pipette_opt.specs import GatedDeltaNet, Mamba, SparseAttention
 from pipette_opt.specs.layer_patterns import layer_frequency
 
 MAMBA_OPTIONS = {
@@ -24,10 +24,21 @@ DELTA_OPTIONS = {
 }
 """Options for sizes of the gated delta net, and the field of ``GatedDeltaNet`` that each option sets."""
 
-SIZE_OPTIONS: Mapping[str, Mapping[str, str]] = {"mamba": MAMBA_OPTIONS, "gated_delta_net": DELTA_OPTIONS}
-"""Options of every kind of layer with a state that Megatron-LM has, with their fields."""
+INDEXER_OPTIONS = {
+    "dsa_indexer_n_heads": "n_heads",
+    "dsa_indexer_head_dim": "head_dim",
+    "dsa_indexer_topk": "topk",
+}
+"""Options for sizes of sparse attention's indexer, and the field of ``SparseAttention`` that each option sets."""
 
-VARIANTS: Mapping[str, str] = {"gated_delta_net": "gated_delta_net"}
+SIZE_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "mamba": MAMBA_OPTIONS,
+    "gated_delta_net": DELTA_OPTIONS,
+    "sparse_attention": INDEXER_OPTIONS,
+}
+"""Options of Megatron-LM for every mixer whose sizes are a field of the model, with their fields."""
+
+VARIANTS: Mapping[str, str] = {"gated_delta_net": "gated_delta_net", "dsa": "sparse_attention"}
 """Values of ``--experimental-attention-variant``, and the model's field with the sizes of each."""
 
 MAMBA_EXPANSION = 2
@@ -65,7 +76,12 @@ def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     if pattern is not None:
         fields |= {"hybrid_layer_pattern": letters, "mtp_layer_pattern": _depth_pattern(given, pattern, where)}
     variant = given.get("experimental_attention_variant")
-    if variant is not None and pattern is None:
+    if VARIANTS.get(str(variant)) == "sparse_attention":
+        missing = [name for name in INDEXER_OPTIONS if name not in given]
+        if missing:
+            raise InputError(where, f"--experimental-attention-variant dsa needs --{missing[0].replace('_', '-')}.")
+        fields["sparse_attention"] = SparseAttention(**_sizes(given, INDEXER_OPTIONS, where))
+    elif variant is not None and pattern is None:
         if "linear_attention_freq" not in given:
             raise InputError(where, "--experimental-attention-variant gated_delta_net needs --linear-attention-freq.")
         text = str(given["linear_attention_freq"])

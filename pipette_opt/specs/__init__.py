@@ -3,6 +3,7 @@
 from pipette_opt.layers.kinds import LayerKind
 from pipette_opt.layers.latent import LatentAttention
 from pipette_opt.layers.recurrent import GatedDeltaNet, Mamba
+from pipette_opt.layers.sparse import SparseAttention
 from pipette_opt.layers.yarn import YarnScaling
 from pipette_opt.specs.cluster import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 from pipette_opt.specs.instance import Instance
@@ -27,6 +28,7 @@ __all__ = [
     "NodeSpec",
     "NotModelled",
     "ProfileKey",
+    "SparseAttention",
     "StackSpec",
     "TrainingSpec",
     "YarnScaling",

@@ -18,6 +18,7 @@ from pipette_opt.layers.kinds import (
 from pipette_opt.layers.latent import LatentAttention
 from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
 from pipette_opt.layers.recurrent import RECURRENT_MIXERS, GatedDeltaNet, Mamba, Recurrent
+from pipette_opt.layers.sparse import SparseAttention
 from pipette_opt.layers.yarn import YarnScaling
 from pipette_opt.specs.model_checks import check_model
 
@@ -51,6 +52,8 @@ class ModelSpec:
         MiniMax-M2). Megatron-LM has no argument for this.
     multi_latent_attention
         Sizes of latent attention; they replace ``kv_channels``, which is then unused.
+    sparse_attention
+        Sizes of the indexer that chooses the tokens of latent attention (DeepSeek-V3.2); ``None`` for all tokens.
     attention_output_gate
         The output of attention is multiplied by a gate, which the query projection also computes (Qwen3-Next).
     mamba
@@ -164,6 +167,7 @@ class ModelSpec:
     qk_layernorm: bool = False
     qk_layernorm_across_heads: bool = False
     multi_latent_attention: LatentAttention | None = None
+    sparse_attention: SparseAttention | None = None
     attention_output_gate: bool = False
     mamba: Mamba | None = None
     hybrid_layer_pattern: str | None = None
@@ -239,10 +243,17 @@ class ModelSpec:
             None if self.window_size is None or self.window_size[0] < 0 else self.window_attn_skip_freq or 0,
             None if self.num_experts is None else self.moe_layer_freq or 1,
             self.num_dense_layers,
-            "attention" if self.multi_latent_attention is None else "latent_attention",
+            self._attention,
             self.attention_chunk_size is not None,
             self.linear_attention_freq,
         )
+
+    @property
+    def _attention(self) -> str:
+        """Name of the attention of layers without a window."""
+        if self.sparse_attention is not None:
+            return "sparse_attention"
+        return "attention" if self.multi_latent_attention is None else "latent_attention"
 
     @property
     def wide_share(self) -> float:

@@ -60,6 +60,8 @@ def check_model(model: "ModelSpec") -> None:
         _check_frequency(model, field, divides=field == "no_rope_freq")  # before anything asks for the layers
     if model.multi_latent_attention is not None:
         _check_latent(model)
+    if model.sparse_attention is not None and model.multi_latent_attention is None:
+        raise ValueError("sparse_attention needs multi_latent_attention, whose latents its tokens are read from.")
     _check_norms(model)
     _check_lists(model)
     _check_experts(model)

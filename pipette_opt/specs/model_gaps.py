@@ -22,6 +22,7 @@ def not_modelled_of(model: ModelSpec, training: TrainingSpec | None) -> tuple[No
         *_parallel_residual(model),
         *_norm_across_heads(model),
         *_recurrent(model),
+        *_sparse(model),
     )
 
 
@@ -138,5 +139,25 @@ def _recurrent(model: ModelSpec) -> tuple[NotModelled, ...]:
             effect="memory",
             direction="either",
             why=f"Activations of {count} layers with a state are counted; no measured peak of such layers is known.",
+        ),
+    )
+
+
+def _sparse(model: ModelSpec) -> tuple[NotModelled, ...]:
+    if model.sparse_attention is None:
+        return ()
+    option = "--experimental-attention-variant"
+    return (
+        NotModelled(
+            option=option,
+            effect="time",
+            direction="more",
+            why="Sparse attention is counted for fused kernels, without the indexer's loss; no measured time is known.",
+        ),
+        NotModelled(
+            option=option,
+            effect="memory",
+            direction="more",
+            why="Tensors that the indexer keeps are counted, its scores are not; no measured peak is known.",
         ),
     )

@@ -122,6 +122,7 @@ def models(draw: st.DrawFn) -> ModelSpec:
         "post_norms": False,
         "qk_layernorm_across_heads": False,
         "multipliers": None,
+        "sparse_attention": None,
         "local_rotary_base": None,
         "num_layers_at_start_in_bf16": 0,  # with products in fewer bits only: a test of their own
         "num_layers_at_end_in_bf16": 0,

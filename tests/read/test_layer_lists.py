@@ -53,7 +53,7 @@ def test_delta_nets_in_place_of_attention() -> None:
         ("--hybrid-layer-pattern M-X", "with 'X'"),
         ("--hybrid-layer-pattern M-M --mamba-head-dim foo", "^Megatron arguments: --mamba-head-dim must be a whole"),
         ("--num-layers 4 --experimental-attention-variant gated_delta_net", "needs --linear-attention-freq"),
-        ("--num-layers 4 --experimental-attention-variant dsa", "dsa is refused"),
+        ("--num-layers 4 --experimental-attention-variant dsa", "needs --dsa-indexer-n-heads"),
         (
             "--num-layers 4 --experimental-attention-variant gated_delta_net --linear-attention-freq [1]*3",
             "for each of the 4 layers",

@@ -14,7 +14,7 @@ from hugging_face_configs import LLAMA_3_8B, QWEN2_7B, QWEN3_8B
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.hugging_face import model_from_hugging_face
 from pipette_opt.read.model import read_model
-from pipette_opt.specs import ModelSpec
+from pipette_opt.specs import ModelSpec, SparseAttention
 
 SIZES: dict[str, dict[str, int]] = {
     "olmo2": {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32},
@@ -316,10 +316,13 @@ def test_configs_as_published(name: str) -> None:
 
 
 @needs_configs
-def test_sparse_attention_has_no_price() -> None:
-    """GLM-5 is refused by name."""
-    with pytest.raises(InputError, match=r"sparse attention \(DSA, index_topk 2048\), which cannot be timed yet"):
-        read_model(CONFIGS / "GLM-5_20layer")
+def test_sparse_attention_of_glm_5() -> None:
+    """Its config has an indexer of 32 heads, and no size of values: DeepSeek's default counts."""
+    model = read_model(CONFIGS / "GLM-5_20layer")
+    assert model.sparse_attention == SparseAttention(n_heads=32, head_dim=128, topk=2048)
+    assert {kind.mixer for kind in model.layers} == {"sparse_attention"}
+    assert model.multi_latent_attention is not None
+    assert model.multi_latent_attention.v_head_dim == 128
 
 
 @needs_configs

@@ -7,7 +7,7 @@ from pipette_opt.read.family import family
 from pipette_opt.read.hugging_face_common import count, experts, llama_like, no_attention_bias, per_head
 from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.read.hugging_face_positions import window_fields
-from pipette_opt.specs import LatentAttention
+from pipette_opt.specs import LatentAttention, SparseAttention
 
 
 @family(
@@ -283,6 +283,16 @@ def deepseek_v3(keys: Keys) -> dict[str, Any]:
             "multi_latent_attention": LatentAttention(**sizes, yarn=scaling),
         }
     )
+
+
+@family("deepseek_v32", "glm_moe_dsa", has_experts=True, v_head_dim=128)
+def deepseek_v32(keys: Keys) -> dict[str, Any]:
+    """Return the fields of DeepSeek-V3.2 and GLM-5: DeepSeek-V3 with sparse attention."""
+    keys.value("indexer_rope_interleave")  # channels that form a pair
+    sizes = SparseAttention(
+        n_heads=keys.whole("index_n_heads"), head_dim=keys.whole("index_head_dim"), topk=keys.whole("index_topk")
+    )
+    return deepseek_v3(keys) | {"sparse_attention": sizes}
 
 
 @family(

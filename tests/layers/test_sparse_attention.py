@@ -1,0 +1,93 @@
+"""Sparse attention by hand: DeepSeek-V3.2's sizes, 64 heads of 128 in the indexer, the 2,048 best tokens."""
+
+from dataclasses import replace
+
+import pytest
+from factories import make_cluster, make_config, make_job
+
+from pipette_opt.candidates.legality import check_legal
+from pipette_opt.costs.attention import attention_times_s
+from pipette_opt.costs.collectives import tensor_traffic
+from pipette_opt.costs.muon import layer_flops, orthogonal_flops
+from pipette_opt.export.megatron import model_options
+from pipette_opt.layers.parameters import layer_parameters
+from pipette_opt.memory.formula import formula_bytes
+from pipette_opt.memory.table import stage_table
+from pipette_opt.read.model import read_model
+from pipette_opt.specs import SparseAttention, TrainingSpec
+
+V3 = read_model("deepseek-v3")
+V32 = replace(V3, name="v3.2", sparse_attention=SparseAttention())
+SPARSE, DENSE = V32.layers[0], V3.layers[0]
+INDEXER = 64 * 128 * 1536 + 128 * 7168 + 64 * 7168
+TRAINING = TrainingSpec(global_batch_size=8, seq_length=8192)
+
+
+def test_parameters() -> None:
+    """Every tensor rank holds the indexer whole, with weights and biases of the norm of its key."""
+    more = layer_parameters(V32, SPARSE).replicated - layer_parameters(V3, DENSE).replicated
+    assert more == INDEXER + 2 * 128
+    assert layer_parameters(V32, SPARSE).sharded == layer_parameters(V3, DENSE).sharded
+    assert V32.num_parameters - V3.num_parameters == (61 + 1) * more
+
+
+def test_flops() -> None:
+    """Six for each parameter of the indexer; scores only of chosen tokens, fewer for the first ones."""
+    seen = 2048 * (1 - 2048 / (2 * 8192))
+    assert V32.mixer(SPARSE).tokens_seen(8192) == seen
+    assert V32.mixer(SPARSE).tokens_seen(1024) == 512
+    less = 62 * 12 * (128 * (192 + 128) / 2) * (4096 - seen)
+    assert V32.flops_per_token(8192) - V3.flops_per_token(8192) == pytest.approx(62 * 6 * INDEXER - less)
+
+
+def test_seconds() -> None:
+    """Scores over latents of 576 and 512 channels, the indexer's of all tokens, and every chosen latent read."""
+    job, config = make_job(make_cluster(1), V32, seq_length=8192), make_config(tp=8, num_layers=61)
+    gpu, rates = job.cluster.gpu_kinds[0], job.stack
+    forward = attention_times_s(V32, job.training, config, gpu, rates, SPARSE)[0]
+    law, seen = gpu.efficiency.attention, 2048 * (1 - 2048 / (2 * 8192))
+    scores = 2 * 16 * (576 + 512) * seen * (1 + law.half_seq / (2 * seen)) + 2 * 64 * 128 * 4096
+    read = 2 * (16 * (576 + 512) + 576 * seen)
+    rate = gpu.peak_flops["bf16"] * law.share(128) * rates.attention_speed
+    stream = read / (gpu.memory_bytes_per_s * rates.streaming)
+    assert forward == pytest.approx(law.start_s + 8192 * (scores / rate + stream))
+
+
+def test_bytes() -> None:
+    """A layer keeps the indexer's inputs (in a copy), queries, key before and after its norm, weights and choice."""
+    config = make_config(tp=8, num_layers=61)
+    tables = [stage_table(model, TRAINING, [config]) for model in (V3, V32)]
+    dense, sparse = (formula_bytes(table).saved[0] for table in tables)
+    of_token = 2 * (7168 + 1536 + 64 * 128 + 2 * 128 + 64) + 4 * 2048
+    assert sparse - dense == pytest.approx(tables[1].kept_attention[0] * tables[1].in_flight[0] * 8192 * of_token)
+    assert tables[1].own_parameters[0] - tables[0].own_parameters[0] == 62 * (INDEXER + 256)
+
+
+def test_traffic_and_matrices() -> None:
+    """The layer's input and the latent of the queries are gathered for the indexer; Muon has its three matrices."""
+    config = make_config(tp=8, num_layers=61, sequence_parallel=True)
+    dense, sparse = (tensor_traffic(V, TRAINING, config, kind)[0] for V, kind in ((V3, DENSE), (V32, SPARSE)))
+    assert sparse.hop_bytes - dense.hop_bytes == pytest.approx(2 * 8192 * (7168 + 1536) * 7 / 8 / 7 * 7)
+    more = layer_flops(V32, config, SPARSE)[0] - layer_flops(V3, config, DENSE)[0]
+    shapes = ((64 * 128, 1536), (128, 7168), (64, 7168))
+    assert more == pytest.approx(sum(orthogonal_flops(*shape) for shape in shapes))
+
+
+def test_flags_are_read_back() -> None:
+    """The launch says the variant and the indexer's sizes, and the reader has the same model."""
+    words = [word for option in model_options(V32, TRAINING) for word in option]
+    at = words.index("--experimental-attention-variant")
+    assert words[at + 1] == "dsa"
+    assert words[words.index("--dsa-indexer-topk") + 1] == "2048"
+    assert read_model(" ".join(words)).sparse_attention == SparseAttention()
+
+
+def test_what_is_refused() -> None:
+    """Context parallelism gathers keys; without latents there is nothing to read."""
+    config = make_config(context_parallel_size=2, num_layers=61)
+    rules = check_legal(V32, TRAINING, config)
+    assert rules == ["context_parallel_size=2 with sparse attention needs cp_comm_type=all_gather, got p2p"]
+    with pytest.raises(ValueError, match="sparse_attention needs multi_latent_attention"):
+        replace(read_model("llama-3-8b"), sparse_attention=SparseAttention())
+    with pytest.raises(ValueError, match="topk of sparse_attention must be a whole number >= 1, got 0"):
+        SparseAttention(topk=0)
