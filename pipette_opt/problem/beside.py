@@ -9,7 +9,7 @@ the assignment that makes the path shortest.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 import numpy as np
@@ -189,10 +189,11 @@ def pass_seconds(
     several = config.num_distributed_optimizer_instances > 1 or tile.nodes_per_slot > 1
     if sharded is None or config.sharing_ranks == 1 or several:
         return passes
+    ring = replace(instance, allreduce="ring")  # only reductions at the end of an iteration are hierarchical
     units, slowdown, shown = np.array(sharded.units), instance.stack.overlap_slowdown, []
     for work_s, way in zip(passes, ("forward", "backward"), strict=True):
         experts = None if sharded.experts is None else getattr(sharded.experts, way)
-        sent = _least_s(instance, config, tile, getattr(sharded.layers, way), experts).sum(axis=0).min(axis=0)
+        sent = _least_s(ring, config, tile, getattr(sharded.layers, way), experts).sum(axis=0).min(axis=0)
         shown.append(work_s + shown_gather_s(sent, units, work_s, slowdown))
     return shown[0], shown[1]
 

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from factories import LLAMA_8B, make_cluster, make_job, make_links
+from factories import LLAMA_8B, make_cluster, make_config, make_job, make_links
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.costs.compute import stage_compute
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.parallel import ParallelConfig, tile_placement
+from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
 from pipette_opt.parallel.layout import layout_of
+from pipette_opt.problem.beside import pass_seconds
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.simulate.estimate import simulate_times
@@ -95,6 +97,17 @@ def test_other_links_keep_it_below_the_simulator(seed: int) -> None:
     made = job(rng.uniform(1.0, 25.0, (8, 8)), 0.1)
     found = np.array(shares(made, beside_compute(made), rng))
     assert (found <= 1 + 1e-9).all()
+
+
+def test_collectives_of_sharded_parameters_are_rings_where_reductions_are_hierarchical() -> None:
+    """A pass with ZeRO 3 takes as long as simulated on equal links: the algorithm is of the last reduction only."""
+    made = make_job(make_cluster(2, 400.0, gpus=4, nics_per_node=1), LLAMA_8B, 16, 1024, allreduce="hierarchical")
+    config = make_config(dp=8, num_layers=32, use_distributed_optimizer=True, zero_stage=3)
+    (tile,) = host_tiles(config, 4, made.launcher)
+    times = placed_times(made, config, tile_placement(config, tile, np.array([0, 1]).reshape(tile.node_grid(config))))
+    forward, backward = pass_seconds(made, config, stage_compute(made, config), tile)
+    assert forward[0, 0] == pytest.approx(times.forward_s[0, :, 0])
+    assert backward[0, 0] == pytest.approx(times.backward_s[0, :, 0])
 
 
 def test_nothing_beside_compute_adds_nothing() -> None:
