@@ -167,11 +167,15 @@ def _least_s(
     """
     links = BestLinks(instance.cluster, instance.stack, most_bytes_per_s)
     rings = Reductions(instance, config, tile, links, config.pipeline_model_parallel_size // tile.stages)
-    dense_s, experts_s = cache(rings.dense_s), cache(rings.experts_s)
-    dense = np.stack([dense_s(traffic) for traffic in own], axis=1)
+
+    def of_stages_s(ring_s: Callable[[RingTraffic], FloatArray], traffic: list[RingTraffic]) -> FloatArray:
+        # A stage without such parameters has a single time for all rates.
+        return np.stack(np.broadcast_arrays(*map(cache(ring_s), traffic)), axis=1)
+
+    dense = of_stages_s(rings.dense_s, own)
     if experts is None:
         return np.stack([dense, np.zeros_like(dense)])
-    return np.stack(np.broadcast_arrays(dense, np.stack([experts_s(traffic) for traffic in experts], axis=1)))
+    return np.stack(np.broadcast_arrays(dense, of_stages_s(rings.experts_s, experts)))
 
 
 def pass_seconds(

@@ -11,7 +11,7 @@ from pipette_opt.costs.compute import stage_compute
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
 from pipette_opt.parallel.layout import layout_of
-from pipette_opt.problem.beside import pass_seconds
+from pipette_opt.problem.beside import least_ring_parts_s, pass_seconds
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.simulate.estimate import simulate_times
@@ -108,6 +108,19 @@ def test_collectives_of_sharded_parameters_are_rings_where_reductions_are_hierar
     forward, backward = pass_seconds(made, config, stage_compute(made, config), tile)
     assert forward[0, 0] == pytest.approx(times.forward_s[0, :, 0])
     assert backward[0, 0] == pytest.approx(times.backward_s[0, :, 0])
+
+
+def test_a_stage_without_experts_has_no_ring_of_experts() -> None:
+    """At every rate that rings of rows with experts can have."""
+    model = replace(LLAMA_8B, num_layers=4, num_experts=4, moe_ffn_hidden_size=1024, num_dense_layers=2)
+    rates = np.random.default_rng(0).uniform(5.0, 25.0, (4, 4))
+    made = make_job(make_cluster(4, rates, gpus=2), model, 8, 1024)
+    config = make_config(pp=2, dp=4, num_layers=4, expert_model_parallel_size=2, use_distributed_optimizer=True)
+    tile = next(each for each in host_tiles(config, 2, made.launcher) if each.stages == 1)
+    dense, experts = least_ring_parts_s(made, config, tile)[0]
+    assert len(dense) == len(experts) == 2
+    assert not experts[:, 0].any()
+    assert (experts[:, 1] > 0).all()
 
 
 def test_nothing_beside_compute_adds_nothing() -> None:
