@@ -87,15 +87,15 @@ def leave_each_out(stacks: Mapping[str, Sequence[MemoryRun]], steps: int = STEPS
         others = [runs for other, runs in stacks.items() if other != name]
         flat = [run for runs in others for run in runs]
         say = np.concatenate([np.full(len(runs), 1 / len(runs)) for runs in others])
-        residual = learn_residual(_features(flat), _log_ratio(flat), say, _features(outside), steps)
-        off = _log_ratio(outside)
+        residual = learn_residual(_features(flat), log_ratios(flat), say, _features(outside), steps)
+        off = log_ratios(outside)
         results.append(
             LeftOut(
                 stack=name,
                 num_peaks=len(outside),
                 formula=_mean_error(off),
-                few=_mean_error(_log_ratio(outside, _few_constants(flat, say))),
-                many=_mean_error(_log_ratio(outside, fit_constants(flat, Framework()))),
+                few=_mean_error(log_ratios(outside, _few_constants(flat, say))),
+                many=_mean_error(log_ratios(outside, fit_constants(flat, Framework()))),
                 network=_mean_error(off - residual),
             )
         )
@@ -132,14 +132,14 @@ def scale_out(split: Split, folder: Path) -> list[ScaleOut]:
     if not small or not large:
         return []
     say = np.ones(len(small))
-    residual = learn_residual(_features(small), _log_ratio(small), say, _features(large))
+    residual = learn_residual(_features(small), log_ratios(small), say, _features(large))
     return [
         ScaleOut(
             split=split.name,
             num_peaks=len(large),
-            few=_mean_error(_log_ratio(large, _few_constants(small, say))),
+            few=_mean_error(log_ratios(large, _few_constants(small, say))),
             many=_mean_error(peak_errors(fit_constants(known, Framework()), large)),
-            network=_mean_error(_log_ratio(large) - residual),
+            network=_mean_error(log_ratios(large) - residual),
         )
     ]
 
@@ -193,7 +193,7 @@ def _features(runs: Sequence[MemoryRun]) -> FloatArray:
     return features
 
 
-def _log_ratio(runs: Sequence[MemoryRun], framework: Framework | None = None) -> FloatArray:
+def log_ratios(runs: Sequence[MemoryRun], framework: Framework | None = None) -> FloatArray:
     """Return ``log(measured / predicted)``, with the predicted tensors not limited by the device's memory."""
     constants = (framework or Framework()).vector() * SHOWN
     rows = np.array([float((run.regressors[run.measured_rows] @ constants).max()) for run in runs])

@@ -13,7 +13,7 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.base.units import GIB
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.stage_rows import join_tables
+from pipette_opt.memory.stage_rows import StageTable, join_tables
 from pipette_opt.memory.table import stage_table
 from pipette_opt.memory.weights import NetworkWeights
 
@@ -37,6 +37,15 @@ class FitParams:
     weight_decay: float = 0.05
     test_share: float = 0.2
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Traces:
+    """Traced points: the stage of each, its traced peak, and its categories as in :class:`Dataset`."""
+
+    table: StageTable
+    peak: FloatArray
+    slices: pd.DataFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,6 +94,15 @@ class Fit:
 
 def load_dataset(path: Path) -> Dataset:
     """Read a dataset that ``models.memory.collect`` wrote."""
+    traces = load_traces(path)
+    formula = formula_bytes(traces.table)
+    return Dataset(
+        features=table_features(traces.table, formula), formula=formula.total, peak=traces.peak, slices=traces.slices
+    )
+
+
+def load_traces(path: Path) -> Traces:
+    """Read the stages, peaks and categories of a dataset that ``models.memory.collect`` wrote."""
     rows = read_rows(path)
     if len(rows) < _SMALLEST_DATASET:
         raise InputError(str(path), f"holds {len(rows)} points, training needs at least {_SMALLEST_DATASET}.")
@@ -113,18 +131,16 @@ def load_dataset(path: Path) -> Dataset:
                 "parameters": _size_class(point.model.num_parameters),
             }
         )
-    table = join_tables(tables)
-    formula = formula_bytes(table)
     frame = pd.DataFrame(slices)
     peak = np.array([float(row["peak_bytes"]) for row in rows])
     frame["peak"] = pd.cut(peak / GIB, [0, 8, 24, 80, 192, np.inf], labels=["<8", "8-24", "24-80", "80-192", ">192"])
-    return Dataset(features=table_features(table, formula), formula=formula.total, peak=peak, slices=frame)
+    return Traces(table=join_tables(tables), peak=peak, slices=frame)
 
 
 def fit(dataset: Dataset, params: FitParams | None = None, progress: Callable[[int, int], None] | None = None) -> Fit:
     """Train on one part of the dataset and report errors on the other part."""
     params = params or FitParams()
-    train, test = _split(len(dataset.peak), params)
+    train, test = split_rows(len(dataset.peak), params)
     network = train_network(dataset, train, params, progress)
     return Fit(
         network=network,
@@ -154,7 +170,7 @@ def train_network(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the network is too small to share, and one thread adds up in one order
     inputs, wanted = torch.from_numpy(dataset.features[rows]), torch.from_numpy(dataset.log_ratio[rows])
-    network = MemoryNetwork(params.hidden)
+    network = MemoryNetwork(params.hidden, inputs.shape[1])
     network.set_scaling(inputs)
     optimizer = torch.optim.AdamW(network.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, params.steps)
@@ -206,7 +222,7 @@ def error_table(dataset: Dataset, network: NetworkWeights, rows: IntArray) -> pd
     )
 
 
-def _split(count: int, params: FitParams) -> tuple[IntArray, IntArray]:
+def split_rows(count: int, params: FitParams) -> tuple[IntArray, IntArray]:
     """Return the indices of training rows and of test rows; no two points share a model."""
     order = np.random.default_rng(params.seed).permutation(count)
     num_test = int(count * params.test_share)

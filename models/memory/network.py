@@ -19,9 +19,9 @@ class MemoryNetwork(nn.Module):
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, hidden: Sequence[int] = (24, 24)) -> None:
+    def __init__(self, hidden: Sequence[int] = (24, 24), num_features: int = len(FEATURE_NAMES)) -> None:
         super().__init__()
-        sizes = [len(FEATURE_NAMES), *hidden, 1]
+        sizes = [num_features, *hidden, 1]
         self.register_buffer("mean", torch.zeros(sizes[0], dtype=torch.float64))
         self.register_buffer("scale", torch.ones(sizes[0], dtype=torch.float64))
         self.layers = nn.ModuleList(nn.Linear(a, b, dtype=torch.float64) for a, b in pairwise(sizes))
