@@ -1,9 +1,10 @@
 """Computation of the stage table (:mod:`~pipette_opt.memory.stage_rows`) for many configurations at once."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -37,173 +38,405 @@ def stage_table(
     stage
         Index of the only stage that gets rows; ``None``: all stages.
     """
-    pp = _column(configs, "pipeline_model_parallel_size")
+    rows = _rows(model, training, configs, stage)
+    chunks = _chunks(rows, num_microbatches)
+    columns = (
+        _training_columns(rows)
+        | _layer_columns(rows, chunks)
+        | _recompute_columns(rows, chunks)
+        | _recurrent_columns(rows, chunks)
+        | _parameter_columns(rows, chunks)
+        | _width_columns(rows)
+        | _expert_columns(rows)
+    )
+    table = np.empty((len(columns), rows.count))
+    for cells, value in zip(table, columns.values(), strict=True):
+        cells[:] = value
+    table.setflags(write=False)
+    return StageTable(**dict(zip(columns, table, strict=True)))
+
+
+Columns = dict[str, Any]
+"""Columns of the table by name: an array, or a number for all rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Rows:
+    """Rows of the table, with the configuration and the stage of each, and what is trained."""
+
+    model: ModelSpec
+    training: TrainingSpec
+    configs: Sequence[ParallelConfig]
+    config_of_row: IntArray
+    stages: IntArray
+    layers: IntArray
+    known: dict[str, IntArray]
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return len(self.stages)
+
+    @property
+    def tensor(self) -> IntArray:
+        """Tensor-parallel ranks of each row."""
+        return self.column("tensor_model_parallel_size")
+
+    @property
+    def first(self) -> BoolArray:
+        """Mask of first stages."""
+        mask: BoolArray = self.stages == 0
+        return mask
+
+    @property
+    def last(self) -> BoolArray:
+        """Mask of last stages."""
+        mask: BoolArray = self.stages == self.column("pipeline_model_parallel_size") - 1
+        return mask
+
+    @property
+    def tokens(self) -> IntArray:
+        """Tokens of a micro-batch on one rank."""
+        return self.training.seq_length // self.column("context_parallel_size") * self.column("micro_batch_size")
+
+    def column(self, name: str) -> IntArray:
+        """Return a number of the configuration of each row, computed once."""
+        if name not in self.known:
+            self.known[name] = _column(self.configs, name)[self.config_of_row]
+        return self.known[name]
+
+    def mask(self, holds: Callable[[ParallelConfig], bool]) -> BoolArray:
+        """Return the mask of rows whose configuration meets a condition."""
+        return np.array([holds(config) for config in self.configs], dtype=bool)[self.config_of_row]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Chunks:
+    """
+    Layers of the chunks of each row; counts have shape ``(num_chunks, num_rows)``.
+
+    Parameters
+    ----------
+    of_chunk, recomputed
+        Layers of each chunk, and those recomputed whole.
+    is_full, is_block
+        Masks of rows that recompute whole layers, and only the first ones of a chunk; shape ``(num_rows,)``.
+    in_flight
+        Largest number of micro-batches in flight, shape ``(num_rows,)``.
+    held, later_layers
+        Micro-batches in flight of each chunk, and layers held later; see :func:`held_of_chunks`.
+    kinds, recomputed_kinds, with_weights
+        Layers of each kind: all, those recomputed whole, and those with weights of their own.
+    """
+
+    of_chunk: IntArray
+    recomputed: IntArray
+    is_full: BoolArray
+    is_block: BoolArray
+    in_flight: IntArray
+    held: IntArray
+    later_layers: IntArray
+    kinds: Mapping[LayerKind, IntArray]
+    recomputed_kinds: Mapping[LayerKind, IntArray]
+    with_weights: Mapping[LayerKind, IntArray]
+
+    def mean_in_flight(self, counts: IntArray) -> FloatArray:
+        """Return the mean of a count over the chunks, weighted by their micro-batches in flight."""
+        mean: FloatArray = (self.held * counts).sum(axis=0) / self.in_flight
+        return mean
+
+    def layers_with(self, has: Callable[[LayerKind], bool]) -> tuple[IntArray, FloatArray]:
+        """Return the layers of each chunk for which ``has`` holds, and how many keep activations on average."""
+        with_part = [kind for kind in self.kinds if has(kind)]
+        count = sum((self.kinds[kind] for kind in with_part), np.zeros_like(self.of_chunk))
+        recomputed = sum((self.recomputed_kinds[kind] for kind in with_part), np.zeros_like(self.of_chunk))
+        return count, self.mean_in_flight(count - recomputed)
+
+    def stage_layers(self, has: Callable[[LayerKind], bool]) -> IntArray:
+        """Return the layers of each stage for which ``has`` holds."""
+        count: IntArray = self.layers_with(has)[0].sum(axis=0)
+        return count
+
+
+def _rows(model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig], stage: int | None) -> _Rows:
+    """Return the rows of all stages, or of one stage of each configuration."""
     if stage is None:
+        pp = _column(configs, "pipeline_model_parallel_size")
         config_of_row = np.repeat(np.arange(len(configs)), pp)
-        starts = np.repeat(np.cumsum(pp) - pp, pp)
-        stages = np.arange(len(config_of_row)) - starts
-        layers = np.array([layer for config in configs for layer in config.layers_per_stage], dtype=np.int64)
+        stages = np.arange(len(config_of_row)) - np.repeat(np.cumsum(pp) - pp, pp)
+        layers = [count for config in configs for count in config.layers_per_stage]
     else:
-        config_of_row = np.arange(len(configs))
-        stages = np.full(len(configs), stage)
-        layers = np.array([config.layers_per_stage[stage] for config in configs], dtype=np.int64)
-    pp = pp[config_of_row]
+        config_of_row, stages = np.arange(len(configs)), np.full(len(configs), stage)
+        layers = [config.layers_per_stage[stage] for config in configs]
+    return _Rows(
+        model=model,
+        training=training,
+        configs=configs,
+        config_of_row=config_of_row,
+        stages=stages,
+        layers=np.array(layers, dtype=np.int64),
+        known={},
+    )
 
-    def column(name: str) -> IntArray:
-        return _column(configs, name)[config_of_row]
 
-    tp, cp = column("tensor_model_parallel_size"), column("context_parallel_size")
-    mbs, chunks, zero = column("micro_batch_size"), column("num_chunks"), column("sharding_stage")
-    sharing = column("sharing_ranks")
-    ep, etp = column("expert_model_parallel_size"), column("expert_tensor_size")
-    again = {name: _recomputes(configs, module)[config_of_row] for name, module in AGAIN.items()}
-    full = np.array([config.recompute_granularity == "full" for config in configs])[config_of_row]
-    block = np.array([config.recompute_method == "block" for config in configs])[config_of_row]
-    at_once = column("recompute_num_layers")
+def _chunks(rows: _Rows, num_microbatches: int | None) -> _Chunks:
+    """Return the layers of the chunks of each row."""
+    model, configs, last = rows.model, rows.configs, rows.last
+    pp, chunks = rows.column("pipeline_model_parallel_size"), rows.column("num_chunks")
     microbatches = np.array(num_microbatches)
     if num_microbatches is None:
-        microbatches = np.array([microbatches_of(training, config) for config in configs])[config_of_row]
-    first, last = stages == 0, stages == pp - 1
-    own_of_chunk, before = layers_of_chunks(configs, config_of_row, stages)
-    all_layers = (*model.layers, *model.mtp_layers * model.mtp_num_layers)
+        microbatches = np.array([microbatches_of(rows.training, each) for each in configs])[rows.config_of_row]
+    own_of_chunk, before = layers_of_chunks(configs, rows.config_of_row, rows.stages)
     more_layers, held_layers = (len(model.mtp_layers) * n for n in (model.mtp_num_layers, model.num_own_mtp_layers))
     ends = last & (np.arange(len(own_of_chunk))[:, None] == chunks - 1)
     of_chunk = own_of_chunk + ends * more_layers
-    layers = layers + last * more_layers
-    recomputed = full * np.where(block, np.minimum(at_once, own_of_chunk), of_chunk)
-    kept = np.where(block, recomputed, -(-recomputed // at_once))
-    in_flight = num_in_flight(pp, stages, chunks, microbatches)
+    at_most = np.minimum(rows.column("recompute_num_layers"), own_of_chunk)
+    is_full = rows.mask(lambda config: config.recompute_granularity == "full")
+    is_block = rows.mask(lambda config: config.recompute_method == "block")
+    recomputed: IntArray = np.where(is_full, np.where(is_block, at_most, of_chunk), 0)
+    in_flight = num_in_flight(pp, rows.stages, chunks, microbatches)
     held, later_layers = held_of_chunks(of_chunk, in_flight, pp, chunks, microbatches, last)
-
-    def in_flight_mean(counts: IntArray) -> FloatArray:
-        mean: FloatArray = (held * counts).sum(axis=0) / in_flight
-        return mean
-
-    chunk_layers = in_flight_mean(of_chunk)
-    kinds = count_layers(all_layers, before, before + of_chunk)
-    recomputed_kinds = count_layers(all_layers, before, before + recomputed)
-    with_weights = count_layers(all_layers, before, before + own_of_chunk + ends * held_layers)
-
-    def part(has: Callable[[LayerKind], bool]) -> tuple[IntArray, FloatArray]:
-        """Return the layers of each chunk for which ``has`` holds, and how many keep activations on average."""
-        with_part = [kind for kind in kinds if has(kind)]
-        count = sum((kinds[kind] for kind in with_part), np.zeros_like(of_chunk))
-        recomputed_count = sum((recomputed_kinds[kind] for kind in with_part), np.zeros_like(of_chunk))
-        return count, in_flight_mean(count - recomputed_count)
-
-    attention_of_chunk, kept_attention = part(lambda kind: kind.has_attention)
-    recurrent_of_chunk, kept_recurrent = part(lambda kind: model.recurrent_mixer(kind) is not None)
-    dense_of_chunk, kept_dense = part(lambda kind: kind.mlp == "dense")
-    moe_of_chunk, kept_experts = part(lambda kind: kind.has_experts)
-    attention_layers, dense_layers, moe_layers = (
-        layers_of_part.sum(axis=0) for layers_of_part in (attention_of_chunk, dense_of_chunk, moe_of_chunk)
+    layers = (*model.layers, *model.mtp_layers * model.mtp_num_layers)
+    return _Chunks(
+        of_chunk=of_chunk,
+        recomputed=recomputed,
+        is_full=is_full,
+        is_block=is_block,
+        in_flight=in_flight,
+        held=held,
+        later_layers=later_layers,
+        kinds=count_layers(layers, before, before + of_chunk),
+        recomputed_kinds=count_layers(layers, before, before + recomputed),
+        with_weights=count_layers(layers, before, before + own_of_chunk + ends * held_layers),
     )
 
-    h = model.hidden_size
+
+def _training_columns(rows: _Rows) -> Columns:
+    """Return tokens, formats, and the ranks that share tensors."""
+    training, tp, sharing = rows.training, rows.tensor, rows.column("sharing_ranks")
+    zero, recipe = rows.column("sharding_stage"), rows.training.recipe
+    ranks_of_experts = rows.column("expert_model_parallel_size") * rows.column("expert_tensor_size")
+    host = np.array([host_keeps(training, each).optimizer_offload_fraction for each in rows.configs])
+    return {
+        "tokens": rows.tokens,
+        "shards": np.where(rows.column("sequence_parallel") == 1, tp, 1),
+        "element": training.parameter_bytes,
+        "gradient": training.gradient_bytes,
+        "state": training.optimizer_bytes,
+        "state_shards": np.where(zero > 0, sharing * rows.column("state_groups"), 1),
+        "zero": zero,
+        "replicas": sharing,
+        "expert_replicas": np.maximum(sharing * tp // ranks_of_experts, 1),
+        "step": training.step_bytes,
+        "fp8": 0.0 if recipe is None else recipe.element_bytes,
+        "muon": training.optimizer == "muon",
+        "copies": 2 if recipe is None else recipe.copies,
+        "only_copies": training.fp8_param_gather,
+        "on_host": host[rows.config_of_row],
+        "tensor": tp,
+        "context": rows.column("context_parallel_size"),
+    }
+
+
+def _layer_columns(rows: _Rows, chunks: _Chunks) -> Columns:
+    """Return the layers of stage and chunk, of each part, and those in flight."""
+    model, last, num_chunks = rows.model, rows.last, rows.column("num_chunks")
+    chunk_layers = chunks.mean_in_flight(chunks.of_chunk)
+    attention_of_chunk, kept_attention = chunks.layers_with(lambda kind: kind.has_attention)
+    dense_of_chunk, kept_dense = chunks.layers_with(lambda kind: kind.mlp == "dense")
+    branches, element = _attention_branches(rows, chunks), rows.training.parameter_bytes
+    moe_of_chunk, kept_experts = chunks.layers_with(lambda kind: kind.has_experts)
+    return {
+        "offloaded": chunk_layers * _moved(model, rows.training, rows.configs)[rows.config_of_row],
+        "layers": rows.layers + last * len(model.mtp_layers) * model.mtp_num_layers,
+        "chunk_layers": chunk_layers,
+        "later_layers": chunks.later_layers,
+        "moe_layers": moe_of_chunk.sum(axis=0),
+        "moe_share": (chunks.held * moe_of_chunk).sum(axis=0) / np.maximum(chunks.in_flight * chunk_layers, 1),
+        "dense_layers": dense_of_chunk.sum(axis=0),
+        "attention_layers": attention_of_chunk.sum(axis=0),
+        "kept_attention": kept_attention,
+        "kept_beside": max((branch.kept_beside(element) for branch in branches), default=0.0),
+        "kept_dense": kept_dense,
+        "kept_experts": kept_experts,
+        "has_both": any(kind.mixer != "none" and kind.mlp != "none" for kind in chunks.kinds),
+        "in_flight": chunks.in_flight,
+        "first_in_flight": np.where(num_chunks > 1, chunks.held[0], chunks.in_flight),
+        "first_chunk": chunks.of_chunk[0] / np.where(chunk_layers > 0, chunk_layers, 1),
+        "first": rows.first,
+        "last": last,
+        "depths": last * model.mtp_num_layers,
+        "interleaved": num_chunks > 1,
+    }
+
+
+def _recompute_columns(rows: _Rows, chunks: _Chunks) -> Columns:
+    """Return what is recomputed: modules of layers, and whole layers."""
+    is_block, at_once = chunks.is_block, rows.column("recompute_num_layers")
+    chunk_layers = chunks.mean_in_flight(chunks.of_chunk)
+    kept = np.where(is_block, chunks.recomputed, -(-chunks.recomputed // at_once))
+    return {
+        **{name: rows.mask(_recomputes(module)) for name, module in AGAIN.items()},
+        "full": chunks.mean_in_flight(chunks.recomputed) / np.where(chunk_layers > 0, chunk_layers, 1),
+        "inputs_kept": chunks.mean_in_flight(kept),
+        "brought_back": np.minimum(np.where(is_block, 1, at_once), chunks.of_chunk.max(axis=0)) * chunks.is_full,
+    }
+
+
+def _recurrent_columns(rows: _Rows, chunks: _Chunks) -> Columns:
+    """Return recurrent layers and the bytes of the largest kind."""
+    element, mixers = rows.training.parameter_bytes, rows.model.recurrent_mixers.values()
+    of_chunk, kept = chunks.layers_with(lambda kind: rows.model.recurrent_mixer(kind) is not None)
+    widths = (mixer.in_size + mixer.conv_size + 2 * mixer.out_size for mixer in mixers)
+    return {
+        "recurrent_layers": of_chunk.sum(axis=0),
+        "kept_recurrent": kept,
+        "recurrent_inside": rows.tokens / rows.tensor * max((mixer.kept_bytes(element) for mixer in mixers), default=0),
+        "recurrent_work": rows.tokens / rows.tensor * element * max(widths, default=0),
+    }
+
+
+def _width_columns(rows: _Rows) -> Columns:
+    """Return the local widths of attention and MLP, and the flags of the model."""
+    model, training, tp = rows.model, rows.training, rows.tensor
+    latent, heads = model.multi_latent_attention, model.num_attention_heads // tp
+    query, down = model.query_projection_size // tp, model.ffn_hidden_size // tp
+    unfused = training.attention_kernel != "flash"
+    positions = training.seq_length // rows.column("context_parallel_size")
+    return {
+        "hidden": model.hidden_size,
+        "query": query,
+        "key_value": _key_value(model, tp),
+        "output": model.attention_output_size // tp,
+        "gate": query * model.attention_output_gate,
+        "latent": latent.latent_size if latent else 0,
+        "downs": latent.down_size if latent else 0,
+        "down_projections": len(latent.down_sizes) if latent else 0,
+        "up": down * _gates(model),
+        "down": down,
+        "vocab": _vocab(model, tp),
+        "heads": heads,
+        "scores": unfused * heads * rows.tokens * positions,
+        "statistics": 2 if model.normalization == "LayerNorm" else 1,
+        "post_norms": model.more_norms,
+        "hidden_dropout": model.hidden_dropout > 0,
+        "attention_dropout": model.attention_dropout > 0,
+        "rope": model.has_rotary_positions,
+        "qk_norm": model.qk_layernorm and latent is None,
+    }
+
+
+def _expert_columns(rows: _Rows) -> Columns:
+    """Return the sizes of a layer with experts."""
+    model, ep, etp = rows.model, rows.column("expert_model_parallel_size"), rows.column("expert_tensor_size")
+    topk = model.moe_router_topk * ((model.num_experts or 0) > 0)
+    down, shared, gates = _expert_down(rows), _shared_down(rows), _gates(model)
+    return {
+        "num_experts": model.num_experts or 0,
+        "local_experts": (model.num_experts or 0) // ep,
+        "topk": topk,
+        "arriving": topk * _of_distinct_values(rows.training.imbalance, ep),
+        "expert_ranks": ep,
+        "expert_tensor": etp,
+        "routed": model.expert_hidden_size,
+        "expert_latent": model.moe_latent_size or 0,
+        "expert_up": gates * down,
+        "expert_down": down,
+        "shared_up": gates * shared,
+        "shared_down": shared,
+    }
+
+
+def _gates(model: ModelSpec) -> int:
+    """Return the number of matrices that an MLP multiplies its input with."""
+    return 2 if model.gated_linear_unit else 1
+
+
+def _vocab(model: ModelSpec, tp: IntArray) -> IntArray:
+    """Return the padded vocabulary on one rank."""
     multiple = model.make_vocab_size_divisible_by * tp
-    vocab = -(-model.vocab_size // multiple) * multiple // tp
-    positions = model.max_position_embeddings if model.position_embedding_type == "learned_absolute" else 0
-    own_head = (pp > 1) | model.untie_embeddings_and_output_weights
-    heads = model.num_attention_heads // tp
-    key_value = np.maximum(model.num_query_groups // tp, 1) * model.kv_head_size
-    query = model.query_projection_size // tp
-    down = model.ffn_hidden_size // tp
-    gates = 2 if model.gated_linear_unit else 1
-    shared = model.moe_shared_expert_intermediate_size // tp
-    expert_down = model.expert_ffn_size // etp if model.num_experts else 0 * etp
-    num_experts = model.num_experts or 0
-    local = num_experts // ep
-    latent = model.multi_latent_attention
-    mixers = [mixer for mixer in map(model.mixer, kinds) if isinstance(mixer, AttentionBranch)]
-    attention_kind = LayerKind() if latent is None else mixers[0].kind
-    shapes = ((query + 2 * key_value, h), (h, query))
-    if latent is not None:
-        shapes = tuple(product.on_rank(tp) for product in mixers[0].products)  # type: ignore[assignment]
-    gate = query * model.attention_output_gate
-    if model.attention_output_gate:
-        shapes = ((2 * query + 2 * key_value, h), (h, query))
-    attention_matrices = sum(n * k for n, k in shapes)
-    routed = model.expert_hidden_size
-    expert_size = local * (gates + 1) * routed * expert_down
+    return -(-model.vocab_size // multiple) * multiple // tp
 
-    def matrix_size(kind: LayerKind) -> IntArray:
-        mlp = {"dense": down, "experts": shared, "none": 0 * tp}[kind.mlp]
-        of_experts = kind.has_experts * (expert_size + 2 * h * (model.moe_latent_size or 0))
-        mixer, recurrent = kind.has_attention * attention_matrices, model.recurrent_mixer(kind)
-        if recurrent is not None:
-            mixer = h * (recurrent.in_size + recurrent.out_size) // tp
-        size: IntArray = mixer + h * (gates + 1) * mlp + of_experts
-        return size
 
+def _key_value(model: ModelSpec, tp: IntArray) -> IntArray:
+    """Return the mean local width of keys and values."""
+    width: IntArray = np.maximum(model.num_query_groups // tp, 1) * model.kv_head_size
+    return width
+
+
+def _expert_down(rows: _Rows) -> IntArray:
+    """Return the local inner width of a routed expert; 0 without experts."""
+    etp = rows.column("expert_tensor_size")
+    return rows.model.expert_ffn_size // etp if rows.model.num_experts else 0 * etp
+
+
+def _shared_down(rows: _Rows) -> IntArray:
+    """Return the local inner width of the shared experts."""
+    return rows.model.moe_shared_expert_intermediate_size // rows.tensor
+
+
+def _attention_branches(rows: _Rows, chunks: _Chunks) -> list[AttentionBranch]:
+    """Return the attention of each kind of layer that has one."""
+    return [mixer for mixer in map(rows.model.mixer, chunks.kinds) if isinstance(mixer, AttentionBranch)]
+
+
+def _attention_shapes(rows: _Rows, chunks: _Chunks) -> Sequence[tuple[IntArray | int, IntArray | int]]:
+    """Return the local shapes of attention's matrices."""
+    model, tp, h = rows.model, rows.tensor, rows.model.hidden_size
+    if model.multi_latent_attention is not None:
+        return tuple(product.on_rank(tp) for product in _attention_branches(rows, chunks)[0].products)
+    query, key_value = model.query_projection_size // tp, _key_value(model, tp)
+    return ((1 + model.attention_output_gate) * query + 2 * key_value, h), (h, query)
+
+
+def _expert_size(rows: _Rows) -> IntArray:
+    """Return the parameters of a layer's routed experts on one rank."""
+    local = (rows.model.num_experts or 0) // rows.column("expert_model_parallel_size")
+    size: IntArray = local * (_gates(rows.model) + 1) * rows.model.expert_hidden_size * _expert_down(rows)
+    return size
+
+
+def _matrix_size(rows: _Rows, chunks: _Chunks, kind: LayerKind) -> IntArray:
+    """Return the parameters of a layer on one rank in matrices of fp8 training."""
+    model, tp, h = rows.model, rows.tensor, rows.model.hidden_size
+    mlp = {"dense": model.ffn_hidden_size // tp, "experts": _shared_down(rows), "none": 0 * tp}[kind.mlp]
+    of_experts = kind.has_experts * (_expert_size(rows) + 2 * h * (model.moe_latent_size or 0))
+    mixer, recurrent = (
+        kind.has_attention * sum(n * k for n, k in _attention_shapes(rows, chunks)),
+        model.recurrent_mixer(kind),
+    )
+    if recurrent is not None:
+        mixer = h * (recurrent.in_size + recurrent.out_size) // tp
+    size: IntArray = mixer + h * (_gates(model) + 1) * mlp + of_experts
+    return size
+
+
+def _parameter_columns(rows: _Rows, chunks: _Chunks) -> Columns:
+    """Return the parameters of layers, embeddings and head on one rank, and elements of their largest tensors."""
+    model, tp, h = rows.model, rows.tensor, rows.model.hidden_size
+    pp = rows.column("pipeline_model_parallel_size")
     of_kinds = [
         (
             layers_of_kind.sum(axis=0),
             layer_parameters(model, kind).on_rank(tp),
-            kind.has_experts * expert_size,
-            matrix_size(kind),
+            kind.has_experts * _expert_size(rows),
+            _matrix_size(rows, chunks, kind),
         )
-        for kind, layers_of_kind in with_weights.items()
+        for kind, layers_of_kind in chunks.with_weights.items()
     ]
-    projections = last * model.num_own_mtp_layers * 2 * h * (h / tp)
-    embeddings = first * embedding_parameters(model, tp).on_rank(tp)
-    head = last * head_parameters(model, tp, pp).on_rank(tp)
-    latent_experts = (moe_layers > 0) & (model.moe_latent_size is not None)
-    widths = (
-        (dense_layers > 0, down, h),
-        ((moe_layers > 0) & (shared > 0), shared, h),
-        (moe_layers > 0, expert_down, routed),
-    )
+    is_latent = model.multi_latent_attention is not None
+    attention_kind = _attention_branches(rows, chunks)[0].kind if is_latent else LayerKind()
+    projections = rows.last * model.num_own_mtp_layers * 2 * h * (h / tp)
+    embeddings = rows.first * embedding_parameters(model, tp).on_rank(tp)
+    head = rows.last * head_parameters(model, tp, pp).on_rank(tp)
     units = [
         *chain(*(_twice(count, own + experts, matrices) for count, own, experts, matrices in of_kinds)),
-        (embeddings, np.zeros(len(layers))),
-        (head, np.zeros(len(layers))),
+        (embeddings, np.zeros(rows.count)),
+        (head, np.zeros(rows.count)),
     ]
-    tokens, recurrent = training.seq_length // cp * mbs, model.recurrent_mixers.values()
-    unfused = training.attention_kernel != "flash"
-    columns = {
-        "tokens": tokens,
-        "shards": np.where(column("sequence_parallel") == 1, tp, 1),
-        "element": training.parameter_bytes,
-        "gradient": training.gradient_bytes,
-        "state": training.optimizer_bytes,
-        "state_shards": np.where(zero > 0, sharing * column("state_groups"), 1),
-        "zero": zero,
-        "replicas": sharing,
-        "expert_replicas": np.maximum(sharing * tp // (ep * etp), 1),
-        "step": training.step_bytes,
-        "fp8": 0.0 if training.recipe is None else training.recipe.element_bytes,
-        "muon": training.optimizer == "muon",
-        "copies": 2 if training.recipe is None else training.recipe.copies,
-        "only_copies": training.fp8_param_gather,
-        "offloaded": chunk_layers * _moved(model, training, configs)[config_of_row],
-        "on_host": np.array([host_keeps(training, each).optimizer_offload_fraction for each in configs])[config_of_row],
-        "layers": layers,
-        "chunk_layers": chunk_layers,
-        "later_layers": later_layers,
-        "moe_layers": moe_layers,
-        "moe_share": (held * moe_of_chunk).sum(axis=0) / np.maximum(in_flight * chunk_layers, 1),
-        "in_flight": in_flight,
-        "first_in_flight": np.where(chunks > 1, held[0], in_flight),
-        "first_chunk": of_chunk[0] / np.where(chunk_layers > 0, chunk_layers, 1),
-        "first": first,
-        "last": last,
-        "depths": last * model.mtp_num_layers,
-        "dense_layers": dense_layers,
-        "attention_layers": attention_layers,
-        "recurrent_layers": recurrent_of_chunk.sum(axis=0),
-        "kept_recurrent": kept_recurrent,
-        "recurrent_inside": tokens
-        / tp
-        * max((mixer.kept_bytes(training.parameter_bytes) for mixer in recurrent), default=0),
-        "recurrent_work": tokens
-        / tp
-        * training.parameter_bytes
-        * max((mixer.in_size + mixer.conv_size + 2 * mixer.out_size for mixer in recurrent), default=0),
-        "kept_attention": kept_attention,
-        "kept_beside": max((branch.kept_beside(training.parameter_bytes) for branch in mixers), default=0.0),
-        "kept_dense": kept_dense,
-        "kept_experts": kept_experts,
-        "has_both": any(kind.mixer != "none" and kind.mlp != "none" for kind in kinds),
+    own_head = (pp > 1) | model.untie_embeddings_and_output_weights
+    positions = model.max_position_embeddings if model.position_embedding_type == "learned_absolute" else 0
+    return {
         "layer_parameters": layer_parameters(model, attention_kind).on_rank(tp),
         "own_parameters": sum(count * own for count, own, _, _ in of_kinds),
         "expert_parameters": sum(count * experts for count, _, experts, _ in of_kinds),
@@ -212,70 +445,39 @@ def stage_table(
         "matrix_parameters": sum(count * matrices for count, _, _, matrices in of_kinds) + projections,
         "unit_parameters": _two_largest(*(size for size, _ in units)),
         "unit_matrices": _two_largest(*(size for _, size in units)),
-        "placeholders": _of_distinct(
-            *((attention_layers > 0, rows, columns) for rows, columns in shapes),
-            *(
-                shape
-                for mixer in recurrent
-                for shape in (
-                    (recurrent_of_chunk.sum(axis=0) > 0, mixer.in_size // tp, h),
-                    (recurrent_of_chunk.sum(axis=0) > 0, h, mixer.out_size // tp),
-                )
-            ),
-            (projections > 0, h // tp, 2 * h),
-            *(
-                (has_it, rows, columns)
-                for has_it, width, inputs in widths
-                for rows, columns in ((gates * width, inputs), (inputs, width))
-            ),
-            *((latent_experts, rows, columns) for rows, columns in ((routed, h), (h, routed))),
-        ),
-        "shared_table": h * vocab * ~own_head,
-        "largest_table": h * np.maximum(vocab, positions),
-        "hidden": h,
-        "query": query,
-        "key_value": key_value,
-        "output": model.attention_output_size // tp,
-        "gate": gate,
-        "latent": latent.latent_size if latent else 0,
-        "downs": latent.down_size if latent else 0,
-        "down_projections": len(latent.down_sizes) if latent else 0,
-        "up": down * gates,
-        "down": down,
-        "vocab": vocab,
-        "heads": heads,
-        "scores": unfused * heads * tokens * (training.seq_length // cp),
-        "statistics": 2 if model.normalization == "LayerNorm" else 1,
-        "post_norms": model.more_norms,
-        "hidden_dropout": model.hidden_dropout > 0,
-        "attention_dropout": model.attention_dropout > 0,
-        "rope": model.has_rotary_positions,
-        "qk_norm": model.qk_layernorm and latent is None,
-        "tensor": tp,
-        "context": cp,
-        "num_experts": num_experts,
-        "local_experts": local,
-        "topk": model.moe_router_topk * (num_experts > 0),
-        "arriving": model.moe_router_topk * (num_experts > 0) * _of_distinct_values(training.imbalance, ep),
-        "expert_ranks": ep,
-        "expert_tensor": etp,
-        "routed": routed,
-        "expert_latent": model.moe_latent_size or 0,
-        "expert_up": gates * expert_down,
-        "expert_down": expert_down,
-        "shared_up": gates * shared,
-        "shared_down": shared,
-        **again,
-        "full": in_flight_mean(recomputed) / np.where(chunk_layers > 0, chunk_layers, 1),
-        "inputs_kept": in_flight_mean(kept),
-        "brought_back": np.minimum(np.where(block, 1, at_once), of_chunk.max(axis=0)) * full,
-        "interleaved": chunks > 1,
+        "placeholders": _of_distinct(*_matrices(rows, chunks), (projections > 0, h // tp, 2 * h)),
+        "shared_table": h * _vocab(model, tp) * ~own_head,
+        "largest_table": h * np.maximum(_vocab(model, tp), positions),
     }
-    table = np.empty((len(columns), len(config_of_row)))
-    for cells, value in zip(table, columns.values(), strict=True):
-        cells[:] = value
-    table.setflags(write=False)
-    return StageTable(**dict(zip(columns, table, strict=True)))
+
+
+def _matrices(rows: _Rows, chunks: _Chunks) -> Iterator[tuple[BoolArray, IntArray | int, IntArray | int]]:
+    """Yield the matrices of a stage's layers: mask of rows that have it, its local rows, and its columns."""
+    model, tp, h = rows.model, rows.tensor, rows.model.hidden_size
+    gates, routed, shared = _gates(model), model.expert_hidden_size, _shared_down(rows)
+    attention, dense, moe, recurrent = (
+        chunks.stage_layers(has) > 0
+        for has in (
+            lambda kind: kind.has_attention,
+            lambda kind: kind.mlp == "dense",
+            lambda kind: kind.has_experts,
+            lambda kind: model.recurrent_mixer(kind) is not None,
+        )
+    )
+    for n, k in _attention_shapes(rows, chunks):
+        yield attention, n, k
+    for mixer in model.recurrent_mixers.values():
+        yield recurrent, mixer.in_size // tp, h
+        yield recurrent, h, mixer.out_size // tp
+    for has_it, width, inputs in (
+        (dense, model.ffn_hidden_size // tp, h),
+        (moe & (shared > 0), shared, h),
+        (moe, _expert_down(rows), routed),
+    ):
+        yield has_it, gates * width, inputs
+        yield has_it, inputs, width
+    for n, k in ((routed, h), (h, routed)):
+        yield moe & (model.moe_latent_size is not None), n, k
 
 
 AGAIN = {
@@ -290,11 +492,8 @@ AGAIN = {
 """Modules of selective recomputation, by the field of the table that says whether they are recomputed."""
 
 
-def _recomputes(configs: Sequence[ParallelConfig], module: str) -> BoolArray:
-    """Return the mask of configurations with selective recomputation of a module."""
-    return np.array(
-        [config.recompute_granularity == "selective" and config.recomputes(module) for config in configs], dtype=bool
-    )
+def _recomputes(module: str) -> Callable[[ParallelConfig], bool]:
+    return lambda config: config.recompute_granularity == "selective" and config.recomputes(module)
 
 
 def _moved(model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig]) -> FloatArray:
