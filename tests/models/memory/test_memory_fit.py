@@ -125,13 +125,17 @@ def shipped() -> Dataset:
 
 
 def test_shipped_network_belongs_to_the_shipped_data(shipped: Dataset) -> None:
-    """The dataset is predicted to 0.2 % on average, its ranges are the recorded ones, its traces still hold."""
+    """
+    The dataset is predicted to 0.2 % on average, its ranges are the recorded ones, its traces still hold.
+
+    Statistics of norms of queries and keys were corrected after the training, which moved ranges by up to 6e-6.
+    """
     path = shipped_path("data", "memory", "traces.csv.gz")
     dataset, network = shipped, read_weights(shipped_path("models", "memory.npz"))
     error = np.abs(dataset.log_ratio - network.log_ratio(dataset.features))
     assert error.mean() < 0.002
-    assert (dataset.features.min(axis=0) <= network.lowest).all()
-    assert (dataset.features.max(axis=0) >= network.highest).all()
+    assert (dataset.features.min(axis=0) <= network.lowest * (1 + 1e-5)).all()
+    assert (dataset.features.max(axis=0) >= network.highest * (1 - 1e-5)).all()
     rows = read_rows(path)
     assert [trace_point(0, index) for index in (0, 1000, 2999)] == [rows[index] for index in (0, 1000, 2999)]
 
