@@ -28,7 +28,7 @@ from pipette_opt.costs.collectives import RingTraffic, tensor_traffic
 from pipette_opt.costs.compute import StageCompute
 from pipette_opt.costs.exchange import least_exchange_s
 from pipette_opt.costs.layer_kinds import counted_layers
-from pipette_opt.costs.links import BestLinks, DomainLinks, Links, NoLinks, RingShape
+from pipette_opt.costs.links import BestLinks, Links, NoLinks, RingShape
 from pipette_opt.layers.attention import AttentionBranch
 from pipette_opt.parallel import HostTile, ParallelConfig, gpus_of_a_host
 from pipette_opt.specs import Instance, LayerKind, ModelSpec, TrainingSpec
@@ -123,14 +123,8 @@ class SpanningRing(NamedTuple):
         return shown
 
     def least_s(self, instance: Instance) -> tuple[float, float]:
-        """
-        Return a lower bound on the exposed time in a layer over any links, forward and backward, seconds.
-
-        On NVLink domains, it counts the least step and the best rate separately.
-        """
-        links: Links = BestLinks(instance.cluster, instance.stack)
-        if instance.cluster.most_in_domain > 1:
-            links = DomainLinks(instance.cluster, instance.stack)
+        """Return a lower bound on the exposed time in a layer over any links, forward and backward, seconds."""
+        links = BestLinks(instance.cluster, instance.stack)
         return float(self.shown_s(links, 0)[0]), float(self.shown_s(links, 1)[0])
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from pipette_opt.base.types import Collective, FloatArray, IntArray
 from pipette_opt.costs.best_rings import best_ring_rates
 from pipette_opt.costs.collectives import (
-    INSIDE_STEP,
     RingArrays,
     RingTraffic,
     across_s,
@@ -214,36 +213,6 @@ class BestLinks:
             rates = rates[:1]
         hops = (RingHops(rates / shape.num_flows, shape.flows, cluster.least_latency_s),)
         return _time_s(cluster, self.stack, shape, hops, traffic, algorithm)
-
-
-@dataclass(frozen=True, slots=True)
-class DomainLinks:
-    """
-    Best rate of a hop on NVLink domains, with the least time of a step: a weaker bound than :class:`BestLinks`.
-
-    It leaves out what the part of a ring inside hosts takes beyond its bytes.
-    """
-
-    cluster: ClusterSpec
-    stack: StackSpec = DEFAULT_STACK
-
-    def ring_s(self, shape: RingShape, traffic: RingTraffic, algorithm: Collective = "ring") -> FloatArray:
-        """Return a lower bound on the time of a ring over several hosts, seconds, shape ``(1,)``."""
-        cluster, stack, domain = self.cluster, self.stack, self.cluster.domain_of_node
-        inside_s = NoLinks(cluster, stack).ring_s(shape, traffic, algorithm)
-        flow, apart = cluster.pair_bytes_per_s(shape.num_flows) / shape.num_flows, domain[:, None] != domain
-        hosts = hosts_of_a_domain(cluster, shape.num_hosts)
-        rates = np.where(apart, flow * stack.inter_node * hosts, flow * stack.intra_node)
-        known = ~np.isnan(rates) & (apart | (shape.num_hosts <= cluster.most_in_domain))
-        if not known.any():
-            return inside_s
-        rate = rates[known].max() * shape.flows
-        if shape.flows > 1:
-            rate = min(rate, float(cluster.inside_bytes_per_s(shape.flows)) * stack.intra_node)
-        step_s = INSIDE_STEP * min(cluster.intra_node_latency_s, cluster.least_latency_s)
-        start_s = traffic.num_calls * stack.collective_s + traffic.num_steps * step_s
-        across_s = np.array([start_s + traffic.hop_bytes / rate])
-        return np.maximum(inside_s, across_s) if shape.messages else across_s
 
 
 def _time_s(
