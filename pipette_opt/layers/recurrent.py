@@ -104,7 +104,7 @@ class Mamba:
     conv_kernel_dim: int = 4
 
     def __post_init__(self) -> None:
-        _check_sizes("mamba", self)
+        check_sizes("mamba", self)
         if self.num_heads % self.num_groups:
             raise ValueError(f"num_groups of mamba must divide num_heads={self.num_heads}, got {self.num_groups}.")
 
@@ -204,7 +204,7 @@ class GatedDeltaNet:
     num_value_heads: int = 32
 
     def __post_init__(self) -> None:
-        _check_sizes("gated_delta_net", self)
+        check_sizes("gated_delta_net", self)
         if self.num_value_heads % self.num_key_heads:
             raise ValueError(
                 f"num_key_heads of gated_delta_net must divide num_value_heads={self.num_value_heads}, "
@@ -286,7 +286,8 @@ class GatedDeltaNet:
         return element * rows + 8.0 * self.num_value_heads
 
 
-def _check_sizes(name: str, sizes: object) -> None:
+def check_sizes(name: str, sizes: object) -> None:
+    """Raise ``ValueError`` unless all fields of the sizes of a mixer are whole numbers from 1 on."""
     for field in fields(sizes):  # type: ignore[arg-type]
         value = getattr(sizes, field.name)
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:

@@ -10,11 +10,12 @@ Counted are the operations of fused kernels, as Megatron-Core 0.19 has with ``--
 the scores of all tokens. Nothing of it was measured.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pipette_opt.layers.branch import Product
 from pipette_opt.layers.latent import LatentAttentionBranch
+from pipette_opt.layers.recurrent import check_sizes
 
 if TYPE_CHECKING:
     from pipette_opt.specs.training import TrainingSpec
@@ -48,10 +49,7 @@ class SparseAttention:
     topk: int = 2048
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
-                raise ValueError(f"{field.name} of sparse_attention must be a whole number >= 1, got {value!r}.")
+        check_sizes("sparse_attention", self)
 
 
 class SparseAttentionBranch(LatentAttentionBranch):

@@ -67,7 +67,7 @@ def counts_of_pattern(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the model fields for layers of several kinds: pattern, Mamba-2 and gated delta net."""
+    """Return the model fields for kinds of layers: pattern, Mamba-2, gated delta net, sparse attention."""
     fields: dict[str, Any] = {"attention_output_gate": bool(given.get("attention_output_gate"))}
     pattern = given_pattern(given)
     if given.get("is_hybrid_model") and pattern is None:
@@ -80,13 +80,14 @@ def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         missing = [name for name in INDEXER_OPTIONS if name not in given]
         if missing:
             raise InputError(where, f"--experimental-attention-variant dsa needs --{missing[0].replace('_', '-')}.")
-        fields["sparse_attention"] = SparseAttention(**_sizes(given, INDEXER_OPTIONS, where))
     elif variant is not None and pattern is None:
         if "linear_attention_freq" not in given:
             raise InputError(where, "--experimental-attention-variant gated_delta_net needs --linear-attention-freq.")
         text = str(given["linear_attention_freq"])
         fields["linear_attention_freq"] = layer_frequency(text, "--linear-attention-freq", where)
     try:
+        if VARIANTS.get(str(variant)) == "sparse_attention":
+            fields["sparse_attention"] = SparseAttention(**_sizes(given, INDEXER_OPTIONS, where))
         if "M" in letters:
             fields["mamba"] = Mamba(**_sizes(given, MAMBA_OPTIONS, where) | _heads(given, where))
         if "G" in letters or "linear_attention_freq" in fields:

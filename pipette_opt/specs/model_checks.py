@@ -62,6 +62,8 @@ def check_model(model: "ModelSpec") -> None:
         _check_latent(model)
     if model.sparse_attention is not None and model.multi_latent_attention is None:
         raise ValueError("sparse_attention needs multi_latent_attention, whose latents its tokens are read from.")
+    if model.sparse_attention is not None and model.hybrid_layer_pattern is not None:
+        raise ValueError("sparse_attention does not go with hybrid_layer_pattern, whose attention sees all tokens.")
     _check_norms(model)
     _check_lists(model)
     _check_experts(model)

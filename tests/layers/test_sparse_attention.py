@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from factories import make_cluster, make_config, make_job
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.legality import check_legal
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.collectives import tensor_traffic
@@ -91,3 +92,23 @@ def test_what_is_refused() -> None:
         replace(read_model("llama-3-8b"), sparse_attention=SparseAttention())
     with pytest.raises(ValueError, match="topk of sparse_attention must be a whole number >= 1, got 0"):
         SparseAttention(topk=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("--dsa-indexer-topk 0", "topk of sparse_attention must be a whole number >= 1, got 0"),
+        ("--dsa-indexer-topk many", "--dsa-indexer-topk must be a whole number"),
+    ],
+)
+def test_wrong_options_are_input_errors(change: str, problem: str) -> None:
+    """The message names the launch and what would be right."""
+    words = [word for option in model_options(V32, TRAINING) for word in option]
+    with pytest.raises(InputError, match=problem):
+        read_model(f"{' '.join(words)} {change}")
+
+
+def test_a_pattern_has_no_sparse_attention() -> None:
+    """The letters of hybrid patterns have none, so the indexer would be passed over."""
+    with pytest.raises(ValueError, match="sparse_attention does not go with hybrid_layer_pattern"):
+        replace(V32, num_layers=2, hybrid_layer_pattern="*-", num_experts=None, num_dense_layers=0, mtp_num_layers=0)
