@@ -25,6 +25,7 @@ from pipette_opt.cli import (
     report,
     solve,
     support,
+    tune,
     verify,
     whatif,
 )
@@ -82,6 +83,7 @@ app.command("replan")(replan.replan)
 app.command("report")(report.report)
 app.command("explain")(explain.explain)
 app.command("recommend")(recommend.recommend)
+app.command("tune")(tune.tune)
 app.command("links")(links.links)
 app.command("whatif")(whatif.whatif)
 app.command("candidates")(candidates.candidates)

@@ -1,0 +1,130 @@
+"""``tune``: search for the fastest configuration by trials, on a cluster or on a table of measured runs."""
+
+from dataclasses import dataclass
+from os import fspath
+from pathlib import Path
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import write_atomically
+from pipette_opt.calibrate.left_out import LeftOut, unread
+from pipette_opt.library.arguments import Named, argument_errors
+from pipette_opt.plans.summary import lines_at_most
+from pipette_opt.read.runs import read_rows
+from pipette_opt.read.stack import read_stack
+from pipette_opt.tune.replay import Step, replay, replay_jobs, trials_csv
+from pipette_opt.tune.scaling import PlainScaling, no_terms
+
+BUDGET = 8
+"""Default number of trials. Chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """
+    Trials on a table of measured runs.
+
+    Parameters
+    ----------
+    steps
+        Trials of each job in order, the jobs in the order of their first rows.
+    num_jobs, num_rows
+        Number of jobs and rows in the table.
+    left_out
+        Rows that cannot be read, each with the reason.
+    """
+
+    steps: tuple[Step, ...]
+    num_jobs: int
+    num_rows: int
+    left_out: tuple[LeftOut, ...] = ()
+
+    def __repr__(self) -> str:
+        return lines_at_most(f"{len(self.steps)} trials of {self.num_jobs} jobs", [])
+
+    def csv(self) -> str:
+        """Return the trials as CSV text, with the columns of :data:`~pipette_opt.tune.replay.COLUMNS`."""
+        return trials_csv(self.steps)
+
+
+def replay_tune(
+    runs: Named,
+    *,
+    out: Named | None = None,
+    budget: int = BUDGET,
+    until: float | None = None,
+    leave_out_source: bool = False,
+    calibration: Named | None = None,
+) -> Replayed:
+    """
+    Search each job of a table of measured runs for its fastest configuration; the table stands for the cluster.
+
+    Rows with equal source, GPU, model, sequence length, batch, number of GPUs, attention kernel and precision are
+    configurations of one job. A row's time is read when the row is tried.
+
+    Parameters
+    ----------
+    runs
+        Path of the measured runs, ``runs.csv``.
+    out
+        Path of the CSV file of trials to write; without it nothing is written.
+    budget
+        Largest number of trials of a job.
+    until
+        Stated regret at which the search of a job ends, such as 0.02; without it the budget is spent.
+    leave_out_source
+        Whether the sources of the table are left out of what the tool learned from public runs.
+    calibration
+        Stack file or the name of a shipped stack.
+
+    Raises
+    ------
+    InputError
+        If an argument or the file is wrong, or no row has a result.
+    """
+    with argument_errors():
+        found = replayed(
+            Path(runs),
+            budget=budget,
+            until=until,
+            leave_out_source=leave_out_source,
+            calibration=None if calibration is None else fspath(calibration),
+        )
+        if out is not None:
+            write_atomically(Path(out), found.csv())
+        return found
+
+
+def replayed(
+    runs: Path, *, budget: int, until: float | None, leave_out_source: bool, calibration: str | None
+) -> Replayed:
+    """Search each job of a table, like :func:`replay_tune`, with errors that name options of the command line."""
+    check_limits(budget, until)
+    measured, bad = read_rows(runs)
+    stack = read_stack(calibration) if calibration else read_stack()
+    jobs = replay_jobs(measured, stack, no_terms)
+    if not jobs:
+        raise InputError(str(runs), "has no row with a time or an out-of-memory error, so nothing can be tried.")
+    worlds = PlainScaling()
+    steps = [step for job in jobs for step in replay(job, worlds, budget=budget, until=until)]
+    return Replayed(
+        steps=tuple(steps), num_jobs=len(jobs), num_rows=len(measured) + len(bad), left_out=tuple(unread(bad))
+    )
+
+
+def check_limits(budget: int, until: float | None) -> None:
+    """Raise ``InputError`` for a budget or a regret that ends no search sensibly."""
+    if budget < 1:
+        raise InputError("--budget", f"must be at least 1, got {budget}.")
+    if until is not None and not 0 <= until < 10:
+        raise InputError("--until", f"must be a regret such as 2% or 0.02, got {until:g}.")
+
+
+def regret_of(text: str | None) -> float | None:
+    """Return a regret written as ``2%`` or ``0.02``; ``None`` without a text."""
+    if text is None:
+        return None
+    number, percent = (text[:-1], 0.01) if text.endswith("%") else (text, 1.0)
+    try:
+        return float(number) * percent
+    except ValueError:
+        raise InputError("--until", f"must be a regret such as 2% or 0.02, got {text!r}.") from None

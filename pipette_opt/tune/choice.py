@@ -1,0 +1,160 @@
+"""
+Choice of the next trial: expected improvement over the worlds, times the odds that the configuration fits in memory.
+
+A world is a possible truth about everything that the predictions do not know; :mod:`pipette_opt.worlds` draws them and
+weighs them by measured runs. Here they say what a trial may bring, and how much slower than the best configuration the
+best measured time may be.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from scipy.special import ndtr
+
+from pipette_opt.base.types import FloatArray
+from pipette_opt.tune.memory_odds import MemoryOdds, Outcome
+
+SURE = 0.9
+"""Share of the worlds in which the stated regret holds. Chosen."""
+
+SEED = 0
+"""Seed of the worlds' draws of memory."""
+
+
+class Beliefs(Protocol):
+    """Worlds, possibly weighed by measured runs."""
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the logarithm of a configuration's own error, which no other configuration shares."""
+
+    def given(self, terms: FloatArray, log_ratios: FloatArray) -> "Beliefs":
+        """Return the worlds after runs with these terms and logarithms of measured over predicted time."""
+
+    def log_factors(self, terms: FloatArray) -> FloatArray:
+        """Return logarithms of true over predicted time, shape ``(num_configs, num_worlds)``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Candidates:
+    """
+    Configurations of a job that may be tried.
+
+    Parameters
+    ----------
+    predicted_s
+        Predicted iteration times, shape ``(num_configs,)``.
+    terms
+        Description of each configuration for the worlds, shape ``(num_configs, num_terms)``.
+    memory
+        Belief about memory before the first trial.
+    """
+
+    predicted_s: FloatArray
+    terms: FloatArray
+    memory: MemoryOdds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """
+    Finished trial.
+
+    Parameters
+    ----------
+    config
+        Index of the configuration among the candidates.
+    time_s
+        Measured iteration time; ``None`` if the run failed or still runs.
+    outcome
+        Memory of the run; ``None`` if it failed for another reason or still runs.
+    """
+
+    config: int
+    time_s: float | None = None
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outlook:
+    """
+    State of the search after some trials.
+
+    Parameters
+    ----------
+    scores
+        Value of trying each configuration next; minus infinity for those tried, shape ``(num_configs,)``.
+    fits
+        Probability that each configuration fits in memory.
+    median_s
+        Median time of each configuration over the worlds.
+    best_s
+        Best measured time; infinite before the first success.
+    regret
+        In ``SURE`` of the worlds the best measured time is at most this share above the best candidate's time;
+        infinite before the first success.
+    """
+
+    scores: FloatArray
+    fits: FloatArray
+    median_s: FloatArray
+    best_s: float
+    regret: float
+
+    def ranking(self) -> list[int]:
+        """Return the configurations not tried yet, the most valuable first."""
+        order = np.argsort(-self.scores, kind="stable")
+        return [int(index) for index in order if np.isfinite(self.scores[index])]
+
+
+def outlook(candidates: Candidates, worlds: Beliefs, trials: Sequence[Trial]) -> Outlook:
+    """Return what the worlds say after these trials, and the value of each further trial."""
+    timed = [trial for trial in trials if trial.time_s is not None]
+    measured_s = np.array([trial.time_s for trial in timed], dtype=np.float64)
+    rows = [trial.config for trial in timed]
+    known = worlds.given(candidates.terms[rows], np.log(measured_s / candidates.predicted_s[rows])) if timed else worlds
+    times_s = candidates.predicted_s[:, None] * np.exp(known.log_factors(candidates.terms))
+    memory = candidates.memory.given({trial.config: trial.outcome for trial in trials if trial.outcome is not None})
+    best_s = float(measured_s.min(initial=np.inf))
+    fits = memory.fit()
+    tried = [trial.config for trial in trials]
+    scores = fits * (_improvement(times_s, best_s, known.noise) if timed else _speed(times_s))
+    scores[tried] = -np.inf
+    return Outlook(
+        scores=scores,
+        fits=fits,
+        median_s=np.median(times_s, axis=1),
+        best_s=best_s,
+        regret=_regret(times_s, memory, tried, best_s, known.noise) if timed else np.inf,
+    )
+
+
+def _improvement(times_s: FloatArray, best_s: float, noise: float) -> FloatArray:
+    """
+    Return the expected seconds, over worlds and noise, by which each configuration would improve on the best.
+
+    In a world the time is log-normal, so the expectation is that of a put option (Black and Scholes, 1973). It is above
+    zero for every configuration; so where none is likely to improve, the most likely to do so is next.
+    """
+    gap = np.log(best_s / times_s) / noise
+    mean_s = times_s * np.exp(noise**2 / 2)
+    gains: FloatArray = (best_s * ndtr(gap) - mean_s * ndtr(gap - noise)).mean(axis=1)
+    return gains
+
+
+def _speed(times_s: FloatArray) -> FloatArray:
+    """Return the mean speed of each configuration, over the worlds, as a share of the world's fastest."""
+    shares: FloatArray = (times_s.min(axis=0) / times_s).mean(axis=1)
+    return shares
+
+
+def _regret(times_s: FloatArray, memory: MemoryOdds, tried: Sequence[int], best_s: float, noise: float) -> float:
+    """Return the quantile ``SURE`` over the worlds of the best measured time over the best candidate's, minus one."""
+    own = np.random.default_rng(SEED).standard_normal(times_s.shape)
+    times_s = times_s * np.exp(noise * own)
+    rest = np.where(memory.draw(times_s.shape[1], SEED), times_s, np.inf)
+    rest[list(tried)] = np.inf
+    least_s = np.minimum(rest.min(axis=0, initial=np.inf), best_s)
+    return float(np.quantile(best_s / least_s - 1.0, SURE))

@@ -1,0 +1,77 @@
+"""Choice of the next trial, on small sets of configurations."""
+
+import numpy as np
+import pytest
+
+from pipette_opt.tune.choice import Candidates, Trial, outlook
+from pipette_opt.tune.memory_odds import MemoryOdds, Outcome
+from pipette_opt.tune.scaling import PlainScaling, no_terms
+
+FITS = Outcome(ran_out=False)
+
+
+def candidates(*predicted_s: float, needed: tuple[float, ...] | None = None) -> Candidates:
+    """Configurations with these predicted times; their memory fits surely, unless needs are given (of 1)."""
+    number = len(predicted_s)
+    return Candidates(
+        predicted_s=np.array(predicted_s),
+        terms=no_terms(predicted_s),
+        memory=MemoryOdds(
+            usable_bytes=np.full(number, 100.0),
+            needed_bytes=100 * np.array(needed or (0.1,) * number),
+            shown_bytes=np.full(number, 10.0),
+            spread=np.full(number, 0.05),
+        ),
+    )
+
+
+def test_the_fastest_predicted_is_first() -> None:
+    """Without trials the expected speed decides, if all fit."""
+    found = outlook(candidates(3.0, 1.0, 2.0), PlainScaling(), [])
+    assert found.ranking() == [1, 2, 0]
+    assert found.best_s == found.regret == np.inf
+
+
+def test_odds_of_memory_count() -> None:
+    """A configuration a little faster that surely runs out is not tried first."""
+    assert outlook(candidates(1.0, 1.1, needed=(2.0, 0.5)), PlainScaling(), []).ranking()[0] == 1
+
+
+def test_tried_configurations_are_not_tried_again() -> None:
+    """Each finished, failed or running trial leaves the ranking."""
+    trials = [
+        Trial(config=1, time_s=1.5, outcome=FITS),
+        Trial(config=0),
+        Trial(config=2, outcome=Outcome(ran_out=True)),
+    ]
+    assert outlook(candidates(3.0, 1.0, 2.0, 4.0), PlainScaling(), trials).ranking() == [3]
+
+
+def test_expected_improvement_by_hand() -> None:
+    """With one known factor the score is the price of a put option; a slow configuration still has some value."""
+    found = outlook(
+        candidates(1.0, 1.0, 1.1), PlainScaling(spread=1e-9, noise=0.1), [Trial(config=0, time_s=1.0, outcome=FITS)]
+    )
+    # Black-Scholes put, strike 1, forward exp(0.005), volatility 0.1, times the odds of memory.
+    assert found.scores[1] == pytest.approx(0.0375 * found.fits[1], rel=0.01)
+    assert 0 < found.scores[2] < found.scores[1] / 4
+
+
+def test_regret_falls_with_trials() -> None:
+    """The bound is 0 once all are tried, and larger while a configuration predicted as fast is left."""
+    given, worlds = candidates(1.0, 1.02), PlainScaling()
+    first = Trial(config=0, time_s=1.3, outcome=FITS)
+    one = outlook(given, worlds, [first])
+    both = outlook(given, worlds, [first, Trial(config=1, time_s=1.25, outcome=FITS)])
+    assert one.best_s == 1.3
+    assert 0.02 < one.regret < 0.2
+    assert (both.best_s, both.regret) == (1.25, 0.0)
+
+
+def test_a_failure_lowers_the_odds_of_its_likes() -> None:
+    """After the largest ran out, a smaller one comes before one that needs as much."""
+    given = candidates(1.0, 1.05, 1.1, needed=(0.95, 0.94, 0.5))
+    assert outlook(given, PlainScaling(), []).fits[1] > 0.5
+    after = outlook(given, PlainScaling(), [Trial(config=0, outcome=Outcome(ran_out=True))])
+    assert after.fits[1] < 0.45
+    assert after.ranking()[0] == 2

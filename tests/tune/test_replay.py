@@ -1,0 +1,103 @@
+"""Replay of trials on a table of measured runs."""
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from factories import make_run
+
+from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.read.stack import read_stack
+from pipette_opt.tune.replay import COLUMNS, Step, job_name, replay, replay_jobs, trials_csv
+from pipette_opt.tune.scaling import PlainScaling, no_terms
+
+
+def steps_of(runs: list[MeasuredRun], *, budget: int = 8, until: float | None = None) -> list[Step]:
+    """Trials of all jobs of a table."""
+    jobs = replay_jobs(runs, read_stack(), no_terms)
+    return [step for job in jobs for step in replay(job, PlainScaling(), budget=budget, until=until)]
+
+
+def table() -> list[MeasuredRun]:
+    """Four configurations of a job: a fast, a slow, one out of memory, and one of which nothing is known."""
+    base = make_run(row=0, num_gpus=16, tp=2, pp=1, dp=8, mbs=1, iter_time_s=1.0, oom=False)
+    return [
+        base,
+        replace(base, row=1, tp=8, dp=2, iter_time_s=2.0),
+        replace(base, row=2, tp=1, dp=16, mbs=2, iter_time_s=None, oom=True),
+        replace(base, row=3, tp=4, dp=4, iter_time_s=None, oom=None),
+    ]
+
+
+def test_every_row_with_a_result_is_tried_once() -> None:
+    """Rows without time and label are no candidates; a row out of memory is a trial without time."""
+    steps = steps_of(table())
+    assert sorted(step.row for step in steps) == [0, 1, 2]
+    assert [step.trial for step in steps] == [1, 2, 3]
+    failed = next(step for step in steps if step.row == 2)
+    assert failed.time_s is None
+    assert steps[-1].best_s == 1.0
+    assert steps[-1].regret == 0.0
+
+
+def test_times_decide_nothing_before_they_are_tried() -> None:
+    """The first trial, and every later one up to the changed row, stays when an untried row's time changes."""
+    runs = table()
+    order = [step.row for step in steps_of(runs)]
+    for position, row in enumerate(order):
+        changed = [
+            replace(run, iter_time_s=run.iter_time_s * 7) if run.row == row and run.iter_time_s else run for run in runs
+        ]
+        assert [step.row for step in steps_of(changed)][: position + 1] == order[: position + 1]
+
+
+def test_jobs_are_apart() -> None:
+    """Runs with another batch are another job, with trials of its own."""
+    runs = table()
+    other = [replace(run, row=run.row + 10, gbs=(run.gbs or 1) * 2) for run in runs]
+    steps = steps_of([*runs, *other])
+    assert len({step.job for step in steps}) == 2
+    assert steps[3].trial == 1
+    assert job_name(runs[0]) != job_name(other[0])
+
+
+def test_budget_and_regret_end_a_job() -> None:
+    """No more trials than the budget, and none after the stated regret is small enough."""
+    assert len(steps_of(table(), budget=2)) == 2
+    assert len(steps_of(table(), until=5.0)) == 1 + (steps_of(table())[0].time_s is None)
+
+
+def test_rows_that_cannot_be_predicted_come_last() -> None:
+    """A configuration without a micro-batch has no predicted time; it is tried last, without a bound before."""
+    runs = table()
+    steps = steps_of([replace(runs[0], row=9, mbs=None, iter_time_s=0.5), *runs])
+    assert steps[-1].row == 9
+    assert steps[-1].best_s == 0.5
+    assert all(step.regret is None for step in steps[:-1])
+
+
+def test_the_file_has_a_row_per_trial() -> None:
+    """Columns as documented, empty where there is no time."""
+    rows = list(csv.DictReader(io.StringIO(trials_csv(steps_of(table())))))
+    assert tuple(rows[0]) == COLUMNS
+    assert [row["iter_time_s"] for row in rows if row["row"] == "2"] == [""]
+    assert rows[-1]["best_so_far_s"] == "1"
+
+
+def test_the_command_writes_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function of the library reads the table, and writes the file."""
+    from pipette_opt.library.tune import replay_tune
+
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        "source,gpu,gpus_per_node,num_gpus,model,seq_len,gbs,mbs,tp,pp,dp,iter_time_s,oom",
+        "mine,a100-80gb,8,8,llama-3-8b,4096,64,1,8,1,1,9.5,false",
+        "mine,a100-80gb,8,8,llama-3-8b,4096,64,1,4,2,1,8.5,false",
+    ]
+    Path("runs.csv").write_text("\n".join(lines) + "\n")
+    found = replay_tune("runs.csv", out="trials.csv", leave_out_source=True)
+    assert found.num_jobs == 1
+    assert Path("trials.csv").read_text() == found.csv()
+    assert found.steps[-1].best_s == 8.5
