@@ -333,16 +333,25 @@ def _read_row(where: str, index: int, cells: dict[str | None, Any], folder: Path
     return run
 
 
-SHAPE = ("num_layers", "hidden", "ffn_hidden", "heads", "kv_heads")
-"""Fields of a run that give the shape of its model."""
+MODEL_SIZES = {
+    "num_layers": "num_layers",
+    "hidden": "hidden_size",
+    "ffn_hidden": "ffn_hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_query_groups",
+}
+"""Fields of a run that give the shape of its model, and the model's names of them."""
+
+SHAPE = tuple(MODEL_SIZES)
 
 
 def _with_shape(run: MeasuredRun, folder: Path) -> MeasuredRun:
-    """Return the run with the shape of the model that it names, if the row has no shape; else unchanged."""
-    if not run.model or any(getattr(run, name) is not None for name in SHAPE):
+    """Return the run with the shape of the model that it names; unchanged if its own sizes are complete, or differ."""
+    given = {name: size for name in SHAPE if (size := getattr(run, name)) is not None}
+    if not run.model or {"num_layers", "hidden", "heads"} <= set(given):
         return run
     model = named_model(run.model, folder)
-    if model is None:
+    if model is None or any(size != getattr(model, MODEL_SIZES[name]) for name, size in given.items()):
         return run
     vocab, length = run.vocab or model.vocab_size, max(run.seq_len or 0, model.max_position_embeddings)
     model = replace(model, vocab_size=vocab, max_position_embeddings=length)

@@ -123,8 +123,16 @@ def test_a_model_gives_the_shape_that_a_row_lacks(tmp_path: Path) -> None:
     assert experts.extra["num_experts"] == "8"
 
 
+def test_a_model_completes_a_shape_that_agrees_with_it(tmp_path: Path) -> None:
+    """A row that names its model and gives only the number of layers is that model; with other layers it stays open."""
+    named = SHAPELESS | {"model": "llama-3-8b", "iter_time_s": "9"}
+    whole, cut = read_runs(write(tmp_path / "runs.csv", named | {"num_layers": "32"}, named | {"num_layers": "8"}))
+    assert (whole.hidden, whole.heads) == (4096, 32)
+    assert (cut.num_layers, cut.hidden) == (8, None)
+
+
 def test_a_shape_that_is_given_counts(tmp_path: Path) -> None:
-    """The name of a model only fills a row that has no shape at all; other names stay names."""
+    """A complete shape counts more than the name of a model; other names stay names."""
     cut = GOOD | {"model": "llama-3-8b", "num_layers": "8"}
     vocab = SHAPELESS | {"model": "llama-3-8b", "vocab": "32000", "iter_time_s": "9"}
     eight, small, other = read_runs(write(tmp_path / "runs.csv", cut, vocab, SHAPELESS | {"model": "mine"}))
