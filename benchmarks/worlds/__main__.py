@@ -1,0 +1,72 @@
+"""``python -m benchmarks.worlds [--write]``: fit the prior of the worlds to public runs."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.measured import measured_folder
+from benchmarks.worlds.fit import fit_prior
+from benchmarks.worlds.rows import CHECKED_ONLY, SOURCES, Row, rows_of
+from pipette_opt.base.files import write_atomically
+from pipette_opt.worlds.prior import PLACE, SHAPE, Prior
+from pipette_opt.worlds.terms import TERMS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+HEAD = """\
+# Prior of measured over predicted iteration time, fitted to public runs: python -m benchmarks.worlds --write.
+# pipette_opt/worlds/prior.py says what the numbers mean, terms.py what the terms are. `all`: from every source.
+# `sources`: runs and tables of each publisher, beginnings of its rows' `source`, and the prior `without` it. No row is
+# copied. Rows are measurements published by:
+{sources}
+"""
+
+
+def main() -> None:
+    """Fit the priors, and write them if asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="Write data/worlds.yaml.")
+    options = parser.parse_args()
+    folder = measured_folder()
+    tables = [table for own in SOURCES.values() for table in own]
+    missing = [name for name in (*tables, *CHECKED_ONLY) if not (folder / f"{name}.csv").is_file()]
+    if missing:
+        raise SystemExit(f"{folder} has no {', '.join(missing)}: a prior of fewer sources would claim too much.")
+    rows = [row for table in tables for row in rows_of(folder, table)]
+    content = content_of(rows)
+    if options.write:
+        head = HEAD.format(sources="\n".join(f"# - {publisher}" for publisher in SOURCES))
+        text = yaml.safe_dump(content, sort_keys=False, width=120, default_flow_style=None)
+        write_atomically(ROOT.joinpath(*PLACE), head + text)
+
+
+def content_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the content of ``data/worlds.yaml``."""
+    sources = {}
+    for publisher, tables in SOURCES.items():
+        own = [row for row in rows if row.table in tables]
+        sources[publisher] = {
+            "runs": len(own),
+            "tables": list(tables),
+            "rows": sorted({_beginning(row.source) for row in own}),
+            "without": _numbers(fit_prior([row for row in rows if row.table not in tables])),
+        }
+    return {"terms": list(TERMS), "all": _numbers(fit_prior(rows)), "sources": sources}
+
+
+def _beginning(source: str) -> str:
+    """Return the name in a row's column ``source``: up to a commit, version, number or path."""
+    return re.split(r"@|[ -]v?\d|[ -]PR |:| \(| issue| docs| README", source)[0].strip()
+
+
+def _numbers(prior: Prior) -> dict[str, Any]:
+    slopes = {name: [round(float(value), 4) for value in getattr(prior, name)] for name in ("mean", "sd")}
+    return slopes | {name: round(getattr(prior, name), 4) for name in SHAPE}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Prior of the worlds: what public runs say of the terms of a prediction, ``data/worlds.yaml``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.shipped import shipped_path
+from pipette_opt.base.types import FloatArray, read_only
+from pipette_opt.read.fields import Fields
+from pipette_opt.read.files import read_yaml
+from pipette_opt.worlds.terms import TERMS
+
+SHAPE = ("job", "job_length", "layout", "layout_length", "both", "noise")
+"""Numbers of a prior besides those of its terms; :class:`Prior` explains them."""
+
+PLACE = ("data", "worlds.yaml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prior:
+    """
+    Normal distribution of the logarithm of measured over predicted time, as a function of the terms.
+
+    Parameters
+    ----------
+    mean, sd
+        Mean and standard deviation of the slope of each term among stacks, shape ``(num_terms,)``.
+    job, layout, both
+        Standard deviations of three smooth functions: of the job, of the layout, and of both.
+    job_length, layout_length
+        Distance between features over which these functions change.
+    noise
+        Standard deviation of one measured run.
+    """
+
+    mean: FloatArray
+    sd: FloatArray
+    job: float
+    job_length: float
+    layout: float
+    layout_length: float
+    both: float
+    noise: float
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "sd"):
+            object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Priors:
+    """
+    Prior of all publishers, and of all but one.
+
+    Parameters
+    ----------
+    all_sources
+        Prior from the runs of every publisher.
+    without
+        Prior without a publisher, by its name.
+    names
+        Tables of each publisher, and beginnings of the column ``source`` of their rows, by the publisher's name.
+    """
+
+    all_sources: Prior
+    without: Mapping[str, Prior]
+    names: Mapping[str, tuple[str, ...]]
+
+    def leaving_out(self, source: str | None) -> Prior:
+        """
+        Return the prior without a publisher, by a table's name or by the text in the column ``source`` of its rows.
+
+        The prior of all sources if none of its runs is from this source.
+        """
+        if source is None:
+            return self.all_sources
+        text = source.strip().lower()
+        begins = [(name, publisher) for publisher, names in self.names.items() for name in (publisher, *names)]
+        matches = [(len(name), publisher) for name, publisher in begins if text.startswith(name.lower())]
+        return self.without[max(matches)[1]] if matches else self.all_sources
+
+
+@cache
+def shipped_priors() -> Priors:
+    """Return the shipped priors; the file is read once."""
+    return read_priors()
+
+
+def read_priors(path: Path | None = None) -> Priors:
+    """Read a file of priors, by default the shipped one."""
+    place = path or shipped_path(*PLACE)
+    fields = Fields(str(place), read_yaml(place), ("terms", "all", "sources"))
+    if tuple(fields.any("terms")) != TERMS:
+        raise InputError(str(place), f"terms must be {', '.join(TERMS)}; make the file anew.")
+    sources = fields.any("sources")
+    return Priors(
+        all_sources=_prior(f"{place}, all", fields.any("all")),
+        without={str(name): _prior(f"{place}, {name}", source["without"]) for name, source in sources.items()},
+        names={str(name): (*source["tables"], *source["rows"]) for name, source in sources.items()},
+    )
+
+
+def _prior(where: str, content: object) -> Prior:
+    fields = Fields(where, content, ("mean", "sd", *SHAPE))
+    slopes = {name: np.array(fields.any(name), dtype=np.float64) for name in ("mean", "sd")}
+    for name, values in slopes.items():
+        if values.shape != (len(TERMS),):
+            raise InputError(where, f"{name} must have {len(TERMS)} numbers, got {values.size}.")
+    return Prior(
+        mean=slopes["mean"],
+        sd=slopes["sd"],
+        job=fields.positive("job"),
+        job_length=fields.positive("job_length"),
+        layout=fields.positive("layout"),
+        layout_length=fields.positive("layout_length"),
+        both=fields.positive("both"),
+        noise=fields.positive("noise"),
+    )

@@ -1,0 +1,54 @@
+"""Fit of the worlds' prior."""
+
+import numpy as np
+import pytest
+from scipy.optimize import check_grad
+
+from benchmarks.worlds import fit
+from benchmarks.worlds.rows import Row
+from pipette_opt.worlds.prior import SHAPE
+from pipette_opt.worlds.terms import TERMS
+
+
+def make_rows(constants: list[float]) -> list[Row]:
+    """Four runs of each of several stacks, which are off by a constant each."""
+    random = np.random.default_rng(0)
+    rows = []
+    for stack, constant in enumerate(constants):
+        for number in range(4):
+            terms = np.zeros(len(TERMS))
+            terms[TERMS.index("constant")], terms[TERMS.index("tensor parallelism")] = 1.0, number
+            ratio = constant + 0.01 * random.standard_normal()
+            rows.append(
+                Row(
+                    table="t",
+                    number=number,
+                    num_gpus=8,
+                    source="t",
+                    job=stack,
+                    stack=stack,
+                    terms=terms,
+                    log_ratio=float(ratio),
+                    predicted_s=1.0,
+                )
+            )
+    return rows
+
+
+def test_stacks_that_differ_by_a_constant_widen_the_constant() -> None:
+    """The spread of the constant grows with that of the stacks; slopes that no run needs shrink."""
+    alike, apart = (fit.fit_prior(make_rows(constants)) for constants in ([0.0, 0.01, -0.01], [0.5, -0.4, 0.6]))
+    constant, tensor = TERMS.index("constant"), TERMS.index("tensor parallelism")
+    assert alike.sd[constant] < 0.15 < apart.sd[constant]
+    assert apart.sd[tensor] < 0.06
+
+
+def test_gradient_is_that_of_the_loss() -> None:
+    """The analytic gradient agrees with differences."""
+    groups = fit.groups_of(make_rows([0.2, -0.1]))
+    start = np.log([*fit.START.values(), *(fit.SHAPE_START[name] for name in SHAPE)])
+    widths = 0.5 * np.array(list(fit.START.values()))
+    given = (groups, start, np.ones(len(start)), widths)
+    place = np.concatenate([start + 0.1, np.full(len(widths) + len(groups), 0.05)])
+    error = check_grad(lambda x: fit._loss(x, *given)[0], lambda x: fit._loss(x, *given)[1], place)
+    assert error == pytest.approx(0.0, abs=2e-3)

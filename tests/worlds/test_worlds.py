@@ -1,0 +1,87 @@
+"""Worlds: draws of the prior, and how measured runs move them."""
+
+import numpy as np
+import pytest
+
+from pipette_opt.base.types import FloatArray
+from pipette_opt.worlds.prior import Prior, shipped_priors
+from pipette_opt.worlds.terms import TERMS
+from pipette_opt.worlds.worlds import NUM_WORLDS, Observation, Worlds
+
+
+def make_prior(**changes: float) -> Prior:
+    """A prior whose slopes are all known but for the constant and tensor parallelism."""
+    sd = np.zeros(len(TERMS))
+    sd[TERMS.index("constant")], sd[TERMS.index("tensor parallelism")] = 0.3, 0.1
+    shape = {"job": 0.05, "job_length": 2.0, "layout": 0.05, "layout_length": 2.0, "both": 0.02, "noise": 0.03}
+    return Prior(mean=np.zeros(len(TERMS)), sd=sd, **{**shape, **changes})
+
+
+def make_terms(num_configs: int = 6) -> FloatArray:
+    """Terms of configurations that double tensor parallelism one after the other."""
+    terms = np.zeros((num_configs, len(TERMS)))
+    terms[:, TERMS.index("constant")] = 1.0
+    terms[:, TERMS.index("tensor parallelism")] = np.arange(num_configs)
+    return terms
+
+
+def test_draws_have_the_moments_of_the_prior() -> None:
+    """The mean over the worlds is exact, as every second draw mirrors another; the spread nearly so."""
+    worlds, terms = Worlds(prior=make_prior()), make_terms()
+    drawn = worlds.log_factors(terms)
+    mean, sd = worlds.mean_and_sd(terms)
+    assert drawn.shape == (6, NUM_WORLDS)
+    assert drawn.mean(axis=1) == pytest.approx(mean, abs=1e-12)
+    assert drawn.std(axis=1) == pytest.approx(sd, rel=0.3)
+
+
+def test_a_world_is_a_function_of_the_terms() -> None:
+    """A configuration has the same time in a world whichever configurations are asked for beside it."""
+    worlds, terms = Worlds(prior=make_prior()), make_terms()
+    assert worlds.log_factors(terms)[2:3] == pytest.approx(worlds.log_factors(terms[2:3]))
+
+
+def test_one_run_moves_every_world() -> None:
+    """After a run of twice the time, worlds give its configuration twice the time, and its neighbour nearly so."""
+    terms = make_terms()
+    known = Worlds(prior=make_prior()).given([Observation(factors=terms[0], log_ratio=float(np.log(2)))])
+    mean, sd = known.mean_and_sd(terms)
+    assert mean[0] == pytest.approx(np.log(2), abs=0.02)
+    assert mean[1] == pytest.approx(np.log(2), abs=0.05)
+    assert np.all(np.diff(sd) > 0)
+    assert known.log_factors(terms).mean(axis=1) == pytest.approx(mean, abs=1e-12)
+    low, middle, high = known.bands(terms)[0]
+    assert low < middle < high
+    assert high / low < 1.3
+
+
+def test_runs_move_the_worlds_one_by_one_or_together() -> None:
+    """Two runs given in turn, in either order, or at once leave the same worlds."""
+    terms = make_terms()
+    runs = [Observation(factors=terms[row], log_ratio=ratio) for row, ratio in ((0, 0.4), (3, 0.7))]
+    prior = Worlds(prior=make_prior())
+    together = prior.given(runs).mean_and_sd(terms)
+    for order in (runs, runs[::-1]):
+        in_turn = prior.given(order[:1]).given(order[1:]).mean_and_sd(terms)
+        assert np.array(in_turn) == pytest.approx(np.array(together))
+
+
+def test_fifty_runs_leave_the_worlds_apart() -> None:
+    """Worlds do not fall together with many runs: away from them they still differ."""
+    terms = make_terms()
+    runs = [Observation(factors=terms[0], log_ratio=0.3)] * 50
+    drawn = Worlds(prior=make_prior()).given(runs).log_factors(terms)
+    assert len(np.unique(drawn[0].round(12))) == NUM_WORLDS
+    assert drawn[0].std() < 0.01
+    assert drawn[5].std() > 0.1
+
+
+def test_a_source_is_left_out_by_table_or_by_its_rows() -> None:
+    """The longest name counts; a publisher whose runs are not in the prior leaves it whole."""
+    priors = shipped_priors()
+    vtrain = priors.without["vTrain (MICRO 2024)"]
+    assert priors.leaving_out("vtrain_a100") is vtrain
+    assert priors.leaving_out("vTrain-MICRO24-single") is vtrain
+    assert priors.leaving_out("MLPerf-Training-v5.1") is priors.without["MLPerf Training"]
+    assert priors.leaving_out("my own runs") is priors.all_sources
+    assert priors.leaving_out(None) is priors.all_sources
