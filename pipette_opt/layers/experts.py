@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pipette_opt.layers.branch import Module, OnRank, Product
+import numpy as np
+
+from pipette_opt.layers.branch import Branch, Kept, Module, OnRank, Product, Work
 from pipette_opt.layers.mlp import MlpBranch
 
 
@@ -66,6 +68,50 @@ class ExpertBranch(MlpBranch):
     def modules(self) -> Mapping[str, Module]:
         """The shared experts; routed experts are repeated as a whole, or their activation is."""
         return MappingProxyType({"shared_experts": self.module} if self.width else {})
+
+    def kept(self, rank: OnRank) -> tuple[Kept, ...]:
+        """Return the tensors of norms, router, routed and shared experts."""
+        model, tokens = self.model, rank.own_tokens
+        experts, topk, latent = model.num_experts or 0, model.moe_router_topk, model.moe_latent_size or 0
+        layer_input = tokens * model.hidden_size
+        rows = tokens * topk * rank.imbalance * rank.expert_tp
+        width = model.expert_ffn_size / rank.expert_tp
+        # fp32 scores of all experts, weights and numbers of the chosen ones; the int32 map of the permutation.
+        router = tokens * (4 * experts + 12 * topk + 4 * (2 * experts + 1))
+        # A projection to the width of the experts, and one back.
+        latents = tokens * (latent * rank.stored + (latent > 0) * rank.fp8 * model.hidden_size)
+        routed = rows * (rank.stored * model.expert_hidden_size + rank.element * self.gates * width + 4)
+        whole, shared = ("moe",), ("moe", "shared_experts")
+        return (
+            *Branch.kept(self, rank),
+            Kept(rank.element * layer_input, ("layernorm",)),  # of the router, which recomputation of all starts from
+            Kept(router + routed + latents, whole),
+            Kept(rank.stored * rows * width, ("moe", "moe_act")),
+            Kept(self.inside_bytes(rank), shared),
+            # The router keeps the input unchanged, so an fp8 copy of it is additional.
+            Kept((self.width > 0) * rank.fp8 * layer_input, (*shared, "layernorm")),
+        )
+
+    def work(self, rank: OnRank) -> Work:
+        """Return the working memory of the backward pass of the routed experts; formats as in a dense MLP."""
+        model, fp8, kept = self.model, rank.fp8, rank.stored / rank.element
+        shard = rank.element * rank.own_tokens * model.hidden_size
+        rows = rank.element * rank.own_tokens * model.moe_router_topk * rank.imbalance
+        routed, down = rows * model.expert_hidden_size, rows * model.expert_ffn_size
+        here, up = routed * rank.expert_tp, self.gates * down
+        sorts, gathers = (model.num_experts or 0) // rank.expert_ranks > 1, rank.expert_tp > 1
+        gone = up + kept * (down + here)
+        moments = (
+            routed * (1 + (rank.expert_ranks > 1)),
+            here + gathers * routed,
+            here * (1 + sorts),
+            here * (1 + fp8) + down,
+            up + down - kept * down,
+            here - kept * down + fp8 * up,
+            here * (1 + sorts) - gone,
+            here + gathers * routed - gone,
+        )
+        return Work(np.maximum.reduce(moments), gone + (1 + kept) * shard)
 
     def module_inputs(self, rank: OnRank) -> Mapping[str, float]:
         """Return the bytes of the inputs of norm, router, experts, their activation, and the shared experts."""

@@ -10,14 +10,17 @@ import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.layers.attention import AttentionBranch
+from pipette_opt.layers.branch import OnRank
 from pipette_opt.layers.kinds import count_layers
+from pipette_opt.layers.layer_bytes import LayerBytes, layer_bytes
 from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
 from pipette_opt.memory.chunk_layers import held_of_chunks, layers_of_chunks
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.parallel import ParallelConfig, microbatches_of
+from pipette_opt.parallel.recompute import RECOMPUTE_MODULES
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import LayerKind, ModelSpec, TrainingSpec
-from pipette_opt.specs.activations import host_keeps, moved_bytes
+from pipette_opt.specs.activations import host_keeps, moved_bytes, on_rank
 
 
 def stage_table(
@@ -39,14 +42,15 @@ def stage_table(
         Index of the only stage that gets rows; ``None``: all stages.
     """
     rows = _rows(model, training, configs, stage)
+    rank = on_rank(training, rows.of_configs)
     chunks = _chunks(rows, num_microbatches)
     columns = (
-        _training_columns(rows)
+        _training_columns(rows, rank)
         | _layer_columns(rows, chunks)
         | _recompute_columns(rows, chunks)
-        | _recurrent_columns(rows, chunks)
+        | _kept_columns(rows, chunks, rank)
         | _parameter_columns(rows, chunks)
-        | _width_columns(rows)
+        | _width_columns(rows, chunks, rank)
         | _expert_columns(rows)
     )
     table = np.empty((len(columns), rows.count))
@@ -94,20 +98,27 @@ class _Rows:
         mask: BoolArray = self.stages == self.column("pipeline_model_parallel_size") - 1
         return mask
 
-    @property
-    def tokens(self) -> IntArray:
-        """Tokens of a micro-batch on one rank."""
-        return self.training.seq_length // self.column("context_parallel_size") * self.column("micro_batch_size")
+    def of_configs(self, name: str) -> IntArray:
+        """Return a number of each configuration, read once."""
+        if name not in self.known:
+            self.known[name] = _column(self.configs, name)
+        return self.known[name]
 
     def column(self, name: str) -> IntArray:
-        """Return a number of the configuration of each row, computed once."""
-        if name not in self.known:
-            self.known[name] = _column(self.configs, name)[self.config_of_row]
-        return self.known[name]
+        """Return a number of the configuration of each row."""
+        return self.of_configs(name)[self.config_of_row]
 
     def mask(self, holds: Callable[[ParallelConfig], bool]) -> BoolArray:
         """Return the mask of rows whose configuration meets a condition."""
-        return np.array([holds(config) for config in self.configs], dtype=bool)[self.config_of_row]
+        return self.choice(holds)[self.config_of_row]
+
+    def spread(self, layer: LayerBytes) -> LayerBytes:
+        """Return the bytes of a layer in each row from those in each configuration."""
+        return LayerBytes(*(np.broadcast_to(part, len(self.configs))[self.config_of_row] for part in layer))
+
+    def choice(self, holds: Callable[[ParallelConfig], bool]) -> BoolArray:
+        """Return the mask of configurations that meet a condition."""
+        return np.array([holds(config) for config in self.configs], dtype=bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -145,16 +156,19 @@ class _Chunks:
         mean: FloatArray = (self.held * counts).sum(axis=0) / self.in_flight
         return mean
 
-    def layers_with(self, has: Callable[[LayerKind], bool]) -> tuple[IntArray, FloatArray]:
-        """Return the layers of each chunk for which ``has`` holds, and how many keep activations on average."""
-        with_part = [kind for kind in self.kinds if has(kind)]
-        count = sum((self.kinds[kind] for kind in with_part), np.zeros_like(self.of_chunk))
-        recomputed = sum((self.recomputed_kinds[kind] for kind in with_part), np.zeros_like(self.of_chunk))
-        return count, self.mean_in_flight(count - recomputed)
+    @property
+    def mean_share(self) -> FloatArray:
+        """Layers of a chunk, the mean in flight, as a fraction of the stage's."""
+        share: FloatArray = self.mean_in_flight(self.of_chunk) / np.maximum(self.of_chunk.sum(axis=0), 1)
+        return share
+
+    def layers_with(self, has: Callable[[LayerKind], bool]) -> IntArray:
+        """Return the layers of each chunk for which ``has`` holds."""
+        return sum((layers for kind, layers in self.kinds.items() if has(kind)), np.zeros_like(self.of_chunk))
 
     def stage_layers(self, has: Callable[[LayerKind], bool]) -> IntArray:
         """Return the layers of each stage for which ``has`` holds."""
-        count: IntArray = self.layers_with(has)[0].sum(axis=0)
+        count: IntArray = self.layers_with(has).sum(axis=0)
         return count
 
 
@@ -211,15 +225,15 @@ def _chunks(rows: _Rows, num_microbatches: int | None) -> _Chunks:
     )
 
 
-def _training_columns(rows: _Rows) -> Columns:
+def _training_columns(rows: _Rows, rank: OnRank) -> Columns:
     """Return tokens, formats, and the ranks that share tensors."""
     training, tp, sharing = rows.training, rows.tensor, rows.column("sharing_ranks")
     zero, recipe = rows.column("sharding_stage"), rows.training.recipe
     ranks_of_experts = rows.column("expert_model_parallel_size") * rows.column("expert_tensor_size")
     host = np.array([host_keeps(training, each).optimizer_offload_fraction for each in rows.configs])
     return {
-        "tokens": rows.tokens,
-        "shards": np.where(rows.column("sequence_parallel") == 1, tp, 1),
+        "tokens": rank.tokens[rows.config_of_row],
+        "shards": rank.shards[rows.config_of_row],
         "element": training.parameter_bytes,
         "gradient": training.gradient_bytes,
         "state": training.optimizer_bytes,
@@ -228,7 +242,7 @@ def _training_columns(rows: _Rows) -> Columns:
         "replicas": sharing,
         "expert_replicas": np.maximum(sharing * tp // ranks_of_experts, 1),
         "step": training.step_bytes,
-        "fp8": 0.0 if recipe is None else recipe.element_bytes,
+        "fp8": rank.fp8,
         "muon": training.optimizer == "muon",
         "copies": 2 if recipe is None else recipe.copies,
         "only_copies": training.fp8_param_gather,
@@ -242,10 +256,7 @@ def _layer_columns(rows: _Rows, chunks: _Chunks) -> Columns:
     """Return the layers of stage and chunk, of each part, and those in flight."""
     model, last, num_chunks = rows.model, rows.last, rows.column("num_chunks")
     chunk_layers = chunks.mean_in_flight(chunks.of_chunk)
-    attention_of_chunk, kept_attention = chunks.layers_with(lambda kind: kind.has_attention)
-    dense_of_chunk, kept_dense = chunks.layers_with(lambda kind: kind.mlp == "dense")
-    branches, element = _attention_branches(rows, chunks), rows.training.parameter_bytes
-    moe_of_chunk, kept_experts = chunks.layers_with(lambda kind: kind.has_experts)
+    moe_of_chunk = chunks.layers_with(lambda kind: kind.has_experts)
     return {
         "offloaded": chunk_layers * _moved(model, rows.training, rows.configs)[rows.config_of_row],
         "layers": rows.layers + last * len(model.mtp_layers) * model.mtp_num_layers,
@@ -253,13 +264,6 @@ def _layer_columns(rows: _Rows, chunks: _Chunks) -> Columns:
         "later_layers": chunks.later_layers,
         "moe_layers": moe_of_chunk.sum(axis=0),
         "moe_share": (chunks.held * moe_of_chunk).sum(axis=0) / np.maximum(chunks.in_flight * chunk_layers, 1),
-        "dense_layers": dense_of_chunk.sum(axis=0),
-        "attention_layers": attention_of_chunk.sum(axis=0),
-        "kept_attention": kept_attention,
-        "kept_beside": max((branch.kept_beside(element) for branch in branches), default=0.0),
-        "kept_dense": kept_dense,
-        "kept_experts": kept_experts,
-        "has_both": any(kind.mixer != "none" and kind.mlp != "none" for kind in chunks.kinds),
         "in_flight": chunks.in_flight,
         "first_in_flight": np.where(num_chunks > 1, chunks.held[0], chunks.in_flight),
         "first_chunk": chunks.of_chunk[0] / np.where(chunk_layers > 0, chunk_layers, 1),
@@ -271,54 +275,67 @@ def _layer_columns(rows: _Rows, chunks: _Chunks) -> Columns:
 
 
 def _recompute_columns(rows: _Rows, chunks: _Chunks) -> Columns:
-    """Return what is recomputed: modules of layers, and whole layers."""
+    """Return what is recomputed: attention cores, and whole layers."""
     is_block, at_once = chunks.is_block, rows.column("recompute_num_layers")
     chunk_layers = chunks.mean_in_flight(chunks.of_chunk)
     kept = np.where(is_block, chunks.recomputed, -(-chunks.recomputed // at_once))
     return {
-        **{name: rows.mask(_recomputes(module)) for name, module in AGAIN.items()},
+        "selective": rows.mask(_recomputes("core_attn")),
         "full": chunks.mean_in_flight(chunks.recomputed) / np.where(chunk_layers > 0, chunk_layers, 1),
         "inputs_kept": chunks.mean_in_flight(kept),
-        "brought_back": np.minimum(np.where(is_block, 1, at_once), chunks.of_chunk.max(axis=0)) * chunks.is_full,
     }
 
 
-def _recurrent_columns(rows: _Rows, chunks: _Chunks) -> Columns:
-    """Return recurrent layers and the bytes of the largest kind."""
-    element, mixers = rows.training.parameter_bytes, rows.model.recurrent_mixers.values()
-    of_chunk, kept = chunks.layers_with(lambda kind: rows.model.recurrent_mixer(kind) is not None)
-    widths = (mixer.in_size + mixer.conv_size + 2 * mixer.out_size for mixer in mixers)
-    return {
-        "recurrent_layers": of_chunk.sum(axis=0),
-        "kept_recurrent": kept,
-        "recurrent_inside": rows.tokens / rows.tensor * max((mixer.kept_bytes(element) for mixer in mixers), default=0),
-        "recurrent_work": rows.tokens / rows.tensor * element * max(widths, default=0),
-    }
+def _kept_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
+    """Return the bytes that the layers of a chunk keep, that recomputation restores, and that a layer works on."""
+    again = {module: mask for module in RECOMPUTE_MODULES if (mask := rows.choice(_recomputes(module))).any()}
+    kept, restored, work = np.zeros(rows.count), np.zeros(rows.count), np.zeros(rows.count)
+    has_experts, chunk_share = chunks.stage_layers(lambda kind: kind.has_experts) > 0, chunks.mean_share
+    sizes, counts = [], []
+    for kind, of_chunk in chunks.kinds.items():
+        layer = rows.spread(layer_bytes(rows.model.branches(kind), rank, again))
+        num_layers = of_chunk.sum(axis=0)
+        exists = num_layers > 0
+        kept += chunks.mean_in_flight(of_chunk - chunks.recomputed_kinds[kind]) * layer.kept
+        restored = np.maximum(restored, exists * layer.restored)
+        # Layers with experts follow those with a dense MLP. Their backward pass is first, when the stage holds most.
+        is_first = exists & ((kind.mlp != "dense") | ~has_experts)
+        work = np.maximum.reduce((work, exists * layer.mlp_work, is_first * layer.mixer_work))
+        sizes.append(layer.whole)
+        counts.append(np.ceil(num_layers * chunk_share))
+    at_once = np.where(chunks.is_block, 1, rows.column("recompute_num_layers"))
+    brought_back = np.minimum(at_once, chunks.of_chunk.max(axis=0)) * chunks.is_full
+    # Layers that were kept whole are freed before the first recomputed one runs.
+    whole = np.maximum(_largest(np.stack(sizes), np.stack(counts), brought_back) - kept, 0.0)
+    return {"kept": kept, "brought_back": brought_back, "restored": whole + restored, "layer_work": work}
 
 
-def _width_columns(rows: _Rows) -> Columns:
+def _largest(sizes: FloatArray, counts: FloatArray, number: IntArray) -> FloatArray:
+    """Return the sum of the ``number`` largest of ``counts`` layers of each size, shapes ``(num_kinds, num_rows)``."""
+    order = np.argsort(-sizes, axis=0)
+    sizes, counts = (np.take_along_axis(values, order, axis=0) for values in (sizes, counts))
+    taken = np.clip(number - (np.cumsum(counts, axis=0) - counts), 0, counts)
+    total: FloatArray = (taken * sizes).sum(axis=0)
+    return total
+
+
+def _width_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
     """Return the local widths of attention and MLP, and the flags of the model."""
-    model, training, tp = rows.model, rows.training, rows.tensor
+    model, tp = rows.model, rows.tensor
     latent, heads = model.multi_latent_attention, model.num_attention_heads // tp
-    query, down = model.query_projection_size // tp, model.ffn_hidden_size // tp
-    unfused = training.attention_kernel != "flash"
-    positions = training.seq_length // rows.column("context_parallel_size")
+    query, key_value, down = model.query_projection_size // tp, _key_value(model, tp), model.ffn_hidden_size // tp
+    scores = [branch.scores(rank) for branch in _attention_branches(rows, chunks)]
     return {
         "hidden": model.hidden_size,
         "query": query,
-        "key_value": _key_value(model, tp),
-        "output": model.attention_output_size // tp,
-        "gate": query * model.attention_output_gate,
-        "latent": latent.latent_size if latent else 0,
-        "downs": latent.down_size if latent else 0,
-        "down_projections": len(latent.down_sizes) if latent else 0,
+        "key_value": key_value,
+        "grouped": (key_value < query) & (latent is None),
         "up": down * _gates(model),
         "down": down,
         "vocab": _vocab(model, tp),
         "heads": heads,
-        "scores": unfused * heads * rows.tokens * positions,
+        "scores": np.maximum.reduce(scores)[rows.config_of_row] if scores else 0.0,
         "statistics": 2 if model.normalization == "LayerNorm" else 1,
-        "post_norms": model.more_norms,
         "hidden_dropout": model.hidden_dropout > 0,
         "attention_dropout": model.attention_dropout > 0,
         "rope": model.has_rotary_positions,
@@ -335,15 +352,11 @@ def _expert_columns(rows: _Rows) -> Columns:
         "num_experts": model.num_experts or 0,
         "local_experts": (model.num_experts or 0) // ep,
         "topk": topk,
-        "arriving": topk * _of_distinct_values(rows.training.imbalance, ep),
         "expert_ranks": ep,
         "expert_tensor": etp,
         "routed": model.expert_hidden_size,
-        "expert_latent": model.moe_latent_size or 0,
         "expert_up": gates * down,
-        "expert_down": down,
         "shared_up": gates * shared,
-        "shared_down": shared,
     }
 
 
@@ -480,18 +493,6 @@ def _matrices(rows: _Rows, chunks: _Chunks) -> Iterator[tuple[BoolArray, IntArra
         yield moe & (model.moe_latent_size is not None), n, k
 
 
-AGAIN = {
-    "selective": "core_attn",
-    "again_up": "mla_up_proj",
-    "again_mlp": "mlp",
-    "again_moe": "moe",
-    "again_shared": "shared_experts",
-    "again_act": "moe_act",
-    "again_norm": "layernorm",
-}
-"""Modules of selective recomputation, by the field of the table that says whether they are recomputed."""
-
-
 def _recomputes(module: str) -> Callable[[ParallelConfig], bool]:
     return lambda config: config.recompute_granularity == "selective" and config.recomputes(module)
 
@@ -522,13 +523,6 @@ def _twice(
         exists = (count > n).astype(np.float64)
         sizes.append((exists * size, exists * matrices))
     return sizes
-
-
-def _of_distinct_values(ask: Callable[[int], float], values: IntArray) -> FloatArray:
-    """Return the result of a function for each value; the function is called once per distinct value."""
-    distinct, where = np.unique(values, return_inverse=True)
-    answers: FloatArray = np.array([ask(int(value)) for value in distinct], dtype=np.float64)[where]
-    return answers
 
 
 def _of_distinct(*shapes: tuple[BoolArray, IntArray | int, IntArray | int]) -> FloatArray:

@@ -4,8 +4,10 @@ Bytes of activations that offloading moves to host memory, for each module of a 
 Only large tensors are counted. Statistics of norms, masks and row sums of attention kernels are too small to matter.
 """
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
 
 from pipette_opt.base.offload import OFFLOAD_MODULES, Offload, offload_of
 from pipette_opt.layers.branch import OnRank
@@ -37,6 +39,10 @@ class Degrees(Protocol):
         """Return whether tensor-parallel ranks also divide norms and dropout, by the tokens of the sequence."""
 
     @property
+    def expert_model_parallel_size(self) -> int:
+        """Ranks that the experts are spread over."""
+
+    @property
     def expert_tensor_size(self) -> int:
         """Ranks that share one expert (expert tensor parallelism)."""
 
@@ -49,6 +55,29 @@ class Degrees(Protocol):
         """Return whether the search chose tensor overlap: tensor-parallel ranks send during matrix products."""
 
 
+def on_rank(training: TrainingSpec, number_of: Callable[[str], Any]) -> OnRank:
+    """
+    Return the part of a micro-batch that one tensor rank works on.
+
+    Parameters
+    ----------
+    number_of
+        Function that returns a field of :class:`Degrees`: a number, or an array with a number for each configuration.
+    """
+    tp, cp, ranks = (number_of(f"{name}_parallel_size") for name in ("tensor_model", "context", "expert_model"))
+    sizes, place = np.unique(ranks, return_inverse=True)
+    return OnRank(
+        training=training,
+        tokens=training.seq_length // cp * number_of("micro_batch_size"),
+        shards=np.where(number_of("sequence_parallel"), tp, 1),
+        tp=tp,
+        cp=cp,
+        expert_ranks=ranks,
+        expert_tp=number_of("expert_tensor_size"),
+        imbalance=np.array([training.imbalance(int(size)) for size in sizes])[place],
+    )
+
+
 def module_inputs(model: ModelSpec, training: TrainingSpec, config: Degrees, kind: LayerKind) -> Mapping[str, float]:
     """
     Return the bytes of inputs that each module of one layer keeps for the backward pass of one micro-batch.
@@ -57,19 +86,11 @@ def module_inputs(model: ModelSpec, training: TrainingSpec, config: Degrees, kin
     ``rest``: inputs of the MLP's products and of its activation. A norm that is fused with the product after it (before
     attention, before a dense MLP) has 0 bytes; its input is counted with that product.
     """
-    tokens = config.micro_batch_size * training.seq_length // config.context_parallel_size
-    on_rank = OnRank(
-        tokens=tokens,
-        own_tokens=tokens / (config.tensor_model_parallel_size if config.sequence_parallel else 1),
-        tp=config.tensor_model_parallel_size,
-        expert_tp=config.expert_tensor_size,
-        element=training.parameter_bytes,
-        stored=training.parameter_bytes if training.recipe is None else training.recipe.element_bytes,
-    )
+    rank = on_rank(training, lambda name: getattr(config, name))
     found = dict.fromkeys((*OFFLOAD_MODULES, "rest"), 0.0)
     del found["fused_group_mlp"]
     for branch in model.branches(kind):
-        found |= branch.module_inputs(on_rank)
+        found |= branch.module_inputs(rank)
     return found
 
 
