@@ -12,7 +12,7 @@ from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.read.runs import read_rows
 from pipette_opt.read.stack import read_stack
 from pipette_opt.tune.replay import Step, replay, replay_jobs, trials_csv
-from pipette_opt.tune.scaling import PlainScaling, no_terms
+from pipette_opt.worlds.worlds import Worlds
 
 BUDGET = 8
 """Default number of trials. Chosen."""
@@ -101,11 +101,16 @@ def replayed(
     check_limits(budget, until)
     measured, bad = read_rows(runs)
     stack = read_stack(calibration) if calibration else read_stack()
-    jobs = replay_jobs(measured, stack, no_terms)
+    jobs = replay_jobs(measured, stack)
     if not jobs:
         raise InputError(str(runs), "has no row with a time or an out-of-memory error, so nothing can be tried.")
-    worlds = PlainScaling()
-    steps = [step for job in jobs for step in replay(job, worlds, budget=budget, until=until)]
+    steps = [
+        step
+        for job in jobs
+        for step in replay(
+            job, Worlds.load(job.source or runs.stem if leave_out_source else None), budget=budget, until=until
+        )
+    ]
     return Replayed(
         steps=tuple(steps), num_jobs=len(jobs), num_rows=len(measured) + len(bad), left_out=tuple(unread(bad))
     )

@@ -8,33 +8,19 @@ best measured time may be.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.special import ndtr
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.tune.memory_odds import MemoryOdds, Outcome
+from pipette_opt.worlds.worlds import Observation, Worlds
 
 SURE = 0.9
 """Share of the worlds in which the stated regret holds. Chosen."""
 
 SEED = 0
 """Seed of the worlds' draws of memory."""
-
-
-class Beliefs(Protocol):
-    """Worlds, possibly weighed by measured runs."""
-
-    @property
-    def noise(self) -> float:
-        """Standard deviation of the logarithm of a configuration's own error, which no other configuration shares."""
-
-    def given(self, terms: FloatArray, log_ratios: FloatArray) -> "Beliefs":
-        """Return the worlds after runs with these terms and logarithms of measured over predicted time."""
-
-    def log_factors(self, terms: FloatArray) -> FloatArray:
-        """Return logarithms of true over predicted time, shape ``(num_configs, num_worlds)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,38 +95,46 @@ class Outlook:
         return [int(index) for index in order if np.isfinite(self.scores[index])]
 
 
-def outlook(candidates: Candidates, worlds: Beliefs, trials: Sequence[Trial]) -> Outlook:
+def outlook(candidates: Candidates, worlds: Worlds, trials: Sequence[Trial]) -> Outlook:
     """Return what the worlds say after these trials, and the value of each further trial."""
     timed = [trial for trial in trials if trial.time_s is not None]
     measured_s = np.array([trial.time_s for trial in timed], dtype=np.float64)
     rows = [trial.config for trial in timed]
-    known = worlds.given(candidates.terms[rows], np.log(measured_s / candidates.predicted_s[rows])) if timed else worlds
+    known = worlds.given(
+        [
+            Observation(factors=factors, log_ratio=log_ratio)
+            for factors, log_ratio in zip(
+                candidates.terms[rows], np.log(measured_s / candidates.predicted_s[rows]).tolist(), strict=True
+            )
+        ]
+    )
     times_s = candidates.predicted_s[:, None] * np.exp(known.log_factors(candidates.terms))
+    mean, sd = known.mean_and_sd(candidates.terms, measured=True)
+    median_s = candidates.predicted_s * np.exp(mean)
     memory = candidates.memory.given({trial.config: trial.outcome for trial in trials if trial.outcome is not None})
     best_s = float(measured_s.min(initial=np.inf))
     fits = memory.fit()
     tried = [trial.config for trial in trials]
-    scores = fits * (_improvement(times_s, best_s, known.noise) if timed else _speed(times_s))
+    scores = fits * (_improvement(median_s, sd, best_s) if timed else _speed(times_s))
     scores[tried] = -np.inf
     return Outlook(
         scores=scores,
         fits=fits,
-        median_s=np.median(times_s, axis=1),
+        median_s=median_s,
         best_s=best_s,
-        regret=_regret(times_s, memory, tried, best_s, known.noise) if timed else np.inf,
+        regret=_regret(times_s, memory, tried, best_s, worlds.prior.noise) if timed else np.inf,
     )
 
 
-def _improvement(times_s: FloatArray, best_s: float, noise: float) -> FloatArray:
+def _improvement(median_s: FloatArray, sd: FloatArray, best_s: float) -> FloatArray:
     """
     Return the expected seconds, over worlds and noise, by which each configuration would improve on the best.
 
-    In a world the time is log-normal, so the expectation is that of a put option (Black and Scholes, 1973). It is above
-    zero for every configuration; so where none is likely to improve, the most likely to do so is next.
+    Times are log-normal, so the expectation is that of a put option (Black and Scholes, 1973). It is above zero for
+    every configuration; so where none is likely to improve, the most likely to do so is next.
     """
-    gap = np.log(best_s / times_s) / noise
-    mean_s = times_s * np.exp(noise**2 / 2)
-    gains: FloatArray = (best_s * ndtr(gap) - mean_s * ndtr(gap - noise)).mean(axis=1)
+    gap = np.log(best_s / median_s) / sd
+    gains: FloatArray = best_s * ndtr(gap) - median_s * np.exp(sd**2 / 2) * ndtr(gap - sd)
     return gains
 
 

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,13 +10,15 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.cases import Case, Skipped, make_cases, why_untimed
+from pipette_opt.calibrate.described import describe_cases
 from pipette_opt.calibrate.memory import framework_of_stack, memory_run
 from pipette_opt.calibrate.memory_runs import predict_memory
-from pipette_opt.calibrate.predict import predicted_times_s
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
-from pipette_opt.tune.choice import Beliefs, Candidates, Trial, outlook
+from pipette_opt.tune.choice import Candidates, Trial, outlook
 from pipette_opt.tune.memory_odds import MemoryOdds, Outcome
+from pipette_opt.worlds.terms import TERMS
+from pipette_opt.worlds.worlds import Worlds
 
 COLUMNS = ("job", "trial", "row", "iter_time_s", "best_so_far_s", "regret_bound")
 """Columns of the file of trials."""
@@ -34,11 +36,14 @@ class ReplayJob:
     ----------
     name
         Values of the columns of ``JOB``.
+    source
+        Value of the column ``source``.
     runs
         Rows that can be tried, in the order of the table; the first ``len(candidates.predicted_s)`` can be predicted.
     """
 
     name: str
+    source: str
     runs: tuple[MeasuredRun, ...]
     candidates: Candidates
 
@@ -70,18 +75,14 @@ class Step:
     regret: float | None
 
 
-Describe = Callable[[Sequence[Case]], FloatArray]
-"""Function that returns the terms of cases for the worlds, shape ``(num_cases, num_terms)``."""
-
-
-def replay_jobs(runs: Iterable[MeasuredRun], stack: StackSpec, terms_of: Describe) -> list[ReplayJob]:
+def replay_jobs(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[ReplayJob]:
     """Return the jobs of a table whose rows have a time or ran out of memory, in the order of their first rows."""
     chosen = [run for run in runs if run.oom or run.iter_time_s is not None]
     cases = make_cases([_unseen(run) for run in chosen], stack)
     members: dict[str, list[int]] = {}
     for index, run in enumerate(chosen):
         members.setdefault(job_name(run), []).append(index)
-    times = _times_s(cases)
+    times, terms = _described(cases)
     framework = framework_of_stack(stack)
 
     def job(name: str, rows: list[int]) -> ReplayJob:
@@ -97,8 +98,9 @@ def replay_jobs(runs: Iterable[MeasuredRun], stack: StackSpec, terms_of: Describ
         )
         return ReplayJob(
             name=name,
+            source=chosen[rows[0]].source,
             runs=tuple(chosen[row] for row in [*known, *others]),
-            candidates=Candidates(predicted_s=times[known], terms=terms_of(ours), memory=memory),
+            candidates=Candidates(predicted_s=times[known], terms=terms[known], memory=memory),
         )
 
     return [job(name, rows) for name, rows in members.items()]
@@ -109,7 +111,7 @@ def job_name(run: MeasuredRun) -> str:
     return " / ".join(str("" if (value := getattr(run, name)) is None else value) for name in JOB)
 
 
-def replay(job: ReplayJob, worlds: Beliefs, *, budget: int, until: float | None = None) -> list[Step]:
+def replay(job: ReplayJob, worlds: Worlds, *, budget: int, until: float | None = None) -> list[Step]:
     """
     Return the trials of a job in order.
 
@@ -166,12 +168,14 @@ def _unseen(run: MeasuredRun) -> MeasuredRun:
     return replace(run, iter_time_s=None, peak_mem_bytes=None, oom=None, mfu=None)
 
 
-def _times_s(cases: Sequence[Case | Skipped]) -> FloatArray:
-    """Return the predicted time of each case; infinite if it cannot be predicted."""
-    times = np.full(len(cases), np.inf)
+def _described(cases: Sequence[Case | Skipped]) -> tuple[FloatArray, FloatArray]:
+    """Return predicted time and terms of each case; the time is infinite if it cannot be predicted."""
+    times, terms = np.full(len(cases), np.inf), np.zeros((len(cases), len(TERMS)))
     known = [index for index, case in enumerate(cases) if isinstance(case, Case) and not why_untimed(case)]
-    times[known] = predicted_times_s([case for index in known if isinstance(case := cases[index], Case)])
-    return times
+    if known:
+        ours = [case for index in known if isinstance(case := cases[index], Case)]
+        times[known], terms[known] = describe_cases(ours)
+    return times, terms
 
 
 def _stated(regret: float, best_predictable_s: float, best_s: float | None) -> float | None:

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from plain_worlds import plain_terms, plain_worlds
 
 from pipette_opt.tune.choice import Candidates, Trial, outlook
 from pipette_opt.tune.memory_odds import MemoryOdds, Outcome
-from pipette_opt.tune.scaling import PlainScaling, no_terms
 
 FITS = Outcome(ran_out=False)
 
@@ -15,7 +15,7 @@ def candidates(*predicted_s: float, needed: tuple[float, ...] | None = None) -> 
     number = len(predicted_s)
     return Candidates(
         predicted_s=np.array(predicted_s),
-        terms=no_terms(predicted_s),
+        terms=plain_terms(number),
         memory=MemoryOdds(
             usable_bytes=np.full(number, 100.0),
             needed_bytes=100 * np.array(needed or (0.1,) * number),
@@ -27,14 +27,14 @@ def candidates(*predicted_s: float, needed: tuple[float, ...] | None = None) -> 
 
 def test_the_fastest_predicted_is_first() -> None:
     """Without trials the expected speed decides, if all fit."""
-    found = outlook(candidates(3.0, 1.0, 2.0), PlainScaling(), [])
+    found = outlook(candidates(3.0, 1.0, 2.0), plain_worlds(), [])
     assert found.ranking() == [1, 2, 0]
     assert found.best_s == found.regret == np.inf
 
 
 def test_odds_of_memory_count() -> None:
     """A configuration a little faster that surely runs out is not tried first."""
-    assert outlook(candidates(1.0, 1.1, needed=(2.0, 0.5)), PlainScaling(), []).ranking()[0] == 1
+    assert outlook(candidates(1.0, 1.1, needed=(2.0, 0.5)), plain_worlds(), []).ranking()[0] == 1
 
 
 def test_tried_configurations_are_not_tried_again() -> None:
@@ -44,13 +44,13 @@ def test_tried_configurations_are_not_tried_again() -> None:
         Trial(config=0),
         Trial(config=2, outcome=Outcome(ran_out=True)),
     ]
-    assert outlook(candidates(3.0, 1.0, 2.0, 4.0), PlainScaling(), trials).ranking() == [3]
+    assert outlook(candidates(3.0, 1.0, 2.0, 4.0), plain_worlds(), trials).ranking() == [3]
 
 
 def test_expected_improvement_by_hand() -> None:
     """With one known factor the score is the price of a put option; a slow configuration still has some value."""
     found = outlook(
-        candidates(1.0, 1.0, 1.1), PlainScaling(spread=1e-9, noise=0.1), [Trial(config=0, time_s=1.0, outcome=FITS)]
+        candidates(1.0, 1.0, 1.1), plain_worlds(shared=1e-9, noise=0.1), [Trial(config=0, time_s=1.0, outcome=FITS)]
     )
     # Black-Scholes put, strike 1, forward exp(0.005), volatility 0.1, times the odds of memory.
     assert found.scores[1] == pytest.approx(0.0375 * found.fits[1], rel=0.01)
@@ -59,7 +59,7 @@ def test_expected_improvement_by_hand() -> None:
 
 def test_regret_falls_with_trials() -> None:
     """The bound is 0 once all are tried, and larger while a configuration predicted as fast is left."""
-    given, worlds = candidates(1.0, 1.02), PlainScaling()
+    given, worlds = candidates(1.0, 1.02), plain_worlds()
     first = Trial(config=0, time_s=1.3, outcome=FITS)
     one = outlook(given, worlds, [first])
     both = outlook(given, worlds, [first, Trial(config=1, time_s=1.25, outcome=FITS)])
@@ -71,7 +71,7 @@ def test_regret_falls_with_trials() -> None:
 def test_a_failure_lowers_the_odds_of_its_likes() -> None:
     """After the largest ran out, a smaller one comes before one that needs as much."""
     given = candidates(1.0, 1.05, 1.1, needed=(0.95, 0.94, 0.5))
-    assert outlook(given, PlainScaling(), []).fits[1] > 0.5
-    after = outlook(given, PlainScaling(), [Trial(config=0, outcome=Outcome(ran_out=True))])
+    assert outlook(given, plain_worlds(), []).fits[1] > 0.5
+    after = outlook(given, plain_worlds(), [Trial(config=0, outcome=Outcome(ran_out=True))])
     assert after.fits[1] < 0.45
     assert after.ranking()[0] == 2

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 from factories import make_run
+from plain_worlds import plain_worlds
 
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
 from pipette_opt.tune.replay import COLUMNS, Step, job_name, replay, replay_jobs, trials_csv
-from pipette_opt.tune.scaling import PlainScaling, no_terms
 
 
 def steps_of(runs: list[MeasuredRun], *, budget: int = 8, until: float | None = None) -> list[Step]:
     """Trials of all jobs of a table."""
-    jobs = replay_jobs(runs, read_stack(), no_terms)
-    return [step for job in jobs for step in replay(job, PlainScaling(), budget=budget, until=until)]
+    jobs = replay_jobs(runs, read_stack())
+    return [step for job in jobs for step in replay(job, plain_worlds(), budget=budget, until=until)]
 
 
 def table() -> list[MeasuredRun]:
