@@ -12,7 +12,6 @@ chunks (``pipette_opt/solver/layouts.py``).
 import argparse
 import itertools
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from pipette_opt.memory.filter import keep_fitting, usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import HostTile, ParallelConfig, host_tiles, tile_placement
 from pipette_opt.parallel.layout import layout_of
+from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.simulate.many import estimate_many
@@ -197,7 +197,7 @@ def measured(name: str, job: Instance, pp: int, chunks: int) -> Row | None:
     best_s = min(fastest[False][1] for fastest in best if fastest)
     first = FirstPlan(config=equal, tile=tile, nodes=nodes, seconds=equal_s)
     space, begun = SearchSpace(virtual_pipeline=(chunks,)), time.perf_counter()
-    near = near_layouts(job, space, first, predictor, RISK, SEARCH_S, threading.Event())
+    near = near_layouts(job, space, first, predictor, RISK, Clock().after(SEARCH_S))
     plan = (near or [first])[0]
     return Row(
         name=name,

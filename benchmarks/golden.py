@@ -32,7 +32,7 @@ from pipette_opt.base.files import write_atomically
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.candidates import SearchSpace, enumerate_candidates, overlap_choices
 from pipette_opt.candidates.space import RECOMPUTATIONS
-from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.job.read import read_job
 from pipette_opt.memory.components import COMPONENTS

@@ -49,7 +49,7 @@ from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import HostTile, ParallelConfig, Placement, host_tiles, tile_placement, without_overlap
 from pipette_opt.plans.plan import Plan
-from pipette_opt.prepare import load_predictor, prepare
+from pipette_opt.prepare import Question, load_predictor, prepare
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.model import read_model
 from pipette_opt.simulate.many import estimate_many
@@ -460,7 +460,7 @@ def rivals(case: Case) -> dict[str, float]:
     found = {}
     for name, (space, method) in spaces.items():
         try:
-            prepared = prepare(instance, space, RISK)
+            prepared = prepare(Question(instance, space, RISK))
         except (InfeasibleError, InputError):
             found[name] = float("inf")
             continue

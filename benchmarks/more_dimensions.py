@@ -22,7 +22,7 @@ from pipette_opt import __version__
 from pipette_opt.base.files import write_atomically
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.candidates.space import RECOMPUTATIONS
-from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.job.read import read_job
 from pipette_opt.optimize import optimize
 from pipette_opt.options.description import JobOptions

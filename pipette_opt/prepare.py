@@ -7,10 +7,8 @@ joint model.
 """
 
 import os
-import threading
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 
 from pipette_opt.base.errors import InfeasibleError, InputError
@@ -31,6 +29,7 @@ from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import MemoryCheck, usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPredictor, stack_predictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
+from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.build import BothProblems, FittingCandidate, build_both_problems
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.ticks import SharedLinks
@@ -170,42 +169,19 @@ class Prepared:
         return _only(self.problem, analytical=False)
 
 
-def prepare(
-    instance: Instance,
-    space: SearchSpace,
-    max_oom_risk: float,
-    report: Callable[[str], None] = lambda step: None,
-    keep: Callable[[ParallelConfig], bool] = lambda config: True,
-    seconds_left: Callable[[], float] = lambda: float("inf"),
-    loading: Callable[[], AbstractContextManager[None]] = nullcontext,
-    joint: JointLimits | None = None,
-    stop: threading.Event | None = None,
-    first: FirstPlan | None = None,
-    like: Prepared | None = None,
-    chooses_sizes: bool = False,
-) -> Prepared:
+@dataclass(frozen=True, slots=True)
+class Question:
     """
-    Enumerate configurations, drop those that do not fit or cannot be best, and build the integer problem of the rest.
-
-    Raises ``InfeasibleError`` with the reasons if no configuration is legal or fits. Raises ``InputError`` if none is
-    legal because pins contradict each other or the job.
+    Job and search space for which a plan is asked.
 
     Parameters
     ----------
-    report
-        Called with the name of each step.
+    max_oom_risk
+        Accepted probability of running out of memory; 1: memory does not count.
     keep
         Predicate of configurations that are kept even if a cheap bound rules them out; by default all.
-    seconds_left
-        Remaining seconds of the time limit. A space too large for it is narrowed first
-        (:mod:`~pipette_opt.candidates.narrowing`), unless no configuration of the narrowed space fits. Bounding takes
-        at most a fraction of this time; configurations that it does not reach are left out, with weaker bounds.
-    loading
-        Context entered where compiled kernels are loaded, as that may compile them.
     joint
         Limits of the joint model; ``None``: it does not run. It also does not run if layers per stage are pinned.
-    stop
-        Event that ends the joint model soon.
     first
         Warm start: a known plan of this job, whose time has to be beaten.
     like
@@ -214,207 +190,223 @@ def prepare(
     chooses_sizes
         Whether to choose numbers of GPUs if the space leaves them free (:mod:`~pipette_opt.solver.world_sizes`).
     """
-    sizes = None
-    if chooses_sizes and like is None and space.num_gpus is None and not space.world_sizes:
-        report("bounding numbers of GPUs")
-        sizes = _chosen_sizes(instance, space, max_oom_risk, seconds_left, loading, first)
-        space, first = sizes.space, sizes.first
-    report("enumerating candidates")
-    spaces = [space] if like is None else [like.space]
-    if like is None:
-        spaces = list(dict.fromkeys([narrowed(instance, space, seconds_left()), space]))
-    for number, space in enumerate(spaces, start=1):
-        try:
-            prepared = _prepare(
-                instance, space, max_oom_risk, report, keep, seconds_left, loading, joint, stop, first, like
-            )
-            break
-        except (InfeasibleError, InputError):
-            if number == len(spaces):  # a narrowed space alone does not show that nothing fits
-                raise
+
+    instance: Instance
+    space: SearchSpace
+    max_oom_risk: float
+    _: KW_ONLY
+    keep: Callable[[ParallelConfig], bool] = lambda config: True
+    joint: JointLimits | None = None
+    first: FirstPlan | None = None
+    like: Prepared | None = None
+    chooses_sizes: bool = False
+
+
+def prunes(config: ParallelConfig) -> bool:
+    """Return ``False``: as :attr:`Question.keep`, let cheap bounds rule out any configuration."""
+    return False
+
+
+def prepare(question: Question, clock: Clock | None = None) -> Prepared:
+    """
+    Enumerate configurations, drop those that do not fit or cannot be best, and build the integer problem of the rest.
+
+    A space too large for the time limit is narrowed first (:mod:`~pipette_opt.candidates.narrowing`), unless no
+    configuration of the narrowed space fits. Configurations that bounding has no time for are left out, with weaker
+    bounds. Raises ``InfeasibleError`` with the reasons if no configuration is legal or fits. Raises ``InputError`` if
+    none is legal because pins contradict each other or the job.
+    """
+    clock, like, sizes = clock or Clock(), question.like, None
+    space = question.space if like is None else like.space
+    if question.chooses_sizes and like is None and space.num_gpus is None and not space.world_sizes:
+        clock.report("bounding numbers of GPUs")
+        sizes = _chosen_sizes(question, clock.slice(WORLD_SIZES_SHARE))
+        space, question = sizes.space, replace(question, first=sizes.first)
+    clock.report("enumerating candidates")
+    narrow = space if like is not None else narrowed(question.instance, space, clock.left_s)
+    try:
+        prepared = _prepare(replace(question, space=narrow), clock)
+    except (InfeasibleError, InputError):
+        if narrow == space:  # a narrowed space alone does not show that nothing fits
+            raise
+        prepared = _prepare(replace(question, space=space), clock)
     if like is not None:
-        return replace(prepared, other_sizes_s=_bound_of_other_sizes_s(instance, like.space, seconds_left, first))
+        return replace(prepared, other_sizes_s=_bound_of_other_sizes_s(question, like.space, clock))
     return prepared if sizes is None else replace(prepared, other_sizes_s=sizes.left_out_s(prepared.space))
 
 
-def _chosen_sizes(
-    instance: Instance,
-    space: SearchSpace,
-    max_oom_risk: float,
-    seconds_left: Callable[[], float],
-    loading: Callable[[], AbstractContextManager[None]],
-    first: FirstPlan | None,
-) -> WorldSizes:
-    """Return the numbers of GPUs to search, chosen in a fraction of the remaining time."""
-    rest_s = (1 - WORLD_SIZES_SHARE) * seconds_left()
-    return choose_world_sizes(
-        replace(instance, cluster=instance.cluster.relaxed()),
-        space,
-        load_predictor(max_oom_risk, instance),
-        max_oom_risk,
-        lambda: seconds_left() < rest_s or seconds_left() <= 0,
-        loading,
-        first,
-    )
+def _chosen_sizes(question: Question, clock: Clock) -> WorldSizes:
+    """Return the numbers of GPUs to search."""
+    instance, risk = question.instance, question.max_oom_risk
+    relaxed = replace(instance, cluster=instance.cluster.relaxed())
+    return choose_world_sizes(relaxed, question.space, load_predictor(risk, instance), risk, clock, question.first)
 
 
-def _bound_of_other_sizes_s(
-    instance: Instance, space: SearchSpace, seconds_left: Callable[[], float], first: FirstPlan | None
-) -> float:
+def _bound_of_other_sizes_s(question: Question, space: SearchSpace, clock: Clock) -> float:
     """
     Return a lower bound on plans with numbers of GPUs that the space leaves out, seconds; infinite if it leaves none
     out.
     """
     if not space.world_sizes:
         return float("inf")
-    rest_s, enough_s = (1 - WORLD_SIZES_SHARE) * seconds_left(), float("inf") if first is None else first.seconds
-    least = LeastTimes(instance, with_shared_parameters(instance, space))
+    clock, enough_s = clock.slice(WORLD_SIZES_SHARE), float("inf") if question.first is None else question.first.seconds
+    least = LeastTimes(question.instance, with_shared_parameters(question.instance, space))
     others = [size for size in least.numbers if size not in space.world_sizes]
     return min(
         (
-            least.at_peak_s(size)
-            if least.at_peak_s(size) >= enough_s or seconds_left() < rest_s or seconds_left() <= 0
-            else least(size)
+            least.at_peak_s(size) if least.at_peak_s(size) >= enough_s or clock.is_over else least(size)
             for size in others
         ),
         default=float("inf"),
     )
 
 
-def _prepare(
-    instance: Instance,
-    space: SearchSpace,
-    max_oom_risk: float,
-    report: Callable[[str], None],
-    keep: Callable[[ParallelConfig], bool],
-    seconds_left: Callable[[], float],
-    loading: Callable[[], AbstractContextManager[None]],
-    joint: JointLimits | None,
-    stop: threading.Event | None,
-    first: FirstPlan | None,
-    like: Prepared | None,
-) -> Prepared:
+def _prepare(question: Question, clock: Clock) -> Prepared:
     """Prepare a space as :func:`prepare` does, without narrowing it."""
-    if like is None:
-        space = with_shared_parameters(instance, space)
-    given = None if instance.cluster.gpu_links is None else instance
-    instance = replace(instance, cluster=instance.cluster.relaxed())
-    enumeration = enumerate_with_reasons(instance, space) if like is None else like.enumeration
+    instance, like, risk = question.instance, question.like, question.max_oom_risk
+    space = question.space if like is not None else with_shared_parameters(instance, question.space)
+    relaxed = replace(instance, cluster=instance.cluster.relaxed())
+    enumeration = enumerate_with_reasons(relaxed, space) if like is None else like.enumeration
     if not enumeration.candidates:
-        raise contradiction(instance, space) or InfeasibleError(enumeration.explain())
-    predictor, joined = load_predictor(max_oom_risk, instance), None
-    work = WorkBounds(instance)
-    is_open = not all(keep(config) for config in enumeration.candidates)
-
-    def bounded(memory: MemoryCheck, *, anneals: bool = True) -> Pruned:
-        """Prune configurations by cheap bounds, in a fraction of the remaining time."""
-        rest_s = (1 - BOUNDING_SHARE) * seconds_left()
-        return prune(
-            instance,
-            fitting_candidates(memory),
-            memory.capacity_bytes,
-            keep,
-            lambda: seconds_left() < rest_s,
-            loading,
-            first,
-            annealing_s=min(FIRST_SHARE * seconds_left(), MAX_FIRST_S) if anneals else 0.0,
-            work=work,
-            given=given,
-            family_bound_s=(lambda config: 0.0) if joined is None else joined.split_bound_s,
-        )
-
-    if joint is not None and layers_are_free(instance, space):
-        candidates = enumeration.candidates
-        if first is not None:
-            joint = replace(joint, to_beat_s=min(first.seconds, joint.to_beat_s))
-        many = instance.cluster.num_nodes >= MANY_HOSTS
-        beside = [config for config in candidates if many or config.pipeline_model_parallel_size == 1]
-        if is_open and beside:
-            memory = check_memory(instance, beside, predictor, max_oom_risk)
-            report(f"looking for a time to beat among {counted(len(memory.fitting), 'configuration')}")
-            first = bounded(memory, anneals=many).first if memory.fitting else first
-            joint = joint if first is None else replace(joint, to_beat_s=min(first.seconds, joint.to_beat_s))
-        joined = join(instance, space, candidates, predictor, max_oom_risk, joint, report, stop, loading, work)
-        first = joined.first or first
-        wider = replace(space, more_splits=(*space.more_splits, *joined.splits))
-        if first is not None:
-            report("moving layers between model chunks")
-            share_s = LAYOUT_SHARE * joint.time_limit_s
-            near = near_layouts(instance, wider, first, predictor, max_oom_risk, share_s, stop or threading.Event())
-            layouts = (str(plan.config.pipeline_model_parallel_layout) for plan in near)
-            wider, first = replace(wider, more_layouts=tuple(layouts)), (near or [first])[0]
+        raise contradiction(relaxed, space) or InfeasibleError(enumeration.explain())
+    bounding = _Bounding(question, relaxed, WorkBounds(relaxed), load_predictor(risk, relaxed), clock)
+    joined = None
+    if question.joint is not None and layers_are_free(relaxed, space):
+        joined, wider = bounding.join(space, enumeration.candidates, question.joint)
         if wider != space:
-            space, enumeration = wider, enumerate_more(instance, wider, space, enumeration)
-    report(f"predicting the memory of {counted(len(enumeration.candidates), 'candidate')}")
+            space, enumeration = wider, enumerate_more(relaxed, wider, space, enumeration)
+    clock.report(f"predicting the memory of {counted(len(enumeration.candidates), 'candidate')}")
     if like is None:
-        memory = check_memory(instance, enumeration.candidates, predictor, max_oom_risk)
+        memory = check_memory(relaxed, enumeration.candidates, bounding.predictor, risk)
     else:
-        memory = replace(like.memory, capacity_bytes=usable_bytes(instance.cluster, predictor))
+        memory = replace(like.memory, capacity_bytes=usable_bytes(relaxed.cluster, bounding.predictor))
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
-    pruned = None
-    if is_open:
-        report(f"bounding {counted(len(memory.fitting), 'configuration')}")
-        pruned = bounded(memory)
-        report(f"building {counted(len(pruned.kept), 'configuration')}")
-        built_s = (1 - BUILDING_SHARE) * seconds_left()
-        problems, pruned = _build_kept(instance, pruned, memory.capacity_bytes, keep, lambda: seconds_left() < built_s)
-    else:
-        fitting = fitting_candidates(memory)
-        problems = build_both_problems(
-            instance, fitting, memory.capacity_bytes, is_enough=lambda num_bytes, num_built: _too_large(num_bytes)
-        )
-        if len(problems.built) < len(fitting):
-            raise _refusal(instance, fitting)
+    problems, pruned = bounding.problems(memory, enumeration.candidates)
     return Prepared(
-        instance=instance,
+        instance=relaxed,
         enumeration=enumeration,
-        predictor=predictor,
+        predictor=bounding.predictor,
         memory=memory,
         problem=problems.problem,
         lower=problems.lower,
         pruned=pruned,
         space=space,
         joined=joined,
-        given_cluster=None if given is None else given.cluster,
+        given_cluster=instance.cluster if bounding.has_slots else None,
     )
 
 
-def bound_again(
-    prepared: Prepared,
-    first: FirstPlan,
-    seconds_left: Callable[[], float],
-    loading: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> Prepared:
+@dataclass(slots=True)
+class _Bounding:
+    """
+    Joint model and bounds of the configurations of a question.
+
+    Parameters
+    ----------
+    instance
+        Job on relaxed hosts.
+    first
+        Fastest known plan; ``None`` if no plan is known.
+    """
+
+    question: Question
+    instance: Instance
+    work: WorkBounds
+    predictor: MemoryPredictor
+    clock: Clock
+    first: FirstPlan | None = field(init=False)
+    joined: Joined | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.first = self.question.first
+
+    @property
+    def has_slots(self) -> bool:
+        """Return whether links of single GPUs are known."""
+        return self.question.instance.cluster.gpu_links is not None
+
+    def join(
+        self, space: SearchSpace, candidates: Sequence[ParallelConfig], joint: JointLimits
+    ) -> tuple[Joined, SearchSpace]:
+        """Run the joint model. Return its result, and the space with the partitions and layouts that it found."""
+        risk = self.question.max_oom_risk
+        many = self.instance.cluster.num_nodes >= MANY_HOSTS
+        beside = [config for config in candidates if many or config.pipeline_model_parallel_size == 1]
+        if beside and not all(map(self.question.keep, candidates)):
+            memory = check_memory(self.instance, beside, self.predictor, risk)
+            self.clock.report(f"looking for a time to beat among {counted(len(memory.fitting), 'configuration')}")
+            if memory.fitting:
+                self.first = self.pruned(memory, anneals=many).first
+        if self.first is not None:
+            joint = replace(joint, to_beat_s=min(self.first.seconds, joint.to_beat_s))
+        joined = join(self.instance, space, candidates, self.predictor, risk, joint, self.clock, self.work)
+        self.joined, self.first = joined, joined.first or self.first
+        wider = replace(space, more_splits=(*space.more_splits, *joined.splits))
+        if self.first is not None:
+            self.clock.report("moving layers between model chunks")
+            clock = self.clock.after(LAYOUT_SHARE * joint.time_limit_s)
+            near = near_layouts(self.instance, wider, self.first, self.predictor, risk, clock)
+            layouts = (str(plan.config.pipeline_model_parallel_layout) for plan in near)
+            wider, self.first = replace(wider, more_layouts=tuple(layouts)), (near or [self.first])[0]
+        return joined, wider
+
+    def problems(self, memory: MemoryCheck, candidates: Sequence[ParallelConfig]) -> tuple[BothProblems, Pruned | None]:
+        """Build the problems of the configurations that fit and that cheap bounds do not rule out."""
+        if not all(map(self.question.keep, candidates)):
+            self.clock.report(f"bounding {counted(len(memory.fitting), 'configuration')}")
+            pruned = self.pruned(memory)
+            self.clock.report(f"building {counted(len(pruned.kept), 'configuration')}")
+            clock = self.clock.slice(BUILDING_SHARE)
+            return _build_kept(self.instance, pruned, memory.capacity_bytes, self.question.keep, clock)
+        fitting = fitting_candidates(memory)
+        problems = build_both_problems(
+            self.instance, fitting, memory.capacity_bytes, is_enough=lambda num_bytes, num_built: _too_large(num_bytes)
+        )
+        if len(problems.built) < len(fitting):
+            raise _refusal(self.instance, fitting)
+        return problems, None
+
+    def pruned(self, memory: MemoryCheck, *, anneals: bool = True) -> Pruned:
+        """Prune configurations by cheap bounds, in a fraction of the remaining time."""
+        return prune(
+            self.instance,
+            fitting_candidates(memory),
+            memory.capacity_bytes,
+            self.clock.slice(BOUNDING_SHARE),
+            keep=self.question.keep,
+            known=self.first,
+            annealing_s=min(FIRST_SHARE * self.clock.left_s, MAX_FIRST_S) if anneals else 0.0,
+            work=self.work,
+            given=self.question.instance if self.has_slots else None,
+            family_bound_s=(lambda config: 0.0) if self.joined is None else self.joined.split_bound_s,
+        )
+
+
+def bound_again(prepared: Prepared, first: FirstPlan, clock: Clock) -> Prepared:
     """
     Bound the configurations that the first pass had no time for, against a known plan, in half of the remaining time.
 
     Before, only their compute-only bound is known.
     """
     instance, memory, joined = prepared.instance, prepared.memory, prepared.joined
-    rest_s = (1 - BOUNDING_AGAIN_SHARE) * seconds_left()
     pruned = prune(
         instance,
         fitting_candidates(memory),
         memory.capacity_bytes,
-        is_over=lambda: seconds_left() < rest_s,
-        loading=loading,
+        clock.slice(BOUNDING_AGAIN_SHARE),
         known=first,
         given=prepared.given if prepared.has_slots else None,
         family_bound_s=(lambda config: 0.0) if joined is None else joined.split_bound_s,
     )
-    built_s = (1 - BUILDING_SHARE) * seconds_left()
-    problems, pruned = _build_kept(
-        instance, pruned, memory.capacity_bytes, lambda config: False, lambda: seconds_left() < built_s
-    )
+    problems, pruned = _build_kept(instance, pruned, memory.capacity_bytes, prunes, clock.slice(BUILDING_SHARE))
     return replace(prepared, problem=problems.problem, lower=problems.lower, pruned=pruned)
 
 
 def with_splits(
     prepared: Prepared,
     known: FirstPlan,
-    is_over: Callable[[], bool],
-    loading: Callable[[], AbstractContextManager[None]] = nullcontext,
+    clock: Clock,
     least_s: float = 0.0,
 ) -> Prepared:
     """
@@ -424,8 +416,8 @@ def with_splits(
     ----------
     known
         Fastest known plan of the other searches.
-    is_over
-        Predicate: whether no time is left to bound and build more than that plan.
+    clock
+        Time limit; once it is over, only that plan is built.
     least_s
         Lower bound on plans with a new partition, seconds.
     """
@@ -451,8 +443,7 @@ def with_splits(
         prepared.instance,
         new_fitting,
         memory.capacity_bytes,
-        is_over=is_over,
-        loading=loading,
+        clock,
         known=first,
         given=prepared.given if prepared.has_slots else None,
         family_bound_s=lambda config: max(
@@ -461,7 +452,7 @@ def with_splits(
     )
     links = SharedLinks(prepared.problem.tick_s)
     problems, more = _build_kept(
-        prepared.instance, more, memory.capacity_bytes, lambda config: config == first.config, is_over, links
+        prepared.instance, more, memory.capacity_bytes, lambda config: config == first.config, clock, links
     )
     return replace(
         prepared,
@@ -485,7 +476,7 @@ def _build_kept(
     pruned: Pruned,
     capacity_bytes: IntArray,
     keep: Callable[[ParallelConfig], bool],
-    is_over: Callable[[], bool],
+    clock: Clock,
     links: SharedLinks | None = None,
 ) -> tuple[BothProblems, Pruned]:
     """
@@ -507,7 +498,7 @@ def _build_kept(
     num_needed = sum(keep(candidate.config) for candidate in kept)
 
     def is_enough(num_bytes: int, num_built: int) -> bool:
-        return _too_large(num_bytes) or (num_built > num_needed and is_over())
+        return _too_large(num_bytes) or (num_built > num_needed and clock.is_over)
 
     problems = build_both_problems(instance, kept, capacity_bytes, order, is_enough, links)
     built = set(problems.built)

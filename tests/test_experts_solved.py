@@ -1,7 +1,5 @@
 """Models with experts from candidates to plans: integer forms and optimum against the simulation of every placement."""
 
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, permutations
@@ -15,6 +13,7 @@ from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import HostTile, ParallelConfig, host_tiles, tile_placement
+from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, experts_stay_inside, has_analytical_model
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
@@ -175,15 +174,15 @@ def test_exchanges_end_where_none_helps() -> None:
     data = integers(job, [chosen], relaxed=True)
     candidate = data.candidates[0]
     assert not experts_stay_inside(job, chosen, candidate.tile)
-    ends, stop = time.perf_counter() + 60.0, threading.Event()
-    settled = best_of_all(job, data, candidate, ends, stop)
+    clock = Clock().after(60.0)
+    settled = best_of_all(job, data, candidate, clock)
     assert settled is not None
     start = np.arange(5).reshape(candidate.grid)
 
     def seconds(nodes: np.ndarray) -> float:
         return estimate(job, chosen, tile_placement(chosen, candidate.tile, nodes)).iteration_time_s
 
-    nodes = improve_by_swaps(job, data, candidate, start, ends, stop)
+    nodes = improve_by_swaps(job, data, candidate, start, clock)
     assert settled[1] <= seconds(nodes) < seconds(start)
     assert seconds(nodes) <= settled[1] * 1.02
     seats = [*nodes.ravel().tolist(), *set(range(6)) - set(nodes.ravel().tolist())]
@@ -201,14 +200,14 @@ def test_hosts_without_room_are_never_taken() -> None:
     capacity = np.array([2 << 20, 4 << 20, 2 << 20, 4 << 20])
     data = build_problem_data(job, [fitting], capacity, relaxed=True)
     candidate = next(one for one in data.candidates if one.tile.stages == 1)
-    ends, stop = time.perf_counter() + 60.0, threading.Event()
-    settled = best_of_all(job, data, candidate, ends, stop)
+    clock = Clock().after(60.0)
+    settled = best_of_all(job, data, candidate, clock)
     assert settled is not None
     assert settled[0] is not None
     assert set(settled[0][1].ravel().tolist()) == {1, 3}
-    nodes = improve_by_swaps(job, data, candidate, np.array([0, 2, 1, 3]).reshape(candidate.grid), ends, stop)
+    nodes = improve_by_swaps(job, data, candidate, np.array([0, 2, 1, 3]).reshape(candidate.grid), clock)
     assert set(nodes[1].ravel().tolist()) == {1, 3}
     tight = replace(data, capacity_mib=np.array([2, 2, 2, 4]))
-    assert best_of_all(job, tight, candidate, ends, stop) == (None, float("inf"))
-    stop.set()
-    assert best_of_all(job, data, candidate, ends, stop) is None
+    assert best_of_all(job, tight, candidate, clock) == (None, float("inf"))
+    clock.stop.set()
+    assert best_of_all(job, data, candidate, clock) is None

@@ -7,7 +7,7 @@ import pytest
 from factories import LLAMA_8B, make_cluster, make_job
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.optimize import optimize
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import Instance

@@ -8,7 +8,7 @@ from factories import LLAMA_8B, make_cluster, make_job
 
 from pipette_opt.base.errors import InputError, PlanError
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.optimize import optimize
 from pipette_opt.optimize.objectives import optimize_objective
 from pipette_opt.plans.failures import FailureRate, best_progress

@@ -13,17 +13,17 @@ import pipette_opt.verify.preference
 from pipette_opt.base.types import Prefer
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.certify import CertifyParams, certify
+from pipette_opt.certify import OptimizeParams, certify
 from pipette_opt.certify.beside import look_beside
 from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.first_plans import simulate_first_plan
 from pipette_opt.certify.preference import Preference
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plainness import kind_of, plainness
 from pipette_opt.plans.plan import Plan
-from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import load_predictor, prepare
+from pipette_opt.prepare import Question, load_predictor, prepare, prunes
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.simulate.solutions import stage_memory
@@ -59,20 +59,19 @@ def job(seed: int) -> Instance:
 
 def solved(given: Instance, prefer: Prefer) -> Plan:
     """The plan by a preference, with time enough for each step."""
-    watcher, preference = Watcher(), Preference(prefer=prefer, max_oom_risk=RISK)
-    prepared = prepare(given, SPACE, RISK, keep=lambda config: False)
+    preference = Preference(prefer=prefer, max_oom_risk=RISK)
+    prepared = prepare(Question(given, SPACE, RISK, keep=prunes))
     simulated = simulate_first_plan(prepared)
-    certified = certify(prepared, simulated, CertifyParams(time_limit_s=60.0))
+    certified = certify(prepared, simulated, OptimizeParams(time_limit_s=60.0))
     simulated += certified.simulated
-    beside = look_beside(
-        prepared, simulated, certified.reasons, preference, 5, 60.0, watcher.stop, watcher.loading_kernels
-    )
+    params, clock = OptimizeParams(time_limit_s=60.0), Clock().after(60.0)
+    beside = look_beside(prepared, simulated, certified.reasons, preference, params, clock)
     return finish_plan(
         prepared,
         [*simulated, *beside.simulated],
         certified,
-        watcher=watcher,
-        time_limit_s=60.0,
+        clock=clock,
+        slots_s=0.0,
         preference=preference,
         num_alternatives=5,
         seed=0,

@@ -9,7 +9,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.memory.filter import keep_fitting
-from pipette_opt.prepare import MAX_LINK_BYTES, fitting_candidates, load_predictor, prepare
+from pipette_opt.prepare import MAX_LINK_BYTES, Question, fitting_candidates, load_predictor, prepare, prunes
 from pipette_opt.problem.build import build_both_problems, build_problem_data
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.pruning import BoundedCandidates
@@ -34,17 +34,17 @@ def arrays_of(*problems: ProblemData) -> dict[int, IntArray]:
 
 def test_too_many_link_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all are to be kept, and there is next to no memory for it, the error says what to pin."""
-    assert prepare(TWO_HOSTS, SPACE, 0.01).with_analytical_model.candidates
+    assert prepare(Question(TWO_HOSTS, SPACE, 0.01)).with_analytical_model.candidates
     monkeypatch.setattr(module, "MEMORY_SHARE", 1e-12)
     with pytest.raises(InputError, match=r"\d+ configurations.*between 2 hosts.*--tensor-parallel"):
-        prepare(TWO_HOSTS, SPACE, 0.01)
+        prepare(Question(TWO_HOSTS, SPACE, 0.01))
 
 
 def test_what_memory_has_no_room_for_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The most promising configuration is built in any case; no bound of the rest is lost."""
-    whole = prepare(TWO_HOSTS, SPACE, 0.01, keep=lambda config: False)
+    whole = prepare(Question(TWO_HOSTS, SPACE, 0.01, keep=prunes))
     monkeypatch.setattr(module, "MEMORY_SHARE", 1e-12)
-    small = prepare(TWO_HOSTS, SPACE, 0.01, keep=lambda config: False)
+    small = prepare(Question(TWO_HOSTS, SPACE, 0.01, keep=prunes))
     assert whole.pruned is not None
     assert small.pruned is not None
     assert len(small.pruned.kept) == 1 < len(whole.pruned.kept)
@@ -72,7 +72,7 @@ def test_sizes_at_512_hosts() -> None:
 
 def test_both_forms_are_those_that_are_built_apart() -> None:
     """Built together, in any order, the problems are the same; a form that is both is one object."""
-    memory = prepare(TWO_HOSTS, SPACE, 0.01).memory
+    memory = prepare(Question(TWO_HOSTS, SPACE, 0.01)).memory
     fitting = fitting_candidates(memory)
     together = build_both_problems(
         TWO_HOSTS, fitting, memory.capacity_bytes, order=tuple(reversed(range(len(fitting))))

@@ -40,7 +40,7 @@ from pipette_opt.export.targets import export
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, Placement, tile_placement
 from pipette_opt.plans.plan import Plan
-from pipette_opt.prepare import prepare
+from pipette_opt.prepare import Question, prepare
 from pipette_opt.read.cluster import read_cluster
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
@@ -244,7 +244,7 @@ def on_hosts(plan: Plan, nodes: np.ndarray) -> Placement:
 
 def annealed(instance: Instance, seed: int) -> Placement:
     """Return the placement that annealing finds in the search's time."""
-    prepared = prepare(instance, SPACE, 0.01)
+    prepared = prepare(Question(instance, SPACE, 0.01))
     found = anneal(prepared.with_analytical_model, AnnealingParams(time_limit_s=SEARCH_S, seed=seed)).solution
     assert found is not None
     candidate = prepared.with_analytical_model.candidates[found.candidate]

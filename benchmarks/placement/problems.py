@@ -8,7 +8,7 @@ from pipette_opt.base.types import FloatArray, IntArray, P2PMode
 from pipette_opt.base.units import GB, US
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.parallel import HostTile, ParallelConfig
-from pipette_opt.prepare import prepare
+from pipette_opt.prepare import Question, prepare
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.read.gpus import read_gpu_entry
@@ -140,4 +140,4 @@ def joint_problem(cluster: ClusterSpec, p2p: P2PMode) -> ProblemData:
         recompute=(None, "selective", "full"),
         overlap_grad_reduce=False,
     )
-    return prepare(instance, space, MAX_OOM_RISK).with_analytical_model
+    return prepare(Question(instance, space, MAX_OOM_RISK)).with_analytical_model

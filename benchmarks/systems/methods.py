@@ -22,13 +22,13 @@ from pipette_opt.baselines.amp_layers import with_amp_splits
 from pipette_opt.baselines.megatron import identity_order, listed_solutions, megatron_rule
 from pipette_opt.baselines.varuna import varuna
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
-from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.optimize import optimize
 from pipette_opt.parallel import ParallelConfig, microbatches_of, tile_placement
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, load_predictor, prepare
+from pipette_opt.prepare import Prepared, Question, load_predictor, prepare
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.simulate.estimate import estimate, simulate_times
@@ -162,7 +162,7 @@ def _ours(instance: Instance, time_limit_s: float, workers: int, seed: int, stop
 
 
 def _prepared(instance: Instance, space: SearchSpace) -> Prepared:
-    return prepare(instance, space, RISK)
+    return prepare(Question(instance, space, RISK))
 
 
 def _judged(instance: Instance, data: ProblemData, solution: Solution | None) -> Choice | None:

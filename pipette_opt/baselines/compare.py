@@ -15,9 +15,11 @@ from pipette_opt.baselines.megatron import identity_order, megatron_rule
 from pipette_opt.baselines.rounds import place
 from pipette_opt.baselines.varuna import varuna
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify.budget import JOINT_SHARE, OptimizeParams
+from pipette_opt.certify.budget import JOINT_SHARE
+from pipette_opt.certify.params import OptimizeParams
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, load_predictor, prepare
+from pipette_opt.prepare import Prepared, Question, load_predictor, prepare
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result
 from pipette_opt.simulate.solutions import best_first, simulate_solution
@@ -73,15 +75,7 @@ def prepare_all(
     """
     space = with_amp_splits(instance, space, load_predictor(params.max_oom_risk, instance))
     limits = JointLimits(time_limit_s=JOINT_SHARE * params.time_limit_s, workers=params.workers, seed=params.seed)
-    return prepare(
-        instance,
-        space,
-        params.max_oom_risk,
-        watcher.report,
-        loading=watcher.loading_kernels,
-        joint=limits,
-        stop=watcher.stop,
-    )
+    return prepare(Question(instance, space, params.max_oom_risk, joint=limits), Clock(watcher=watcher))
 
 
 def compare_methods(prepared: Prepared, params: OptimizeParams, stop: threading.Event | None = None) -> list[MethodRow]:

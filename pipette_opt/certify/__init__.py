@@ -27,6 +27,6 @@ hosts) and ``proving`` (the solver), in rounds until a round changes nothing. ``
 """
 
 from pipette_opt.certify.certificate import Certified, certify
-from pipette_opt.certify.ledger import CertifyParams
+from pipette_opt.certify.params import OptimizeParams
 
-__all__ = ["Certified", "CertifyParams", "certify"]
+__all__ = ["Certified", "OptimizeParams", "certify"]

@@ -7,22 +7,21 @@ bound is bounded by the simulator over the best links, then placed. This repeats
 the best plan.
 """
 
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from itertools import count, groupby
 
 from pipette_opt.certify.compiling import compile_kernels
-from pipette_opt.certify.ledger import CLOSE_ENOUGH, CertifyParams, Ledger, Reason
+from pipette_opt.certify.ledger import CLOSE_ENOUGH, Ledger, Reason
 from pipette_opt.certify.opening import open_candidates
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.certify.placing import anneal_open, settle_few_orders, swap_hosts
 from pipette_opt.certify.preference import Preference, risks_of
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK
 from pipette_opt.parallel import ParallelConfig, with_whole_layers, without_overlap
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plainness import RISK_SHARE, WITHIN, kind_of
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.build import FittingCandidate, build_both_problems
@@ -75,11 +74,8 @@ def look_beside(
     simulated: Sequence[SimulatedSolution],
     reasons: Mapping[ParallelConfig, Reason],
     preference: Preference,
-    num_alternatives: int,
-    seconds: float,
-    stop: threading.Event,
-    loading: Callable[[], AbstractContextManager[None]],
-    seed: int = 0,
+    params: OptimizeParams,
+    clock: Clock,
 ) -> Beside:
     """
     Search for plainer plans, for less risky plans, and for the next best.
@@ -90,18 +86,18 @@ def look_beside(
         Known plans, at least one.
     reasons
         Bounds of configurations, as in the certificate.
-    num_alternatives
-        Number of alternatives to find that differ from the plan in degrees, micro-batch size or recomputation.
-    seconds
-        Wall time of all three searches, seconds.
+    params
+        Its ``num_alternatives`` is the number of alternatives to find that differ from the plan in degrees, micro-batch
+        size or recomputation.
+    clock
+        Time limit of all three searches.
     """
-    finder = _Finder(prepared, simulated, reasons, preference, stop, loading, seed)
+    finder = _Finder(prepared, simulated, reasons, preference, params, clock)
     plainer, safer, others = SHARES
-    ends_s = finder.elapsed_s + seconds
     if preference.prefer == "simple":
-        finder.look_for_plainest(finder.part_of(ends_s, plainer))
-    finder.look_for_safer(finder.part_of(ends_s, safer))
-    finder.look_for_next_best(num_alternatives, finder.part_of(ends_s, others))
+        finder.look_for_plainest(clock.slice(plainer))
+    finder.look_for_safer(clock.slice(safer))
+    finder.look_for_next_best(params.num_alternatives, clock.slice(others))
     return Beside(
         simulated=tuple(finder.found), bounds_s={kind: finder.least_s(group) for kind, group in finder.kinds()}
     )
@@ -117,8 +113,8 @@ class _Finder:
         Configurations that fit the cluster with the accepted risk.
     found
         Placements found, in order of discovery.
-    ends_s
-        Value of :attr:`elapsed_s` at which the present search ends.
+    clock
+        Time limit of the present search.
     """
 
     def __init__(
@@ -127,13 +123,12 @@ class _Finder:
         simulated: Sequence[SimulatedSolution],
         reasons: Mapping[ParallelConfig, Reason],
         preference: Preference,
-        stop: threading.Event,
-        loading: Callable[[], AbstractContextManager[None]],
-        seed: int,
+        params: OptimizeParams,
+        clock: Clock,
     ) -> None:
-        self.prepared, self.preference, self.stop, self.loading, self.seed = prepared, preference, stop, loading, seed
+        self.prepared, self.preference, self.clock = prepared, preference, clock
+        self.params = replace(params, gap_limit=0.0, to_beat_s=float("inf"))
         self.found: list[SimulatedSolution] = []
-        self.ends_s, self._begun = 0.0, time.perf_counter()
         self._risk_of = risks_of(prepared, preference.max_oom_risk)
         self._ledgers: dict[ParallelConfig, Ledger] = {}
         self._links = SharedLinks(prepared.problem.tick_s)
@@ -150,20 +145,6 @@ class _Finder:
         for config in self.checked:
             by_links = 0.0 if pruned is None else pruned.bounds_s.get(without_overlap(config), 0.0)
             self._bounds_s[config] = max(self._bounds_s.get(config, 0.0), by_links)
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since the start, without kernel compilation."""
-        return time.perf_counter() - self._begun
-
-    def part_of(self, ends_s: float, share: float) -> float:
-        """Return the value of :attr:`elapsed_s` after a fraction ``share`` of the time until ``ends_s``."""
-        now_s = self.elapsed_s
-        return now_s + share * max(ends_s - now_s, 0.0)
-
-    @property
-    def is_over(self) -> bool:
-        return self.stop.is_set() or self.elapsed_s >= self.ends_s
 
     @property
     def simulated(self) -> list[SimulatedSolution]:
@@ -186,7 +167,7 @@ class _Finder:
         """Return a lower bound on all plans of several configurations, seconds; infinite without any."""
         return min(map(self.bound_s, configs), default=float("inf"))
 
-    def look_for_plainest(self, ends_s: float) -> None:
+    def look_for_plainest(self, clock: Clock) -> None:
         """
         Place configurations that may be within 1 % of the fastest plan, plainest first, until none is plainer than the
         best.
@@ -203,16 +184,16 @@ class _Finder:
         ranks = {config: preference.rank(config, self._least_risk(config)) for config in dict.fromkeys(configs)}
         for rank, group in groupby(sorted(ranks, key=ranks.__getitem__), ranks.__getitem__):
             shown = preference.choose(self.simulated, self._risk_of)
-            self.ends_s = ends_s
-            if self.is_over or rank > preference.rank(shown.candidate.config, self._risk_of(shown)):
+            self.clock = clock
+            if self.clock.is_over or rank > preference.rank(shown.candidate.config, self._risk_of(shown)):
                 return
-            members, self.ends_s = list(group), self.part_of(ends_s, RANK_SHARE)
+            members, self.clock = list(group), clock.slice(RANK_SHARE)
             below_s = limit / min(map(preference.factor, members))
             self._place_fastest(members, below_s * (1 + CLOSE_ENOUGH))
 
-    def look_for_safer(self, ends_s: float) -> None:
+    def look_for_safer(self, clock: Clock) -> None:
         """Place the fastest configurations for each level of out-of-memory risk."""
-        self.ends_s = ends_s
+        self.clock = clock
         for level in risk_levels(self.preference.max_oom_risk)[1:]:
             safe_s = (plan.estimate.iteration_time_s for plan in self.simulated if self._risk_of(plan) <= level)
             below_s = next(safe_s, float("inf"))
@@ -220,18 +201,18 @@ class _Finder:
             promising += self._with_less_risk(promising, level)
             self._place_fastest([config for config in dict.fromkeys(promising) if self._least_risk(config) <= level])
 
-    def look_for_next_best(self, number: int, ends_s: float) -> None:
+    def look_for_next_best(self, number: int, clock: Clock) -> None:
         """
         Place the fastest configurations of ``number`` further choices of degrees, micro-batch size and
         recomputation.
         """
-        self.ends_s = ends_s
+        self.clock = clock
         shown = self.preference.choose(self.simulated, self._risk_of)
         groups = {kind: group for kind, group in self.kinds() if kind != kind_of(shown.candidate.config)}
         times_s: list[float] = []
         for kind in sorted(groups, key=lambda kind: self.least_s(groups[kind])):
             to_beat_s = sorted(times_s)[number - 1] if 0 < number <= len(times_s) else float("inf")
-            if number < 1 or self.is_over or self.least_s(groups[kind]) >= to_beat_s:
+            if number < 1 or self.clock.is_over or self.least_s(groups[kind]) >= to_beat_s:
                 return
             best = self._place_fastest(groups[kind], to_beat_s)
             times_s += [] if best is None else [best.estimate.iteration_time_s]
@@ -276,7 +257,7 @@ class _Finder:
         best: SimulatedSolution | None = None
         for config in configs:
             best = self._better(best, config, below_s)
-        while waiting and not self.is_over:
+        while waiting and not self.clock.is_over:
             to_beat_s = below_s if best is None else best.estimate.iteration_time_s
             bound_s, _, config = heappop(waiting)
             if bound_s >= (1 - CLOSE_ENOUGH) * to_beat_s:
@@ -311,8 +292,7 @@ class _Finder:
         alone = replace(prepared, problem=problems.problem, lower=problems.lower, pruned=None)
         self._load(alone)
         known = [self._best[config]] if config in self._best else []
-        params = CertifyParams(time_limit_s=max(self.ends_s - self.elapsed_s, CLOSE_ENOUGH), seed=self.seed)
-        ledger = Ledger(alone, known, params, lambda step, fastest_s, bound_s: None, self.stop)
+        ledger = Ledger(alone, known, self.params, replace(self.clock, is_quiet=True))
         ledger.fastest_s = min(ledger.fastest_s, to_beat_s)
         open_candidates(ledger)
         self._ledgers[config] = ledger
@@ -322,7 +302,7 @@ class _Finder:
         """Place a configuration, as the certificate places candidates that may be the fastest."""
         ledger = self._ledgers[config]
         ledger.fastest_s = min(ledger.fastest_s, to_beat_s)
-        ledger.ends = time.perf_counter() + PLACING_SHARE * max(self.ends_s - self.elapsed_s, 0.0)
+        ledger.clock = replace(self.clock.slice(PLACING_SHARE), is_quiet=True)
         settle_few_orders(ledger)
         anneal_open(ledger)
         swap_hosts(ledger)
@@ -350,7 +330,5 @@ class _Finder:
         kinds = {(candidate.config.num_chunks > 1, candidate.has_analytical_model) for candidate in candidates}
         if not kinds <= self._loaded:
             self._loaded |= kinds
-            begun = time.perf_counter()
-            with self.loading():
-                compile_kernels(alone, self.stop)
-            self._begun += time.perf_counter() - begun
+            with self.clock.loading():
+                compile_kernels(alone, self.clock.stop)

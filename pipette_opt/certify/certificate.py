@@ -1,15 +1,16 @@
 """Certificate of the simulated time: runs bounding, placing and proving in rounds."""
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipette_opt.base.backends import Backend
-from pipette_opt.certify.ledger import CertifyParams, Ledger, Reason, Report
+from pipette_opt.certify.ledger import Ledger, Reason
 from pipette_opt.certify.opening import open_candidates
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.certify.placing import anneal_open, settle_few_orders, swap_hosts
 from pipette_opt.certify.proving import prove
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import Prepared
 from pipette_opt.simulate.solutions import SimulatedSolution
 
@@ -40,9 +41,8 @@ class Certified:
 def certify(
     prepared: Prepared,
     known: Sequence[SimulatedSolution],
-    params: CertifyParams,
-    report: Report = lambda step, fastest_s, bound_s: None,
-    stop: threading.Event | None = None,
+    params: OptimizeParams,
+    clock: Clock | None = None,
     backend: Backend | None = None,
 ) -> Certified:
     """
@@ -52,11 +52,13 @@ def certify(
     ----------
     known
         Plans simulated before. The bound is never above the fastest of all known and found plans.
+    clock
+        Time limit; by default, that of ``params`` from now on.
     backend
         Processes for the proof; ``None``: threads of this process.
     """
-    ledger = Ledger(prepared, known, params, report, stop or threading.Event())
-    report("bounding the simulator", None, None)
+    ledger = Ledger(prepared, known, params, clock or Clock().after(params.time_limit_s))
+    ledger.clock.report("bounding the simulator")
     open_candidates(ledger)
     settle_few_orders(ledger)
     anneal_open(ledger)

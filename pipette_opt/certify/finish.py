@@ -15,6 +15,7 @@ from pipette_opt.certify.beside import Kind, risk_levels
 from pipette_opt.certify.certificate import Certified
 from pipette_opt.certify.preference import Preference, RiskOf, risks_of
 from pipette_opt.certify.scope import not_searched, proof, scope, searched
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.notes import plan_notes
 from pipette_opt.plans.plainness import kind_of
 from pipette_opt.plans.plan import (
@@ -28,11 +29,10 @@ from pipette_opt.plans.plan import (
     StageMemory,
     fullness,
 )
-from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.simulate.estimate import estimate
-from pipette_opt.simulate.slots import SLOTS_SHARE, with_slots
+from pipette_opt.simulate.slots import with_slots
 from pipette_opt.simulate.solutions import (
     SimulatedSolution,
     best_first,
@@ -56,8 +56,8 @@ def finish_plan(
     simulated: Sequence[SimulatedSolution],
     certified: Certified | None = None,
     *,
-    watcher: Watcher,
-    time_limit_s: float,
+    clock: Clock,
+    slots_s: float,
     preference: Preference,
     num_alternatives: int,
     seed: int,
@@ -72,19 +72,18 @@ def finish_plan(
     ----------
     certified
         Proof about the simulated time; by default, the bound that needs no search.
-    time_limit_s
-        Time limit of the search, seconds; ordering GPUs may take half of the time reserved for it.
+    slots_s
+        Seconds for ordering the GPUs of hosts.
     shown
         Preferred solution, if chosen before; it is chosen again if links of single GPUs are known.
     bounds_s
         Lower bound on all searched plans with given degrees, micro-batch size and recomputation, seconds.
     """
     if prepared.has_slots:
-        watcher.report("assigning the GPUs of each host")
-        seconds = SLOTS_SHARE / 2 * time_limit_s  # half for the first plan, half for the last
+        clock.report("assigning the GPUs of each host")
         also = () if shown is None else (shown,)
         simulated = with_slots(
-            prepared.given, prepared.problem, simulated, num_alternatives, seconds, watcher.stop, also
+            prepared.given, prepared.problem, simulated, num_alternatives, clock.after(slots_s), also
         )
         shown = None
     ranked, risk_of = best_first(simulated), risks_of(prepared, preference.max_oom_risk)
@@ -108,7 +107,7 @@ def finish_plan(
         instance,
         prepared.problem,
         [best],
-        finish_certificate(prepared, best, certified, watcher.elapsed_s, None if is_fastest else fastest),
+        finish_certificate(prepared, best, certified, clock.watcher.elapsed_s, None if is_fastest else fastest),
         memory,
         alternatives=tuple(others),
         notes=plan_notes(instance, best.candidate.config, prepared.memory, memory),

@@ -1,6 +1,5 @@
 """Warm starts: annealed placements by the analytical 1F1B model, known placements, and their simulated times."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -12,6 +11,7 @@ from pipette_opt.annealing.threads import anneal_on_threads
 from pipette_opt.base.types import IntArray
 from pipette_opt.parallel import HostTile, ParallelConfig, Placement, host_tiles, tile_placement
 from pipette_opt.parallel.placement import gpus_of_a_host
+from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.simulate.solutions import SimulatedSolution, simulate_solution
@@ -24,10 +24,9 @@ MAX_HINTS_SIMULATED = 64
 
 def anneal_analytical_models(
     prepared: Prepared,
-    seconds: float,
+    clock: Clock,
     workers: int,
     seed: int,
-    stop: threading.Event,
     known: Sequence[Solution] = (),
 ) -> Result:
     """
@@ -35,15 +34,15 @@ def anneal_analytical_models(
 
     Parameters
     ----------
-    seconds
-        Time limit, seconds; with 0, nothing is annealed.
+    clock
+        Time limit; once it is over, nothing is annealed.
     known
         Placements that are returned where annealing finds no better one.
     """
-    if seconds <= 0:
+    if clock.is_over:
         return _with_known(Result(status="UNKNOWN", lower_bound_ticks=0, solution=None), known)
-    settings = AnnealingParams(time_limit_s=seconds, seed=seed)
-    first, *others = anneal_on_threads(prepared.with_analytical_model, settings, workers, stop)
+    settings = AnnealingParams(time_limit_s=clock.left_s, seed=seed)
+    first, *others = anneal_on_threads(prepared.with_analytical_model, settings, workers, clock.stop)
     more = [solution for other in others for solution in other.solutions]
     return _with_known(_with_known(first, more), known)
 

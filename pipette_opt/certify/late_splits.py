@@ -1,11 +1,11 @@
 """Continuation of the joint model's proof about layer partitions that are not searched, once a plan is known."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.first_plans import simulate_first_plan
-from pipette_opt.plans.watcher import Watcher
+from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import Prepared, with_splits
 from pipette_opt.simulate.solutions import SimulatedSolution, best_first
 from pipette_opt.solver.family_bounds import FAMILY_MARGIN
@@ -17,12 +17,11 @@ def prove_splits(
     simulated: Sequence[SimulatedSolution],
     to_beat_s: float,
     gap_limit: float,
-    seconds: float,
-    watcher: Watcher,
-    is_over: Callable[[], bool] | None = None,
+    clock: Clock,
+    search: Clock | None = None,
 ) -> tuple[Prepared, list[SimulatedSolution]]:
     """
-    Continue the joint model's proof for ``seconds``, unless its bound already closes the gap.
+    Continue the joint model's proof, unless its bound already closes the gap.
 
     Parameters
     ----------
@@ -32,9 +31,9 @@ def prove_splits(
         Iteration time that a plan has to beat, seconds.
     gap_limit
         Accepted gap, as a fraction of the fastest plan's time.
-    is_over
-        Predicate: whether no time is left to bound and build new partitions. ``None`` means that no search follows:
-        then only the partition of a faster plan is added, and the bound still covers it.
+    search
+        Clock of the search that follows, in which new partitions are bounded and built. ``None`` means that no search
+        follows: then only the partition of a faster plan is added, and the bound still covers it.
 
     Returns
     -------
@@ -43,18 +42,18 @@ def prove_splits(
     """
     joined, known = prepared.joined, fastest_plan(simulated)
     fastest_s = min(known.seconds, to_beat_s)
-    if joined is None or seconds <= 0 or joined.model.bound_s >= (1 - max(gap_limit, FAMILY_MARGIN)) * fastest_s:
+    if joined is None or clock.is_over or joined.model.bound_s >= (1 - max(gap_limit, FAMILY_MARGIN)) * fastest_s:
         return prepared, []
-    again = joined.go_on(seconds, fastest_s, is_over is not None)
+    again = joined.go_on(clock, fastest_s, search is not None)
     model = replace(again.model, bound_s=max(again.model.bound_s, joined.model.bound_s))
     prepared = replace(prepared, joined=replace(again, model=model))
     is_faster = again.first is not None and again.first.seconds < known.seconds
     if again.splits == joined.splits and not is_faster:
         return prepared, []
-    least_s = model.bound_s if is_over is None else 0.0
-    more = with_splits(prepared, known, is_over or (lambda: True), watcher.loading_kernels, least_s)
-    with watcher.loading_kernels():
-        compile_kernels(more, watcher.stop)
+    least_s = model.bound_s if search is None else 0.0
+    more = with_splits(prepared, known, search or clock.after(0.0), least_s)
+    with clock.loading():
+        compile_kernels(more, clock.stop)
     return more, simulate_first_plan(more) if is_faster else []
 
 

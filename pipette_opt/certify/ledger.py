@@ -3,9 +3,7 @@ State of a certificate: the fastest plan, and the proven bound of each candidate
 faster.
 """
 
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple, get_args
@@ -15,8 +13,10 @@ import numpy as np
 from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import BoolArray, IntArray, ProofStep
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.parallel import ParallelConfig, tile_placement
+from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import with_paths
@@ -38,37 +38,6 @@ Chosen.
 
 PATHS = "critical paths over the best links"
 """Name of the first bound of a candidate configuration that is not ruled out."""
-
-Report = Callable[[str, float | None, float | None], None]
-"""Progress callback: name of the step, fastest time so far and lower bound, seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertifyParams:
-    """
-    Limits of a certificate.
-
-    Parameters
-    ----------
-    time_limit_s
-        Wall time limit, seconds.
-    gap_limit
-        Stop when (fastest - bound) / fastest is proven to be at most this, in [0, 1).
-    to_beat_s
-        Also stop when the bound reaches this, seconds.
-    """
-
-    time_limit_s: float
-    gap_limit: float = 0.0
-    to_beat_s: float = float("inf")
-    workers: int = 1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.time_limit_s > 0:
-            raise ValueError(f"time_limit_s must be > 0, got {self.time_limit_s}.")
-        if not 0 <= self.gap_limit < 1:
-            raise ValueError(f"gap_limit must be in [0, 1), got {self.gap_limit}.")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -141,13 +110,11 @@ class Ledger:
         self,
         prepared: Prepared,
         known: Sequence[SimulatedSolution],
-        params: CertifyParams,
-        report: Report,
-        stop: threading.Event,
+        params: OptimizeParams,
+        clock: Clock,
     ) -> None:
-        self.prepared, self.params, self.stop = prepared, params, stop
+        self.prepared, self.params, self.clock = prepared, params, clock
         self.data: ProblemData = prepared.lower
-        self.ends = time.perf_counter() + params.time_limit_s
         self.known = list(known)
         self.fastest_s = float("inf")
         for plan in known:
@@ -155,12 +122,6 @@ class Ledger:
         self.closed_s = prepared.ruled_out_s
         self.open: list[OpenCandidate] = []
         self.closed: dict[int, tuple[ProofStep, float]] = {}
-        self._report = report
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until the time limit."""
-        return self.ends - time.perf_counter()
 
     @property
     def bound_s(self) -> float:
@@ -170,7 +131,7 @@ class Ledger:
     @property
     def is_over(self) -> bool:
         """Return whether the time limit is reached, the search was stopped, or the gap is closed."""
-        return self.stop.is_set() or self.seconds_left <= 0 or self.is_closed
+        return self.clock.is_over or self.is_closed
 
     @property
     def is_closed(self) -> bool:
@@ -228,7 +189,7 @@ class Ledger:
         """Call the progress callback; the bound includes the joint model's bound on other layer partitions."""
         fastest_s, joined = self.fastest_s if np.isfinite(self.fastest_s) else None, self.prepared.joined
         bound_s = self.bound_s if bound_s is None else bound_s
-        self._report(step, fastest_s, bound_s if joined is None else min(bound_s, joined.model.bound_s))
+        self.clock.report(step, fastest_s, bound_s if joined is None else min(bound_s, joined.model.bound_s))
 
     @property
     def simulated(self) -> list[SimulatedSolution]:
@@ -251,12 +212,12 @@ class Ledger:
         found = anneal(
             replace(self.data, candidates=(entry.candidate,)),
             AnnealingParams(
-                time_limit_s=max(self.seconds_left, 0.01),
+                time_limit_s=max(self.clock.left_s, 0.01),
                 max_moves=entry.moves,
                 first_moves=FIRST_MOVES,
                 seed=self.params.seed + entry.visits,
             ),
-            stop=self.stop,
+            stop=self.clock.stop,
         )
         learned = found.solution is not None and self.look(entry, found.solution.nodes)
         entry.moves *= 1 if learned else 2

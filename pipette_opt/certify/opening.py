@@ -49,7 +49,7 @@ def open_candidates(ledger: Ledger) -> None:
     unplaced: list[OpenCandidate] = []
     for number, index in enumerate(order):
         bound_s, candidate = bounds[index] * ledger.data.tick_s, ledger.data.candidates[index]
-        if bound_s >= ledger.fastest_s or ledger.seconds_left <= 0:
+        if bound_s >= ledger.fastest_s or ledger.clock.is_over:
             for other in order[number:]:
                 by_family = known[other] > of_links[other] and _is_by_family(ledger, ledger.data.candidates[other])
                 ledger.close(bounds[other] * ledger.data.tick_s, other, "any layers" if by_family else "best links")

@@ -3,11 +3,10 @@ Placement of candidate configurations by annealing, and by swap local search wit
 not exact.
 """
 
-import time
-
 from pipette_opt.base.units import counted
 from pipette_opt.certify.ledger import Ledger, OpenCandidate
 from pipette_opt.certify.opening import bound_by_slowest_host, place_once
+from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.build import experts_stay_inside, hops_decide
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
 from pipette_opt.simulate.swap_search import MAX_ORDERS, best_of_all, improve_by_swaps, num_orders
@@ -41,14 +40,14 @@ def anneal_open(ledger: Ledger) -> None:
     Anneal each candidate configuration, simulate it and add its critical paths, until annealing finds nothing new or
     time is over.
     """
-    ends = time.perf_counter() + ANNEALING_SHARE * max(ledger.seconds_left, 0.0)
-    while not ledger.is_over and time.perf_counter() < ends:
+    clock = ledger.clock.slice(ANNEALING_SHARE)
+    while not (ledger.is_over or clock.is_over):
         able = [entry for entry in ledger.could_win() if entry.moves <= MAX_MOVES]
         if not able:
             return
         ledger.report(f"placing {counted(len(able), 'candidate')} for the simulator")
         for entry in able:
-            if ledger.is_over or time.perf_counter() >= ends:
+            if ledger.is_over or clock.is_over:
                 return
             place_once(ledger, entry)
 
@@ -71,15 +70,15 @@ def settle_few_orders(ledger: Ledger) -> None:
         if ledger.is_over or num_orders(ledger.data, entry.candidate) > FEW_ORDERS:
             continue
         ledger.report("simulating every placement")
-        _simulate_all(ledger, entry, ledger.ends)
+        _simulate_all(ledger, entry, ledger.clock)
 
 
-def _simulate_all(ledger: Ledger, entry: OpenCandidate, ends: float) -> bool:
+def _simulate_all(ledger: Ledger, entry: OpenCandidate, clock: Clock) -> bool:
     """
     Find a candidate configuration's best placement by simulating all; its time becomes the bound. Return whether time
     sufficed.
     """
-    settled = best_of_all(ledger.prepared.instance, ledger.data, entry.candidate, ends, ledger.stop)
+    settled = best_of_all(ledger.prepared.instance, ledger.data, entry.candidate, clock)
     if settled is None:
         return False
     nodes, seconds = settled
@@ -94,24 +93,22 @@ def swap_hosts(ledger: Ledger) -> None:
     Improve placements by swapping hosts in the simulator, for candidate configurations whose relaxation is not
     exact.
     """
-    ends = time.perf_counter() + SWAPPING_SHARE * max(ledger.seconds_left, 0.0)
+    clock = ledger.clock.slice(SWAPPING_SHARE)
     instance = ledger.prepared.instance
     for entry in ledger.could_win():
         candidate = entry.candidate
         if is_relaxation_exact(instance, candidate):
             continue
-        if time.perf_counter() >= ends or ledger.is_over:
+        if clock.is_over or ledger.is_over:
             return
         ledger.report("placing by the simulator")
         bound_by_slowest_host(ledger, entry)
         if not ledger.may_be_faster(entry):
             continue
         if num_orders(ledger.data, candidate) <= MAX_ORDERS:
-            _simulate_all(ledger, entry, ends)
+            _simulate_all(ledger, entry, clock)
         elif entry.best is not None:
             ledger.look(
                 entry,
-                improve_by_swaps(
-                    instance, ledger.data, candidate, entry.best.nodes, ends, ledger.stop, ledger.params.seed
-                ),
+                improve_by_swaps(instance, ledger.data, candidate, entry.best.nodes, clock, ledger.params.seed),
             )

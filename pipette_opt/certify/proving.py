@@ -27,7 +27,7 @@ def prove(ledger: Ledger, backend: Backend | None = None) -> None:
         if not able:
             return
         before = [entry.bound_ticks for entry in able]
-        result = _solve_once(ledger, able, share * ledger.seconds_left, backend)
+        result = _solve_once(ledger, able, share * ledger.clock.left_s, backend)
         learned = False
         for solution in result.solutions:
             learned |= ledger.look(able[solution.candidate], solution.nodes)
@@ -63,7 +63,7 @@ def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float, backe
         ),
         hint=[solution for solution in hints if solution is not None],
         on_progress=on_progress,
-        stop=ledger.stop,
+        stop=ledger.clock.stop,
         backend=backend,
     )
     for entry, ticks, name in zip(able, result.candidate_bounds.tolist(), result.proven_by, strict=True):

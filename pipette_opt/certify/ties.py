@@ -5,7 +5,6 @@ Plans are equally fast if ticks (integer time units) cannot tell them apart. The
 file, or of the hosts that run today.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, islice, takewhile
@@ -14,6 +13,7 @@ import numpy as np
 
 from pipette_opt.base.types import IntArray
 from pipette_opt.parallel import ParallelConfig, tile_placement
+from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Solution
@@ -30,7 +30,7 @@ def settle_ties(
     simulated: Sequence[SimulatedSolution],
     best: SimulatedSolution,
     order: Sequence[int],
-    seconds: float,
+    clock: Clock,
 ) -> list[SimulatedSolution]:
     """
     Return plans as fast as ``best``, the preferred plan last.
@@ -41,14 +41,11 @@ def settle_ties(
     ----------
     order
         All hosts of the cluster in the usual order.
-    seconds
-        Time limit, seconds.
     """
-    ends = time.perf_counter() + seconds
     limit_s = (1 + TIE) * best.estimate.iteration_time_s
     equal = [plan for plan in (*simulated, *_simpler(prepared, best)) if plan.estimate.iteration_time_s <= limit_s]
     chosen = min(equal, key=lambda plan: simplicity(plan.candidate.config))
-    nodes = in_order(prepared, chosen, order, limit_s, ends)
+    nodes = in_order(prepared, chosen, order, limit_s, clock)
     return [*equal, _simulated(prepared, chosen, nodes)]
 
 
@@ -82,7 +79,7 @@ def _same_degrees(config: ParallelConfig, other: ParallelConfig) -> bool:
 
 
 def in_order(
-    prepared: Prepared, best: SimulatedSolution, order: Sequence[int], limit_s: float, ends: float
+    prepared: Prepared, best: SimulatedSolution, order: Sequence[int], limit_s: float, clock: Clock
 ) -> IntArray:
     """
     Return the hosts of an equally fast plan, as near as possible to the usual order.
@@ -96,8 +93,6 @@ def in_order(
         All hosts of the cluster in the usual order.
     limit_s
         Largest time of a placement that counts as equally fast, seconds.
-    ends
-        Value of ``time.perf_counter`` at which the search ends.
     """
     place = np.empty(len(order), dtype=np.int64)
     place[np.asarray(order)] = np.arange(len(order))
@@ -106,7 +101,7 @@ def in_order(
     def first_as_fast(placements: Iterator[IntArray]) -> IntArray | None:
         with_room = (nodes for nodes in placements if has_room(data, candidate, nodes))
         while batch := list(islice(with_room, TIES_AT_ONCE)):
-            if time.perf_counter() >= ends:
+            if clock.is_over:
                 return None
             placed = [(candidate.config, tile_placement(candidate.config, candidate.tile, nodes)) for nodes in batch]
             fast = np.flatnonzero(estimate_many(prepared.instance, placed) <= limit_s)
@@ -117,13 +112,13 @@ def in_order(
     found = first_as_fast(orders(best.nodes, place))
     nodes = best.nodes if found is None or not _comes_before(found, best.nodes, place) else found
     while True:
-        swapped = takewhile(lambda _: time.perf_counter() < ends, _with_lines_swapped(nodes, place))
+        swapped = takewhile(lambda _: not clock.is_over, _with_lines_swapped(nodes, place))
         better = first_as_fast(after for after in swapped if _comes_before(after, nodes, place))
         if better is None:
             break
         nodes = better
     cell = 0
-    while cell < nodes.size and time.perf_counter() < ends:
+    while cell < nodes.size and not clock.is_over:
         better = first_as_fast(_with_an_earlier_host(nodes, cell, place))
         nodes = nodes if better is None else better
         cell += 1

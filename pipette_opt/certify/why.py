@@ -17,7 +17,7 @@ from pipette_opt.memory.filter import CheckedConfig, MemoryCheck
 from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.parallel import ParallelConfig, tile_placement, without_overlap
 from pipette_opt.plans.plan import PROVEN_WITHIN, IterationTime, Plan
-from pipette_opt.prepare import Prepared, fitting_candidates, load_predictor, prepare
+from pipette_opt.prepare import Prepared, Question, fitting_candidates, load_predictor, prepare, prunes
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.simulate.estimate import estimate
@@ -120,7 +120,7 @@ def _why(instance: Instance, space: SearchSpace, narrow: SearchSpace, max_oom_ri
         head = f"{fastest.config.label()} is the fastest found, and takes {best_s:.4f} s, simulated"
         reasons = (head, f"the plan is plainer, and takes {time_s:.4f} s, simulated")
         return Why(verdict="less plain", reasons=reasons, config=fastest.config, best_s=best_s)
-    prepared = prepare(instance, narrow, max_oom_risk, keep=lambda config: False)
+    prepared = prepare(Question(instance, narrow, max_oom_risk, keep=prunes))
     if plan is None:
         return _compared(prepared, *_fastest_listed(instance, space, max_oom_risk), 0.0)
     missing = _not_searched(instance, plan, memory)

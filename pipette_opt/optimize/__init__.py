@@ -19,7 +19,7 @@ configurations and the joint model.
 A step with nothing to do ends at once. ``certify/budget.py`` and ``docs/method.md`` state the time of each step.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,18 +30,20 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import certify
 from pipette_opt.certify.beside import look_beside
 from pipette_opt.certify.budget import Budget
-from pipette_opt.certify.budget import OptimizeParams as OptimizeParams
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.first_plans import anneal_analytical_models, simulate_annealed, simulate_first_plan
 from pipette_opt.certify.late_splits import fastest_plan, prove_splits
+from pipette_opt.certify.params import OptimizeParams as OptimizeParams
 from pipette_opt.certify.preference import Preference, risks_of
 from pipette_opt.certify.scope import why_nothing
 from pipette_opt.certify.ties import settle_ties
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, bound_again, prepare
+from pipette_opt.prepare import Prepared, Question, bound_again, prepare, prunes
 from pipette_opt.problem.solution import Solution
+from pipette_opt.simulate.slots import SLOTS_SHARE
 from pipette_opt.simulate.solutions import TIE, SimulatedSolution, best_first
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
@@ -84,76 +86,60 @@ def optimize(
     from pipette_opt.verify import verify_content
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
-    budget, stop = Budget(instance, params, watcher), watcher.stop
+    budget = Budget(instance, params, watcher)
+    clock = budget.clock
     preference = preference or Preference(
         prefer=params.prefer, max_oom_risk=params.max_oom_risk, today=None if first is None else first.config
     )
     finished = partial(
         finish_plan,
-        watcher=watcher,
-        time_limit_s=budget.limit_s,
+        clock=clock,
+        slots_s=SLOTS_SHARE / 2 * budget.limit_s,  # half for the first plan, half for the last
         preference=preference,
         num_alternatives=params.num_alternatives,
         seed=params.seed,
         inputs={**(inputs or {}), "max_oom_risk": params.max_oom_risk, "prefer": params.prefer},
     )
     prepared = prepared or prepare(
-        instance,
-        space,
-        params.max_oom_risk,
-        watcher.report,
-        keep=lambda config: False,
-        seconds_left=lambda: budget.left_s,
-        loading=watcher.loading_kernels,
-        joint=budget.joint,
-        stop=stop,
-        first=first,
-        chooses_sizes=True,
+        Question(
+            instance, space, params.max_oom_risk, keep=prunes, joint=budget.joint, first=first, chooses_sizes=True
+        ),
+        clock,
     )
-    with watcher.loading_kernels():
-        compile_kernels(prepared, stop)
+    with clock.loading():
+        compile_kernels(prepared, clock.stop)
 
     if number := len(prepared.with_analytical_model.candidates):
-        watcher.report(f"annealing placements of {counted(number, 'candidate')}")
+        clock.report(f"annealing placements of {counted(number, 'candidate')}")
     simulated = simulate_first_plan(prepared)
-    hint = anneal_analytical_models(prepared, budget.hint_s(simulated), params.workers, params.seed, stop, known)
+    hint = anneal_analytical_models(prepared, budget.hint(has_plan=bool(simulated)), params.workers, params.seed, known)
     simulated += simulate_annealed(prepared, hint)
     if simulated:
         watcher.on_plan(finished(prepared, simulated))
 
-    prove = partial(prove_splits, to_beat_s=params.to_beat_s, gap_limit=params.gap_limit, watcher=watcher)
+    prove = partial(prove_splits, to_beat_s=params.to_beat_s, gap_limit=params.gap_limit)
     if simulated:
-        joint_s = budget.joint_again_s(is_least=prepared.is_joint_least)
-        prepared, found = prove(prepared, simulated, seconds=joint_s, is_over=lambda: budget.left_s <= budget.ties_s)
+        joint = budget.joint_again(is_least=prepared.is_joint_least)
+        prepared, found = prove(prepared, simulated, clock=joint, search=budget.before_ties)
         simulated += found
-    certified = certify(prepared, simulated, budget.certifying(simulated), watcher.report, stop, backend)
+    certified = certify(prepared, simulated, params, budget.certifying(has_plan=bool(simulated)), backend)
     simulated += certified.simulated
     if not simulated:
         raise why_nothing(prepared)
-    if not certified.is_closed and budget.left_s > budget.ties_s:
-        bounded, kept = _bounded_again(prepared, simulated, params.gap_limit, lambda: budget.left_s, watcher)
+    if not certified.is_closed and not budget.before_ties.is_over:
+        bounded, kept = _bounded_again(prepared, simulated, params.gap_limit, clock)
         if bounded is not prepared:
             prepared = bounded
-            certified = certify(prepared, kept, budget.certifying(kept), watcher.report, stop, backend)
+            certified = certify(prepared, kept, params, budget.certifying(has_plan=bool(kept)), backend)
             simulated = [*kept, *certified.simulated]
 
-    prepared, found = prove(prepared, simulated, seconds=budget.left_s - budget.ties_s - budget.kept_s)
+    prepared, found = prove(prepared, simulated, clock=budget.proof)
     simulated += found
-    watcher.report("placing plans beside the fastest")
-    beside = look_beside(
-        prepared,
-        simulated,
-        certified.reasons,
-        preference,
-        params.num_alternatives,
-        budget.beside_s,
-        stop,
-        watcher.loading_kernels,
-        params.seed,
-    )
+    clock.report("placing plans beside the fastest")
+    beside = look_beside(prepared, simulated, certified.reasons, preference, params, budget.beside)
     simulated += beside.simulated
     order = host_order or range(prepared.instance.cluster.num_nodes)
-    shown = _settled(prepared, simulated, preference, order, budget.ties_s)
+    shown = _settled(prepared, simulated, preference, order, budget.ties)
     plan = finished(prepared, [*simulated, shown], certified, shown=shown, bounds_s=beside.bounds_s)
     verify_content(prepared.given, plan)
     return plan
@@ -164,7 +150,7 @@ def _settled(
     simulated: Sequence[SimulatedSolution],
     preference: Preference,
     order: Sequence[int],
-    seconds: float,
+    clock: Clock,
 ) -> SimulatedSolution:
     """Return the preferred plan with hosts in the usual order, or a simpler plan that is as fast and as plain."""
     risk_of = risks_of(prepared, preference.max_oom_risk)
@@ -174,10 +160,10 @@ def _settled(
 
     shown = preference.choose(best_first(simulated), risk_of)
     if preference.prefer == "fastest":
-        return best_first([*simulated, *settle_ties(prepared, simulated, shown, order, seconds)])[0]
+        return best_first([*simulated, *settle_ties(prepared, simulated, shown, order, clock)])[0]
     least_s = (1 - TIE) * shown.estimate.iteration_time_s
     equal = [plan for plan in simulated if plan.estimate.iteration_time_s >= least_s and rank(plan) == rank(shown)]
-    settled = settle_ties(prepared, equal, shown, order, seconds)[-1]
+    settled = settle_ties(prepared, equal, shown, order, clock)[-1]
     is_as_good = settled.estimate.iteration_time_s >= least_s and rank(settled) == rank(shown)
     return settled if is_as_good else shown
 
@@ -186,8 +172,7 @@ def _bounded_again(
     prepared: Prepared,
     simulated: Sequence[SimulatedSolution],
     gap_limit: float,
-    seconds_left: Callable[[], float],
-    watcher: Watcher,
+    clock: Clock,
 ) -> tuple[Prepared, list[SimulatedSolution]]:
     """
     Bound the configurations that had no bound yet. Return the new problem, and the plans that it still contains.
@@ -197,14 +182,14 @@ def _bounded_again(
     first = fastest_plan(simulated)
     if prepared.pruned is None or prepared.pruned.bound_s >= (1 - gap_limit) * first.seconds:
         return prepared, list(simulated)
-    watcher.report("bounding the configurations left out for time")
-    bounded = bound_again(prepared, first, seconds_left, watcher.loading_kernels)
+    clock.report("bounding the configurations left out for time")
+    bounded = bound_again(prepared, first, clock)
     candidates = {(candidate.config, candidate.tile): candidate for candidate in bounded.problem.candidates}
     kept = [
         replace(plan, candidate=candidates[key])
         for plan in simulated
         if (key := (plan.candidate.config, plan.candidate.tile)) in candidates
     ]
-    with watcher.loading_kernels():
-        compile_kernels(bounded, watcher.stop)
+    with clock.loading():
+        compile_kernels(bounded, clock.stop)
     return bounded, kept

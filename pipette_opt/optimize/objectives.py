@@ -16,7 +16,7 @@ from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.certify.preference import Preference
 from pipette_opt.certify.weights import robust_weights
 from pipette_opt.optimize import optimize

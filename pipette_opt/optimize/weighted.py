@@ -7,7 +7,7 @@ from typing import Any
 from pipette_opt.base.backends import Backend
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.certify.preference import Preference
 from pipette_opt.certify.weights import Weights, choice_of
 from pipette_opt.optimize import optimize

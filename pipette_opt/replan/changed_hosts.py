@@ -21,12 +21,13 @@ from pipette_opt.certify.budget import Budget
 from pipette_opt.certify.finish import joint_model_up_to, make_certificate
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, RankGrid
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.moves import Layout, Move, hosts_that_load, moves
 from pipette_opt.plans.notes import plan_notes
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.prepare import Prepared, Question, prepare
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.problem.solution import Solution, checked_solution
@@ -198,17 +199,18 @@ def _options(
     """
     before, kept_first = _layout(old), kept_configs(instance, old, num_gpus)
     space = replace(space_for(old, instance.cluster, num_gpus), more_configs=kept_first)
+    budget = Budget(instance, params, watcher)
+    clock = Clock(watcher=watcher, ends_s=params.time_limit_s)
     prepared = prepare(
-        instance,
-        space,
-        params.max_oom_risk,
-        watcher.report,
-        keep=frozenset(kept_first).__contains__,
-        seconds_left=lambda: params.time_limit_s - watcher.elapsed_s,
-        loading=watcher.loading_kernels,
-        joint=Budget(instance, params, watcher).joint,
-        stop=watcher.stop,
-        chooses_sizes=True,
+        Question(
+            instance,
+            space,
+            params.max_oom_risk,
+            keep=frozenset(kept_first).__contains__,
+            joint=budget.joint,
+            chooses_sizes=True,
+        ),
+        clock,
     )
     with watcher.loading_kernels():
         _compile(prepared)

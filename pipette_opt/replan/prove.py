@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pipette_opt.base.errors import PlanError
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.prepare import Prepared, Question, prepare
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.specs import Instance
 from pipette_opt.verify import recorded_space
@@ -81,14 +82,7 @@ def prove(
             time_limit_s=JOINT_SHARE * limit_s, workers=workers, seed=plan.seed, to_beat_s=proof.lower_bound_s
         )
     whole = prepare(
-        instance,
-        space,
-        risk,
-        watcher.report,
-        keep=set(configs).__contains__,
-        loading=watcher.loading_kernels,
-        joint=joint,
-        stop=watcher.stop,
+        Question(instance, space, risk, keep=set(configs).__contains__, joint=joint), Clock(watcher=watcher)
     )
     if whole.joined is not None and whole.joined.splits:
         layers = ", ".join(map(str, whole.joined.splits[0]))

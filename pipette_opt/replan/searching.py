@@ -1,7 +1,7 @@
 """Short searches that start from a known plan, for ``whatif`` and ``recommend``."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,12 +9,13 @@ import numpy as np
 from pipette_opt.base.errors import InfeasibleError, MissingLinkError
 from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, layers_are_free
-from pipette_opt.certify import CertifyParams, certify
+from pipette_opt.certify import certify
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import HostTile, ParallelConfig, tile_placement
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.prepare import Prepared, Question, prepare, prunes
 from pipette_opt.problem.solution import Solution
 from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.simulate.many import estimate_many
@@ -84,12 +85,7 @@ def search(
     InfeasibleError, InputError
         If no configuration is legal and fits in memory, or no plan is found in time.
     """
-    begun = watcher.elapsed_s
-
-    def left_s() -> float:
-        return seconds - (watcher.elapsed_s - begun)
-
-    joint = None
+    clock, joint = Clock(watcher=watcher, is_quiet=True).after(seconds), None
     if like is None:
         share = JOINT_SHARE if len(instance.cluster.gpu_kinds) == 1 else MIXED_JOINT_SHARE
         joint = JointLimits(
@@ -98,30 +94,21 @@ def search(
             seed=params.seed,
             to_beat_s=float("inf") if first is None else first.seconds,
         )
-    prepared = prepare(
-        instance,
-        space,
-        params.max_oom_risk,
-        keep=lambda config: False,
-        seconds_left=left_s,
-        loading=watcher.loading_kernels,
-        joint=joint,
-        stop=watcher.stop,
-        first=first,
-        like=like,
-        chooses_sizes=True,
+    question = Question(
+        instance, space, params.max_oom_risk, keep=prunes, joint=joint, first=first, like=like, chooses_sizes=True
     )
+    prepared = prepare(question, clock)
     if prepared.joined is None:
-        prepared = replace(prepared, other_splits_s=_other_splits_s(prepared, left_s))
-    with watcher.loading_kernels():
-        compile_kernels(prepared, watcher.stop)
+        prepared = replace(prepared, other_splits_s=_other_splits_s(prepared, clock))
+    with clock.loading():
+        compile_kernels(prepared, clock.stop)
     beaten = None if prepared.pruned is None else prepared.pruned.first
     known = [] if beaten is None else _seated(prepared, beaten.config, beaten.tile, [beaten.nodes])
-    best, bound_s, proven_s = certified(prepared, known, left_s(), params, watcher)
+    best, bound_s, proven_s = certified(prepared, known, params, clock)
     return Searched(prepared=replace(prepared, proven_s=proven_s), best=best, bound_s=bound_s, found=[best])
 
 
-def _other_splits_s(prepared: Prepared, left_s: Callable[[], float]) -> float:
+def _other_splits_s(prepared: Prepared, clock: Clock) -> float:
     """
     Return a lower bound, in seconds, on plans with layer splits other than the enumerated ones.
 
@@ -132,7 +119,7 @@ def _other_splits_s(prepared: Prepared, left_s: Callable[[], float]) -> float:
         return float("inf")
     least = LeastTimes(prepared.instance, space)
     sizes = space.world_sizes or least.numbers if space.num_gpus is None else (space.num_gpus,)
-    return min((least(size) if left_s() > 0 else least.at_peak_s(size) for size in sizes), default=float("inf"))
+    return min((least.at_peak_s(size) if clock.is_over else least(size) for size in sizes), default=float("inf"))
 
 
 def alike(instance: Instance, other: Instance) -> bool:
@@ -148,20 +135,21 @@ def alike(instance: Instance, other: Instance) -> bool:
 
 
 def certified(
-    prepared: Prepared, known: Sequence[SimulatedSolution], seconds: float, params: OptimizeParams, watcher: Watcher
+    prepared: Prepared, known: Sequence[SimulatedSolution], params: OptimizeParams, clock: Clock
 ) -> tuple[SimulatedSolution, float, dict[ParallelConfig, float]]:
     """
     Return the best plan of a prepared problem, a lower bound on all its plans, and a bound for each open configuration.
 
     Bounds are in seconds.
     """
-    how = CertifyParams(time_limit_s=max(MIN_S, seconds), gap_limit=GAP, workers=params.workers, seed=params.seed)
-    found = certify(prepared, known, how, stop=watcher.stop)
+    slots_s = clock.left_s
+    how = replace(params, gap_limit=GAP, to_beat_s=float("inf"))
+    found = certify(prepared, known, how, clock.after(max(MIN_S, clock.left_s)))
     simulated = [*known, *found.simulated]
     if not simulated:
         raise InfeasibleError("no plan was found in the time limit; give more time with --time-limit.")
     if prepared.has_slots:
-        simulated = with_slots(prepared.given, prepared.problem, simulated, 0, seconds, watcher.stop)
+        simulated = with_slots(prepared.given, prepared.problem, simulated, 0, clock.after(slots_s))
     bound_s = min(found.bound_s, prepared.other_splits_s)
     if prepared.joined is not None:
         bound_s = min(bound_s, prepared.joined.model.bound_s)

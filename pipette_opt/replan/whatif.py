@@ -18,6 +18,7 @@ from pipette_opt.certify.first_plans import first_plan
 from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import ParallelConfig, Placement
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.target import HOUR_S
 from pipette_opt.plans.watcher import Watcher
@@ -398,6 +399,7 @@ class WhatIf:
         able = [solution for solution in searched.found if not set(solution.nodes.ravel().tolist()) & set(barred)]
         sources = sorted((solution for solution in searched.found if solution not in able), key=time_s)[:MAX_SOURCES]
         known = [*able, *(solution for source in (best, *sources) for solution in with_spares(fewer, source, barred))]
-        found, bound_s, _ = certified(fewer, known, seconds, self.params, self.watcher)
+        clock = Clock(watcher=self.watcher, is_quiet=True).after(seconds)
+        found, bound_s, _ = certified(fewer, known, self.params, clock)
         searched.found.append(found)
         return found, max(bound_s, searched.bound_s)

@@ -10,8 +10,6 @@ with stages reversed on every other row of hosts. Reversed, a stage and the next
 the best few, a local search swaps two slots: on all hosts, on a row or a column of the grid of hosts, or on one host.
 """
 
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -23,6 +21,7 @@ import numpy as np
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.unplaced import costs_of
 from pipette_opt.parallel import HostTile, ParallelConfig, RankGrid, microbatches_of, tile_placement
+from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.many import estimate_many
@@ -69,8 +68,7 @@ def with_slots(
     data: ProblemData,
     simulated: Sequence[SimulatedSolution],
     num_others: int,
-    seconds: float,
-    stop: threading.Event,
+    clock: Clock,
     also: Sequence[SimulatedSolution] = (),
 ) -> list[SimulatedSolution]:
     """
@@ -89,27 +87,25 @@ def with_slots(
         listed order.
     num_others
         Number of further solutions that always get slots.
-    seconds
-        Time limit, seconds; the first solution is simulated in a few orders at least.
+    clock
+        Time limit; the first solution is simulated in a few orders at least.
     also
         Solutions that get slots whatever their relaxed time.
     """
-    begun = time.perf_counter()
+    first_pass, none = clock.slice(FIRST_PASS), clock.after(0.0)
     found: list[SimulatedSolution] = []
     fastest_s, left_over = float("inf"), list(also)
     for solution in _relaxed_candidates(instance, data, simulated):
-        late = time.perf_counter() >= begun + FIRST_PASS * seconds or stop.is_set()
-        if found and (late or solution.estimate.iteration_time_s >= fastest_s) and len(found) > num_others:
+        is_enough = first_pass.is_over or solution.estimate.iteration_time_s >= fastest_s
+        if found and is_enough and len(found) > num_others:
             break
-        found.append(assign_slots(instance, solution, 0.0, stop))
+        found.append(assign_slots(instance, solution, none))
         left_over = [other for other in left_over if other.candidate.config != found[-1].candidate.config]
         fastest_s = min(fastest_s, found[-1].estimate.iteration_time_s)
-    found += [assign_slots(instance, other, 0.0, stop) for other in left_over]
+    found += [assign_slots(instance, other, none) for other in left_over]
     found.sort(key=attrgetter("estimate.iteration_time_s"))
     for place in range(min(MAX_IMPROVED, len(found))):
-        now = time.perf_counter()
-        left = max(0.0, begun + seconds - now)
-        found[place] = assign_slots(instance, found[place], now + left / 2, stop)
+        found[place] = assign_slots(instance, found[place], clock.slice(0.5))
     return found
 
 
@@ -144,13 +140,11 @@ def _relaxed_candidates(
     return sorted((*best_of.values(), *rest), key=attrgetter("estimate.iteration_time_s"))
 
 
-def assign_slots(
-    instance: Instance, solution: SimulatedSolution, ends: float, stop: threading.Event
-) -> SimulatedSolution:
+def assign_slots(instance: Instance, solution: SimulatedSolution, clock: Clock) -> SimulatedSolution:
     """
-    Return the solution on its hosts with the fastest order of slots found by ``ends`` (``time.perf_counter()``).
+    Return the solution on its hosts with the fastest order of slots found in time.
 
-    If that time is over already, it is the fastest of the first orders.
+    If no time is left, it is the fastest of the first orders.
     """
 
     def times_s(orders: list[IntArray]) -> FloatArray:
@@ -169,17 +163,13 @@ def assign_slots(
     times = times_s(starts)
     best, fastest_s = starts[0], float("inf")
     for index in np.argsort(times, kind="stable")[:MAX_DESCENTS].tolist():
-        if fastest_s < float("inf") and _over(ends, stop):
+        if fastest_s < float("inf") and clock.is_over:
             break
-        found = _swapped(starts[index], float(times[index]), links.num_slots, times_s, lambda: _over(ends, stop))
+        found = _swapped(starts[index], float(times[index]), links.num_slots, times_s, lambda: clock.is_over)
         if found[1] < fastest_s:
             best, fastest_s = found
     placement = tile_placement(config, solution.candidate.tile, solution.nodes, best)
     return replace(solution, slots=best, estimate=estimate(instance, config, placement))
-
-
-def _over(ends: float, stop: threading.Event) -> bool:
-    return time.perf_counter() >= ends or stop.is_set()
 
 
 def _swapped(

@@ -6,8 +6,6 @@ with compute, waits for parameters depend on the schedule. The integer relaxatio
 places these candidates, many placements at a time.
 """
 
-import threading
-import time
 from collections.abc import Iterator
 from itertools import islice, permutations
 from math import perm
@@ -16,6 +14,7 @@ import numpy as np
 
 from pipette_opt.base.types import IntArray
 from pipette_opt.parallel import tile_placement
+from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
@@ -36,18 +35,18 @@ def num_orders(data: ProblemData, candidate: CandidateData) -> int:
 
 
 def best_of_all(
-    instance: Instance, data: ProblemData, candidate: CandidateData, ends: float, stop: threading.Event
+    instance: Instance, data: ProblemData, candidate: CandidateData, clock: Clock
 ) -> tuple[IntArray | None, float] | None:
     """
     Return the fastest of all placements and its time in seconds; ``(None, inf)`` if none has memory and links.
 
-    Return ``None`` if ``ends`` (on the clock of :func:`time.perf_counter`) comes before all are simulated.
+    Return ``None`` if the time is over before all are simulated.
     """
     best: IntArray | None = None
     fastest = float("inf")
     orders = _with_room(data, candidate, permutations(range(data.num_nodes), candidate.num_cells))
     while batch := list(islice(orders, ORDERS_AT_ONCE)):
-        if time.perf_counter() >= ends or stop.is_set():
+        if clock.is_over:
             return None
         times = _times_s(instance, candidate, batch)
         if times.min() < fastest:
@@ -60,8 +59,7 @@ def improve_by_swaps(
     data: ProblemData,
     candidate: CandidateData,
     nodes: IntArray,
-    ends: float,
-    stop: threading.Event,
+    clock: Clock,
     seed: int = 0,
 ) -> IntArray:
     """Swap two hosts, used or spare, as long as a swap makes the plan faster. Return the last placement."""
@@ -75,7 +73,7 @@ def improve_by_swaps(
         order = rng.permutation(len(pairs)).tolist()
         since = 0
         for first in range(0, len(order), ORDERS_AT_ONCE):
-            if time.perf_counter() >= ends or stop.is_set():
+            if clock.is_over:
                 return seats[: nodes.size].reshape(nodes.shape)
             chosen = order[first : first + ORDERS_AT_ONCE]
             swapped = [_swapped(seats, *pairs[index]) for index in chosen]

@@ -15,11 +15,8 @@ parts bounds every partition. CP-SAT proves a part in about a second. The part w
 that needs more time is halved.
 """
 
-import threading
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from operator import attrgetter, itemgetter
 
@@ -28,6 +25,7 @@ from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.parallel.config import OVERLAPS, SPLIT
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import JointModel
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.solver.family_bounds import FAMILY_MARGIN, load_kernel
@@ -92,7 +90,7 @@ class Joined:
     model
         Size of the model, and its lower bound on all other partitions.
     go_on
-        ``go_on(seconds, upper_bound_s, allow_new_splits)`` continues the proof. The partition of a faster plan is added
+        ``go_on(clock, upper_bound_s, allow_new_splits)`` continues the proof. The partition of a faster plan is added
         to ``splits`` in any case.
     split_bound_s
         Function from a configuration to a lower bound on its iteration time under every choice of overlap, seconds; 0
@@ -102,7 +100,7 @@ class Joined:
     splits: tuple[tuple[int, ...], ...]
     first: FirstPlan | None
     model: JointModel
-    go_on: Callable[[float, float, bool], "Joined"]
+    go_on: Callable[[Clock, float, bool], "Joined"]
     split_bound_s: Callable[[ParallelConfig], float]
 
 
@@ -113,9 +111,7 @@ def join(
     predictor: MemoryPredictor,
     max_oom_risk: float,
     limits: JointLimits,
-    report: Callable[[str], None] = lambda step: None,
-    stop: threading.Event | None = None,
-    loading: Callable[[], AbstractContextManager[None]] = nullcontext,
+    clock: Clock,
     work: WorkBounds | None = None,
 ) -> Joined:
     """
@@ -125,8 +121,6 @@ def join(
     ----------
     candidates
         Every legal configuration with one of the usual layer partitions. The proof is about all other partitions.
-    loading
-        Context entered when a type of schedule is simulated for the first time, as that may compile kernels.
     work
         Cache of compute-only bounds, extended by this call.
     """
@@ -136,9 +130,7 @@ def join(
         predictor=predictor,
         max_oom_risk=max_oom_risk,
         limits=limits,
-        report=report,
-        stop=stop or threading.Event(),
-        loading=loading,
+        clock=clock,
         work=work or WorkBounds(instance),
     )
     return search.run(candidates)
@@ -167,7 +159,6 @@ class _Part:
 class _Joint(OpenFamilies):
     """State of the joint search: bounded families, models, and partitions to search."""
 
-    report: Callable[[str], None]
     work: WorkBounds
     splits: dict[tuple[int, ...], None] = field(default_factory=dict)
     size: ModelSize = field(default_factory=ModelSize)
@@ -180,18 +171,19 @@ class _Joint(OpenFamilies):
 
     def run(self, candidates: Sequence[ParallelConfig]) -> Joined:
         """Find a fast plan among the most promising configurations, then prove that no other partition beats it."""
-        with self.loading():
+        with self.clock.loading():
             load_kernel()
-        self.ends = time.perf_counter() + self.limits.time_limit_s
+        self.clock = self.clock.after(self.limits.time_limit_s)
+        half = self.clock.slice(0.5)
         bounded = [(self.work.of_any_split(base), base) for base in _bases(self.instance, candidates)]
         bounded = sorted((pair for pair in bounded if pair[0] < float("inf")), key=itemgetter(0))
-        count, half = 0, 0.5 * self.limits.time_limit_s
+        count = 0
         while True:
             able = bisect_left(bounded, self.to_beat_s, key=itemgetter(0))
-            if count >= able or (self.is_over and count):
+            if count >= able or (self.clock.is_over and count):
                 break
             enough, families = min(able, max(FIRST_CONFIGURATIONS, FAMILIES_GROWTH * count)), []
-            while count < enough and not (count and self.seconds_left < (half if self.first is None else 0.0)):
+            while count < enough and not (count and (half if self.first is None else self.clock).is_over):
                 next_configs = bounded[count : min(count + BETWEEN_LOOKS, enough)]
                 families += self._families([base for _, base in next_configs])
                 count += len(next_configs)
@@ -228,8 +220,8 @@ class _Joint(OpenFamilies):
         return model
 
     def _solve(self, model: LayerModel, limit_s: float) -> tuple[LayerSplit | None, float]:
-        limit_s = min(limit_s, self.seconds_left)
-        split, bound_s = model.solve(limit_s, self.limits.workers, self.limits.seed, self.stop)
+        limit_s = min(limit_s, self.clock.left_s)
+        split, bound_s = model.solve(limit_s, self.limits.workers, self.limits.seed, self.clock.stop)
         self.size = self.size.joined(model.size)
         return split, bound_s
 
@@ -267,7 +259,7 @@ class _Joint(OpenFamilies):
 
         The part with the least bound comes first, until no partition can beat the fastest plan or the time is over.
         """
-        while (part := self._least_part()) is not None and not self.is_over:
+        while (part := self._least_part()) is not None and not self.clock.is_over:
             if part.bound_s >= self.to_beat_s or part.is_given_up:
                 break  # no other part would raise the bound
             self.parts.remove(part)
@@ -278,7 +270,7 @@ class _Joint(OpenFamilies):
         Return the part with the least bound; first bound all waiting configurations whose compute-only bound is below
         it.
         """
-        while self.waiting and not self.is_over:
+        while self.waiting and not self.clock.is_over:
             least_s = min((part.bound_s for part in self.parts), default=self.to_beat_s)
             if self.waiting[0][0] >= min(least_s, self.to_beat_s):
                 break
@@ -296,20 +288,19 @@ class _Joint(OpenFamilies):
             if not part.families:
                 return []
             part.bound_s = max(part.bound_s, min(self.bounds_s[family] for family in part.families))
-        families, limit_s = part.families, max(MIN_SLICE_S, SLICE_SHARE * self.seconds_left)
-        ends = time.perf_counter() + limit_s
+        families, turn = part.families, self.clock.after(max(MIN_SLICE_S, SLICE_SHARE * self.clock.left_s))
         model = part.model = part.model or self._model_of_others(families)
         while True:
             model.below(self.to_beat_s)
-            self.report(f"ruling out other splits of the layers, {len(self.splits)} may be faster")
-            split, bound_s = self._solve(model, ends - time.perf_counter())
+            self.clock.report(f"ruling out other splits of the layers, {len(self.splits)} may be faster")
+            split, bound_s = self._solve(model, turn.left_s)
             bound_s *= 1 - FAMILY_MARGIN
             if split is None and bound_s >= self.to_beat_s * (1 - 2 * FAMILY_MARGIN):
                 return []
             part.bound_s = max(part.bound_s, bound_s)
             self.bounds_s.update((family, max(bound_s, self.bounds_s[family])) for family in families)
-            if split is None or self.is_over or time.perf_counter() >= ends:
-                if len(families) == 1 or self.is_over:
+            if split is None or self.clock.is_over or turn.is_over:
+                if len(families) == 1 or self.clock.is_over:
                     return [part]
                 kinds = len(self.instance.cluster.gpu_kinds)
                 return self._parts(families, sum(num_variables(family, kinds) for family in families) // 2)
@@ -343,10 +334,10 @@ class _Joint(OpenFamilies):
                 for index in range(len(part.families)):
                     self._exclude(part.model, index, layers)
 
-    def _go_on(self, time_limit_s: float, to_beat_s: float, hands_on: bool) -> Joined:
-        """Continue the proof with a new time limit, and against a faster plan if one is known."""
-        self.limits = replace(self.limits, time_limit_s=time_limit_s, to_beat_s=min(to_beat_s, self.to_beat_s))
-        self.ends = time.perf_counter() + time_limit_s
+    def _go_on(self, clock: Clock, to_beat_s: float, hands_on: bool) -> Joined:
+        """Continue the proof with more time, and against a faster plan if one is known."""
+        self.limits = replace(self.limits, to_beat_s=min(to_beat_s, self.to_beat_s))
+        self.clock = clock
         for part in self.parts:
             part.is_given_up = False
         self._prove(MAX_SPLITS if hands_on else len(self.splits))

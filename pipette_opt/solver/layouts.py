@@ -8,8 +8,6 @@ layer's mean time is subtracted from one chunk and added to another. The layouts
 partitions, with all degrees and placements; other layouts are not ruled out.
 """
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import permutations
@@ -26,6 +24,7 @@ from pipette_opt.memory.filter import predicted_memory, usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, microbatches_of, tile_placement
 from pipette_opt.parallel.layout import layout_of
+from pipette_opt.plans.clock import Clock
 from pipette_opt.simulate.many import estimate_many, simulate_batches
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
@@ -46,29 +45,22 @@ def near_layouts(
     first: FirstPlan,
     predictor: MemoryPredictor,
     max_oom_risk: float,
-    seconds: float,
-    stop: threading.Event,
+    clock: Clock,
 ) -> list[FirstPlan]:
     """
     Return plans with unequal chunks that are faster than ``first``, fastest first.
 
     The hosts and degrees are those of ``first``. At most one plan is returned for each number of chunks that the space
     allows.
-
-    Parameters
-    ----------
-    seconds
-        Time limit, seconds.
     """
-    ends = time.perf_counter() + seconds
     fits = _room(instance, first, predictor, max_oom_risk)
     found = []
     own = first.config.num_chunks
     for chunks in sorted(_chunk_counts(space), key=lambda count: (count != own, count)):
         plans = []
         for start in _starts(instance, first.config, chunks):
-            if time.perf_counter() < ends and not stop.is_set():
-                plans.append(_improve(instance, replace(first, config=start), fits, ends, stop))
+            if not clock.is_over:
+                plans.append(_improve(instance, replace(first, config=start), fits, clock))
         able = [plan for plan in plans if plan is not None and plan.config.pipeline_model_parallel_layout is not None]
         found += sorted(able, key=attrgetter("seconds"))[:1]
     faster = [plan for plan in found if plan.seconds < first.seconds * (1 - WORTHWHILE)]
@@ -124,7 +116,7 @@ def _room(
 
 
 def _improve(
-    instance: Instance, plan: FirstPlan, fits: Callable[[ParallelConfig], bool], ends: float, stop: threading.Event
+    instance: Instance, plan: FirstPlan, fits: Callable[[ParallelConfig], bool], clock: Clock
 ) -> FirstPlan | None:
     """
     Return the plan after moving single layers as long as it gets faster and fits; ``None`` if no visited layout
@@ -137,7 +129,7 @@ def _improve(
         better = False
         limit_s = seconds * (1 - WORTHWHILE) if is_known else np.inf
         for moves in _promising(instance, plan, held, limit_s):
-            if time.perf_counter() >= ends or stop.is_set():
+            if clock.is_over:
                 break
             tried = (_moved(held, source, target) for source, target in moves)
             after = [layers for layers in tried if layers is not None]

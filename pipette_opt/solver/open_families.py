@@ -6,10 +6,8 @@ gives a further bound on all families with an equal schedule. A few rounds take 
 bound to about the simulated time over the best links and yield plans to beat.
 """
 
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -33,6 +31,7 @@ from pipette_opt.parallel import (
     without_overlap,
     without_recomputation,
 )
+from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.family_times import Rings, layer_families, with_rings
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
@@ -118,8 +117,7 @@ class OpenFamilies:
     predictor: MemoryPredictor
     max_oom_risk: float
     limits: JointLimits
-    stop: threading.Event
-    loading: Callable[[], AbstractContextManager[None]]
+    clock: Clock
     first: FirstPlan | None = None
     learned: dict[tuple[int, int, int], list[PathCounts]] = field(default_factory=dict)
     """Critical paths found by the simulator, by schedule; constraints of every later model."""
@@ -136,7 +134,6 @@ class OpenFamilies:
     """Schedules and paths learned from partitions near a bound."""
     tried: set[tuple[LayerFamily, tuple[int, ...], bytes]] = field(default_factory=set)
     """Partitions near a bound that were simulated."""
-    ends: float = 0.0
     bounds_s: dict[LayerFamily, float] = field(default_factory=dict)
     """
     Lower bound on the partitions of each family that the search does not cover otherwise, seconds.
@@ -157,16 +154,6 @@ class OpenFamilies:
     def to_beat_s(self) -> float:
         """Time that a partition has to beat, seconds: the limit given, or the fastest simulated plan."""
         return min(self.limits.to_beat_s, float("inf") if self.first is None else self.first.seconds)
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether the time limit is reached or the search was stopped."""
-        return self.stop.is_set() or self.seconds_left <= 0
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until the time limit."""
-        return self.ends - time.perf_counter()
 
     def _families(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         """
@@ -230,7 +217,7 @@ class OpenFamilies:
         """
         able = []
         for family in families:
-            if self.is_over:
+            if self.clock.is_over:
                 able.append(family)
                 continue
             if self.bounds_s[family] >= self.to_beat_s:
@@ -249,7 +236,7 @@ class OpenFamilies:
         """
         if len(self._hosts_of_kind()) > 1:
             for family in families:
-                if self.is_over:
+                if self.clock.is_over:
                     break
                 if self.bounds_s[family] < self.to_beat_s:
                     self._bound_with_tries(family, FEW_HALVINGS, MAX_NODES)
@@ -282,16 +269,14 @@ class OpenFamilies:
 
     @contextmanager
     def _loaded(self, operation: str, family: LayerFamily) -> Iterator[None]:
-        """Extend the time limit by the time of an operation that may compile kernels for a new type of schedule."""
+        """Exclude from the time limit an operation that may compile kernels for a new type of schedule."""
         sort = operation, family.config.num_chunks > 1
         if sort in self.loaded:
             yield
             return
-        begun = time.perf_counter()
-        with self.loading():
+        with self.clock.loading():
             yield
         self.loaded.add(sort)
-        self.ends += time.perf_counter() - begun
 
     def _try(self, family: LayerFamily, split: LayerSplit) -> bool:
         """

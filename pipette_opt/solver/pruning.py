@@ -10,7 +10,7 @@ every placement and every choice of overlap, so configurations that differ only 
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
@@ -23,6 +23,7 @@ from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import IntArray
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.parallel import HostTile, ParallelConfig, tile_placement, without_overlap
+from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, shared_links
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
@@ -136,9 +137,9 @@ def prune(
     instance: Instance,
     fitting: Sequence[FittingCandidate],
     capacity_bytes: IntArray,
+    clock: Clock | None = None,
+    *,
     keep: Callable[[ParallelConfig], bool] = lambda config: False,
-    is_over: Callable[[], bool] = lambda: False,
-    loading: Callable[[], AbstractContextManager[None]] = nullcontext,
     known: FirstPlan | None = None,
     annealing_s: float = 0.0,
     work: WorkBounds | None = None,
@@ -150,13 +151,11 @@ def prune(
 
     Parameters
     ----------
+    clock
+        Time limit; once it is over, only a few of the most promising bounded configurations are kept, and the bound on
+        the others may be below the time to beat.
     keep
         Predicate of configurations that are kept whatever their bound.
-    is_over
-        Predicate: whether time is over. Then only a few of the most promising bounded configurations are kept, and the
-        bound on the others may be below the time to beat.
-    loading
-        Context entered when a type of schedule is simulated for the first time, as that may compile kernels.
     known
         Warm start: a simulated plan whose time has to be beaten.
     annealing_s
@@ -169,7 +168,7 @@ def prune(
     family_bound_s
         Function to the bound of a configuration's partition family, seconds; 0 if none is known.
     """
-    variants: dict[ParallelConfig, list[FittingCandidate]] = {}
+    clock, variants = clock or Clock(), dict[ParallelConfig, list[FittingCandidate]]()
     for candidate in fitting:
         variants.setdefault(without_overlap(candidate.config), []).append(candidate)
     alone = [FittingCandidate(config=base, need_bytes=members[0].need_bytes) for base, members in variants.items()]
@@ -179,18 +178,18 @@ def prune(
         capacity_bytes,
         relaxed=True,
         reductions=False,
-        is_over=is_over,
+        clock=clock,
         work=work,
         family_bound_s=family_bound_s,
         enough_s=float("inf") if known is None else known.seconds,
     )
-    first = _first_plan(instance, bounded, variants, loading, known)
-    promising = bounded.most_promising(KEPT, _to_beat_s(given, first, loading))
+    first = _first_plan(instance, bounded, variants, clock, known)
+    promising = bounded.most_promising(KEPT, _to_beat_s(given, first, clock))
     if len(promising) > MANY and first is not None and annealing_s > 0:
         bases = [without_overlap(first.config), *sorted(promising, key=lambda base: bounded.bounds_s[base])]
         annealed = [variant for base in list(dict.fromkeys(bases))[:ANNEALED] for variant in variants.get(base, ())]
-        first = _annealed(instance, annealed, capacity_bytes, loading, first, annealing_s)
-        promising = bounded.most_promising(KEPT, _to_beat_s(given, first, loading))
+        first = _annealed(instance, annealed, capacity_bytes, clock, first, annealing_s)
+        promising = bounded.most_promising(KEPT, _to_beat_s(given, first, clock))
     if first is not None:
         promising.add(without_overlap(first.config))
     kept: list[FittingCandidate] = []
@@ -215,9 +214,7 @@ def prune(
     )
 
 
-def _to_beat_s(
-    given: Instance | None, first: FirstPlan | None, loading: Callable[[], AbstractContextManager[None]]
-) -> float:
+def _to_beat_s(given: Instance | None, first: FirstPlan | None, clock: Clock) -> float:
     """
     Return the time above which configurations are ruled out, seconds; infinite without a plan.
 
@@ -226,7 +223,7 @@ def _to_beat_s(
     if first is None or given is None:
         return float("inf") if first is None else first.seconds
     placement = tile_placement(first.config, first.tile, first.nodes)
-    with loading():
+    with clock.loading():
         in_turn_s = estimate(given, first.config, placement).iteration_time_s
     return min(max(in_turn_s, first.seconds), SLOTS_SLACK * first.seconds)
 
@@ -258,8 +255,8 @@ class BoundedCandidates:
     ----------
     relaxed, reductions
         Arguments of :func:`~pipette_opt.problem.build.build_problem_data`.
-    is_over
-        Predicate: whether time is over. Then no further tile is built, unless none has been built.
+    clock
+        Time limit; once it is over, no further tile is built, unless none has been built.
     work
         Cache of compute-only bounds.
     family_bound_s
@@ -285,7 +282,7 @@ class BoundedCandidates:
         *,
         relaxed: bool,
         reductions: bool,
-        is_over: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None,
         work: WorkBounds | None = None,
         family_bound_s: Callable[[ParallelConfig], float] = lambda config: 0.0,
         enough_s: float = float("inf"),
@@ -313,12 +310,12 @@ class BoundedCandidates:
             reductions=reductions,
             links=links,
         )
-        self._is_over = is_over
+        self._clock = clock or Clock()
 
     def __iter__(self) -> Iterator[BoundedCandidate]:
         while True:
             while self.waiting and not (self._entries and self._entries[0].bound_s < self._waiting_s):
-                if (self._entries or self._passed) and self._is_over():
+                if (self._entries or self._passed) and self._clock.is_over:
                     break
                 self._look_at_links()
             if not self._entries:
@@ -358,7 +355,7 @@ class BoundedCandidates:
         enough_s = float("inf")
         rest = ((entry.bound_s, entry.candidate.config) for entry in self)
         for bound_s, config in chain(self._passed.copy(), rest):
-            if (bound_s >= to_beat_s and bound_s > enough_s) or (len(found) >= MAX_KEPT and self._is_over()):
+            if (bound_s >= to_beat_s and bound_s > enough_s) or (len(found) >= MAX_KEPT and self._clock.is_over):
                 break
             found.add(config)
             if len(found) == least:
@@ -370,7 +367,7 @@ def _first_plan(
     instance: Instance,
     bounded: BoundedCandidates,
     variants: Mapping[ParallelConfig, Sequence[FittingCandidate]],
-    loading: Callable[[], AbstractContextManager[None]],
+    clock: Clock,
     best: FirstPlan | None,
 ) -> FirstPlan | None:
     """
@@ -394,7 +391,7 @@ def _first_plan(
         is_interleaved = config.num_chunks > 1
         for variant in variants[config]:
             try:
-                with nullcontext() if is_interleaved in loaded else loading():
+                with nullcontext() if is_interleaved in loaded else clock.loading():
                     seconds = estimate(instance, variant.config, placement).iteration_time_s
                 loaded.add(is_interleaved)
             except MissingLinkError:
@@ -408,7 +405,7 @@ def _annealed(
     instance: Instance,
     candidates: Sequence[FittingCandidate],
     capacity_bytes: IntArray,
-    loading: Callable[[], AbstractContextManager[None]],
+    clock: Clock,
     best: FirstPlan,
     seconds: float,
 ) -> FirstPlan:
@@ -417,7 +414,7 @@ def _annealed(
     none is faster.
     """
     data = build_problem_data(instance, candidates, capacity_bytes, relaxed=True)
-    with loading():
+    with clock.loading():
         anneal(data, AnnealingParams(time_limit_s=None, max_moves=1))
     for solution in anneal(data, AnnealingParams(time_limit_s=seconds)).solutions:
         candidate = data.candidates[solution.candidate]

@@ -6,13 +6,13 @@ cannot win. Their bounds are kept, so that a certificate covers all numbers of G
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons, few_values, with_shared_parameters
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.build import FittingCandidate
 from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.solver.pruning import FirstPlan, prune
@@ -61,8 +61,7 @@ def choose_world_sizes(
     space: SearchSpace,
     predictor: MemoryPredictor,
     max_oom_risk: float,
-    is_over: Callable[[], bool],
-    loading: Callable[[], AbstractContextManager[None]],
+    clock: Clock,
     first: FirstPlan | None,
 ) -> WorldSizes:
     """
@@ -70,9 +69,9 @@ def choose_world_sizes(
 
     Parameters
     ----------
-    is_over
-        Predicate: whether time is over. Numbers not bounded yet, except the most promising, are then left out without a
-        bound; the space's ``narrowed`` then contains ``world_sizes``.
+    clock
+        Time limit. Numbers that it leaves without a bound, except the most promising, are left out; the space's
+        ``narrowed`` then contains ``world_sizes``.
     first
         Known plan; ``None`` if no plan is known.
     """
@@ -82,13 +81,13 @@ def choose_world_sizes(
 
     def look_at(enough_s: Callable[[], float]) -> None:
         for num_gpus in least.numbers:
-            if num_gpus not in bounds_s and least.at_peak_s(num_gpus) < enough_s() and not (bounds_s and is_over()):
+            if num_gpus not in bounds_s and least.at_peak_s(num_gpus) < enough_s() and not (bounds_s and clock.is_over):
                 bounds_s[num_gpus] = least(num_gpus)
 
     if first is None:
         look_at(lambda: PROMISING * min(bounds_s.values(), default=float("inf")))
         promising = [size for size in sorted(bounds_s, key=bounds_s.__getitem__) if bounds_s[size] < float("inf")]
-        first = _first_plan(instance, space, promising[:MAX_PROMISING], predictor, max_oom_risk, work, is_over, loading)
+        first = _first_plan(instance, space, promising[:MAX_PROMISING], predictor, max_oom_risk, work, clock)
     to_beat_s = float("inf") if first is None else first.seconds
     look_at(lambda: to_beat_s)
     bounds_s |= {size: least.at_peak_s(size) for size in least.numbers if least.at_peak_s(size) >= to_beat_s}
@@ -108,8 +107,7 @@ def _first_plan(
     predictor: MemoryPredictor,
     max_oom_risk: float,
     work: WorkBounds,
-    is_over: Callable[[], bool],
-    loading: Callable[[], AbstractContextManager[None]],
+    clock: Clock,
 ) -> FirstPlan | None:
     """Return the fastest plan of a few configurations on hosts in listed order; ``None`` if no plan fits."""
     if not sizes:
@@ -119,4 +117,4 @@ def _first_plan(
     fitting = [FittingCandidate(config=fits.config, need_bytes=fits.need_bytes) for fits in memory.fitting]
     if not fitting:
         return None
-    return prune(instance, fitting, memory.capacity_bytes, is_over=is_over, loading=loading, work=work).first
+    return prune(instance, fitting, memory.capacity_bytes, clock, work=work).first

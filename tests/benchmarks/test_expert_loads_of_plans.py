@@ -11,7 +11,7 @@ from benchmarks import experts
 from benchmarks.experts import chosen_row, largest_imbalance, load_rows, with_imbalance
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.costs.collectives import OWN_PART
 from pipette_opt.optimize import optimize
 from pipette_opt.plans.plan import Plan, StageMemory

@@ -8,7 +8,7 @@ from factories import TINY, make_cluster, make_job
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import JOINT_SHARE, MIN_JOINT_SHARE, Budget, OptimizeParams
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import prepare
+from pipette_opt.prepare import Question, prepare, prunes
 from pipette_opt.solver.open_families import JointLimits
 
 pytestmark = pytest.mark.search
@@ -18,11 +18,11 @@ def test_the_joint_model_has_more_time_while_its_bound_is_the_least() -> None:
     """Of what is left; nothing once the search was stopped."""
     watcher = Watcher()
     budget = Budget(make_job(make_cluster(2), TINY, 8, 1024), OptimizeParams(time_limit_s=100.0), watcher)
-    assert budget.joint_again_s(is_least=False) == pytest.approx(JOINT_SHARE * 100, rel=0.1)
-    assert budget.joint_again_s(is_least=True) == pytest.approx(MIN_JOINT_SHARE * 100, rel=0.1)
+    assert budget.joint_again(is_least=False).left_s == pytest.approx(JOINT_SHARE * 100, rel=0.1)
+    assert budget.joint_again(is_least=True).left_s == pytest.approx(MIN_JOINT_SHARE * 100, rel=0.1)
     assert MIN_JOINT_SHARE > JOINT_SHARE
     watcher.stop.set()
-    assert budget.joint_again_s(is_least=True) == 0.0
+    assert budget.joint_again(is_least=True).left_s == 0.0
 
 
 def test_whose_bound_is_the_least() -> None:
@@ -30,7 +30,7 @@ def test_whose_bound_is_the_least() -> None:
     job = make_job(make_cluster(2, gpus=4), TINY, 16, 1024)
     space = SearchSpace(tensor_parallel=(1,), context_parallel=(1,), micro_batch_size=(1,), recompute=(None,))
     limits = JointLimits(time_limit_s=60.0, workers=1)
-    prepared = prepare(job, space, 0.01, keep=lambda config: False, joint=limits)
+    prepared = prepare(Question(job, space, 0.01, keep=prunes, joint=limits))
     assert prepared.pruned is not None
     assert prepared.joined is not None
     joined, least_s = prepared.joined, min(prepared.pruned.bounds_s.values())

@@ -1,7 +1,6 @@
 """The simulator's certificate against the simulator on every placement of every candidate."""
 
 import itertools
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,12 +11,14 @@ from factories import A100_40, A100_80, LLAMA_8B, make_cluster, make_config, mak
 from pipette_opt.base.types import P2PMode
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import Enumeration
-from pipette_opt.certify import CertifyParams, certificate, certify
+from pipette_opt.certify import OptimizeParams, certificate, certify
 from pipette_opt.certify.ledger import Ledger
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, tile_placement
+from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
 from pipette_opt.problem.objective import objective_ticks
@@ -28,7 +29,7 @@ from pipette_opt.simulate.many import estimate_many
 from pipette_opt.simulate.solutions import simulate_solution
 from pipette_opt.specs import Instance
 
-QUICK = CertifyParams(time_limit_s=90.0)
+QUICK = OptimizeParams(time_limit_s=90.0)
 
 CONFIGS = [
     make_config(tp=8, pp=4, num_layers=32, sequence_parallel=True),
@@ -140,10 +141,10 @@ def test_bound_holds_however_early_it_ends(seconds: float) -> None:
     solution = Solution(candidate=0, nodes=np.arange(4).reshape(4, 1, 1), objective_ticks=0)
     known = simulate_solution(prepared.instance, prepared.problem, solution)
     for plans in ([], [known]):
-        stopped = threading.Event()
+        stopped = Clock()
         early = certify(prepared, plans, replace(QUICK, time_limit_s=seconds))
-        stopped.set()
-        at_once = certify(prepared, plans, QUICK, stop=stopped)
+        stopped.stop.set()
+        at_once = certify(prepared, plans, QUICK, stopped)
         for result in (early, at_once):
             assert 0.5 * fastest < result.bound_s <= fastest * (1 + 1e-9)
             assert all(one.estimate.iteration_time_s >= fastest * (1 - 1e-9) for one in result.simulated)
@@ -154,7 +155,8 @@ def test_gap_limit_and_progress() -> None:
     rng = np.random.default_rng(80)
     prepared = prepared_for(random_job(rng, 5, "blocking"), CONFIGS)
     told: list[tuple[float | None, float | None]] = []
-    result = certify(prepared, [], replace(QUICK, gap_limit=0.05), report=lambda *what: told.append(what[1:]))
+    watcher = Watcher(on_progress=lambda step: told.append((step.objective_s, step.lower_bound_s)))
+    result = certify(prepared, [], replace(QUICK, gap_limit=0.05), Clock(watcher=watcher).after(90.0))
     fastest = min(one.estimate.iteration_time_s for one in result.simulated)
     assert fastest - result.bound_s <= 0.05 * fastest
     assert all(bound is None or best is None or bound <= best for best, bound in told)

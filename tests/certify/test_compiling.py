@@ -17,7 +17,7 @@ from pipette_opt.base.backends import Work
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import compiling
 from pipette_opt.certify.compiling import PARTS, Sample, compile_kernels
-from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.prepare import Prepared, Question, prepare
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.specs import Instance, TrainingSpec
 
@@ -28,7 +28,7 @@ def small() -> Prepared:
     """Candidates of two hosts, with and without interleaving."""
     training = TrainingSpec(global_batch_size=16, seq_length=1024)
     given = Instance(model=LLAMA_8B, cluster=make_cluster(2), training=training)
-    return prepare(given, SearchSpace(tensor_parallel=(4, 8)), 0.01)
+    return prepare(Question(given, SearchSpace(tensor_parallel=(4, 8)), 0.01))
 
 
 @pytest.fixture(scope="module")

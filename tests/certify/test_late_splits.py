@@ -7,12 +7,12 @@ import pytest
 from factories import A100_80, LLAMA_8B, make_cluster, make_job, make_links
 
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
-from pipette_opt.certify import CertifyParams, certify
+from pipette_opt.certify import OptimizeParams, certify
 from pipette_opt.certify.first_plans import simulate_first_plan
 from pipette_opt.certify.late_splits import fastest_plan, prove_splits
 from pipette_opt.memory.fewest import check_memory
-from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.plans.clock import Clock
+from pipette_opt.prepare import Prepared, Question, prepare, prunes
 from pipette_opt.simulate.solutions import best_first
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.specs import Instance, NodeSpec
@@ -43,7 +43,7 @@ def job(seed: int) -> Instance:
 def without_time(made: Instance) -> Prepared:
     """The problem of a joint model that had no time, so that no split but the usual ones is searched."""
     limits = JointLimits(time_limit_s=1e-9, workers=1, seed=0, to_beat_s=float("inf"))
-    return prepare(made, FEW, 0.01, keep=lambda config: False, joint=limits)
+    return prepare(Question(made, FEW, 0.01, keep=prunes, joint=limits))
 
 
 @pytest.mark.parametrize("searched", [True, False])
@@ -54,7 +54,7 @@ def test_a_faster_plan_of_another_split_is_kept(searched: bool) -> None:
         before = without_time(job(seed))
         simulated = simulate_first_plan(before)
         after, found = prove_splits(
-            before, simulated, float("inf"), 0.0, 20.0, Watcher(), (lambda: False) if searched else None
+            before, simulated, float("inf"), 0.0, Clock().after(20.0), Clock() if searched else None
         )
         assert after.joined is not None
         assert after.joined.first is not None
@@ -66,7 +66,7 @@ def test_a_faster_plan_of_another_split_is_kept(searched: bool) -> None:
         assert after.enumeration.num_combinations == again.num_combinations
         memory = check_memory(after.instance, again.candidates, after.predictor, 0.01)
         assert {one.config for one in after.memory.fitting} == {one.config for one in memory.fitting}
-        certified = certify(after, [*simulated, *found], CertifyParams(time_limit_s=60.0))
+        certified = certify(after, [*simulated, *found], OptimizeParams(time_limit_s=60.0))
         fastest_s = best_first([*simulated, *found, *certified.simulated])[0].estimate.iteration_time_s
         bound_s = min(certified.bound_s, after.joined.model.bound_s)
         assert bound_s <= fastest_s * (1 + 1e-9)
@@ -83,5 +83,5 @@ def test_nothing_is_asked_without_time_or_need() -> None:
     """The problem stays as it is."""
     before = without_time(job(0))
     simulated = simulate_first_plan(before)
-    assert prove_splits(before, simulated, float("inf"), 0.0, 0.0, Watcher()) == (before, [])
-    assert prove_splits(before, simulated, float("inf"), 0.999, 20.0, Watcher())[1] == []
+    assert prove_splits(before, simulated, float("inf"), 0.0, Clock(ends_s=0.0)) == (before, [])
+    assert prove_splits(before, simulated, float("inf"), 0.999, Clock().after(20.0))[1] == []

@@ -1,6 +1,5 @@
 """What a ledger proves, by hand."""
 
-import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -9,7 +8,8 @@ import numpy as np
 import pytest
 from instances import Variant, random_problem
 
-from pipette_opt.certify.ledger import PATHS, CertifyParams, Ledger, OpenCandidate
+from pipette_opt.certify.ledger import PATHS, Ledger, OpenCandidate, OptimizeParams
+from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import Prepared
 
 
@@ -18,7 +18,7 @@ def ledger() -> Ledger:
     """Of two open candidates with bounds of 300 and 200 ticks."""
     data = random_problem(np.random.default_rng(0), [(2, 1, 1), (3, 1, 1)], 4, Variant(p2p="blocking"))
     prepared = cast(Prepared, SimpleNamespace(lower=data, ruled_out_s=float("inf"), joined=None))
-    one = Ledger(prepared, [], CertifyParams(time_limit_s=60.0), lambda *what: None, threading.Event())
+    one = Ledger(prepared, [], OptimizeParams(time_limit_s=60.0), Clock())
     for index, (candidate, ticks) in enumerate(zip(data.candidates, (300, 200), strict=True)):
         deciding = np.ones(candidate.num_stages, dtype=np.bool_)
         one.open.append(OpenCandidate(index=index, candidate=candidate, bound_ticks=ticks, deciding=deciding))
@@ -50,7 +50,7 @@ def test_what_cannot_win_is_left_out(ledger: Ledger) -> None:
     assert ledger.may_be_faster(second)
     assert not ledger.may_be_faster(first)
     assert not ledger.is_over
-    ledger.stop.set()
+    ledger.clock.stop.set()
     assert ledger.is_over
 
 

@@ -1,6 +1,5 @@
 """When proving ends."""
 
-import threading
 from types import SimpleNamespace
 from typing import cast
 
@@ -9,7 +8,8 @@ import pytest
 from instances import Variant, random_problem
 
 from pipette_opt.certify import proving
-from pipette_opt.certify.ledger import CertifyParams, Ledger, OpenCandidate
+from pipette_opt.certify.ledger import Ledger, OpenCandidate, OptimizeParams
+from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import Prepared
 
 
@@ -18,13 +18,13 @@ def test_engines_that_can_do_nothing_more_end_it(rising: int, rounds: int, monke
     """A round with all the time there is that returns without a better bound is the last, whatever time is left."""
     data = random_problem(np.random.default_rng(0), [(2, 1, 1)], 4, Variant(p2p="blocking"))
     prepared = cast(Prepared, SimpleNamespace(lower=data, ruled_out_s=float("inf"), joined=None))
-    ledger = Ledger(prepared, [], CertifyParams(time_limit_s=60.0), lambda *what: None, threading.Event())
+    ledger = Ledger(prepared, [], OptimizeParams(time_limit_s=60.0), Clock().after(60.0))
     deciding = np.ones(data.candidates[0].num_stages, dtype=np.bool_)
     ledger.open.append(OpenCandidate(index=0, candidate=data.candidates[0], bound_ticks=0, deciding=deciding))
     shares: list[float] = []
 
     def one_round(ledger: Ledger, able: list[OpenCandidate], seconds: float, backend: object) -> SimpleNamespace:
-        shares.append(seconds / ledger.seconds_left)
+        shares.append(seconds / ledger.clock.left_s)
         if len(shares) <= rising:
             able[0].raise_bound(able[0].bound_ticks + 1)
         return SimpleNamespace(status="FEASIBLE", solutions=())

@@ -13,7 +13,7 @@ from pipette_opt.candidates import SearchSpace, space_of
 from pipette_opt.certify.ledger import Reason
 from pipette_opt.certify.scope import not_searched, proof, scope, searched, why_nothing
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.prepare import Prepared, Question, prepare, prunes
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
 from pipette_opt.specs import Instance
 from pipette_opt.verify.certificate import proof_adds_up
@@ -31,7 +31,7 @@ def job() -> Instance:
 
 def test_searched_and_not_searched_are_what_the_space_has() -> None:
     """Values come from the candidates; each pin, and what no space has, is named in the sentence."""
-    prepared = prepare(job(), SPACE, 0.01, keep=lambda config: False)
+    prepared = prepare(Question(job(), SPACE, 0.01, keep=prunes))
     values = searched(prepared)
     assert values["tensor_parallel"] == (2, 4)
     assert values["context_parallel"] == (1, 2)
@@ -55,7 +55,7 @@ def test_proof_counts_every_combination_once() -> None:
     given = job()
     plan = optimize(given, SPACE, OptimizeParams(time_limit_s=10.0, workers=1))
     parts = plan.certificate.proof
-    prepared = prepare(given, space_of(plan.inputs["search"]), 0.01)
+    prepared = prepare(Question(given, space_of(plan.inputs["search"]), 0.01))
     assert sum(part.configurations for part in parts) == prepared.enumeration.num_combinations
     counts = {part.by: part.configurations for part in parts}
     assert counts.get("memory", 0) == len(prepared.memory.rejected)
@@ -164,5 +164,6 @@ def test_a_recorded_space_comes_back() -> None:
 
 def test_models_with_experts_have_their_dimensions() -> None:
     """A dense model has none of them."""
-    prepared = prepare(make_job(make_random_cluster(np.random.default_rng(0), 2), LLAMA_8B, 16, 4096), SPACE, 0.01)
+    dense = make_job(make_random_cluster(np.random.default_rng(0), 2), LLAMA_8B, 16, 4096)
+    prepared = prepare(Question(dense, SPACE, 0.01))
     assert "expert_parallel" not in searched(prepared)

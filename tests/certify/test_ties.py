@@ -10,8 +10,9 @@ from factories import LLAMA_8B, TINY, make_cluster, make_job, make_random_cluste
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.ties import in_order, settle_ties
 from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
-from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.prepare import Prepared, Question, prepare
 from pipette_opt.problem.solution import Solution
 from pipette_opt.simulate.solutions import SimulatedSolution, best_first, simplicity, simulate_solution
 from pipette_opt.specs import Instance
@@ -30,7 +31,7 @@ SPACE = SearchSpace(
 
 def prepared_for(job: Instance) -> Prepared:
     """Every candidate of the space."""
-    return prepare(job, SPACE, 0.01)
+    return prepare(Question(job, SPACE, 0.01))
 
 
 def simulated_on(prepared: Prepared, hosts: list[int]) -> SimulatedSolution:
@@ -44,7 +45,7 @@ def ordered(prepared: Prepared, hosts: list[int], order: list[int]) -> list[int]
     """Hosts of the plan that takes the place of one on these hosts."""
     simulated = simulated_on(prepared, hosts)
     limit_s = simulated.estimate.iteration_time_s * (1 + 1e-6)
-    found: list[int] = in_order(prepared, simulated, order, limit_s, np.inf).ravel().tolist()
+    found: list[int] = in_order(prepared, simulated, order, limit_s, Clock()).ravel().tolist()
     assert simulated_on(prepared, found).estimate.iteration_time_s <= limit_s
     return found
 
@@ -105,7 +106,7 @@ def test_ties_of_what_overlaps() -> None:
         if one.grid == (2, 2, 1)
     }
     best = best_first(list(times.values()))[0]
-    found = best_first([*times.values(), *settle_ties(prepared, [best], best, range(4), 5.0)])[0]
+    found = best_first([*times.values(), *settle_ties(prepared, [best], best, range(4), Clock().after(5.0))])[0]
     assert found.candidate.config == best.candidate.config
 
 

@@ -6,7 +6,8 @@ from factories import TINY, make_cluster, make_job
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.first_plans import simulate_first_plan
 from pipette_opt.library.known import with_layout_of
-from pipette_opt.prepare import prepare
+from pipette_opt.plans.clock import Clock
+from pipette_opt.prepare import Question, prepare, prunes
 from pipette_opt.read.megatron_args import parse_megatron_args
 
 JOB = make_job(make_cluster(2, 10.0, gpus=4), TINY, 32, 2048)
@@ -24,7 +25,7 @@ def test_the_layout_is_a_plan_of_the_space() -> None:
     assert first is not None
     assert why_not == ""
     assert first.config in space.more_configs
-    prepared = prepare(JOB, space, 0.01, keep=lambda config: False, seconds_left=lambda: 0.0, first=first)
+    prepared = prepare(Question(JOB, space, 0.01, keep=prunes, first=first), Clock(ends_s=0.0))
     found = simulate_first_plan(prepared)
     assert min(one.estimate.iteration_time_s for one in found) <= first.seconds
 

@@ -11,7 +11,7 @@ from factories import LLAMA_8B, make_cluster, make_job, make_links
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.costs.best_rings import far_bytes_per_s, near_groups
 from pipette_opt.parallel import ParallelConfig, without_overlap
-from pipette_opt.prepare import prepare
+from pipette_opt.prepare import Question, prepare, prunes
 from pipette_opt.problem.family_groups import all_rows_cross
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.specs import Instance
@@ -77,7 +77,7 @@ def test_no_placement_is_below_a_bound(region: list[int]) -> None:
     near = replace(given, cluster=replace(given.cluster, levels=(), inter_node_latency_s=12e-6))
     near = replace(near, cluster=replace(near.cluster, link_matrices=(make_links(np.full((4, 4), 20.0), 4),)))
     bounds, before = (
-        prepare(one, given_space, 0.01, keep=lambda config: False, joint=JointLimits(time_limit_s=60.0)).pruned
+        prepare(Question(one, given_space, 0.01, keep=prunes, joint=JointLimits(time_limit_s=60.0))).pruned
         for one in (given, near)
     )
     assert bounds is not None

@@ -9,8 +9,9 @@ from factories import make_cluster, make_job, plan_of, small_config, small_insta
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.first_plans import first_plan
 from pipette_opt.optimize import OptimizeParams
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.prepare import Prepared, Question, prepare, prunes
 from pipette_opt.problem.solution import Solution
 from pipette_opt.replan import changes as made
 from pipette_opt.replan.searching import Searched, alike, certified, search, time_s, with_spares
@@ -51,7 +52,7 @@ def test_what_is_proven_on_all_hosts_ends_a_search_on_fewer_with_the_same_answer
     for host in range(5):
         fewer = without(found.prepared, host)
         known, fresh = (
-            certified(one, [], 5.0, OptimizeParams(workers=1), Watcher())
+            certified(one, [], OptimizeParams(workers=1), Clock().after(5.0))
             for one in (fewer, replace(fewer, proven_s={}))
         )
         assert time_s(known[0]) == pytest.approx(time_s(fresh[0]), rel=1e-9)
@@ -69,8 +70,7 @@ def test_a_job_with_other_links_or_more_equal_hosts_is_prepared_as_one_of_its_ow
     plan = plan_of(changed, small_config())
     first = first_plan(changed, plan.config, plan.placement, plan.estimate.iteration_time_s)
     fresh, taken = (
-        prepare(changed, SPACE, 0.01, keep=lambda config: False, first=first, like=like)
-        for like in (None, found.prepared)
+        prepare(Question(changed, SPACE, 0.01, keep=prunes, first=first, like=like)) for like in (None, found.prepared)
     )
     assert taken.enumeration == fresh.enumeration
     assert [one.config for one in taken.memory.fitting] == [one.config for one in fresh.memory.fitting]

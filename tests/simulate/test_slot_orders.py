@@ -1,8 +1,6 @@
 """Orders of slots against every order on two hosts of four GPUs."""
 
 import math
-import threading
-import time
 from dataclasses import replace
 from itertools import permutations, product
 from typing import NamedTuple, cast
@@ -14,6 +12,7 @@ from gpu_hosts import gpu_cluster, paired_host, rails, random_gpu_cluster
 
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.parallel import HostTile, ParallelConfig, Placement, host_tiles, tile_placement
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import IterationTime
 from pipette_opt.problem.data import CandidateData
 from pipette_opt.simulate.estimate import estimate
@@ -84,7 +83,7 @@ def assigned(job: Instance, packing: Packing) -> SimulatedSolution:
         nodes=packing.nodes,
         estimate=relaxed_s(job, packing),
     )
-    return assign_slots(job, one, time.perf_counter() + 60.0, threading.Event())
+    return assign_slots(job, one, Clock())
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -1,8 +1,6 @@
 """Layers, kinds of GPU and degrees chosen together: against every split on every placement, by the simulator."""
 
 import itertools
-import threading
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -15,8 +13,9 @@ from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import keep_fitting, usable_bytes
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import host_tiles, tile_placement
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
-from pipette_opt.prepare import load_predictor, prepare
+from pipette_opt.prepare import Question, load_predictor, prepare, prunes
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.solver.joint import _bases, _Joint
@@ -237,7 +236,7 @@ def test_bounds_of_families_hold_for_every_split(memory_gib: int, dense: int | N
     space = replace(FEW, recompute=(None, "full"), virtual_pipeline=(1, 2), overlap_grad_reduce=None)
     if dense is not None:
         space = replace(space, expert_parallel=(1,), expert_tensor_parallel=(2,))
-    prepared = prepare(job, space, 0.01, keep=lambda config: False, joint=JointLimits(time_limit_s=30))
+    prepared = prepare(Question(job, space, 0.01, keep=prunes, joint=JointLimits(time_limit_s=30)))
     joined, work, capacity = prepared.joined, WorkBounds(job), prepared.memory.capacity_bytes
     assert joined is not None
     bounds = []
@@ -269,9 +268,7 @@ def test_recomputation_is_left_out_where_every_split_has_room_without(memory_gib
         predictor=predictor,
         max_oom_risk=0.01,
         limits=JointLimits(time_limit_s=30),
-        report=lambda step: None,
-        stop=threading.Event(),
-        loading=nullcontext,
+        clock=Clock(),
         work=WorkBounds(job),
     )
     bases = list(_bases(job, enumerate_candidates(job, space)))
@@ -290,6 +287,6 @@ def test_recomputation_is_left_out_where_every_split_has_room_without(memory_gib
 def test_stopped_model_still_bounds() -> None:
     """With no time at all, the bound of what was not looked at is that of the work alone."""
     job = mixed((A100_80, A100_80, SLOW), np.random.default_rng(1))
-    joined = prepare(job, FEW, 0.01, keep=lambda config: False, joint=JointLimits(time_limit_s=1e-3)).joined
+    joined = prepare(Question(job, FEW, 0.01, keep=prunes, joint=JointLimits(time_limit_s=1e-3))).joined
     assert joined is not None
     assert 0 <= joined.model.bound_s <= fastest(job, FEW) * (1 + 1e-9)

@@ -1,7 +1,6 @@
 """Unequal chunks near a plan: against every layout, and through to a verified plan."""
 
 import itertools
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +12,7 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
+from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import load_predictor
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.many import estimate_many
@@ -90,7 +90,7 @@ def test_the_search_finds_the_best_layout(own: int, chunks: int, model: dict[str
     job = job_of(layers, **model)
     first, predictor = first_plan(job, even(layers, own)), load_predictor(0.01, job)
     space = SearchSpace(virtual_pipeline=(1, chunks))
-    found = near_layouts(job, space, first, predictor, 0.01, 60.0, threading.Event())
+    found = near_layouts(job, space, first, predictor, 0.01, Clock())
     configs = [one.config for one in keep_fitting(job, every(first.config, chunks), predictor).fitting]
     times = estimate_many(job, [(one, tile_placement(one, first.tile, first.nodes)) for one in configs])
     best = float(times.min())
@@ -110,7 +110,7 @@ def test_memory_binds() -> None:
     predictor = load_predictor(0.01, job)
     assert keep_fitting(job, [chosen], predictor).fitting
     assert keep_fitting(job, [even(16, 1)], predictor).rejected
-    found = near_layouts(job, SearchSpace(), first_plan(job, chosen), predictor, 0.01, 60.0, threading.Event())
+    found = near_layouts(job, SearchSpace(), first_plan(job, chosen), predictor, 0.01, Clock())
     assert found
     assert len(keep_fitting(job, [one.config for one in found], predictor).fitting) == len(found)
     assert all(one.config.layers_per_stage[1] < 8 for one in found)
@@ -121,11 +121,11 @@ def test_nothing_is_moved_without_time_or_a_pipeline() -> None:
     job = make_job(make_cluster(2, gpus=2), TINY, 8, 1024)
     predictor = load_predictor(0.01, job)
     first = first_plan(job, even(8, 2))
-    assert near_layouts(job, SearchSpace(), first, predictor, 0.01, 0.0, threading.Event()) == []
+    assert near_layouts(job, SearchSpace(), first, predictor, 0.01, Clock(ends_s=0.0)) == []
     alone = make_config(tp=2, dp=2, layers_per_stage=(8,))
     (block, *_) = host_tiles(alone, 2, job.launcher)
     plan = FirstPlan(config=alone, tile=block, nodes=np.arange(2).reshape(block.node_grid(alone)), seconds=1.0)
-    assert near_layouts(job, SearchSpace(), plan, predictor, 0.01, 9.0, threading.Event()) == []
+    assert near_layouts(job, SearchSpace(), plan, predictor, 0.01, Clock()) == []
 
 
 def test_a_plan_with_a_layout_is_searched_and_verified() -> None:

@@ -15,7 +15,7 @@ from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import tile_placement, without_overlap
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import fitting_candidates, load_predictor, prepare
+from pipette_opt.prepare import Question, fitting_candidates, load_predictor, prepare, prunes
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.solver import pruning
 from pipette_opt.solver.pruning import prune
@@ -37,7 +37,7 @@ def test_bounds_hold_and_the_winner_is_kept(seed: int, p2p: str) -> None:
     space = SearchSpace(
         num_gpus=8, tensor_parallel=(2, 4), micro_batch_size=(1,), virtual_pipeline=(1, 2), uneven_layers=False
     )
-    prepared = prepare(job, space, 0.01, keep=lambda config: False)
+    prepared = prepare(Question(job, space, 0.01, keep=prunes))
     pruned = prepared.pruned
     assert pruned is not None
     fastest = least_s(job, enumerate_candidates(job, space))
@@ -163,7 +163,7 @@ def test_annealing_gives_a_better_time_to_beat(monkeypatch: pytest.MonkeyPatch) 
         micro_batch_size=(1,),
         overlap_grad_reduce=False,
     )
-    prepared = prepare(job, space, 0.01)
+    prepared = prepare(Question(job, space, 0.01))
     fitting = fitting_candidates(prepared.memory)
     monkeypatch.setattr(pruning, "MANY", 1)
     monkeypatch.setattr(pruning, "anneal", lambda data, params: anneal(data, moves))  # not by the clock

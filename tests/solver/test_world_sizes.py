@@ -1,6 +1,5 @@
 """Numbers of GPUs that are searched: chosen by time, the others with a bound."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -8,8 +7,9 @@ from factories import TINY, make_cluster, make_job
 
 from pipette_opt.candidates import SearchSpace, choose_num_gpus, left_out, space_of
 from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
-from pipette_opt.prepare import load_predictor, prepare
+from pipette_opt.prepare import Question, load_predictor, prepare, prunes
 from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
 from pipette_opt.specs import Instance
 from pipette_opt.verify.certificate import other_numbers_are_bounded
@@ -35,7 +35,8 @@ def plan(job: Instance) -> Plan:
 
 def chosen(job: Instance, *, is_over: bool = False) -> WorldSizes:
     """What is searched of the whole space."""
-    return choose_world_sizes(job, SearchSpace(), load_predictor(0.01, job), 0.01, lambda: is_over, nullcontext, None)
+    clock = Clock(ends_s=0.0) if is_over else Clock()
+    return choose_world_sizes(job, SearchSpace(), load_predictor(0.01, job), 0.01, clock, None)
 
 
 def test_the_fastest_number_is_used_and_not_the_busiest(job: Instance, plan: Plan) -> None:
@@ -69,7 +70,7 @@ def test_numbers_without_a_bound_are_said_to_be_left_out(job: Instance) -> None:
 
 def test_the_bound_of_a_search_counts_all_numbers(job: Instance) -> None:
     """Where a number is not searched its bound is; the scope says nothing of other numbers of whole hosts."""
-    prepared = prepare(job, SearchSpace(), 0.01, keep=lambda config: False, chooses_sizes=True)
+    prepared = prepare(Question(job, SearchSpace(), 0.01, keep=prunes, chooses_sizes=True))
     assert prepared.ruled_out_s <= prepared.other_sizes_s
     assert prepared.other_sizes_s > prepared.pruned.first.seconds  # type: ignore[union-attr]
     said = left_out(job, prepared.space, prepared.enumeration)

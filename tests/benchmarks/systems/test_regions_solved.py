@@ -8,7 +8,7 @@ from factories import LLAMA_8B, make_cluster, make_config, make_job, make_links
 
 from benchmarks.systems import methods
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.optimize import optimize

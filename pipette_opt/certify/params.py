@@ -1,0 +1,59 @@
+"""Limits, accepted risk and objective of a search."""
+
+from dataclasses import dataclass
+from typing import get_args
+
+from pipette_opt.base.types import Prefer
+from pipette_opt.specs.objective import Objective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizeParams:
+    """
+    Limits, accepted risk and objective of a search.
+
+    Parameters
+    ----------
+    time_limit_s
+        Wall time of the whole search, seconds, from the enumeration on; kernel compilation does not count.
+    gap_limit
+        Stop when the gap is proven to be at most this, in [0, 1).
+    workers
+        Number of search threads.
+    seed
+        Random seed, in [0, 2^31).
+    max_oom_risk
+        Accepted probability of running out of memory; 1: memory does not count.
+    num_alternatives
+        Number of plans reported beside the best.
+    objective
+        Objective that the plan minimises.
+    to_beat_s
+        Iteration time to beat, seconds: the search ends once no plan can be faster.
+    prefer
+        ``fastest``: the fastest plan found; ``simple``: the plainest plan within 1 % of it.
+    """
+
+    time_limit_s: float = 60.0
+    gap_limit: float = 0.0
+    workers: int = 2
+    seed: int = 0
+    max_oom_risk: float = 0.01
+    num_alternatives: int = 5
+    objective: Objective = Objective.TIME
+    to_beat_s: float = float("inf")
+    prefer: Prefer = "fastest"
+
+    def __post_init__(self) -> None:
+        if not self.time_limit_s > 0:
+            raise ValueError(f"time_limit_s must be > 0, got {self.time_limit_s}.")
+        if not 0 <= self.gap_limit < 1:
+            raise ValueError(f"gap_limit must be in [0, 1), got {self.gap_limit}.")
+        if self.workers < 1:
+            raise ValueError(f"workers must be >= 1, got {self.workers}.")
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"seed must be in [0, 2^31), got {self.seed}.")
+        if not 0 < self.max_oom_risk <= 1:
+            raise ValueError(f"max_oom_risk must be in (0, 1], got {self.max_oom_risk}.")
+        if self.prefer not in get_args(Prefer):
+            raise ValueError(f"prefer must be one of {', '.join(get_args(Prefer))}, got {self.prefer!r}.")
