@@ -1,6 +1,5 @@
 """Softmax attention with heads of one width, over the whole sequence, a window or a chunk of it."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,6 +14,7 @@ class AttentionBranch(Branch):
     """Queries, keys and values from one product, fused attention, output product; groups of queries share keys."""
 
     graph_module = "attn"
+    norm_module: ClassVar[str | None] = "qkv_linear"
     core = "attention"
 
     heads_freed_by: ClassVar[tuple[str, ...]] = ()
@@ -101,14 +101,15 @@ class AttentionBranch(Branch):
         """Return the tensors of norms, the inputs of both products, and the tensors of the attention core."""
         e, tokens = rank.element, rank.tokens
         query, keys, output = self.kept_widths(rank.tp)
+        layer_input = rank.stored * rank.own_tokens * self.model.hidden_size
         return (
             *super().kept(rank),
-            Kept(rank.stored * rank.own_tokens * self.model.hidden_size, ("layernorm",) * self.has_own_norm),
-            Kept(e * tokens * (query + keys), self.heads_freed_by),
+            Kept(layer_input, "qkv_linear", ("layernorm",) * self.has_own_norm),
+            Kept(e * tokens * (query + keys), "core_attn", self.heads_freed_by),
             # The core keeps its output, too, so an fp8 copy of it is additional.
-            Kept(e * tokens * output, ("core_attn",) if rank.fp8 else (), in_work=True),
+            Kept(e * tokens * output, "attn_proj", ("core_attn",) if rank.fp8 else (), in_work=True),
             Kept(rank.fp8 * tokens * output),
-            Kept(self.core_bytes(rank), ("core_attn",)),
+            Kept(self.core_bytes(rank), freed_by=("core_attn",)),
             *self.kept_inside(rank),
         )
 
@@ -146,16 +147,6 @@ class AttentionBranch(Branch):
         query, keys, _ = self.kept_widths(rank.tp)
         repeated = 2 * e * rank.tokens * (query - keys / 2) * self.shares_keys(rank.tp)
         return scores * (e + (model.attention_dropout > 0) * (1 + e)) + repeated
-
-    def module_inputs(self, rank: OnRank) -> Mapping[str, float]:
-        """Return the bytes of the inputs of both products and of the attention core; the norm is fused."""
-        model = self.model
-        query, keys = model.query_projection_size / rank.tp, max(model.kv_projection_size / rank.tp, model.kv_head_size)
-        return {
-            "qkv_linear": (rank.element + rank.stored) * rank.own_tokens * model.hidden_size,
-            "core_attn": rank.element * rank.tokens * (query + 2 * keys),
-            "attn_proj": max(rank.stored, rank.element) * rank.tokens * model.attention_output_size / rank.tp,
-        }
 
     def tokens_seen(self, seq_length: int) -> float:
         """Return half of the sequence."""

@@ -145,6 +145,9 @@ class Kept(NamedTuple):
     ----------
     size
         Bytes on a rank.
+    module
+        Module of which they are inputs, by the name that offloading has for it; ``rest`` without a name; ``None`` for
+        tensors that are never offloaded.
     freed_by
         Modules (Megatron-Core's names) whose selective recomputation frees them.
     in_work
@@ -152,6 +155,7 @@ class Kept(NamedTuple):
     """
 
     size: Any
+    module: str | None = None
     freed_by: tuple[str, ...] = ()
     in_work: bool = False
 
@@ -197,6 +201,9 @@ class Branch:
 
     has_own_norm: ClassVar[bool] = False
     """The norm before the branch is a kernel of its own, so recomputation can repeat it."""
+
+    norm_module: ClassVar[str | None] = None
+    """Module that has the input of the norm before the branch among its own, see :class:`Kept`."""
 
     @property
     def bias(self) -> int:
@@ -262,16 +269,16 @@ class Branch:
         """Return the kernel launches of a forward pass, without norms and routed experts."""
         return 0
 
-    def module_inputs(self, rank: OnRank) -> Mapping[str, float]:
-        """Return the bytes of inputs kept for the backward pass, by the module that offloading names; else ``rest``."""
-        return {}
-
     def kept(self, rank: OnRank) -> tuple[Kept, ...]:
         """Return the tensors kept for the backward pass; here inputs and statistics of norms, and dropout's mask."""
         model, norms = self.model, 1 + self.model.more_norms
         statistics = 4 * model.norm_parameters // model.hidden_size  # fp32
-        of_token = model.hidden_size * (norms * rank.element + (model.hidden_dropout > 0)) + norms * statistics
-        return (Kept(rank.own_tokens * of_token),)
+        masks = model.hidden_size * (model.hidden_dropout > 0)
+        norm_input, tokens = rank.element * model.hidden_size, rank.own_tokens
+        return (
+            Kept(tokens * norm_input, self.norm_module),
+            Kept(tokens * (model.more_norms * norm_input + norms * statistics + masks)),
+        )
 
     def gradient_bytes(self, rank: OnRank) -> Any:
         """Return the bytes of the gradient of the layer's output, with and without dropout's mask."""

@@ -18,6 +18,7 @@ class ExpertBranch(MlpBranch):
 
     graph_module = "moe_router"
     has_own_norm = True
+    norm_module = "mlp_norm"
 
     @property
     def width(self) -> int:
@@ -80,16 +81,18 @@ class ExpertBranch(MlpBranch):
         router = tokens * (4 * experts + 12 * topk + 4 * (2 * experts + 1))
         # A projection to the width of the experts, and one back.
         latents = tokens * (latent * rank.stored + (latent > 0) * rank.fp8 * model.hidden_size)
-        routed = rows * (rank.stored * model.expert_hidden_size + rank.element * self.gates * width + 4)
         whole, shared = ("moe",), ("moe", "shared_experts")
         return (
             *Branch.kept(self, rank),
-            Kept(rank.element * layer_input, ("layernorm",)),  # of the router, which recomputation of all starts from
-            Kept(router + routed + latents, whole),
-            Kept(rank.stored * rows * width, ("moe", "moe_act")),
-            Kept(self.inside_bytes(rank), shared),
+            # Of the router; recomputation of the whole branch begins there.
+            Kept(rank.element * layer_input, "rest", ("layernorm",)),
+            Kept(router + latents + 4 * rows, freed_by=whole),
+            Kept(rank.stored * rows * model.expert_hidden_size, "expert_fc1", whole),
+            Kept(rank.element * rows * self.gates * width, "moe_act", whole),
+            Kept(rank.stored * rows * width, "rest", ("moe", "moe_act")),
+            Kept(self.inside_bytes(rank), "rest", shared),
             # The router keeps the input unchanged, so an fp8 copy of it is additional.
-            Kept((self.width > 0) * rank.fp8 * layer_input, (*shared, "layernorm")),
+            Kept((self.width > 0) * rank.fp8 * layer_input, freed_by=(*shared, "layernorm")),
         )
 
     def work(self, rank: OnRank) -> Work:
@@ -112,16 +115,3 @@ class ExpertBranch(MlpBranch):
             here + gathers * routed - gone,
         )
         return Work(np.maximum.reduce(moments), gone + (1 + kept) * shard)
-
-    def module_inputs(self, rank: OnRank) -> Mapping[str, float]:
-        """Return the bytes of the inputs of norm, router, experts, their activation, and the shared experts."""
-        model = self.model
-        layer_input = rank.own_tokens * model.hidden_size
-        rows = rank.own_tokens * model.moe_router_topk * rank.expert_tp
-        width = model.expert_ffn_size / rank.expert_tp
-        return {
-            "mlp_norm": rank.element * layer_input,
-            "expert_fc1": rank.stored * rows * model.hidden_size,
-            "moe_act": rank.element * rows * self.gates * width,
-            "rest": rank.stored * rows * width + rank.element * layer_input + self.inside_bytes(rank),
-        }

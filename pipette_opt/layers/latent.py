@@ -100,6 +100,7 @@ class LatentAttentionBranch(AttentionBranch):
     """Down projections that every tensor rank holds whole, their norms, up projections, attention, output product."""
 
     has_own_norm = True
+    norm_module = "attn_norm"
     heads_freed_by = ("mla_up_proj",)
     context_types: ClassVar[tuple[str, ...]] = ("p2p",)
 
@@ -185,15 +186,9 @@ class LatentAttentionBranch(AttentionBranch):
         copies = (len(sizes.down_sizes) - 1) * rank.fp8 * self.model.hidden_size
         return (
             Kept(tokens * rank.element * sizes.down_size),
-            Kept(tokens * rank.stored * sizes.latent_size, self.heads_freed_by),
-            Kept(tokens * copies, ("layernorm",)),
+            Kept(tokens * rank.stored * sizes.latent_size, freed_by=self.heads_freed_by),
+            Kept(tokens * copies, freed_by=("layernorm",)),
         )
-
-    def module_inputs(self, rank: OnRank) -> Mapping[str, float]:
-        """Return the bytes of the inputs of norm, products and attention core; the norm has a kernel of its own."""
-        layer_input = rank.own_tokens * self.model.hidden_size
-        of_norm = {"attn_norm": rank.element * layer_input, "qkv_linear": rank.stored * layer_input}
-        return {**super().module_inputs(rank), **of_norm}
 
     def kernels(self, training: "TrainingSpec") -> int:
         """

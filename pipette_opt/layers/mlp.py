@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class MlpBranch(Branch):
     """Dense MLP that every token passes."""
 
+    norm_module = "rest"
+
     @property
     def width(self) -> int:
         """Width of the MLP that every token passes; 0 if there is none."""
@@ -56,15 +58,10 @@ class MlpBranch(Branch):
         """MLP that every token passes, with its norm."""
         return Module(self.products, self.streamed, self.model.hidden_size, kernels=3)
 
-    def module_inputs(self, rank: OnRank) -> Mapping[str, float]:
-        """Return the bytes of the inputs of both products and of the activation."""
-        layer_input = rank.own_tokens * self.model.hidden_size
-        return {"rest": (rank.element + rank.stored) * layer_input + self.inside_bytes(rank)}
-
     def kept(self, rank: OnRank) -> tuple[Kept, ...]:
         """Return the tensors of norms, and the inputs of both products and of the activation."""
         inputs = rank.stored * rank.own_tokens * self.model.hidden_size
-        return *super().kept(rank), Kept(inputs + self.inside_bytes(rank), ("mlp",))
+        return *super().kept(rank), Kept(inputs + self.inside_bytes(rank), "rest", ("mlp",))
 
     def work(self, rank: OnRank) -> Work:
         """

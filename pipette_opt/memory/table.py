@@ -20,7 +20,7 @@ from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.recompute import RECOMPUTE_MODULES
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import LayerKind, ModelSpec, TrainingSpec
-from pipette_opt.specs.activations import host_keeps, moved_bytes, on_rank
+from pipette_opt.specs.activations import host_keeps, offloaded_bytes, on_rank
 
 
 def stage_table(
@@ -46,7 +46,7 @@ def stage_table(
     chunks = _chunks(rows, num_microbatches)
     columns = (
         _training_columns(rows, rank)
-        | _layer_columns(rows, chunks)
+        | _layer_columns(rows, chunks, rank)
         | _recompute_columns(rows, chunks)
         | _kept_columns(rows, chunks, rank)
         | _parameter_columns(rows, chunks)
@@ -252,13 +252,13 @@ def _training_columns(rows: _Rows, rank: OnRank) -> Columns:
     }
 
 
-def _layer_columns(rows: _Rows, chunks: _Chunks) -> Columns:
+def _layer_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
     """Return the layers of stage and chunk, of each part, and those in flight."""
     model, last, num_chunks = rows.model, rows.last, rows.column("num_chunks")
     chunk_layers = chunks.mean_in_flight(chunks.of_chunk)
     moe_of_chunk = chunks.layers_with(lambda kind: kind.has_experts)
     return {
-        "offloaded": chunk_layers * _moved(model, rows.training, rows.configs)[rows.config_of_row],
+        "offloaded": chunk_layers * _moved(rows, rank)[rows.config_of_row],
         "layers": rows.layers + last * len(model.mtp_layers) * model.mtp_num_layers,
         "chunk_layers": chunk_layers,
         "later_layers": chunks.later_layers,
@@ -497,17 +497,17 @@ def _recomputes(module: str) -> Callable[[ParallelConfig], bool]:
     return lambda config: config.recompute_granularity == "selective" and config.recomputes(module)
 
 
-def _moved(model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig]) -> FloatArray:
+def _moved(rows: _Rows, rank: OnRank) -> FloatArray:
     """Return the bytes that a layer offloads per micro-batch, averaged over the layers, by configuration."""
-    if training.offload.is_nothing and all(config.offload is None for config in configs):
-        return np.zeros(len(configs))
-    kinds = Counter(model.layers)
-    return np.array(
-        [
-            sum(count * moved_bytes(model, training, config, kind) for kind, count in kinds.items()) / model.num_layers
-            for config in configs
-        ]
-    )
+    model, total = rows.model, np.zeros(len(rows.configs))
+    if rows.training.offload.is_nothing and all(config.offload is None for config in rows.configs):
+        return total
+    offloads = [host_keeps(rows.training, config) for config in rows.configs]
+    for offload in set(offloads):
+        is_chosen = np.array([each == offload for each in offloads])
+        for kind, count in Counter(model.layers).items():
+            total += is_chosen * count * offloaded_bytes(model, kind, rank, offload)
+    return total / model.num_layers
 
 
 def _column(configs: Sequence[ParallelConfig], name: str) -> IntArray:

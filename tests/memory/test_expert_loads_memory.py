@@ -9,6 +9,7 @@ from pipette_opt.costs.experts import expert_traffic, rows_of_expert
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.specs import TrainingSpec
+from pipette_opt.specs.activations import moved_bytes
 from pipette_opt.specs.expert_loads import RankImbalance
 
 MOE = replace(LLAMA_8B, num_layers=8, num_experts=8, moe_router_topk=2, moe_ffn_hidden_size=4096)
@@ -29,6 +30,14 @@ def test_busiest_rank(ranks: int, imbalance: float) -> None:
     copies = (imbalance - 1) * 2 * 4096
     at_least = 8 * copies * (2 * 4096 + 2 * 2 * 4096 + 2 * 4096 + 4)
     assert grown >= at_least * 0.99
+
+
+@pytest.mark.parametrize("imbalance", [1.0, 1.5])
+def test_offloaded_inputs_are_those_of_the_busiest_rank(imbalance: float) -> None:
+    """Inputs of experts that go to the host are those of every copy on the busiest rank."""
+    split = make_config(dp=4, num_layers=8, expert_model_parallel_size=2)
+    given = replace(EVEN, expert_imbalance=imbalance, offload_modules=("expert_fc1",))
+    assert moved_bytes(MOE, given, split, MOE.layers[0]) == pytest.approx(imbalance * 2 * 4096 * 2 * 4096)
 
 
 @pytest.mark.parametrize("imbalance", [1.0, 1.5])
