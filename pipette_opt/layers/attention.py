@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pipette_opt.layers.branch import Branch, Kept, OnRank, Product, Work
+from pipette_opt.layers.branch import Branch, Kept, Matrix, OnRank, Product, Work
 
 if TYPE_CHECKING:
     from pipette_opt.specs.training import TrainingSpec
@@ -16,6 +16,9 @@ class AttentionBranch(Branch):
     graph_module = "attn"
     norm_module: ClassVar[str | None] = "qkv_linear"
     core = "attention"
+
+    norms_heads: ClassVar[bool] = True
+    """``--qk-layernorm`` normalises the heads of queries and keys."""
 
     heads_freed_by: ClassVar[tuple[str, ...]] = ()
     """Modules whose selective recomputation frees queries, keys and values."""
@@ -96,6 +99,12 @@ class AttentionBranch(Branch):
         stores = rank.training.attention_kernel != "flash"
         heads, keys = self.model.num_attention_heads / rank.tp, rank.training.seq_length // rank.cp
         return stores * rank.tokens * heads * keys
+
+    def local_matrices(self, rank: OnRank) -> tuple[Matrix, ...]:
+        """Return the matrices of both products; with more ranks than groups of queries, each has whole keys."""
+        query, keys, output = self.kept_widths(rank.tp)
+        h, gates = self.model.hidden_size, self.model.attention_output_gate
+        return Matrix(query * (1 + gates) + keys, h), Matrix(h, output)
 
     def kept(self, rank: OnRank) -> tuple[Kept, ...]:
         """Return the tensors of norms, the inputs of both products, and the tensors of the attention core."""

@@ -69,6 +69,14 @@ class Product(NamedTuple):
         return self.outputs, self.inputs // tp if self.split == "rows" else self.inputs
 
 
+class Matrix(NamedTuple):
+    """Matrix of products on one rank: its size, and the number of such matrices."""
+
+    outputs: Any
+    inputs: Any
+    count: Any = 1
+
+
 class Module(NamedTuple):
     """
     Part of a branch that selective recomputation can repeat.
@@ -268,6 +276,10 @@ class Branch:
     def kernels(self, training: "TrainingSpec") -> int:
         """Return the kernel launches of a forward pass, without norms and routed experts."""
         return 0
+
+    def local_matrices(self, rank: OnRank) -> tuple[Matrix, ...]:
+        """Return the matrices on a rank that take part in products of fewer than 16 bits, with fp8 training."""
+        return tuple(Matrix(*product.on_rank(rank.tp)) for product in self.products)
 
     def kept(self, rank: OnRank) -> tuple[Kept, ...]:
         """Return the tensors kept for the backward pass; here inputs and statistics of norms, and dropout's mask."""

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pipette_opt.layers.branch import Branch, Kept, Module, OnRank, Product, Work
+from pipette_opt.layers.branch import Branch, Kept, Matrix, Module, OnRank, Product, Work
 from pipette_opt.layers.mlp import MlpBranch
 
 
@@ -69,6 +69,18 @@ class ExpertBranch(MlpBranch):
     def modules(self) -> Mapping[str, Module]:
         """The shared experts; routed experts are repeated as a whole, or their activation is."""
         return MappingProxyType({"shared_experts": self.module} if self.width else {})
+
+    def local_matrices(self, rank: OnRank) -> tuple[Matrix, ...]:
+        """Return the matrices of shared and routed experts, and of projections for them; the router stays in fp32."""
+        model, whole = self.model, self.whole_matrices[1:]
+        count, width = (model.num_experts or 0) // rank.expert_ranks, model.expert_ffn_size // rank.expert_tp
+        routed = model.expert_hidden_size
+        return (
+            *super().local_matrices(rank),
+            *(Matrix(*product.on_rank(rank.tp)) for product in whole),
+            Matrix(self.gates * width, routed, count),
+            Matrix(routed, width, count),
+        )
 
     def kept(self, rank: OnRank) -> tuple[Kept, ...]:
         """Return the tensors of norms, router, routed and shared experts."""

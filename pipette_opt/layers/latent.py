@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipette_opt.layers.attention import AttentionBranch
-from pipette_opt.layers.branch import Kept, Module, OnRank, Product
+from pipette_opt.layers.branch import Branch, Kept, Matrix, Module, OnRank, Product
 from pipette_opt.layers.yarn import YarnScaling
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class LatentAttentionBranch(AttentionBranch):
 
     has_own_norm = True
     norm_module = "attn_norm"
+    norms_heads = False
     heads_freed_by = ("mla_up_proj",)
     context_types: ClassVar[tuple[str, ...]] = ("p2p",)
 
@@ -175,6 +176,10 @@ class LatentAttentionBranch(AttentionBranch):
     def shares_keys(self, tp: Any) -> bool:
         """Return ``False``: keys are as wide as queries, and only values differ."""
         return False
+
+    def local_matrices(self, rank: OnRank) -> tuple[Matrix, ...]:
+        """Return the matrices of all products."""
+        return Branch.local_matrices(self, rank)
 
     def kept_inside(self, rank: OnRank) -> tuple[Kept, ...]:
         """

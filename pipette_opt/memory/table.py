@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import prod
 from typing import Any, cast
 
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.layers.attention import AttentionBranch
-from pipette_opt.layers.branch import OnRank
+from pipette_opt.layers.branch import Branch, OnRank
 from pipette_opt.layers.kinds import count_layers
 from pipette_opt.layers.layer_bytes import LayerBytes, layer_bytes
 from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
@@ -49,7 +50,7 @@ def stage_table(
         | _layer_columns(rows, chunks, rank)
         | _recompute_columns(rows, chunks)
         | _kept_columns(rows, chunks, rank)
-        | _parameter_columns(rows, chunks)
+        | _parameter_columns(rows, chunks, rank)
         | _width_columns(rows, chunks, rank)
         | _expert_columns(rows)
     )
@@ -112,9 +113,9 @@ class _Rows:
         """Return the mask of rows whose configuration meets a condition."""
         return self.choice(holds)[self.config_of_row]
 
-    def spread(self, layer: LayerBytes) -> LayerBytes:
-        """Return the bytes of a layer in each row from those in each configuration."""
-        return LayerBytes(*(np.broadcast_to(part, len(self.configs))[self.config_of_row] for part in layer))
+    def spread(self, values: Any) -> Any:
+        """Return the value of each row from that of its configuration."""
+        return np.broadcast_to(values, len(self.configs))[self.config_of_row]
 
     def choice(self, holds: Callable[[ParallelConfig], bool]) -> BoolArray:
         """Return the mask of configurations that meet a condition."""
@@ -293,7 +294,7 @@ def _kept_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
     has_experts, chunk_share = chunks.stage_layers(lambda kind: kind.has_experts) > 0, chunks.mean_share
     sizes, counts = [], []
     for kind, of_chunk in chunks.kinds.items():
-        layer = rows.spread(layer_bytes(rows.model.branches(kind), rank, again))
+        layer = LayerBytes(*map(rows.spread, layer_bytes(rows.model.branches(kind), rank, again)))
         num_layers = of_chunk.sum(axis=0)
         exists = num_layers > 0
         kept += chunks.mean_in_flight(of_chunk - chunks.recomputed_kinds[kind]) * layer.kept
@@ -322,24 +323,24 @@ def _largest(sizes: FloatArray, counts: FloatArray, number: IntArray) -> FloatAr
 def _width_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
     """Return the local widths of attention and MLP, and the flags of the model."""
     model, tp = rows.model, rows.tensor
-    latent, heads = model.multi_latent_attention, model.num_attention_heads // tp
-    query, key_value, down = model.query_projection_size // tp, _key_value(model, tp), model.ffn_hidden_size // tp
-    scores = [branch.scores(rank) for branch in _attention_branches(rows, chunks)]
+    attentions, down = _attention_branches(rows, chunks), model.ffn_hidden_size // tp
+    attention = attentions[0] if attentions else AttentionBranch(model, LayerKind())
+    query, keys, _ = attention.kept_widths(tp)
     return {
         "hidden": model.hidden_size,
         "query": query,
-        "key_value": key_value,
-        "grouped": (key_value < query) & (latent is None),
+        "key_value": keys / 2,
+        "grouped": attention.shares_keys(tp),
         "up": down * _gates(model),
         "down": down,
-        "vocab": _vocab(model, tp),
-        "heads": heads,
-        "scores": np.maximum.reduce(scores)[rows.config_of_row] if scores else 0.0,
+        "vocab": _vocab(rows),
+        "heads": model.num_attention_heads // tp,
+        "scores": bool(attentions) * attention.scores(rank)[rows.config_of_row],
         "statistics": 2 if model.normalization == "LayerNorm" else 1,
         "hidden_dropout": model.hidden_dropout > 0,
         "attention_dropout": model.attention_dropout > 0,
         "rope": model.has_rotary_positions,
-        "qk_norm": model.qk_layernorm and latent is None,
+        "qk_norm": model.qk_layernorm and attention.norms_heads,
     }
 
 
@@ -347,7 +348,7 @@ def _expert_columns(rows: _Rows) -> Columns:
     """Return the sizes of a layer with experts."""
     model, ep, etp = rows.model, rows.column("expert_model_parallel_size"), rows.column("expert_tensor_size")
     topk = model.moe_router_topk * ((model.num_experts or 0) > 0)
-    down, shared, gates = _expert_down(rows), _shared_down(rows), _gates(model)
+    gates = _gates(model)
     return {
         "num_experts": model.num_experts or 0,
         "local_experts": (model.num_experts or 0) // ep,
@@ -355,8 +356,8 @@ def _expert_columns(rows: _Rows) -> Columns:
         "expert_ranks": ep,
         "expert_tensor": etp,
         "routed": model.expert_hidden_size,
-        "expert_up": gates * down,
-        "shared_up": gates * shared,
+        "expert_up": gates * (model.expert_ffn_size // etp) * ((model.num_experts or 0) > 0),
+        "shared_up": gates * (model.moe_shared_expert_intermediate_size // rows.tensor),
     }
 
 
@@ -365,27 +366,11 @@ def _gates(model: ModelSpec) -> int:
     return 2 if model.gated_linear_unit else 1
 
 
-def _vocab(model: ModelSpec, tp: IntArray) -> IntArray:
+def _vocab(rows: _Rows) -> IntArray:
     """Return the padded vocabulary on one rank."""
-    multiple = model.make_vocab_size_divisible_by * tp
-    return -(-model.vocab_size // multiple) * multiple // tp
-
-
-def _key_value(model: ModelSpec, tp: IntArray) -> IntArray:
-    """Return the mean local width of keys and values."""
-    width: IntArray = np.maximum(model.num_query_groups // tp, 1) * model.kv_head_size
-    return width
-
-
-def _expert_down(rows: _Rows) -> IntArray:
-    """Return the local inner width of a routed expert; 0 without experts."""
-    etp = rows.column("expert_tensor_size")
-    return rows.model.expert_ffn_size // etp if rows.model.num_experts else 0 * etp
-
-
-def _shared_down(rows: _Rows) -> IntArray:
-    """Return the local inner width of the shared experts."""
-    return rows.model.moe_shared_expert_intermediate_size // rows.tensor
+    tp: Any = rows.tensor
+    size: IntArray = rows.model.padded_vocab_size(tp) // tp
+    return size
 
 
 def _attention_branches(rows: _Rows, chunks: _Chunks) -> list[AttentionBranch]:
@@ -393,52 +378,28 @@ def _attention_branches(rows: _Rows, chunks: _Chunks) -> list[AttentionBranch]:
     return [mixer for mixer in map(rows.model.mixer, chunks.kinds) if isinstance(mixer, AttentionBranch)]
 
 
-def _attention_shapes(rows: _Rows, chunks: _Chunks) -> Sequence[tuple[IntArray | int, IntArray | int]]:
-    """Return the local shapes of attention's matrices."""
-    model, tp, h = rows.model, rows.tensor, rows.model.hidden_size
-    if model.multi_latent_attention is not None:
-        return tuple(product.on_rank(tp) for product in _attention_branches(rows, chunks)[0].products)
-    query, key_value = model.query_projection_size // tp, _key_value(model, tp)
-    return ((1 + model.attention_output_gate) * query + 2 * key_value, h), (h, query)
+def _matrices(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Iterator[tuple[BoolArray, IntArray, IntArray]]:
+    """Yield the matrices of a stage's layers: mask of rows that have it, its local rows, and its columns."""
+    found: dict[str, tuple[Branch, BoolArray]] = {}
+    for kind, of_chunk in chunks.kinds.items():
+        for branch in rows.model.branches(kind):
+            name, exists = kind.mixer if branch.core else kind.mlp, of_chunk.sum(axis=0) > 0
+            found[name] = branch, exists | found[name][1] if name in found else exists
+    for branch, exists in found.values():
+        for matrix in branch.local_matrices(rank):
+            yield exists, rows.spread(matrix.outputs), rows.spread(matrix.inputs)
 
 
-def _expert_size(rows: _Rows) -> IntArray:
-    """Return the parameters of a layer's routed experts on one rank."""
-    local = (rows.model.num_experts or 0) // rows.column("expert_model_parallel_size")
-    size: IntArray = local * (_gates(rows.model) + 1) * rows.model.expert_hidden_size * _expert_down(rows)
-    return size
-
-
-def _matrix_size(rows: _Rows, chunks: _Chunks, kind: LayerKind) -> IntArray:
-    """Return the parameters of a layer on one rank in matrices of fp8 training."""
-    model, tp, h = rows.model, rows.tensor, rows.model.hidden_size
-    mlp = {"dense": model.ffn_hidden_size // tp, "experts": _shared_down(rows), "none": 0 * tp}[kind.mlp]
-    of_experts = kind.has_experts * (_expert_size(rows) + 2 * h * (model.moe_latent_size or 0))
-    mixer, recurrent = (
-        kind.has_attention * sum(n * k for n, k in _attention_shapes(rows, chunks)),
-        model.recurrent_mixer(kind),
-    )
-    if recurrent is not None:
-        mixer = h * (recurrent.in_size + recurrent.out_size) // tp
-    size: IntArray = mixer + h * (_gates(model) + 1) * mlp + of_experts
-    return size
-
-
-def _parameter_columns(rows: _Rows, chunks: _Chunks) -> Columns:
+def _parameter_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
     """Return the parameters of layers, embeddings and head on one rank, and elements of their largest tensors."""
     model, tp, h = rows.model, rows.tensor, rows.model.hidden_size
-    pp = rows.column("pipeline_model_parallel_size")
-    of_kinds = [
-        (
-            layers_of_kind.sum(axis=0),
-            layer_parameters(model, kind).on_rank(tp),
-            kind.has_experts * _expert_size(rows),
-            _matrix_size(rows, chunks, kind),
-        )
-        for kind, layers_of_kind in chunks.with_weights.items()
-    ]
-    is_latent = model.multi_latent_attention is not None
-    attention_kind = _attention_branches(rows, chunks)[0].kind if is_latent else LayerKind()
+    pp, expert_ranks = rows.column("pipeline_model_parallel_size"), rank.expert_ranks * rank.expert_tp
+    of_kinds = []
+    for kind, layers_of_kind in chunks.with_weights.items():
+        parameters = layer_parameters(model, kind)
+        matrices = [matrix for branch in model.branches(kind) for matrix in branch.local_matrices(rank)]
+        sizes = (parameters.on_rank(rank.tp), parameters.experts / expert_ranks, sum(map(prod, matrices)))
+        of_kinds.append((layers_of_kind.sum(axis=0), *map(rows.spread, sizes)))
     projections = rows.last * model.num_own_mtp_layers * 2 * h * (h / tp)
     embeddings = rows.first * embedding_parameters(model, tp).on_rank(tp)
     head = rows.last * head_parameters(model, tp, pp).on_rank(tp)
@@ -449,8 +410,10 @@ def _parameter_columns(rows: _Rows, chunks: _Chunks) -> Columns:
     ]
     own_head = (pp > 1) | model.untie_embeddings_and_output_weights
     positions = model.max_position_embeddings if model.position_embedding_type == "learned_absolute" else 0
+    table = h * _vocab(rows)
+    mixers = [branch.kind.mixer for branch in _attention_branches(rows, chunks)]
     return {
-        "layer_parameters": layer_parameters(model, attention_kind).on_rank(tp),
+        "layer_parameters": layer_parameters(model, LayerKind(mixers[0] if mixers else "attention")).on_rank(tp),
         "own_parameters": sum(count * own for count, own, _, _ in of_kinds),
         "expert_parameters": sum(count * experts for count, _, experts, _ in of_kinds),
         "first_parameters": embeddings,
@@ -458,39 +421,10 @@ def _parameter_columns(rows: _Rows, chunks: _Chunks) -> Columns:
         "matrix_parameters": sum(count * matrices for count, _, _, matrices in of_kinds) + projections,
         "unit_parameters": _two_largest(*(size for size, _ in units)),
         "unit_matrices": _two_largest(*(size for _, size in units)),
-        "placeholders": _of_distinct(*_matrices(rows, chunks), (projections > 0, h // tp, 2 * h)),
-        "shared_table": h * _vocab(model, tp) * ~own_head,
-        "largest_table": h * np.maximum(_vocab(model, tp), positions),
+        "placeholders": _of_distinct(*_matrices(rows, chunks, rank), (projections > 0, h // tp, 2 * h)),
+        "shared_table": table * ~own_head,
+        "largest_table": np.maximum(table, h * positions),
     }
-
-
-def _matrices(rows: _Rows, chunks: _Chunks) -> Iterator[tuple[BoolArray, IntArray | int, IntArray | int]]:
-    """Yield the matrices of a stage's layers: mask of rows that have it, its local rows, and its columns."""
-    model, tp, h = rows.model, rows.tensor, rows.model.hidden_size
-    gates, routed, shared = _gates(model), model.expert_hidden_size, _shared_down(rows)
-    attention, dense, moe, recurrent = (
-        chunks.stage_layers(has) > 0
-        for has in (
-            lambda kind: kind.has_attention,
-            lambda kind: kind.mlp == "dense",
-            lambda kind: kind.has_experts,
-            lambda kind: model.recurrent_mixer(kind) is not None,
-        )
-    )
-    for n, k in _attention_shapes(rows, chunks):
-        yield attention, n, k
-    for mixer in model.recurrent_mixers.values():
-        yield recurrent, mixer.in_size // tp, h
-        yield recurrent, h, mixer.out_size // tp
-    for has_it, width, inputs in (
-        (dense, model.ffn_hidden_size // tp, h),
-        (moe & (shared > 0), shared, h),
-        (moe, _expert_down(rows), routed),
-    ):
-        yield has_it, gates * width, inputs
-        yield has_it, inputs, width
-    for n, k in ((routed, h), (h, routed)):
-        yield moe & (model.moe_latent_size is not None), n, k
 
 
 def _recomputes(module: str) -> Callable[[ParallelConfig], bool]:
