@@ -12,8 +12,8 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.layers.attention import AttentionBranch
 from pipette_opt.layers.branch import Branch, OnRank
+from pipette_opt.layers.branch_bytes import BranchBytes, branch_bytes
 from pipette_opt.layers.kinds import count_layers
-from pipette_opt.layers.layer_bytes import LayerBytes, layer_bytes
 from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
 from pipette_opt.memory.chunk_layers import held_of_chunks, layers_of_chunks
 from pipette_opt.memory.stage_rows import StageTable
@@ -114,8 +114,8 @@ class _Rows:
         return self.choice(holds)[self.config_of_row]
 
     def spread(self, values: Any) -> Any:
-        """Return the value of each row from that of its configuration."""
-        return np.broadcast_to(values, len(self.configs))[self.config_of_row]
+        """Return the value of each row from that of its configuration; a number for all stays as it is."""
+        return values[self.config_of_row] if np.ndim(values) else values
 
     def choice(self, holds: Callable[[ParallelConfig], bool]) -> BoolArray:
         """Return the mask of configurations that meet a condition."""
@@ -139,6 +139,8 @@ class _Chunks:
         Micro-batches in flight of each chunk, and layers held later; see :func:`held_of_chunks`.
     kinds, recomputed_kinds, with_weights
         Layers of each kind: all, those recomputed whole, and those with weights of their own.
+    branches
+        Branches of these kinds, by the name of mixer or MLP, which decides their sizes.
     """
 
     of_chunk: IntArray
@@ -151,6 +153,12 @@ class _Chunks:
     kinds: Mapping[LayerKind, IntArray]
     recomputed_kinds: Mapping[LayerKind, IntArray]
     with_weights: Mapping[LayerKind, IntArray]
+    branches: Mapping[str, Branch]
+
+    @property
+    def attention(self) -> AttentionBranch | None:
+        """First branch with attention."""
+        return next((each for each in self.branches.values() if isinstance(each, AttentionBranch)), None)
 
     def mean_in_flight(self, counts: IntArray) -> FloatArray:
         """Return the mean of a count over the chunks, weighted by their micro-batches in flight."""
@@ -212,6 +220,7 @@ def _chunks(rows: _Rows, num_microbatches: int | None) -> _Chunks:
     in_flight = num_in_flight(pp, rows.stages, chunks, microbatches)
     held, later_layers = held_of_chunks(of_chunk, in_flight, pp, chunks, microbatches, last)
     layers = (*model.layers, *model.mtp_layers * model.mtp_num_layers)
+    branches = [branch for kind in dict.fromkeys(layers) for branch in model.branches(kind)]
     return _Chunks(
         of_chunk=of_chunk,
         recomputed=recomputed,
@@ -223,6 +232,7 @@ def _chunks(rows: _Rows, num_microbatches: int | None) -> _Chunks:
         kinds=count_layers(layers, before, before + of_chunk),
         recomputed_kinds=count_layers(layers, before, before + recomputed),
         with_weights=count_layers(layers, before, before + own_of_chunk + ends * held_layers),
+        branches={branch.kind.mixer if branch.core else branch.kind.mlp: branch for branch in branches},
     )
 
 
@@ -290,19 +300,25 @@ def _recompute_columns(rows: _Rows, chunks: _Chunks) -> Columns:
 def _kept_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
     """Return the bytes that the layers of a chunk keep, that recomputation restores, and that a layer works on."""
     again = {module: mask for module in RECOMPUTE_MODULES if (mask := rows.choice(_recomputes(module))).any()}
+    of_branch = {
+        name: BranchBytes(*map(rows.spread, branch_bytes(branch, rank, again)))
+        for name, branch in chunks.branches.items()
+    }
+    gradient = rows.spread(next(iter(chunks.branches.values())).gradient_bytes(rank))
     kept, restored, work = np.zeros(rows.count), np.zeros(rows.count), np.zeros(rows.count)
     has_experts, chunk_share = chunks.stage_layers(lambda kind: kind.has_experts) > 0, chunks.mean_share
     sizes, counts = [], []
     for kind, of_chunk in chunks.kinds.items():
-        layer = LayerBytes(*map(rows.spread, layer_bytes(rows.model.branches(kind), rank, again)))
+        mixer, mlp = (of_branch.get(name, BranchBytes()) for name in (kind.mixer, kind.mlp))
         num_layers = of_chunk.sum(axis=0)
         exists = num_layers > 0
-        kept += chunks.mean_in_flight(of_chunk - chunks.recomputed_kinds[kind]) * layer.kept
-        restored = np.maximum(restored, exists * layer.restored)
+        kept += chunks.mean_in_flight(of_chunk - chunks.recomputed_kinds[kind]) * (mixer.kept + mlp.kept)
+        restored = np.maximum(restored, exists * np.maximum(mixer.restored, mlp.restored))
         # Layers with experts follow those with a dense MLP. Their backward pass is first, when the stage holds most.
         is_first = exists & ((kind.mlp != "dense") | ~has_experts)
-        work = np.maximum.reduce((work, exists * layer.mlp_work, is_first * layer.mixer_work))
-        sizes.append(layer.whole)
+        passes = exists * (gradient + mlp.work), is_first * (gradient + mixer.work - mlp.gone)
+        work = np.maximum.reduce((work, *passes))
+        sizes.append(mixer.whole + mlp.whole)
         counts.append(np.ceil(num_layers * chunk_share))
     at_once = np.where(chunks.is_block, 1, rows.column("recompute_num_layers"))
     brought_back = np.minimum(at_once, chunks.of_chunk.max(axis=0)) * chunks.is_full
@@ -323,8 +339,7 @@ def _largest(sizes: FloatArray, counts: FloatArray, number: IntArray) -> FloatAr
 def _width_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
     """Return the local widths of attention and MLP, and the flags of the model."""
     model, tp = rows.model, rows.tensor
-    attentions, down = _attention_branches(rows, chunks), model.ffn_hidden_size // tp
-    attention = attentions[0] if attentions else AttentionBranch(model, LayerKind())
+    attention, down = chunks.attention or AttentionBranch(model, LayerKind()), model.ffn_hidden_size // tp
     query, keys, _ = attention.kept_widths(tp)
     return {
         "hidden": model.hidden_size,
@@ -335,7 +350,7 @@ def _width_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
         "down": down,
         "vocab": _vocab(rows),
         "heads": model.num_attention_heads // tp,
-        "scores": bool(attentions) * attention.scores(rank)[rows.config_of_row],
+        "scores": (chunks.attention is not None) * attention.scores(rank)[rows.config_of_row],
         "statistics": 2 if model.normalization == "LayerNorm" else 1,
         "hidden_dropout": model.hidden_dropout > 0,
         "attention_dropout": model.attention_dropout > 0,
@@ -373,19 +388,10 @@ def _vocab(rows: _Rows) -> IntArray:
     return size
 
 
-def _attention_branches(rows: _Rows, chunks: _Chunks) -> list[AttentionBranch]:
-    """Return the attention of each kind of layer that has one."""
-    return [mixer for mixer in map(rows.model.mixer, chunks.kinds) if isinstance(mixer, AttentionBranch)]
-
-
 def _matrices(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Iterator[tuple[BoolArray, IntArray, IntArray]]:
     """Yield the matrices of a stage's layers: mask of rows that have it, its local rows, and its columns."""
-    found: dict[str, tuple[Branch, BoolArray]] = {}
-    for kind, of_chunk in chunks.kinds.items():
-        for branch in rows.model.branches(kind):
-            name, exists = kind.mixer if branch.core else kind.mlp, of_chunk.sum(axis=0) > 0
-            found[name] = branch, exists | found[name][1] if name in found else exists
-    for branch, exists in found.values():
+    for name, branch in chunks.branches.items():
+        exists = chunks.stage_layers(lambda kind, name=name: name in kind) > 0  # type: ignore[misc]
         for matrix in branch.local_matrices(rank):
             yield exists, rows.spread(matrix.outputs), rows.spread(matrix.inputs)
 
@@ -394,12 +400,15 @@ def _parameter_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
     """Return the parameters of layers, embeddings and head on one rank, and elements of their largest tensors."""
     model, tp, h = rows.model, rows.tensor, rows.model.hidden_size
     pp, expert_ranks = rows.column("pipeline_model_parallel_size"), rank.expert_ranks * rank.expert_tp
+    matrices = {
+        name: rows.spread(sum(map(prod, branch.local_matrices(rank)))) for name, branch in chunks.branches.items()
+    }
     of_kinds = []
     for kind, layers_of_kind in chunks.with_weights.items():
         parameters = layer_parameters(model, kind)
-        matrices = [matrix for branch in model.branches(kind) for matrix in branch.local_matrices(rank)]
-        sizes = (parameters.on_rank(rank.tp), parameters.experts / expert_ranks, sum(map(prod, matrices)))
-        of_kinds.append((layers_of_kind.sum(axis=0), *map(rows.spread, sizes)))
+        sizes = (parameters.on_rank(rank.tp), parameters.experts / expert_ranks)
+        in_matrices = sum(matrices.get(name, 0.0) for name in (kind.mixer, kind.mlp))
+        of_kinds.append((layers_of_kind.sum(axis=0), *map(rows.spread, sizes), in_matrices))
     projections = rows.last * model.num_own_mtp_layers * 2 * h * (h / tp)
     embeddings = rows.first * embedding_parameters(model, tp).on_rank(tp)
     head = rows.last * head_parameters(model, tp, pp).on_rank(tp)
@@ -411,9 +420,10 @@ def _parameter_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
     own_head = (pp > 1) | model.untie_embeddings_and_output_weights
     positions = model.max_position_embeddings if model.position_embedding_type == "learned_absolute" else 0
     table = h * _vocab(rows)
-    mixers = [branch.kind.mixer for branch in _attention_branches(rows, chunks)]
     return {
-        "layer_parameters": layer_parameters(model, LayerKind(mixers[0] if mixers else "attention")).on_rank(tp),
+        "layer_parameters": layer_parameters(
+            model, LayerKind(chunks.attention.kind.mixer if chunks.attention else "attention")
+        ).on_rank(tp),
         "own_parameters": sum(count * own for count, own, _, _ in of_kinds),
         "expert_parameters": sum(count * experts for count, _, experts, _ in of_kinds),
         "first_parameters": embeddings,
