@@ -31,6 +31,9 @@ from pipette_opt.simulate.solutions import SimulatedSolution, best_first
 SHARES = (0.5, 0.4, 1.0)
 """Fractions of the remaining time for plainer plans, less risky plans and the next best, in this order. Chosen."""
 
+BEST_VALUE_SHARE = 0.7
+"""Fraction of the time for the plan of the best value, if that is not the time. Chosen."""
+
 RANK_SHARE = 0.5
 """
 Fraction of the time for plainer plans that configurations of one plainness may take. Chosen.
@@ -94,6 +97,8 @@ def look_beside(
     """
     finder = _Finder(prepared, simulated, reasons, preference, params, clock)
     plainer, safer, others = SHARES
+    if preference.weighs:
+        finder.look_for_best_value(clock.slice(BEST_VALUE_SHARE))
     if preference.prefer == "simple":
         finder.look_for_plainest(clock.slice(plainer))
     finder.look_for_safer(clock.slice(safer))
@@ -190,6 +195,22 @@ class _Finder:
             members, self.clock = list(group), clock.slice(RANK_SHARE)
             below_s = limit / min(map(preference.factor, members))
             self._place_fastest(members, below_s * (1 + CLOSE_ENOUGH))
+
+    def look_for_best_value(self, clock: Clock) -> None:
+        """Place the configurations whose factor may make them better than the best plan, the best bounds first."""
+        self.clock, value = clock, self.preference.value
+        waiting = {config: self.preference.factor(config) for config in self.checked}
+        while waiting and not clock.is_over:
+            config = min(waiting, key=lambda config: waiting[config] * self._bounds_s[config])
+            best = min(map(value, self.simulated))
+            if waiting[config] * self._bounds_s[config] >= (1 - CLOSE_ENOUGH) * best:
+                return
+            to_beat_s = best / waiting[config]
+            if config not in self._ledgers:
+                self._open(config, to_beat_s)
+            else:
+                self._place(config, to_beat_s)
+                del waiting[config]
 
     def look_for_safer(self, clock: Clock) -> None:
         """Place the fastest configurations for each level of out-of-memory risk."""

@@ -35,6 +35,8 @@ class Preference:
         Function from a configuration to its objective per second of iteration time; infinite if it is not wanted.
     hosts_factor
         Function from hosts to the objective per second of iteration time on them.
+    weighs
+        Whether the plan of the best value is searched among all configurations, not only among the fastest.
     """
 
     prefer: Prefer = "fastest"
@@ -42,6 +44,7 @@ class Preference:
     today: ParallelConfig | None = None
     factor: Callable[[ParallelConfig], float] = lambda config: 1.0
     hosts_factor: Callable[[IntArray], float] = lambda nodes: 1.0
+    weighs: bool = False
 
     def value(self, plan: SimulatedSolution) -> float:
         """Return the objective of a plan; smaller is better."""
@@ -59,11 +62,12 @@ class Preference:
         Parameters
         ----------
         ranked
-            Simulated plans, fastest first; the first of equally plain plans is chosen.
+            Simulated plans, fastest first; the first of equally good plans is chosen.
         """
+        best = min(ranked, key=self.value) if self.weighs else ranked[0]
         if self.prefer == "fastest":
-            return ranked[0]
-        limit = (1 + WITHIN) * self.value(ranked[0])
+            return best
+        limit = (1 + WITHIN) * self.value(best)
         near = [plan for plan in ranked if self.value(plan) <= limit]
         return min(near, key=lambda plan: self.rank(plan.candidate.config, risk_of(plan)))
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from pipette_opt.candidates import SearchSpace
+    from pipette_opt.certify.regret import RegretParams
     from pipette_opt.export.script_changes import Change
     from pipette_opt.job.read import Job
     from pipette_opt.library.current import Current
@@ -52,6 +53,14 @@ def solve(
         float | None,
         typer.Option(
             help="(--objective progress) Seconds from a failure until training continues; 600 by default.",
+            rich_help_panel=opt.SEARCH,
+        ),
+    ] = None,
+    regret_quantile: Annotated[
+        float | None,
+        typer.Option(
+            help="(--objective regret) Quantile of the regret over the worlds to minimise, e.g. 0.9, instead of its "
+            "mean.",
             rich_help_panel=opt.SEARCH,
         ),
     ] = None,
@@ -156,6 +165,7 @@ def solve(
         objective=Objective(objective),
         prefer=prefer,
     )
+    regret = _regret_params(params.objective, regret_quantile)
     failures = _failures(params.objective, host_mean_days, checkpoint_seconds, recovery_seconds)
     opt.one_of("--backend", backend, ("threads", "joblib", "ray"))
     if ray_address is not None and backend != "ray":
@@ -179,7 +189,7 @@ def solve(
         space, first = _known(job, space, today, order, max_oom_risk)
         given = (job.instance, space, params, watcher, inputs, first)
         try:
-            plan = optimize_objective(*given, backend=processes, host_order=order)
+            plan = optimize_objective(*given, regret=regret, backend=processes, host_order=order)
         except NoPlanInTimeError:
             raise
         except InfeasibleError as error:
@@ -314,6 +324,23 @@ def _known(
     if why_not:
         say(f"{arguments.where}: the search cannot start from this layout: {why_not.rstrip('.')}.")
     return space, first
+
+
+def _regret_params(objective: "Objective", quantile: float | None) -> "RegretParams | None":
+    """Return the worlds of the objective ``regret``; ``None`` with another objective."""
+    from pipette_opt.certify.regret import RegretParams
+    from pipette_opt.specs.objective import Objective
+    from pipette_opt.worlds.worlds import Worlds
+
+    if objective is not Objective.REGRET:
+        if quantile is not None:
+            raise InputError(
+                "--regret-quantile", f"has no effect with --objective {objective}; it needs --objective regret."
+            )
+        return None
+    if quantile is not None and not 0 < quantile < 1:
+        raise InputError("--regret-quantile", f"must be between 0 and 1, got {quantile:g}.")
+    return RegretParams(worlds=Worlds.load(), quantile=quantile)
 
 
 def _failures(

@@ -27,7 +27,7 @@ from typing import Any
 from pipette_opt.base.backends import Backend
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify import certify
+from pipette_opt.certify import Certified, certify
 from pipette_opt.certify.beside import look_beside
 from pipette_opt.certify.budget import Budget
 from pipette_opt.certify.compiling import compile_kernels
@@ -36,6 +36,7 @@ from pipette_opt.certify.first_plans import anneal_analytical_models, simulate_a
 from pipette_opt.certify.late_splits import fastest_plan, prove_splits
 from pipette_opt.certify.params import OptimizeParams as OptimizeParams
 from pipette_opt.certify.preference import Preference, risks_of
+from pipette_opt.certify.regret import RegretParams, RegretSearch
 from pipette_opt.certify.scope import why_nothing
 from pipette_opt.certify.ties import settle_ties
 from pipette_opt.plans.clock import Clock
@@ -61,6 +62,7 @@ def optimize(
     host_order: Sequence[int] | None = None,
     first: FirstPlan | None = None,
     preference: Preference | None = None,
+    regret: RegretParams | None = None,
 ) -> Plan:
     """
     Find the best plan of a search space, and prove how good it is.
@@ -82,6 +84,8 @@ def optimize(
     preference
         Value of plans, and the choice among equally good plans. By default the time, with ``params.prefer`` and
         closeness to ``first``.
+    regret
+        Worlds over which the regret is minimised instead of the time; ``None``: the time is.
     """
     from pipette_opt.verify import verify_content
 
@@ -135,14 +139,27 @@ def optimize(
 
     prepared, found = prove(prepared, simulated, clock=budget.proof)
     simulated += found
+    regrets = None
+    if regret is not None:
+        clock.report("weighing configurations in worlds")
+        regrets = RegretSearch(prepared, regret, _bound_s(prepared, simulated, certified))
+        preference = regrets.preference(preference)
+        finished = partial(finished, preference=preference)
     clock.report("placing plans beside the fastest")
     beside = look_beside(prepared, simulated, certified.reasons, preference, params, budget.beside)
     simulated += beside.simulated
     order = host_order or range(prepared.instance.cluster.num_nodes)
     shown = _settled(prepared, simulated, preference, order, budget.ties)
     plan = finished(prepared, [*simulated, shown], certified, shown=shown, bounds_s=beside.bounds_s)
+    plan = plan if regrets is None else regrets.certified(plan, simulated)
     verify_content(prepared.given, plan)
     return plan
+
+
+def _bound_s(prepared: Prepared, simulated: Sequence[SimulatedSolution], certified: Certified) -> float:
+    """Return the lower bound of a search so far, with that of the joint model, seconds."""
+    joint_s = float("inf") if prepared.joined is None else prepared.joined.model.bound_s
+    return min(certified.bound_s, joint_s, best_first(simulated)[0].estimate.iteration_time_s)
 
 
 def _settled(
@@ -159,12 +176,13 @@ def _settled(
         return preference.rank(plan.candidate.config, risk_of(plan))
 
     shown = preference.choose(best_first(simulated), risk_of)
-    if preference.prefer == "fastest":
+    if preference.prefer == "fastest" and not preference.weighs:
         return best_first([*simulated, *settle_ties(prepared, simulated, shown, order, clock)])[0]
     least_s = (1 - TIE) * shown.estimate.iteration_time_s
     equal = [plan for plan in simulated if plan.estimate.iteration_time_s >= least_s and rank(plan) == rank(shown)]
     settled = settle_ties(prepared, equal, shown, order, clock)[-1]
     is_as_good = settled.estimate.iteration_time_s >= least_s and rank(settled) == rank(shown)
+    is_as_good &= preference.value(settled) <= (1 + TIE) * preference.value(shown)
     return settled if is_as_good else shown
 
 

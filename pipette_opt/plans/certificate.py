@@ -93,6 +93,79 @@ class JointModel:
     bound_s: NotNegative
 
 
+REGRET_QUANTILE = 0.9
+"""Share of the worlds for which the larger figure of a regret holds. Chosen."""
+
+
+WORTH_MEASURING = 0.1
+"""Least share by which a measurement must lower the regret to be proposed. Chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """
+    Measurement that would lower the regret most.
+
+    Parameters
+    ----------
+    command
+        Command of this program that measures constants; empty for a run of the job.
+    run
+        Configurations of which one is to be run for some iterations; empty for a command.
+    gpu_minutes
+        Cost.
+    regret
+        Expected mean regret of the plan that is chosen afterwards, if bounds were times.
+    """
+
+    command: str = ""
+    run: str = ""
+    gpu_minutes: Positive
+    regret: NotNegative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regret:
+    """
+    Slowdown of a plan against the best configuration possible, over worlds that fit the measured runs.
+
+    Parameters
+    ----------
+    mean
+        Mean over the worlds of time over lower bound, minus 1.
+    high
+        Quantile ``quantile`` of the same ratio, minus 1.
+    over_found_mean, over_found_high
+        Mean and quantile over the best plan found in each world instead of its lower bound. The difference comes from
+        bounds that are not tight.
+    worlds
+        Number of worlds.
+    measured_runs
+        Number of measured runs that the worlds fit.
+    groups
+        Number of groups of configurations with equal degrees, chunks, micro-batch and recomputation.
+    lower_bounds_s
+        Lower bound on the time of every listed configuration in each world, seconds: by compute alone, by simulation
+        over the fastest links, and by the search.
+    unmeasured_high
+        ``high`` without any measured run; ``None`` if there was none.
+    experiment
+        Measurement that would lower the mean most; ``None`` if none would by ``WORTH_MEASURING``.
+    """
+
+    mean: NotNegative
+    high: NotNegative
+    quantile: Share
+    over_found_mean: NotNegative
+    over_found_high: NotNegative
+    worlds: Size
+    measured_runs: Count
+    groups: Size
+    lower_bounds_s: tuple[Positive, ...]
+    unmeasured_high: NotNegative | None = None
+    experiment: Experiment | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """
@@ -132,6 +205,8 @@ class Certificate:
     chosen_by
         Proof about the objective, if it is not the time. The bounds above then cover only the configurations of its
         last step.
+    regret
+        Regret of the plan over worlds; ``None`` in older files, and if nothing of the kind was measured.
     """
 
     status: Status
@@ -151,6 +226,7 @@ class Certificate:
     joint_model: JointModel | None = None
     chosen_by: Choice | None = None
     fastest_s: Positive | None = None
+    regret: Regret | None = None
 
     @property
     def best_s(self) -> float:

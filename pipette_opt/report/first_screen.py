@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipette_opt.base.units import counted, gib, three_digits
+from pipette_opt.plans.certificate import Regret
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
 from pipette_opt.plans.verdict import plan_verdict
 from pipette_opt.report.beside_tables import fastest_words
@@ -82,6 +83,8 @@ def first_screen(
         ("Time", time_words(plan.estimate)),
         ("Memory", memory_words(plan.memory)),
         ("Proof", _proof_words(plan)),
+        ("Regret", regret_words(plan.certificate.regret)),
+        ("Measure", experiment_words(plan.certificate.regret)),
         ("Fastest", _fastest_words(plan)),
         ("Less risk", _less_risk_words(plan)),
         ("Experts", _imbalance_words(plan)),
@@ -216,6 +219,30 @@ def _proof_words(plan: Plan) -> str:
     least = f"none of {searched} takes less than {three_digits(proof.lower_bound_s)} s"
     left = f"; {counted(len(proof.not_searched), 'choice')} not searched" if proof.not_searched else ""
     return f"simulated {three_digits(plan.estimate.iteration_time_s)} s; {least}{left}"
+
+
+def regret_words(regret: Regret | None) -> str:
+    """Return the slowdown against the best of each world, by bounds and by plans found; empty if none is known."""
+    if regret is None:
+        return ""
+    high, mean, found = (f"{100 * share:.3g} %" for share in (regret.high, regret.mean, regret.over_found_high))
+    before = "" if regret.unmeasured_high is None else f"; {100 * regret.unmeasured_high:.3g} % without a measurement"
+    return (
+        f"in {10 * regret.quantile:g} of 10 worlds at most {high} slower than the best of that world can be{before}; "
+        f"{mean} in the mean; at most {found} slower than the best plan found"
+    )
+
+
+def experiment_words(regret: Regret | None) -> str:
+    """Return the measurement that would lower the regret most, and its cost; empty if none is worth it."""
+    experiment = None if regret is None else regret.experiment
+    if experiment is None:
+        return ""
+    name = f"pipette-opt {experiment.command}" if experiment.command else f"a run of {experiment.run}"
+    return (
+        f"{name}: lowers the mean to about {100 * experiment.regret:.3g} %, for {three_digits(experiment.gpu_minutes)} "
+        "GPU-minutes"
+    )
 
 
 def _less_risk_words(plan: Plan) -> str:

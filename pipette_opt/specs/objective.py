@@ -10,7 +10,8 @@ class Objective(StrEnum):
     ``TIME``: seconds per iteration, on all hosts or on fewer where that is faster. ``TOKENS_PER_GPU``: tokens per
     second and GPU used, over every number of hosts. ``COST``: price of an iteration on the hosts used. ``ROBUST``:
     upper end of the band of the iteration time. ``PROGRESS``: tokens per second after losses from failing hosts, over
-    every number of hosts.
+    every number of hosts. ``REGRET``: slowdown against the best configuration of each world
+    (:mod:`pipette_opt.worlds`), mean or quantile over the worlds.
     """
 
     TIME = "time"
@@ -18,6 +19,7 @@ class Objective(StrEnum):
     COST = "cost"
     ROBUST = "robust"
     PROGRESS = "progress"
+    REGRET = "regret"
 
     @property
     def is_rate(self) -> bool:

@@ -28,6 +28,7 @@ from pipette_opt.verify.common import Rule
 from pipette_opt.verify.exchanges import no_exchange_is_faster
 from pipette_opt.verify.memory import memory_is_reproduced
 from pipette_opt.verify.preference import imbalance_is_reproduced, preference_holds, risks_are_reproduced
+from pipette_opt.verify.regret_rule import regret_holds
 from pipette_opt.verify.rules import (
     certificate_is_consistent,
     configuration_is_legal,
@@ -85,6 +86,7 @@ SPACE_RULES: tuple[SpaceRule, ...] = (
     other_numbers_are_bounded,
     bound_holds,
     no_exchange_is_faster,
+    regret_holds,
 )
 """Rules that need the search space of the plan enumerated again."""
 

@@ -130,6 +130,19 @@ def ideal_cluster(cluster: ClusterSpec, kind: int, *, both_ways: bool) -> Cluste
     return replace(cluster.with_best_links(tuple(matrices) or cluster.link_matrices), nodes=nodes)
 
 
+def on_fastest_hosts(
+    instance: Instance, fitting: CheckedConfig, capacity_bytes: IntArray
+) -> tuple[int, tuple[ParallelConfig, Placement]]:
+    """
+    Return the GPU type that is fastest in every stage, and the configuration on the first hosts.
+
+    The first type if none is the fastest. The rectangle of stages and replicas per host is the first that has room.
+    """
+    tiles = host_tiles(fitting.config, instance.cluster.gpus_per_node, instance.launcher)
+    tile = next(_with_room(instance, fitting, capacity_bytes), None) or next(iter(tiles))
+    return _fastest_kind(instance, fitting.config) or 0, _on_first_hosts(fitting.config, tile)
+
+
 def _fastest_kind(instance: Instance, config: ParallelConfig) -> int | None:
     """Return the index of the GPU type that is fastest in every stage and chunk; ``None`` if there is none."""
     if len(instance.cluster.gpu_kinds) == 1:

@@ -28,11 +28,12 @@ def preference_holds(instance: Instance, plan: Plan) -> Iterator[str]:
     if proof.fastest_s is None or not close(proof.fastest_s, fastest.iteration_time_s or 0.0, ROUNDING):
         yield f"certificate.fastest_s is {proof.fastest_s}, but fastest takes {fastest.iteration_time_s} s"
         return
-    if plan.inputs.get("prefer") != "simple":
+    objective = plan.inputs.get("objective")
+    if plan.inputs.get("prefer") != "simple" and objective != Objective.REGRET:
         yield f"fastest is another plan, and inputs.prefer is {plan.inputs.get('prefer')!r}"
     if fastest.config == plan.config:
         yield f"fastest is of the plan's own configuration, {plan.config.label()}"
-    if plan.inputs.get("objective") not in (None, Objective.TIME):
+    if objective not in (None, Objective.TIME):
         return
     limit_s = (1 + WITHIN) * proof.fastest_s
     if seconds > limit_s * (1 + REPRODUCED):

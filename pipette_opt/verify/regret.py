@@ -1,0 +1,193 @@
+"""
+Regret of a plan over worlds: how much slower it is, in each world, than the best configuration of that world can be.
+
+A world multiplies the times of a configuration by a factor (:mod:`pipette_opt.worlds`). Configurations with equal
+degrees, chunks, micro-batch and recomputation form a group, which has one factor in a world. The lower bound of a
+world is the least product of a group's bound and its factor. The best plan found is never the denominator: bounds are
+compute alone, the simulation with the fastest links (:mod:`.bounds`), and the bound that the search proved for all.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.costs.work import WorkBounds
+from pipette_opt.memory.filter import CheckedConfig
+from pipette_opt.parallel import ParallelConfig, Placement
+from pipette_opt.plans.certificate import REGRET_QUANTILE, Regret
+from pipette_opt.plans.plainness import kind_of
+from pipette_opt.specs import Instance
+from pipette_opt.verify.bounds import cheap_bounds_s, ideal_cluster, on_fastest_hosts
+from pipette_opt.worlds.terms import SENSITIVITIES, TERMS, describe, features_of
+from pipette_opt.worlds.worlds import Observation, Worlds
+
+MEASURED = "measured_runs"
+"""Key in a plan's inputs: terms, predicted and measured seconds of each measured run."""
+
+Group = tuple[object, ...]
+"""Degrees, micro-batch, recomputation and chunks of a configuration."""
+
+
+def group_of(config: ParallelConfig) -> Group:
+    """Return the group of a configuration, whose members have equal factors in each world."""
+    return (*kind_of(config), config.num_chunks)
+
+
+def words_of(group: Group) -> str:
+    """Return a group as people type it for ``explain`` and pins, e.g. ``tp8 pp4 dp2 mbs1 vpp2``."""
+    tp, pp, dp, cp, ep, etp, mbs, recomputation, chunks = group
+    parts = [f"tp{tp}", f"pp{pp}", f"dp{dp}", f"cp{cp}", f"ep{ep}", f"etp{etp}", f"mbs{mbs}", f"vpp{chunks}"]
+    shown = [part for part in parts if part not in ("cp1", "ep1", "etp1") or (part == "etp1" and ep != 1)]
+    return " ".join([*shown, *([] if recomputation is None else [f"recompute={recomputation}"])])
+
+
+class Groups:
+    """
+    Groups of the configurations that fit, their predictions' terms, and lower bounds on their times.
+
+    Parameters
+    ----------
+    checked
+        Configurations that are legal and fit.
+    capacity_bytes
+        Memory that a stage may take on one GPU of each host, shape ``(num_nodes,)``.
+
+    Attributes
+    ----------
+    least_s
+        Lower bound on every plan of every configuration, as the search proved it, seconds; 0 until it is known.
+    """
+
+    def __init__(self, instance: Instance, checked: Sequence[CheckedConfig], capacity_bytes: IntArray) -> None:
+        self._instance, self._capacity_bytes, self.least_s = instance, capacity_bytes, 0.0
+        work, self._members = WorkBounds(instance), dict[Group, list[tuple[float, CheckedConfig]]]()
+        for fits in checked:
+            if (bound_s := work(fits.config)) < np.inf:
+                self._members.setdefault(group_of(fits.config), []).append((bound_s, fits))
+        self.numbers: Mapping[Group, int] = {group: number for number, group in enumerate(self._members)}
+        firsts = [min(members, key=lambda member: member[0])[1] for members in self._members.values()]
+        self.terms = _terms(instance, firsts, capacity_bytes)
+        alone = [min(bound_s for bound_s, _ in members) for members in self._members.values()]
+        self._bounds_s: FloatArray = np.array(alone)
+        self._simulated = np.zeros(len(alone), dtype=np.bool_)
+
+    @property
+    def bounds_s(self) -> FloatArray:
+        """
+        Lower bound on each group, seconds, shape ``(num_groups,)``.
+
+        It is raised from compute alone to the simulation with the fastest links once it decides the bound of a world.
+        """
+        return np.maximum(self._bounds_s, self.least_s)
+
+    def world_bounds_s(self, log_factors: FloatArray) -> FloatArray:
+        """
+        Return a lower bound on all plans in each world, seconds, shape ``(num_worlds,)``.
+
+        Parameters
+        ----------
+        log_factors
+            Logarithm of the time in a world over the predicted time, shape ``(num_groups, num_worlds)``.
+        """
+        factors = np.exp(log_factors)
+        while True:
+            products = self.bounds_s[:, None] * factors
+            deciding = np.unique(products.argmin(axis=0))
+            waiting = deciding[~self._simulated[deciding]]
+            if not len(waiting):
+                return np.asarray(products.min(axis=0))
+            self._simulate(waiting.tolist())
+
+    def _simulate(self, numbers: Sequence[int]) -> None:
+        """Raise the bounds of groups to the simulation of their members with the fastest links."""
+        every = list(self._members.values())
+        members = [(number, fits) for number in numbers for _, fits in every[number]]
+        bounds_s = cheap_bounds_s(self._instance, [fits for _, fits in members], self._capacity_bytes)
+        least = np.full(len(self._bounds_s), np.inf)
+        np.minimum.at(least, [number for number, _ in members], bounds_s)
+        self._bounds_s[list(numbers)] = least[list(numbers)]
+        self._simulated[list(numbers)] = True
+
+
+def _terms(instance: Instance, checked: Sequence[CheckedConfig], capacity_bytes: IntArray) -> FloatArray:
+    """
+    Return the terms of configurations with the fastest links, shape ``(len(checked), num_terms)``.
+
+    Sensitivities are simulated once for all numbers of chunks.
+    """
+    firsts = {kind_of(fits.config): fits for fits in reversed(checked)}
+    of_gpu: dict[int, list[tuple[Group, tuple[ParallelConfig, Placement]]]] = {}
+    for kind, fits in firsts.items():
+        gpu, placed = on_fastest_hosts(instance, fits, capacity_bytes)
+        of_gpu.setdefault(gpu, []).append((kind, placed))
+    sensitivities: dict[Group, FloatArray] = {}
+    for gpu, parts in of_gpu.items():
+        ideal = replace(instance, cluster=ideal_cluster(instance.cluster, gpu, both_ways=False))
+        _, terms = describe(ideal, [placed for _, placed in parts])
+        sensitivities.update(zip((kind for kind, _ in parts), terms[:, : len(SENSITIVITIES)], strict=True))
+    rows = [(*sensitivities[kind_of(fits.config)], *features_of(instance, fits.config)) for fits in checked]
+    return np.array(rows).reshape(len(checked), len(TERMS))
+
+
+def regret_of(
+    config: ParallelConfig, seconds: float, groups: Groups, worlds: Worlds, found_s: Mapping[ParallelConfig, float]
+) -> Regret:
+    """
+    Return the regret of a plan over the worlds.
+
+    Parameters
+    ----------
+    seconds
+        Predicted time of the plan.
+    found_s
+        Predicted times of plans found, by configuration, seconds. They show how much of the regret is not known to be
+        a faster plan, but only a bound that is not tight.
+    """
+    log_factors = worlds.log_factors(groups.terms)
+    bounds_s = groups.world_bounds_s(log_factors)
+    factors = np.exp(log_factors)
+    times_s = seconds * factors[groups.numbers[group_of(config)]]
+    plans_s = [found * factors[groups.numbers[group_of(other)]] for other, found in found_s.items()]
+    over_found = times_s / np.min([times_s, *plans_s], axis=0) - 1
+    over_bounds = times_s / bounds_s - 1
+    return Regret(
+        mean=float(over_bounds.mean()),
+        high=float(np.quantile(over_bounds, REGRET_QUANTILE)),
+        quantile=REGRET_QUANTILE,
+        over_found_mean=float(over_found.mean()),
+        over_found_high=float(np.quantile(over_found, REGRET_QUANTILE)),
+        worlds=len(bounds_s),
+        measured_runs=len(worlds.observations),
+        groups=len(groups.numbers),
+        lower_bounds_s=tuple(bounds_s.tolist()),
+    )
+
+
+def recorded_worlds(inputs: Mapping[str, Any]) -> Worlds:
+    """Return the worlds of the shipped prior, moved by the measured runs that a plan records."""
+    runs = inputs.get(MEASURED, ())
+    return Worlds.load().given(
+        [
+            Observation(factors=np.array(run["terms"]), log_ratio=math.log(run["measured_s"] / run["predicted_s"]))
+            for run in runs
+        ]
+    )
+
+
+def weights_of(groups: Groups, worlds: Worlds, quantile: float | None) -> dict[Group, float]:
+    """
+    Return the regret of each group plus 1, per second of predicted time.
+
+    Parameters
+    ----------
+    quantile
+        Quantile over the worlds that is minimised, in (0, 1); ``None``: the mean.
+    """
+    log_factors = worlds.log_factors(groups.terms)
+    ratios = np.exp(log_factors) / groups.world_bounds_s(log_factors)
+    values = ratios.mean(axis=1) if quantile is None else np.quantile(ratios, quantile, axis=1)
+    return {group: float(values[number]) for group, number in groups.numbers.items()}

@@ -1,0 +1,132 @@
+"""Regret over worlds, against the simulated times of every placement in every world."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from all_placements import least_s
+from factories import TINY, make_job, make_random_cluster
+
+from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.memory.filter import MemoryCheck, keep_fitting
+from pipette_opt.memory.predictor import stack_predictor
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import Instance
+from pipette_opt.verify.regret import Groups, group_of, regret_of, weights_of
+from pipette_opt.worlds.prior import Prior
+from pipette_opt.worlds.terms import TERMS
+from pipette_opt.worlds.worlds import Observation, Worlds
+
+pytestmark = pytest.mark.search
+
+SPACE = SearchSpace(micro_batch_size=(1,), recompute=(None, "selective"), context_parallel=(1,))
+
+
+def small_worlds(scale: float = 0.05) -> Worlds:
+    """Worlds whose slopes have equal standard deviations."""
+    num_terms = len(TERMS)
+    prior = Prior(
+        mean=np.zeros(num_terms),
+        sd=np.full(num_terms, scale),
+        job=scale,
+        job_length=3.0,
+        layout=scale,
+        layout_length=2.0,
+        both=scale,
+        noise=0.03,
+    )
+    return Worlds(prior=prior)
+
+
+@cache
+def a_job(seed: int = 0) -> tuple[Instance, MemoryCheck]:
+    """A tiny model on three hosts with random links, and every seventh legal configuration."""
+    job = make_job(make_random_cluster(np.random.default_rng(seed), 3, gpus=4), TINY, 24, 2048)
+    return job, keep_fitting(job, enumerate_candidates(job, SPACE)[::7], stack_predictor(job.stack))
+
+
+def groups_of(job: Instance, memory: MemoryCheck, least_bound_s: float = 0.0) -> Groups:
+    """Groups of the configurations that fit."""
+    groups = Groups(job, memory.fitting, memory.capacity_bytes)
+    groups.least_s = least_bound_s
+    return groups
+
+
+@cache
+def fastest_times(seed: int = 0) -> dict[ParallelConfig, float]:
+    """Time of the fastest placement of each configuration, by simulating them all."""
+    job, memory = a_job(seed)
+    return least_s(job, [fits.config for fits in memory.fitting])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_plan_is_below_the_bound_of_a_world(seed: int) -> None:
+    """In each world, the fastest placement of each configuration takes at least the world's lower bound."""
+    job, memory = a_job(seed)
+    groups, worlds = groups_of(job, memory), small_worlds()
+    log_factors = worlds.log_factors(groups.terms)
+    bounds_s = groups.world_bounds_s(log_factors)
+    times = fastest_times(seed)
+    in_worlds = np.array(
+        [seconds * np.exp(log_factors[groups.numbers[group_of(config)]]) for config, seconds in times.items()]
+    )
+    assert (bounds_s > 0).all()
+    assert (bounds_s <= in_worlds.min(axis=0) * (1 + 1e-12)).all()
+
+
+def test_bounds_do_not_depend_on_the_order_of_questions() -> None:
+    """Bounds of groups are simulated when a world needs them, and worlds asked later do not change a bound."""
+    job, memory = a_job()
+    some, wide = small_worlds(), small_worlds(0.3)
+    groups = groups_of(job, memory)
+    first = groups.world_bounds_s(some.log_factors(groups.terms))
+    groups.world_bounds_s(wide.log_factors(groups.terms))
+    assert groups.world_bounds_s(some.log_factors(groups.terms)) == pytest.approx(first, rel=1e-12)
+
+
+def test_without_doubt_the_fastest_plan_has_no_regret_but_looseness() -> None:
+    """If all worlds are equal, regret is the gap to the least bound, and none over the plans found."""
+    job, memory = a_job()
+    times = fastest_times()
+    config = min(times, key=times.__getitem__)
+    groups = groups_of(job, memory)
+    regret = regret_of(config, times[config], groups, small_worlds(1e-9), times)
+    least_bound_s = min(regret.lower_bounds_s)
+    assert regret.mean == pytest.approx(times[config] / least_bound_s - 1, rel=1e-6)
+    assert regret.over_found_mean == pytest.approx(0, abs=1e-6)
+    assert regret.high >= regret.over_found_high
+
+
+def test_the_bound_of_the_search_tightens_every_world() -> None:
+    """With the proven bound of the search, the regret of the fastest plan falls to the gap of the search."""
+    job, memory = a_job()
+    times = fastest_times()
+    config = min(times, key=times.__getitem__)
+    groups = groups_of(job, memory, times[config])
+    assert regret_of(config, times[config], groups, small_worlds(1e-9), times).high == pytest.approx(0, abs=1e-6)
+
+
+def test_a_measured_run_lowers_the_regret() -> None:
+    """Worlds that agree with a run of the plan's own group disagree less about its neighbours."""
+    job, memory = a_job()
+    times = fastest_times()
+    config = min(times, key=times.__getitem__)
+    groups = groups_of(job, memory, times[config])
+    before = small_worlds()
+    runs = [Observation(factors=terms, log_ratio=0.2) for terms in groups.terms]
+    after = regret_of(config, times[config], groups, before.given(runs), times)
+    assert after.measured_runs == len(runs)
+    assert after.high < regret_of(config, times[config], groups, before, times).high
+
+
+@pytest.mark.parametrize("quantile", [None, 0.9])
+def test_weights_say_the_regret_of_a_plan(quantile: float | None) -> None:
+    """Predicted time times the weight of its group is 1 plus the regret, mean or quantile."""
+    job, memory = a_job()
+    times = fastest_times()
+    groups, worlds = groups_of(job, memory), small_worlds()
+    weights = weights_of(groups, worlds, quantile)
+    for config, seconds in list(times.items())[:5]:
+        regret = regret_of(config, seconds, groups, worlds, times)
+        right = regret.mean if quantile is None else regret.high
+        assert seconds * weights[group_of(config)] == pytest.approx(1 + right, rel=1e-9)
