@@ -98,6 +98,7 @@ def test_named_fields() -> None:
         "joint_model",
         "chosen_by",
         "fastest_s",
+        "regret",
         "shown_gap",
     }
     assert content["memory"][1]["upper_gib"] == 32.0
