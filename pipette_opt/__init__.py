@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pipette_opt.library.replan import replan as replan
     from pipette_opt.library.solve import solve as solve
     from pipette_opt.library.solve import write_report as write_report
+    from pipette_opt.library.tune import tune as tune
     from pipette_opt.library.whatif import whatif as whatif
     from pipette_opt.parallel import ParallelConfig as ParallelConfig
     from pipette_opt.plans.plan import Plan as Plan
@@ -61,6 +62,7 @@ _HOMES = {
     "library.export": ("export",),
     "library.recommend": ("recommend",),
     "library.replan": ("replan",),
+    "library.tune": ("tune",),
     "library.whatif": ("whatif",),
     "library.solve": ("solve", "write_report"),
     "parallel": ("ParallelConfig",),

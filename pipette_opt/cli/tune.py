@@ -1,60 +1,241 @@
 """``pipette-opt tune``."""
 
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipette_opt.cli import options as opt
+from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pipette_opt.library.tune import Replayed
+    from pipette_opt.tune.loop import Progress, Tuned
+
+TRIALS, TABLE = "The trials", "A table instead of a cluster"
+"""Headings of the options of trials and of the replay in the help."""
+
+OF_TRIALS = (
+    "run",
+    "log",
+    "steps",
+    "warm_up",
+    "run_timeout",
+    "parallel",
+    "format",
+    "account",
+    "partition",
+    "time",
+    "image",
+)
+"""Options that have no effect on a table of runs."""
 
 
+@opt.spread
 def tune(
-    replay: Annotated[
-        Path,
+    context: typer.Context,
+    job_options: opt.JobOptions,
+    space_options: opt.SpaceOptions,
+    run: Annotated[
+        str | None,
         typer.Option(
-            help="File of measured runs, runs.csv, that stands for the cluster: search each of its jobs by trials."
+            help="Command that runs a trial until it ends, e.g. 'sbatch --wait {script}'; started in the trial's "
+            "folder. Also known: {dir}, {plan}, {trial}, {steps}, {hosts}. Without it you start each trial yourself.",
+            rich_help_panel=TRIALS,
         ),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="CSV file to write the trials to.")] = Path("trials.csv"),
-    budget: Annotated[int, typer.Option("--budget", "--trials", help="Maximum number of trials of a job.", min=1)] = 8,
+    ] = None,
+    log: Annotated[
+        str,
+        typer.Option(
+            help="Pattern of a trial's logs, from its folder; run.log has what the command prints.",
+            rich_help_panel=TRIALS,
+        ),
+    ] = "{dir}/*.log",
+    budget: Annotated[
+        int, typer.Option("--budget", "--trials", help="Maximum number of trials.", min=1, rich_help_panel=TRIALS)
+    ] = 8,
     until: Annotated[
         str | None,
-        typer.Option(help="Stop when the best measured time is at most this far from the best possible, e.g. 2%."),
+        typer.Option(
+            help="Stop when the best measured time is at most this far from the best possible; 2% by default, with "
+            "--replay never.",
+            rich_help_panel=TRIALS,
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Iterations of a trial.", rich_help_panel=TRIALS)] = 12,
+    warm_up: Annotated[
+        int, typer.Option(help="First iterations of a trial that do not count.", rich_help_panel=TRIALS)
+    ] = 3,
+    run_timeout: Annotated[
+        float, typer.Option(help="Seconds after which a trial's command is stopped.", rich_help_panel=TRIALS)
+    ] = 3600.0,
+    parallel: Annotated[
+        int,
+        typer.Option(help="Trials at once, each on --num-gpus GPUs of its own hosts.", rich_help_panel=TRIALS),
+    ] = 1,
+    target: Annotated[
+        str | None,
+        typer.Option("--format", "-f", help="Export format; by default that of --launcher.", rich_help_panel=TRIALS),
+    ] = None,
+    account: Annotated[str | None, typer.Option(help="Slurm account.", rich_help_panel=TRIALS)] = None,
+    partition: Annotated[str | None, typer.Option(help="Slurm partition.", rich_help_panel=TRIALS)] = None,
+    time: Annotated[
+        str | None, typer.Option(help="Time limit of a Slurm job, e.g. 0:30:00.", rich_help_panel=TRIALS)
+    ] = None,
+    image: Annotated[str | None, typer.Option(help="Container image.", rich_help_panel=TRIALS)] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of measured runs, runs.csv, that stands for the cluster: search each of its jobs by trials.",
+            rich_help_panel=TABLE,
+        ),
     ] = None,
     leave_out_source: Annotated[
         bool,
-        typer.Option("--leave-out-source", help="Use nothing that was learned from the sources of the table."),
+        typer.Option(
+            "--leave-out-source",
+            help="(--replay) Use nothing that was learned from the sources of the table.",
+            rich_help_panel=TABLE,
+        ),
     ] = False,
-    calibration: opt.Calibration = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of the trials; with --replay, CSV file to write the trials to."),
+    ] = None,
+    workers: opt.Workers = None,
     json: opt.Json = False,
 ) -> None:
     """
-    Search for the fastest configuration by trials.
+    Search for the fastest configuration by trials on your cluster.
+
+    Example: [bold]pipette-opt tune job.yaml --run 'sbatch --wait {script}' --log '{dir}/*.out' -o tuning/[/]
+
+    Each trial is a short run: exported, started by --run, read from its log. The next is the configuration that
+    promises most, times its odds of fitting in memory, by the predictions, the errors of public runs, and the trials
+    so far. The search ends at --budget, or when in nine of ten cases the best measured time is within --until of the
+    best possible. The folder holds all: started again with it, an interrupted search goes on and repeats no run.
 
     Example: [bold]pipette-opt tune --replay runs.csv -o trials.csv[/]
 
-    Rows of the table with equal source, GPU, model, sequence length, batch, number of GPUs, attention kernel and
-    precision are configurations of one job. A row's time is read when the row is tried; rows that ran out of memory are
-    trials that fail. The file has a row per trial: job, trial, row (0 is the first below the header), iter_time_s
-    (empty if it ran out of memory), best_so_far_s, and regret_bound: in nine of ten worlds the best time so far is at
-    most this share above the best possible.
+    A table of measured runs stands for the cluster. Rows with equal source, GPU, model, sequence length, batch, number
+    of GPUs, attention kernel and precision are configurations of one job. The file has a row per trial: job, trial, row
+    (0 is the first below the header), iter_time_s (empty if it ran out of memory), best_so_far_s, and regret_bound.
+
+    Exit code 0: done. 2: wrong input. 3: no configuration fits, or no trial has a time. 4: interrupted.
     """
+    from pipette_opt.base.errors import InputError
+    from pipette_opt.cli.output import check_stdout
+    from pipette_opt.library.tune import check_limits, regret_of, replayed
+
+    limit = regret_of(until)
+    check_limits(budget, limit)
+    if replay is not None:
+        for name in OF_TRIALS:
+            if opt.is_given(context, "target" if name == "format" else name):
+                raise InputError(f"--{name.replace('_', '-')}", "has no effect with --replay, which starts no run.")
+        table = out or Path("trials.csv")
+        check_stdout(json, table)
+        found = replayed(
+            replay, budget=budget, until=limit, leave_out_source=leave_out_source, calibration=job_options.calibration
+        )
+        _show_replayed(found, table, json=json)
+        return
+    if leave_out_source:
+        raise InputError("--leave-out-source", "has no effect without --replay.")
+
+    import threading
+
+    from pipette_opt.export.launch_options import LaunchOptions
+    from pipette_opt.job.space import search_space
+    from pipette_opt.library.tune import UNTIL, tuned
+    from pipette_opt.tune.loop import TuneSettings
+
+    job = opt.read_job(job_options)
+    settings = TuneSettings(
+        run=run,
+        log=log,
+        budget=budget,
+        until=UNTIL if limit is None else limit,
+        steps=steps,
+        warm_up=warm_up,
+        run_timeout_s=run_timeout,
+        parallel=parallel,
+        format=target or job.instance.launcher,
+        options=LaunchOptions(account=account, partition=partition, time=time, image=image),
+        workers=opt.threads(workers),
+    )
+    stop = threading.Event()
+    with stop_on_interrupt(stop), _live(quiet=json) as report:
+        result = tuned(job, search_space(job, space_options), out or Path("tuning"), settings, report, stop)
+    _show_tuned(result, json=json)
+    if stop.is_set():
+        raise typer.Exit(STOPPED_EARLY)
+    if result.best is None:
+        raise typer.Exit(3)
+
+
+@contextmanager
+def _live(*, quiet: bool) -> "Iterator[Callable[[Progress], None]]":
+    """Yield a function that shows a search: a line for each event, and on a terminal a line with the state."""
+    from pipette_opt.cli.output import console, is_quiet, say_progress
+    from pipette_opt.tune.words import state_line
+
+    out = console(stderr=True)
+    if quiet or is_quiet():
+        yield lambda progress: None
+        return
+    say_progress("listing the configurations that may be the fastest")
+    if not out.is_terminal:
+        yield lambda progress: say_progress(f"{progress.message}; {state_line(progress)}") if progress.message else None
+        return
+    with out.status("starting") as status:
+
+        def report(progress: "Progress") -> None:
+            if progress.message:
+                out.print(progress.message, soft_wrap=True, markup=False)
+            status.update(state_line(progress))
+
+        yield report
+
+
+def _show_tuned(result: "Tuned", *, json: bool) -> None:
+    """Print the best measured configuration, how far it may be from the best, and all trials."""
+    from dataclasses import asdict
+
+    from pipette_opt.cli.output import say, show, show_json
+    from pipette_opt.tune.words import problems, trials_table, verdict
+
+    if json:
+        show_json(
+            {
+                "verdict": verdict(result),
+                "best": None if result.best is None else result.best.trial,
+                "plan": None if result.plan is None else str(result.plan),
+                "regret": result.regret,
+                "configurations": result.num_listed,
+                "ended": result.reason,
+                "trials": [asdict(record) for record in result.records],
+            }
+        )
+        return
+    show(verdict(result), trials_table(result.records), *problems(result.records))
+    say(f"ended: {result.reason}")
+    if result.plan is not None:
+        say(f"plan: {result.plan}")
+
+
+def _show_replayed(found: "Replayed", out: Path, *, json: bool) -> None:
+    """Write the trials of a table, and say how many there are."""
     from dataclasses import asdict
 
     from pipette_opt.base.files import write_atomically
     from pipette_opt.base.units import counted
     from pipette_opt.calibrate.left_out import left_out_lines
-    from pipette_opt.cli.output import check_stdout, say, say_written, show_json
-    from pipette_opt.library.tune import regret_of, replayed
+    from pipette_opt.cli.output import say, say_written, show_json
 
-    check_stdout(json, out)
-    found = replayed(
-        replay,
-        budget=budget,
-        until=regret_of(until),
-        leave_out_source=leave_out_source,
-        calibration=calibration,
-    )
     write_atomically(out, found.csv())
     if json:
         show_json({"jobs": found.num_jobs, "trials": [asdict(step) for step in found.steps]})

@@ -4,7 +4,8 @@ Arguments of an unmodified Megatron-LM ``pretrain_gpt.py`` that run a plan.
 Names and defaults are those of ``megatron/training/arguments.py`` beside megatron-core 0.16.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
 
@@ -197,6 +198,12 @@ def trial_options(plan: Plan) -> list[Option]:
         ("--log-interval", "1"),
         ("--log-throughput",),
     ]
+
+
+def with_iterations(files: Mapping[str, str], number: int) -> dict[str, str]:
+    """Return exported files whose trial run has this number of iterations instead of ``TRIAL_ITERATIONS``."""
+    found = re.compile(rf"(--train-iters |train\.train_iters=){TRIAL_ITERATIONS}\b")
+    return {name: found.sub(rf"\g<1>{number}", text) for name, text in files.items()}
 
 
 def layout_options(plan: Plan) -> dict[str, str | int | bool]:

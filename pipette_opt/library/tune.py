@@ -1,21 +1,32 @@
 """``tune``: search for the fastest configuration by trials, on a cluster or on a table of measured runs."""
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from os import fspath
 from pathlib import Path
+from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
 from pipette_opt.calibrate.left_out import LeftOut, unread
-from pipette_opt.library.arguments import Named, argument_errors
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.job.read import Job
+from pipette_opt.library.arguments import Named, argument_errors, job_and_space
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.read.runs import read_rows
 from pipette_opt.read.stack import read_stack
+from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
+from pipette_opt.tune.folder import TuneFolder
+from pipette_opt.tune.loop import Progress, Tuned, Tuner, TuneSettings, fingerprint
 from pipette_opt.tune.replay import Step, replay, replay_jobs, trials_csv
 from pipette_opt.worlds.worlds import Worlds
 
 BUDGET = 8
 """Default number of trials. Chosen."""
+
+UNTIL = 0.02
+"""Default regret at which a search on a cluster ends: about the noise of a run. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +55,73 @@ class Replayed:
     def csv(self) -> str:
         """Return the trials as CSV text, with the columns of :data:`~pipette_opt.tune.replay.COLUMNS`."""
         return trials_csv(self.steps)
+
+
+def tune(
+    cluster: Named | ClusterSpec | None = None,
+    model: Named | ModelSpec | None = None,
+    *,
+    training: TrainingSpec | None = None,
+    space: SearchSpace | None = None,
+    out: Named = "tuning",
+    settings: TuneSettings | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    stop: threading.Event | None = None,
+    **job: Any,
+) -> Tuned:
+    """
+    Search for the fastest configuration of a job by trials on its cluster, and return the best measured.
+
+    Each trial is exported, run by ``settings.run``, and read from its log. The state is a folder: a search that was
+    interrupted goes on when it is started again with the same folder.
+
+    Parameters
+    ----------
+    cluster, model, training, space, job
+        The job, as in :func:`~pipette_opt.solve`.
+    out
+        Folder of the search.
+    settings
+        Command, budget and length of the trials.
+    on_progress
+        Callback that gets the trials whenever one changes.
+    stop
+        Event that ends the search soon; running commands go on.
+
+    Raises
+    ------
+    InputError
+        If an argument or a file is wrong, or the folder belongs to another job.
+    InfeasibleError
+        If no configuration is legal and fits in memory.
+    """
+    with argument_errors():
+        read, space = job_and_space(cluster, model, training, space, job)
+        return tuned(read, space, Path(out), settings or TuneSettings(), on_progress, stop)
+
+
+def tuned(
+    job: Job,
+    space: SearchSpace,
+    out: Path,
+    settings: TuneSettings,
+    on_progress: Callable[[Progress], None],
+    stop: threading.Event | None,
+) -> Tuned:
+    """Search like :func:`tune`, with errors that name options of the command line."""
+    folder = TuneFolder(out)
+    with folder.locked(fingerprint(job.instance, space)):
+        search = Tuner(
+            job.instance,
+            space,
+            job.inputs,
+            worlds=Worlds.load(),
+            folder=folder,
+            settings=settings,
+            report=on_progress,
+            stop=stop,
+        )
+        return search.run()
 
 
 def replay_tune(

@@ -154,7 +154,7 @@ def _looks_like(file: Path) -> str:
 
 
 @dataclass(slots=True)
-class _Reports:
+class Reports:
     """
     Arguments and reports of a log, collected line by line.
 
@@ -172,6 +172,8 @@ class _Reports:
         Reports of memory that PyTorch reserved, and that the device used (Primus), GiB.
     oom
         Whether an out-of-memory error was logged.
+    warm_up
+        Number of reported iterations left out as warm-up.
     """
 
     arguments: dict[str, str] = field(default_factory=dict)
@@ -181,6 +183,7 @@ class _Reports:
     reserved_gib: list[float] = field(default_factory=list)
     used_gib: list[float] = field(default_factory=list)
     oom: bool = False
+    warm_up: int = WARM_UP
 
     def add(self, line: str) -> bool:
         """Add the report in a line; return whether the line has one. Only an incomplete last line has no line break."""
@@ -210,11 +213,34 @@ class _Reports:
         return next((batch for _, batch in reversed(self.times) if batch), "")
 
     @property
+    def memory_gib(self) -> list[float]:
+        """Reports of memory that PyTorch reserved, or else that the device used, GiB."""
+        return self.reserved_gib or self.used_gib
+
+    @property
     def steady_s(self) -> list[float]:
         """Seconds of each reported iteration after warm-up, only with the final batch size if it was ramped up."""
-        left_out = WARM_UP if len(self.times) > WARM_UP else int(len(self.times) > 1 or self.has_first)
+        enough = len(self.times) > self.warm_up
+        left_out = self.warm_up if enough else int(len(self.times) > 1 or self.has_first)
         times = self.times[left_out:]
         return [time for time, batch in times if batch in ("", self.batch)]
+
+
+def read_as_log(data: bytes) -> Log:
+    """Return the content of a log file as lines."""
+    return Log(io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="replace").read())  # any line ends
+
+
+def reports_of(log: Log, warm_up: int = WARM_UP) -> Reports:
+    """Return the arguments and reports of the last start in a log; lines with any are marked as used."""
+    reports = Reports(warm_up=warm_up)
+    for line in log.lines:
+        if HEADER in line.text:  # a restarted job appends to its log
+            reports = Reports(warm_up=warm_up)
+        is_cut = log.is_cut and line is log.lines[-1]
+        if reports.add(line.text if is_cut else f"{line.text}\n"):
+            log.use(line)
+    return reports
 
 
 def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> tuple[dict[str, object] | str, str]:
@@ -225,21 +251,14 @@ def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> tuple[dict[str
         return f"it cannot be read: {error.strerror or error}", ""
     except InputError as error:  # larger than any log, or not a regular file: the other runs are read
         return error.problem, ""
-    text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="replace").read()  # any line ends
-    log = Log(text)
+    log = read_as_log(data)
     named = next((match for line in log.lines if (match := _GPU.search(line.text))), None)
-    reports = _Reports()
-    for line in log.lines:
-        if HEADER in line.text:  # a restarted job appends to its log
-            reports = _Reports()
-        is_cut = log.is_cut and line is log.lines[-1]
-        if reports.add(line.text if is_cut else f"{line.text}\n"):
-            log.use(line)
+    reports = reports_of(log)
     kind = gpu or ("" if named is None else (named["nvidia"] or named["amd"]).strip())
-    return _row(reports, file.name, kind, gpus_per_node, text), log.unused()
+    return _row(reports, file.name, kind, gpus_per_node, log.text), log.unused()
 
 
-def _row(reports: _Reports, name: str, kind: str, gpus_per_node: int, text: str) -> dict[str, object] | str:
+def _row(reports: Reports, name: str, kind: str, gpus_per_node: int, text: str) -> dict[str, object] | str:
     """Return the ``runs.csv`` row of the reports in a log, or the reason why there is none."""
     arguments = reports.arguments
     if "world_size" not in arguments or "num_layers" not in arguments:
@@ -247,7 +266,7 @@ def _row(reports: _Reports, name: str, kind: str, gpus_per_node: int, text: str)
             return f"its arguments break off behind {list(arguments)[-1]}; world_size or num_layers is missing"
         return f"no Megatron arguments (`world_size ..... 64` and so on).{looks_like(text, but=(MEGATRON_LOG,))}"
     steady, oom = reports.steady_s, reports.oom
-    memory = reports.reserved_gib or reports.used_gib
+    memory = reports.memory_gib
     if not steady and not memory and not oom and reports.times:
         return "it reports only its first iteration, which takes longer than the others"
     if not steady and not memory and not oom:

@@ -13,6 +13,8 @@ from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
 from pipette_opt.tune.replay import COLUMNS, Step, job_name, replay, replay_jobs, trials_csv
 
+pytestmark = pytest.mark.search
+
 
 def steps_of(runs: list[MeasuredRun], *, budget: int = 8, until: float | None = None) -> list[Step]:
     """Trials of all jobs of a table."""

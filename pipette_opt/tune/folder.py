@@ -1,0 +1,143 @@
+"""
+State of a search by trials: a folder with a subfolder for each trial, from which a search that was stopped goes on.
+
+A trial's folder has the exported files, the plan, the logs, and ``trial.json``, which is replaced atomically. A search
+that is killed loses nothing: a finished trial is not run again, and a command that still runs is waited for.
+"""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import note_continued, read_output, write_atomically
+from pipette_opt.base.typed import typed
+from pipette_opt.parallel import ParallelConfig
+
+Status = Literal["exported", "started", "timed", "ran out", "refused"]
+"""Status of a trial: its files are written; its command was started; its result is known (the other three)."""
+
+RECORD, JOB, IN_USE = "trial.json", "tune.json", ".in-use"
+"""Names of the record of a trial, of the record of the job, and of the lock of the folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """
+    Content of ``trial.json``.
+
+    Parameters
+    ----------
+    trial
+        Number of the trial, from 1.
+    config
+        Configuration that is tried.
+    predicted_s
+        Simulated iteration time of the trial's plan, seconds.
+    least_s
+        Time that the model's FLOPs take at the peak of the GPUs, seconds; no run can be faster.
+    fits
+        Probability that the run fits in memory, as believed when it was chosen.
+    hosts
+        Hosts of the trial's plan.
+    started
+        Seconds since 1970 at which the command was started; ``None`` before.
+    time_s, peak_bytes
+        Measured iteration time and memory; ``None`` without.
+    problem
+        Reason why the trial was refused; empty if it was not.
+    """
+
+    trial: int
+    status: Status
+    config: ParallelConfig
+    predicted_s: float
+    least_s: float
+    fits: float
+    hosts: tuple[str, ...] = ()
+    started: float | None = None
+    time_s: float | None = None
+    peak_bytes: float | None = None
+    problem: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the result of the trial is known."""
+        return self.status in ("timed", "ran out", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class TuneFolder:
+    """
+    Folder of a search.
+
+    Parameters
+    ----------
+    path
+        The folder; made when it is first written to.
+    """
+
+    path: Path
+
+    def trial(self, number: int) -> Path:
+        """Return the folder of a trial."""
+        return self.path / f"trial-{number:03d}"
+
+    @contextmanager
+    def locked(self, job: str) -> Iterator[None]:
+        """
+        Keep other searches out of the folder within the context.
+
+        Parameters
+        ----------
+        job
+            Fingerprint of the job; a folder of another job is refused.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._check_job(job)
+        with (self.path / IN_USE).open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    str(self.path), "is in use by another tune; wait for it, or give another -o."
+                ) from None
+            yield
+
+    def records(self) -> list[TrialRecord]:
+        """Return the records of all trials, in order."""
+        folders = sorted(folder for folder in self.path.glob("trial-*") if (folder / RECORD).is_file())
+        return [_read(folder / RECORD) for folder in folders]
+
+    def write(self, record: TrialRecord) -> None:
+        """Write the record of a trial in place of the earlier one."""
+        path = self.trial(record.trial) / RECORD
+        note_continued(path)
+        write_atomically(path, json.dumps(asdict(record), indent=1) + "\n")
+
+    def _check_job(self, job: str) -> None:
+        """Record the job of a new folder; raise ``InputError`` for the folder of another job, or with other files."""
+        path = self.path / JOB
+        note_continued(path)
+        if not path.exists():
+            others = sorted(entry.name for entry in self.path.iterdir() if entry.name != IN_USE)
+            if others:
+                raise InputError(
+                    str(self.path), f"has files that tune did not write, such as {others[0]}; give another -o."
+                )
+            write_atomically(path, json.dumps({"job": job}) + "\n")
+        elif json.loads(read_output(path)).get("job") != job:
+            raise InputError(str(self.path), "has the trials of another job; give another -o, or the same job options.")
+
+
+def _read(path: Path) -> TrialRecord:
+    """Return the record in a file."""
+    try:
+        content = json.loads(read_output(path))
+    except ValueError as error:
+        raise InputError(str(path), f"is no JSON: {error}; remove the folder of this trial to run it again.") from None
+    return typed(TrialRecord, content, str(path))

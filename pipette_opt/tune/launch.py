@@ -1,0 +1,98 @@
+"""
+A trial's command as a process that outlives ``tune``.
+
+The command runs in a session of its own and keeps a lock on a file of the trial; its exit code goes to another file. So
+a ``tune`` that was killed finds out later whether the command still runs, and how it ended.
+"""
+
+import fcntl
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from string import Formatter
+
+from pipette_opt.base.errors import InputError
+
+LOCK, EXIT, OUTPUT = ".running", ".exit", "run.log"
+"""Files in the folder of a trial: the lock of a running command, its exit code, and its output."""
+
+MAX_SHOWN = 200
+"""Most characters of a printed line in a message. Chosen."""
+
+PLACEHOLDERS = ("script", "dir", "plan", "trial", "steps", "hosts")
+"""Names in braces that a command may contain."""
+
+
+def filled(text: str, values: Mapping[str, str], option: str) -> str:
+    """Return a text with its placeholders filled; ``InputError`` for an unknown placeholder or a lone brace."""
+    try:
+        names = {name for _, name, _, _ in Formatter().parse(text) if name is not None}
+    except ValueError:
+        raise InputError(option, f"has a brace without a partner: {text!r}; write {{{{ or }}}} for a brace.") from None
+    unknown = sorted(names - set(PLACEHOLDERS))
+    if unknown:
+        known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+        raise InputError(option, f"has the unknown placeholder {{{unknown[0]}}}; known are {known}.")
+    return text.format_map(values)
+
+
+def start(command: str, folder: Path) -> None:
+    """Start a command of the shell in the folder of a trial; its output goes to ``OUTPUT`` there."""
+    (folder / EXIT).unlink(missing_ok=True)
+    script = f"({command}\n)\ncode=$?\necho $code > {EXIT}.part && mv {EXIT}.part {EXIT}"
+    with (folder / LOCK).open("w") as lock, (folder / OUTPUT).open("wb") as output:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = subprocess.Popen(
+            ["sh", "-c", script],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            pass_fds=(lock.fileno(),),
+            start_new_session=True,
+        )
+        lock.write(str(process.pid))
+    threading.Thread(target=process.wait, daemon=True).start()  # an ended child would stay as a zombie
+
+
+def is_running(folder: Path) -> bool:
+    """Return whether the command of a trial, or a process that it started, still runs."""
+    try:
+        with (folder / LOCK).open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return not (folder / EXIT).exists()
+    except OSError:
+        return False
+    return False
+
+
+def exit_code(folder: Path) -> int | None:
+    """Return the exit code of a trial's command; ``None`` if it was not started, still runs, or was killed."""
+    try:
+        return int((folder / EXIT).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def stop(folder: Path) -> None:
+    """End the command of a trial and all processes of its session."""
+    if not is_running(folder):
+        return
+    try:
+        os.killpg(int((folder / LOCK).read_text()), signal.SIGTERM)
+    except (OSError, ValueError):
+        return
+
+
+def last_line(folder: Path) -> str:
+    """Return the last line that a trial's command printed, as the end of a sentence; empty if it printed nothing."""
+    try:
+        lines = (folder / OUTPUT).read_text("utf-8", errors="replace").split("\n")
+    except OSError:
+        return ""
+    text = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"; it printed last: {text[:MAX_SHOWN]}" if text else ""

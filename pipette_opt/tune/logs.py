@@ -1,0 +1,128 @@
+"""Result of a trial, read from the logs of its run."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import read_output
+from pipette_opt.base.units import GIB
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.read.megatron_logs import WARM_UP, Reports, read_as_log, reports_of
+
+UNSET = {"None": "1", "": "1"}
+"""Printed values of arguments that are not set, as the size that they stand for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogResult:
+    """
+    Result of a run.
+
+    Parameters
+    ----------
+    time_s
+        Median time of the iterations after warm-up; ``None`` if the run ran out of memory.
+    peak_bytes
+        Largest memory that a rank reported; ``None`` without a report.
+    num_reports
+        Number of reported iterations, warm-up included.
+    ran_out
+        Whether the log has an out-of-memory error.
+    """
+
+    time_s: float | None = None
+    peak_bytes: float | None = None
+    num_reports: int = 0
+    ran_out: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoResult:
+    """
+    Logs without a result, and the reason.
+
+    Parameters
+    ----------
+    is_wrong
+        Whether the logs show that another layout ran, so that a result cannot come any more.
+    """
+
+    problem: str
+    is_wrong: bool = False
+
+
+def read_result(files: Iterable[Path], expected: Mapping[str, str], warm_up: int = WARM_UP) -> LogResult | NoResult:
+    """
+    Return the result in the logs of a run, or the reason why there is none.
+
+    Parameters
+    ----------
+    files
+        Log files; the latest that has a result counts, so that output of the launcher may be among them.
+    expected
+        Megatron's arguments of the exported layout, by name, see :func:`expected_arguments`.
+    warm_up
+        Number of first reported iterations that do not count.
+    """
+    present = [file for file in files if file.is_file()]
+    found: LogResult | NoResult = NoResult(problem="there is no log")
+    for file in sorted(present, key=lambda file: (file.stat().st_mtime, file.name)):
+        result = _read(file, expected, warm_up)
+        if isinstance(result, LogResult) or result.is_wrong or not isinstance(found, LogResult):
+            found = result
+    return found
+
+
+def expected_arguments(config: ParallelConfig, global_batch_size: int, seq_length: int) -> dict[str, str]:
+    """Return the arguments that Megatron-LM prints for a configuration, by name."""
+    block = config.recompute_granularity == "full" and config.recompute_method == "block"
+    return {
+        "world_size": str(config.world_size),
+        "tensor_model_parallel_size": str(config.tensor_model_parallel_size),
+        "pipeline_model_parallel_size": str(config.pipeline_model_parallel_size),
+        "context_parallel_size": str(config.context_parallel_size),
+        "expert_model_parallel_size": str(config.expert_model_parallel_size),
+        "data_parallel_size": str(config.data_parallel_size),
+        "virtual_pipeline_model_parallel_size": str(config.num_chunks) if config.num_chunks > 1 else "None",
+        "micro_batch_size": str(config.micro_batch_size),
+        "global_batch_size": str(global_batch_size),
+        "seq_length": str(seq_length),
+        "sequence_parallel": str(config.sequence_parallel),
+        **({} if config.sharding_stage > 1 else {"use_distributed_optimizer": str(config.use_distributed_optimizer)}),
+        "recompute_granularity": str(config.recompute_granularity),
+        **({"recompute_num_layers": str(config.recompute_num_layers)} if block else {}),
+    }
+
+
+def _read(file: Path, expected: Mapping[str, str], warm_up: int) -> LogResult | NoResult:
+    try:
+        reports = reports_of(read_as_log(read_output(file)), warm_up)
+    except (OSError, InputError) as error:
+        return NoResult(problem=f"{file.name} cannot be read: {getattr(error, 'problem', error)}")
+    differing = [
+        f"{name} {reports.arguments[name]} instead of {value}"
+        for name, value in expected.items()
+        if name in reports.arguments and _differ(reports.arguments[name], value)
+    ]
+    if differing:
+        return NoResult(problem=f"{file.name} is of another layout: {', '.join(differing)}", is_wrong=True)
+    return _result(file.name, reports)
+
+
+def _result(name: str, reports: Reports) -> LogResult | NoResult:
+    peak_bytes = max(reports.memory_gib, default=0.0) * GIB or None
+    if reports.oom:
+        return LogResult(num_reports=len(reports.times), ran_out=True)
+    if not reports.arguments and reports.times:
+        return NoResult(problem=f"{name} does not print Megatron's arguments, so its layout cannot be checked")
+    if not reports.steady_s:
+        reached = "reports only its first iteration" if reports.times else "reports no iteration"
+        return NoResult(problem=f"{name} {reached}")
+    return LogResult(time_s=median(reports.steady_s), peak_bytes=peak_bytes, num_reports=len(reports.times))
+
+
+def _differ(printed: str, value: str) -> bool:
+    """Return whether a printed and an expected value differ; a size that is not set is 1."""
+    return UNSET.get(printed, printed) != UNSET.get(value, value)

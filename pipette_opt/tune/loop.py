@@ -1,0 +1,456 @@
+"""Search for the fastest configuration on a cluster: choose, export, run, read the log, and choose again."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.export.folder import write_folder
+from pipette_opt.export.launch_options import LaunchOptions
+from pipette_opt.export.megatron import with_iterations
+from pipette_opt.export.targets import TARGETS, export
+from pipette_opt.optimize import OptimizeParams
+from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.read.cluster import subset_cluster
+from pipette_opt.read.megatron_logs import WARM_UP
+from pipette_opt.report.plan_file import write_plan
+from pipette_opt.specs import Instance
+from pipette_opt.specs.host_names import compress_hosts
+from pipette_opt.tune import launch
+from pipette_opt.tune.choice import Candidates, Outlook, Trial, outlook
+from pipette_opt.tune.folder import TrialRecord, TuneFolder
+from pipette_opt.tune.listing import Listing, list_configs, plan_of
+from pipette_opt.tune.logs import LogResult, NoResult, expected_arguments, read_result
+from pipette_opt.tune.memory_odds import Outcome
+from pipette_opt.worlds.worlds import Worlds
+
+PLAN = "plan.json"
+"""Name of the plan in the folder of a trial."""
+
+PLANNING_S = 5.0
+"""Time limit for the placement of a trial's configuration, seconds. Chosen."""
+
+POLL_S = 0.5
+"""Seconds between two looks at running trials. Chosen."""
+
+QUIET_S = 60.0
+"""Seconds without change after which a log with fewer iterations than asked for counts as complete. Chosen."""
+
+MAX_REFUSED = 3
+"""Number of refused trials in a row after which the search ends: the command is likely wrong. Chosen."""
+
+UNBELIEVABLE = 200.0
+"""Measured over predicted time above which a time must be of another unit or another job. Chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneSettings:
+    """
+    Settings of a search on a cluster.
+
+    Parameters
+    ----------
+    run
+        Command of the shell that runs a trial until it ends; ``None``: the user runs it and puts the log in place.
+    log
+        Pattern of the log files of a trial.
+    budget
+        Largest number of trials, those before an interruption included.
+    until
+        Stated regret at which the search ends; ``None``: at the end of the budget.
+    steps, warm_up
+        Iterations of a trial, and those of them that do not count.
+    run_timeout_s
+        Seconds after which a command is ended and its trial refused.
+    parallel
+        Number of trials at once, each on hosts of its own.
+    format
+        Export format.
+    options
+        Options of the launch.
+    workers
+        Threads of the search for a placement.
+    """
+
+    run: str | None = None
+    log: str = "{dir}/*.log"
+    budget: int = 8
+    until: float | None = 0.02
+    steps: int = 12
+    warm_up: int = WARM_UP
+    run_timeout_s: float = 3600.0
+    parallel: int = 1
+    format: str = "slurm"
+    options: LaunchOptions = field(default_factory=LaunchOptions)
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("budget", 1), ("warm_up", 0), ("parallel", 1)):
+            if getattr(self, name) < least:
+                option = f"--{name.replace('_', '-')}"
+                raise InputError(option, f"must be at least {least}, got {getattr(self, name)}.")
+        if self.steps <= self.warm_up:
+            raise InputError("--steps", f"must be more than the {self.warm_up} of --warm-up, got {self.steps}.")
+        if not self.run_timeout_s > 0:
+            raise InputError("--run-timeout", f"must be more than 0 seconds, got {self.run_timeout_s:g}.")
+        if self.format not in TARGETS:
+            raise InputError("--format", f"must be one of {', '.join(TARGETS)}, got {self.format!r}.")
+        blank = dict.fromkeys(launch.PLACEHOLDERS, "")
+        launch.filled(self.run or "", blank, "--run")
+        launch.filled(self.log, blank, "--log")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Progress:
+    """
+    State of a search, for display.
+
+    Parameters
+    ----------
+    records
+        All trials, in order.
+    view
+        Scores, odds and regret after the finished trials.
+    message
+        Sentence on what happened last; empty if only time passed.
+    """
+
+    records: tuple[TrialRecord, ...]
+    view: Outlook
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tuned:
+    """
+    Result of a search on a cluster.
+
+    Parameters
+    ----------
+    records
+        All trials, in order.
+    best
+        Trial with the least measured time; ``None`` if no trial has a time.
+    plan
+        File of that trial's plan; ``None`` without a time.
+    regret
+        In nine of ten worlds the best measured time is at most this share above the best possible.
+    num_listed
+        Number of configurations that may be the fastest in some world.
+    reason
+        Reason why the search ended, as the end of a sentence.
+    """
+
+    records: tuple[TrialRecord, ...]
+    best: TrialRecord | None
+    plan: Path | None
+    regret: float
+    num_listed: int
+    reason: str
+
+
+class Tuner:
+    """
+    A search by trials, whose state is a folder.
+
+    Parameters
+    ----------
+    instance
+        Job on all hosts of the cluster.
+    space
+        Configurations that may be tried.
+    inputs
+        Inputs of the job, as plans record them.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        space: SearchSpace,
+        inputs: Mapping[str, Any],
+        *,
+        worlds: Worlds,
+        folder: TuneFolder,
+        settings: TuneSettings,
+        report: Callable[[Progress], None] = lambda progress: None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self.instance, self.space, self.inputs, self.settings = instance, space, inputs, settings
+        self.worlds, self.folder, self.report = worlds, folder, report
+        self.stop = stop or threading.Event()
+        self.groups = host_groups(instance, space, settings.parallel)
+        self.records = {record.trial: record for record in folder.records()}
+        known = list(dict.fromkeys(record.config for record in self.records.values()))
+        first = self._on_hosts(self.groups[0])
+        self.listing: Listing = list_configs(first, space, worlds, known)
+        self.view = self._outlook()
+
+    def run(self) -> Tuned:
+        """Try configurations until the search ends, and return the best measured."""
+        for record in self._unfinished():
+            self._go_on(record)
+        reason = ""
+        while not reason or self._unfinished():
+            if self.stop.is_set():
+                reason = "interrupted; the same command goes on"
+                break
+            for record in self._unfinished():
+                self._look_at(record)
+            reason = self._why_over()
+            if not reason and len(self._unfinished()) < self.settings.parallel:
+                self._begin()
+            elif self._unfinished():
+                self.report(Progress(records=self._all(), view=self.view))
+                self.stop.wait(POLL_S)
+        return self._tuned(reason)
+
+    def _begin(self) -> None:
+        """Choose, export and start the next trial."""
+        busy = {host for record in self._unfinished() for host in record.hosts}
+        hosts = next(group for group in self.groups if not busy.intersection(group))
+        chosen = self.view.ranking()[0]
+        config, number = self.listing.configs[chosen], max(self.records, default=0) + 1
+        record = TrialRecord(
+            trial=number,
+            status="exported",
+            config=config,
+            predicted_s=float(self.listing.candidates.predicted_s[chosen]),
+            least_s=0.0,
+            fits=float(self.view.fits[chosen]),
+            hosts=hosts,
+        )
+        try:
+            plan = self._export(record, self.listing.risks[chosen])
+        except (InputError, InfeasibleError) as error:
+            self.folder.trial(number).mkdir(parents=True, exist_ok=True)
+            self._keep(replace(record, status="refused", problem=f"it cannot be exported: {error}"), "is refused")
+            return
+        predicted_s = plan.estimate.iteration_time_s
+        record = replace(record, predicted_s=predicted_s, least_s=predicted_s * plan.estimate.mfu)
+        why = f"predicted {self.view.median_s[chosen]:.3g} s, fits with {record.fits:.0%}"
+        self._keep(record, f"is next: {config.label()}, {why}")
+        self._start(record)
+
+    def _export(self, record: TrialRecord, risk: float) -> Plan:
+        """Write the plan and the launch files of a trial."""
+        settings, folder = self.settings, self.folder.trial(record.trial)
+        instance = self._on_hosts(record.hosts)
+        params = OptimizeParams(time_limit_s=PLANNING_S, workers=settings.workers, max_oom_risk=risk)
+        plan = plan_of(instance, record.config, params, Watcher(stop=self.stop), self._inputs_on(record.hosts))
+        files = with_iterations(export(plan, settings.format, settings.options), settings.steps)
+        write_folder(folder, files)
+        write_plan(plan, folder / PLAN)
+        return plan
+
+    def _start(self, record: TrialRecord) -> None:
+        """Start the command of a trial, or ask the user to."""
+        record = replace(record, status="started", started=time.time())
+        self.folder.write(record)
+        if self.settings.run is not None:
+            command = launch.filled(self.settings.run, self._values(record), "--run")
+            launch.start(command, self.folder.trial(record.trial))
+        asked = f"waits for a log at {self._log(record)}; start {self._values(record)['script']}"
+        self._keep(record, "" if self.settings.run is not None else asked)
+
+    def _go_on(self, record: TrialRecord) -> None:
+        """Take up a trial that an earlier search left: wait for its command, read its log, or start it again."""
+        folder = self.folder.trial(record.trial)
+        ended = launch.is_running(folder) or launch.exit_code(folder) is not None
+        if not ended and self.settings.run is not None and isinstance(self._result(record), NoResult):
+            self._start(record)
+
+    def _look_at(self, record: TrialRecord) -> None:
+        """Record the result of a trial that has ended, and end a trial that takes too long."""
+        folder = self.folder.trial(record.trial)
+        if self.settings.run is None:
+            result = self._result(record)
+            if result.is_wrong if isinstance(result, NoResult) else self._is_complete(record, result):
+                self._finish(record, result)
+        elif not launch.is_running(folder):
+            self._finish(record, self._result(record))
+        elif time.time() - (record.started or 0.0) > self.settings.run_timeout_s:
+            launch.stop(folder)
+            limit = f"the command did not end within {self.settings.run_timeout_s:g} s (--run-timeout) and was stopped"
+            result = self._result(record)
+            self._finish(record, result if isinstance(result, LogResult) else NoResult(problem=limit))
+
+    def _finish(self, record: TrialRecord, result: LogResult | NoResult) -> None:
+        """Record the result of a trial, and weigh the worlds again."""
+        folder = self.folder.trial(record.trial)
+        if isinstance(result, NoResult):
+            problem = result.problem
+            code = launch.exit_code(folder)
+            if self.settings.run is not None and code not in (0, None) and not result.is_wrong:
+                problem = f"the command ended with exit code {code}, and {problem}{launch.last_line(folder)}"
+            record = replace(record, status="refused", problem=problem)
+        elif result.ran_out:
+            record = replace(record, status="ran out", peak_bytes=None)
+        elif problem := implausible(record, result.time_s or 0.0):
+            record = replace(record, status="refused", problem=problem)
+        else:
+            record = replace(record, status="timed", time_s=result.time_s, peak_bytes=result.peak_bytes)
+        words = {
+            "timed": f"took {record.time_s or 0:.4g} s, predicted {record.predicted_s:.4g} s",
+            "ran out": "ran out of memory",
+            "refused": f"is refused: {record.problem}",
+        }
+        self._keep(record, words[record.status])
+
+    def _keep(self, record: TrialRecord, message: str) -> None:
+        """Write the record of a trial, weigh the worlds, and report."""
+        self.folder.write(record)
+        self.records[record.trial] = record
+        self.view = self._outlook()
+        text = f"trial {record.trial} {message}" if message else ""
+        self.report(Progress(records=self._all(), view=self.view, message=text))
+
+    def _outlook(self) -> Outlook:
+        """Return what the worlds say after all trials; times of running trials are taken as predicted."""
+        predicted_s = self.listing.candidates.predicted_s.copy()
+        places = {config: index for index, config in enumerate(self.listing.configs)}
+        trials = []
+        for record in self.records.values():
+            place = places.get(record.config)
+            if place is None:
+                continue
+            predicted_s[place] = record.predicted_s
+            known = record.status in ("timed", "ran out")
+            outcome = Outcome(ran_out=record.status == "ran out", peak_bytes=record.peak_bytes) if known else None
+            trials.append(Trial(config=place, time_s=record.time_s, outcome=outcome))
+        candidates: Candidates = replace(self.listing.candidates, predicted_s=predicted_s)
+        return outlook(candidates, self.worlds, trials)
+
+    def _why_over(self) -> str:
+        """Return the reason why no further trial begins; empty if one does."""
+        until, records = self.settings.until, self._all()
+        if until is not None and self.view.regret <= until:
+            return f"the regret is at most {until:.2%}"
+        tried = [record for record in records if record.started is not None or not record.is_over]
+        if len(tried) >= self.settings.budget:
+            return f"the budget of {self.settings.budget} trials is spent"
+        if not self.view.ranking():
+            return "every listed configuration was tried"
+        last = [record.status for record in tried[-MAX_REFUSED:]]
+        if last == ["refused"] * MAX_REFUSED:
+            return f"{MAX_REFUSED} trials in a row were refused: {tried[-1].problem}"
+        return ""
+
+    def _tuned(self, reason: str) -> Tuned:
+        timed = [record for record in self._all() if record.time_s is not None]
+        best = min(timed, key=lambda record: record.time_s or np.inf, default=None)
+        return Tuned(
+            records=self._all(),
+            best=best,
+            plan=None if best is None else self.folder.trial(best.trial) / PLAN,
+            regret=self.view.regret,
+            num_listed=len(self.listing.configs),
+            reason=reason,
+        )
+
+    def _all(self) -> tuple[TrialRecord, ...]:
+        return tuple(self.records[number] for number in sorted(self.records))
+
+    def _unfinished(self) -> list[TrialRecord]:
+        return [record for record in self._all() if not record.is_over]
+
+    def _result(self, record: TrialRecord) -> LogResult | NoResult:
+        training = self.instance.training
+        expected = expected_arguments(record.config, training.global_batch_size, training.seq_length)
+        return read_result(self._logs(record), expected, self.settings.warm_up)
+
+    def _is_complete(self, record: TrialRecord, result: LogResult) -> bool:
+        """Return whether a log has an error or all iterations that were asked for, or has not changed for long."""
+        if result.ran_out:
+            return True
+        newest = max(file.stat().st_mtime for file in self._logs(record))
+        return result.num_reports >= self.settings.steps or time.time() - newest > QUIET_S
+
+    def _log(self, record: TrialRecord) -> str:
+        return launch.filled(self.settings.log, self._values(record), "--log")
+
+    def _logs(self, record: TrialRecord) -> list[Path]:
+        values = {name: escape(value) for name, value in self._values(record).items()}
+        pattern = self.folder.trial(record.trial).resolve() / launch.filled(self.settings.log, values, "--log")
+        return sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
+
+    def _values(self, record: TrialRecord) -> dict[str, str]:
+        """Return the values of the placeholders in the command and in the pattern of the log."""
+        folder = self.folder.trial(record.trial).resolve()
+        main = TARGETS[self.settings.format].files.split(",")[0].strip()
+        return {
+            "script": str(folder / main),
+            "dir": str(folder),
+            "plan": str(folder / PLAN),
+            "trial": str(record.trial),
+            "steps": str(self.settings.steps),
+            "hosts": compress_hosts(record.hosts),
+        }
+
+    def _on_hosts(self, hosts: Sequence[str]) -> Instance:
+        """Return the job on some hosts of the cluster."""
+        cluster = self.instance.cluster
+        return (
+            replace(self.instance, cluster=subset_cluster(cluster, hosts))
+            if set(hosts) < set(cluster.hosts)
+            else self.instance
+        )
+
+    def _inputs_on(self, hosts: Sequence[str]) -> dict[str, Any]:
+        """Return the inputs of a plan on some hosts of the cluster."""
+        others = [host for host in self.instance.cluster.hosts if host not in hosts]
+        if not others:
+            return dict(self.inputs)
+        excluded = [word for word in (self.inputs.get("exclude_hosts"), compress_hosts(tuple(others))) if word]
+        return {**self.inputs, "exclude_hosts": ",".join(excluded)}
+
+
+def implausible(record: TrialRecord, time_s: float) -> str:
+    """Return the reason why a measured time cannot be that of the trial; empty if it can."""
+    if time_s < record.least_s:
+        return (
+            f"{time_s:.4g} s an iteration is faster than the GPUs' peak allows, {record.least_s:.4g} s; is the log of "
+            "this job, with all its micro-batches?"
+        )
+    if time_s > UNBELIEVABLE * record.predicted_s:
+        return (
+            f"{time_s:.4g} s an iteration is {time_s / record.predicted_s:.0f} times the predicted time; another unit?"
+        )
+    return ""
+
+
+def host_groups(instance: Instance, space: SearchSpace, parallel: int) -> list[tuple[str, ...]]:
+    """
+    Return disjoint groups of hosts, one for each trial at once; all hosts for a single trial.
+
+    Raises
+    ------
+    InputError
+        If the job's number of GPUs is open, or the cluster has too few hosts for so many trials at once.
+    """
+    hosts = instance.cluster.hosts
+    if parallel == 1:
+        return [hosts]
+    if space.num_gpus is None:
+        raise InputError("--parallel", f"needs --num-gpus, the GPUs of one trial; {parallel} trials share the hosts.")
+    size = -(-space.num_gpus // instance.cluster.gpus_per_node)
+    if parallel * size > len(hosts):
+        raise InputError(
+            "--parallel",
+            f"{parallel} trials of {size} hosts need {parallel * size} hosts; the cluster has {len(hosts)}.",
+        )
+    return [hosts[size * place : size * (place + 1)] for place in range(parallel)]
+
+
+def fingerprint(instance: Instance, space: SearchSpace) -> str:
+    """Return a hash of the job and the search space, by which the folder of another job is recognised."""
+    parts = (instance.model, instance.training, instance.cluster.hosts, instance.launcher, space)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()

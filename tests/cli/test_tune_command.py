@@ -1,0 +1,83 @@
+"""``tune`` as a user types it."""
+
+import csv
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TRAINER = Path(__file__).parents[1] / "fake_trainer.py"
+
+RUNS = """gpu,gpus_per_node,model,num_layers,hidden,heads,vocab,seq_len,gbs,mbs,tp,pp,dp,num_gpus,iter_time_s,oom
+a100-80gb,8,gpt,24,2048,16,50257,2048,64,1,1,1,8,8,2.5,false
+a100-80gb,8,gpt,24,2048,16,50257,2048,64,1,2,1,4,8,2.9,false
+a100-80gb,8,gpt,24,2048,16,50257,2048,64,8,1,1,8,8,,true
+"""
+
+JOB = (
+    "--example",
+    "lab-2x8",
+    "--num-gpus",
+    "8",
+    "--tp",
+    "4,8",
+    "--pp",
+    "1",
+    "--cp",
+    "1",
+    "--mbs",
+    "1",
+    "--recompute",
+    "full",
+)
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def test_replay(command: Command, tmp_path: Path) -> None:
+    """Every row is tried once; the file and the document agree."""
+    Path("runs.csv").write_text(RUNS)
+    code, out, err = command("tune", "--replay", "runs.csv", "-o", "trials.csv", "--json")
+    assert code == 0, err
+    with Path("trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert sorted(row["row"] for row in rows) == ["0", "1", "2"]
+    assert [row["best_so_far_s"] for row in rows][-1] == "2.5"
+    assert [str(step["row"]) for step in json.loads(out)["trials"]] == [row["row"] for row in rows]
+
+
+def test_trials_on_a_cluster(command: Command, tmp_path: Path) -> None:
+    """Two trials by a scripted command; typed again, the same answer without a further run."""
+    run = f"{shlex.quote(sys.executable)} {shlex.quote(str(TRAINER))} {{plan}} 'time_s * 1.1'"
+    arguments = ("tune", *JOB, "--run", run, "--budget", "2", "--until", "0", "-o", "tuning", "--workers", "1")
+    code, out, err = command(*arguments)
+    assert code == 0, err
+    assert out.startswith("Fastest of 2 trials: tp")
+    assert "plan: tuning/trial-00" in err
+    again = command(*arguments)
+    assert again[:2] == (0, out)
+    assert len(list(Path("tuning").glob("trial-*"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--replay", "runs.csv", "--run", "true"), "--run: has no effect with --replay"),
+        (("--replay", "runs.csv", "--format", "slurm"), "--format: has no effect with --replay"),
+        (("--replay", "runs.csv", "--until", "two"), "--until: must be a regret such as 2% or 0.02, got 'two'."),
+        (("--replay", "runs.csv", "--until", "-1%"), "--until: must be a regret"),
+        ((*JOB, "--leave-out-source"), "--leave-out-source: has no effect without --replay."),
+        ((*JOB, "--run", "sbatch {scrpt}"), "--run: has the unknown placeholder {scrpt}"),
+        ((*JOB, "--steps", "2"), "--steps: must be more than the 3 of --warm-up, got 2."),
+        ((*JOB, "--parallel", "3"), "--parallel: 3 trials of 1 hosts need 3 hosts; the cluster has 2."),
+    ],
+)
+def test_wrong_options(command: Command, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    """Each is refused by its name, before anything runs."""
+    Path("runs.csv").write_text(RUNS)
+    code, _, err = command("tune", *arguments)
+    assert code == 2
+    assert message in " ".join(err.split())

@@ -1,0 +1,238 @@
+"""Search by trials on a cluster, with a command that prints a scripted log."""
+
+import shlex
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from factories import TINY, make_cluster
+from plain_worlds import plain_worlds
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.specs import Instance, TrainingSpec
+from pipette_opt.tune import launch
+from pipette_opt.tune.folder import RECORD, TuneFolder
+from pipette_opt.tune.loop import Progress, Tuned, Tuner, TuneSettings, host_groups
+
+pytestmark = pytest.mark.search
+
+TRAINER = Path(__file__).parents[1] / "fake_trainer.py"
+
+SPACE = SearchSpace(
+    num_gpus=8,
+    tensor_parallel=(1, 2, 4),
+    context_parallel=(1,),
+    micro_batch_size=(1, 2),
+    recompute=(None,),
+    max_virtual_pipeline=1,
+    uneven_layers=False,
+)
+
+SLOW_PIPELINE = "time_s * 1.2 * 1.5 ** log2(pp)"
+
+
+def job(hosts: int = 2, gpus: int = 4) -> Instance:
+    """A tiny model on a few hosts."""
+    return Instance(
+        model=TINY,
+        cluster=make_cluster(hosts, gpus=gpus),
+        training=TrainingSpec(global_batch_size=64, seq_length=1024),
+        launcher="slurm",
+    )
+
+
+def command(expression: str) -> str:
+    """The command of a trial: a log with this time, written as the log of the run."""
+    return f"{shlex.quote(sys.executable)} {shlex.quote(str(TRAINER))} {{plan}} {shlex.quote(expression)}"
+
+
+def tuner(folder: Path, expression: str, *, instance: Instance | None = None, **settings: object) -> Tuner:
+    """A search with a scripted command."""
+    given = {"run": command(expression), "budget": 3, "until": None, **settings}
+    instance = instance or job()
+    return Tuner(
+        instance,
+        SPACE,
+        inputs_of(instance),
+        worlds=plain_worlds(),
+        folder=TuneFolder(folder),
+        settings=TuneSettings(**given),  # type: ignore[arg-type]
+    )
+
+
+def inputs_of(instance: Instance) -> dict[str, object]:
+    """Inputs that plans record."""
+    from dataclasses import asdict
+
+    return {"model": asdict(instance.model), "training": asdict(instance.training)}
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuned]:
+    """A search of four trials; pipelines are slower than predicted."""
+    folder = tmp_path_factory.mktemp("tuning") / "state"
+    return folder, tuner(folder, SLOW_PIPELINE, budget=4).run()
+
+
+def test_trials_are_exported_run_and_read(tuned: tuple[Path, Tuned]) -> None:
+    """Each trial has its plan, launch files, log and record; the best is the fastest measured."""
+    folder, found = tuned
+    assert [record.status for record in found.records] == ["timed"] * 4
+    for record in found.records:
+        assert record.time_s == pytest.approx(
+            record.predicted_s * 1.2 * 1.5 ** np.log2(record.config.pipeline_model_parallel_size), rel=1e-3
+        )
+        assert record.peak_bytes == 1000 * 2**20
+        there = {file.name for file in (folder / f"trial-{record.trial:03d}").iterdir()}
+        assert {"job.sbatch", "megatron_args.sh", "plan.json", "run.log", RECORD} <= there
+        assert "--train-iters 12" in (folder / f"trial-{record.trial:03d}" / "megatron_args.sh").read_text()
+    assert found.best is not None
+    assert found.best.time_s == min(record.time_s or np.inf for record in found.records)
+    assert found.plan == folder / f"trial-{found.best.trial:03d}" / "plan.json"
+    assert found.reason == "the budget of 4 trials is spent"
+    assert len({record.config for record in found.records}) == 4
+    assert 0 <= found.regret < 1
+
+
+def test_a_larger_budget_goes_on_without_repeating(tuned: tuple[Path, Tuned]) -> None:
+    """The same folder with one more trial runs one more, and keeps the others."""
+    folder, before = tuned
+    again = tuner(folder, SLOW_PIPELINE, budget=5).run()
+    assert again.records[:4] == before.records
+    assert len({record.config for record in again.records}) == 5
+
+
+def test_failures_are_recorded_and_the_loop_goes_on(tmp_path: Path) -> None:
+    """Out of memory teaches; a failed command and a log without a step are refused, each with its reason."""
+    expression = "('oom' if mbs == 2 else 'fail' if pp == 2 else 'silent' if tp == 2 else time_s)"
+    found = tuner(tmp_path / "state", expression, budget=8).run()
+    assert {"ran out", "timed", "refused"} == {record.status for record in found.records}
+    refused = {record.problem for record in found.records if record.status == "refused"}
+    assert any("exit code 3, and run.log reports no iteration; it printed last: Traceback" in text for text in refused)
+    assert "run.log reports no iteration" in refused
+
+
+def test_a_wrong_command_ends_the_search(tmp_path: Path) -> None:
+    """Three refused trials in a row are enough."""
+    found = tuner(tmp_path / "state", "'other layout'", budget=8).run()
+    assert len(found.records) == 3
+    assert found.best is None
+    assert "micro_batch_size 4 instead of 2" in found.reason or "micro_batch_size 2 instead of 1" in found.reason
+
+
+def test_implausible_times_are_refused(tmp_path: Path) -> None:
+    """Faster than the peak of the GPUs, and a thousand times slower than predicted."""
+    fast = tuner(tmp_path / "fast", "time_s / 100", budget=1).run().records[0]
+    slow = tuner(tmp_path / "slow", "time_s * 1000", budget=1).run().records[0]
+    assert "faster than the GPUs' peak allows" in fast.problem
+    assert "1000 times the predicted time" in slow.problem
+
+
+def test_a_command_that_hangs_is_stopped(tmp_path: Path) -> None:
+    """After the timeout the command and its processes are ended, and the trial is refused."""
+    begun = time.monotonic()
+    found = tuner(tmp_path / "state", "'hang'", budget=1, run_timeout_s=0.5).run()
+    assert time.monotonic() - begun < 60
+    assert "did not end within 0.5 s (--run-timeout)" in found.records[0].problem
+    deadline = time.monotonic() + 10
+    while launch.is_running(tmp_path / "state" / "trial-001") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not launch.is_running(tmp_path / "state" / "trial-001")
+
+
+def test_an_interrupted_search_waits_for_its_command(tmp_path: Path) -> None:
+    """A command that outlives its search runs once; the next search reads its result."""
+    folder = tmp_path / "state"
+    slow = f"sleep 1; echo ran >> {tmp_path}/count; {command('time_s')}"
+    first = tuner(folder, "time_s", run=slow, budget=1)
+    stop = threading.Event()
+    first.stop = stop
+
+    def interrupt(progress: Progress) -> None:
+        if progress.records and progress.records[0].status == "started":
+            stop.set()
+
+    first.report = interrupt
+    found = first.run()
+    assert found.reason == "interrupted; the same command goes on"
+    assert launch.is_running(folder / "trial-001")
+    again = tuner(folder, "time_s", run=slow, budget=1).run()
+    assert [record.status for record in again.records] == ["timed"]
+    assert (tmp_path / "count").read_text() == "ran\n"
+
+
+def test_a_trial_whose_command_was_killed_starts_again(tmp_path: Path) -> None:
+    """With no process, no exit code and no result, the trial of that number runs again."""
+    folder = tmp_path / "state"
+    tuner(folder, "time_s", budget=1).run()
+    trial = folder / "trial-001"
+    for name in (launch.EXIT, launch.LOCK, launch.OUTPUT):
+        (trial / name).unlink()
+    record = trial / RECORD
+    record.write_text(record.read_text().replace('"timed"', '"started"'))
+    found = tuner(folder, "time_s", budget=1).run()
+    assert [(one.trial, one.status) for one in found.records] == [(1, "timed")]
+
+
+def test_without_a_command_the_user_puts_the_log(tmp_path: Path) -> None:
+    """The search says what to start, and goes on when the log is there."""
+    folder = tmp_path / "state"
+    search = tuner(folder, "", run=None, budget=1)
+    asked: list[str] = []
+
+    def put(progress: Progress) -> None:
+        asked.append(progress.message)
+        if "waits for a log" in progress.message:
+            launch.start(
+                launch.filled(command("time_s"), search._values(progress.records[0]), "--run"), folder / "trial-001"
+            )
+
+    search.report = put
+    threading.Timer(30, search.stop.set).start()
+    found = search.run()
+    assert found.records[0].status == "timed"
+    assert any("waits for a log" in text and "job.sbatch" in text for text in asked)
+
+
+def test_trials_at_once_have_hosts_of_their_own(tmp_path: Path) -> None:
+    """Two trials of two hosts each on four hosts overlap in time, not in hosts."""
+    instance = job(hosts=4)
+    found = tuner(
+        tmp_path / "state", "time_s", instance=instance, budget=2, parallel=2, run=f"sleep 0.5; {command('time_s')}"
+    ).run()
+    first, second = found.records
+    assert {first.status, second.status} == {"timed"}
+    assert not set(first.hosts) & set(second.hosts)
+    assert abs((first.started or 0) - (second.started or 0)) < 60
+    assert first.config != second.config
+
+
+def test_groups_of_hosts() -> None:
+    """The GPUs of a trial must be known, and the hosts enough."""
+    with pytest.raises(InputError, match="needs --num-gpus"):
+        host_groups(job(), SearchSpace(), 2)
+    with pytest.raises(InputError, match="need 4 hosts; the cluster has 2"):
+        host_groups(job(), SPACE, 2)
+    assert host_groups(job(hosts=4), SPACE, 2) == [("n0", "n1"), ("n2", "n3")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"budget": 0}, "--budget: must be at least 1"),
+        ({"steps": 3}, "--steps: must be more than the 3 of --warm-up"),
+        ({"run_timeout_s": 0.0}, "--run-timeout: must be more than 0"),
+        ({"format": "paper"}, "--format: must be one of"),
+        ({"run": "sbatch {scrpt}"}, "--run: has the unknown placeholder {scrpt}"),
+        ({"log": "{dir"}, "--log: has a brace without a partner"),
+    ],
+)
+def test_wrong_settings(settings: dict[str, object], problem: str) -> None:
+    """Each is refused by its option."""
+    with pytest.raises(InputError) as caught:
+        TuneSettings(**settings)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(problem)
