@@ -25,9 +25,12 @@ def tensor_bytes(table: StageTable, formula: FormulaBytes) -> Matrices:
     column: what the optimizer step, a moment without activations, takes beyond them.
     """
     e, tokens, shard = table.element, table.tokens, table.tokens / table.shards
-    has_attention, dense, moe = (n > 0 for n in (table.attention_layers, table.dense_layers, table.moe_layers))
-    rows = moe * shard * table.arriving
+    has_layers, dense, moe = table.layers > 0, table.layers > table.moe_layers, table.moe_layers > 0
+    rows = moe * shard * table.topk
     here = rows * table.expert_tensor
+    expert_down = (
+        table.expert_up * table.down / table.up
+    )  # as much narrower as in a dense MLP: both have a gate or none
     ring = (table.context > 1) * table.context
     hidden, piece, norm = e * tokens * table.hidden, e * shard * table.hidden, 4 * shard * table.statistics
     waiting = (table.zero < 2) * e * table.shared_table
@@ -35,9 +38,9 @@ def tensor_bytes(table: StageTable, formula: FormulaBytes) -> Matrices:
     of_layer = (
         *(hidden, piece, norm),
         *(dense * e * tokens * width for width in (table.up, table.down)),
-        *(has_attention * e * tokens * width for width in (table.query, table.key_value)),
-        *(has_attention * 4 * tokens * table.heads, has_attention * e * table.scores),
-        *(e * rows * table.routed, e * here * table.routed, e * here * table.expert_up, e * here * table.expert_down),
+        *(has_layers * e * tokens * width for width in (table.query, table.key_value)),
+        *(has_layers * 4 * tokens * table.heads, has_layers * e * table.scores),
+        *(e * rows * table.routed, e * here * table.routed, e * here * table.expert_up, e * here * expert_down),
         *(moe * 4 * shard * table.num_experts, moe * e * tokens * table.shared_up),
     )
     again = (table.brought_back * size for size in of_layer)
@@ -58,7 +61,7 @@ def options_of(table: StageTable) -> Matrices:
     moe = table.moe_layers > 0
     common = (table.shards > 1, table.tensor > 1, table.zero >= 2, table.element == 4, np.log2(table.tensor))
     layers = (
-        *(table.attention_layers > 0, table.dense_layers > 0, moe, table.context > 1, np.log2(table.context)),
+        *(table.layers > 0, table.layers > table.moe_layers, moe, table.context > 1, np.log2(table.context)),
         *(table.selective, table.full, table.full > 0, table.brought_back == 1, np.log2(1 + table.brought_back)),
         *(moe & (table.expert_ranks > 1), moe & (table.local_experts > 1), moe & (table.expert_tensor > 1)),
         *(table.shared_up > 0, table.scores == 0, table.grouped, table.up > table.down, table.fp8 > 0),

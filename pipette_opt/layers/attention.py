@@ -1,9 +1,10 @@
 """Softmax attention with heads of one width, over the whole sequence, a window or a chunk of it."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipette_opt.layers.branch import Branch, OnRank, Product
+import numpy as np
+
+from pipette_opt.layers.branch import Branch, Kept, Matrix, OnRank, Product, Work
 
 if TYPE_CHECKING:
     from pipette_opt.specs.training import TrainingSpec
@@ -13,7 +14,14 @@ class AttentionBranch(Branch):
     """Queries, keys and values from one product, fused attention, output product; groups of queries share keys."""
 
     graph_module = "attn"
+    norm_module: ClassVar[str | None] = "qkv_linear"
     core = "attention"
+
+    norms_heads: ClassVar[bool] = True
+    """``--qk-layernorm`` normalises the heads of queries and keys."""
+
+    heads_freed_by: ClassVar[tuple[str, ...]] = ()
+    """Modules whose selective recomputation frees queries, keys and values."""
 
     @property
     def products(self) -> tuple[Product, ...]:
@@ -76,15 +84,78 @@ class AttentionBranch(Branch):
         """Return the FLOPs per token, forward, that choose which tokens it attends to; every tensor rank has all."""
         return 0.0
 
-    def module_inputs(self, rank: OnRank) -> Mapping[str, float]:
-        """Return the bytes of the inputs of both products and of the attention core; the norm is fused."""
+    def shares_keys(self, tp: Any) -> Any:
+        """Return whether several query heads share a key head on one of ``tp`` ranks."""
+        return self.kept_widths(tp)[1] < 2 * self.kept_widths(tp)[0]
+
+    def kept_widths(self, tp: Any) -> tuple[Any, Any, Any]:
+        """Return the channels of queries, of keys and values together, and of the output, on one of ``tp`` ranks."""
         model = self.model
-        query, keys = model.query_projection_size / rank.tp, max(model.kv_projection_size / rank.tp, model.kv_head_size)
-        return {
-            "qkv_linear": (rank.element + rank.stored) * rank.own_tokens * model.hidden_size,
-            "core_attn": rank.element * rank.tokens * (query + 2 * keys),
-            "attn_proj": max(rank.stored, rank.element) * rank.tokens * model.attention_output_size / rank.tp,
-        }
+        keys = 2 * np.maximum(model.kv_projection_size / tp, model.kv_head_size)
+        return model.query_projection_size / tp, keys, model.attention_output_size / tp
+
+    def scores(self, rank: OnRank) -> Any:
+        """Return the scores that the attention kernel stores of a micro-batch; 0 with a fused kernel."""
+        stores = rank.training.attention_kernel != "flash"
+        heads, keys = self.model.num_attention_heads / rank.tp, rank.training.seq_length // rank.cp
+        return stores * rank.tokens * heads * keys
+
+    def local_matrices(self, rank: OnRank) -> tuple[Matrix, ...]:
+        """Return the matrices of both products; with more ranks than groups of queries, each has whole keys."""
+        query, keys, output = self.kept_widths(rank.tp)
+        h, gates = self.model.hidden_size, self.model.attention_output_gate
+        return Matrix(query * (1 + gates) + keys, h), Matrix(h, output)
+
+    def kept(self, rank: OnRank) -> tuple[Kept, ...]:
+        """Return the tensors of norms, the inputs of both products, and the tensors of the attention core."""
+        e, tokens = rank.element, rank.tokens
+        query, keys, output = self.kept_widths(rank.tp)
+        layer_input = rank.stored * rank.own_tokens * self.model.hidden_size
+        return (
+            *super().kept(rank),
+            Kept(layer_input, "qkv_linear", ("layernorm",) * self.has_own_norm),
+            Kept(e * tokens * (query + keys), "core_attn", self.heads_freed_by),
+            # The core keeps its output, too, so an fp8 copy of it is additional.
+            Kept(e * tokens * output, "attn_proj", ("core_attn",) if rank.fp8 else (), in_work=True),
+            Kept(rank.fp8 * tokens * output),
+            Kept(self.core_bytes(rank), freed_by=("core_attn",)),
+            *self.kept_inside(rank),
+        )
+
+    def work(self, rank: OnRank) -> Work:
+        """Return the working memory of the backward pass, or of the forward pass of ring attention."""
+        e, tokens, model, gathers = rank.element, rank.tokens, self.model, rank.shards > 1
+        query, keys, output = (e * tokens * width for width in self.kept_widths(rank.tp))
+        sums = 4 * tokens * model.num_attention_heads / rank.tp
+        hidden, scores = e * tokens * model.hidden_size, self.scores(rank)
+        flash = query + output + keys + 4 / e * query + sums + self.shares_keys(rank.tp) * 2 * query
+        stored = (2 - (model.attention_dropout > 0)) * e * scores
+        back = 4 * keys + flash + query
+        forth = rank.cp * (keys + query + sums) + keys - self.gradient_bytes(rank)
+        moments = (
+            stored if rank.training.attention_kernel != "flash" else flash,
+            (rank.cp > 1) * np.maximum(back, forth),
+            hidden * (1 + gathers) - query + rank.fp8 * (query + keys - gathers * hidden / 2),
+        )
+        return Work(np.maximum.reduce(moments))
+
+    def kept_inside(self, rank: OnRank) -> tuple[Kept, ...]:
+        """Return the gate, attention's output before it, and the tensors of norms of queries and keys."""
+        model, e = self.model, rank.element
+        query, keys, _ = self.kept_widths(rank.tp)
+        heads = model.num_attention_heads / rank.tp * (1 + keys / 2 / query)  # of queries and of keys, equally wide
+        statistics = 4 * model.norm_parameters // model.hidden_size
+        norms = model.qk_layernorm * (e * (query + keys / 2) + statistics * heads)
+        return (Kept(rank.tokens * (2 * e * query * model.attention_output_gate + norms)),)
+
+    def core_bytes(self, rank: OnRank) -> Any:
+        """Return the bytes that the attention core keeps besides queries, keys, values and output."""
+        model, e, scores = self.model, rank.element, self.scores(rank)
+        if rank.training.attention_kernel == "flash":
+            return 4 * rank.tokens * model.num_attention_heads / rank.tp  # fp32 sums of the softmax
+        query, keys, _ = self.kept_widths(rank.tp)
+        repeated = 2 * e * rank.tokens * (query - keys / 2) * self.shares_keys(rank.tp)
+        return scores * (e + (model.attention_dropout > 0) * (1 + e)) + repeated
 
     def tokens_seen(self, seq_length: int) -> float:
         """Return half of the sequence."""

@@ -69,6 +69,14 @@ class Product(NamedTuple):
         return self.outputs, self.inputs // tp if self.split == "rows" else self.inputs
 
 
+class Matrix(NamedTuple):
+    """Matrix of products on one rank: its size, and the number of such matrices."""
+
+    outputs: Any
+    inputs: Any
+    count: Any = 1
+
+
 class Module(NamedTuple):
     """
     Part of a branch that selective recomputation can repeat.
@@ -93,24 +101,87 @@ class Module(NamedTuple):
 
 class OnRank(NamedTuple):
     """
-    Part of a micro-batch that one tensor rank works on, and the formats of its numbers.
+    Part of a micro-batch that one tensor rank works on; numbers, or arrays with a number for each configuration.
 
     Parameters
     ----------
-    tokens, own_tokens
-        Tokens of the rank's products, and of its norms and residuals, which sequence parallelism divides.
-    tp, expert_tp
-        Ranks that share a layer, and one expert.
-    element, stored
-        Bytes of a number between products, and of the inputs that products keep.
+    tokens, shards
+        Tokens of the rank's products, and the ranks that divide them for norms and residuals.
+    tp, cp
+        Ranks that share a layer, and a sequence.
+    expert_ranks, expert_tp
+        Ranks that the experts are spread over, and ranks that share an expert.
+    imbalance
+        Tokens of the busiest of these ranks over their mean.
     """
 
-    tokens: int
-    own_tokens: float
-    tp: int
-    expert_tp: int
-    element: int
-    stored: float
+    training: "TrainingSpec"
+    tokens: Any
+    shards: Any
+    tp: Any
+    cp: Any
+    expert_ranks: Any
+    expert_tp: Any
+    imbalance: Any
+
+    @property
+    def own_tokens(self) -> Any:
+        """Tokens of the rank's norms and residuals."""
+        return self.tokens / self.shards
+
+    @property
+    def element(self) -> int:
+        """Bytes of a number between products."""
+        return self.training.parameter_bytes
+
+    @property
+    def fp8(self) -> float:
+        """Bytes of an operand of products in fewer than 16 bits; 0 without such products."""
+        return 0.0 if self.training.recipe is None else self.training.recipe.element_bytes
+
+    @property
+    def stored(self) -> float:
+        """Bytes of a number in the inputs that products keep."""
+        return self.fp8 or self.element
+
+
+class Kept(NamedTuple):
+    """
+    Tensors that a branch keeps of a micro-batch for its backward pass.
+
+    Parameters
+    ----------
+    size
+        Bytes on a rank.
+    module
+        Module of which they are inputs, by the name that offloading has for it; ``rest`` without a name; ``None`` for
+        tensors that are never offloaded.
+    freed_by
+        Modules (Megatron-Core's names) whose selective recomputation frees them.
+    in_work
+        Whether the working memory of the backward pass includes them once they are recomputed.
+    """
+
+    size: Any
+    module: str | None = None
+    freed_by: tuple[str, ...] = ()
+    in_work: bool = False
+
+
+class Work(NamedTuple):
+    """
+    Working memory of the backward pass of a branch.
+
+    Parameters
+    ----------
+    peak
+        Bytes at the fullest moment beyond what the layer keeps and the gradient of its output.
+    freed
+        Kept bytes that are free after the pass.
+    """
+
+    peak: Any = 0.0
+    freed: Any = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +209,9 @@ class Branch:
 
     has_own_norm: ClassVar[bool] = False
     """The norm before the branch is a kernel of its own, so recomputation can repeat it."""
+
+    norm_module: ClassVar[str | None] = None
+    """Module that has the input of the norm before the branch among its own, see :class:`Kept`."""
 
     @property
     def bias(self) -> int:
@@ -203,17 +277,28 @@ class Branch:
         """Return the kernel launches of a forward pass, without norms and routed experts."""
         return 0
 
-    def module_inputs(self, rank: OnRank) -> Mapping[str, float]:
-        """Return the bytes of inputs kept for the backward pass, by the module that offloading names; else ``rest``."""
-        return {}
+    def local_matrices(self, rank: OnRank) -> tuple[Matrix, ...]:
+        """Return the matrices on a rank that take part in products of fewer than 16 bits, with fp8 training."""
+        return tuple(Matrix(*product.on_rank(rank.tp)) for product in self.products)
 
-    def kept_beside(self, element: int) -> float:
-        """
-        Return the bytes per token that every tensor rank keeps whole, beside inputs and outputs of products and core.
+    def kept(self, rank: OnRank) -> tuple[Kept, ...]:
+        """Return the tensors kept for the backward pass; here inputs and statistics of norms, and dropout's mask."""
+        model, norms = self.model, 1 + self.model.more_norms
+        statistics = 4 * model.norm_parameters // model.hidden_size  # fp32
+        masks = model.hidden_size * (model.hidden_dropout > 0)
+        norm_input, tokens = rank.element * model.hidden_size, rank.own_tokens
+        return (
+            Kept(tokens * norm_input, self.norm_module),
+            Kept(tokens * (model.more_norms * norm_input + norms * statistics + masks)),
+        )
 
-        Numbers have ``element`` bytes.
-        """
-        return 0.0
+    def gradient_bytes(self, rank: OnRank) -> Any:
+        """Return the bytes of the gradient of the layer's output, with and without dropout's mask."""
+        return rank.element * rank.own_tokens * self.model.hidden_size * (1 + (self.model.hidden_dropout > 0))
+
+    def work(self, rank: OnRank) -> Work:
+        """Return the working memory of the backward pass."""
+        return Work()
 
     def tokens_seen(self, seq_length: int) -> float:
         """Return the mean number of tokens that causal attention of one token sees, itself included; else 0."""

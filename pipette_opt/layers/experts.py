@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pipette_opt.layers.branch import Module, OnRank, Product
+import numpy as np
+
+from pipette_opt.layers.branch import Branch, Kept, Matrix, Module, OnRank, Product, Work
 from pipette_opt.layers.mlp import MlpBranch
 
 
@@ -16,6 +18,7 @@ class ExpertBranch(MlpBranch):
 
     graph_module = "moe_router"
     has_own_norm = True
+    norm_module = "mlp_norm"
 
     @property
     def width(self) -> int:
@@ -67,15 +70,60 @@ class ExpertBranch(MlpBranch):
         """The shared experts; routed experts are repeated as a whole, or their activation is."""
         return MappingProxyType({"shared_experts": self.module} if self.width else {})
 
-    def module_inputs(self, rank: OnRank) -> Mapping[str, float]:
-        """Return the bytes of the inputs of norm, router, experts, their activation, and the shared experts."""
-        model = self.model
-        layer_input = rank.own_tokens * model.hidden_size
-        rows = rank.own_tokens * model.moe_router_topk * rank.expert_tp
+    def local_matrices(self, rank: OnRank) -> tuple[Matrix, ...]:
+        """Return the matrices of shared and routed experts, and of projections for them; the router stays in fp32."""
+        model, whole = self.model, self.whole_matrices[1:]
+        count, width = (model.num_experts or 0) // rank.expert_ranks, model.expert_ffn_size // rank.expert_tp
+        routed = model.expert_hidden_size
+        return (
+            *super().local_matrices(rank),
+            *(Matrix(*product.on_rank(rank.tp)) for product in whole),
+            Matrix(self.gates * width, routed, count),
+            Matrix(routed, width, count),
+        )
+
+    def kept(self, rank: OnRank) -> tuple[Kept, ...]:
+        """Return the tensors of norms, router, routed and shared experts."""
+        model, tokens = self.model, rank.own_tokens
+        experts, topk, latent = model.num_experts or 0, model.moe_router_topk, model.moe_latent_size or 0
+        layer_input = tokens * model.hidden_size
+        rows = tokens * topk * rank.imbalance * rank.expert_tp
         width = model.expert_ffn_size / rank.expert_tp
-        return {
-            "mlp_norm": rank.element * layer_input,
-            "expert_fc1": rank.stored * rows * model.hidden_size,
-            "moe_act": rank.element * rows * self.gates * width,
-            "rest": rank.stored * rows * width + rank.element * layer_input + self.inside_bytes(rank),
-        }
+        # fp32 scores of all experts, weights and numbers of the chosen ones; the int32 map of the permutation.
+        router = tokens * (4 * experts + 12 * topk + 4 * (2 * experts + 1))
+        # A projection to the width of the experts, and one back.
+        latents = tokens * (latent * rank.stored + (latent > 0) * rank.fp8 * model.hidden_size)
+        whole, shared = ("moe",), ("moe", "shared_experts")
+        return (
+            *Branch.kept(self, rank),
+            # Of the router; recomputation of the whole branch begins there.
+            Kept(rank.element * layer_input, "rest", ("layernorm",)),
+            Kept(router + latents + 4 * rows, freed_by=whole),
+            Kept(rank.stored * rows * model.expert_hidden_size, "expert_fc1", whole),
+            Kept(rank.element * rows * self.gates * width, "moe_act", whole),
+            Kept(rank.stored * rows * width, "rest", ("moe", "moe_act")),
+            Kept(self.inside_bytes(rank), "rest", shared),
+            # The router keeps the input unchanged, so an fp8 copy of it is additional.
+            Kept((self.width > 0) * rank.fp8 * layer_input, freed_by=(*shared, "layernorm")),
+        )
+
+    def work(self, rank: OnRank) -> Work:
+        """Return the working memory of the backward pass of the routed experts; formats as in a dense MLP."""
+        model, fp8, kept = self.model, rank.fp8, rank.stored / rank.element
+        shard = rank.element * rank.own_tokens * model.hidden_size
+        rows = rank.element * rank.own_tokens * model.moe_router_topk * rank.imbalance
+        routed, down = rows * model.expert_hidden_size, rows * model.expert_ffn_size
+        here, up = routed * rank.expert_tp, self.gates * down
+        sorts, gathers = (model.num_experts or 0) // rank.expert_ranks > 1, rank.expert_tp > 1
+        gone = up + kept * (down + here)
+        moments = (
+            routed * (1 + (rank.expert_ranks > 1)),
+            here + gathers * routed,
+            here * (1 + sorts),
+            here * (1 + fp8) + down,
+            up + down - kept * down,
+            here - kept * down + fp8 * up,
+            here * (1 + sorts) - gone,
+            here + gathers * routed - gone,
+        )
+        return Work(np.maximum.reduce(moments), gone + (1 + kept) * shard)

@@ -10,10 +10,10 @@ for its own tokens, and splits the up projections by heads.
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipette_opt.layers.attention import AttentionBranch
-from pipette_opt.layers.branch import Module, OnRank, Product
+from pipette_opt.layers.branch import Branch, Kept, Matrix, Module, OnRank, Product
 from pipette_opt.layers.yarn import YarnScaling
 
 if TYPE_CHECKING:
@@ -100,6 +100,9 @@ class LatentAttentionBranch(AttentionBranch):
     """Down projections that every tensor rank holds whole, their norms, up projections, attention, output product."""
 
     has_own_norm = True
+    norm_module = "attn_norm"
+    norms_heads = False
+    heads_freed_by = ("mla_up_proj",)
     context_types: ClassVar[tuple[str, ...]] = ("p2p",)
 
     @property
@@ -170,11 +173,27 @@ class LatentAttentionBranch(AttentionBranch):
         into = tuple(product for product in self.products if product.split == "columns")
         return MappingProxyType({"mla_up_proj": Module(into, self.streamed, self.sizes.latent_size, kernels=4)})
 
-    def module_inputs(self, rank: OnRank) -> Mapping[str, float]:
-        """Return the bytes of the inputs of norm, products and attention core; the norm has a kernel of its own."""
-        layer_input = rank.own_tokens * self.model.hidden_size
-        of_norm = {"attn_norm": rank.element * layer_input, "qkv_linear": rank.stored * layer_input}
-        return {**super().module_inputs(rank), **of_norm}
+    def shares_keys(self, tp: Any) -> bool:
+        """Return ``False``: keys are as wide as queries, and only values differ."""
+        return False
+
+    def local_matrices(self, rank: OnRank) -> tuple[Matrix, ...]:
+        """Return the matrices of all products."""
+        return Branch.local_matrices(self, rank)
+
+    def kept_inside(self, rank: OnRank) -> tuple[Kept, ...]:
+        """
+        Return the projected and the normalised latents.
+
+        In fp8, every down projection keeps a copy of the layer's input.
+        """
+        sizes, tokens = self.sizes, rank.own_tokens
+        copies = (len(sizes.down_sizes) - 1) * rank.fp8 * self.model.hidden_size
+        return (
+            Kept(tokens * rank.element * sizes.down_size),
+            Kept(tokens * rank.stored * sizes.latent_size, freed_by=self.heads_freed_by),
+            Kept(tokens * copies, freed_by=("layernorm",)),
+        )
 
     def kernels(self, training: "TrainingSpec") -> int:
         """

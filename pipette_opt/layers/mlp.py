@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pipette_opt.layers.branch import Branch, Module, OnRank, Product
+import numpy as np
+
+from pipette_opt.layers.branch import Branch, Kept, Module, OnRank, Product, Work
 
 if TYPE_CHECKING:
     from pipette_opt.specs.training import TrainingSpec
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
 
 class MlpBranch(Branch):
     """Dense MLP that every token passes."""
+
+    norm_module = "rest"
 
     @property
     def width(self) -> int:
@@ -54,12 +58,30 @@ class MlpBranch(Branch):
         """MLP that every token passes, with its norm."""
         return Module(self.products, self.streamed, self.model.hidden_size, kernels=3)
 
-    def module_inputs(self, rank: OnRank) -> Mapping[str, float]:
-        """Return the bytes of the inputs of both products and of the activation."""
-        layer_input = rank.own_tokens * self.model.hidden_size
-        return {"rest": (rank.element + rank.stored) * layer_input + self.inside_bytes(rank)}
+    def kept(self, rank: OnRank) -> tuple[Kept, ...]:
+        """Return the tensors of norms, and the inputs of both products and of the activation."""
+        inputs = rank.stored * rank.own_tokens * self.model.hidden_size
+        return *super().kept(rank), Kept(inputs + self.inside_bytes(rank), "rest", ("mlp",))
 
-    def inside_bytes(self, rank: OnRank) -> float:
+    def work(self, rank: OnRank) -> Work:
+        """
+        Return the working memory of the backward pass.
+
+        In fp8, both products copy their gradient by rows and by columns, which takes as many bytes as in 16 bits.
+        Gathered and freed tensors take half the bytes of 16 bits; in nvfp4, a quarter.
+        """
+        fp8, kept, gathers = rank.fp8, rank.stored / rank.element, rank.shards > 1
+        hidden = rank.element * rank.tokens * self.model.hidden_size
+        shard, down = hidden / rank.shards, rank.element * rank.tokens * self.width / rank.tp
+        up = self.gates * down
+        moments = (
+            hidden * np.maximum(gathers, fp8) + down,
+            up + down - kept * down,
+            hidden * (1 + kept * gathers) + shard * gathers - kept * down + fp8 * up,
+        )
+        return Work(np.maximum.reduce(moments), up + kept * down + (1 + kept) * shard)
+
+    def inside_bytes(self, rank: OnRank) -> Any:
         """Return the bytes of the inputs of the activation and of the second product."""
         return rank.tokens * self.width / rank.tp * (rank.element * self.gates + rank.stored)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from pipette_opt.layers.branch import Branch, Product
+from pipette_opt.layers.branch import Branch, Kept, OnRank, Product, Work
 
 if TYPE_CHECKING:
     from pipette_opt.specs.training import TrainingSpec
@@ -355,6 +355,16 @@ class RecurrentBranch(Branch):
     def multiplications_beside(self) -> float:
         """Multiplications of convolution and recurrence per token."""
         return self.sizes.conv_size * self.sizes.conv_kernel_dim + self.sizes.model_flops
+
+    def kept(self, rank: OnRank) -> tuple[Kept, ...]:
+        """Return the tensors of norms, the input of the first product, and the tensors inside the mixer."""
+        inside = rank.tokens / rank.tp * self.sizes.kept_bytes(rank.element)
+        return *super().kept(rank), Kept(rank.stored * rank.own_tokens * self.model.hidden_size + inside)
+
+    def work(self, rank: OnRank) -> Work:
+        """Return the gradients of outputs of product and convolution, and of the scan's input and output."""
+        sizes = self.sizes
+        return Work(rank.tokens / rank.tp * rank.element * (sizes.in_size + sizes.conv_size + 2 * sizes.out_size))
 
     def kernels(self, training: "TrainingSpec") -> int:
         """Return the kernel launches of a pass."""

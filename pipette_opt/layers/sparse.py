@@ -13,7 +13,7 @@ the scores of all tokens. Nothing of it was measured.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from pipette_opt.layers.branch import Product
+from pipette_opt.layers.branch import Kept, OnRank, Product
 from pipette_opt.layers.latent import LatentAttentionBranch
 from pipette_opt.layers.recurrent import check_sizes
 
@@ -110,12 +110,13 @@ class SparseAttentionBranch(LatentAttentionBranch):
         """Return the FLOPs of the indexer's scores of all earlier tokens, per token."""
         return 2.0 * self.indexer.n_heads * self.indexer.head_dim * seq_length / 2
 
-    def kept_beside(self, element: int) -> float:
-        """Return the bytes of the indexer's inputs, queries, key and weights, and of the chosen tokens' numbers."""
+    def kept_inside(self, rank: OnRank) -> tuple[Kept, ...]:
+        """Return the latents; inputs, queries, key and weights of the indexer; and the chosen tokens' numbers."""
         indexer = self.indexer
         inputs = self.model.hidden_size + (self.sizes.q_lora_rank or 0)
         made = (indexer.n_heads + 2) * indexer.head_dim + indexer.n_heads
-        return element * (inputs + made) + float(INDEX_BYTES * indexer.topk)
+        of_token = rank.element * (inputs + made) + INDEX_BYTES * indexer.topk
+        return *super().kept_inside(rank), Kept(rank.tokens * of_token)
 
     def kernels(self, training: "TrainingSpec") -> int:
         """Return the kernel launches of a pass."""

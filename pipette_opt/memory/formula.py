@@ -6,7 +6,8 @@ flight. They follow Korthikanti et al., arXiv 2205.05198, section 4, extended to
 none, attention kernels that do not store scores, experts, fp8 inputs, and a sequence split for attention.
 
 Working memory: the maximum over several moments of a pass. Each moment has its own allocations, less the memory already
-freed. The network corrects the errors of these moments.
+freed. The network corrects the errors of these moments. Branches of layers say what they keep and work on
+(``pipette_opt/layers``).
 """
 
 from dataclasses import dataclass
@@ -123,37 +124,10 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     """Return the terms of the memory formula for every row of the table."""
     shard_tokens = table.tokens / table.shards
     layer_input = table.element * shard_tokens * table.hidden
-    core = _core_bytes(table)
-    attention, dense, experts = _attention_bytes(table), _dense_bytes(table), _expert_bytes(table)
-    freed_attention, freed_dense, freed_experts = _freed_bytes(table)
-    recurrent = _recurrent_bytes(table)
-    rest = (
-        table.kept_attention * (attention - freed_attention)
-        + table.kept_recurrent * recurrent
-        + table.kept_dense * (dense - freed_dense)
-        + table.kept_experts * (experts - freed_experts)
-    )
-    saved = table.inputs_kept * layer_input + rest + table.kept_attention * (1 - table.selective) * core
+    saved = table.inputs_kept * layer_input + table.kept
     saved = np.maximum(saved - table.offloaded, 0.0)
     freed = table.first_chunk * saved
     masks = table.first * table.hidden_dropout * shard_tokens * table.hidden  # of the embeddings
-    # Layers that were kept whole are freed before the first recomputed one runs.
-    with_experts = np.minimum(table.brought_back, _of_chunk(table, table.moe_layers))
-    with_dense = np.minimum(table.brought_back - with_experts, _of_chunk(table, table.dense_layers))
-    with_state = np.minimum(table.brought_back, _of_chunk(table, table.recurrent_layers))
-    with_attention = np.minimum(table.brought_back, _of_chunk(table, table.attention_layers))
-    largest_mixer = np.maximum((with_attention > 0) * (core + attention), (with_state > 0) * recurrent)
-    mixers = with_attention * (core + attention) + with_state * recurrent
-    mixers = np.minimum(mixers, table.brought_back * largest_mixer)
-    mlps = with_experts * experts + with_dense * dense
-    group = np.where(table.has_both > 0, mlps + mixers, np.maximum(mlps, mixers))
-    brought_back = np.maximum(group - (rest + table.kept_attention * core), 0.0)
-    modules = (
-        (table.attention_layers > 0) * (table.selective * core + freed_attention),
-        (table.dense_layers > 0) * freed_dense,
-        (table.moe_layers > 0) * freed_experts,
-    )
-    recomputed = (table.layers > 0) * brought_back + np.maximum.reduce(modules)
     logits = table.tokens * table.vocab
     whole = table.element * table.tokens * table.hidden * (1 + (table.shards > 1))
     half_precision = table.element < 4
@@ -173,11 +147,11 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
         optimizer=optimizer,
         placeholders=(table.zero < 2) * table.element * table.placeholders,
         saved=table.in_flight * saved + table.first_in_flight * masks + later,
-        recomputed=recomputed,
+        recomputed=table.restored,
         head=head,
         workspace=table.element * table.scores,
         # Of the offloaded layers, one is in transfer, and one at work.
-        layer_work=(table.layers > 0) * (_layer_work(table) + waiting)
+        layer_work=(table.layers > 0) * (table.layer_work + waiting)
         + 2 * table.offloaded / np.maximum(table.chunk_layers, 1),
         head_work=table.last * np.maximum(half_precision * table.element * logits, head_product),
         embedding_work=table.first
@@ -196,12 +170,6 @@ def _mtp_bytes(table: StageTable) -> FloatArray:
     """
     kept: FloatArray = table.tokens / table.shards * table.hidden * (3 * table.element + 2 * _stored(table))
     return kept + 8 * table.statistics * table.tokens / table.shards
-
-
-def _of_chunk(table: StageTable, layers: FloatArray) -> FloatArray:
-    """Return how many of the stage's ``layers`` are in one chunk: the mean of all chunks, rounded up."""
-    count: FloatArray = np.ceil(layers * table.chunk_layers / np.maximum(table.layers, 1))
-    return count
 
 
 def _owned(table: StageTable, from_stage: int) -> FloatArray:
@@ -237,185 +205,6 @@ def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray
     return weights, gradients, (1 - table.on_host) * optimizer
 
 
-def _layer_work(table: StageTable) -> FloatArray:
-    """Return the largest working memory of one layer, in its backward pass or in ring attention, bytes."""
-    e, tokens, gathers = table.element, table.tokens, table.shards > 1
-    q, kv, out = (e * tokens * width for width in (table.query, table.key_value, table.output))
-    hidden = e * tokens * table.hidden
-    shard = hidden / table.shards
-    incoming = shard * (1 + table.hidden_dropout)
-    mlp, mlp_gone = _mlp_work(table)
-    mlp_gone = table.has_both * mlp_gone
-    flash = q + out + 2 * kv + 4 * tokens * (table.query + table.heads) + table.grouped * 2 * q
-    stored = (2 - table.attention_dropout) * e * table.scores
-    steps = table.context
-    sums = 4 * tokens * table.heads
-    ring_back = 4 * kv * 2 + flash + q - mlp_gone
-    ring_forth = steps * (2 * kv + q + sums) + q + 2 * kv - mlp_gone - q - incoming
-    ring = np.where(steps > 1, np.maximum(ring_back, ring_forth), 0.0)
-    quantised = table.fp8 * (q + 2 * kv) - table.fp8 * gathers * hidden / 2
-    moments = (
-        mlp,
-        np.where(table.scores > 0, stored, flash) - mlp_gone,
-        ring,
-        hidden * (1 + gathers) - q - mlp_gone + quantised,
-        table.recurrent_work - mlp_gone,
-    )
-    work: FloatArray = incoming + np.maximum.reduce(moments)
-    return work
-
-
-def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
-    """
-    Return the largest working memory of an MLP's or the experts' backward pass, and the memory freed after it, bytes.
-
-    In fp8, both products copy their gradient by rows and by columns, which takes as many bytes as in 16 bits. Gathered
-    and freed tensors take half the bytes of 16 bits; in nvfp4, a quarter.
-    """
-    e, tokens, gathers, fp8 = table.element, table.tokens, table.shards > 1, table.fp8
-    kept = np.where(fp8 > 0, fp8 / e, 1.0)
-    hidden = e * tokens * table.hidden
-    shard = hidden / table.shards
-    up, down = e * tokens * table.up, e * tokens * table.down
-    moments = (
-        hidden * np.maximum(gathers, fp8) + down,
-        up + down - kept * down,
-        hidden * (1 + kept * gathers) + shard * gathers - kept * down + fp8 * up,
-    )
-    dense, dense_gone = np.maximum.reduce(moments), up + kept * down + (1 + kept) * shard
-    rows = tokens / table.shards * table.arriving
-    routed, here = e * rows * table.routed, e * rows * table.expert_tensor * table.routed
-    up, down = (e * rows * table.expert_tensor * width for width in (table.expert_up, table.expert_down))
-    sorts, gathers = table.local_experts > 1, table.expert_tensor > 1
-    gone = up + kept * (down + here)
-    steps = (
-        routed * (1 + (table.expert_ranks > 1)),
-        here + gathers * routed,
-        here * (1 + sorts),
-        here * (1 + fp8) + down,
-        up + down - kept * down,
-        here - kept * down + fp8 * up,
-        here * (1 + sorts) - gone,
-        here + gathers * routed - gone,
-    )
-    experts, experts_gone = np.maximum.reduce(steps), up + kept * (down + here) + (1 + kept) * shard
-    mixed = table.moe_layers > 0
-    work = np.maximum(np.where(mixed, experts, 0.0), np.where(table.dense_layers > 0, dense, 0.0))
-    return work, np.where(mixed, experts_gone, dense_gone)
-
-
 def _stored(table: StageTable) -> FloatArray:
     """Return the bytes per element of the inputs that matrix products keep."""
     return np.where(table.fp8 > 0, table.fp8, table.element)
-
-
-def _freed_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """
-    Return the bytes that selective recomputation frees in attention, in a dense MLP, and in experts.
-
-    The attention core is not included. The norm before latent attention has kernels of its own, whose output the
-    following products need not keep. A layer with experts keeps its input, which the router also holds, unless the norm
-    is recomputed.
-    """
-    e, stored, tokens = table.element, _stored(table), table.tokens / table.shards
-    is_latent, inputs = table.latent > 0, tokens * table.hidden
-    made = table.tokens * e * (table.query + 2 * table.key_value) + tokens * stored * table.latent
-    normed = table.again_norm * (stored + _copies_of_input(table)) * inputs
-    attention: FloatArray = is_latent * (table.again_up * made + normed)
-    dense: FloatArray = table.again_mlp * (_dense_bytes(table) - _branch_bytes(table))
-    whole = _expert_bytes(table) - _branch_bytes(table) - (1 - table.again_norm) * e * inputs
-    copied = (table.shared_down > 0) * table.fp8 * inputs
-    parts = (
-        table.again_act * tokens * table.topk * table.expert_tensor * stored * table.expert_down
-        + table.again_shared * table.tokens * (e * table.shared_up + stored * table.shared_down)
-        + table.again_norm * e * inputs
-        + np.maximum(table.again_shared, table.again_norm) * copied
-    )
-    return attention, dense, np.where(table.again_moe > 0, whole, parts)
-
-
-def _copies_of_input(table: StageTable) -> FloatArray:
-    """
-    Return the bytes per channel of the fp8 copies of a layer's input that latent attention keeps.
-
-    Each of its down projections after the first keeps a copy.
-    """
-    copies: FloatArray = table.fp8 * np.maximum(table.down_projections - 1, 0)
-    return copies
-
-
-def _branch_bytes(table: StageTable) -> FloatArray:
-    """Return the bytes that each branch of a layer keeps of a micro-batch: norm inputs, dropout mask, statistics."""
-    norms = 1 + table.post_norms
-    per_token = table.hidden * (norms * table.element + table.hidden_dropout) + norms * 4 * table.statistics
-    kept: FloatArray = table.tokens / table.shards * per_token
-    return kept
-
-
-def _attention_bytes(table: StageTable) -> FloatArray:
-    """Return the activations of one micro-batch that a layer's attention keeps, without the attention core, bytes."""
-    e, tokens, shard_tokens = table.element, table.tokens, table.tokens / table.shards
-    # The attention core also keeps its output, so an fp8 copy of it is additional, unless the core is recomputed.
-    output = np.where(table.fp8 * table.selective > 0, 0.0, e) + table.fp8
-    attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.output)
-    attention += tokens * e * 2 * table.gate  # the gate, and attention's output before it
-    normed_heads = table.heads * (1 + table.key_value / table.query)  # of queries and of keys, equally wide
-    qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 4 * table.statistics * normed_heads)
-    inputs = _stored(table) * shard_tokens * table.hidden
-    beside = tokens * table.kept_beside
-    kept: FloatArray = _branch_bytes(table) + inputs + attention + _latent_bytes(table) + qk_norm + beside
-    return kept
-
-
-def _latent_bytes(table: StageTable) -> FloatArray:
-    """
-    Return the bytes that latent attention keeps besides queries, keys and values: projected and normalised latents.
-
-    In fp8, every down projection keeps a copy of the layer's input.
-    """
-    copies = _copies_of_input(table) * table.hidden
-    kept: FloatArray = (
-        table.tokens / table.shards * (table.element * table.downs + _stored(table) * table.latent + copies)
-    )
-    return kept
-
-
-def _recurrent_bytes(table: StageTable) -> FloatArray:
-    """Return the activations of one micro-batch that a recurrent layer (Mamba, linear attention) keeps, bytes."""
-    inputs = _stored(table) * table.tokens / table.shards * table.hidden
-    kept: FloatArray = _branch_bytes(table) + inputs + table.recurrent_inside
-    return kept
-
-
-def _dense_bytes(table: StageTable) -> FloatArray:
-    """Return the activations of one micro-batch that a dense MLP keeps, bytes."""
-    stored, product_input = _stored(table), table.tokens / table.shards * table.hidden
-    inside = table.tokens * (table.element * table.up + stored * table.down)
-    kept: FloatArray = _branch_bytes(table) + stored * product_input + inside
-    return kept
-
-
-def _expert_bytes(table: StageTable) -> FloatArray:
-    """Return the activations of one micro-batch that router, routed and shared experts of a layer keep, bytes."""
-    stored = _stored(table)
-    e, tokens = table.element, table.tokens / table.shards
-    rows = tokens * table.arriving * table.expert_tensor
-    # Input, fp32 scores of all experts, weights and numbers of the chosen ones; the int32 map of the permutation.
-    router = tokens * (e * table.hidden + 4 * table.num_experts + 12 * table.topk + 4 * (2 * table.num_experts + 1))
-    routed = rows * (stored * table.routed + e * table.expert_up + stored * table.expert_down + 4)
-    has_shared = table.shared_down > 0
-    shared = table.tokens * (e * table.shared_up + stored * table.shared_down)
-    again = has_shared * table.fp8 * tokens * table.hidden  # the router keeps the input unchanged
-    # A projection to the width of the experts, and one back.
-    latents = tokens * (table.expert_latent * stored + (table.expert_latent > 0) * table.fp8 * table.hidden)
-    total: FloatArray = _branch_bytes(table) + router + routed + shared + again + latents
-    return total
-
-
-def _core_bytes(table: StageTable) -> FloatArray:
-    """Return the activations of one micro-batch that the attention core keeps besides query, key and value, bytes."""
-    stores_scores = table.scores > 0
-    log_sum_exp = ~stores_scores * 4 * table.tokens * table.heads
-    scores = table.scores * (table.element + table.attention_dropout * (1 + table.element))
-    repeated = stores_scores * 2 * table.element * table.tokens * table.grouped * (table.query - table.key_value)
-    return log_sum_exp + scores + repeated

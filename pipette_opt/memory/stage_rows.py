@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from pipette_opt.base.types import BoolArray, FloatArray
+from pipette_opt.base.types import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,21 +49,6 @@ class StageTable:
         Largest number of layers whose activations the last stage holds later, beyond those while its head first works.
     moe_layers, moe_share
         Layers of the stage with experts, and their fraction of all layers in flight.
-    dense_layers
-        Layers of the stage with a dense MLP.
-    attention_layers
-        Layers of the stage with attention.
-    recurrent_layers, kept_recurrent
-        Recurrent layers of the stage (Mamba, linear attention), and those of a chunk that keep their activations.
-    recurrent_inside, recurrent_work
-        Bytes per micro-batch that a recurrent layer keeps without its input, and working memory of its backward pass;
-        of the largest kind.
-    kept_attention, kept_dense, kept_experts
-        Layers of a chunk that keep the activations of their attention, dense MLP or experts, the mean in flight.
-    kept_beside
-        Bytes per token that attention keeps on every tensor rank beside inputs and outputs of its products and core.
-    has_both
-        1 if layers have attention and an MLP, 0 if each layer has only one of them.
     in_flight
         Largest number of forward passes of a chunk whose activations are held at once.
     first_in_flight
@@ -92,18 +77,12 @@ class StageTable:
         Parameters of the table that embeddings and head of the stage share; 0 if they share none.
     largest_table
         Parameters of the larger of the two embedding tables on one rank, whatever the stage.
-    query, key_value, output, up, down, vocab, heads
-        Local widths; for keys and values the mean of both; ``output``: input of attention's output projection.
-    gate
-        Local width of the gate of attention's output; 0 without.
-    latent, downs
-        Channels of normalised latents, and of all outputs of the down projections of latent attention; 0 without it.
-    down_projections
-        Number of down projections of latent attention.
+    query, key_value, up, down, vocab, heads
+        Local widths; for keys and values the mean of both.
+    grouped
+        1 if several query heads share a key head; 0 for latent attention, in which only values are narrower.
     scores
         Elements of one layer's attention scores, 0 with a kernel that does not store them.
-    post_norms
-        1 if the output of a branch is normalised.
     statistics
         fp32 numbers per token that one norm keeps.
     context
@@ -111,23 +90,22 @@ class StageTable:
     num_experts, local_experts, topk, expert_ranks, expert_tensor
         Sizes of a layer with experts: number of experts, experts on this rank, experts per token, ranks that the
         experts are spread over, ranks that share one expert.
-    arriving
-        Copies of tokens on the busiest of these ranks, per token of its own.
-    routed, expert_latent
-        Input width of routed experts; ``expert_latent``: that width where it differs from the model's, otherwise 0.
-    expert_up, expert_down, shared_up, shared_down
-        Local widths of routed and shared experts.
+    routed
+        Input width of routed experts.
+    expert_up, shared_up
+        Local widths of routed and shared experts, twice with a gate.
     selective
         1 if the attention core is recomputed, but not whole layers.
-    again_up, again_mlp, again_moe, again_shared, again_act, again_norm
-        1 if these modules are recomputed, 0 where whole layers are: up projections of latent attention; the MLP of
-        layers without experts; all of the experts' branch, its shared experts, the activation of its routed ones; norms
-        before experts and before latent attention.
     full
         Fraction of the layers of a chunk that are recomputed whole.
     inputs_kept, brought_back
         Inputs of layers that a chunk keeps for recomputation, the mean in flight; and layers that one recomputation
         restores.
+    kept, restored
+        Bytes of a micro-batch that the layers of a chunk keep, the mean in flight, without these inputs; and bytes that
+        one recomputation restores.
+    layer_work
+        Largest working memory of the backward pass of one layer, bytes.
     """
 
     tokens: FloatArray
@@ -151,17 +129,6 @@ class StageTable:
     later_layers: FloatArray
     moe_layers: FloatArray
     moe_share: FloatArray
-    dense_layers: FloatArray
-    attention_layers: FloatArray
-    kept_attention: FloatArray
-    kept_beside: FloatArray
-    recurrent_layers: FloatArray
-    kept_recurrent: FloatArray
-    recurrent_inside: FloatArray
-    recurrent_work: FloatArray
-    kept_dense: FloatArray
-    kept_experts: FloatArray
-    has_both: FloatArray
     in_flight: FloatArray
     first_in_flight: FloatArray
     first_chunk: FloatArray
@@ -182,18 +149,13 @@ class StageTable:
     hidden: FloatArray
     query: FloatArray
     key_value: FloatArray
-    output: FloatArray
-    gate: FloatArray
-    latent: FloatArray
-    downs: FloatArray
-    down_projections: FloatArray
+    grouped: FloatArray
     up: FloatArray
     down: FloatArray
     vocab: FloatArray
     heads: FloatArray
     scores: FloatArray
     statistics: FloatArray
-    post_norms: FloatArray
     hidden_dropout: FloatArray
     attention_dropout: FloatArray
     rope: FloatArray
@@ -203,41 +165,24 @@ class StageTable:
     num_experts: FloatArray
     local_experts: FloatArray
     topk: FloatArray
-    arriving: FloatArray
     expert_ranks: FloatArray
     expert_tensor: FloatArray
     routed: FloatArray
-    expert_latent: FloatArray
     expert_up: FloatArray
-    expert_down: FloatArray
     shared_up: FloatArray
-    shared_down: FloatArray
     selective: FloatArray
-    again_up: FloatArray
-    again_mlp: FloatArray
-    again_moe: FloatArray
-    again_shared: FloatArray
-    again_act: FloatArray
-    again_norm: FloatArray
     full: FloatArray
     inputs_kept: FloatArray
     brought_back: FloatArray
+    kept: FloatArray
+    restored: FloatArray
+    layer_work: FloatArray
     interleaved: FloatArray
 
     @property
     def num_rows(self) -> int:
         """Number of rows."""
         return len(self.tokens)
-
-    @property
-    def grouped(self) -> BoolArray:
-        """
-        Mask of rows where several query heads share a key head.
-
-        Latent attention is excluded: its keys are as wide as its queries, and only its values differ.
-        """
-        grouped: BoolArray = (self.key_value < self.query) & (self.latent == 0)
-        return grouped
 
 
 def join_tables(tables: Sequence[StageTable]) -> StageTable:

@@ -1,13 +1,11 @@
-"""
-Bytes of activations that offloading moves to host memory, for each module of a layer (Megatron-Core's module names).
+"""Bytes of activations that offloading moves to host memory, by modules of a layer (Megatron-Core's module names)."""
 
-Only large tensors are counted. Statistics of norms, masks and row sums of attention kernels are too small to matter.
-"""
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from collections.abc import Mapping
-from typing import Protocol
+import numpy as np
 
-from pipette_opt.base.offload import OFFLOAD_MODULES, Offload, offload_of
+from pipette_opt.base.offload import Offload, offload_of
 from pipette_opt.layers.branch import OnRank
 from pipette_opt.layers.kinds import LayerKind
 from pipette_opt.specs.model import ModelSpec
@@ -37,6 +35,10 @@ class Degrees(Protocol):
         """Return whether tensor-parallel ranks also divide norms and dropout, by the tokens of the sequence."""
 
     @property
+    def expert_model_parallel_size(self) -> int:
+        """Ranks that the experts are spread over."""
+
+    @property
     def expert_tensor_size(self) -> int:
         """Ranks that share one expert (expert tensor parallelism)."""
 
@@ -49,28 +51,27 @@ class Degrees(Protocol):
         """Return whether the search chose tensor overlap: tensor-parallel ranks send during matrix products."""
 
 
-def module_inputs(model: ModelSpec, training: TrainingSpec, config: Degrees, kind: LayerKind) -> Mapping[str, float]:
+def on_rank(training: TrainingSpec, number_of: Callable[[str], Any]) -> OnRank:
     """
-    Return the bytes of inputs that each module of one layer keeps for the backward pass of one micro-batch.
+    Return the part of a micro-batch that one tensor rank works on.
 
-    Keys are the modules of :data:`~pipette_opt.base.offload.OFFLOAD_MODULES` without ``fused_group_mlp``, plus
-    ``rest``: inputs of the MLP's products and of its activation. A norm that is fused with the product after it (before
-    attention, before a dense MLP) has 0 bytes; its input is counted with that product.
+    Parameters
+    ----------
+    number_of
+        Function that returns a field of :class:`Degrees`: a number, or an array with a number for each configuration.
     """
-    tokens = config.micro_batch_size * training.seq_length // config.context_parallel_size
-    on_rank = OnRank(
-        tokens=tokens,
-        own_tokens=tokens / (config.tensor_model_parallel_size if config.sequence_parallel else 1),
-        tp=config.tensor_model_parallel_size,
-        expert_tp=config.expert_tensor_size,
-        element=training.parameter_bytes,
-        stored=training.parameter_bytes if training.recipe is None else training.recipe.element_bytes,
+    tp, cp, ranks = (number_of(f"{name}_parallel_size") for name in ("tensor_model", "context", "expert_model"))
+    sizes, place = np.unique(ranks, return_inverse=True)
+    return OnRank(
+        training=training,
+        tokens=training.seq_length // cp * number_of("micro_batch_size"),
+        shards=np.where(number_of("sequence_parallel"), tp, 1),
+        tp=tp,
+        cp=cp,
+        expert_ranks=ranks,
+        expert_tp=number_of("expert_tensor_size"),
+        imbalance=np.array([training.imbalance(int(size)) for size in sizes])[place],
     )
-    found = dict.fromkeys((*OFFLOAD_MODULES, "rest"), 0.0)
-    del found["fused_group_mlp"]
-    for branch in model.branches(kind):
-        found |= branch.module_inputs(on_rank)
-    return found
 
 
 def host_keeps(training: TrainingSpec, config: Degrees) -> Offload:
@@ -83,12 +84,17 @@ def moved_bytes(model: ModelSpec, training: TrainingSpec, config: Degrees, kind:
     Return the bytes that one layer offloads to the host in the forward pass of one micro-batch, and reloads in the
     backward.
     """
-    offload = host_keeps(training, config)
+    rank = on_rank(training, lambda name: getattr(config, name))
+    return float(np.sum(offloaded_bytes(model, kind, rank, host_keeps(training, config))))
+
+
+def offloaded_bytes(model: ModelSpec, kind: LayerKind, rank: OnRank, offload: Offload) -> Any:
+    """Return the bytes of a layer's kept tensors that offloading moves; of whole layers, a share for each layer."""
+    inputs = [tensor for branch in model.branches(kind) for tensor in branch.kept(rank) if tensor.module is not None]
     if offload.cpu_offloading_num_layers:
         share = min(offload.cpu_offloading_num_layers / model.num_layers, 1.0)
-        return share * sum(module_inputs(model, training, config, kind).values())
-    if not offload.offload_modules:
-        return 0.0
-    inputs = dict(module_inputs(model, training, config, kind))
-    inputs["fused_group_mlp"] = inputs["expert_fc1"] + inputs["moe_act"]
-    return sum(inputs[name] for name in offload.offload_modules)
+        return share * sum(tensor.size for tensor in inputs)
+    modules = set(offload.offload_modules)
+    if "fused_group_mlp" in modules:
+        modules |= {"expert_fc1", "moe_act"}
+    return sum(tensor.size for tensor in inputs if tensor.module in modules)

@@ -94,6 +94,7 @@ def test_narrow_experts() -> None:
         orthogonal=(ROUTER, *projections),
         kept_whole=ONLY_ROUTED.kept_whole - TOPK * 2 * (HIDDEN - LATENT) + 2 * LATENT,
         routed_bytes=TOPK * 2 * LATENT,
+        offloaded=tuple((dict(ONLY_ROUTED.offloaded) | {"expert_fc1": TOPK * 2 * LATENT}).items()),
         flags=("--moe-latent-size 128",),
     )
     check(replace(ROUTED, moe_latent_size=LATENT), narrow)

@@ -74,6 +74,28 @@ def test_full_recomputation_brings_back_one_branch() -> None:
     assert formula.recomputed[0] == max(alone[0], alone[2])
 
 
+@pytest.mark.parametrize("pattern", ["M*--", "MMMM", "M-*-", "****"])
+def test_full_recomputation_brings_back_the_largest_layers(pattern: str) -> None:
+    """Four layers at once are the four largest of the chunk, each kind as often as the chunk has it."""
+    again = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 4}
+    formula = formula_bytes(rows(hybrid(2 * pattern), **again))
+    of_kind = {kind: formula_bytes(rows(hybrid(kind))).saved[0] for kind in "M*-"}
+    sizes = sorted((of_kind[kind] for kind in 2 * pattern), reverse=True)
+    assert formula.recomputed[0] == sum(sizes[:4])
+
+
+def test_only_layers_of_the_stage_work() -> None:
+    """Scores take no working memory on a stage without attention, and as much as in a model of attention on others."""
+    unfused = replace(TRAINING, attention_kernel="unfused")
+    config = make_config(num_layers=4, pp=2)
+    mixed, attention, mamba = (
+        formula_bytes(stage_table(hybrid(pattern), unfused, [config])).layer_work.tolist()
+        for pattern in ("--**", "****", "MMMM")
+    )
+    assert mixed[1] == attention[1] > 2 * mixed[0]
+    assert mamba[0] < attention[0]
+
+
 def test_experts_in_every_second_layer() -> None:
     """A stage keeps what its own layers keep; with block recomputation those of the last layers of its chunk."""
     mixture = replace(PLAIN, num_layers=8, num_experts=8, moe_ffn_hidden_size=512, moe_layer_freq=(0, 1) * 4)
