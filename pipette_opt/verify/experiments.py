@@ -14,7 +14,7 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.plans.certificate import WORTH_MEASURING, Experiment
 from pipette_opt.verify.regret import Groups, words_of
 from pipette_opt.worlds.terms import SENSITIVITIES
-from pipette_opt.worlds.worlds import NUM_WORLDS, Observation, Worlds
+from pipette_opt.worlds.worlds import NUM_WORLDS, Worlds
 
 NUM_TRUTHS = 16
 """Number of worlds that are taken for the truth in turn. Chosen."""
@@ -24,6 +24,9 @@ MAX_RUNS = 12
 
 RUN_STEPS = 20
 """Iterations of a run that measures a time, with those that warm up. Chosen."""
+
+RUN_NOISE = 0.02
+"""Standard deviation of the logarithm of a measured time between repetitions. Chosen."""
 
 START_S = 180.0
 """Seconds from the start of a run to its first iteration. Chosen."""
@@ -42,7 +45,7 @@ def experiments(groups: Groups, worlds: Worlds, num_gpus: int) -> list[Experimen
     """Return the experiments considered, the one with the least expected regret first."""
     log_factors = worlds.log_factors(groups.terms)
     truths = np.linspace(0, NUM_WORLDS, NUM_TRUTHS, endpoint=False).astype(np.int64).tolist()
-    found = [*_runs(groups, worlds, log_factors, truths, num_gpus)]
+    found = [*_runs(groups, log_factors, truths, num_gpus)]
     found += _micro_benchmarks(groups, worlds, log_factors, truths, num_gpus)
     return sorted(found, key=lambda experiment: (experiment.regret, experiment.gpu_minutes))
 
@@ -65,18 +68,20 @@ def _regrets(groups: Groups, log_factors: FloatArray) -> FloatArray:
     return np.asarray((times_s / times_s.min(axis=0)).mean(axis=1) - 1)
 
 
-def _runs(
-    groups: Groups, worlds: Worlds, log_factors: FloatArray, truths: Sequence[int], num_gpus: int
-) -> Iterator[Experiment]:
-    """Yield runs of the groups with the least regret."""
-    names = list(groups.numbers)
+def _runs(groups: Groups, log_factors: FloatArray, truths: Sequence[int], num_gpus: int) -> Iterator[Experiment]:
+    """
+    Yield runs of the groups with the least regret.
+
+    A run moves the worlds by their own covariance with it, as in an ensemble Kalman filter (Evensen, "The Ensemble
+    Kalman Filter", Ocean Dynamics 2003).
+    """
+    names, apart = list(groups.numbers), log_factors - log_factors.mean(axis=1, keepdims=True)
     for number in np.argsort(_regrets(groups, log_factors), kind="stable")[:MAX_RUNS].tolist():
+        covariance = apart @ apart[number] / log_factors.shape[1]
+        gains = covariance / (covariance[number] + RUN_NOISE**2)
         after = [
-            least_regret(groups, worlds.given([run]).log_factors(groups.terms))
-            for run in (
-                Observation(factors=groups.terms[number], log_ratio=float(log_factors[number, truth]))
-                for truth in truths
-            )
+            least_regret(groups, log_factors + np.outer(gains, log_factors[number, truth] - log_factors[number]))
+            for truth in truths
         ]
         seconds = START_S + RUN_STEPS * groups.bounds_s[number]
         yield Experiment(run=words_of(names[number]), gpu_minutes=num_gpus * seconds / 60, regret=float(np.mean(after)))
