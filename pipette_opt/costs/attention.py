@@ -16,7 +16,9 @@ the measured one in the median with 128 tokens, 0.76 to 1.02 with 1,024, and 1.0
 
 from pipette_opt.costs.products import micro_batch_tokens, peak_flops, plain_format
 from pipette_opt.costs.ring_steps import ring_steps_s
+from pipette_opt.costs.sparse import sparse_times_s
 from pipette_opt.layers.attention import AttentionBranch
+from pipette_opt.layers.sparse import SparseAttentionBranch
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
 
@@ -55,6 +57,8 @@ def attention_times_s(
     branch = model.mixer(kind)
     if not isinstance(branch, AttentionBranch):
         return 0.0, 0.0
+    if isinstance(branch, SparseAttentionBranch):
+        return sparse_times_s(branch, training, config, gpu, rates).total
     times_s = _fused_times_s if training.attention_kernel == "flash" else _unfused_times_s
     whole = times_s(branch, training, config, gpu, rates)
     further = ring_steps_s(model, training, config, gpu, rates)
@@ -73,8 +77,7 @@ def _fused_times_s(
     rate *= 1.0 if training.flash_version > 2 else law.flash2  # the first version is written in terms of the second
     rate *= 1.0 if training.flash_version > 1 else rates.flash1
     compute = flops * (1.0 + law.half_seq / (2.0 * seen)) / rate
-    compute += tokens * branch.index_flops(training.seq_length) / rate
-    moved = tokens * (width + branch.keys_read(tp, training.seq_length)) * training.parameter_bytes
+    moved = tokens * (width + branch.keys_width(tp)) * training.parameter_bytes
     stream = moved / (gpu.memory_bytes_per_s * rates.streaming)
     backward = BACKWARD_WORK * compute / (BACKWARD_RATE * rates.attention_backward_speed)
     return (

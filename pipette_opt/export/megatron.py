@@ -20,7 +20,7 @@ from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
-from pipette_opt.read.megatron_layers import SIZE_OPTIONS, VARIANTS
+from pipette_opt.read.megatron_layers import INDEXER_LOSS, SIZE_OPTIONS, VARIANTS
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.layer_patterns import layer_list
 
@@ -532,21 +532,22 @@ def attention_variant(model: ModelSpec) -> str | None:
     return next((name for name, field in VARIANTS.items() if getattr(model, field) is not None), None)
 
 
-def mixer_sizes(model: ModelSpec) -> dict[str, int]:
+def mixer_sizes(model: ModelSpec) -> dict[str, int | float]:
     """
-    Return the sizes of mixers with a field of their own, by megatron-core's names. ``InputError`` for a kind that it
-    lacks.
+    Return the sizes of mixers with a field of their own, and the coefficient of an indexer's loss, by megatron-core's
+    names. ``InputError`` for a kind that it lacks.
     """
     for kind in model.recurrent_mixers:
         if kind not in SIZE_OPTIONS:
             raise InputError("model", f"has layers of kind {kind}, which Megatron-LM does not have.")
     held = {kind: getattr(model, kind) for kind in SIZE_OPTIONS}
+    loss = model.sparse_attention.loss_coeff if model.sparse_attention is not None else 0.0
     return {
         name: getattr(sizes, field)
         for kind, sizes in held.items()
         if sizes is not None
         for name, field in SIZE_OPTIONS[kind].items()
-    }
+    } | ({INDEXER_LOSS: loss} if loss else {})
 
 
 def barred_pattern(pattern: str, layers_per_chunk: Sequence[Sequence[int]]) -> str:

@@ -76,14 +76,6 @@ class AttentionBranch(Branch):
         """Return the channels of a token's keys and values on one tensor rank."""
         return 2.0 * max(self.model.kv_projection_size / tp, self.model.kv_head_size)
 
-    def keys_read(self, tp: int, seq_length: int) -> float:
-        """Return the channels of keys and values that a token reads on one tensor rank: its own, as kernels share."""
-        return self.keys_width(tp)
-
-    def index_flops(self, seq_length: int) -> float:
-        """Return the FLOPs per token, forward, that choose which tokens it attends to; every tensor rank has all."""
-        return 0.0
-
     def shares_keys(self, tp: Any) -> Any:
         """Return whether several query heads share a key head on one of ``tp`` ranks."""
         return self.kept_widths(tp)[1] < 2 * self.kept_widths(tp)[0]

@@ -7,7 +7,7 @@ chunks of the sequence, a gated norm and an output product follow. Tensor parall
 2412.06464; Qwen3-Next) is its ``core/ssm/gated_delta_net.py``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
@@ -286,12 +286,12 @@ class GatedDeltaNet:
         return element * rows + 8.0 * self.num_value_heads
 
 
-def check_sizes(name: str, sizes: object) -> None:
-    """Raise ``ValueError`` unless all fields of the sizes of a mixer are whole numbers from 1 on."""
-    for field in fields(sizes):  # type: ignore[arg-type]
-        value = getattr(sizes, field.name)
+def check_sizes(name: str, sizes: object, names: Sequence[str] | None = None) -> None:
+    """Raise ``ValueError`` unless the named sizes of a mixer, by default all fields, are whole numbers from 1 on."""
+    for field in names or [field.name for field in fields(sizes)]:  # type: ignore[arg-type]
+        value = getattr(sizes, field)
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
-            raise ValueError(f"{field.name} of {name} must be a whole number >= 1, got {value!r}.")
+            raise ValueError(f"{field} of {name} must be a whole number >= 1, got {value!r}.")
 
 
 class RecurrentMixer(NamedTuple):

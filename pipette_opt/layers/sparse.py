@@ -6,8 +6,8 @@ The indexer scores every earlier token with narrow heads, which share one key, a
 whole, on all its tokens (``experimental_attention_variant/dsa.py`` of Megatron-Core 0.16). Attention itself works on
 the latents, which all heads share, as the tokens that each token reads are its own.
 
-Counted are the operations of fused kernels, as Megatron-Core 0.19 has with ``--dsa-kernel-backend``; 0.16 writes out
-the scores of all tokens. Nothing of it was measured.
+Counted are the operations of fused kernels, as Megatron-Core 0.19 has with ``--dsa-kernel-backend``; without it, as in
+0.16, the scores of all tokens are written out. Seconds are those of TileLang's kernels (``costs/sparse.py``).
 """
 
 from dataclasses import dataclass
@@ -24,11 +24,12 @@ INDEXER_KERNELS = 14
 """
 Kernel launches of the indexer in one pass. Counted.
 
-Products (3), norm, positions (6), rotations (2), scores, top-k.
+Products (3), norm, positions (6), rotations (2), scores, top-k. Megatron-Core's module launches 88 kernels, measured at
+6 to 10 us each; the host time of a counted launch, 80 us, includes such small ones.
 """
 
-INDEX_BYTES = 4
-"""Bytes of the number of a chosen token."""
+INDEX_BYTES, SCORE_BYTES = 4, 4
+"""Bytes of the number of a chosen token, and of a score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +43,20 @@ class SparseAttention:
         Heads of the indexer, and channels of each.
     topk
         Tokens to which each token attends.
+    loss_coeff
+        Coefficient of the loss that trains the indexer to choose as attention would; 0 leaves the loss out, and with it
+        the indexer's backward pass.
     """
 
     n_heads: int = 64
     head_dim: int = 128
     topk: int = 2048
+    loss_coeff: float = 0.0
 
     def __post_init__(self) -> None:
-        check_sizes("sparse_attention", self)
+        check_sizes("sparse_attention", self, ("n_heads", "head_dim", "topk"))
+        if not 0 <= self.loss_coeff < float("inf"):
+            raise ValueError(f"loss_coeff of sparse_attention must be >= 0, got {self.loss_coeff!r}.")
 
 
 class SparseAttentionBranch(LatentAttentionBranch):
@@ -100,23 +107,38 @@ class SparseAttentionBranch(LatentAttentionBranch):
 
     def keys_width(self, tp: int) -> float:
         """Return the channels of a token's latent, of its positions and of the indexer's key, which all ranks have."""
-        return float(self.sizes.kv_lora_rank + self.sizes.qk_pos_emb_head_dim + self.indexer.head_dim)
+        return float(self.latent_width + self.indexer.head_dim)
 
-    def keys_read(self, tp: int, seq_length: int) -> float:
-        """Return the channels of the latents of all chosen tokens: no other token reads the same ones."""
-        return self.tokens_seen(seq_length) * (self.sizes.kv_lora_rank + self.sizes.qk_pos_emb_head_dim)
+    @property
+    def latent_width(self) -> int:
+        """Channels of the latent of a token's key with its positions, which all heads share."""
+        return self.sizes.kv_lora_rank + self.sizes.qk_pos_emb_head_dim
 
-    def index_flops(self, seq_length: int) -> float:
-        """Return the FLOPs of the indexer's scores of all earlier tokens, per token."""
-        return 2.0 * self.indexer.n_heads * self.indexer.head_dim * seq_length / 2
+    def slots(self, seq_length: int) -> int:
+        """Return the tokens that kernels attend to for each token, with padding where fewer are earlier."""
+        return min(self.indexer.topk, seq_length)
 
     def kept_inside(self, rank: OnRank) -> tuple[Kept, ...]:
-        """Return the latents; inputs, queries, key and weights of the indexer; and the chosen tokens' numbers."""
-        indexer = self.indexer
-        inputs = self.model.hidden_size + (self.sizes.q_lora_rank or 0)
+        """
+        Return the latents, and what attention on them keeps in place of keys and values of heads.
+
+        Queries and outputs of heads are as wide as the latents. Beside them are the chosen tokens' numbers and, for the
+        loss, the indexer's inputs if tensor ranks gather them, its queries, key and weights, and scores, gradients and
+        validity of the chosen tokens. On one H200 these are all bytes without the loss, and 1 % less than measured with
+        it.
+        """
+        sizes, indexer, model, e = self.sizes, self.indexer, self.model, rank.element
+        heads = model.num_attention_heads / rank.tp
+        wider = heads * (self.latent_width - sizes.key_head_size - sizes.v_head_dim) + self.latent_width
         made = (indexer.n_heads + 2) * indexer.head_dim + indexer.n_heads
-        of_token = rank.element * (inputs + made) + INDEX_BYTES * indexer.topk
-        return *super().kept_inside(rank), Kept(rank.tokens * of_token)
+        gathered = (model.hidden_size + (sizes.q_lora_rank or 0)) * (rank.tp > 1)
+        of_loss = e * (made + gathered) + (2 * SCORE_BYTES + 1) * indexer.topk
+        core = heads * (e * sizes.kv_lora_rank + 1) + INDEX_BYTES * indexer.topk + of_loss * (indexer.loss_coeff > 0)
+        return (
+            *super().kept_inside(rank),
+            Kept(e * rank.tokens * wider, freed_by=self.heads_freed_by),
+            Kept(rank.tokens * core, freed_by=("core_attn",)),
+        )
 
     def kernels(self, training: "TrainingSpec") -> int:
         """Return the kernel launches of a pass."""

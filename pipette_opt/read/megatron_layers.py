@@ -38,6 +38,9 @@ SIZE_OPTIONS: Mapping[str, Mapping[str, str]] = {
 }
 """Options of Megatron-LM for every mixer whose sizes are a field of the model, with their fields."""
 
+INDEXER_LOSS = "dsa_indexer_loss_coeff"
+"""Option for the coefficient of the indexer's loss, 0 by default."""
+
 VARIANTS: Mapping[str, str] = {"gated_delta_net": "gated_delta_net", "dsa": "sparse_attention"}
 """Values of ``--experimental-attention-variant``, and the model's field with the sizes of each."""
 
@@ -87,7 +90,9 @@ def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         fields["linear_attention_freq"] = layer_frequency(text, "--linear-attention-freq", where)
     try:
         if VARIANTS.get(str(variant)) == "sparse_attention":
-            fields["sparse_attention"] = SparseAttention(**_sizes(given, INDEXER_OPTIONS, where))
+            fields["sparse_attention"] = SparseAttention(
+                **_sizes(given, INDEXER_OPTIONS, where), loss_coeff=_coefficient(given, INDEXER_LOSS, where)
+            )
         if "M" in letters:
             fields["mamba"] = Mamba(**_sizes(given, MAMBA_OPTIONS, where) | _heads(given, where))
         if "G" in letters or "linear_attention_freq" in fields:
@@ -145,3 +150,12 @@ def _sizes(given: Mapping[str, Any], options: Mapping[str, str], where: str) -> 
                 name = f"--{option.replace('_', '-')}"
                 raise InputError(where, f"{name} must be a whole number, got {given[option]!r}.") from None
     return found
+
+
+def _coefficient(given: Mapping[str, Any], option: str, where: str) -> float:
+    """Return the number of an option, 0 if it is not given."""
+    try:
+        return float(given.get(option) or 0)
+    except ValueError:
+        name = f"--{option.replace('_', '-')}"
+        raise InputError(where, f"{name} must be a number, got {given[option]!r}.") from None

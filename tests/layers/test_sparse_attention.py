@@ -10,8 +10,11 @@ from pipette_opt.candidates.legality import check_legal
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.collectives import tensor_traffic
 from pipette_opt.costs.muon import layer_flops, orthogonal_flops
+from pipette_opt.costs.sparse import BACKWARD_SHARE, SparseTimes, sparse_times_s
 from pipette_opt.export.megatron import model_options
+from pipette_opt.layers.branch import OnRank
 from pipette_opt.layers.parameters import layer_parameters
+from pipette_opt.layers.sparse import SparseAttentionBranch
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.read.model import read_model
@@ -41,28 +44,68 @@ def test_flops() -> None:
     assert V32.flops_per_token(8192) - V3.flops_per_token(8192) == pytest.approx(62 * 6 * INDEXER - less)
 
 
+def sparse_times(indexer: SparseAttention, tp: int = 8) -> SparseTimes:
+    """Return the seconds of sparse attention's parts on the tests' GPU."""
+    model = replace(V32, sparse_attention=indexer)
+    job, config = make_job(make_cluster(1), model, seq_length=8192), make_config(tp=tp, num_layers=61)
+    branch = model.mixer(SPARSE)
+    assert isinstance(branch, SparseAttentionBranch)
+    return sparse_times_s(branch, job.training, config, job.cluster.gpu_kinds[0], job.stack)
+
+
 def test_seconds() -> None:
-    """Scores over latents of 576 and 512 channels, the indexer's of all tokens, and every chosen latent read."""
+    """Every slot of the 2,048 is computed, over latents of 576 and 512 channels; the backward pass begins anew."""
+    job = make_job(make_cluster(1), V32, seq_length=8192)
+    gpu, rates, (forward, backward) = job.cluster.gpu_kinds[0], job.stack, sparse_times(SparseAttention()).attention
+    law, pairs = gpu.efficiency.attention, 8192 * 2048
+    product, peak = 2 * 16 * (576 + 512) * pairs, gpu.peak_flops["bf16"]
+    stream = gpu.memory_bytes_per_s * rates.streaming
+    read, query = 2 * 576 * pairs / stream, 2 * 16 * (576 + 512) * 8192 / stream
+    kernel = law.start_s + product / (peak * law.share(128) * rates.attention_speed) + read
+    assert forward == pytest.approx(kernel + 2 * query)
+    assert backward == pytest.approx(kernel + 2.5 * product / (BACKWARD_SHARE * peak) + read + 10 * query)
+
+
+def test_seconds_of_the_indexer() -> None:
+    """Scores and choice are those of all tokens on every tensor rank, and have no backward pass."""
+    indexer = SparseAttention()
+    assert sparse_times(indexer, tp=1).scores == sparse_times(indexer, tp=8).scores
+    whole, half = (sparse_times(SparseAttention(n_heads=heads)).scores[0] for heads in (64, 32))
+    assert half < whole < 1.3 * half
+    assert sparse_times(indexer).scores[1] == sparse_times(indexer).choice[1] == sparse_times(indexer).inputs[1] == 0.0
+
+
+def test_the_loss_takes_time() -> None:
+    """The loss needs probabilities of blocks of 32 heads, and gives the indexer a backward pass."""
+    none, loss = (sparse_times(SparseAttention(loss_coeff=coefficient)) for coefficient in (0.0, 0.01))
+    assert none.loss == (0.0, 0.0)
+    assert min(loss.loss) > 0
+    assert loss.inputs[1] == loss.inputs[0] == none.inputs[0]
+    assert sparse_times(SparseAttention(loss_coeff=0.01), tp=4).loss[0] == loss.loss[0]  # 16 heads fill a block of 32
     job, config = make_job(make_cluster(1), V32, seq_length=8192), make_config(tp=8, num_layers=61)
-    gpu, rates = job.cluster.gpu_kinds[0], job.stack
-    forward = attention_times_s(V32, job.training, config, gpu, rates, SPARSE)[0]
-    law, seen = gpu.efficiency.attention, 2048 * (1 - 2048 / (2 * 8192))
-    scores = 2 * 16 * (576 + 512) * seen * (1 + law.half_seq / (2 * seen)) + 2 * 64 * 128 * 4096
-    read = 2 * (16 * (576 + 512) + 576 * seen)
-    rate = gpu.peak_flops["bf16"] * law.share(128) * rates.attention_speed
-    stream = read / (gpu.memory_bytes_per_s * rates.streaming)
-    assert forward == pytest.approx(law.start_s + 8192 * (scores / rate + stream))
+    both = attention_times_s(V32, job.training, config, job.cluster.gpu_kinds[0], job.stack, SPARSE)
+    assert both == none.total
 
 
-def test_bytes() -> None:
-    """A layer keeps the indexer's inputs (in a copy), queries, key before and after its norm, weights and choice."""
-    config = make_config(tp=8, num_layers=61)
+@pytest.mark.parametrize("tp", [1, 8])
+def test_bytes(tp: int) -> None:
+    """Heads keep a query and an output as wide as the latents, and no keys and values; tokens the numbers chosen."""
+    config = make_config(tp=tp, num_layers=61)
     tables = [stage_table(model, TRAINING, [config]) for model in (V3, V32)]
     dense, sparse = (formula_bytes(table).saved[0] for table in tables)
     layers = 61 + 1  # and the depth of multi-token prediction
-    of_token = 2 * (7168 + 1536 + 64 * 128 + 2 * 128 + 64) + 4 * 2048
+    of_token = 128 / tp * (2 * (576 + 512 - 192 - 128) + 1) + 2 * 576 + 4 * 2048
     assert sparse - dense == pytest.approx(layers * tables[1].in_flight[0] * 8192 * of_token)
-    assert tables[1].own_parameters[0] - tables[0].own_parameters[0] == 62 * (INDEXER + 256)
+    assert tables[1].own_parameters[0] - tables[0].own_parameters[0] == pytest.approx(62 * (INDEXER + 256))
+
+
+@pytest.mark.parametrize(("tp", "gathered"), [(1, 0), (8, 7168 + 1536)])
+def test_bytes_of_the_loss(tp: int, gathered: int) -> None:
+    """The indexer keeps queries, key before and after its norm, weights, scores of chosen tokens, gathered inputs."""
+    rank = OnRank(TRAINING, 8192, shards=1, tp=tp, cp=1, expert_ranks=8, expert_tp=1, imbalance=1.0)
+    models = (V32, replace(V32, sparse_attention=SparseAttention(loss_coeff=0.01)))
+    none, loss = (sum(kept.size for kept in branch.kept_inside(rank)) for branch in (m.mixer(SPARSE) for m in models))
+    assert loss - none == 8192 * (2 * (gathered + 66 * 128 + 64) + 9 * 2048)
 
 
 def test_traffic_and_matrices() -> None:
@@ -75,13 +118,16 @@ def test_traffic_and_matrices() -> None:
     assert more == pytest.approx(sum(orthogonal_flops(*shape) for shape in shapes))
 
 
-def test_flags_are_read_back() -> None:
-    """The launch says the variant and the indexer's sizes, and the reader has the same model."""
-    words = [word for option in model_options(V32, TRAINING) for word in option]
+@pytest.mark.parametrize("coefficient", [0.0, 0.01])
+def test_flags_are_read_back(coefficient: float) -> None:
+    """The launch says the variant, the indexer's sizes and its loss, and the reader has the same model."""
+    indexer = SparseAttention(loss_coeff=coefficient)
+    model = replace(V32, sparse_attention=indexer)
+    words = [word for option in model_options(model, TRAINING) for word in option]
     at = words.index("--experimental-attention-variant")
     assert words[at + 1] == "dsa"
     assert words[words.index("--dsa-indexer-topk") + 1] == "2048"
-    assert read_model(" ".join(words)).sparse_attention == SparseAttention()
+    assert read_model(" ".join(words)).sparse_attention == indexer
 
 
 def test_what_is_refused() -> None:
@@ -100,6 +146,8 @@ def test_what_is_refused() -> None:
     [
         ("--dsa-indexer-topk 0", "topk of sparse_attention must be a whole number >= 1, got 0"),
         ("--dsa-indexer-topk many", "--dsa-indexer-topk must be a whole number"),
+        ("--dsa-indexer-loss-coeff much", "--dsa-indexer-loss-coeff must be a number"),
+        ("--dsa-indexer-loss-coeff -1", "loss_coeff of sparse_attention must be >= 0, got -1.0"),
     ],
 )
 def test_wrong_options_are_input_errors(change: str, problem: str) -> None:
