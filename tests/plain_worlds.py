@@ -3,7 +3,7 @@
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
-from pipette_opt.worlds.prior import Prior
+from pipette_opt.worlds.prior import Kind, Prior
 from pipette_opt.worlds.terms import TERMS
 from pipette_opt.worlds.worlds import Worlds
 
@@ -14,6 +14,7 @@ def plain_worlds(shared: float = 0.35, noise: float = 0.05) -> Worlds:
     sd[TERMS.index("constant")] = shared
     return Worlds(
         prior=Prior(
+            kinds=(Kind(1.0), Kind(0.0), Kind(0.0)),
             mean=np.zeros(len(TERMS)),
             sd=sd,
             job=0.0,

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.worlds [--write]``: fit the prior of the worlds to public runs."""
+"""``python -m benchmarks.worlds [--write] [--page FILE]``: fit the prior of the worlds to public runs, and judge it."""
 
 import argparse
 import re
@@ -10,9 +10,10 @@ import yaml
 
 from benchmarks.measured import measured_folder
 from benchmarks.worlds.fit import fit_prior
+from benchmarks.worlds.page import page_of
 from benchmarks.worlds.rows import CHECKED_ONLY, SOURCES, Row, rows_of
 from pipette_opt.base.files import write_atomically
-from pipette_opt.worlds.prior import PLACE, SHAPE, Prior
+from pipette_opt.worlds.prior import KINDS, PLACE, SHAPE, Prior, read_priors
 from pipette_opt.worlds.terms import TERMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +31,7 @@ def main() -> None:
     """Fit the priors, and write them if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="Write data/worlds.yaml.")
+    parser.add_argument("--page", type=Path, help="File for the page of results, by the shipped priors.")
     options = parser.parse_args()
     folder = measured_folder()
     tables = [table for own in SOURCES.values() for table in own]
@@ -37,11 +39,14 @@ def main() -> None:
     if missing:
         raise SystemExit(f"{folder} has no {', '.join(missing)}: a prior of fewer sources would claim too much.")
     rows = [row for table in tables for row in rows_of(folder, table)]
-    content = content_of(rows)
     if options.write:
+        content = content_of(rows)
         head = HEAD.format(sources="\n".join(f"# - {publisher}" for publisher in SOURCES))
         text = yaml.safe_dump(content, sort_keys=False, width=120, default_flow_style=None)
         write_atomically(ROOT.joinpath(*PLACE), head + text)
+    if options.page is not None:
+        checked = [row for table in CHECKED_ONLY for row in rows_of(folder, table)]
+        write_atomically(options.page, page_of([*checked, *rows], read_priors()))
 
 
 def content_of(rows: Sequence[Row]) -> dict[str, Any]:
@@ -65,7 +70,11 @@ def _beginning(source: str) -> str:
 
 def _numbers(prior: Prior) -> dict[str, Any]:
     slopes = {name: [round(float(value), 4) for value in getattr(prior, name)] for name in ("mean", "sd")}
-    return slopes | {name: round(getattr(prior, name), 4) for name in SHAPE}
+    kinds = {
+        name: {field: round(value, 4) for field, value in kind._asdict().items()}
+        for name, kind in zip(KINDS, prior.kinds, strict=True)
+    }
+    return {"kinds": kinds} | slopes | {name: round(getattr(prior, name), 4) for name in SHAPE}
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """
 Fit of the prior: empirical Bayes over public stacks.
 
-Every stack (runs of one table, GPU, precision and kind of model) is a draw of the prior's Gaussian process; the fit
-maximises the sum of the logarithms of their marginal likelihoods. A stack may be stranger or quieter than others: its
-smooth functions and its noise have a factor of their own, so that a noisy table does not make all others noisy. A weak
-prior on each number keeps terms that no table tells at their start.
+Every stack (runs of one table, GPU, precision and kind of model) is a draw of a Gaussian process, that of its kind
+(``KINDS``); the fit maximises the sum of the logarithms of their marginal likelihoods, the kind of each unknown. So a
+noisy table does not make all others noisy. A weak prior on each number keeps terms that no table tells at their start.
 """
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -17,15 +17,16 @@ from scipy.optimize import minimize
 
 from benchmarks.worlds.rows import Row
 from pipette_opt.base.types import FloatArray
-from pipette_opt.worlds.prior import SHAPE, Prior
+from pipette_opt.worlds.prior import SHAPE, Kind, Prior
 from pipette_opt.worlds.terms import JOB, LAYOUT, SENSITIVITIES, TERMS
 
-MAX_RUNS = 100
+MAX_RUNS = 60
 """Maximum number of runs of a stack in the fit; of larger tables a random part is taken. Chosen."""
 
 START = {
     **dict.fromkeys(SENSITIVITIES, 0.5),
-    "constant": 0.15,
+    "constant": 0.25,
+    "other GPU": 0.4,
     "tensor ranks over hosts": 0.2,
     "interleaving": 0.05,
     "allgather dispatcher": 0.2,
@@ -42,17 +43,31 @@ START = {
 SHAPE_START = {"job": 0.08, "job_length": 2.0, "layout": 0.06, "layout_length": 2.0, "both": 0.08, "noise": 0.03}
 """Other numbers of the prior at which the fit starts. Chosen."""
 
-SPREAD, SHAPE_SPREAD = 0.7, {"job_length": 0.3, "layout_length": 0.3}
-"""Standard deviation of the logarithm of a number about its start; of lengths. Chosen."""
+SPREAD, FIRM = 0.7, {"constant": 0.2, "job_length": 0.3, "layout_length": 0.3}
+"""
+Standard deviation of the logarithm of a number about its start, and of numbers that the tables tell badly. Chosen: a
+narrow constant would take a stack that is slow throughout for one that differs from layout to layout.
+"""
 
-STRANGENESS = 0.7
-"""Standard deviation of the logarithm of a stack's own factor on smooth functions and noise. Chosen."""
+KIND_START = (
+    Kind(share=0.5),
+    Kind(share=0.25, constant=4.0),
+    Kind(share=0.25, constant=4.0, slopes=2.0, smooth=2.5, noise=2.5),
+)
+"""Kinds of stacks at which the fit starts; those of the first kind define the standard deviations. Chosen."""
+
+KIND_SPREAD = 0.4
+"""Standard deviation of the logarithm of a kind's factor about its start. Chosen."""
+
+PER_KIND = 2.0
+"""Number of stacks that each kind is taken to have beside those in the tables. Chosen."""
 
 SHRINKAGE = 0.5
 """Standard deviation of a slope's mean about zero, over the standard deviation of the slope at the start. Chosen."""
 
 MAX_ITERATIONS = 80
 
+_CONSTANT = list(START).index("constant")
 _SLOPES = [TERMS.index(name) for name in START]
 _LAYOUT = [TERMS.index(name) for name in LAYOUT]
 _JOB = [TERMS.index(name) for name in JOB]
@@ -71,23 +86,64 @@ class Group:
 def fit_prior(rows: Sequence[Row]) -> Prior:
     """Return the prior that the runs of these rows make."""
     groups = groups_of(rows)
-    start = np.log([*START.values(), *(SHAPE_START[name] for name in SHAPE)])
-    spread = np.array([*[SPREAD] * len(START), *(SHAPE_SPREAD.get(name, SPREAD) for name in SHAPE)])
-    widths = SHRINKAGE * np.array(list(START.values()))
-    first = np.concatenate([start, np.zeros(len(START) + len(groups))])
     solved = minimize(
-        _loss,
-        first,
-        args=(groups, start, spread, widths),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": MAX_ITERATIONS},
+        loss_of, start_values(), args=(groups,), jac=True, method="L-BFGS-B", options={"maxiter": MAX_ITERATIONS}
     )
-    found = np.exp(solved.x[: len(start)])
+    parts = _Parts.of(solved.x)
     mean, sd = np.zeros(len(TERMS)), np.zeros(len(TERMS))
-    sd[_SLOPES] = found[: len(START)]
-    mean[_SLOPES] = solved.x[len(start) : len(start) + len(START)]
-    return Prior(mean=mean, sd=sd, **dict(zip(SHAPE, found[len(START) :].tolist(), strict=True)))
+    sd[_SLOPES], mean[_SLOPES] = np.exp(parts.logs[: len(START)]), parts.means
+    shape = dict(zip(SHAPE, np.exp(parts.logs[len(START) :]).tolist(), strict=True))
+    return Prior(kinds=tuple(parts.kinds()), mean=mean, sd=sd, **shape)
+
+
+_LOG_START = np.log([*START.values(), *(SHAPE_START[name] for name in SHAPE)])
+_LOG_SPREAD = np.array([FIRM.get(name, SPREAD) for name in (*START, *SHAPE)])
+_WIDTHS = SHRINKAGE * np.array(list(START.values()))
+_FACTOR_START = np.log([kind[1:] for kind in KIND_START])
+
+
+class _Parts(NamedTuple):
+    """
+    Unknowns of the fit.
+
+    Parameters
+    ----------
+    logs
+        Logarithms of the prior's standard deviations and of its ``SHAPE``.
+    means
+        Means of the slopes.
+    shares, factors
+        Logarithms of the kinds' shares, up to a constant, and of their factors, shape ``(num_kinds, 4)``.
+    """
+
+    logs: FloatArray
+    means: FloatArray
+    shares: FloatArray
+    factors: FloatArray
+
+    @classmethod
+    def of(cls, values: FloatArray) -> "_Parts":
+        """Return the parts of a vector of all unknowns."""
+        ends = np.cumsum([len(_LOG_START), len(START), len(KIND_START)])
+        logs, means, shares, factors = np.split(values, ends)
+        return cls(logs, means, shares, factors.reshape(-1, 4))
+
+    def kinds(self) -> list[Kind]:
+        """Return the kinds of stacks."""
+        shares, factors = _softmax(self.shares), np.exp(self.factors)
+        return [Kind(share, *own) for share, own in zip(shares.tolist(), factors.tolist(), strict=True)]
+
+
+def start_values() -> FloatArray:
+    """Return the unknowns at which the fit starts."""
+    shares = np.log([kind.share for kind in KIND_START])
+    return np.concatenate([_LOG_START, np.zeros(len(START)), shares, _FACTOR_START.ravel()])
+
+
+def _softmax(logs: FloatArray) -> FloatArray:
+    weights = np.exp(logs - logs.max())
+    found: FloatArray = weights / weights.sum()
+    return found
 
 
 def groups_of(rows: Sequence[Row]) -> list[Group]:
@@ -116,52 +172,61 @@ def _squared_distances(places: FloatArray) -> FloatArray:
     return found
 
 
-def _loss(
-    values: FloatArray, groups: Sequence[Group], start: FloatArray, spread: FloatArray, widths: FloatArray
-) -> tuple[float, FloatArray]:
-    """
-    Return the negative logarithm of the posterior density, and its gradient.
+def loss_of(values: FloatArray, groups: Sequence[Group]) -> tuple[float, FloatArray]:
+    """Return the negative logarithm of the posterior density of the unknowns (:class:`_Parts`), and its gradient."""
+    parts = _Parts.of(values)
+    kinds, shares = parts.kinds(), _softmax(parts.shares)
+    away, apart = (parts.logs - _LOG_START) / _LOG_SPREAD, (parts.factors - _FACTOR_START) / KIND_SPREAD
+    squares = (away**2).sum() + ((parts.means / _WIDTHS) ** 2).sum() + (apart**2).sum()
+    loss = 0.5 * float(squares) - PER_KIND * float(np.log(shares).sum())
+    of_logs = np.concatenate([away / _LOG_SPREAD, parts.means / _WIDTHS**2])
+    of_shares, of_factors = PER_KIND * (len(shares) * shares - 1), apart / KIND_SPREAD
+    for group in groups:
+        found = [_loss_of_group(parts, group, kind) for kind in kinds]
+        losses = np.array([own for own, _, _ in found]) - np.log(shares)
+        chances = _softmax(-losses)
+        loss += float(losses.min() - np.log(np.exp(losses.min() - losses).sum()))
+        of_logs += chances @ np.array([slope for _, slope, _ in found])
+        of_factors += chances[:, None] * np.array([factor for _, _, factor in found])
+        of_shares += shares - chances
+    of_factors[0] = 0.0  # the first kind defines the standard deviations
+    return loss, np.concatenate([of_logs, of_shares, of_factors.ravel()])
 
-    Parameters
-    ----------
-    values
-        Logarithms of the prior's standard deviations and of its ``SHAPE``, means of slopes, logarithms of the stacks'
-        own factors.
-    start, spread
-        Centre and standard deviation of the weak prior of the logarithms.
-    widths
-        Standard deviations of the means about zero.
+
+def _loss_of_group(parts: _Parts, group: Group, kind: Kind) -> tuple[float, FloatArray, FloatArray]:
     """
-    num_slopes, num_logs = len(widths), len(start)
-    logs, means, own = np.split(values, [num_logs, num_logs + num_slopes])
-    variances = np.exp(2 * logs[:num_slopes])
-    away = (logs - start) / spread
-    loss = 0.5 * float((away**2).sum() + ((means / widths) ** 2).sum() + ((own / STRANGENESS) ** 2).sum())
-    gradient = np.concatenate([away / spread, means / widths**2, own / STRANGENESS**2])
-    for number, group in enumerate(groups):
-        job, job_length, layout, layout_length, both, noise = np.exp(logs[num_slopes:])
-        factor = np.exp(2 * own[number])
-        jobs, layouts = group.jobs / job_length**2, group.layouts / layout_length**2
-        of_job = factor * job**2 * np.exp(-jobs / 2)
-        of_layout = factor * layout**2 * np.exp(-layouts / 2)
-        of_both = factor * both**2 * np.exp(-(jobs + layouts) / 2)
-        smooth = of_job + of_layout + of_both
-        smooth[np.diag_indices_from(smooth)] += factor * noise**2
-        cholesky = cho_factor((group.slopes * variances) @ group.slopes.T + smooth, lower=True)
-        inverse = cho_solve(cholesky, np.eye(len(smooth)))
-        left = group.log_ratio - group.slopes @ means
-        weights = inverse @ left
-        loss += 0.5 * float(left @ weights) + float(np.log(np.diag(cholesky[0])).sum())
-        change = inverse - np.outer(weights, weights)
-        gradient[:num_slopes] += variances * np.einsum("ij,ij->j", group.slopes, change @ group.slopes)
-        gradient[num_slopes:num_logs] += (
-            (change * of_job).sum(),
-            0.5 * (change * (of_job + of_both) * jobs).sum(),
-            (change * of_layout).sum(),
-            0.5 * (change * (of_layout + of_both) * layouts).sum(),
-            (change * of_both).sum(),
-            factor * noise**2 * np.trace(change),
-        )
-        gradient[num_logs : num_logs + num_slopes] -= group.slopes.T @ weights
-        gradient[num_logs + num_slopes + number] += (change * smooth).sum()
-    return loss, gradient
+    Return the negative log likelihood of a stack of a kind.
+
+    Its gradients follow: by logarithms and means of the prior, and by logarithms of the kind's factors.
+    """
+    num_slopes = len(START)
+    factors = np.full(num_slopes, kind.slopes)
+    factors[_CONSTANT] = kind.constant
+    variances = np.exp(2 * parts.logs[:num_slopes]) * factors**2
+    job, job_length, layout, layout_length, both, noise = np.exp(parts.logs[num_slopes:])
+    jobs, layouts = group.jobs / job_length**2, group.layouts / layout_length**2
+    of_job = (kind.smooth * job) ** 2 * np.exp(-jobs / 2)
+    of_layout = (kind.smooth * layout) ** 2 * np.exp(-layouts / 2)
+    of_both = (kind.smooth * both) ** 2 * np.exp(-(jobs + layouts) / 2)
+    covariance = (group.slopes * variances) @ group.slopes.T + of_job + of_layout + of_both
+    covariance[np.diag_indices_from(covariance)] += (kind.noise * noise) ** 2
+    cholesky = cho_factor(covariance, lower=True)
+    inverse = cho_solve(cholesky, np.eye(len(covariance)))
+    left = group.log_ratio - group.slopes @ parts.means
+    weights = inverse @ left
+    change = inverse - np.outer(weights, weights)
+    by_slope = variances * np.einsum("ij,ij->j", group.slopes, change @ group.slopes)
+    by_smooth = [float((change * smooth).sum()) for smooth in (of_job, of_layout, of_both)]
+    by_noise = (kind.noise * noise) ** 2 * float(np.trace(change))
+    by_shape = [
+        by_smooth[0],
+        0.5 * float((change * (of_job + of_both) * jobs).sum()),
+        by_smooth[1],
+        0.5 * float((change * (of_layout + of_both) * layouts).sum()),
+        by_smooth[2],
+        by_noise,
+    ]
+    constant = float(by_slope[_CONSTANT])
+    by_factor = np.array([constant, by_slope.sum() - constant, sum(by_smooth), by_noise])
+    loss = 0.5 * float(left @ weights) + float(np.log(np.diag(cholesky[0])).sum())
+    return loss, np.concatenate([by_slope, by_shape, -group.slopes.T @ weights]), by_factor

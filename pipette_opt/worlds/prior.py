@@ -1,9 +1,10 @@
 """Prior of the worlds: what public runs say of the terms of a prediction, ``data/worlds.yaml``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,13 +21,34 @@ SHAPE = ("job", "job_length", "layout", "layout_length", "both", "noise")
 PLACE = ("data", "worlds.yaml")
 
 
+class Kind(NamedTuple):
+    """Kind of stacks: its share, and factors on standard deviations of constant, slopes, smooth functions, noise."""
+
+    share: float
+    constant: float = 1.0
+    slopes: float = 1.0
+    smooth: float = 1.0
+    noise: float = 1.0
+
+
+KINDS = ("usual", "shifted", "strange")
+"""
+Kinds of stacks: like most, off by a constant, and off in many ways. Nobody knows the kind of a new stack; measured runs
+tell it.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prior:
     """
-    Normal distribution of the logarithm of measured over predicted time, as a function of the terms.
+    Distribution of the logarithm of measured over predicted time, as a function of the terms.
+
+    Normal for a stack of each of the ``KINDS``; the standard deviations here are those of a usual stack.
 
     Parameters
     ----------
+    kinds
+        Kinds of stacks, in the order of ``KINDS``.
     mean, sd
         Mean and standard deviation of the slope of each term among stacks, shape ``(num_terms,)``.
     job, layout, both
@@ -37,6 +59,7 @@ class Prior:
         Standard deviation of one measured run.
     """
 
+    kinds: tuple[Kind, ...]
     mean: FloatArray
     sd: FloatArray
     job: float
@@ -49,6 +72,19 @@ class Prior:
     def __post_init__(self) -> None:
         for name in ("mean", "sd"):
             object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
+
+    def of(self, kind: Kind) -> "Prior":
+        """Return the prior of the stacks of one kind."""
+        slopes = np.full(len(TERMS), kind.slopes)
+        slopes[TERMS.index("constant")] = kind.constant
+        return replace(
+            self,
+            sd=self.sd * slopes,
+            job=self.job * kind.smooth,
+            layout=self.layout * kind.smooth,
+            both=self.both * kind.smooth,
+            noise=self.noise * kind.noise,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,12 +141,13 @@ def read_priors(path: Path | None = None) -> Priors:
 
 
 def _prior(where: str, content: object) -> Prior:
-    fields = Fields(where, content, ("mean", "sd", *SHAPE))
+    fields = Fields(where, content, ("kinds", "mean", "sd", *SHAPE))
     slopes = {name: np.array(fields.any(name), dtype=np.float64) for name in ("mean", "sd")}
     for name, values in slopes.items():
         if values.shape != (len(TERMS),):
             raise InputError(where, f"{name} must have {len(TERMS)} numbers, got {values.size}.")
     return Prior(
+        kinds=tuple(Kind(**fields.any("kinds")[name]) for name in KINDS),
         mean=slopes["mean"],
         sd=slopes["sd"],
         job=fields.positive("job"),

@@ -56,7 +56,7 @@ LAYOUT = (
 JOB = ("GPUs", "hidden size", "layers", "sequence", "batch", "experts", "fp8", "Hopper", "Blackwell")
 """Features of the job; sizes are logarithms to base 2."""
 
-OTHERS = ("constant", "tensor ranks over hosts", "interleaving", "allgather dispatcher")
+OTHERS = ("constant", "other GPU", "tensor ranks over hosts", "interleaving", "allgather dispatcher")
 """Features that only have a slope."""
 
 FEATURES = (*OTHERS, *LAYOUT, *JOB)
@@ -70,7 +70,8 @@ USUAL_GPUS = 16
 
 HOPPER = ("h100", "h200", "h800", "h20", "gh200")
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
-"""GPU families of two generations; a family is the part of a catalogue name before the first hyphen."""
+AMPERE = ("a100", "a800", "a40", "a30", "a10", "a10g")
+"""GPU families by generation, the part of a catalogue name before the first hyphen; all else is another GPU."""
 
 
 def describe(instance: Instance, placed: Sequence[tuple[ParallelConfig, Placement]]) -> tuple[FloatArray, FloatArray]:
@@ -130,6 +131,7 @@ def features_of(instance: Instance, config: ParallelConfig) -> list[float]:
     dispatcher = training.moe_token_dispatcher_type if routed else ""
     others = (
         1.0,
+        family not in (*AMPERE, *HOPPER, *BLACKWELL),
         config.tensor_model_parallel_size > cluster.gpus_per_node,
         config.num_chunks > 1,
         dispatcher == "allgather",

@@ -1,19 +1,20 @@
 """
 Draws of the prior, moved by measured runs.
 
-The logarithm of measured over predicted time is a Gaussian process over the terms, so the runs move mean and draws in
-closed form, be it one run or fifty. A draw is moved by Matheron's rule (Wilson et al., "Efficiently Sampling Functions
-from Gaussian Process Posteriors", ICML 2020): by what the runs say beyond the draw itself. Draws have fixed seeds, so a
-world is a function of the terms that stays the same from call to call.
+For a stack of a kind, the logarithm of measured over predicted time is a Gaussian process over the terms, so the runs
+move mean and draws in closed form, be it one run or fifty; and they weigh the kinds. A draw is moved by Matheron's rule
+(Wilson et al., "Efficiently Sampling Functions from Gaussian Process Posteriors", ICML 2020): by what the runs say
+beyond the draw itself. Draws have fixed seeds, so a world is a function of the terms that stays the same from call to
+call.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
-from scipy.special import ndtri
+from scipy.special import ndtr
 
 from pipette_opt.base.types import FloatArray, read_only
 from pipette_opt.worlds.prior import Prior, shipped_priors
@@ -24,6 +25,9 @@ NUM_WORLDS = 100
 
 NUM_WAVES = 256
 """Number of cosines that make up a smooth function of a draw. Chosen."""
+
+NUM_HALVINGS = 40
+"""Number of halvings of an interval in which a quantile is sought. Chosen: a billionth of its length is left."""
 
 _LAYOUT = [TERMS.index(name) for name in LAYOUT]
 _JOB = [TERMS.index(name) for name in JOB]
@@ -64,7 +68,11 @@ class Worlds:
 
     prior: Prior
     observations: tuple[Observation, ...] = ()
-    _known: "_Known | None" = field(default=None, repr=False)
+    _kinds: "tuple[_OfKind, ...]" = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        kinds = tuple(_of_kind(self.prior.of(kind), self.observations) for kind in self.prior.kinds)
+        object.__setattr__(self, "_kinds", kinds)
 
     @classmethod
     def load(cls, leave_out_source: str | None = None) -> "Worlds":
@@ -81,8 +89,17 @@ class Worlds:
 
     def given(self, observations: Sequence[Observation]) -> "Worlds":
         """Return the worlds after further measured runs; their order does not matter."""
-        every = (*self.observations, *observations)
-        return replace(self, observations=every, _known=_known(self.prior, every) if every else None)
+        return Worlds(prior=self.prior, observations=(*self.observations, *observations))
+
+    @property
+    def shares(self) -> FloatArray:
+        """Probability that the stack is of each kind, shape ``(num_kinds,)``."""
+        logs = np.log([max(kind.share, 1e-300) for kind in self.prior.kinds]) + [
+            kind.log_likelihood for kind in self._kinds
+        ]
+        weights = np.exp(logs - logs.max())
+        found: FloatArray = weights / weights.sum()
+        return found
 
     def log_factors(self, terms: FloatArray) -> FloatArray:
         """
@@ -93,11 +110,14 @@ class Worlds:
         terms
             Terms of the predictions, shape ``(num_configs, num_terms)``.
         """
-        drawn = _draws(self.prior, terms)
-        if self._known is None:
-            return drawn
-        moved: FloatArray = drawn + _covariance(self.prior, terms, self._known.terms) @ self._known.pulls
-        return moved
+        # A world's kind is where its fixed place falls among the shares; mirrored worlds have the same kind.
+        kind_of_world = np.searchsorted(np.cumsum(self.shares)[:-1], _places())
+        found = np.empty((len(terms), NUM_WORLDS))
+        for number, kind in enumerate(self._kinds):
+            members = kind_of_world == number
+            if members.any():
+                found[:, members] = kind.log_factors(terms)[:, members]
+        return found
 
     def mean_and_sd(self, terms: FloatArray, *, measured: bool = False) -> tuple[FloatArray, FloatArray]:
         """
@@ -108,13 +128,9 @@ class Worlds:
         measured
             Whether the standard deviation is that of a measured run, with its noise.
         """
-        mean, variance = terms @ self.prior.mean, _variance(self.prior, terms)
-        if self._known is not None:
-            shared = _covariance(self.prior, terms, self._known.terms)
-            mean = mean + shared @ self._known.weights
-            variance = variance - np.einsum("ij,ji->i", shared, cho_solve(self._known.factor, shared.T))
-        noise = self.prior.noise**2 if measured else 0.0
-        return mean, np.sqrt(np.maximum(variance, 0.0) + noise)
+        means, sds = self._moments(terms, measured=measured)
+        mean = self.shares @ means
+        return mean, np.sqrt(np.maximum(self.shares @ (sds**2 + means**2) - mean**2, 0.0))
 
     def bands(self, terms: FloatArray, share: float = 0.9) -> FloatArray:
         """
@@ -125,33 +141,83 @@ class Worlds:
         share
             Share of measured runs that lie between the ends.
         """
-        mean, sd = self.mean_and_sd(terms, measured=True)
-        reach = float(ndtri((1 + share) / 2))
-        return np.exp(np.column_stack([mean - reach * sd, mean, mean + reach * sd]))
+        means, sds = self._moments(terms, measured=True)
+        ends = [_quantile(self.shares, means, sds, level) for level in ((1 - share) / 2, 0.5, (1 + share) / 2)]
+        return np.exp(np.column_stack(ends))
+
+    def _moments(self, terms: FloatArray, *, measured: bool) -> tuple[FloatArray, FloatArray]:
+        """Return means and standard deviations of log factors by kind, each of shape ``(num_kinds, num_configs)``."""
+        moments = [kind.moments(terms, measured=measured) for kind in self._kinds]
+        return np.array([mean for mean, _ in moments]), np.array([sd for _, sd in moments])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Known:
-    """Measured runs as arrays: their terms, the factor of their covariance, and what they add to mean and draws."""
+class _OfKind:
+    """
+    Worlds of the stacks of one kind: a Gaussian process.
 
-    terms: FloatArray
-    factor: tuple[FloatArray, bool]
+    Parameters
+    ----------
+    known
+        Terms of the measured runs.
+    factor
+        Cholesky factor of their covariance; ``None`` without runs.
+    weights, pulls
+        Change of the mean, and of each draw, for each unit of covariance with a measured run.
+    log_likelihood
+        Logarithm of the density of the measured runs.
+    """
+
+    prior: Prior
+    known: FloatArray
+    factor: tuple[FloatArray, bool] | None = None
     weights: FloatArray
     pulls: FloatArray
+    log_likelihood: float = 0.0
+
+    def log_factors(self, terms: FloatArray) -> FloatArray:
+        """Return the log factors of the draws, shape ``(num_configs, num_worlds)``."""
+        return _draws(self.prior, terms) + _covariance(self.prior, terms, self.known) @ self.pulls
+
+    def moments(self, terms: FloatArray, *, measured: bool) -> tuple[FloatArray, FloatArray]:
+        """Return mean and standard deviation of the log factors, each of shape ``(num_configs,)``."""
+        shared = _covariance(self.prior, terms, self.known)
+        mean, variance = terms @ self.prior.mean + shared @ self.weights, _variance(self.prior, terms)
+        if self.factor is not None:
+            variance = variance - np.einsum("ij,ji->i", shared, cho_solve(self.factor, shared.T))
+        noise = self.prior.noise**2 if measured else 0.0
+        return mean, np.sqrt(np.maximum(variance, 1e-12) + noise)
 
 
-def _known(prior: Prior, observations: Sequence[Observation]) -> _Known:
+def _of_kind(prior: Prior, observations: Sequence[Observation]) -> _OfKind:
+    if not observations:
+        none = np.zeros((0, len(TERMS)))
+        return _OfKind(prior=prior, known=none, weights=np.zeros(0), pulls=np.zeros((0, NUM_WORLDS)))
     terms = np.array([observation.factors for observation in observations])
     measured = np.array([observation.log_ratio for observation in observations])
     covariance = _covariance(prior, terms, terms) + prior.noise**2 * np.eye(len(terms))
-    factor = cho_factor(covariance, lower=True)
+    factor, left = cho_factor(covariance, lower=True), measured - terms @ prior.mean
     noise = prior.noise * _normal(seed=3, rows=len(terms))
-    return _Known(
-        terms=terms,
+    weights = cho_solve(factor, left)
+    return _OfKind(
+        prior=prior,
+        known=terms,
         factor=factor,
-        weights=cho_solve(factor, measured - terms @ prior.mean),
+        weights=weights,
         pulls=cho_solve(factor, measured[:, None] - _draws(prior, terms) - noise),
+        log_likelihood=-0.5 * float(left @ weights) - float(np.log(np.diag(factor[0])).sum()),
     )
+
+
+def _quantile(shares: FloatArray, means: FloatArray, sds: FloatArray, level: float) -> FloatArray:
+    """Return the quantile of mixtures of normal distributions, by bisection, shape ``(num_configs,)``."""
+    low, high = (means - 8 * sds).min(axis=0), (means + 8 * sds).max(axis=0)
+    for _ in range(NUM_HALVINGS):
+        middle = (low + high) / 2
+        below = shares @ ndtr((middle - means) / sds) < level
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    found: FloatArray = (low + high) / 2
+    return found
 
 
 def _covariance(prior: Prior, left: FloatArray, right: FloatArray) -> FloatArray:
@@ -202,6 +268,14 @@ def _smooth(seed: int, place: FloatArray) -> FloatArray:
     waves = np.hstack([np.cos(angles), np.sin(angles)]) / np.sqrt(NUM_WAVES)
     found: FloatArray = waves @ _normal(seed=100 + seed, rows=2 * NUM_WAVES)
     return found
+
+
+@cache
+def _places() -> FloatArray:
+    """Return fixed numbers between 0 and 1 that decide the kinds of the worlds, shape ``(NUM_WORLDS,)``."""
+    half = NUM_WORLDS // 2
+    places = (np.random.default_rng(1).permutation(half) + 0.5) / half
+    return read_only(np.concatenate([places, places]), np.float64)
 
 
 @cache

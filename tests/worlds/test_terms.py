@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from factories import make_cluster, make_config, make_job
 
 from pipette_opt.parallel import identity_placement
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.worlds.terms import CHANGED, SENSITIVITIES, TERMS, describe
-from tests.factories import make_cluster, make_config, make_job
 
 HOSTS = np.arange(2)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipette_opt.base.types import FloatArray
-from pipette_opt.worlds.prior import Prior, shipped_priors
+from pipette_opt.worlds.prior import Kind, Prior, shipped_priors
 from pipette_opt.worlds.terms import TERMS
 from pipette_opt.worlds.worlds import NUM_WORLDS, Observation, Worlds
 
@@ -14,7 +14,7 @@ def make_prior(**changes: float) -> Prior:
     sd = np.zeros(len(TERMS))
     sd[TERMS.index("constant")], sd[TERMS.index("tensor parallelism")] = 0.3, 0.1
     shape = {"job": 0.05, "job_length": 2.0, "layout": 0.05, "layout_length": 2.0, "both": 0.02, "noise": 0.03}
-    return Prior(mean=np.zeros(len(TERMS)), sd=sd, **{**shape, **changes})
+    return Prior(kinds=(Kind(1.0), Kind(0.0), Kind(0.0)), mean=np.zeros(len(TERMS)), sd=sd, **{**shape, **changes})
 
 
 def make_terms(num_configs: int = 6) -> FloatArray:

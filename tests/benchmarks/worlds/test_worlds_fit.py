@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy.optimize import check_grad
+from scipy.optimize import approx_fprime
 
 from benchmarks.worlds import fit
 from benchmarks.worlds.rows import Row
-from pipette_opt.worlds.prior import SHAPE
 from pipette_opt.worlds.terms import TERMS
 
 
@@ -36,19 +35,19 @@ def make_rows(constants: list[float]) -> list[Row]:
 
 
 def test_stacks_that_differ_by_a_constant_widen_the_constant() -> None:
-    """The spread of the constant grows with that of the stacks; slopes that no run needs shrink."""
+    """The spread of the constant grows with that of the stacks, and slopes that no run needs shrink."""
     alike, apart = (fit.fit_prior(make_rows(constants)) for constants in ([0.0, 0.01, -0.01], [0.5, -0.4, 0.6]))
     constant, tensor = TERMS.index("constant"), TERMS.index("tensor parallelism")
-    assert alike.sd[constant] < 0.15 < apart.sd[constant]
+    assert alike.sd[constant] < apart.sd[constant]
     assert apart.sd[tensor] < 0.06
 
 
 def test_gradient_is_that_of_the_loss() -> None:
-    """The analytic gradient agrees with differences."""
+    """The analytic gradient agrees with differences; factors of the first kind stay fixed."""
     groups = fit.groups_of(make_rows([0.2, -0.1]))
-    start = np.log([*fit.START.values(), *(fit.SHAPE_START[name] for name in SHAPE)])
-    widths = 0.5 * np.array(list(fit.START.values()))
-    given = (groups, start, np.ones(len(start)), widths)
-    place = np.concatenate([start + 0.1, np.full(len(widths) + len(groups), 0.05)])
-    error = check_grad(lambda x: fit._loss(x, *given)[0], lambda x: fit._loss(x, *given)[1], place)
-    assert error == pytest.approx(0.0, abs=2e-3)
+    place = fit.start_values() + 0.1
+    slopes = approx_fprime(place, lambda values: fit.loss_of(values, groups)[0], 1e-6)
+    fixed = slice(len(place) - 12, len(place) - 8)
+    found = fit.loss_of(place, groups)[1]
+    slopes[fixed] = 0.0
+    assert found == pytest.approx(slopes, rel=1e-3, abs=1e-3)

@@ -1,0 +1,135 @@
+"""Page of results: how far times are off once a run is known, and how often bands hold, with the source left out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.worlds.judge import Judged, judge
+from benchmarks.worlds.rows import CHECKED_ONLY, SOURCES, Row
+from pipette_opt.base.types import FloatArray
+from pipette_opt.worlds.prior import Priors
+from pipette_opt.worlds.worlds import Observation, Worlds
+
+LOSES = 0.005
+"""Difference of median errors from which on one way counts as better. Chosen."""
+
+SHARE = 0.9
+"""Share of runs that a band is meant to hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Larger:
+    """Errors of a publisher's largest jobs once its smaller runs are known, and by the shipped stack alone."""
+
+    runs: int
+    known: int
+    shipped: float
+    worlds: float
+    inside: float
+
+
+def judged_tables(rows: Sequence[Row], priors: Priors) -> dict[str, Judged]:
+    """Return the errors of each table with jobs of several runs, by the prior without its publisher."""
+    publishers = {table: publisher for publisher, tables in SOURCES.items() for table in tables}
+    found = {}
+    for table in dict.fromkeys(row.table for row in rows):
+        own = [row for row in rows if row.table == table]
+        prior = priors.without[publishers[table]] if table in publishers else priors.all_sources
+        judged = judge(own, prior)
+        if judged.jobs:
+            found[table] = judged
+    return found
+
+
+def larger_jobs(rows: Sequence[Row], prior: Worlds) -> Larger | None:
+    """Return the errors of the runs with the most GPUs once all smaller runs are known; ``None`` without smaller."""
+    most = max(row.num_gpus for row in rows)
+    seen, tested = [row for row in rows if row.num_gpus < most], [row for row in rows if row.num_gpus == most]
+    if not seen:
+        return None
+    known = prior.given([Observation(factors=row.terms, log_ratio=row.log_ratio) for row in seen])
+    ratios = np.exp([row.log_ratio for row in tested])
+    low, middle, high = known.bands(np.array([row.terms for row in tested])).T
+    return Larger(
+        runs=len(tested),
+        known=len(seen),
+        shipped=float(np.median(np.abs(1 / ratios - 1))),
+        worlds=float(np.median(np.abs(middle / ratios - 1))),
+        inside=float(((low <= ratios) & (ratios <= high)).mean()),
+    )
+
+
+def page_of(rows: Sequence[Row], priors: Priors) -> str:
+    """Return the page."""
+    tables = judged_tables(rows, priors)
+    larger = {}
+    publishers = {table: publisher for publisher, own in SOURCES.items() for table in own}
+    for table in dict.fromkeys(row.table for row in rows):
+        own = [row for row in rows if row.table == table]
+        prior = priors.without[publishers[table]] if table in publishers else priors.all_sources
+        result = larger_jobs(own, Worlds(prior=prior))
+        if result is not None:
+            larger[table] = result
+    return "\n".join([*_answer(tables, larger), *_tables(tables), *_larger(larger), ""])
+
+
+def _answer(tables: Mapping[str, Judged], larger: Mapping[str, Larger]) -> list[str]:
+    inside = float(np.mean([judged.inside.mean() for judged in tables.values()]))
+    widths = [_median(judged.width) / _median(judged.anchored) for judged in tables.values()]
+    won = [name for name, judged in tables.items() if _median(judged.anchored) < _median(judged.scaled) - LOSES]
+    lost = [name for name, judged in tables.items() if _median(judged.anchored) > _median(judged.scaled) + LOSES]
+    worse = [name for name, result in larger.items() if result.worlds > result.shipped + LOSES]
+    return [
+        "# Worlds: times and bands once a run is known",
+        "",
+        f"- One run of a job makes the others better than one factor does in {len(won)} of {len(tables)} tables "
+        f"({', '.join(won)}), and worse in {len(lost)} ({', '.join(lost) or 'none'}); elsewhere as good.",
+        f"- {inside:.0%} of the runs lie inside their bands with one run known (mean over tables; {SHARE:.0%} is "
+        f"meant). The median band is {np.median(widths):.1f} times as wide as the median error.",
+        f"- The largest jobs after all smaller ones: worse than the shipped stack in {len(worse)} of {len(larger)} "
+        "tables"
+        f"{f' ({chr(44).join(worse)})' if worse else ''}.",
+        "",
+        "Each table is predicted by the prior without its publisher, nothing tuned to it: `python -m benchmarks.worlds "
+        f"--page PAGE`. {', '.join(CHECKED_ONLY.values())} is in no prior.",
+        "",
+    ]
+
+
+def _tables(tables: Mapping[str, Judged]) -> list[str]:
+    lines = [
+        "| table | runs | jobs | error shipped | prior alone | one run: one factor | one run: worlds | mean: factor | "
+        "mean: worlds | inside | width / error |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, judged in tables.items():
+        errors = (judged.shipped, judged.prior, judged.scaled, judged.anchored)
+        medians = " | ".join(f"{100 * _median(error):.1f} %" for error in errors)
+        means = " | ".join(f"{100 * float(error.mean()):.1f} %" for error in (judged.scaled, judged.anchored))
+        lines.append(
+            f"| {name} | {judged.runs} | {judged.jobs} | {medians} | {means} | {judged.inside.mean():.0%} | "
+            f"{_median(judged.width) / _median(judged.anchored):.1f} |"
+        )
+    return [*lines, "", "Medians over all pairs of a known run and another run of its job.", ""]
+
+
+def _larger(larger: Mapping[str, Larger]) -> list[str]:
+    lines = [
+        "## Larger jobs",
+        "",
+        "Runs with the most GPUs of a table, once all its runs with fewer GPUs are known. Median errors.",
+        "",
+        "| table | runs | known | shipped | worlds | inside |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, result in larger.items():
+        lines.append(
+            f"| {name} | {result.runs} | {result.known} | {100 * result.shipped:.1f} % | {100 * result.worlds:.1f} % | "
+            f"{result.inside:.0%} |"
+        )
+    return lines
+
+
+def _median(values: FloatArray) -> float:
+    return float(np.median(values))
