@@ -28,18 +28,20 @@ def predictions_csv(predictions: Sequence[Prediction], left_out: Sequence[LeftOu
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "predicted_iter_time_s", *MEMORY_COLUMNS, *RIVAL_COLUMNS, "reason"])
+    writer.writerow(["row", "predicted_iter_time_s", "low_s", "high_s", *MEMORY_COLUMNS, *RIVAL_COLUMNS, "reason"])
     lines = [
         (
             prediction.run.row,
             _cell(prediction.iter_time_s),
+            _cell(prediction.low_s),
+            _cell(prediction.high_s),
             *(_cell(prediction.memory.get(name)) for name in MEMORY_COLUMNS),
             *(_cell(prediction.rivals_s.get(name)) for name in RIVALS),
             prediction.reason,
         )
         for prediction in predictions
     ]
-    nothing = [""] * (1 + len(MEMORY_COLUMNS) + len(RIVALS))
+    nothing = [""] * (3 + len(MEMORY_COLUMNS) + len(RIVALS))
     lines += [(row.row, *nothing, row.reason) for row in left_out]
     writer.writerows(sorted(lines))
     return text.getvalue()

@@ -46,6 +46,8 @@ class Prediction:
         Iteration times by other systems' formulas, by name.
     memory
         Values of ``MEMORY_COLUMNS``; empty if no memory predictor was given.
+    low_s, high_s
+        Ends of the band of the iteration time (:mod:`~pipette_opt.calibrate.anchored`), seconds.
     """
 
     run: MeasuredRun
@@ -53,6 +55,8 @@ class Prediction:
     rivals_s: Mapping[str, float] = field(default_factory=dict)
     memory: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+    low_s: float | None = None
+    high_s: float | None = None
 
     @property
     def measured_s(self) -> float | None:

@@ -22,6 +22,17 @@ def backtest(
         ),
     ] = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
+    anchor: Annotated[
+        str | None,
+        typer.Option(
+            help="A row whose time is known (0 is the first below the header), or each: every run of a job in turn; "
+            "errors and bands are then those of the other runs.",
+            metavar="ROW|each",
+        ),
+    ] = None,
+    leave_out_source: Annotated[
+        bool, typer.Option("--leave-out-source", help="Use nothing that was learned from the sources of the table.")
+    ] = False,
     json: opt.Json = False,
 ) -> None:
     """
@@ -36,12 +47,16 @@ def backtest(
     Memory columns of the file: predicted_peak_mem_gib is the peak that a log should show; upper_peak_mem_gib is
     exceeded with probability --max-oom-risk; oom_probability is the probability that the job runs out of memory.
 
+    Columns low_s and high_s: nine of ten runs like this one take a time between them.
+
     Example: [bold]pipette-opt backtest runs.csv --calibration stack.yaml -o predictions.csv[/]
     """
+    from dataclasses import asdict
     from functools import partial
 
     from pipette_opt.base.errors import InputError
     from pipette_opt.base.files import is_stdout, write_atomically
+    from pipette_opt.calibrate.anchored import anchored
     from pipette_opt.calibrate.files import predictions_csv, scatter_svg
     from pipette_opt.calibrate.left_out import LeftOut, left_out_entries, left_out_lines, unread
     from pipette_opt.calibrate.memory import framework_of_stack, memory_columns
@@ -60,6 +75,8 @@ def backtest(
     from pipette_opt.read.runs import read_rows, unused_columns
     from pipette_opt.read.stack import read_stack
 
+    if anchor is not None and anchor != "each" and not anchor.isdecimal():
+        raise InputError("--anchor", f"must be the number of a row or each, got {anchor!r}.")
     if not 0 < max_oom_risk < 1:
         raise InputError("--max-oom-risk", f"must be in (0, 1), got {max_oom_risk}.")
     if out is not None and not is_stdout(out):
@@ -71,6 +88,14 @@ def backtest(
     hosts = read_cluster(cluster) if cluster else None
     memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=max_oom_risk)
     predictions = predict_runs(measured, stack, hosts, memory=memory)
+    row = int(anchor) if anchor is not None and anchor.isdecimal() else None
+    predictions, known = anchored(
+        predictions,
+        stack,
+        hosts,
+        anchor="each" if anchor == "each" else row,
+        leave_out_source=leave_out_source,
+    )
     left_out = unread(bad)
     untimed = [LeftOut(prediction.run.row, prediction.reason) for prediction in predictions if prediction.reason]
     total = len(measured) + len(bad)
@@ -82,7 +107,7 @@ def backtest(
     if plot is not None:
         write_atomically(plot, scatter_svg(predictions, f"{runs.name}, {stack.name}"))
     slow = slow_note([(prediction.iter_time_s, prediction.measured_s) for prediction in predictions])
-    notes = [note for note in (unused_columns(measured), slow) if note]
+    notes = [note for note in (unused_columns(measured), slow, known.line() if known else "") if note]
     if json:
         show_json(
             {
@@ -90,6 +115,7 @@ def backtest(
                 "forms": form_rows(predictions),
                 "rows": total,
                 "skipped": left_out_entries([*left_out, *untimed]),
+                "known": None if known is None else asdict(known),
                 "notes": notes,
             }
         )
