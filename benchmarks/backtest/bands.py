@@ -30,7 +30,9 @@ from pipette_opt.calibrate.cases import Case, make_cases, why_untimed
 from pipette_opt.calibrate.metrics import ORDERED, job_of, pairs_of_jobs, reliable_ratio
 from pipette_opt.calibrate.predict import predicted_times_s
 from pipette_opt.read.backtests import ComparedRun, write_backtests
-from pipette_opt.read.bands import (
+from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun
+from pipette_opt.read.stack import read_stack
+from pipette_opt.worlds.bands import (
     ANY_JOB,
     DISTANCES,
     SHARE,
@@ -40,8 +42,6 @@ from pipette_opt.read.bands import (
     job_kind,
     student_reach,
 )
-from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun
-from pipette_opt.read.stack import read_stack
 
 ROOT = Path(__file__).resolve().parents[2]
 

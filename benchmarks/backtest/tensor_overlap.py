@@ -19,7 +19,7 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case
 from pipette_opt.calibrate.predict import predicted_times_s
 from pipette_opt.costs.collectives import HIDDEN_SHARE
-from pipette_opt.read.bands import job_kind
+from pipette_opt.worlds.bands import job_kind
 
 SOURCES = ("mlperf_v51", "mlperf_training", "dgxc_25_05", "nvidia_perf_tables")
 """Files with runs of programs that have user buffers, without their suffix."""

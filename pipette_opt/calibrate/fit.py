@@ -34,9 +34,9 @@ from pipette_opt.calibrate.predict import predicted_times_s, why_not_finite
 from pipette_opt.calibrate.problem import Problem
 from pipette_opt.calibrate.run_times import RunTimes
 from pipette_opt.calibrate.versions import run_version, version_factors
-from pipette_opt.read.bands import COLUMN_DISTANCES, MORE_OF, RESIDUALS, job_kind
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
+from pipette_opt.worlds.bands import COLUMN_DISTANCES, MORE_OF, RESIDUALS, job_kind
 
 MIN_RUNS = 1
 """Fewest runs for a fit. Chosen."""
@@ -62,7 +62,7 @@ class Fit:
     Parameters
     ----------
     kinds
-        Kinds of job among the runs, see :func:`~pipette_opt.read.bands.job_kind`.
+        Kinds of job among the runs, see :func:`~pipette_opt.worlds.bands.job_kind`.
     errors
         Errors on the fitted runs.
     middle

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.chosen import Choice, ChoiceStep
-from pipette_opt.read.bands import job_bands
 from pipette_opt.specs import Instance
 from pipette_opt.specs.objective import Objective
+from pipette_opt.worlds.bands import job_bands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

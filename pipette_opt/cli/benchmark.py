@@ -34,7 +34,7 @@ def _benchmark() -> None:
 @app.command("solve")
 @opt.spread
 def solve(
-    job_options: opt.JobOptions,
+    job_options: Annotated[opt.JobOptions, opt.Without(("measured_runs",))],
     space_options: Annotated[opt.SpaceOptions, opt.Without(FIXED)],
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 30.0,

@@ -9,7 +9,7 @@ from pipette_opt.cli import options as opt
 
 @opt.spread
 def candidates(
-    job_options: opt.JobOptions,
+    job_options: Annotated[opt.JobOptions, opt.Without(("measured_runs",))],
     space_options: opt.SpaceOptions,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     top: Annotated[int, typer.Option(help="Number of rows to show; 0 for all.", min=0, rich_help_panel=opt.RUN)] = 30,

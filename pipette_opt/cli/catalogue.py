@@ -22,9 +22,9 @@ def gpus(
 
     from pipette_opt.base.units import GB, GIB, TFLOP, US
     from pipette_opt.cli.output import show, show_json
-    from pipette_opt.read.bands import shipped_bands
     from pipette_opt.read.gpus import CatalogueEntry, read_gpu_catalogue, read_gpu_entry
     from pipette_opt.report.catalogue import GpuRow, gpus_table
+    from pipette_opt.worlds.bands import shipped_bands
 
     compared = shipped_bands().gpus
 

@@ -34,7 +34,7 @@ RULED_OUT = {
 @opt.spread
 def explain(
     context: typer.Context,
-    job_options: opt.JobOptions,
+    job_options: Annotated[opt.JobOptions, opt.Without(("measured_runs",))],
     space_options: opt.SpaceOptions,
     asked: Annotated[
         list[str] | None,

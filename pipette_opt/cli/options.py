@@ -45,6 +45,7 @@ GpuPrices = Annotated[
         rich_help_panel=RUN,
     ),
 ]
+MeasuredRuns = Annotated[list[str] | None, typer_option("measured_runs")]
 Objective = Annotated[
     str,
     typer.Option(

@@ -41,6 +41,7 @@ def replan(
             "the batch (planned only, no launcher runs it); equal; by default as in the plan."
         ),
     ] = None,
+    measured_runs: opt.MeasuredRuns = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 10.0,
     workers: opt.Workers = None,
@@ -81,6 +82,7 @@ def replan(
             tolerance=tolerance,
             num_gpus=num_gpus,
             micro_batches=micro_batches,
+            measured_runs=measured_runs or (),
             max_oom_risk=max_oom_risk,
             time_limit_s=time_limit,
             workers=workers,

@@ -139,6 +139,10 @@ def solve(
     opt.one_of("--objective", objective, tuple(map(str, Objective)))
     opt.one_of("--prefer", prefer, get_args(PreferWord))
     job = opt.read_job(job_options)
+    if job_options.measured_runs:
+        from pipette_opt.library.measured import with_measured
+
+        job = with_measured(job, job_options.measured_runs)
 
     # The solvers take seconds to load: a wrong file is refused before.
     from pipette_opt.certify.conflicts import explained

@@ -73,6 +73,7 @@ def whatif(
         str | None, typer.Option(help="Other precisions: bf16, fp16, fp32 or fp8.", rich_help_panel=CHANGES)
     ] = None,
     gpu_price: opt.GpuPrices = None,
+    measured_runs: opt.MeasuredRuns = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: Annotated[
         float | None,
@@ -123,6 +124,7 @@ def whatif(
             cluster,
             asked,
             gpu_price=gpu_price or (),
+            measured_runs=measured_runs or (),
             max_oom_risk=max_oom_risk,
             time_limit_s=time_limit,
             workers=workers,

@@ -10,6 +10,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.job.read import Job, Made, read_job
 from pipette_opt.job.space import search_space
+from pipette_opt.library.measured import with_measured
 from pipette_opt.options.description import JobOptions, SpaceOptions, fields_of
 from pipette_opt.options.names import usual_name
 from pipette_opt.options.values import field_value
@@ -80,7 +81,7 @@ def job_and_space(
     """Read the job that the arguments of a function describe; return the job and its search space."""
     options, pinned, made = described(cluster, model, training, given)
     check_given_once(space, pinned)
-    job = read_job(options, made)
+    job = with_measured(read_job(options, made), options.measured_runs)
     return job, search_space(job, pinned, space)
 
 

@@ -10,6 +10,8 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.job.read import Job
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
 
     from pipette_opt.base.types import IntArray
@@ -90,6 +92,7 @@ class Current:
             ("Hosts", f"{len(self.hosts)} of {cluster.num_nodes}: {compress_hosts(self.hosts)}"),
             ("Schedule", self._schedule_words()),
             ("Time", f"{screens.time_words(self.estimate)}; simulated {self.estimate.iteration_time_s:.3g} s"),
+            ("Measured", screens.measured_words([asdict(anchor) for anchor in self.instance.stack.anchors])),
             ("Memory", screens.memory_words(self.memory)),
             ("Would pay", screens.paying_words(self.would_pay())),
             ("Left out", screens.not_modelled_words(self.not_modelled)),
@@ -267,9 +270,9 @@ def current_of(
     from pipette_opt.library.models import check_one_model
     from pipette_opt.parallel import identity_placement
     from pipette_opt.prepare import load_predictor
-    from pipette_opt.read.bands import with_band
     from pipette_opt.simulate.estimate import estimate
     from pipette_opt.simulate.solutions import stage_memory
+    from pipette_opt.worlds.bands import with_band
 
     instance = as_trained(job, given)
     check_one_model(instance.model, instance.training, given)
@@ -290,7 +293,7 @@ def current_of(
         config=config,
         placement=placement,
         hosts=tuple(instance.cluster.hosts[node] for node in nodes),
-        estimate=with_band(estimate(instance, config, placement), instance, config),
+        estimate=with_band(estimate(instance, config, placement), instance, config, placement),
         memory=stage_memory(instance, config, placement, load_predictor(max_oom_risk, instance), max_oom_risk),
         max_oom_risk=max_oom_risk,
         not_modelled=tuple(dict.fromkeys((*unmeasured, *given.not_modelled, *instance.not_modelled))),
@@ -359,21 +362,28 @@ def _nodes(job: Job, hosts: str | None) -> "IntArray":
     return np.array([known.index(name) for name in names], dtype=np.int64)
 
 
-def simulated_plan(given: "Plan | Path", cluster: "ClusterSpec | Path | None", max_oom_risk: float) -> Current:
+def simulated_plan(
+    given: "Plan | Path",
+    cluster: "ClusterSpec | Path | None",
+    max_oom_risk: float,
+    measured_runs: "Sequence[str]" = (),
+) -> Current:
     """
     Simulate a plan again, on its own cluster or on ``cluster`` as it is today.
 
     The result lists differences between the two clusters.
     """
     from pipette_opt.base.units import percent, three_digits
+    from pipette_opt.library.measured import with_anchors
     from pipette_opt.library.plans import plan_on_cluster
     from pipette_opt.prepare import load_predictor
-    from pipette_opt.read.bands import with_band
     from pipette_opt.simulate.estimate import estimate
     from pipette_opt.simulate.solutions import stage_memory
+    from pipette_opt.worlds.bands import with_band
 
     plan, instance, changed = plan_on_cluster(given, cluster)
-    found = with_band(estimate(instance, plan.config, plan.placement), instance, plan.config)
+    instance = with_anchors(instance, measured_runs, plan.config.world_size)
+    found = with_band(estimate(instance, plan.config, plan.placement), instance, plan.config, plan.placement)
     if changed:
         before_s, now_s = plan.estimate.iteration_time_s, found.iteration_time_s
         changed.append(

@@ -16,6 +16,7 @@ from pipette_opt.library.arguments import (
     plan_or_file,
 )
 from pipette_opt.library.current import Current, current_of, simulated_plan
+from pipette_opt.library.measured import with_measured
 from pipette_opt.library.models import job_of_arguments
 from pipette_opt.library.schedules import with_schedule
 from pipette_opt.options.description import JobOptions, Measured, SpaceOptions
@@ -111,7 +112,7 @@ def estimated(
         raise InputError("--max-oom-risk", f"must be in (0, 1], got {max_oom_risk:g}.")
     if plan is not None:
         cluster = options.cluster if made is None else made.cluster or options.cluster
-        current = simulated_plan(plan, cluster, max_oom_risk)
+        current = simulated_plan(plan, cluster, max_oom_risk, options.measured_runs or ())
     else:
         current = _launch(args or "", options, made, hosts, max_oom_risk)
     if schedule is not None:
@@ -131,7 +132,8 @@ def _launch(args: str, options: JobOptions, made: Made | None, hosts: str | None
     vocab_size = None if options.model is not None else options.vocab_size
     today = read_megatron_args(args, ARGUMENTS, script_environment(options.env), vocab_size=vocab_size)
     filled, model_from = job_of_arguments(options, made, args, today)
-    current = current_of(read_job(filled, made), today, hosts, max_oom_risk)
+    job = with_measured(read_job(filled, made), options.measured_runs)
+    current = current_of(job, today, hosts, max_oom_risk)
     return replace(current, model_from=model_from, remarks=tuple(today.notes))
 
 

@@ -124,10 +124,10 @@ def plan_with_band(plan: "Plan", instance: "Instance") -> "Plan":
     """Return a finished plan with the error band of its time, computed on the hosts that the plan may use."""
     from dataclasses import replace
 
-    from pipette_opt.read.bands import with_band
+    from pipette_opt.worlds.bands import with_band
 
     instance = on_hosts_of(plan, instance)
-    return replace(plan, estimate=with_band(plan.estimate, instance, plan.config))
+    return replace(plan, estimate=with_band(plan.estimate, instance, plan.config, plan.placement))
 
 
 def paying_options_of(plan: "Plan", instance: "Instance", max_oom_risk: float) -> "tuple[PayingOption, ...]":

@@ -19,6 +19,7 @@ from pipette_opt.library.arguments import (
     texts,
     watcher_of,
 )
+from pipette_opt.library.measured import with_measured
 from pipette_opt.library.prices import priced
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.options.description import JobOptions
@@ -194,7 +195,7 @@ def _places(
     """Return every combination of GPU type and number of hosts, and the job on the first GPU type."""
     named = [name.strip() for name in (options.gpu or "").split(",") if name.strip()]
     kinds: list[str | None] = [*named] or [None]
-    jobs = [read_job(replace(options, gpu=kind), made) for kind in kinds]
+    jobs = [with_measured(read_job(replace(options, gpu=kind), made), options.measured_runs) for kind in kinds]
     found = []
     for job in jobs:
         instance, _ = priced(job.instance, prices)

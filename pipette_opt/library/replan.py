@@ -1,5 +1,6 @@
 """``replan``: a new plan after hosts are lost or join."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from pipette_opt.library.arguments import (
     argument_errors,
     cluster_or_file,
     plan_or_file,
+    texts,
     watcher_of,
 )
+from pipette_opt.library.measured import with_anchors
 from pipette_opt.library.plans import plan_on_changed_hosts, plan_with_band
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.options.values import checked, threads
@@ -33,6 +36,7 @@ def replan(
     tolerance: float = 0.005,
     num_gpus: int | None = None,
     micro_batches: str | None = None,
+    measured_runs: str | Iterable[str] | None = None,
     max_oom_risk: float = 0.01,
     time_limit_s: float = 10.0,
     workers: int | None = None,
@@ -60,6 +64,8 @@ def replan(
         Number of GPUs to use; by default the fastest number.
     micro_batches
         ``unequal`` allows different numbers of micro-batches per replica; ``equal`` does not; the plan's by default.
+    measured_runs
+        Measured runs that predicted times start from, as in :func:`~pipette_opt.solve`.
     max_oom_risk
         Accepted probability of running out of memory, in (0, 1].
     time_limit_s
@@ -88,6 +94,7 @@ def replan(
             tolerance=tolerance,
             num_gpus=num_gpus,
             micro_batches=micro_batches,
+            measured_runs=texts(measured_runs) or (),
             max_oom_risk=max_oom_risk,
             time_limit_s=time_limit_s,
             workers=workers,
@@ -106,6 +113,7 @@ def replanned(
     tolerance: float,
     num_gpus: int | None,
     micro_batches: str | None,
+    measured_runs: Sequence[str],
     max_oom_risk: float,
     time_limit_s: float,
     workers: int | None,
@@ -125,6 +133,8 @@ def replanned(
     if micro_batches is not None:
         one_of("--micro-batches", micro_batches, ("equal", "unequal"))
     old, instance, inputs = plan_on_changed_hosts(given, cluster, lost, joined)
+    instance = with_anchors(instance, measured_runs, old.config.world_size)
+    inputs = {**inputs, "stack": asdict(instance.stack)} if measured_runs else inputs
     if micro_batches is not None:
         training = replace(instance.training, unequal_microbatches=micro_batches == "unequal")
         instance, inputs = replace(instance, training=training), {**inputs, "training": asdict(training)}

@@ -26,9 +26,9 @@ def with_schedule(current: "Current", given: str, max_oom_risk: float) -> "Curre
     """Simulate the launch with another schedule, including the memory that this schedule needs."""
     from pipette_opt.parallel import microbatches_of
     from pipette_opt.prepare import load_predictor
-    from pipette_opt.read.bands import with_band
     from pipette_opt.simulate.estimate import estimate
     from pipette_opt.simulate.schedule_memory import schedule_memory
+    from pipette_opt.worlds.bands import with_band
 
     instance, config = current.instance, current.config
     schedule = read_schedule(given, config, microbatches_of(instance.training, config), instance.p2p)
@@ -36,7 +36,7 @@ def with_schedule(current: "Current", given: str, max_oom_risk: float) -> "Curre
     memory = schedule_memory(current.memory, instance, config, schedule, predictor, max_oom_risk)
     simulated = estimate(instance, config, current.placement, schedule)
     if given in MEASURED:
-        simulated = with_band(simulated, instance, config)
+        simulated = with_band(simulated, instance, config, current.placement)
     return replace(
         current,
         estimate=simulated,

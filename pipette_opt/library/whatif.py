@@ -18,6 +18,7 @@ from pipette_opt.library.arguments import (
     texts,
     watcher_of,
 )
+from pipette_opt.library.measured import with_anchors
 from pipette_opt.library.plans import plan_on_cluster
 from pipette_opt.library.prices import priced
 from pipette_opt.optimize import OptimizeParams
@@ -99,6 +100,7 @@ def whatif(
     seq_length: Listed | None = None,
     precision: Listed | None = None,
     gpu_price: str | Iterable[str] | None = None,
+    measured_runs: str | Iterable[str] | None = None,
     max_oom_risk: float = 0.01,
     time_limit_s: float | None = None,
     workers: int | None = None,
@@ -132,6 +134,8 @@ def whatif(
         Other training settings: sequences, tokens, and ``bf16``, ``fp16``, ``fp32`` or ``fp8``.
     gpu_price
         Prices per GPU-hour: ``2.5``, ``gpu[01-04]=1.3`` or ``h100=2.9``.
+    measured_runs
+        Measured runs that predicted times start from, as in :func:`~pipette_opt.solve`.
     max_oom_risk
         Accepted probability of running out of memory, in (0, 1].
     time_limit_s
@@ -165,6 +169,7 @@ def whatif(
             cluster_or_file(cluster),
             asked,
             gpu_price=texts(gpu_price) or (),
+            measured_runs=texts(measured_runs) or (),
             max_oom_risk=max_oom_risk,
             time_limit_s=time_limit_s,
             workers=workers,
@@ -179,6 +184,7 @@ def answered(
     asked: Mapping[str, Any],
     *,
     gpu_price: Sequence[str],
+    measured_runs: Sequence[str],
     max_oom_risk: float,
     time_limit_s: float | None,
     workers: int | None,
@@ -191,6 +197,7 @@ def answered(
     Errors name options of the command line.
     """
     plan, instance, changed = plan_on_cluster(given, cluster)
+    instance = with_anchors(instance, measured_runs, plan.config.world_size)
     if changed:  # what was proven is of another cluster
         plan = replace(plan, certificate=replace(plan.certificate, lower_bound_s=0.0))
     instance, kinds = priced(instance, gpu_price)

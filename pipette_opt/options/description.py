@@ -150,6 +150,14 @@ class JobOptions:
             "megatron-core]"
         ),
     ] = None
+    measured_runs: Annotated[
+        list[str] | None,
+        _software(
+            "Measured runs that predictions start from: a launch script or Megatron arguments with seconds, peak or "
+            "failure, e.g. train.sh=98.2s, train.sh=61.3GiB (or :allocated, :nvidia-smi), train.sh=oom; a "
+            "Megatron-LM log; or a runs.csv; repeatable."
+        ),
+    ] = None
     num_gpus: Annotated[
         int | None,
         _cluster(

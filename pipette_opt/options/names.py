@@ -43,9 +43,13 @@ MAX_HINTS = 3
 _OF_OTHER = {other: name for name, others in OTHER_NAMES.items() for other in others}
 
 
+OWN_NAMES: Mapping[str, str] = MappingProxyType({"measured_runs": "--measured"})
+"""Options that are not named like their field: ``measured`` is a section of a job file."""
+
+
 def option_name(field: str) -> str:
     """Return the option of the command line for a field: ``--seq-length`` for ``seq_length``."""
-    return f"--{field.replace('_', '-')}"
+    return OWN_NAMES.get(field, f"--{field.replace('_', '-')}")
 
 
 def usual_name(name: str) -> str:

@@ -30,7 +30,8 @@ PROVEN_WITHIN = 2e-6
 
 
 OWN_RUNS = "that the stack was calibrated with"
-"""Words in the source of a band that mark its runs as the user's own."""
+MEASURED_RUNS = "that you measured"
+"""Words in the source of a band that mark its runs as the user's own, of a calibration or of ``--measured``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +66,8 @@ class Band:
 
     @property
     def is_own(self) -> bool:
-        """Return whether the band comes from the runs that the user calibrated the stack with."""
-        return OWN_RUNS in self.source
+        """Return whether the band comes from runs of the user."""
+        return OWN_RUNS in self.source or MEASURED_RUNS in self.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

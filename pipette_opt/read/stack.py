@@ -110,6 +110,8 @@ def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
         data["layers"] = [asdict(shape) for shape in stack.layers.shapes]  # rounding would change interpolated values
     if stack.versions is not None:
         data["versions"] = {name: _short(factor) for name, factor in stack.versions.items()}
+    if stack.anchors:
+        data["anchors"] = [asdict(anchor) | {"terms": list(anchor.terms)} for anchor in stack.anchors]
     if stack.origins:
         data["origins"] = dict(stack.origins)
     head = "".join(f"# {line}\n" for line in comment.splitlines())

@@ -9,9 +9,9 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.target import HOUR_S
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.read.bands import job_band
 from pipette_opt.replan.searching import search
 from pipette_opt.specs import Instance
+from pipette_opt.worlds.bands import job_band
 
 AS_MANY_TIMES = 2
 """Ratio between consecutive numbers of hosts that are tried. Chosen."""
@@ -126,7 +126,7 @@ def _offer(
         return replace(offer, why=why)
     best = searched.best
     estimate = best.estimate
-    band = job_band(instance, best.candidate.config, estimate.iteration_time_s)
+    band = job_band(instance, best.candidate.config, estimate.iteration_time_s, best.placement)
     prices = [cluster.nodes[node].price_per_gpu_hour for node in best.placement.node.tolist()]
     known = [price for price in prices if price is not None]
     iterations = None if tokens is None else tokens / instance.training.tokens

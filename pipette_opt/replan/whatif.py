@@ -23,7 +23,6 @@ from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.target import HOUR_S
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor
-from pipette_opt.read.bands import gain_band, job_band, with_band
 from pipette_opt.replan.changes import Change, repaired_host
 from pipette_opt.replan.searching import MIN_S, Searched, alike, certified, search, time_s, with_spares
 from pipette_opt.replan.space import space_for
@@ -31,6 +30,7 @@ from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import SimulatedSolution, stage_memory
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
+from pipette_opt.worlds.bands import gain_band, job_band, with_band
 
 SEARCH_WEIGHT = 12
 """Time of a search that needs a preparation, relative to a search that reuses a preparation. Chosen by lab-16x8."""
@@ -131,7 +131,7 @@ class WhatIf:
     def __init__(self, plan: Plan, instance: Instance, params: OptimizeParams, watcher: Watcher) -> None:
         self.plan, self.instance, self.params, self.watcher = plan, instance, params, watcher
         self.time_limit_s = params.time_limit_s
-        self.now = with_band(estimate(instance, plan.config, plan.placement), instance, plan.config)
+        self.now = with_band(estimate(instance, plan.config, plan.placement), instance, plan.config, plan.placement)
         is_same = abs(self.now.iteration_time_s / plan.estimate.iteration_time_s - 1) <= AS_GOOD
         self._proven_s = plan.certificate.lower_bound_s if is_same else 0.0
         self._searched: dict[_Key, Searched | Exception] = {}
@@ -250,7 +250,7 @@ class WhatIf:
         bound_s: float | None,
     ) -> Answer:
         """Return the answer filled in with a plan and its bound."""
-        band = job_band(change.instance, config, seconds)
+        band = job_band(change.instance, config, seconds, placement)
         expected_s = band.middle_s
         tokens_per_s, cluster = change.instance.training.tokens / expected_s, change.instance.cluster
         hosts = len(placement.nodes_used)

@@ -9,8 +9,8 @@ from rich.text import Text
 from pipette_opt.base.units import three_digits
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import IterationTime, Plan
-from pipette_opt.read.bands import gain_band
 from pipette_opt.report.cells import BAD, GOOD, columns_table, seconds_text, spaced, words
+from pipette_opt.worlds.bands import gain_band
 
 EQUAL = 5e-5
 """Largest relative difference that is shown as equal. Chosen: percentages have two digits."""

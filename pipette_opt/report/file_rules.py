@@ -12,7 +12,6 @@ from pipette_opt.memory.predictor import stack_predictor
 from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Band, Plan
 from pipette_opt.plans.verdict import plan_verdict
-from pipette_opt.read.bands import job_band
 from pipette_opt.read.gpus import gpu_record
 from pipette_opt.read.levels import domain_record
 from pipette_opt.read.nominal import possible_records
@@ -22,6 +21,7 @@ from pipette_opt.specs.objective import Objective
 from pipette_opt.verify import recorded_space
 from pipette_opt.verify.common import REPRODUCED, same
 from pipette_opt.verify.memory import accepted_risk
+from pipette_opt.worlds.bands import job_band
 
 FILE_RULES = (
     *("verdict_is_reproduced", "band_is_reproduced", "choice_is_reproduced", "nothing_else_is_said"),
@@ -62,7 +62,7 @@ def _verdict_is_reproduced(content: Mapping[str, Any], plan: Plan) -> Iterator[s
 
 def _band_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     """Yield a problem for each field of the error band that differs from the band of measured runs like this job."""
-    band = job_band(instance, plan.config, plan.estimate.iteration_time_s)
+    band = job_band(instance, plan.config, plan.estimate.iteration_time_s, plan.placement)
     if plan.estimate.band is None:
         yield f"band is missing, but measured runs like this give {band}"
         return

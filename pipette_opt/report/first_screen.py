@@ -1,6 +1,7 @@
 """First screen of an answer: verdict, job, plan, time, memory, proof and next commands, in at most 40 lines."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import exp
 from typing import Any, Protocol
 
 from rich.console import Group, RenderableType
@@ -23,6 +24,9 @@ Maximum number of alternatives, unsearched options, left-out options and causes 
 
 ``--verbose`` shows all. Chosen to fit 40 lines.
 """
+
+MAX_RUNS = 3
+"""Maximum number of measured runs on the first screen; the others are counted. Chosen."""
 
 MIN_SHARE = 0.5
 """Smallest share of an iteration, in percent, for which a cause is named. Chosen: shares are shown as whole numbers."""
@@ -81,6 +85,7 @@ def first_screen(
         ("Flags", " ".join(" ".join(option) for option in flags)),
         ("Hosts", _hosts_words(plan)),
         ("Time", time_words(plan.estimate)),
+        ("Measured", measured_words(_recorded(plan, "stack").get("anchors", ()))),
         ("Memory", memory_words(plan.memory)),
         ("Proof", _proof_words(plan)),
         ("Regret", regret_words(plan.certificate.regret)),
@@ -200,6 +205,13 @@ def time_words(estimate: IterationTime) -> str:
         f"{three_digits(estimate.expected_tokens_per_s_per_gpu)} per GPU, "
         f"MFU {three_digits(100 * estimate.expected_mfu)} %; {where}"
     )
+
+
+def measured_words(anchors: Sequence[Mapping[str, Any]]) -> str:
+    """Return the measured runs (:class:`~pipette_opt.specs.stack.Anchor`) that the time starts from, as sentences."""
+    runs = [f"{anchor['run']}, {three_digits(exp(anchor['log_ratio']))} times the simulated time" for anchor in anchors]
+    more = len(runs) - MAX_RUNS
+    return "\n".join([*runs[:MAX_RUNS], *([f"and {counted(more, 'more run')}"] if more > 0 else [])])
 
 
 def memory_words(memory: Sequence[StageMemory]) -> str:

@@ -9,13 +9,13 @@ from rich.text import Text
 
 from pipette_opt.base.units import percent
 from pipette_opt.read.backtests import BackTest, of_model, read_backtests
-from pipette_opt.read.bands import FP8, WIDE, KindBand, kind_of, shipped_bands
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.report.cells import QUIET, columns_table, spaced, titled
 from pipette_opt.specs import LayerKind, ModelSpec, NotModelled, StackSpec
 from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.specs.precision import PRECISION_RECIPES
 from pipette_opt.specs.stack import CONSTANTS
+from pipette_opt.worlds.bands import FP8, WIDE, KindBand, kind_of, shipped_bands
 
 PLAIN = ("fp32", "fp16", "bf16")
 """Precisions whose products need no scaling recipe."""

@@ -26,6 +26,26 @@ Origin = Literal["measured", "interpolated", "assumed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """
+    Measured run of the user that shown times start from.
+
+    Parameters
+    ----------
+    run
+        Name of the run and its figure, for people: ``train.sh: 98.2 s``.
+    terms
+        Terms of the run's prediction, see :mod:`pipette_opt.worlds.terms`.
+    log_ratio
+        Logarithm of measured over predicted time.
+    """
+
+    run: str
+    terms: tuple[float, ...]
+    log_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StackSpec:
     """
     Constants of one software stack on one type of cluster; shares are of the hardware's given rates.
@@ -84,6 +104,8 @@ class StackSpec:
         Correction factors of layer times, for the shapes of measured runs.
     origins
         ``measured`` or ``interpolated`` by constant name; unnamed constants are assumed.
+    anchors
+        Measured runs of the user that move shown times and their bands; they change no constant.
     versions
         Iteration time with other versions of the software over that with the stack's version; for back-tests.
     """
@@ -114,6 +136,7 @@ class StackSpec:
     memory: Mapping[str, float] | None = None
     layers: LearnedLayers | None = None
     versions: Mapping[str, Positive] | None = None
+    anchors: tuple[Anchor, ...] = ()
     origins: Mapping[str, Origin] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -132,7 +155,7 @@ class StackSpec:
         return replace(self, **values)  # type: ignore[arg-type]
 
 
-OTHERS = ("name", "source", "fitted", "memory", "layers", "versions", "origins")
+OTHERS = ("name", "source", "fitted", "memory", "layers", "versions", "anchors", "origins")
 """Fields of a stack that are not time constants."""
 
 CONSTANTS = tuple(field.name for field in fields(StackSpec) if field.name not in OTHERS)

@@ -12,9 +12,9 @@ from pipette_opt.calibrate.held_out import HeldOut
 from pipette_opt.calibrate.metrics import measure_predictions
 from pipette_opt.calibrate.predict import predict_runs, predicted_times_s
 from pipette_opt.calibrate.problem import Problem
-from pipette_opt.read.bands import job_band
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
+from pipette_opt.worlds.bands import job_band
 
 pytestmark = pytest.mark.search
 

@@ -11,10 +11,10 @@ from pipette_opt.candidates.space import LIMITED, beyond_limits
 from pipette_opt.certify.weights import Larger, Weights, choice_of, robust_weights
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.chosen import ChoiceStep
-from pipette_opt.read.bands import ANY_JOB, DISTANCES, job_band, shipped_bands
 from pipette_opt.read.gpus import read_gpu_catalogue
 from pipette_opt.specs import GpuSpec, Instance
 from pipette_opt.specs.objective import Objective
+from pipette_opt.worlds.bands import ANY_JOB, DISTANCES, job_band, shipped_bands
 
 
 def random_weights(rng: np.random.Generator) -> Weights:

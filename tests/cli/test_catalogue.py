@@ -3,9 +3,9 @@
 import json
 from collections.abc import Callable
 
-from pipette_opt.read.bands import shipped_bands
 from pipette_opt.read.gpus import read_gpu_catalogue
 from pipette_opt.read.model import list_models, read_model
+from pipette_opt.worlds.bands import shipped_bands
 
 Run = Callable[..., tuple[int, str, str]]
 

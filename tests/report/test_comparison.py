@@ -9,8 +9,8 @@ from factories import make_plan
 
 from pipette_opt.base.units import three_digits
 from pipette_opt.plans.plan import IterationTime, Plan
-from pipette_opt.read.bands import gain_band
 from pipette_opt.report.comparison import Uncounted, comparison
+from pipette_opt.worlds.bands import gain_band
 
 
 @cache

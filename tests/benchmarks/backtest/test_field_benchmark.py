@@ -7,9 +7,9 @@ from benchmark_modules import loaded
 
 from pipette_opt.calibrate.cases import Case, make_cases
 from pipette_opt.calibrate.predict import predicted_times_s
-from pipette_opt.read.bands import job_band
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
+from pipette_opt.worlds.bands import job_band
 
 pytestmark = pytest.mark.search
 

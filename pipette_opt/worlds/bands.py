@@ -9,19 +9,24 @@ of this sum to each side of the middle.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import ceil, exp, log, log1p, log2, sqrt
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
+import numpy as np
+
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.units import counted
-from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plans.plan import FEW_RUNS, OWN_RUNS, Band, IterationTime
+from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
+from pipette_opt.plans.plan import FEW_RUNS, MEASURED_RUNS, OWN_RUNS, Band, IterationTime
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_yaml
 from pipette_opt.specs import Instance, ModelSpec
+from pipette_opt.specs.stack import Anchor
+from pipette_opt.worlds.terms import describe
+from pipette_opt.worlds.worlds import Observation, Worlds
 
 SHARE = 0.9
 """Share of runs of the same kind of job whose measured time lies inside the band. Chosen."""
@@ -251,9 +256,11 @@ def gain_band(ratio: float, more_gpus: float = 1.0) -> tuple[float, float]:
     return ratio * exp(-reach), ratio * exp(reach)
 
 
-def with_band(estimate: IterationTime, instance: Instance, config: ParallelConfig) -> IterationTime:
+def with_band(
+    estimate: IterationTime, instance: Instance, config: ParallelConfig, placement: Placement
+) -> IterationTime:
     """Return the estimate with its error band."""
-    return replace(estimate, band=job_band(instance, config, estimate.iteration_time_s))
+    return replace(estimate, band=job_band(instance, config, estimate.iteration_time_s, placement))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,9 +346,44 @@ class JobBands:
         )
 
 
-def job_band(instance: Instance, config: ParallelConfig, iteration_time_s: float) -> Band:
-    """Return the error band of a predicted time; for a calibrated stack, from the stack's own runs."""
-    return job_bands(instance).of(config, iteration_time_s)
+def job_band(
+    instance: Instance, config: ParallelConfig, iteration_time_s: float, placement: Placement | None = None
+) -> Band:
+    """
+    Return the error band of a predicted time.
+
+    From the worlds that the stack's anchors leave; without anchors, from the runs of a calibrated stack, or else from
+    public runs.
+
+    Parameters
+    ----------
+    placement
+        Placement that was timed; ``None`` for ranks in order on the first hosts.
+    """
+    if not instance.stack.anchors:
+        return job_bands(instance).of(config, iteration_time_s)
+    cluster = instance.cluster
+    usual = placement or identity_placement(
+        config, cluster.gpus_per_node, np.arange(cluster.num_nodes), "tp-cp-ep-dp-pp"
+    )
+    _, terms = describe(instance, [(config, usual)])
+    low, middle, high = anchored(instance.stack.anchors).bands(terms, SHARE)[0].tolist()
+    return Band(
+        low_s=low * iteration_time_s,
+        middle_s=middle * iteration_time_s,
+        high_s=high * iteration_time_s,
+        share=SHARE,
+        source=f"{counted(len(instance.stack.anchors), 'run')} {MEASURED_RUNS}",
+        runs=len(instance.stack.anchors),
+        apart=shipped_bands().apart,
+    )
+
+
+@lru_cache(maxsize=8)
+def anchored(anchors: tuple[Anchor, ...]) -> Worlds:
+    """Return the worlds after the measured runs of a stack."""
+    runs = [Observation(factors=np.array(anchor.terms), log_ratio=anchor.log_ratio) for anchor in anchors]
+    return Worlds.load().given(runs)
 
 
 def job_bands(instance: Instance) -> JobBands:

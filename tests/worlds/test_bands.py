@@ -10,7 +10,10 @@ from factories import LLAMA_8B, TINY, make_cluster, make_config, make_job
 from pipette_opt.base.errors import InputError
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import FEW_RUNS, Band
-from pipette_opt.read.bands import (
+from pipette_opt.read.gpus import read_gpu_catalogue
+from pipette_opt.read.model import list_models, read_model
+from pipette_opt.specs import GpuSpec, Instance, ModelSpec
+from pipette_opt.worlds.bands import (
     ANY_JOB,
     GENERATIONS,
     SHARE,
@@ -22,9 +25,6 @@ from pipette_opt.read.bands import (
     student_reach,
     with_band,
 )
-from pipette_opt.read.gpus import read_gpu_catalogue
-from pipette_opt.read.model import list_models, read_model
-from pipette_opt.specs import GpuSpec, Instance, ModelSpec
 
 
 def job(gpu: str = "a100-80gb", **training: object) -> Instance:
@@ -227,7 +227,7 @@ def test_an_estimate_gets_its_band() -> None:
 
     plan = llama_plan()
     given = job()
-    found = with_band(plan.estimate, given, plan.config)
+    found = with_band(plan.estimate, given, plan.config, plan.placement)
     assert found.band == job_band(given, plan.config, plan.estimate.iteration_time_s)
     assert replace(found, band=None) == plan.estimate
     assert found.expected_s == found.band.middle_s

@@ -1,0 +1,281 @@
+"""Measured runs of the user, ``--measured``: launches with figures, logs and tables, read into anchors of the stack."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from math import exp, log
+from pathlib import Path
+
+import numpy as np
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.units import GB, GIB, three_digits
+from pipette_opt.calibrate.cases import Skipped, make_case, why_untimed
+from pipette_opt.calibrate.memory import framework_of_stack, memory_run, shipped_predictor
+from pipette_opt.calibrate.memory_calibration import refit_constants
+from pipette_opt.calibrate.memory_runs import MemoryRun
+from pipette_opt.job.launch import as_trained, legal_config
+from pipette_opt.job.read import Job
+from pipette_opt.memory.framework import HIDDEN, numbers_of
+from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
+from pipette_opt.read.cluster import subset_cluster
+from pipette_opt.read.megatron_args import read_megatron_args
+from pipette_opt.read.megatron_logs import SUFFIXES, import_runs
+from pipette_opt.read.runs import MeasuredRun, read_runs
+from pipette_opt.read.scripts import script_environment
+from pipette_opt.specs import Instance, StackSpec
+from pipette_opt.specs.stack import Anchor
+from pipette_opt.worlds.terms import describe
+
+OPTION = "--measured"
+
+MAX_RATIO = 50.0
+"""Largest ratio of measured and predicted time that is no mistake of units. Chosen: public runs differ at most by 8."""
+
+MAX_REPEATED = 1.3
+"""Largest ratio of two measured times of one configuration. Chosen: public repetitions differ at most by 16 %."""
+
+RESERVED_OVER_ALLOCATED = 1.04
+"""Peak of reserved over that of allocated memory: mean of the 24 runs of SimuMax on B200 with both, 1.03 to 1.07."""
+
+_FIGURE = re.compile(
+    r"(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*"
+    r"(?P<unit>ms|s|min|(?P<memory>GiB|GB)(?::(?P<kind>reserved|allocated|nvidia-smi))?)?"
+)
+_SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0}
+OOM = "oom"
+"""Figure of a run that ran out of memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Run:
+    """
+    Measured run: its place for errors, its job, configuration and placement, and what was measured.
+
+    Parameters
+    ----------
+    time_s
+        Seconds of an iteration; ``None`` if they were not measured.
+    memory
+        Measured memory, or that the run ran out of it; ``None`` if unknown.
+    """
+
+    place: str
+    instance: Instance
+    config: ParallelConfig
+    placement: Placement
+    time_s: float | None = None
+    memory: MemoryRun | None = None
+
+
+def with_measured(job: Job, words: Sequence[str] | None) -> Job:
+    """
+    Return the job with the measured runs as anchors of its stack; the job itself without any.
+
+    Parameters
+    ----------
+    words
+        ``train.sh=98.2s``: a launch script or file of Megatron arguments, and seconds of an iteration.
+        ``=61.3GiB``: the peak of the fullest GPU, as ``:reserved`` (default) or ``:allocated`` by PyTorch, or by
+        ``:nvidia-smi``. ``=oom``: it ran out of memory. Or a log of Megatron-LM, or a ``runs.csv``.
+
+    Raises
+    ------
+    InputError
+        If a word cannot be read, if a time is impossible, or if two runs contradict each other.
+    """
+    if not words:
+        return job
+    instance = with_anchors(job.instance, words, job.num_gpus)
+    return replace(job, instance=instance, inputs={**job.inputs, "stack": asdict(instance.stack)})
+
+
+def with_anchors(instance: Instance, words: Sequence[str], num_gpus: int | None = None) -> Instance:
+    """
+    Return the instance with further anchors of its stack; see :func:`with_measured`.
+
+    Parameters
+    ----------
+    num_gpus
+        Number of GPUs of launches; ``None`` for all GPUs of the cluster.
+    """
+    job = Job(instance=instance, num_gpus=num_gpus, inputs={})
+    runs, anchors = [run for word in words for run in _runs_of(job, word)], list(instance.stack.anchors)
+    for run in [run for run in runs if run.time_s is not None]:
+        assert run.time_s is not None
+        predicted_s, terms = describe(run.instance, [(run.config, run.placement)])
+        _check_time(run, float(predicted_s[0]))
+        anchors.append(
+            Anchor(
+                run=f"{run.place}: {three_digits(run.time_s)} s",
+                terms=tuple(round(value, 6) for value in terms[0].tolist()),
+                log_ratio=round(log(run.time_s / float(predicted_s[0])), 6),
+            )
+        )
+    _check_repetitions(anchors)
+    stack = _with_memory(instance.stack, [run.memory for run in runs if run.memory is not None])
+    return replace(instance, stack=replace(stack, anchors=tuple(anchors)))
+
+
+def _with_memory(stack: StackSpec, runs: Sequence[MemoryRun]) -> StackSpec:
+    """Return the stack with memory constants moved by measured peaks and by runs out of memory."""
+    if not runs:
+        return stack
+    base = framework_of_stack(stack)
+    return replace(stack, memory=numbers_of(refit_constants(runs, base, base)))
+
+
+def _runs_of(job: Job, word: str) -> Iterator[_Run]:
+    """Yield the measured runs of one word of ``--measured``."""
+    place, equals, figure = word.rpartition("=")
+    if equals:
+        yield _launched(job, place, word, figure.strip())
+        return
+    path = Path(word)
+    if path.suffix.lower() == ".csv":
+        runs = read_runs(path)
+    elif path.suffix.lower() in SUFFIXES or path.is_dir():
+        runs = _logged(job, path)
+    else:
+        raise InputError(OPTION, f"must be LAUNCH=98.2s, a log ({', '.join(SUFFIXES)}) or a runs.csv, got {word!r}.")
+    found = [read for run in runs if (read := _row(job, word, run)) is not None]
+    if not found:
+        raise InputError(word, "has no run with a measured time, peak or failure.")
+    yield from found
+
+
+def _launched(job: Job, place: str, word: str, figure: str) -> _Run:
+    """Return a run of a launch script, or of a file of Megatron arguments, on the hosts of the job."""
+    match = _FIGURE.fullmatch(figure)
+    if figure != OOM and (match is None or float(match["number"]) <= 0):
+        raise InputError(OPTION, f"must end in a time, a peak or oom, such as =98.2s, =61.3GiB, =oom, got {word!r}.")
+    given = read_megatron_args(place, OPTION, script_environment(None), vocab_size=None)
+    training = job.instance.training
+    sizes = {name: getattr(given, name) or getattr(training, name) for name in ("global_batch_size", "seq_length")}
+    theirs = replace(job, instance=replace(job.instance, training=replace(training, **sizes)))
+    instance, cluster = as_trained(theirs, given), job.instance.cluster
+    config = legal_config(instance, given, job.num_gpus or cluster.num_nodes * cluster.gpus_per_node)
+    nodes = np.arange(cluster.num_nodes)
+    run = _Run(
+        place=place,
+        instance=instance,
+        config=config,
+        placement=identity_placement(config, cluster.gpus_per_node, nodes, given.rank_order),
+    )
+    if match is None:
+        return replace(run, memory=_memory(run, None))
+    if match["memory"]:
+        peak_gib = float(match["number"]) * (1.0 if match["memory"] == "GiB" else GB / GIB)
+        return replace(run, memory=_memory(run, peak_gib, match["kind"] or "reserved"))
+    return replace(run, time_s=float(match["number"]) * _SECONDS[match["unit"] or "s"])
+
+
+def _memory(run: _Run, peak_gib: float | None, kind: str = "reserved") -> MemoryRun:
+    """
+    Return the measured memory of a launch; ``None`` as peak if it ran out of memory.
+
+    Parameters
+    ----------
+    kind
+        Memory that the peak counts: reserved by PyTorch's allocator, given to tensors, or all that the device uses.
+    """
+    instance, cluster = run.instance, run.instance.cluster
+    capacity_gib = min(gpu.memory_bytes for gpu in cluster.gpu_kinds) / GIB
+    if peak_gib is not None and peak_gib > capacity_gib:
+        raise InputError(run.place, f"{peak_gib:.4g} GiB is more than the {capacity_gib:.4g} GiB of a GPU.")
+    regressors = np.concatenate(
+        shipped_predictor().regressors(
+            instance.model,
+            instance.training,
+            [run.config],
+            gpus_per_node=cluster.gpus_per_node,
+            intra_node_bytes_per_s=cluster.intra_node_bytes_per_s,
+        )
+    )
+    if peak_gib is not None and kind == "allocated":
+        peak_gib *= RESERVED_OVER_ALLOCATED
+    if peak_gib is not None and kind == "nvidia-smi":
+        framework = framework_of_stack(instance.stack)
+        outside = float((regressors @ (framework.vector() * HIDDEN)).max())
+        peak_gib = max(peak_gib - framework.unusable_gib - outside, 1e-3)
+    return MemoryRun(
+        regressors=regressors,
+        measured_rows=np.arange(len(regressors)),
+        capacity_gib=capacity_gib,
+        peak_gib=peak_gib,
+        ran_out=peak_gib is None,
+        num_gpus=run.config.world_size,
+    )
+
+
+def _logged(job: Job, path: Path) -> list[MeasuredRun]:
+    """Return the runs of a log, or of a folder of logs, of Megatron-LM."""
+    from tempfile import TemporaryDirectory
+
+    cluster = job.instance.cluster
+    text, _ = import_runs([path], gpu=cluster.gpu_kinds[0].name, gpus_per_node=cluster.gpus_per_node)
+    with TemporaryDirectory() as folder:
+        table = Path(folder) / "runs.csv"
+        write_atomically(table, text)
+        return read_runs(table)
+
+
+def _row(job: Job, word: str, run: MeasuredRun) -> _Run | None:
+    """Return a run of a table on the hosts of the job; ``None`` if nothing was measured."""
+    time_s = None if run.oom else run.iter_time_s
+    if time_s is None and run.peak_mem_bytes is None and run.oom is None:
+        return None
+    cluster, per_node = job.instance.cluster, job.instance.cluster.gpus_per_node
+    num_hosts = -(-run.num_gpus // per_node)
+    is_ours = run.gpus_per_node == per_node and num_hosts <= cluster.num_nodes
+    is_ours = is_ours and run.gpu is not None and [run.gpu.gpu.name] == [gpu.name for gpu in cluster.gpu_kinds]
+    ours = subset_cluster(cluster, cluster.hosts[:num_hosts]) if is_ours else None
+    case, place = make_case(run, job.instance.stack, ours), f"{word}, row {run.row}"
+    reason = case.reason if isinstance(case, Skipped) else why_untimed(case)
+    if isinstance(case, Skipped) or reason:
+        raise InputError(place, f"cannot be predicted: {reason}.")
+    has_memory = run.peak_mem_bytes is not None or run.oom is not None
+    return _Run(
+        place=place,
+        instance=case.instance,
+        config=case.config,
+        placement=case.placement,
+        time_s=time_s,
+        memory=memory_run(case) if has_memory else None,
+    )
+
+
+def _check_time(run: _Run, predicted_s: float) -> None:
+    """Raise ``InputError`` for a time that the GPUs cannot reach, or that is in another unit."""
+    training, model = run.instance.training, run.instance.model
+    precision = training.precision if training.recipe is None else training.recipe.peak
+    cluster = run.instance.cluster
+    peak = max(gpu.peak_flops.get(precision, max(gpu.peak_flops.values())) for gpu in cluster.gpu_kinds)
+    least_s = training.tokens * model.flops_per_token(training.seq_length) / (run.config.world_size * peak)
+    assert run.time_s is not None
+    if run.time_s < least_s:
+        raise InputError(
+            run.place,
+            f"{three_digits(run.time_s)} s is impossible: {run.config.world_size} GPUs at their peak need "
+            f"{three_digits(least_s)} s for the model's FLOPs; give seconds of a whole iteration.",
+        )
+    if run.time_s > MAX_RATIO * predicted_s:
+        raise InputError(
+            run.place,
+            f"{three_digits(run.time_s)} s is {run.time_s / predicted_s:,.0f} times the predicted "
+            f"{three_digits(predicted_s)} s; give seconds of one iteration.",
+        )
+
+
+def _check_repetitions(anchors: Sequence[Anchor]) -> None:
+    """Raise ``InputError`` if two runs of one configuration contradict each other."""
+    for first, second in combinations(anchors, 2):
+        ratio = exp(abs(first.log_ratio - second.log_ratio))
+        if first.terms == second.terms and ratio > MAX_REPEATED:
+            raise InputError(
+                OPTION,
+                f"{first.run} and {second.run} are of one configuration, but differ by a factor of {ratio:.3g}; "
+                "leave one of them out.",
+            )

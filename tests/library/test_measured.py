@@ -1,0 +1,143 @@
+"""Measured runs of the user that predicted times start from."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from factories import A100_80, TINY, make_cluster, make_config, make_job
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import GIB
+from pipette_opt.job.read import Job
+from pipette_opt.library.measured import with_anchors, with_measured
+from pipette_opt.parallel import Placement, identity_placement
+from pipette_opt.prepare import load_predictor
+from pipette_opt.read.stack import read_stack, write_stack
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.solutions import stage_memory
+from pipette_opt.specs import Instance
+from pipette_opt.worlds.bands import job_band
+
+LAUNCH = (
+    "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --micro-batch-size 1 --bf16 "
+    "--use-distributed-optimizer"
+)
+CONFIG = make_config(tp=2, pp=2, dp=4, num_layers=TINY.num_layers, use_distributed_optimizer=True)
+
+
+@pytest.fixture
+def job() -> Instance:
+    """A model on two hosts of eight A100."""
+    return make_job(make_cluster(2), TINY)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    """A launch of the job."""
+    path = tmp_path / "train.args"
+    path.write_text(LAUNCH)
+    return str(path)
+
+
+def placed() -> Placement:
+    """Ranks in order on both hosts."""
+    return identity_placement(CONFIG, 8, np.arange(2), "tp-cp-ep-dp-pp")
+
+
+def simulated_s(job: Instance) -> float:
+    """Time of a run that is as long as simulated."""
+    return estimate(job, CONFIG, placed()).iteration_time_s
+
+
+def test_a_measured_launch_moves_time_and_narrows_band(job: Instance, script: str) -> None:
+    """A run 1.3 times as long as simulated moves the shown time of the launch there; the band is far narrower."""
+    time_s = simulated_s(job)
+    known = with_anchors(job, [f"{script}={1.3 * time_s:.6f}s"])
+    band, before = job_band(known, CONFIG, time_s), job_band(job, CONFIG, time_s)
+    assert known.stack.anchors[0].log_ratio == pytest.approx(0.262, abs=0.001)
+    assert band.middle_s == pytest.approx(1.3 * time_s, rel=0.05)
+    assert band.high_s / band.low_s < before.high_s / before.low_s
+    assert band.is_own
+
+
+def test_stack_files_and_plans_keep_the_runs(job: Instance, script: str, tmp_path: Path) -> None:
+    """A stack with anchors is read as it was written, and a job's inputs record it."""
+    given = Job(instance=job, num_gpus=None, inputs={"stack": {}})
+    known = with_measured(given, [f"{script}={simulated_s(job):.6f}"])
+    write_stack(known.instance.stack, tmp_path / "stack.yaml")
+    assert read_stack(tmp_path / "stack.yaml").anchors == known.instance.stack.anchors
+    assert len(known.inputs["stack"]["anchors"]) == 1
+    assert with_measured(given, None) is given
+
+
+def test_a_table_of_runs_is_as_many_anchors(job: Instance, tmp_path: Path) -> None:
+    """Each row with a time is a run; rows out of memory are none."""
+    head = "gpu,gpus_per_node,num_gpus,num_layers,hidden,heads,vocab,seq_len,gbs,mbs,tp,pp,dp,iter_time_s,oom"
+    row = "a100-80gb,8,16,24,2048,16,51200,2048,64,{},2,2,4,{},{}"
+    (tmp_path / "runs.csv").write_text(
+        "\n".join([head, row.format(1, 9.0, "false"), row.format(2, 8.0, "false"), row.format(16, "", "true")])
+    )
+    known = with_anchors(job, [str(tmp_path / "runs.csv")])
+    assert [anchor.run.rpartition("row ")[2] for anchor in known.stack.anchors] == ["0: 9.00 s", "1: 8.00 s"]
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        (lambda launch, _: f"{launch}=1ms", "is impossible"),
+        (lambda launch, time_s: f"{launch}={1000 * time_s}s", "times the predicted"),
+        (lambda launch, _: f"{launch}=fast", "must end in a time"),
+        (lambda _, __: "train.txt.gz", "must be LAUNCH=98.2s"),
+    ],
+)
+def test_wrong_figures(job: Instance, script: str, word: Callable[[str, float], str], problem: str) -> None:
+    """A time faster than the peak, another unit, no figure, no known file: one line each."""
+    with pytest.raises(InputError, match=problem):
+        with_anchors(job, [word(script, simulated_s(job))])
+
+
+def test_runs_that_contradict_each_other(job: Instance, script: str) -> None:
+    """Two times of one configuration 1.5 apart are refused, with the factor; 5 % apart they are repetitions."""
+    time_s = simulated_s(job)
+    with pytest.raises(InputError, match=r"differ by a factor of 1\.5"):
+        with_anchors(job, [f"{script}={time_s}s", f"{script}={1.5 * time_s}s"])
+    assert len(with_anchors(job, [f"{script}={time_s}s", f"{script}={1.05 * time_s}s"]).stack.anchors) == 2
+
+
+def test_a_log_without_a_step_is_refused(job: Instance, tmp_path: Path) -> None:
+    """The message names the log."""
+    log = tmp_path / "run.log"
+    log.write_text("nothing here\n")
+    with pytest.raises(InputError, match=r"run\.log"):
+        with_anchors(job, [str(log)])
+
+
+def test_other_training_stays_refused(job: Instance, script: str) -> None:
+    """A launch in another precision is no run of this job."""
+    fp16 = replace(job, training=replace(job.training, precision="fp16"))
+    with pytest.raises(InputError, match="bf16"):
+        with_anchors(fp16, [f"{script}=10s"])
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "figure", "way"),
+    [(2.6, "oom", 1), (80.0, "0.5GiB", -1), (80.0, "2GiB", 1), (80.0, "4GiB:nvidia-smi", 1)],
+)
+def test_measured_memory_moves_predicted_memory(script: str, memory_gib: float, figure: str, way: int) -> None:
+    """A failure or a higher peak raises the predicted need, a lower peak lowers it."""
+    small = replace(A100_80, memory_bytes=int(memory_gib * GIB))
+    job = make_job(make_cluster(2, kinds=(small,)), TINY)
+    known = with_anchors(job, [f"{script}={figure}"])
+    memories = [stage_memory(given, CONFIG, placed(), load_predictor(0.01, given), 0.01) for given in (job, known)]
+    before, after = (max(stage.predicted_bytes for stage in memory) for memory in memories)
+    assert way * (after - before) > 0
+
+
+def test_kinds_of_peaks(job: Instance, script: str) -> None:
+    """An allocated peak stands for more reserved memory, one by nvidia-smi for less."""
+    bases = [with_anchors(job, [f"{script}=30GiB{kind}"]).stack.memory for kind in (":allocated", "", ":nvidia-smi")]
+    assert len({tuple(sorted((base or {}).items())) for base in bases}) == 3
+    with pytest.raises(InputError, match="more than the"):
+        with_anchors(job, [f"{script}=300GiB"])
