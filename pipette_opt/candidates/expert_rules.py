@@ -36,19 +36,10 @@ def expert_ranks(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
 
 
 def expert_widths(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """
-    Rule: expert tensor ranks split routed experts evenly, and tensor ranks split shared experts evenly.
-
-    From ``experts.py`` and ``shared_experts.py``.
-    """
-    if model.num_experts is None:
-        return None
-    etp, tp = config.expert_tensor_size, config.tensor_model_parallel_size
-    if model.expert_ffn_size % etp:
+    """Rule: expert tensor ranks split routed experts evenly (``experts.py``)."""
+    etp = config.expert_tensor_size
+    if model.num_experts is not None and model.expert_ffn_size % etp:
         return f"moe_ffn_hidden_size={model.expert_ffn_size} is no multiple of expert_tensor_parallel_size={etp}"
-    shared = model.moe_shared_expert_intermediate_size
-    if shared % tp:
-        return f"moe_shared_expert_intermediate_size={shared} is no multiple of tensor_model_parallel_size={tp}"
     return None
 
 

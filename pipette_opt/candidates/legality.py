@@ -9,6 +9,7 @@ of ``make_vocab_size_divisible_by * tp``, so every tensor rank gets an equal par
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 from pipette_opt.candidates.expert_rules import (
@@ -18,6 +19,7 @@ from pipette_opt.candidates.expert_rules import (
     expert_widths,
     experts,
 )
+from pipette_opt.layers.branches import named_branches
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.activations import host_keeps
@@ -45,35 +47,19 @@ def query_groups(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
     return None
 
 
-def qkv_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Rule: tensor ranks split the fused query-key-value projection evenly (``SelfAttention.linear_qkv``)."""
+def layer_widths(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """Rule: tensor ranks split every layer evenly: fused products of attention, MLPs, heads of layers with a state."""
     tp = config.tensor_model_parallel_size
-    width = model.query_projection_size * (1 + model.attention_output_gate) + 2 * model.kv_projection_size
-    if model.multi_latent_attention is None and width % tp:
-        return f"query-key-value width {width} is no multiple of tensor_model_parallel_size={tp}"
+    for name, size in _split_sizes(model).items():
+        if size % tp:
+            return f"{name}={size} is no multiple of tensor_model_parallel_size={tp}"
     return None
 
 
-def recurrent_heads(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Rule: tensor ranks split heads and groups of Mamba and delta-net layers evenly (``core/ssm``)."""
-    tp = config.tensor_model_parallel_size
-    for mixer in model.recurrent_mixers.values():
-        for number in mixer.parts:
-            if number % tp:
-                name = f"{number} heads or groups of {type(mixer).__name__}"
-                return f"{name} are no multiple of tensor_model_parallel_size={tp}"
-    return None
-
-
-def ffn_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """
-    Rule: tensor ranks split the dense MLP evenly (``MLP.linear_fc1``, ``linear_fc2``);
-    no rule if all layers have experts.
-    """
-    width, tp = model.ffn_hidden_size, config.tensor_model_parallel_size
-    if width % tp and any(kind.mlp == "dense" for kind in model.layers):
-        return f"ffn_hidden_size={width} is no multiple of tensor_model_parallel_size={tp}"
-    return None
+@lru_cache(maxsize=256)
+def _split_sizes(model: ModelSpec) -> Mapping[str, int]:
+    """Return the numbers of all layers that the tensor-parallel size must divide."""
+    return {name: size for branch in named_branches(model).values() for name, size in branch.split_sizes.items()}
 
 
 def sequence_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
@@ -212,30 +198,22 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
     if recipe is None:
         return None
     tp, tokens = config.tensor_model_parallel_size, config.micro_batch_size * training.seq_length
-    widths = {
-        "hidden_size": model.hidden_size,
-        "query width on a rank": model.query_projection_size // tp,
-        "query-key-value width on a rank": (model.query_projection_size + 2 * model.kv_projection_size) // tp,
-        **{
-            f"width into {type(mixer).__name__} on a rank": mixer.in_size // tp
-            for mixer in model.recurrent_mixers.values()
-        },
-        "tokens of a micro-batch": tokens // config.context_parallel_size,
-    }
-    if model.multi_latent_attention is not None:
-        share = tp if config.sequence_parallel else 1
-        widths["tokens of a micro-batch on a rank"] = tokens // config.context_parallel_size // share
-        widths |= {f"latent width {size}": size for size in model.multi_latent_attention.down_sizes}
-    if any(kind.mlp == "dense" for kind in model.layers):
-        widths["ffn_hidden_size on a rank"] = model.ffn_hidden_size // tp
-    if model.num_experts is not None:
-        widths["moe_shared_expert_intermediate_size on a rank"] = model.moe_shared_expert_intermediate_size // tp
-        widths["moe_latent_size"] = model.expert_hidden_size
-        widths["moe_ffn_hidden_size on a rank"] = model.expert_ffn_size // config.expert_tensor_size
+    own_tokens, share = tokens // config.context_parallel_size, tp if config.sequence_parallel else 1
+    widths = {"hidden_size": model.hidden_size, "tokens of a micro-batch": own_tokens}
+    if any(product.split == "whole" for branch in named_branches(model).values() for product in branch.products):
+        widths["tokens of a micro-batch on a rank"] = own_tokens // share
+    widths |= _product_widths(model, tp, config.expert_tensor_size)
     for name, width in widths.items():
         if width % recipe.multiple:
             return f"{recipe.peak} needs multiples of {recipe.multiple}, and {name} is {width}"
     return None
+
+
+@lru_cache(maxsize=1024)
+def _product_widths(model: ModelSpec, tp: int, expert_tp: int) -> Mapping[str, int]:
+    """Return the widths of all layers' products on a rank."""
+    branches = named_branches(model).values()
+    return {name: width for branch in branches for name, width in branch.product_widths(tp, expert_tp).items()}
 
 
 def recompute_modules(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
@@ -245,7 +223,8 @@ def recompute_modules(model: ModelSpec, training: TrainingSpec, config: Parallel
     again = "recompute_modules has"
     if config.recomputes("moe_act") and model.num_experts is None:
         return f"{again} moe_act, which needs grouped products of experts (--moe-grouped-gemm)"
-    if config.recomputes("mla_up_proj") and model.multi_latent_attention is None:
+    branches = named_branches(model).values()
+    if config.recomputes("mla_up_proj") and not any("mla_up_proj" in branch.modules for branch in branches):
         return f"{again} mla_up_proj, which needs latent attention"
     scaled = training.fp8 and training.fp8_recipe == "delayed"
     if scaled and (config.recomputes("moe_act") or config.recomputes("layernorm")):
@@ -321,9 +300,7 @@ LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
         "expert overlap": expert_overlap,
         "attention heads": attention_heads,
         "query groups": query_groups,
-        "query-key-value width": qkv_width,
-        "recurrent heads": recurrent_heads,
-        "ffn width": ffn_width,
+        "layer widths": layer_widths,
         "sequence parallel": sequence_parallel,
         "sequence length": sequence_length,
         "context parallel": context_parallel,

@@ -1,5 +1,6 @@
 """Softmax attention with heads of one width, over the whole sequence, a window or a chunk of it."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -51,6 +52,16 @@ class AttentionBranch(Branch):
         heads = model.num_attention_heads + model.num_query_groups if model.qk_layernorm_across_heads else 2
         of_channel = model.norm_parameters // model.hidden_size
         return self.bias + model.qk_layernorm * heads * model.kv_channels * of_channel
+
+    @property
+    def split_sizes(self) -> Mapping[str, int]:
+        """Outputs of the first product, of queries, keys and values together (``SelfAttention.linear_qkv``)."""
+        return {"query-key-value width": self.products[0].outputs}
+
+    def product_widths(self, tp: int, expert_tp: int) -> Mapping[str, int]:
+        """Return the widths of queries, and of queries, keys and values together."""
+        query, keys = self.model.query_projection_size, self.model.kv_projection_size
+        return {"query width on a rank": query // tp, "query-key-value width on a rank": (query + 2 * keys) // tp}
 
     @property
     def streamed(self) -> float:

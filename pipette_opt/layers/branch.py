@@ -264,6 +264,15 @@ class Branch:
         return 0
 
     @property
+    def split_sizes(self) -> Mapping[str, int]:
+        """Numbers that the tensor-parallel size must divide, by their names in messages."""
+        return MappingProxyType({})
+
+    def product_widths(self, tp: int, expert_tp: int) -> Mapping[str, int]:
+        """Return the widths of products on a rank, which formats of few bits restrict, by their names in messages."""
+        return MappingProxyType({})
+
+    @property
     def gathers(self) -> tuple[int, int]:
         """Channels per token that tensor ranks gather before the first split product, and calls for them."""
         return (self.model.hidden_size, 1) if self.products else (0, 0)

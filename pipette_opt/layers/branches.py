@@ -32,6 +32,14 @@ MLPS: Mapping[str, type[MlpBranch]] = MappingProxyType({"dense": MlpBranch, "exp
 """MLPs, by the name that a kind of layer has for them."""
 
 
+@lru_cache(maxsize=256)
+def named_branches(model: "ModelSpec") -> Mapping[str, Branch]:
+    """Return the branches of all layers of a model by the name of mixer or MLP, which decides their sizes."""
+    kinds = dict.fromkeys((*model.layers, *model.mtp_layers * model.mtp_num_layers))
+    branches = [branch for kind in kinds for branch in branches_of(model, kind)]
+    return {branch.kind.mixer if branch.core else branch.kind.mlp: branch for branch in branches}
+
+
 @lru_cache(maxsize=1024)
 def branches_of(model: "ModelSpec", kind: LayerKind) -> tuple[Branch, ...]:
     """Return the branches of a layer: what mixes tokens, then the MLP; a layer of a hybrid model has only one."""

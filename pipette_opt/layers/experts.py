@@ -48,6 +48,19 @@ class ExpertBranch(MlpBranch):
         return sum(n * k for n, k, _ in self.whole_matrices)
 
     @property
+    def split_sizes(self) -> Mapping[str, int]:
+        """Width of the shared experts (``shared_experts.py``)."""
+        return {"moe_shared_expert_intermediate_size": self.width}
+
+    def product_widths(self, tp: int, expert_tp: int) -> Mapping[str, int]:
+        """Return the widths of shared and routed experts."""
+        routed = {
+            "moe_latent_size": self.model.expert_hidden_size,
+            "moe_ffn_hidden_size on a rank": self.model.expert_ffn_size // expert_tp,
+        }
+        return {**super().product_widths(tp, expert_tp), **routed}
+
+    @property
     def whole_vectors(self) -> int:
         """Router, projections to the experts' width, and the bias of the shared experts."""
         return super().whole_vectors + self.router_parameters

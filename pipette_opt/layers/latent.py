@@ -141,6 +141,16 @@ class LatentAttentionBranch(AttentionBranch):
         return self.bias + self.model.qk_layernorm * norm * self.sizes.latent_size
 
     @property
+    def split_sizes(self) -> Mapping[str, int]:
+        """No size: tensor ranks split heads."""
+        return {}
+
+    def product_widths(self, tp: int, expert_tp: int) -> Mapping[str, int]:
+        """Return the widths of heads, and of the latents."""
+        latents = {f"latent width {size}": size for size in self.sizes.down_sizes}
+        return {**super().product_widths(tp, expert_tp), **latents}
+
+    @property
     def streamed(self) -> float:
         """
         Channels that the fused position kernels read or write.

@@ -44,6 +44,15 @@ class MlpBranch(Branch):
         return self.bias if self.width else 0
 
     @property
+    def split_sizes(self) -> Mapping[str, int]:
+        """Width of the MLP (``MLP.linear_fc1``, ``linear_fc2``)."""
+        return {"ffn_hidden_size": self.width}
+
+    def product_widths(self, tp: int, expert_tp: int) -> Mapping[str, int]:
+        """Return the width of the MLP."""
+        return {f"{name} on a rank": size // tp for name, size in self.split_sizes.items()}
+
+    @property
     def streamed(self) -> float:
         """The activation reads what the first product wrote, and writes; its input is also written and read once."""
         return (2.0 * self.gates + 1.0) * self.width

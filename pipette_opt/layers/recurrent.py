@@ -55,8 +55,8 @@ class Recurrent(Protocol):
         """Parameters that every tensor rank holds whole."""
 
     @property
-    def parts(self) -> tuple[int, ...]:
-        """Numbers that the tensor-parallel size must divide."""
+    def parts(self) -> Mapping[str, int]:
+        """Numbers that the tensor-parallel size must divide, by their fields."""
 
     @property
     def model_flops(self) -> float:
@@ -140,9 +140,9 @@ class Mamba:
         return 0
 
     @property
-    def parts(self) -> tuple[int, ...]:
+    def parts(self) -> Mapping[str, int]:
         """Numbers that the tensor-parallel size must divide: heads and groups."""
-        return self.num_heads, self.num_groups
+        return {"num_heads": self.num_heads, "num_groups": self.num_groups}
 
     @property
     def model_flops(self) -> float:
@@ -240,9 +240,9 @@ class GatedDeltaNet:
         return self.value_head_dim
 
     @property
-    def parts(self) -> tuple[int, ...]:
+    def parts(self) -> Mapping[str, int]:
         """Numbers that the tensor-parallel size must divide: key heads and value heads."""
-        return self.num_key_heads, self.num_value_heads
+        return {"num_key_heads": self.num_key_heads, "num_value_heads": self.num_value_heads}
 
     @property
     def model_flops(self) -> float:
@@ -350,6 +350,15 @@ class RecurrentBranch(Branch):
     def whole_vectors(self) -> int:
         """Parameters that every tensor rank holds whole, and the bias of the output product."""
         return self.sizes.whole_vectors + self.bias
+
+    @property
+    def split_sizes(self) -> Mapping[str, int]:
+        """Heads and groups (``core/ssm``)."""
+        return {f"{self.kind.mixer}.{name}": size for name, size in self.sizes.parts.items()}
+
+    def product_widths(self, tp: int, expert_tp: int) -> Mapping[str, int]:
+        """Return the width of the first product."""
+        return {f"width into {self.kind.mixer} on a rank": self.sizes.in_size // tp}
 
     @property
     def multiplications_beside(self) -> float:

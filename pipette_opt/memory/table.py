@@ -13,6 +13,7 @@ from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.layers.attention import AttentionBranch
 from pipette_opt.layers.branch import Branch, OnRank
 from pipette_opt.layers.branch_bytes import BranchBytes, branch_bytes
+from pipette_opt.layers.branches import named_branches
 from pipette_opt.layers.kinds import count_layers
 from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
 from pipette_opt.memory.chunk_layers import held_of_chunks, layers_of_chunks
@@ -220,7 +221,6 @@ def _chunks(rows: _Rows, num_microbatches: int | None) -> _Chunks:
     in_flight = num_in_flight(pp, rows.stages, chunks, microbatches)
     held, later_layers = held_of_chunks(of_chunk, in_flight, pp, chunks, microbatches, last)
     layers = (*model.layers, *model.mtp_layers * model.mtp_num_layers)
-    branches = [branch for kind in dict.fromkeys(layers) for branch in model.branches(kind)]
     return _Chunks(
         of_chunk=of_chunk,
         recomputed=recomputed,
@@ -232,7 +232,7 @@ def _chunks(rows: _Rows, num_microbatches: int | None) -> _Chunks:
         kinds=count_layers(layers, before, before + of_chunk),
         recomputed_kinds=count_layers(layers, before, before + recomputed),
         with_weights=count_layers(layers, before, before + own_of_chunk + ends * held_layers),
-        branches={branch.kind.mixer if branch.core else branch.kind.mlp: branch for branch in branches},
+        branches=named_branches(model),
     )
 
 

@@ -40,10 +40,10 @@ EDGES = [
     # rule, what is changed in (model, training, configuration) to break it, and the least that mends it
     ("attention heads", ({"num_attention_heads": 18, "num_query_groups": 2}, {}, {"tp": 4}), {"tp": 2}),
     ("query groups", ({"num_attention_heads": 24, "num_query_groups": 6}, {}, {"tp": 4}), {"tp": 2}),
-    ("query-key-value width", ({"num_query_groups": 1, "kv_channels": 3}, {}, {"tp": 4}), {"tp": 2}),
-    ("recurrent heads", (HYBRID, {}, {"tp": 4}), {"tp": 2}),
+    ("layer widths", ({"num_query_groups": 1, "kv_channels": 3}, {}, {"tp": 4}), {"tp": 2}),
+    ("layer widths", (HYBRID, {}, {"tp": 4}), {"tp": 2}),
     ("context parallel", (HYBRID, {}, {"context_parallel_size": 2}), {"context_parallel_size": 1}),
-    ("ffn width", ({"ffn_hidden_size": 4098}, {}, {"tp": 4}), {"tp": 2}),
+    ("layer widths", ({"ffn_hidden_size": 4098}, {}, {"tp": 4}), {"tp": 2}),
     ("sequence parallel", ({}, {}, {"tp": 1, "sequence_parallel": True}), {"tp": 2}),
     ("sequence length", ({}, {"seq_length": 1026}, {"tp": 4, "sequence_parallel": True}), {"tp": 2}),
     ("sequence length", ({}, {"seq_length": 1026}, {"context_parallel_size": 2}), {"context_parallel_size": 1}),
@@ -98,7 +98,7 @@ EDGES = [
         {"expert_tensor_parallel_size": 2},
     ),
     (
-        "expert widths",
+        "layer widths",
         (MOE | {"moe_shared_expert_intermediate_size": 130}, {}, {"tp": 4, "sequence_parallel": True}),
         {"tp": 2},
     ),

@@ -64,10 +64,10 @@ def test_mamba_is_faster_than_attention_over_long_sequences_only() -> None:
 def test_heads_are_split_evenly(tp: int, fine: bool) -> None:
     """Eight groups go to eight tensor ranks, not to sixteen; 16 heads of keys to sixteen, if attention had as many."""
     found = check_legal(HYBRID, TRAINING, make_config(tp=tp, dp=1, num_layers=52))
-    assert any("8 heads or groups of Mamba are no multiple" in one for one in found) is not fine
+    assert any("mamba.num_groups=8 is no multiple" in one for one in found) is not fine
     odd = replace(NEXT, gated_delta_net=replace(NEXT.gated_delta_net, num_key_heads=4))  # type: ignore[type-var]
     reasons = check_legal(odd, TRAINING, make_config(tp=tp, dp=1, num_layers=48))
-    assert any("4 heads or groups of GatedDeltaNet are no multiple" in one for one in reasons)
+    assert any("gated_delta_net.num_key_heads=4 is no multiple" in one for one in reasons)
 
 
 def test_sequences_of_layers_with_a_state_are_not_spread() -> None:
