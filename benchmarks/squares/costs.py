@@ -110,7 +110,7 @@ def square_products(model: ModelSpec, tokens: int, side: int) -> tuple[SquarePro
     InputError
         If heads, widths or tokens do not divide, or with latent attention.
     """
-    if model.recurrent_mixers or model.attention_output_gate:
+    if model.num_recurrent_layers or model.attention_output_gate:
         raise InputError("model", "has layers with a state or gates, which are not built here; they are counted.")
     if model.multi_latent_attention is not None:
         raise InputError("multi_latent_attention", "has no squares of ranks; its products are of other shapes.")

@@ -115,7 +115,7 @@ class LocalShapes:
     @classmethod
     def of(cls, model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> "LocalShapes":
         """Return the sizes under a configuration; raises ``ValueError`` if model or degrees cannot be traced."""
-        if model.recurrent_mixers or model.attention_output_gate:
+        if model.num_recurrent_layers or model.attention_output_gate:
             raise ValueError(
                 "stages with layers that have a state or gates are not traced; the closed formula counts them."
             )

@@ -17,10 +17,11 @@ from pipette_opt.export.recorded import recorded_model, recorded_training, refus
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.export.training_options import further_options, offload_options, precision_options
 from pipette_opt.layers.latent import LATENT_SIZES
+from pipette_opt.layers.recurrent import RECURRENT_MIXERS
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
-from pipette_opt.read.megatron_layers import INDEXER_LOSS, SIZE_OPTIONS, VARIANTS
+from pipette_opt.read.megatron_layers import MIXER_OPTIONS
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.layer_patterns import layer_list
 
@@ -529,25 +530,26 @@ def attention_variant(model: ModelSpec) -> str | None:
     """Return the value of ``--experimental-attention-variant``; ``None`` without, or if a pattern says the kinds."""
     if model.hybrid_layer_pattern is not None:
         return None
-    return next((name for name, field in VARIANTS.items() if getattr(model, field) is not None), None)
+    found = (options.variants for name, options in MIXER_OPTIONS.items() if getattr(model, name) is not None)
+    return next((variants[0] for variants in found if variants), None)
 
 
 def mixer_sizes(model: ModelSpec) -> dict[str, int | float]:
     """
-    Return the sizes of mixers with a field of their own, and the coefficient of an indexer's loss, by megatron-core's
-    names. ``InputError`` for a kind that it lacks.
+    Return the sizes of mixers with a field of their own, and coefficients that are not 0, by megatron-core's names.
+    ``InputError`` for a kind that it lacks.
     """
-    for kind in model.recurrent_mixers:
-        if kind not in SIZE_OPTIONS:
-            raise InputError("model", f"has layers of kind {kind}, which Megatron-LM does not have.")
-    held = {kind: getattr(model, kind) for kind in SIZE_OPTIONS}
-    loss = model.sparse_attention.loss_coeff if model.sparse_attention is not None else 0.0
-    return {
-        name: getattr(sizes, field)
-        for kind, sizes in held.items()
-        if sizes is not None
-        for name, field in SIZE_OPTIONS[kind].items()
-    } | ({INDEXER_LOSS: loss} if loss else {})
+    for kind in model.layers:
+        if kind.mixer in RECURRENT_MIXERS and kind.mixer not in MIXER_OPTIONS:
+            raise InputError("model", f"has layers of kind {kind.mixer}, which Megatron-LM does not have.")
+    found: dict[str, int | float] = {}
+    for name, options in MIXER_OPTIONS.items():
+        sizes = getattr(model, name)
+        if sizes is not None:
+            numbers = {option: getattr(sizes, field) for option, field in options.coefficients.items()}
+            found |= {option: getattr(sizes, field) for option, field in options.fields.items()}
+            found |= {option: number for option, number in numbers.items() if number}
+    return found
 
 
 def barred_pattern(pattern: str, layers_per_chunk: Sequence[Sequence[int]]) -> str:

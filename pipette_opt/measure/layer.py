@@ -23,7 +23,7 @@ def build_layer(model: ModelSpec, tensor_parallel: int) -> "nn.Module":
     tensor_parallel
         Ranks that share the layer; must divide its heads, key-value groups and MLP width.
     """
-    if model.recurrent_mixers or model.attention_output_gate:
+    if model.num_recurrent_layers or model.attention_output_gate:
         raise InputError(
             "model",
             "has Mamba, gated delta net or gated attention layers, which `profile compute` cannot time; solve without "

@@ -158,7 +158,7 @@ def _build(
     from megatron.core.models.gpt import GPTModel
     from megatron.core.transformer import TransformerConfig
 
-    if model.recurrent_mixers or model.attention_output_gate:
+    if model.num_recurrent_layers or model.attention_output_gate:
         raise InputError("model", "has layers with a state or gates, which cannot be run here; they are counted.")
     if model.multi_latent_attention is not None or model.mtp_num_layers:
         problem = "ranks of models with latent attention or multi-token prediction cannot be run here."

@@ -1,48 +1,74 @@
 """Megatron-LM options for kinds of layers: hybrid patterns, Mamba-2 and gated delta nets, and their sizes."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.layers.recurrent import RECURRENT_MIXERS
 from pipette_opt.specs import GatedDeltaNet, Mamba, SparseAttention
 from pipette_opt.specs.layer_patterns import layer_frequency
 
-MAMBA_OPTIONS = {
-    "mamba_state_dim": "state_dim",
-    "mamba_head_dim": "head_dim",
-    "mamba_num_groups": "num_groups",
-    "mamba_num_heads": "num_heads",
+
+class MixerOptions(NamedTuple):
+    """
+    Megatron-LM's options of a mixer whose sizes are a field of the model.
+
+    Parameters
+    ----------
+    make
+        Class of the sizes.
+    fields
+        Options for sizes, and the field that each option sets.
+    variants
+        Values of ``--experimental-attention-variant`` that choose the mixer; the first is exported.
+    needs
+        Options that these values need.
+    coefficients
+        Options for real numbers, 0 by default, and the field that each option sets.
+    """
+
+    make: Callable[..., Any]
+    fields: Mapping[str, str]
+    variants: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    coefficients: Mapping[str, str] = MappingProxyType({})
+
+
+INDEXER_OPTIONS = {"dsa_indexer_n_heads": "n_heads", "dsa_indexer_head_dim": "head_dim", "dsa_indexer_topk": "topk"}
+"""Options for sizes of sparse attention's indexer."""
+
+MIXER_OPTIONS: Mapping[str, MixerOptions] = {
+    "mamba": MixerOptions(
+        Mamba,
+        {
+            "mamba_state_dim": "state_dim",
+            "mamba_head_dim": "head_dim",
+            "mamba_num_groups": "num_groups",
+            "mamba_num_heads": "num_heads",
+        },
+    ),
+    "gated_delta_net": MixerOptions(
+        GatedDeltaNet,
+        {
+            "linear_conv_kernel_dim": "conv_kernel_dim",
+            "linear_key_head_dim": "key_head_dim",
+            "linear_value_head_dim": "value_head_dim",
+            "linear_num_key_heads": "num_key_heads",
+            "linear_num_value_heads": "num_value_heads",
+        },
+        variants=("gated_delta_net", "gdn"),
+        needs=("linear_attention_freq",),
+    ),
+    "sparse_attention": MixerOptions(
+        SparseAttention,
+        INDEXER_OPTIONS,
+        variants=("dsa",),
+        needs=tuple(INDEXER_OPTIONS),
+        coefficients={"dsa_indexer_loss_coeff": "loss_coeff"},
+    ),
 }
-"""Options for sizes of Mamba-2, and the field of ``Mamba`` that each option sets."""
-
-DELTA_OPTIONS = {
-    "linear_conv_kernel_dim": "conv_kernel_dim",
-    "linear_key_head_dim": "key_head_dim",
-    "linear_value_head_dim": "value_head_dim",
-    "linear_num_key_heads": "num_key_heads",
-    "linear_num_value_heads": "num_value_heads",
-}
-"""Options for sizes of the gated delta net, and the field of ``GatedDeltaNet`` that each option sets."""
-
-INDEXER_OPTIONS = {
-    "dsa_indexer_n_heads": "n_heads",
-    "dsa_indexer_head_dim": "head_dim",
-    "dsa_indexer_topk": "topk",
-}
-"""Options for sizes of sparse attention's indexer, and the field of ``SparseAttention`` that each option sets."""
-
-SIZE_OPTIONS: Mapping[str, Mapping[str, str]] = {
-    "mamba": MAMBA_OPTIONS,
-    "gated_delta_net": DELTA_OPTIONS,
-    "sparse_attention": INDEXER_OPTIONS,
-}
-"""Options of Megatron-LM for every mixer whose sizes are a field of the model, with their fields."""
-
-INDEXER_LOSS = "dsa_indexer_loss_coeff"
-"""Option for the coefficient of the indexer's loss, 0 by default."""
-
-VARIANTS: Mapping[str, str] = {"gated_delta_net": "gated_delta_net", "dsa": "sparse_attention"}
-"""Values of ``--experimental-attention-variant``, and the model's field with the sizes of each."""
+"""Options of Megatron-LM for every mixer whose sizes are a field of the model, by that field."""
 
 MAMBA_EXPANSION = 2
 """Default ratio of the channels of all heads to the hidden size (``expand`` of Megatron-Core's ``MambaMixer``)."""
@@ -78,30 +104,31 @@ def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     letters = "" if pattern is None else _main_part(pattern).replace("|", "")
     if pattern is not None:
         fields |= {"hybrid_layer_pattern": letters, "mtp_layer_pattern": _depth_pattern(given, pattern, where)}
+    names: list[str] = [name for name, mixer in RECURRENT_MIXERS.items() if mixer.letter in letters]
     variant = given.get("experimental_attention_variant")
-    if VARIANTS.get(str(variant)) == "sparse_attention":
-        missing = [name for name in INDEXER_OPTIONS if name not in given]
-        if missing:
-            raise InputError(where, f"--experimental-attention-variant dsa needs --{missing[0].replace('_', '-')}.")
-    elif variant is not None and pattern is None:
-        if "linear_attention_freq" not in given:
-            raise InputError(where, "--experimental-attention-variant gated_delta_net needs --linear-attention-freq.")
+    for name, options in MIXER_OPTIONS.items():
+        # Of mixers that patterns have letters for, a pattern says where they are.
+        if variant in options.variants and (pattern is None or name not in RECURRENT_MIXERS):
+            missing = [need for need in options.needs if need not in given]
+            if missing:
+                need = missing[0].replace("_", "-")
+                raise InputError(where, f"--experimental-attention-variant {variant} needs --{need}.")
+            names.append(name)
+    if "gated_delta_net" in names and pattern is None:
         text = str(given["linear_attention_freq"])
         fields["linear_attention_freq"] = layer_frequency(text, "--linear-attention-freq", where)
+    return fields | {name: _mixer(name, given, where) for name in names}
+
+
+def _mixer(name: str, given: Mapping[str, Any], where: str) -> Any:
+    """Return the sizes of a mixer."""
+    options = MIXER_OPTIONS[name]
+    sizes = _sizes(given, options.fields, where) | (_heads(given, where) if name == "mamba" else {})
+    coefficients = {field: _coefficient(given, option, where) for option, field in options.coefficients.items()}
     try:
-        if VARIANTS.get(str(variant)) == "sparse_attention":
-            fields["sparse_attention"] = SparseAttention(
-                **_sizes(given, INDEXER_OPTIONS, where), loss_coeff=_coefficient(given, INDEXER_LOSS, where)
-            )
-        if "M" in letters:
-            fields["mamba"] = Mamba(**_sizes(given, MAMBA_OPTIONS, where) | _heads(given, where))
-        if "G" in letters or "linear_attention_freq" in fields:
-            fields["gated_delta_net"] = GatedDeltaNet(**_sizes(given, DELTA_OPTIONS, where))
-    except InputError:
-        raise
+        return options.make(**sizes, **coefficients)
     except ValueError as error:
         raise InputError(where, str(error)) from None
-    return fields
 
 
 def stage_bounds(given: Mapping[str, Any], where: str) -> str | None:

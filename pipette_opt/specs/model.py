@@ -17,7 +17,7 @@ from pipette_opt.layers.kinds import (
 )
 from pipette_opt.layers.latent import LatentAttention
 from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
-from pipette_opt.layers.recurrent import RECURRENT_MIXERS, GatedDeltaNet, Mamba, Recurrent
+from pipette_opt.layers.recurrent import RECURRENT_MIXERS, GatedDeltaNet, Mamba
 from pipette_opt.layers.sparse import SparseAttention
 from pipette_opt.layers.yarn import YarnScaling
 from pipette_opt.specs.model_checks import check_model
@@ -290,6 +290,11 @@ class ModelSpec:
         return sum(kind.mixer == "windowed_attention" for kind in self.layers)
 
     @property
+    def num_recurrent_layers(self) -> int:
+        """Number of layers that mix tokens by a state (Mamba-2, gated delta net)."""
+        return sum(kind.mixer in RECURRENT_MIXERS for kind in self.layers)
+
+    @property
     def attention_window(self) -> int:
         """Tokens to which a token of a windowed layer attends, itself included."""
         assert self.window_size is not None
@@ -344,16 +349,6 @@ class ModelSpec:
     def mixer(self, kind: LayerKind) -> Branch | None:
         """Return the branch of a kind of layer that mixes tokens; ``None`` if the layer is an MLP only."""
         return next((branch for branch in self.branches(kind) if branch.core), None)
-
-    def recurrent_mixer(self, kind: LayerKind) -> Recurrent | None:
-        """Return the sizes of the recurrent mixer (Mamba-2, gated delta net) of a layer kind; ``None`` for others."""
-        return self.recurrent_mixers.get(kind.mixer)
-
-    @property
-    def recurrent_mixers(self) -> dict[str, Recurrent]:
-        """Sizes of the recurrent mixers (Mamba-2, gated delta net) that the model has, by name."""
-        sizes = {name: getattr(self, name) for name in RECURRENT_MIXERS}
-        return {name: mixer for name, mixer in sizes.items() if mixer is not None}
 
     def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
         """

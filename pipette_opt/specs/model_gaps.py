@@ -123,10 +123,10 @@ def _recurrent(model: ModelSpec) -> tuple[NotModelled, ...]:
     Return notes for Mamba-2 and delta-net layers: published times are longer than counted (``docs/layer-lists.md``),
     and no peak of memory was measured.
     """
-    if not model.recurrent_mixers:
+    count = model.num_recurrent_layers
+    if not count:
         return ()
     option = "--experimental-attention-variant" if model.mamba is None else "--hybrid-layer-pattern"
-    count = sum(model.recurrent_mixer(kind) is not None for kind in model.layers)
     return (
         NotModelled(
             option=option,
