@@ -25,3 +25,13 @@ def test_groups_that_no_replicas_make(command: Command) -> None:
     assert code == 2
     assert "--num-distributed-optimizer-instances 3" in err
     assert "replicas do not divide into 3 groups" in err
+
+
+def test_a_quantile_of_another_objective_is_refused(command: Command) -> None:
+    """``--regret-quantile`` needs the objective that it belongs to, and lies between 0 and 1."""
+    code, _, err = command(*JOB, "--regret-quantile", "0.9")
+    assert code == 2
+    assert "--regret-quantile has no effect with --objective time" in err.replace(":", "")
+    code, _, err = command(*JOB, "--objective", "regret", "--regret-quantile", "90")
+    assert code == 2
+    assert "must be in (0, 1), got 90.0" in " ".join(err.split())

@@ -7,7 +7,7 @@ import pytest
 
 from pipette_opt.verify.experiments import experiments, least_regret
 from pipette_opt.verify.regret import Groups
-from pipette_opt.worlds.prior import Prior
+from pipette_opt.worlds.prior import Kind, Prior
 from pipette_opt.worlds.terms import SENSITIVITIES, TERMS
 from pipette_opt.worlds.worlds import Worlds
 
@@ -32,7 +32,15 @@ def worlds_of(term: str) -> Worlds:
     sd = np.full(len(TERMS), 1e-9)
     sd[TERMS.index(term)] = 0.2
     prior = Prior(
-        mean=np.zeros(len(TERMS)), sd=sd, job=1e-9, job_length=1, layout=1e-9, layout_length=1, both=1e-9, noise=0.001
+        kinds=(Kind(1.0),),
+        mean=np.zeros(len(TERMS)),
+        sd=sd,
+        job=1e-9,
+        job_length=1,
+        layout=1e-9,
+        layout_length=1,
+        both=1e-9,
+        noise=0.001,
     )
     return Worlds(prior=prior)
 

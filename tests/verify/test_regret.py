@@ -13,7 +13,7 @@ from pipette_opt.memory.predictor import stack_predictor
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance
 from pipette_opt.verify.regret import Groups, group_of, regret_of, weights_of
-from pipette_opt.worlds.prior import Prior
+from pipette_opt.worlds.prior import Kind, Prior
 from pipette_opt.worlds.terms import TERMS
 from pipette_opt.worlds.worlds import Observation, Worlds
 
@@ -26,6 +26,7 @@ def small_worlds(scale: float = 0.05) -> Worlds:
     """Worlds whose slopes have equal standard deviations."""
     num_terms = len(TERMS)
     prior = Prior(
+        kinds=(Kind(1.0),),
         mean=np.zeros(num_terms),
         sd=np.full(num_terms, scale),
         job=scale,
@@ -130,3 +131,15 @@ def test_weights_say_the_regret_of_a_plan(quantile: float | None) -> None:
         regret = regret_of(config, seconds, groups, worlds, times)
         right = regret.mean if quantile is None else regret.high
         assert seconds * weights[group_of(config)] == pytest.approx(1 + right, rel=1e-9)
+
+
+def test_configurations_with_much_compute_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two choices of degrees are looked at; all others take at least the stated time by their compute."""
+    job, memory = a_job()
+    monkeypatch.setattr("pipette_opt.verify.regret.MAX_KINDS", 2)
+    groups, times = groups_of(job, memory), fastest_times()
+    assert len({group[:-1] for group in groups.numbers}) == 2
+    assert groups.left_out_s is not None
+    left_out = [seconds for config, seconds in times.items() if group_of(config) not in groups.numbers]
+    assert left_out
+    assert min(left_out) >= groups.left_out_s
