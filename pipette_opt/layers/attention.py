@@ -68,6 +68,12 @@ class AttentionBranch(Branch):
         """Rotation of queries and keys, and the gate of the output: queries read, written and read again."""
         return 3.0 * self.model.query_projection_size * (1 + self.model.attention_output_gate)
 
+    @property
+    def normed_heads(self) -> int:
+        """Channels of queries and keys, if each head of both is normalised (``--qk-layernorm``)."""
+        model = self.model
+        return self.norms_heads * model.qk_layernorm * (model.query_projection_size + model.kv_projection_size)
+
     def kernels(self, training: "TrainingSpec") -> int:
         """
         Return the kernel launches of a pass. Counted.

@@ -264,6 +264,11 @@ class Branch:
         return 0
 
     @property
+    def normed_heads(self) -> int:
+        """Channels per token of the heads of queries and keys that norms write, split by tensor ranks."""
+        return 0
+
+    @property
     def split_sizes(self) -> Mapping[str, int]:
         """Numbers that the tensor-parallel size must divide, by their names in messages."""
         return MappingProxyType({})

@@ -2,8 +2,12 @@
 
 from dataclasses import replace
 
-from layer_counts import ATTENTION_BACKWARD, SEQUENCE, Counts, check, check_flags, check_launches
+import numpy as np
+import pytest
+from factories import make_cluster
+from layer_counts import ATTENTION_BACKWARD, NO_OVERHEAD, SEQUENCE, Counts, check, check_flags, job, ranks
 
+from pipette_opt.costs.compute import layer_times_s
 from pipette_opt.specs import ModelSpec
 
 HIDDEN, HEADS, GROUPS, CHANNELS = 512, 8, 4, 100
@@ -110,9 +114,22 @@ def test_norms_of_queries_and_keys() -> None:
         ATTENTION,
         whole_vectors=ATTENTION.whole_vectors + 2 * CHANNELS,
         kept_split=ATTENTION.kept_split + 2 * (QUERIES + KEYS) + 4 * (HEADS + GROUPS),
+        launches=ATTENTION.launches + 2,
         flags=("--qk-layernorm",),
     )
-    check(replace(GROUPED, qk_layernorm=True), normed, unasked=(check_launches,))  # times leave these norms out
+    check(replace(GROUPED, qk_layernorm=True), normed)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_norms_stream_queries_and_keys(tp: int) -> None:
+    """A fused norm reads and writes them forward; backward it reads them and a gradient, and writes a gradient."""
+    gpu, rates = make_cluster(1).gpu_kinds[0], replace(NO_OVERHEAD, streaming=0.5, host_kernel_s=0.0)
+    without, with_norms = (
+        layer_times_s(job(replace(GROUPED, qk_layernorm=norms)), ranks(GROUPED, tp), gpu, rates)
+        for norms in (False, True)
+    )
+    size_s = 2 * SEQUENCE * (QUERIES + KEYS) / tp / (0.5 * gpu.memory_bytes_per_s)
+    assert np.subtract(with_norms, without) == pytest.approx([2 * size_s, 3 * size_s])
 
 
 def test_layer_norms_of_queries_and_keys() -> None:
@@ -121,9 +138,10 @@ def test_layer_norms_of_queries_and_keys() -> None:
         FULL_HEADS,
         whole_vectors=FULL_HEADS.whole_vectors + 2 * 2 * CHANNELS,
         kept_split=FULL_HEADS.kept_split + 2 * 2 * QUERIES + 2 * 4 * 2 * HEADS,
+        launches=FULL_HEADS.launches + 2,
         flags=("--qk-layernorm",),
     )
-    check(replace(GPT, qk_layernorm=True), normed, unasked=(check_launches,))
+    check(replace(GPT, qk_layernorm=True), normed)
 
 
 def test_sinks() -> None:
