@@ -214,7 +214,7 @@ def _show_tuned(result: "Tuned", *, json: bool) -> None:
                 "verdict": verdict(result),
                 "best": None if result.best is None else result.best.trial,
                 "plan": None if result.plan is None else str(result.plan),
-                "regret": result.regret,
+                "regret": None if result.best is None else result.regret,
                 "configurations": result.num_listed,
                 "ended": result.reason,
                 "trials": [asdict(record) for record in result.records],

@@ -46,7 +46,7 @@ class Candidates:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """
-    Finished trial.
+    Trial that was started.
 
     Parameters
     ----------
@@ -56,11 +56,14 @@ class Trial:
         Measured iteration time; ``None`` if the run failed or still runs.
     outcome
         Memory of the run; ``None`` if it failed for another reason or still runs.
+    is_running
+        Whether the run has not ended, so that it may still be the fastest.
     """
 
     config: int
     time_s: float | None = None
     outcome: Outcome | None = None
+    is_running: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,12 +120,13 @@ def outlook(candidates: Candidates, worlds: Worlds, trials: Sequence[Trial]) -> 
     tried = [trial.config for trial in trials]
     scores = fits * (_improvement(median_s, sd, best_s) if timed else _speed(times_s))
     scores[tried] = -np.inf
+    ended = [trial.config for trial in trials if not trial.is_running]
     return Outlook(
         scores=scores,
         fits=fits,
         median_s=median_s,
         best_s=best_s,
-        regret=_regret(times_s, memory, tried, best_s, worlds.prior.noise) if timed else np.inf,
+        regret=_regret(times_s, memory, ended, best_s, worlds.prior.noise) if timed else np.inf,
     )
 
 
@@ -144,11 +148,11 @@ def _speed(times_s: FloatArray) -> FloatArray:
     return shares
 
 
-def _regret(times_s: FloatArray, memory: MemoryOdds, tried: Sequence[int], best_s: float, noise: float) -> float:
+def _regret(times_s: FloatArray, memory: MemoryOdds, ended: Sequence[int], best_s: float, noise: float) -> float:
     """Return the quantile ``SURE`` over the worlds of the best measured time over the best candidate's, minus one."""
     own = np.random.default_rng(SEED).standard_normal(times_s.shape)
     times_s = times_s * np.exp(noise * own)
     rest = np.where(memory.draw(times_s.shape[1], SEED), times_s, np.inf)
-    rest[list(tried)] = np.inf
+    rest[list(ended)] = np.inf
     least_s = np.minimum(rest.min(axis=0, initial=np.inf), best_s)
     return float(np.quantile(best_s / least_s - 1.0, SURE))

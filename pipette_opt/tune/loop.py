@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.base.units import counted, percent
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.export.folder import write_folder
 from pipette_opt.export.launch_options import LaunchOptions
@@ -19,6 +20,7 @@ from pipette_opt.export.megatron import with_iterations
 from pipette_opt.export.targets import TARGETS, export
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.megatron_logs import WARM_UP
@@ -157,6 +159,12 @@ class Tuned:
     num_listed: int
     reason: str
 
+    def __repr__(self) -> str:
+        best = "no trial has a time"
+        if self.best is not None:
+            best = f"{self.best.config.label()}, {self.best.time_s:.4g} s, regret at most {percent(self.regret)}"
+        return lines_at_most(best, [f"{counted(len(self.records), 'trial')}; {self.reason}"])
+
 
 class Tuner:
     """
@@ -231,6 +239,8 @@ class Tuner:
         try:
             plan = self._export(record, self.listing.risks[chosen])
         except (InputError, InfeasibleError) as error:
+            if self.stop.is_set():  # the search for a placement was interrupted
+                return
             self.folder.trial(number).mkdir(parents=True, exist_ok=True)
             self._keep(replace(record, status="refused", problem=f"it cannot be exported: {error}"), "is refused")
             return
@@ -314,7 +324,7 @@ class Tuner:
         self.report(Progress(records=self._all(), view=self.view, message=text))
 
     def _outlook(self) -> Outlook:
-        """Return what the worlds say after all trials; times of running trials are taken as predicted."""
+        """Return what the worlds say after all trials; trials that still run say nothing yet."""
         predicted_s = self.listing.candidates.predicted_s.copy()
         places = {config: index for index, config in enumerate(self.listing.configs)}
         trials = []
@@ -325,7 +335,7 @@ class Tuner:
             predicted_s[place] = record.predicted_s
             known = record.status in ("timed", "ran out")
             outcome = Outcome(ran_out=record.status == "ran out", peak_bytes=record.peak_bytes) if known else None
-            trials.append(Trial(config=place, time_s=record.time_s, outcome=outcome))
+            trials.append(Trial(config=place, time_s=record.time_s, outcome=outcome, is_running=not record.is_over))
         candidates: Candidates = replace(self.listing.candidates, predicted_s=predicted_s)
         return outlook(candidates, self.worlds, trials)
 

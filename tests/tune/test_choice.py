@@ -75,3 +75,13 @@ def test_a_failure_lowers_the_odds_of_its_likes() -> None:
     after = outlook(given, plain_worlds(), [Trial(config=0, outcome=Outcome(ran_out=True))])
     assert after.fits[1] < 0.45
     assert after.ranking()[0] == 2
+
+
+def test_a_running_trial_may_still_be_the_fastest() -> None:
+    """While it runs it is not tried again, but counts in the regret; once refused it does not."""
+    given = candidates(1.0, 1.0)
+    timed = Trial(config=0, time_s=1.3, outcome=FITS)
+    running = outlook(given, plain_worlds(), [timed, Trial(config=1, is_running=True)])
+    assert running.ranking() == []
+    assert running.regret > 0
+    assert outlook(given, plain_worlds(), [timed, Trial(config=1)]).regret == 0.0
