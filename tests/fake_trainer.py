@@ -34,7 +34,7 @@ def main() -> int:
         for word, key in short.items()
         if name.startswith(f"{word}_") and name.endswith("_size")
     }
-    values = {**sizes, "time_s": plan["estimate"]["iteration_time_s"], "log2": math.log2}
+    values = {**sizes, "time_s": plan["estimate"]["iteration_time_s"], "log2": math.log2, "sleep": time.sleep}
     found = eval(sys.argv[2], {"__builtins__": {}}, values)
     if found == "fail":
         print("Traceback: no such data path", flush=True)
