@@ -28,6 +28,8 @@ class OptimizeParams:
         Number of plans reported beside the best.
     objective
         Objective that the plan minimises.
+    regret_quantile
+        (``Objective.REGRET``) Quantile of the regret over the worlds, in (0, 1); ``None``: its mean.
     to_beat_s
         Iteration time to beat, seconds: the search ends once no plan can be faster.
     prefer
@@ -41,6 +43,7 @@ class OptimizeParams:
     max_oom_risk: float = 0.01
     num_alternatives: int = 5
     objective: Objective = Objective.TIME
+    regret_quantile: float | None = None
     to_beat_s: float = float("inf")
     prefer: Prefer = "fastest"
 
@@ -49,6 +52,8 @@ class OptimizeParams:
             raise ValueError(f"time_limit_s must be > 0, got {self.time_limit_s}.")
         if not 0 <= self.gap_limit < 1:
             raise ValueError(f"gap_limit must be in [0, 1), got {self.gap_limit}.")
+        if self.regret_quantile is not None and not 0 < self.regret_quantile < 1:
+            raise ValueError(f"regret_quantile must be in (0, 1), got {self.regret_quantile}.")
         if self.workers < 1:
             raise ValueError(f"workers must be >= 1, got {self.workers}.")
         if not 0 <= self.seed < 2**31:

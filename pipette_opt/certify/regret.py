@@ -1,7 +1,7 @@
 """Choice of the plan with the least regret over worlds, and the regret in its certificate."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pipette_opt.certify.preference import Preference
 from pipette_opt.parallel import ParallelConfig
@@ -10,24 +10,8 @@ from pipette_opt.prepare import Prepared
 from pipette_opt.simulate.solutions import SimulatedSolution
 from pipette_opt.verify.experiments import deciding_experiment
 from pipette_opt.verify.regret import Groups, group_of, regret_of, weights_of
+from pipette_opt.worlds.bands import anchored
 from pipette_opt.worlds.worlds import Worlds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RegretParams:
-    """
-    Worlds over which the regret of a plan is minimised.
-
-    Parameters
-    ----------
-    worlds
-        Worlds that fit the measured runs.
-    quantile
-        Quantile of the regret over the worlds, in (0, 1); ``None``: its mean.
-    """
-
-    worlds: Worlds
-    quantile: float | None = None
 
 
 class RegretSearch:
@@ -36,18 +20,23 @@ class RegretSearch:
 
     Parameters
     ----------
+    quantile
+        Quantile of the regret over the worlds that is minimised, in (0, 1); ``None``: its mean.
     bound_s
         Lower bound on every plan, as far as it is proven, seconds.
+    fastest
+        Configuration of the fastest plan.
     """
 
-    def __init__(self, prepared: Prepared, params: RegretParams, bound_s: float) -> None:
-        self.params = params
-        self.groups = Groups(prepared.instance, prepared.memory.fitting, prepared.memory.capacity_bytes)
+    def __init__(self, prepared: Prepared, quantile: float | None, bound_s: float, fastest: ParallelConfig) -> None:
+        instance, memory = prepared.instance, prepared.memory
+        self.quantile, self.worlds = quantile, anchored(instance.stack.anchors)
+        self.groups = Groups(instance, memory.fitting, memory.capacity_bytes, fastest)
         self.groups.least_s = bound_s
 
     def preference(self, preference: Preference) -> Preference:
         """Return the preference with the regret as the value of plans."""
-        weights = weights_of(self.groups, self.params.worlds, self.params.quantile)
+        weights = weights_of(self.groups, self.worlds, self.quantile)
 
         def factor(config: ParallelConfig) -> float:
             return weights.get(group_of(config), float("inf"))
@@ -61,7 +50,7 @@ class RegretSearch:
             config, seconds = found.candidate.config, found.estimate.iteration_time_s
             times_s[config] = min(seconds, times_s.get(config, seconds))
         self.groups.least_s = plan.certificate.lower_bound_s
-        worlds = self.params.worlds
+        worlds = self.worlds
         seconds = plan.estimate.iteration_time_s
         regret = regret_of(plan.config, seconds, self.groups, worlds, times_s)
         if worlds.observations:

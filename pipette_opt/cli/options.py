@@ -47,14 +47,14 @@ GpuPrices = Annotated[
 ]
 MeasuredRuns = Annotated[list[str] | None, typer_option("measured_runs")]
 Objective = Annotated[
-    str,
+    str | None,
     typer.Option(
         help="What to optimise. time: seconds per iteration; tokens-per-gpu: tokens per second and GPU, on any "
         "number of "
         "hosts; progress: tokens per second including host failures (--host-mean-days), on any number of hosts; "
         "cost: price per token, from --gpu-price or the cluster file; robust: the upper end of the time's error "
         "band, which prefers plans similar to measured runs; regret: slowdown against the best configuration of "
-        "each world, with worlds from public runs.",
+        "each world, with worlds from public and measured runs. [default: time; regret with --measured]",
         rich_help_panel=SEARCH,
     ),
 ]

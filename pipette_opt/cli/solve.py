@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from pipette_opt.candidates import SearchSpace
-    from pipette_opt.certify.regret import RegretParams
     from pipette_opt.export.script_changes import Change
     from pipette_opt.job.read import Job
     from pipette_opt.library.current import Current
@@ -37,7 +36,7 @@ MAX_STEPS_COMPARED = 2
 def solve(
     job_options: opt.JobOptions,
     space_options: opt.SpaceOptions,
-    objective: opt.Objective = "time",
+    objective: opt.Objective = None,
     host_mean_days: Annotated[
         float | None,
         typer.Option(help="(--objective progress) Mean days between failures of a host.", rich_help_panel=opt.SEARCH),
@@ -136,13 +135,16 @@ def solve(
 
     check_place(out, trace)
     check_stdout(False, out, trace)
-    opt.one_of("--objective", objective, tuple(map(str, Objective)))
+    opt.one_of("--objective", objective or "time", tuple(map(str, Objective)))
     opt.one_of("--prefer", prefer, get_args(PreferWord))
     job = opt.read_job(job_options)
     if job_options.measured_runs:
         from pipette_opt.library.measured import with_measured
 
         job = with_measured(job, job_options.measured_runs)
+    aim = Objective(objective or (Objective.REGRET if job.instance.stack.anchors else Objective.TIME))
+    if regret_quantile is not None and aim is not Objective.REGRET:
+        raise InputError("--regret-quantile", f"has no effect with --objective {aim}; it needs --objective regret.")
 
     # The solvers take seconds to load: a wrong file is refused before.
     from pipette_opt.certify.conflicts import explained
@@ -166,10 +168,10 @@ def solve(
         workers=opt.threads(workers),
         seed=seed,
         max_oom_risk=max_oom_risk,
-        objective=Objective(objective),
+        objective=aim,
+        regret_quantile=regret_quantile,
         prefer=prefer,
     )
-    regret = _regret_params(params.objective, regret_quantile)
     failures = _failures(params.objective, host_mean_days, checkpoint_seconds, recovery_seconds)
     opt.one_of("--backend", backend, ("threads", "joblib", "ray"))
     if ray_address is not None and backend != "ray":
@@ -193,7 +195,7 @@ def solve(
         space, first = _known(job, space, today, order, max_oom_risk)
         given = (job.instance, space, params, watcher, inputs, first)
         try:
-            plan = optimize_objective(*given, regret=regret, backend=processes, host_order=order)
+            plan = optimize_objective(*given, backend=processes, host_order=order)
         except NoPlanInTimeError:
             raise
         except InfeasibleError as error:
@@ -328,23 +330,6 @@ def _known(
     if why_not:
         say(f"{arguments.where}: the search cannot start from this layout: {why_not.rstrip('.')}.")
     return space, first
-
-
-def _regret_params(objective: "Objective", quantile: float | None) -> "RegretParams | None":
-    """Return the worlds of the objective ``regret``; ``None`` with another objective."""
-    from pipette_opt.certify.regret import RegretParams
-    from pipette_opt.specs.objective import Objective
-    from pipette_opt.worlds.worlds import Worlds
-
-    if objective is not Objective.REGRET:
-        if quantile is not None:
-            raise InputError(
-                "--regret-quantile", f"has no effect with --objective {objective}; it needs --objective regret."
-            )
-        return None
-    if quantile is not None and not 0 < quantile < 1:
-        raise InputError("--regret-quantile", f"must be between 0 and 1, got {quantile:g}.")
-    return RegretParams(worlds=Worlds.load(), quantile=quantile)
 
 
 def _failures(

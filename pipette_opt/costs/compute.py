@@ -366,17 +366,18 @@ def _outside_core_times_s(
     gradients = sum(product.outputs for product in products if product.split == "columns") / tp
     gradients += (channels + sum(product.outputs for product in whole)) * own
     residuals = 3.0 * channels * own  # each is read with the branch, and written
-    normed = (1 + model.more_norms) * channels + sum(branch.normed_inside for branch in branches)
+    normed = own * ((1 + model.more_norms) * channels + sum(branch.normed_inside for branch in branches))
+    normed += sum(branch.normed_heads for branch in branches) / tp
     stream = tokens * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
     fused = (residuals + sum(branch.streamed for branch in branches) / tp) * rates.elementwise
     overhead = 4 * len(branches) * rates.kernel_s
     return (
         sum(forward for forward, _ in seconds)
-        + stream * (fused + norms[0] * normed * own)
+        + stream * (fused + norms[0] * normed)
         + cast_s(tokens * inputs, form, gpu, rates, of_norms=tokens * of_norms)
         + overhead,
         sum(backward for _, backward in seconds)
-        + stream * (1.5 * fused + norms[1] * normed * own)
+        + stream * (1.5 * fused + norms[1] * normed)
         + cast_s(tokens * gradients, form, gpu, rates)
         + overhead,
     )

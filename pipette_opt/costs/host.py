@@ -46,7 +46,8 @@ def _kernels(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, k
     found = {"attn": 0, "mlp": 0}
     for branch in model.branches(kind):
         rings = HOST_KERNELS * ring_steps(training, config) if branch.core == "attention" else 0
-        found["attn" if branch.core else "mlp"] = branch.kernels(training) + norms + rings
+        of_heads = 2 * (branch.normed_heads > 0) * (1 if training.fused_norm else 7)  # of queries and of keys
+        found["attn" if branch.core else "mlp"] = branch.kernels(training) + norms + of_heads + rings
     experts = expert_kernels(model, config) if kind.has_experts else 0
     router = (ROUTER_KERNELS, ROUTED_KERNELS) if experts else (0, 0)
     return found | {

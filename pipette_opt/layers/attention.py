@@ -68,6 +68,12 @@ class AttentionBranch(Branch):
         """Rotation of queries and keys, and the gate of the output: queries read, written and read again."""
         return 3.0 * self.model.query_projection_size * (1 + self.model.attention_output_gate)
 
+    @property
+    def normed_heads(self) -> int:
+        """Channels of queries and keys, if each head of both is normalised (``--qk-layernorm``)."""
+        model = self.model
+        return self.norms_heads * model.qk_layernorm * (model.query_projection_size + model.kv_projection_size)
+
     def kernels(self, training: "TrainingSpec") -> int:
         """
         Return the kernel launches of a pass. Counted.
@@ -85,13 +91,13 @@ class AttentionBranch(Branch):
 
     def keys_width(self, tp: int) -> float:
         """Return the channels of a token's keys and values on one tensor rank."""
-        return 2.0 * max(self.model.kv_projection_size / tp, self.model.kv_head_size)
+        return float(self.local_widths(tp)[1])
 
     def shares_keys(self, tp: Any) -> Any:
         """Return whether several query heads share a key head on one of ``tp`` ranks."""
-        return self.kept_widths(tp)[1] < 2 * self.kept_widths(tp)[0]
+        return self.local_widths(tp)[1] < 2 * self.local_widths(tp)[0]
 
-    def kept_widths(self, tp: Any) -> tuple[Any, Any, Any]:
+    def local_widths(self, tp: Any) -> tuple[Any, Any, Any]:
         """Return the channels of queries, of keys and values together, and of the output, on one of ``tp`` ranks."""
         model = self.model
         keys = 2 * np.maximum(model.kv_projection_size / tp, model.kv_head_size)
@@ -105,14 +111,14 @@ class AttentionBranch(Branch):
 
     def local_matrices(self, rank: OnRank) -> tuple[Matrix, ...]:
         """Return the matrices of both products; with more ranks than groups of queries, each has whole keys."""
-        query, keys, output = self.kept_widths(rank.tp)
+        query, keys, output = self.local_widths(rank.tp)
         h, gates = self.model.hidden_size, self.model.attention_output_gate
         return Matrix(query * (1 + gates) + keys, h), Matrix(h, output)
 
     def kept(self, rank: OnRank) -> tuple[Kept, ...]:
         """Return the tensors of norms, the inputs of both products, and the tensors of the attention core."""
         e, tokens = rank.element, rank.tokens
-        query, keys, output = self.kept_widths(rank.tp)
+        query, keys, output = self.local_widths(rank.tp)
         layer_input = rank.stored * rank.own_tokens * self.model.hidden_size
         return (
             *super().kept(rank),
@@ -128,7 +134,7 @@ class AttentionBranch(Branch):
     def work(self, rank: OnRank) -> Work:
         """Return the working memory of the backward pass, or of the forward pass of ring attention."""
         e, tokens, model, gathers = rank.element, rank.tokens, self.model, rank.shards > 1
-        query, keys, output = (e * tokens * width for width in self.kept_widths(rank.tp))
+        query, keys, output = (e * tokens * width for width in self.local_widths(rank.tp))
         sums = 4 * tokens * model.num_attention_heads / rank.tp
         hidden, scores = e * tokens * model.hidden_size, self.scores(rank)
         flash = query + output + keys + 4 / e * query + sums + self.shares_keys(rank.tp) * 2 * query
@@ -145,10 +151,9 @@ class AttentionBranch(Branch):
     def kept_inside(self, rank: OnRank) -> tuple[Kept, ...]:
         """Return the gate, attention's output before it, and the tensors of norms of queries and keys."""
         model, e = self.model, rank.element
-        query, keys, _ = self.kept_widths(rank.tp)
+        query, keys, _ = self.local_widths(rank.tp)
         heads = model.num_attention_heads / rank.tp * (1 + keys / 2 / query)  # of queries and of keys, equally wide
-        statistics = 4 * model.norm_parameters // model.hidden_size
-        norms = model.qk_layernorm * (e * (query + keys / 2) + statistics * heads)
+        norms = model.qk_layernorm * (e * (query + keys / 2) + self.statistics * heads)
         return (Kept(rank.tokens * (2 * e * query * model.attention_output_gate + norms)),)
 
     def core_bytes(self, rank: OnRank) -> Any:
@@ -156,7 +161,7 @@ class AttentionBranch(Branch):
         model, e, scores = self.model, rank.element, self.scores(rank)
         if rank.training.attention_kernel == "flash":
             return 4 * rank.tokens * model.num_attention_heads / rank.tp  # fp32 sums of the softmax
-        query, keys, _ = self.kept_widths(rank.tp)
+        query, keys, _ = self.local_widths(rank.tp)
         repeated = 2 * e * rank.tokens * (query - keys / 2) * self.shares_keys(rank.tp)
         return scores * (e + (model.attention_dropout > 0) * (1 + e)) + repeated
 

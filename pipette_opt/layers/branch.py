@@ -264,6 +264,11 @@ class Branch:
         return 0
 
     @property
+    def normed_heads(self) -> int:
+        """Channels per token of the heads of queries and keys that norms write, split by tensor ranks."""
+        return 0
+
+    @property
     def split_sizes(self) -> Mapping[str, int]:
         """Numbers that the tensor-parallel size must divide, by their names in messages."""
         return MappingProxyType({})
@@ -286,6 +291,11 @@ class Branch:
         """Return the kernel launches of a forward pass, without norms and routed experts."""
         return 0
 
+    @property
+    def statistics(self) -> int:
+        """Bytes that a norm keeps of a token in fp32: its scale, and in LayerNorm its mean."""
+        return 4 * self.model.norm_parameters // self.model.hidden_size
+
     def local_matrices(self, rank: OnRank) -> tuple[Matrix, ...]:
         """Return the matrices on a rank that take part in products of fewer than 16 bits, with fp8 training."""
         return tuple(Matrix(*product.on_rank(rank.tp)) for product in self.products)
@@ -293,12 +303,11 @@ class Branch:
     def kept(self, rank: OnRank) -> tuple[Kept, ...]:
         """Return the tensors kept for the backward pass; here inputs and statistics of norms, and dropout's mask."""
         model, norms = self.model, 1 + self.model.more_norms
-        statistics = 4 * model.norm_parameters // model.hidden_size  # fp32
         masks = model.hidden_size * (model.hidden_dropout > 0)
         norm_input, tokens = rank.element * model.hidden_size, rank.own_tokens
         return (
             Kept(tokens * norm_input, self.norm_module),
-            Kept(tokens * (model.more_norms * norm_input + norms * statistics + masks)),
+            Kept(tokens * (model.more_norms * norm_input + norms * self.statistics + masks)),
         )
 
     def gradient_bytes(self, rank: OnRank) -> Any:

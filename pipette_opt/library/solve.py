@@ -31,7 +31,8 @@ def solve(
     *,
     training: TrainingSpec | None = None,
     space: SearchSpace | None = None,
-    objective: str = "time",
+    objective: str | None = None,
+    regret_quantile: float | None = None,
     prefer: Prefer = "simple",
     max_oom_risk: float = 0.01,
     time_limit_s: float = 60.0,
@@ -62,7 +63,10 @@ def solve(
         Configurations to search; by default all within the default limits of :class:`SearchSpace`. Its ``num_gpus``
         overrides that of ``job``.
     objective
-        ``time``, ``robust``, ``tokens-per-gpu`` or ``cost``; ``progress`` exists on the command line only.
+        ``time``, ``regret``, ``robust``, ``tokens-per-gpu`` or ``cost``; ``progress`` exists on the command line only.
+        By default ``time``, or ``regret`` with measured runs.
+    regret_quantile
+        Quantile of the regret over the worlds that is minimised, in (0, 1); by default its mean.
     prefer
         ``simple``: the plainest of the plans within 1 % of the fastest found; ``fastest``: the fastest found.
     max_oom_risk
@@ -101,11 +105,12 @@ def solve(
         objectives = tuple(
             str(objective) for objective in Objective if objective is not Objective.PROGRESS
         )  # needs a rate of losses
-        if objective not in objectives:
+        if objective is not None and objective not in objectives:
             raise InputError("objective", f"must be one of {', '.join(objectives)}, got {objective!r}.")
         if prefer not in get_args(Prefer):
             raise InputError("prefer", f"must be one of {', '.join(get_args(Prefer))}, got {prefer!r}.")
         given, space = job_and_space(cluster, model, training, space, job)
+        usual = Objective.REGRET if given.instance.stack.anchors else Objective.TIME
         params = checked(
             OptimizeParams,
             time_limit_s=time_limit_s,
@@ -113,7 +118,8 @@ def solve(
             workers=threads(workers),
             seed=seed,
             max_oom_risk=max_oom_risk,
-            objective=Objective(objective),
+            objective=Objective(objective or usual),
+            regret_quantile=regret_quantile,
             prefer=prefer,
         )
         watcher = watcher_of(on_progress)

@@ -340,7 +340,7 @@ def _width_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
     """Return the local widths of attention and MLP, and the flags of the model."""
     model, tp = rows.model, rows.tensor
     attention, down = chunks.attention or AttentionBranch(model, LayerKind()), model.ffn_hidden_size // tp
-    query, keys, _ = attention.kept_widths(tp)
+    query, keys, _ = attention.local_widths(tp)
     return {
         "hidden": model.hidden_size,
         "query": query,

@@ -36,7 +36,7 @@ from pipette_opt.certify.first_plans import anneal_analytical_models, simulate_a
 from pipette_opt.certify.late_splits import fastest_plan, prove_splits
 from pipette_opt.certify.params import OptimizeParams as OptimizeParams
 from pipette_opt.certify.preference import Preference, risks_of
-from pipette_opt.certify.regret import RegretParams, RegretSearch
+from pipette_opt.certify.regret import RegretSearch
 from pipette_opt.certify.scope import why_nothing
 from pipette_opt.certify.ties import settle_ties
 from pipette_opt.plans.clock import Clock
@@ -48,6 +48,7 @@ from pipette_opt.simulate.slots import SLOTS_SHARE
 from pipette_opt.simulate.solutions import TIE, SimulatedSolution, best_first
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
+from pipette_opt.specs.objective import Objective
 
 
 def optimize(
@@ -62,7 +63,6 @@ def optimize(
     host_order: Sequence[int] | None = None,
     first: FirstPlan | None = None,
     preference: Preference | None = None,
-    regret: RegretParams | None = None,
 ) -> Plan:
     """
     Find the best plan of a search space, and prove how good it is.
@@ -84,8 +84,6 @@ def optimize(
     preference
         Value of plans, and the choice among equally good plans. By default the time, with ``params.prefer`` and
         closeness to ``first``.
-    regret
-        Worlds over which the regret is minimised instead of the time; ``None``: the time is.
     """
     from pipette_opt.verify import verify_content
 
@@ -140,9 +138,10 @@ def optimize(
     prepared, found = prove(prepared, simulated, clock=budget.proof)
     simulated += found
     regrets = None
-    if regret is not None:
+    if params.objective is Objective.REGRET:
         clock.report("weighing configurations in worlds")
-        regrets = RegretSearch(prepared, regret, _bound_s(prepared, simulated, certified))
+        fastest = best_first(simulated)[0].candidate.config
+        regrets = RegretSearch(prepared, params.regret_quantile, _bound_s(prepared, simulated, certified), fastest)
         preference = regrets.preference(preference)
         finished = partial(finished, preference=preference)
     clock.report("placing plans beside the fastest")

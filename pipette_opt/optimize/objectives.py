@@ -18,7 +18,6 @@ from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.certify.preference import Preference
-from pipette_opt.certify.regret import RegretParams
 from pipette_opt.certify.weights import robust_weights
 from pipette_opt.optimize import optimize
 from pipette_opt.optimize.weighted import optimize_weighted
@@ -33,7 +32,6 @@ from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.objective import Objective
-from pipette_opt.worlds.worlds import Worlds
 
 MAX_SIZES = 48
 """
@@ -98,7 +96,6 @@ def optimize_objective(
     watcher: Watcher | None = None,
     inputs: Mapping[str, Any] | None = None,
     first: FirstPlan | None = None,
-    regret: RegretParams | None = None,
     **options: Any,
 ) -> Plan:
     """
@@ -114,8 +111,7 @@ def optimize_objective(
         return optimize(instance, space, params, watcher, inputs, first=first, **options)
     if params.objective is Objective.REGRET:
         recorded = {**(inputs or {}), "objective": params.objective.value}
-        regret = regret or RegretParams(worlds=Worlds.load())
-        return optimize(instance, space, params, watcher, recorded, first=first, regret=regret, **options)
+        return optimize(instance, space, params, watcher, recorded, first=first, **options)
     today = None if first is None else first.config
     if params.objective is Objective.ROBUST:
         recorded = {**(inputs or {}), "objective": params.objective.value}

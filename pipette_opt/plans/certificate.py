@@ -147,6 +147,9 @@ class Regret:
     lower_bounds_s
         Lower bound on the time of every listed configuration in each world, seconds: by compute alone, by simulation
         over the fastest links, and by the search.
+    left_out_s
+        Configurations with so much compute that they are not looked at take at least this by prediction, seconds;
+        ``None`` if all are looked at.
     unmeasured_high
         ``high`` without any measured run; ``None`` if there was none.
     experiment
@@ -162,6 +165,7 @@ class Regret:
     measured_runs: Count
     groups: Size
     lower_bounds_s: tuple[Positive, ...]
+    left_out_s: Positive | None = None
     unmeasured_high: NotNegative | None = None
     experiment: Experiment | None = None
 

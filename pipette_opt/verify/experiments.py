@@ -84,7 +84,9 @@ def _runs(groups: Groups, log_factors: FloatArray, truths: Sequence[int], num_gp
             for truth in truths
         ]
         seconds = START_S + RUN_STEPS * groups.bounds_s[number]
-        yield Experiment(run=words_of(names[number]), gpu_minutes=num_gpus * seconds / 60, regret=float(np.mean(after)))
+        yield Experiment(
+            run=words_of(names[number]), gpu_minutes=num_gpus * float(seconds) / 60, regret=float(np.mean(after))
+        )
 
 
 def _micro_benchmarks(

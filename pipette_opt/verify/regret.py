@@ -7,10 +7,8 @@ world is the least product of a group's bound and its factor. The best plan foun
 compute alone, the simulation with the fastest links (:mod:`.bounds`), and the bound that the search proved for all.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -23,10 +21,13 @@ from pipette_opt.plans.plainness import kind_of
 from pipette_opt.specs import Instance
 from pipette_opt.verify.bounds import cheap_bounds_s, ideal_cluster, on_fastest_hosts
 from pipette_opt.worlds.terms import SENSITIVITIES, TERMS, describe, features_of
-from pipette_opt.worlds.worlds import Observation, Worlds
+from pipette_opt.worlds.worlds import Worlds
 
-MEASURED = "measured_runs"
-"""Key in a plan's inputs: terms, predicted and measured seconds of each measured run."""
+MAX_KINDS = 400
+"""
+Number of choices of degrees, micro-batch and recomputation that are looked at, those with the least compute. Chosen:
+their terms take about ten seconds.
+"""
 
 Group = tuple[object, ...]
 """Degrees, micro-batch, recomputation and chunks of a configuration."""
@@ -55,19 +56,38 @@ class Groups:
         Configurations that are legal and fit.
     capacity_bytes
         Memory that a stage may take on one GPU of each host, shape ``(num_nodes,)``.
+    fastest
+        Configuration of the fastest plan, whose group is always looked at.
 
     Attributes
     ----------
     least_s
         Lower bound on every plan of every configuration, as the search proved it, seconds; 0 until it is known.
+    left_out_s
+        Least bound by compute alone of the configurations that are not looked at, seconds; ``None`` if all are.
     """
 
-    def __init__(self, instance: Instance, checked: Sequence[CheckedConfig], capacity_bytes: IntArray) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        checked: Sequence[CheckedConfig],
+        capacity_bytes: IntArray,
+        fastest: ParallelConfig | None = None,
+    ) -> None:
         self._instance, self._capacity_bytes, self.least_s = instance, capacity_bytes, 0.0
-        work, self._members = WorkBounds(instance), dict[Group, list[tuple[float, CheckedConfig]]]()
+        members, least_of = dict[Group, list[tuple[float, CheckedConfig]]](), dict[Group, float]()
+        work = WorkBounds(instance)
         for fits in checked:
             if (bound_s := work(fits.config)) < np.inf:
-                self._members.setdefault(group_of(fits.config), []).append((bound_s, fits))
+                members.setdefault(group_of(fits.config), []).append((bound_s, fits))
+                kind = kind_of(fits.config)
+                least_of[kind] = min(bound_s, least_of.get(kind, bound_s))
+        kinds = sorted(least_of, key=lambda kind: least_of[kind])
+        if fastest is not None:
+            kinds.sort(key=lambda kind: kind != kind_of(fastest))
+        looked_at = set(kinds[:MAX_KINDS])
+        self.left_out_s = min((least_of[kind] for kind in kinds[MAX_KINDS:]), default=None)
+        self._members = {group: found for group, found in members.items() if group[:-1] in looked_at}
         self.numbers: Mapping[Group, int] = {group: number for number, group in enumerate(self._members)}
         firsts = [min(members, key=lambda member: member[0])[1] for members in self._members.values()]
         self.terms = _terms(instance, firsts, capacity_bytes)
@@ -151,7 +171,11 @@ def regret_of(
     bounds_s = groups.world_bounds_s(log_factors)
     factors = np.exp(log_factors)
     times_s = seconds * factors[groups.numbers[group_of(config)]]
-    plans_s = [found * factors[groups.numbers[group_of(other)]] for other, found in found_s.items()]
+    plans_s = [
+        found * factors[groups.numbers[group]]
+        for other, found in found_s.items()
+        if (group := group_of(other)) in groups.numbers
+    ]
     over_found = times_s / np.min([times_s, *plans_s], axis=0) - 1
     over_bounds = times_s / bounds_s - 1
     return Regret(
@@ -164,17 +188,7 @@ def regret_of(
         measured_runs=len(worlds.observations),
         groups=len(groups.numbers),
         lower_bounds_s=tuple(bounds_s.tolist()),
-    )
-
-
-def recorded_worlds(inputs: Mapping[str, Any]) -> Worlds:
-    """Return the worlds of the shipped prior, moved by the measured runs that a plan records."""
-    runs = inputs.get(MEASURED, ())
-    return Worlds.load().given(
-        [
-            Observation(factors=np.array(run["terms"]), log_ratio=math.log(run["measured_s"] / run["predicted_s"]))
-            for run in runs
-        ]
+        left_out_s=groups.left_out_s,
     )
 
 

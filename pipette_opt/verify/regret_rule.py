@@ -7,8 +7,9 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.specs.objective import Objective
 from pipette_opt.verify.common import REPRODUCED, close, same
 from pipette_opt.verify.experiments import deciding_experiment
-from pipette_opt.verify.regret import Groups, group_of, recorded_worlds, regret_of
+from pipette_opt.verify.regret import Groups, group_of, regret_of
 from pipette_opt.verify.space import Searched
+from pipette_opt.worlds.bands import anchored
 from pipette_opt.worlds.worlds import Worlds
 
 
@@ -19,18 +20,20 @@ def regret_holds(searched: Searched, plan: Plan) -> Iterator[str]:
         if plan.inputs.get("objective") == Objective.REGRET:
             yield "the objective is regret, and the certificate records none"
         return
-    groups = Groups(searched.instance, searched.memory.fitting, searched.memory.capacity_bytes)
+    instance, memory = searched.instance, searched.memory
+    fastest = plan.config if plan.fastest is None else plan.fastest.config
+    groups = Groups(instance, memory.fitting, memory.capacity_bytes, fastest)
     groups.least_s = plan.certificate.lower_bound_s
     if group_of(plan.config) not in groups.numbers:
         yield f"{plan.config.label()} is not among the {len(groups.numbers)} groups of configurations"
         return
-    worlds = recorded_worlds(plan.inputs)
+    worlds = anchored(instance.stack.anchors)
     right = regret_of(plan.config, plan.estimate.iteration_time_s, groups, worlds, {})
     if worlds.observations:
         before = Worlds(prior=worlds.prior)
         high = regret_of(plan.config, plan.estimate.iteration_time_s, groups, before, {}).high
         right = replace(right, unmeasured_high=high)
-    for name in ("worlds", "measured_runs", "groups", "quantile", "mean", "high", "unmeasured_high"):
+    for name in ("worlds", "measured_runs", "groups", "quantile", "mean", "high", "unmeasured_high", "left_out_s"):
         recorded, expected = getattr(found, name), getattr(right, name)
         if not same(recorded, expected, REPRODUCED):
             yield f"regret.{name} is {recorded}, but the space and the worlds give {expected}"
