@@ -81,17 +81,24 @@ def placed_times(
 
 
 def placed_batches(
-    instance: Instance, placed: Sequence[tuple[ParallelConfig, Placement]]
+    instance: Instance,
+    placed: Sequence[tuple[ParallelConfig, Placement]],
+    known: dict[ParallelConfig, Costs] | None = None,
 ) -> list[tuple[IntArray, PlacedBatch]]:
     """
     Return the times of many placements, in batches of equal degrees.
 
     Each batch comes with the indices of its placements in ``placed``.
+
+    Parameters
+    ----------
+    known
+        Cache of each configuration's costs that do not depend on the placement; read and extended.
     """
     grids: dict[Grid, list[int]] = {}
     for index, (config, placement) in enumerate(placed):
         grids.setdefault(grid_of(config, placement), []).append(index)
-    known: dict[ParallelConfig, Costs] = {}
+    known = {} if known is None else known
     return [
         (np.array(members), placed_batch(instance, [placed[index] for index in members], known))
         for members in grids.values()

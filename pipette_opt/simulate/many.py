@@ -12,6 +12,7 @@ import numpy as np
 from pipette_opt.base.types import FloatArray, IntArray, P2PMode
 from pipette_opt.costs.placed import placed_batches
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
+from pipette_opt.costs.unplaced import Costs
 from pipette_opt.parallel import ParallelConfig, Placement, microbatches_of
 from pipette_opt.simulate.critical_path import walk_batches
 from pipette_opt.simulate.estimate import batch_done
@@ -25,15 +26,24 @@ _Members = tuple[IntArray, PlacedBatch]
 """Indices of placements in the result, and their times."""
 
 
-def estimate_many(instance: Instance, placed: Sequence[tuple[ParallelConfig, Placement]]) -> FloatArray:
+def estimate_many(
+    instance: Instance,
+    placed: Sequence[tuple[ParallelConfig, Placement]],
+    known: dict[ParallelConfig, Costs] | None = None,
+) -> FloatArray:
     """
     Return the iteration times of placed configurations in 1F1B, seconds, shape ``(len(placed),)``.
 
     Each equals that of :func:`~pipette_opt.simulate.estimate.estimate`; infinite if a placement uses a link that was
     not measured. Raises ``InputError`` if the batch size does not divide.
+
+    Parameters
+    ----------
+    known
+        Cache of the configurations' costs on this stack that do not depend on the placement; read and extended.
     """
     microbatches = np.array([microbatches_of(instance.training, config) for config, _ in placed], dtype=np.int64)
-    return simulate_batches(placed_batches(instance, placed), microbatches, instance.p2p)
+    return simulate_batches(placed_batches(instance, placed, known), microbatches, instance.p2p)
 
 
 def simulate_batches(batches: Sequence[_Members], microbatches: IntArray, p2p: P2PMode) -> FloatArray:

@@ -12,6 +12,7 @@ from math import log2
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
+from pipette_opt.costs.unplaced import Costs, costs_of
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance, StackSpec
@@ -28,13 +29,16 @@ CHANGED: Mapping[str, Mapping[str, float]] = {
 }
 """Factors on constants of the stack, by what they describe; a sensitivity is the effect of such a change. Chosen."""
 
-WAITS = {"group_wait_s": 5e-7, "pipelined_wait_s": 2e-5}
+WAIT, WAITS = "waits of tensor ranks", {"group_wait_s": 5e-7, "pipelined_wait_s": 2e-5}
 """Waits of tensor-parallel groups that a sensitivity adds; the shipped stack has none. Chosen, in seconds."""
+
+OF_LINKS = ("start-up of collectives", "links inside a host", "links between hosts", WAIT)
+"""Sensitivities to constants that change no cost but that of links."""
 
 ITERATION = "time of an iteration"
 """Sensitivity to twice the ``iteration_s`` of the stack, which needs no simulation."""
 
-SENSITIVITIES = (*CHANGED, "waits of tensor ranks", ITERATION)
+SENSITIVITIES = (*CHANGED, WAIT, ITERATION)
 """Names of the sensitivities, in the order of the terms."""
 
 LAYOUT = (
@@ -84,7 +88,14 @@ def describe(instance: Instance, placed: Sequence[tuple[ParallelConfig, Placemen
         Predicted seconds, shape ``(num_configs,)``, and terms, shape ``(num_configs, num_terms)``. A time is infinite
         if the placement uses a link that was not measured; its sensitivities are zero.
     """
-    times = np.array([estimate_many(replace(instance, stack=stack), placed) for stack in stacks_of(instance.stack)])
+    costs: dict[ParallelConfig, Costs] = {}
+    stacks = stacks_of(instance.stack)
+    times = np.empty((len(stacks), len(placed)))
+    times[0] = estimate_many(instance, placed, costs)
+    for number, name in enumerate(SENSITIVITIES[:-1], start=1):
+        given = replace(instance, stack=stacks[number])
+        known = costs if name in OF_LINKS else {config: costs_of(given, config, old) for config, old in costs.items()}
+        times[number] = estimate_many(given, placed, known)
     features = [features_of(instance, config) for config, _ in placed]
     return times[0], terms_of(times, np.full(len(placed), instance.stack.iteration_s), np.array(features))
 

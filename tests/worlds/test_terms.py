@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from factories import make_cluster, make_config, make_job
+from factories import LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.parallel import identity_placement
 from pipette_opt.simulate.many import estimate_many
-from pipette_opt.worlds.terms import CHANGED, SENSITIVITIES, TERMS, describe
+from pipette_opt.worlds.terms import CHANGED, SENSITIVITIES, TERMS, describe, stacks_of
 
 HOSTS = np.arange(2)
+MIXTURE = replace(LLAMA_8B, num_experts=8, moe_router_topk=2)
 
 
 def test_sensitivities_are_effects_of_changed_constants() -> None:
@@ -38,3 +39,14 @@ def test_features_name_the_layout() -> None:
     named = dict(zip(TERMS, terms[0].tolist(), strict=True))
     assert (named["tensor parallelism"], named["data parallelism"], named["micro-batch"]) == (3.0, 1.0, 2.0)
     assert (named["constant"], named["GPUs"], named["tensor ranks over hosts"]) == (1.0, 0.0, 0.0)
+
+
+def test_costs_that_are_shared_change_no_term() -> None:
+    """Reused costs give the times that each stack gives alone, with experts and several stages and hosts."""
+    job = make_job(make_cluster(2), MIXTURE)
+    config = make_config(tp=2, pp=2, dp=4, num_layers=MIXTURE.num_layers, expert_model_parallel_size=4)
+    placed = [(config, identity_placement(config, 8, HOSTS, "tp-cp-ep-dp-pp"))]
+    predicted_s, terms = describe(job, placed)
+    alone_s = [estimate_many(replace(job, stack=stack), placed)[0] for stack in stacks_of(job.stack)]
+    assert predicted_s[0] == pytest.approx(alone_s[0])
+    assert terms[0, : len(alone_s) - 1] == pytest.approx(np.log(np.array(alone_s[1:]) / alone_s[0]), abs=1e-12)
