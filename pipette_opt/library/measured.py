@@ -1,5 +1,6 @@
 """Measured runs of the user, ``--measured``: launches with figures, logs and tables, read into anchors of the stack."""
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,12 +28,21 @@ from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.scripts import script_environment
 from pipette_opt.specs import Instance, StackSpec
 from pipette_opt.specs.stack import Anchor
+from pipette_opt.worlds.bands import anchored
 from pipette_opt.worlds.terms import describe
+
+logger = logging.getLogger(__name__)
 
 OPTION = "--measured"
 
 MAX_RATIO = 50.0
 """Largest ratio of measured and predicted time that is no mistake of units. Chosen: public runs differ at most by 8."""
+
+MAX_AWAY = 6.0
+"""Standard deviations from which on a run contradicts the others. Chosen: runs of most public stacks stay below 4."""
+
+MAX_CHECKED = 60
+"""Largest number of runs of which each is checked against the others. Chosen: some seconds."""
 
 MAX_REPEATED = 1.3
 """Largest ratio of two measured times of one configuration. Chosen: public repetitions differ at most by 16 %."""
@@ -115,6 +125,7 @@ def with_anchors(instance: Instance, words: Sequence[str], num_gpus: int | None 
             )
         )
     _check_repetitions(anchors)
+    _warn_of_strays(anchors)
     stack = _with_memory(instance.stack, [run.memory for run in runs if run.memory is not None])
     return replace(instance, stack=replace(stack, anchors=tuple(anchors)))
 
@@ -267,6 +278,20 @@ def _check_time(run: _Run, predicted_s: float) -> None:
             f"{three_digits(run.time_s)} s is {run.time_s / predicted_s:,.0f} times the predicted "
             f"{three_digits(predicted_s)} s; give seconds of one iteration.",
         )
+
+
+def _warn_of_strays(anchors: Sequence[Anchor]) -> None:
+    """Log a warning for each run that all others contradict: far from its time in the worlds that they leave."""
+    for anchor in anchors if 1 < len(anchors) <= MAX_CHECKED else ():
+        others = tuple(other for other in anchors if other is not anchor)
+        mean, sd = anchored(others).mean_and_sd(np.array([anchor.terms]), measured=True)
+        away = anchor.log_ratio - float(mean[0])
+        if abs(away) > MAX_AWAY * float(sd[0]):
+            logger.warning(
+                "%s contradicts the other measured runs: by them it takes %s times as long.",
+                anchor.run,
+                three_digits(exp(-away)),
+            )
 
 
 def _check_repetitions(anchors: Sequence[Anchor]) -> None:

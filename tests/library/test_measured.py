@@ -106,6 +106,21 @@ def test_runs_that_contradict_each_other(job: Instance, script: str) -> None:
     assert len(with_anchors(job, [f"{script}={time_s}s", f"{script}={1.05 * time_s}s"]).stack.anchors) == 2
 
 
+def test_a_run_that_all_others_contradict(
+    job: Instance, tmp_path: Path, script: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One run seven times as long as five of its likes say is used, with a warning that names it."""
+    words = []
+    for mbs in (1, 2, 4, 8):
+        path = tmp_path / f"mbs{mbs}.args"
+        path.write_text(LAUNCH.replace("--micro-batch-size 1", f"--micro-batch-size {mbs}"))
+        words.append(f"{path}={simulated_s(job)}s")
+    assert len(with_anchors(job, words).stack.anchors) == len(words)
+    assert not caplog.records
+    with_anchors(job, [*words[1:], f"{script}={7 * simulated_s(job)}s"])
+    assert "train.args" in caplog.text
+
+
 def test_a_log_without_a_step_is_refused(job: Instance, tmp_path: Path) -> None:
     """The message names the log."""
     log = tmp_path / "run.log"
