@@ -200,20 +200,26 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
     tp, tokens = config.tensor_model_parallel_size, config.micro_batch_size * training.seq_length
     own_tokens, share = tokens // config.context_parallel_size, tp if config.sequence_parallel else 1
     widths = {"hidden_size": model.hidden_size, "tokens of a micro-batch": own_tokens}
-    if any(product.split == "whole" for branch in named_branches(model).values() for product in branch.products):
+    of_products, multiplies_own = _product_widths(model, tp, config.expert_tensor_size)
+    if multiplies_own:
         widths["tokens of a micro-batch on a rank"] = own_tokens // share
-    widths |= _product_widths(model, tp, config.expert_tensor_size)
-    for name, width in widths.items():
+    for name, width in (*widths.items(), *of_products.items()):
         if width % recipe.multiple:
             return f"{recipe.peak} needs multiples of {recipe.multiple}, and {name} is {width}"
     return None
 
 
 @lru_cache(maxsize=1024)
-def _product_widths(model: ModelSpec, tp: int, expert_tp: int) -> Mapping[str, int]:
-    """Return the widths of all layers' products on a rank."""
+def _product_widths(model: ModelSpec, tp: int, expert_tp: int) -> tuple[Mapping[str, int], bool]:
+    """Return the widths of all layers' products on a rank, and whether products of its own tokens are among them."""
     branches = named_branches(model).values()
-    return {name: width for branch in branches for name, width in branch.product_widths(tp, expert_tp).items()}
+    widths = {name: width for branch in branches for name, width in branch.product_widths(tp, expert_tp).items()}
+    return widths, any(product.split == "whole" for branch in branches for product in branch.products)
+
+
+def _has_module(model: ModelSpec, name: str) -> bool:
+    """Return whether a branch of the model has this module of recomputation."""
+    return any(name in branch.modules for branch in named_branches(model).values())
 
 
 def recompute_modules(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
@@ -223,8 +229,7 @@ def recompute_modules(model: ModelSpec, training: TrainingSpec, config: Parallel
     again = "recompute_modules has"
     if config.recomputes("moe_act") and model.num_experts is None:
         return f"{again} moe_act, which needs grouped products of experts (--moe-grouped-gemm)"
-    branches = named_branches(model).values()
-    if config.recomputes("mla_up_proj") and not any("mla_up_proj" in branch.modules for branch in branches):
+    if config.recomputes("mla_up_proj") and not _has_module(model, "mla_up_proj"):
         return f"{again} mla_up_proj, which needs latent attention"
     scaled = training.fp8 and training.fp8_recipe == "delayed"
     if scaled and (config.recomputes("moe_act") or config.recomputes("layernorm")):
