@@ -62,8 +62,7 @@ NOTES = """\
   product with the values' matrix. `loss`: the indexer's sparse loss; without it the indexer has no backward pass.
 - The fixed part of a pass is the host's: with 16 heads and 4,096 tokens the module's 88 kernels take .8 ms to launch.
 - The rotation (Hadamard) is a product here; Megatron-Core has a kernel for it. It is 2 % of the module at most.
-- cuDNN's kernels (`--dsa-kernel-backend cudnn`, which NVIDIA's recipes on GB200 name) were not measured: their forward
-  kernel is FlashMLA's, by its authors twice as fast on H800 (640 TFLOP/s, github.com/deepseek-ai/FlashMLA).
+- cuDNN's kernels (`--dsa-kernel-backend cudnn`, which NVIDIA's recipes on GB200 name) were not measured.
 - Not counted in memory: temporary tensors. The scores of up to 8,192 tokens take 4 bytes for every token of the
   sequence (1 GiB at 32,768); with 128 heads, the backward pass of 4,096 tokens needs 2.2 GiB beside what is kept.
 """
