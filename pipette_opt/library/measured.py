@@ -12,20 +12,21 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
-from pipette_opt.base.units import GB, GIB, three_digits
+from pipette_opt.base.units import GB, GIB, three_digits, whole_number
 from pipette_opt.calibrate.cases import Skipped, make_case, why_untimed
 from pipette_opt.calibrate.memory import framework_of_stack, memory_run, shipped_predictor
 from pipette_opt.calibrate.memory_calibration import refit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun
 from pipette_opt.job.launch import as_trained, legal_config
 from pipette_opt.job.read import Job
+from pipette_opt.library.models import check_one_model
 from pipette_opt.memory.framework import HIDDEN, numbers_of
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.read.cluster import subset_cluster
-from pipette_opt.read.megatron_args import read_megatron_args
+from pipette_opt.read.megatron_args import MegatronArgs, read_megatron_args
 from pipette_opt.read.megatron_logs import SUFFIXES, import_runs
 from pipette_opt.read.runs import MeasuredRun, read_runs
-from pipette_opt.read.scripts import script_environment
+from pipette_opt.read.scripts import read_script, script_environment
 from pipette_opt.specs import Instance, StackSpec
 from pipette_opt.specs.stack import Anchor
 from pipette_opt.worlds.bands import anchored
@@ -162,13 +163,23 @@ def _launched(job: Job, place: str, word: str, figure: str) -> _Run:
     match = _FIGURE.fullmatch(figure)
     if figure != OOM and (match is None or float(match["number"]) <= 0):
         raise InputError(OPTION, f"must end in a time, a peak or oom, such as =98.2s, =61.3GiB, =oom, got {word!r}.")
+    if not place.strip():
+        raise InputError(OPTION, f"has no launch before the figure; give it as train.sh{word}.")
     given = read_megatron_args(place, OPTION, script_environment(None), vocab_size=None)
-    training = job.instance.training
+    training, cluster = job.instance.training, job.instance.cluster
     sizes = {name: getattr(given, name) or getattr(training, name) for name in ("global_batch_size", "seq_length")}
-    theirs = replace(job, instance=replace(job.instance, training=replace(training, **sizes)))
-    instance, cluster = as_trained(theirs, given), job.instance.cluster
-    config = legal_config(instance, given, job.num_gpus or cluster.num_nodes * cluster.gpus_per_node)
-    nodes = np.arange(cluster.num_nodes)
+    model = given.model or job.instance.model
+    theirs = replace(job, instance=replace(job.instance, model=model, training=replace(training, **sizes)))
+    instance = as_trained(theirs, given)
+    check_one_model(model, instance.training, given)
+    available = cluster.num_nodes * cluster.gpus_per_node
+    num_gpus = _started_gpus(given, cluster.gpus_per_node) or job.num_gpus
+    if num_gpus is not None and num_gpus > available:
+        raise InputError(
+            place, f"starts {num_gpus} GPUs, but the job's hosts have {available}; give a larger run in a runs.csv."
+        )
+    config = legal_config(instance, given, num_gpus or available)
+    nodes = np.arange(-(-config.world_size // cluster.gpus_per_node))
     run = _Run(
         place=place,
         instance=instance,
@@ -181,6 +192,18 @@ def _launched(job: Job, place: str, word: str, figure: str) -> _Run:
         peak_gib = float(match["number"]) * (1.0 if match["memory"] == "GiB" else GB / GIB)
         return replace(run, memory=_memory(run, peak_gib, match["kind"] or "reserved"))
     return replace(run, time_s=float(match["number"]) * _SECONDS[match["unit"] or "s"])
+
+
+def _started_gpus(given: MegatronArgs, gpus_per_node: int) -> int | None:
+    """Return the number of GPUs that a launch script starts, by launchers or ``#SBATCH`` lines; ``None`` if unknown."""
+    try:
+        script = read_script(given.text, given.where, environment=script_environment(None))
+    except InputError:
+        return None
+    if script.launch is None:
+        return None
+    hosts = script.launch.num_nodes or whole_number(script.header.get("nodes", ""))
+    return script.launch.num_processes or (hosts and hosts * gpus_per_node)
 
 
 def _memory(run: _Run, peak_gib: float | None, kind: str = "reserved") -> MemoryRun:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import log
 from pathlib import Path
 
 import numpy as np
@@ -156,3 +157,39 @@ def test_kinds_of_peaks(job: Instance, script: str) -> None:
     assert len({tuple(sorted((base or {}).items())) for base in bases}) == 3
     with pytest.raises(InputError, match="more than the"):
         with_anchors(job, [f"{script}=300GiB"])
+
+
+TORCHRUN = "torchrun --nnodes {hosts} --nproc_per_node 8 pretrain_gpt.py " + LAUNCH
+SRUN = "#!/bin/bash\n#SBATCH --nodes={hosts}\nsrun python pretrain_gpt.py " + LAUNCH
+SHAPE = " --num-layers {layers} --hidden-size 2048 --num-attention-heads 16 --ffn-hidden-size 8192 --seq-length 2048"
+
+
+@pytest.mark.parametrize("text", [TORCHRUN, SRUN])
+def test_a_script_says_its_number_of_gpus(job: Instance, tmp_path: Path, text: str) -> None:
+    """A launch on one of the job's two hosts is predicted there, not on both; three hosts are refused."""
+    path = tmp_path / "half.sh"
+    path.write_text(text.format(hosts=1))
+    on_half = make_config(tp=2, pp=2, dp=2, num_layers=TINY.num_layers, use_distributed_optimizer=True)
+    half_s = estimate(job, on_half, identity_placement(on_half, 8, np.arange(1), "tp-cp-ep-dp-pp")).iteration_time_s
+    known = with_anchors(job, [f"{path}={half_s:.6f}s"])
+    assert known.stack.anchors[0].log_ratio == pytest.approx(0, abs=1e-4)
+    path.write_text(text.format(hosts=3))
+    with pytest.raises(InputError, match="starts 24 GPUs, but the job's hosts have 16"):
+        with_anchors(job, [f"{path}=9s"])
+
+
+def test_a_launch_of_another_model(job: Instance, tmp_path: Path) -> None:
+    """A script with a whole model is predicted as that model; a part that contradicts the job's model is refused."""
+    path = tmp_path / "deep.sh"
+    path.write_text(LAUNCH + SHAPE.format(layers=2 * TINY.num_layers) + " --vocab-size 51200")
+    time_s = 8 * simulated_s(job)
+    assert with_anchors(job, [f"{path}={time_s}s"]).stack.anchors[0].log_ratio < log(6)
+    path.write_text(LAUNCH + SHAPE.format(layers=2 * TINY.num_layers))
+    with pytest.raises(InputError, match=f"--num-layers .* differs from the job's {TINY.num_layers}"):
+        with_anchors(job, [f"{path}={time_s}s"])
+
+
+def test_a_figure_without_a_launch(job: Instance) -> None:
+    """The message says where the launch belongs."""
+    with pytest.raises(InputError, match=r"no launch before the figure; give it as train\.sh=4s"):
+        with_anchors(job, ["=4s"])
