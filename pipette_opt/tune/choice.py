@@ -144,7 +144,7 @@ def _improvement(median_s: FloatArray, sd: FloatArray, best_s: float) -> FloatAr
 
 def _speed(times_s: FloatArray) -> FloatArray:
     """Return the mean speed of each configuration, over the worlds, as a share of the world's fastest."""
-    shares: FloatArray = (times_s.min(axis=0) / times_s).mean(axis=1)
+    shares: FloatArray = (times_s.min(axis=0, initial=np.inf) / times_s).mean(axis=1)
     return shares
 
 

@@ -80,6 +80,14 @@ def test_rows_that_cannot_be_predicted_come_last() -> None:
     assert all(step.regret is None for step in steps[:-1])
 
 
+def test_a_job_of_which_nothing_is_predicted() -> None:
+    """Its rows are tried in the order of the table, and no bound is given."""
+    steps = steps_of([replace(run, mbs=None) for run in table()])
+    assert [step.row for step in steps] == [0, 1, 2]
+    assert [step.regret for step in steps] == [None, None, None]
+    assert steps[-1].best_s == 1.0
+
+
 def test_the_file_has_a_row_per_trial() -> None:
     """Columns as documented, empty where there is no time."""
     rows = list(csv.DictReader(io.StringIO(trials_csv(steps_of(table())))))
