@@ -7,7 +7,10 @@ import numpy as np
 
 from pipette_opt.base.types import Launcher
 from pipette_opt.base.units import GB, GIB, TFLOP
+from pipette_opt.candidates import Enumeration
+from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.memory.framework import REGRESSORS
+from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, Placement, host_tiles, tile_placement
 from pipette_opt.plans.plan import (
     Alternative,
@@ -20,7 +23,8 @@ from pipette_opt.plans.plan import (
     why_slower,
     why_unused,
 )
-from pipette_opt.prepare import load_predictor
+from pipette_opt.prepare import Prepared, load_predictor
+from pipette_opt.problem.data import ProblemData
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.simulate.estimate import estimate
@@ -246,6 +250,18 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
         seed=7,
         created="2026-01-02T03:04:05+00:00",
         versions={"pipette-opt": "0.1.0", "ortools": "9.15"},
+    )
+
+
+def bare_problem(data: ProblemData) -> Prepared:
+    """A problem in integers without a job behind it."""
+    return Prepared(
+        instance=Instance.__new__(Instance),
+        enumeration=Enumeration.__new__(Enumeration),
+        predictor=MemoryPredictor.__new__(MemoryPredictor),
+        memory=MemoryCheck.__new__(MemoryCheck),
+        problem=data,
+        lower=data,
     )
 
 

@@ -13,7 +13,7 @@ import pipette_opt.verify.preference
 from pipette_opt.base.types import Prefer
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.certify import OptimizeParams, certify
+from pipette_opt.certify import OptimizeParams, SearchState, certify
 from pipette_opt.certify.beside import look_beside
 from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.first_plans import simulate_first_plan
@@ -61,23 +61,12 @@ def solved(given: Instance, prefer: Prefer) -> Plan:
     """The plan by a preference, with time enough for each step."""
     preference = Preference(prefer=prefer, max_oom_risk=RISK)
     prepared = prepare(Question(given, SPACE, RISK, keep=prunes))
-    simulated = simulate_first_plan(prepared)
-    certified = certify(prepared, simulated, OptimizeParams(time_limit_s=60.0))
-    simulated += certified.simulated
-    params, clock = OptimizeParams(time_limit_s=60.0), Clock().after(60.0)
-    beside = look_beside(prepared, simulated, certified.reasons, preference, params, clock)
-    return finish_plan(
-        prepared,
-        [*simulated, *beside.simulated],
-        certified,
-        clock=clock,
-        slots_s=0.0,
-        preference=preference,
-        num_alternatives=5,
-        seed=0,
-        inputs={"max_oom_risk": RISK, "prefer": prefer},
-        bounds_s=beside.bounds_s,
-    )
+    params = OptimizeParams(time_limit_s=60.0, max_oom_risk=RISK, prefer=prefer)
+    state = SearchState(prepared, simulate_first_plan(prepared), params, Clock().after(60.0))
+    certify(state)
+    look_beside(state, preference, Clock().after(60.0))
+    inputs = {"max_oom_risk": RISK, "prefer": prefer}
+    return finish_plan(state, preference, slots_s=0.0, inputs=inputs)
 
 
 def risk_of(given: Instance, one: ParallelConfig) -> float:

@@ -26,7 +26,8 @@ simulating with all links as fast as the fastest: no operation starts later when
 hosts) and ``proving`` (the solver), in rounds until a round changes nothing. ``budget`` divides the time among them.
 """
 
-from pipette_opt.certify.certificate import Certified, certify
+from pipette_opt.certify.certificate import certify
 from pipette_opt.certify.params import OptimizeParams
+from pipette_opt.certify.state import SearchState
 
-__all__ = ["Certified", "OptimizeParams", "certify"]
+__all__ = ["OptimizeParams", "SearchState", "certify"]

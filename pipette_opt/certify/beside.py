@@ -7,20 +7,19 @@ bound is bounded by the simulator over the best links, then placed. This repeats
 the best plan.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import count, groupby
 
 from pipette_opt.certify.compiling import compile_kernels
-from pipette_opt.certify.ledger import CLOSE_ENOUGH, Ledger, Reason
 from pipette_opt.certify.opening import open_candidates
-from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.certify.placing import anneal_open, settle_few_orders, swap_hosts
 from pipette_opt.certify.preference import Preference, risks_of
+from pipette_opt.certify.state import CLOSE_ENOUGH, SearchState
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK
-from pipette_opt.parallel import ParallelConfig, with_whole_layers, without_overlap
+from pipette_opt.parallel import ParallelConfig, with_whole_layers
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plainness import RISK_SHARE, WITHIN, kind_of
 from pipette_opt.prepare import Prepared
@@ -48,23 +47,6 @@ Kind = tuple[object, ...]
 """Degrees, micro-batch size and type of recomputation (:func:`~pipette_opt.plans.plainness.kind_of`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Beside:
-    """
-    Plans found beside the fastest.
-
-    Parameters
-    ----------
-    simulated
-        Placements found.
-    bounds_s
-        Lower bound on all searched plans with given degrees, micro-batch size and recomputation, seconds.
-    """
-
-    simulated: tuple[SimulatedSolution, ...] = ()
-    bounds_s: Mapping[Kind, float]
-
-
 def risk_levels(max_oom_risk: float) -> tuple[float, ...]:
     """Return the out-of-memory risks for which the fastest plan is searched; empty if memory does not count."""
     if max_oom_risk >= IGNORED_RISK:
@@ -72,84 +54,49 @@ def risk_levels(max_oom_risk: float) -> tuple[float, ...]:
     return tuple(sorted({max_oom_risk, RISK_SHARE * max_oom_risk, SMALLEST_RISK}, reverse=True))
 
 
-def look_beside(
-    prepared: Prepared,
-    simulated: Sequence[SimulatedSolution],
-    reasons: Mapping[ParallelConfig, Reason],
-    preference: Preference,
-    params: OptimizeParams,
-    clock: Clock,
-) -> Beside:
+def look_beside(state: SearchState, preference: Preference, clock: Clock) -> None:
     """
-    Search for plainer plans, for less risky plans, and for the next best.
+    Search for plainer plans, for less risky plans, and for the next best; at least one plan must be known.
 
     Parameters
     ----------
-    simulated
-        Known plans, at least one.
-    reasons
-        Bounds of configurations, as in the certificate.
-    params
-        Its ``num_alternatives`` is the number of alternatives to find that differ from the plan in degrees, micro-batch
-        size or recomputation.
     clock
         Time limit of all three searches.
     """
-    finder = _Finder(prepared, simulated, reasons, preference, params, clock)
+    finder = _Finder(state, preference, clock)
     plainer, safer, others = SHARES
     if preference.weighs:
         finder.look_for_best_value(clock.slice(BEST_VALUE_SHARE))
     if preference.prefer == "simple":
         finder.look_for_plainest(clock.slice(plainer))
     finder.look_for_safer(clock.slice(safer))
-    finder.look_for_next_best(params.num_alternatives, clock.slice(others))
-    return Beside(
-        simulated=tuple(finder.found), bounds_s={kind: finder.least_s(group) for kind, group in finder.kinds()}
-    )
+    finder.look_for_next_best(state.params.num_alternatives, clock.slice(others))
 
 
 class _Finder:
     """
-    Configurations that fit, their bounds, and the placements found.
+    Searches for single configurations, each with a state of its own.
 
     Attributes
     ----------
     checked
         Configurations that fit the cluster with the accepted risk.
-    found
-        Placements found, in order of discovery.
     clock
         Time limit of the present search.
     """
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        simulated: Sequence[SimulatedSolution],
-        reasons: Mapping[ParallelConfig, Reason],
-        preference: Preference,
-        params: OptimizeParams,
-        clock: Clock,
-    ) -> None:
-        self.prepared, self.preference, self.clock = prepared, preference, clock
-        self.params = replace(params, gap_limit=0.0, to_beat_s=float("inf"))
-        self.found: list[SimulatedSolution] = []
-        self._risk_of = risks_of(prepared, preference.max_oom_risk)
-        self._ledgers: dict[ParallelConfig, Ledger] = {}
-        self._links = SharedLinks(prepared.problem.tick_s)
+    def __init__(self, state: SearchState, preference: Preference, clock: Clock) -> None:
+        self.state, self.prepared, self.preference, self.clock = state, state.prepared, preference, clock
+        self.params = replace(state.params, gap_limit=0.0, to_beat_s=float("inf"))
+        self._risk_of = risks_of(self.prepared, preference.max_oom_risk)
+        self._searches: dict[ParallelConfig, SearchState] = {}
+        self._links = SharedLinks(self.prepared.problem.tick_s)
         self._loaded: set[tuple[bool, bool]] = set()
         self._best: dict[ParallelConfig, SimulatedSolution] = {}
-        for plan in simulated:
+        for plan in state.simulated:
             self._take(plan)
-        pruned = prepared.pruned
-        known = {candidate.config for candidate in prepared.problem.candidates}
-        self.checked = {
-            fits.config: fits for fits in prepared.memory.fitting if pruned is not None or fits.config in known
-        }
-        self._bounds_s = {config: reason.bound_s for config, reason in reasons.items()}
-        for config in self.checked:
-            by_links = 0.0 if pruned is None else pruned.bounds_s.get(without_overlap(config), 0.0)
-            self._bounds_s[config] = max(self._bounds_s.get(config, 0.0), by_links)
+        self._bounds_s = {config: reason.bound_s for config, reason in state.reasons().items()}
+        self.checked = {fits.config: fits for fits in self.prepared.memory.fitting if fits.config in self._bounds_s}
 
     @property
     def simulated(self) -> list[SimulatedSolution]:
@@ -206,7 +153,7 @@ class _Finder:
             if waiting[config] * self._bounds_s[config] >= (1 - CLOSE_ENOUGH) * best:
                 return
             to_beat_s = best / waiting[config]
-            if config not in self._ledgers:
+            if config not in self._searches:
                 self._open(config, to_beat_s)
             else:
                 self._place(config, to_beat_s)
@@ -283,7 +230,7 @@ class _Finder:
             bound_s, _, config = heappop(waiting)
             if bound_s >= (1 - CLOSE_ENOUGH) * to_beat_s:
                 break
-            if config not in self._ledgers:
+            if config not in self._searches:
                 self._open(config, to_beat_s)
                 heappush(waiting, (self._bounds_s[config], next(numbers), config))
             else:
@@ -310,40 +257,41 @@ class _Finder:
         prepared, checked = self.prepared, self.checked[config]
         fitting = [FittingCandidate(config=config, need_bytes=checked.need_bytes)]
         problems = build_both_problems(prepared.instance, fitting, prepared.memory.capacity_bytes, links=self._links)
-        alone = replace(prepared, problem=problems.problem, lower=problems.lower, pruned=None)
+        alone = replace(
+            prepared, problem=problems.problem, lower=problems.lower, pruned=None, other_sizes_s=float("inf")
+        )
         self._load(alone)
         known = [self._best[config]] if config in self._best else []
-        ledger = Ledger(alone, known, self.params, replace(self.clock, is_quiet=True))
-        ledger.fastest_s = min(ledger.fastest_s, to_beat_s)
-        open_candidates(ledger)
-        self._ledgers[config] = ledger
-        self._learn(config, ledger)
+        search = SearchState(alone, known, self.params, replace(self.clock, is_quiet=True), to_beat_s)
+        open_candidates(search)
+        self._searches[config] = search
+        self._learn(config, search)
 
     def _place(self, config: ParallelConfig, to_beat_s: float) -> None:
         """Place a configuration, as the certificate places candidates that may be the fastest."""
-        ledger = self._ledgers[config]
-        ledger.fastest_s = min(ledger.fastest_s, to_beat_s)
-        ledger.clock = replace(self.clock.slice(PLACING_SHARE), is_quiet=True)
-        settle_few_orders(ledger)
-        anneal_open(ledger)
-        swap_hosts(ledger)
-        self._learn(config, ledger)
+        search = self._searches[config]
+        search.fastest_s = min(search.fastest_s, to_beat_s)
+        search.clock = replace(self.clock.slice(PLACING_SHARE), is_quiet=True)
+        settle_few_orders(search)
+        anneal_open(search)
+        swap_hosts(search)
+        self._learn(config, search)
 
-    def _learn(self, config: ParallelConfig, ledger: Ledger) -> None:
-        """Keep the bound and the placements that a configuration's certificate state has."""
-        self._bounds_s[config] = max(self._bounds_s[config], ledger.bound_s)
-        for plan in ledger.simulated:
-            if self._take(plan):
-                self.found.append(plan)
+    def _learn(self, config: ParallelConfig, search: SearchState) -> None:
+        """Keep the bound and the plans that the search of a configuration found."""
+        name = search.reason(config).name
+        self._bounds_s[config] = max(self._bounds_s[config], search.listed_bound_s)
+        if config in self.state.listed:
+            self.state.raise_bound(config, search.listed_bound_s, name)
+        for plan in search.simulated:
+            self._take(plan)
+            self.state.take(plan)
 
-    def _take(self, plan: SimulatedSolution) -> bool:
-        """Keep a plan if it is the best of its configuration. Return whether it was kept."""
-        config = plan.candidate.config
-        known = self._best.get(config)
-        if known is not None and known.estimate.iteration_time_s <= plan.estimate.iteration_time_s:
-            return False
-        self._best[config] = plan
-        return True
+    def _take(self, plan: SimulatedSolution) -> None:
+        """Keep a plan if it is the best of its configuration."""
+        known = self._best.get(plan.candidate.config)
+        if known is None or plan.estimate.iteration_time_s < known.estimate.iteration_time_s:
+            self._best[plan.candidate.config] = plan
 
     def _load(self, alone: Prepared) -> None:
         """Compile the kernels for types of schedule that were not used before."""

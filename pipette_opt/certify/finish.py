@@ -12,10 +12,9 @@ from typing import Any
 
 from pipette_opt.candidates import covered
 from pipette_opt.certify.beside import Kind, risk_levels
-from pipette_opt.certify.certificate import Certified
 from pipette_opt.certify.preference import Preference, RiskOf, risks_of
 from pipette_opt.certify.scope import not_searched, proof, scope, searched
-from pipette_opt.plans.clock import Clock
+from pipette_opt.certify.state import SearchState
 from pipette_opt.plans.notes import plan_notes
 from pipette_opt.plans.plainness import kind_of
 from pipette_opt.plans.plan import (
@@ -36,7 +35,6 @@ from pipette_opt.simulate.slots import with_slots
 from pipette_opt.simulate.solutions import (
     SimulatedSolution,
     best_first,
-    judge_lower_bound_s,
     lost_because,
     make_plan,
     placement_dependent_s,
@@ -52,33 +50,25 @@ Chosen.
 
 
 def finish_plan(
-    prepared: Prepared,
-    simulated: Sequence[SimulatedSolution],
-    certified: Certified | None = None,
-    *,
-    clock: Clock,
-    slots_s: float,
+    state: SearchState,
     preference: Preference,
-    num_alternatives: int,
-    seed: int,
+    slots_s: float,
     inputs: Mapping[str, Any] | None = None,
     shown: SimulatedSolution | None = None,
-    bounds_s: Mapping[Kind, float] | None = None,
 ) -> Plan:
     """
     Make the plan of the preferred simulated solution, with its certificate and the alternatives.
 
     Parameters
     ----------
-    certified
-        Proof about the simulated time; by default, the bound that needs no search.
     slots_s
         Seconds for ordering the GPUs of hosts.
     shown
         Preferred solution, if chosen before; it is chosen again if links of single GPUs are known.
-    bounds_s
-        Lower bound on all searched plans with given degrees, micro-batch size and recomputation, seconds.
     """
+    prepared, clock = state.prepared, state.clock
+    simulated = state.simulated if shown is None else [*state.simulated, shown]
+    num_alternatives = state.params.num_alternatives
     if prepared.has_slots:
         clock.report("assigning the GPUs of each host")
         also = () if shown is None else (shown,)
@@ -98,20 +88,26 @@ def finish_plan(
     def alternative(other: SimulatedSolution) -> Alternative:
         return _alternative(instance, best, other, memory_of(other))
 
-    memory = memory_of(best)
+    def time_of(plan: SimulatedSolution) -> float:
+        return plan.estimate.iteration_time_s
+
+    memory, reasons = memory_of(best), state.reasons()
+    of_kind_s: dict[Kind, float] = {}
+    for config, reason in reasons.items():
+        of_kind_s[kind_of(config)] = min(of_kind_s.get(kind_of(config), float("inf")), reason.bound_s)
     others = [
-        replace(alternative(other), lower_bound_s=_bound_of(other, bounds_s))
+        replace(alternative(other), lower_bound_s=min(of_kind_s[kind_of(other.candidate.config)], time_of(other)))
         for other in _others(ranked, best)[:num_alternatives]
     ]
     plan = make_plan(
         instance,
         prepared.problem,
         [best],
-        finish_certificate(prepared, best, certified, clock.watcher.elapsed_s, None if is_fastest else fastest),
+        finish_certificate(state, best, None if is_fastest else fastest),
         memory,
         alternatives=tuple(others),
         notes=plan_notes(instance, best.candidate.config, prepared.memory, memory),
-        seed=seed,
+        seed=state.params.seed,
         inputs={**(inputs or {}), "search": asdict(prepared.space)},
     )
     return replace(
@@ -126,11 +122,7 @@ def finish_plan(
 
 
 def finish_certificate(
-    prepared: Prepared,
-    best: SimulatedSolution,
-    certified: Certified | None,
-    wall_time_s: float,
-    fastest: SimulatedSolution | None = None,
+    state: SearchState, best: SimulatedSolution, fastest: SimulatedSolution | None = None
 ) -> Certificate:
     """
     Make the certificate of the best solution: gap, coverage, and the step that ruled out each configuration.
@@ -140,15 +132,13 @@ def finish_certificate(
     fastest
         Fastest solution, if ``best`` is a plainer one; else ``None``.
     """
-    bounds = [_bound_without_search_s(prepared) if certified is None else certified.bound_s]
-    if prepared.joined is not None:
-        bounds.append(prepared.joined.model.bound_s)
+    prepared, wall_time_s = state.prepared, state.clock.watcher.elapsed_s
     fastest_s = None if fastest is None else fastest.estimate.iteration_time_s
-    certificate = make_certificate(prepared.given, prepared.problem, best, min(bounds), wall_time_s, fastest_s)
+    certificate = make_certificate(prepared.given, prepared.problem, best, state.bound_s, wall_time_s, fastest_s)
     num_candidates = len(prepared.memory.fitting)
     joined = prepared.joined
     joint_model = None if joined is None else joint_model_up_to(joined.model, certificate.best_s)
-    parts = () if certified is None else proof(prepared, certified.reasons)
+    parts = proof(prepared, state.reasons())
     by_search = sum(part.configurations for part in parts if part.by == "search")
     return replace(
         certificate,
@@ -158,7 +148,7 @@ def finish_certificate(
         proof=parts,
         joint_model=joint_model,
         num_candidates=num_candidates,
-        num_pruned=num_candidates - by_search if parts else 0,
+        num_pruned=num_candidates - by_search,
     )
 
 
@@ -216,26 +206,11 @@ def joint_model_up_to(model: JointModel, best_s: float) -> JointModel:
     return replace(model, bound_s=bound_s)
 
 
-def _bound_without_search_s(prepared: Prepared) -> float:
-    """Return a lower bound on plans with the usual layer partitions, by bounds that need no search, seconds."""
-    return min(judge_lower_bound_s(prepared.lower), prepared.ruled_out_s)
-
-
 def _others(ranked: Sequence[SimulatedSolution], best: SimulatedSolution) -> list[SimulatedSolution]:
     """Return the fastest solution for each choice of degrees, micro-batch size and recomputation, without ``best``."""
     fastest_of = {kind_of(plan.candidate.config): plan for plan in reversed(ranked)}
     others = (plan for plan in ranked if plan.candidate.config != best.candidate.config)
     return [plan for plan in others if fastest_of[kind_of(plan.candidate.config)] is plan]
-
-
-def _bound_of(plan: SimulatedSolution, bounds_s: Mapping[Kind, float] | None) -> float | None:
-    """
-    Return a lower bound on searched plans with the plan's degrees, micro-batch size and recomputation, seconds.
-
-    ``None`` if no bound is known.
-    """
-    bound_s = (bounds_s or {}).get(kind_of(plan.candidate.config))
-    return None if bound_s is None else min(bound_s, plan.estimate.iteration_time_s)
 
 
 def _least_times(

@@ -8,9 +8,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from pipette_opt.base.types import BoolArray, IntArray
-from pipette_opt.certify.ledger import Ledger, OpenCandidate
-from pipette_opt.parallel import without_overlap
+from pipette_opt.base.types import BoolArray, ProofStep
+from pipette_opt.certify.state import OpenCandidate, SearchState
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import with_paths
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
@@ -34,98 +33,81 @@ SLOWER_LINK = 1.5
 """Factor by which each link in turn is slowed down, to find the paths through it. Chosen."""
 
 
-def open_candidates(ledger: Ledger) -> None:
+def open_candidates(state: SearchState) -> None:
     """
-    Add to the ledger the candidate configurations that could be faster with all links as fast as the fastest, most
+    Add to the state the candidate configurations that could be faster with all links as fast as the fastest, most
     promising first.
     """
-    of_links = [optimistic_ticks(ledger.data, candidate) for candidate in ledger.data.candidates]
-    known = [_known_ticks(ledger, candidate) for candidate in ledger.data.candidates]
-    bounds = list(map(max, of_links, known))
-    nodes_of: dict[tuple[object, object], IntArray] = {}
-    for plan in sorted(ledger.known, key=lambda plan: -plan.estimate.iteration_time_s):
-        nodes_of[plan.candidate.config, plan.candidate.tile] = plan.nodes
-    order = [index for index in np.argsort(bounds, kind="stable").tolist() if bounds[index] < UNUSABLE_TICKS]
+    data = state.data
+    for candidate in data.candidates:
+        ticks = optimistic_ticks(data, candidate)
+        seconds = ticks * data.tick_s if ticks < UNUSABLE_TICKS else float("inf")
+        state.raise_bound(candidate.config, seconds, "best links", "best links", candidate.tile)
+    hints = {part: plan.nodes for part, plan in state.plans.items()}
+    bounds = [state.bounds[candidate.config, candidate.tile].bound_s for candidate in data.candidates]
     unplaced: list[OpenCandidate] = []
-    for number, index in enumerate(order):
-        bound_s, candidate = bounds[index] * ledger.data.tick_s, ledger.data.candidates[index]
-        if bound_s >= ledger.fastest_s or ledger.clock.is_over:
-            for other in order[number:]:
-                by_family = known[other] > of_links[other] and _is_by_family(ledger, ledger.data.candidates[other])
-                ledger.close(bounds[other] * ledger.data.tick_s, other, "any layers" if by_family else "best links")
-            break
-        entry = _opened(ledger, index, candidate, bounds[index])
+    for index in np.argsort(bounds, kind="stable").tolist():
+        candidate = data.candidates[index]
+        if bounds[index] >= state.fastest_s or state.clock.is_over:
+            return
+        entry = _opened(state, index, candidate, int(bounds[index] * (1 - FLOAT_MARGIN) / data.tick_s))
         if entry is None:
             continue
-        ledger.open.append(entry)
-        hint = nodes_of.get((candidate.config, candidate.tile))
+        state.add_open(entry)
+        hint = hints.get((candidate.config, candidate.tile))
         if hint is not None:
-            ledger.look(entry, hint)
+            state.look(entry, hint)
         unplaced.append(entry)
-        if not np.isfinite(ledger.fastest_s) or len(ledger.open) % OPENED_PER_PLACING == 0:
+        if not np.isfinite(state.fastest_s) or len(state.open) % OPENED_PER_PLACING == 0:
             promising = min(unplaced, key=attrgetter("bound_ticks", "index"))
             unplaced.remove(promising)
-            place_once(ledger, promising)
+            place_once(state, promising)
 
 
-def place_once(ledger: Ledger, entry: OpenCandidate) -> None:
+def place_once(state: SearchState, entry: OpenCandidate) -> None:
     """Anneal a candidate configuration that may be faster; before its first annealing, add paths through slow links."""
-    if entry.visits == 0 and ledger.may_be_faster(entry):
-        slow_links_down(ledger, entry)
-    if ledger.may_be_faster(entry):
-        ledger.anneal_once(entry)
+    if entry.visits == 0 and state.may_be_faster(entry):
+        slow_links_down(state, entry)
+    if state.may_be_faster(entry):
+        state.anneal_once(entry)
 
 
-def _is_by_family(ledger: Ledger, candidate: CandidateData) -> bool:
-    """Return whether the configuration was already bounded by its partition family in the joint model."""
-    pruned = ledger.prepared.pruned
-    return pruned is not None and without_overlap(candidate.config) in pruned.by_family
-
-
-def _known_ticks(ledger: Ledger, candidate: CandidateData) -> int:
-    """Return the bound that pruning or an earlier certificate proved for the configuration, integer ticks."""
-    config, pruned = candidate.config, ledger.prepared.pruned
-    seconds = ledger.prepared.proven_s.get(config, 0.0)
-    if pruned is not None:
-        seconds = max(seconds, pruned.bounds_s.get(without_overlap(config), 0.0))
-    return int(min(seconds * (1 - FLOAT_MARGIN) / ledger.data.tick_s, UNUSABLE_TICKS))
-
-
-def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: int) -> OpenCandidate | None:
+def _opened(state: SearchState, index: int, candidate: CandidateData, bound_ticks: int) -> OpenCandidate | None:
     """
     Return the candidate configuration with its critical paths over the best links; ``None`` if the simulator rules it
     out over these.
     """
     deciding = np.ones(candidate.num_stages, dtype=np.bool_)
-    best = _over_best_links(ledger, candidate)
+    best = _over_best_links(state, candidate)
     if best is not None:
         ideal_s = best.seconds * (1 - FLOAT_MARGIN)
-        if ideal_s >= ledger.fastest_s:
-            ledger.close(ideal_s, index, "judge over best links")
+        if ideal_s >= state.fastest_s:
+            step: ProofStep = "judge over best links"
+            state.raise_bound(candidate.config, ideal_s, step, step, candidate.tile)
             return None
-        deciding = _deciding_stages(candidate, best.backward_s / ledger.data.tick_s)
-        found = [critical_counts(times, candidate.num_microbatches, ledger.data.p2p) for times in best.times]
+        deciding = _deciding_stages(candidate, best.backward_s / state.data.tick_s)
+        found = [critical_counts(times, candidate.num_microbatches, state.data.p2p) for times in best.times]
         found = [counts.ending_at(deciding) for counts in found]
-        candidate = with_paths(ledger.prepared.instance, ledger.data, candidate, found)
-        ideal_ticks = int(ideal_s / ledger.data.tick_s)
-        bound_ticks = max(bound_ticks, ideal_ticks, candidate_bound(ledger.data, candidate))
+        candidate = with_paths(state.prepared.instance, state.data, candidate, found)
+        ideal_ticks = int(ideal_s / state.data.tick_s)
+        bound_ticks = max(bound_ticks, ideal_ticks, candidate_bound(state.data, candidate))
     return OpenCandidate(index=index, candidate=candidate, bound_ticks=bound_ticks, deciding=deciding)
 
 
-def _over_best_links(ledger: Ledger, candidate: CandidateData) -> BestKinds | None:
+def _over_best_links(state: SearchState, candidate: CandidateData) -> BestKinds | None:
     """Return the simulation over the best links, by GPU type if there are several; ``None`` if links are not known."""
-    instance = ledger.prepared.instance
+    instance = state.prepared.instance
     if len(instance.cluster.gpu_kinds) > 1:
         several = instance.cluster.most_in_domain > 1
-        return None if several else best_kinds(instance, ledger.data, candidate)
+        return None if several else best_kinds(instance, state.data, candidate)
     times = best_links_times(instance, candidate)
     if times is None:
         return None
-    seconds = simulate_times(times, candidate.num_microbatches, ledger.data.p2p).iteration_time_s
+    seconds = simulate_times(times, candidate.num_microbatches, state.data.p2p).iteration_time_s
     return BestKinds(seconds=seconds, times=(times,), backward_s=times.backward_s[0].min(axis=1))
 
 
-def bound_by_slowest_host(ledger: Ledger, entry: OpenCandidate) -> None:
+def bound_by_slowest_host(state: SearchState, entry: OpenCandidate) -> None:
     """
     Raise the bound by simulating over the best links with the slowest host.
 
@@ -133,17 +115,17 @@ def bound_by_slowest_host(ledger: Ledger, entry: OpenCandidate) -> None:
     """
     least_s = float("inf")
     for row in range(entry.candidate.grid[0]):
-        times = best_links_times(ledger.prepared.instance, entry.candidate, slow_row=row)
-        if times is None or ledger.is_over:
+        times = best_links_times(state.prepared.instance, entry.candidate, slow_row=row)
+        if times is None or state.is_over:
             return
-        simulated = simulate_times(times, entry.candidate.num_microbatches, ledger.data.p2p)
+        simulated = simulate_times(times, entry.candidate.num_microbatches, state.data.p2p)
         least_s = min(least_s, simulated.iteration_time_s)
-    entry.raise_bound(int(least_s * (1 - FLOAT_MARGIN) / ledger.data.tick_s), SLOWEST_HOST)
+    state.raise_ticks(entry, int(least_s * (1 - FLOAT_MARGIN) / state.data.tick_s), SLOWEST_HOST)
 
 
-def slow_links_down(ledger: Ledger, entry: OpenCandidate) -> None:
+def slow_links_down(state: SearchState, entry: OpenCandidate) -> None:
     """Add the paths that become critical when a single link between hosts is slower than all others."""
-    times, candidate = best_links_times(ledger.prepared.instance, entry.candidate), entry.candidate
+    times, candidate = best_links_times(state.prepared.instance, entry.candidate), entry.candidate
     if times is None:
         return
     rows = np.arange(candidate.num_stages) // candidate.tile.stages
@@ -153,9 +135,9 @@ def slow_links_down(ledger: Ledger, entry: OpenCandidate) -> None:
         for side in sends:
             side[stage] *= SLOWER_LINK
         slower = replace(times, send_forward_s=sends[0], send_backward_s=sends[1])
-        found.append(critical_counts(slower, candidate.num_microbatches, ledger.data.p2p).ending_at(entry.deciding))
-    entry.candidate = with_paths(ledger.prepared.instance, ledger.data, candidate, found)
-    entry.raise_bound(candidate_bound(ledger.data, entry.candidate))
+        found.append(critical_counts(slower, candidate.num_microbatches, state.data.p2p).ending_at(entry.deciding))
+    entry.candidate = with_paths(state.prepared.instance, state.data, candidate, found)
+    state.raise_ticks(entry, candidate_bound(state.data, entry.candidate))
 
 
 def _deciding_stages(candidate: CandidateData, backward_ticks: np.ndarray) -> BoolArray:

@@ -4,8 +4,8 @@ not exact.
 """
 
 from pipette_opt.base.units import counted
-from pipette_opt.certify.ledger import Ledger, OpenCandidate
 from pipette_opt.certify.opening import bound_by_slowest_host, place_once
+from pipette_opt.certify.state import OpenCandidate, SearchState
 from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.build import experts_stay_inside, hops_decide
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
@@ -35,21 +35,21 @@ Chosen.
 """
 
 
-def anneal_open(ledger: Ledger) -> None:
+def anneal_open(state: SearchState) -> None:
     """
     Anneal each candidate configuration, simulate it and add its critical paths, until annealing finds nothing new or
     time is over.
     """
-    clock = ledger.clock.slice(ANNEALING_SHARE)
-    while not (ledger.is_over or clock.is_over):
-        able = [entry for entry in ledger.could_win() if entry.moves <= MAX_MOVES]
+    clock = state.clock.slice(ANNEALING_SHARE)
+    while not (state.is_over or clock.is_over):
+        able = [entry for entry in state.could_win() if entry.moves <= MAX_MOVES]
         if not able:
             return
-        ledger.report(f"placing {counted(len(able), 'candidate')} for the simulator")
+        state.report(f"placing {counted(len(able), 'candidate')} for the simulator")
         for entry in able:
-            if ledger.is_over or clock.is_over:
+            if state.is_over or clock.is_over:
                 return
-            place_once(ledger, entry)
+            place_once(state, entry)
 
 
 def is_relaxation_exact(instance: Instance, candidate: CandidateData) -> bool:
@@ -64,51 +64,52 @@ def is_relaxation_exact(instance: Instance, candidate: CandidateData) -> bool:
     return certain and not config.overlap_grad_reduce
 
 
-def settle_few_orders(ledger: Ledger) -> None:
+def settle_few_orders(state: SearchState) -> None:
     """Simulate every placement of candidate configurations that have only a few, before annealing."""
-    for entry in ledger.could_win():
-        if ledger.is_over or num_orders(ledger.data, entry.candidate) > FEW_ORDERS:
+    for entry in state.could_win():
+        if state.is_over or num_orders(state.data, entry.candidate) > FEW_ORDERS:
             continue
-        ledger.report("simulating every placement")
-        _simulate_all(ledger, entry, ledger.clock)
+        state.report("simulating every placement")
+        _simulate_all(state, entry, state.clock)
 
 
-def _simulate_all(ledger: Ledger, entry: OpenCandidate, clock: Clock) -> bool:
+def _simulate_all(state: SearchState, entry: OpenCandidate, clock: Clock) -> bool:
     """
     Find a candidate configuration's best placement by simulating all; its time becomes the bound. Return whether time
     sufficed.
     """
-    settled = best_of_all(ledger.prepared.instance, ledger.data, entry.candidate, clock)
+    settled = best_of_all(state.prepared.instance, state.data, entry.candidate, clock)
     if settled is None:
         return False
     nodes, seconds = settled
     if nodes is not None:
-        ledger.look(entry, nodes)
-    entry.raise_bound(int(min(seconds * (1 - FLOAT_MARGIN) / ledger.data.tick_s, UNUSABLE_TICKS)), EVERY_PLACEMENT)
+        state.look(entry, nodes)
+    ticks = int(min(seconds * (1 - FLOAT_MARGIN) / state.data.tick_s, UNUSABLE_TICKS))
+    state.raise_ticks(entry, ticks, EVERY_PLACEMENT)
     return True
 
 
-def swap_hosts(ledger: Ledger) -> None:
+def swap_hosts(state: SearchState) -> None:
     """
     Improve placements by swapping hosts in the simulator, for candidate configurations whose relaxation is not
     exact.
     """
-    clock = ledger.clock.slice(SWAPPING_SHARE)
-    instance = ledger.prepared.instance
-    for entry in ledger.could_win():
+    clock = state.clock.slice(SWAPPING_SHARE)
+    instance = state.prepared.instance
+    for entry in state.could_win():
         candidate = entry.candidate
         if is_relaxation_exact(instance, candidate):
             continue
-        if clock.is_over or ledger.is_over:
+        if clock.is_over or state.is_over:
             return
-        ledger.report("placing by the simulator")
-        bound_by_slowest_host(ledger, entry)
-        if not ledger.may_be_faster(entry):
+        state.report("placing by the simulator")
+        bound_by_slowest_host(state, entry)
+        if not state.may_be_faster(entry):
             continue
-        if num_orders(ledger.data, candidate) <= MAX_ORDERS:
-            _simulate_all(ledger, entry, clock)
-        elif entry.best is not None:
-            ledger.look(
+        if num_orders(state.data, candidate) <= MAX_ORDERS:
+            _simulate_all(state, entry, clock)
+        elif (best := state.plan_of(entry)) is not None:
+            state.look(
                 entry,
-                improve_by_swaps(instance, ledger.data, candidate, entry.best.nodes, clock, ledger.params.seed),
+                improve_by_swaps(instance, state.data, candidate, best.nodes, clock, state.params.seed),
             )

@@ -4,33 +4,33 @@ from dataclasses import replace
 
 from pipette_opt.base.backends import Backend
 from pipette_opt.base.units import counted
-from pipette_opt.certify.ledger import Ledger, OpenCandidate
+from pipette_opt.certify.state import OpenCandidate, SearchState
 from pipette_opt.problem.solution import Result, checked_solution
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.incumbent import WITHOUT_SEARCH
 
 
-def prove(ledger: Ledger, backend: Backend | None = None) -> None:
+def prove(state: SearchState, backend: Backend | None = None) -> None:
     """
     Let the solver place relaxations, simulate and add critical paths, until no candidate configuration can be faster or
     time is over.
 
     Each round is a new solve, which starts from the paths found so far.
     """
-    for entry in ledger.could_win():
-        if ledger.is_over:
+    for entry in state.could_win():
+        if state.is_over:
             return
-        entry.raise_bound(candidate_bound(ledger.data, entry.candidate), WITHOUT_SEARCH)
+        state.raise_ticks(entry, candidate_bound(state.data, entry.candidate), WITHOUT_SEARCH)
     share = 0.5
-    while not ledger.is_over:
-        able = ledger.could_win()
+    while not state.is_over:
+        able = state.could_win()
         if not able:
             return
         before = [entry.bound_ticks for entry in able]
-        result = _solve_once(ledger, able, share * ledger.clock.left_s, backend)
+        result = _solve_once(state, able, share * state.clock.left_s, backend)
         learned = False
         for solution in result.solutions:
-            learned |= ledger.look(able[solution.candidate], solution.nodes)
+            learned |= state.look(able[solution.candidate], solution.nodes)
         if result.status == "INFEASIBLE" or (result.status == "OPTIMAL" and not learned):
             return
         if not learned and share == 1.0 and before == [entry.bound_ticks for entry in able]:
@@ -38,34 +38,34 @@ def prove(ledger: Ledger, backend: Backend | None = None) -> None:
         share = share if learned else 1.0
 
 
-def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float, backend: Backend | None) -> Result:
+def _solve_once(state: SearchState, able: list[OpenCandidate], seconds: float, backend: Backend | None) -> Result:
     """Run the solver on the relaxations of the candidate configurations for ``seconds``, and record its bounds."""
     from pipette_opt.solver.params import SolverParams
     from pipette_opt.solver.solve import solve
 
     known = (replace(entry.candidate, least_ticks=entry.bound_ticks) for entry in able)
-    data = replace(ledger.data, candidates=tuple(known))
-    placed = [(number, entry.best.nodes) for number, entry in enumerate(able) if entry.best is not None]
-    hints = [checked_solution(data, number, nodes) for number, nodes in placed]
+    data = replace(state.data, candidates=tuple(known))
+    plans = [(number, plan) for number, entry in enumerate(able) if (plan := state.plan_of(entry)) is not None]
+    hints = [checked_solution(data, number, plan.nodes) for number, plan in plans]
 
     step = f"bounding the simulator over {counted(len(able), 'candidate')}"
 
     def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
-        ledger.report(step, max(ledger.bound_s, ledger.bound_with_open(bound)))
+        state.report(step, bound)
 
     result = solve(
         data,
         SolverParams(
             time_limit_s=max(0.1, seconds),
-            gap_limit=ledger.params.gap_limit,
-            workers=ledger.params.workers,
-            seed=ledger.params.seed,
+            gap_limit=state.params.gap_limit,
+            workers=state.params.workers,
+            seed=state.params.seed,
         ),
         hint=[solution for solution in hints if solution is not None],
         on_progress=on_progress,
-        stop=ledger.clock.stop,
+        stop=state.clock.stop,
         backend=backend,
     )
     for entry, ticks, name in zip(able, result.candidate_bounds.tolist(), result.proven_by, strict=True):
-        entry.raise_bound(ticks, name)
+        state.raise_ticks(entry, ticks, name)
     return result

@@ -11,8 +11,8 @@ from pipette_opt.base.errors import InfeasibleError, NoPlanInTimeError
 from pipette_opt.base.types import ProofStep
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import covered, left_out, searched_values
-from pipette_opt.certify.ledger import Reason
-from pipette_opt.parallel import ParallelConfig, without_overlap
+from pipette_opt.certify.state import Reason
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Proof, RuledOut
 from pipette_opt.prepare import Prepared
 
@@ -40,20 +40,12 @@ def proof(prepared: Prepared, reasons: Mapping[ParallelConfig, Reason]) -> tuple
     Parameters
     ----------
     reasons
-        Reason of each configuration that was not ruled out before the certificate.
+        Reason of each configuration that fits.
     """
-    enumeration, memory, pruned = prepared.enumeration, prepared.memory, prepared.pruned
-    found = dict(reasons)
-    for fits in memory.fitting:
-        if fits.config not in found and pruned is not None:
-            base = without_overlap(fits.config)
-            step: ProofStep = "work alone" if base in pruned.by_work else "best links"
-            if base in pruned.by_family:
-                step = "any layers"
-            found[fits.config] = Reason(step, step, pruned.bounds_s[base])
+    enumeration, memory = prepared.enumeration, prepared.memory
     nothing = Reason("best links", "best links", float("inf"))
-    placed = {fits.config: found.get(fits.config, nothing) for fits in memory.fitting}
-    unplaced = [config for config, reason in placed.items() if reason.bound_s == float("inf")]
+    found = {fits.config: reasons.get(fits.config, nothing) for fits in memory.fitting}
+    unplaced = [config for config, reason in found.items() if reason.bound_s == float("inf")]
     legality = tuple(
         RuledOut(name=rule, configurations=number, example=enumeration.examples[rule])
         for rule, number in enumeration.first_broken.items()

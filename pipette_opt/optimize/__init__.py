@@ -27,7 +27,7 @@ from typing import Any
 from pipette_opt.base.backends import Backend
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify import Certified, certify
+from pipette_opt.certify import certify
 from pipette_opt.certify.beside import look_beside
 from pipette_opt.certify.budget import Budget
 from pipette_opt.certify.compiling import compile_kernels
@@ -38,6 +38,7 @@ from pipette_opt.certify.params import OptimizeParams as OptimizeParams
 from pipette_opt.certify.preference import Preference, risks_of
 from pipette_opt.certify.regret import RegretSearch
 from pipette_opt.certify.scope import why_nothing
+from pipette_opt.certify.state import SearchState
 from pipette_opt.certify.ties import settle_ties
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
@@ -95,11 +96,8 @@ def optimize(
     )
     finished = partial(
         finish_plan,
-        clock=clock,
-        slots_s=SLOTS_SHARE / 2 * budget.limit_s,  # half for the first plan, half for the last
         preference=preference,
-        num_alternatives=params.num_alternatives,
-        seed=params.seed,
+        slots_s=SLOTS_SHARE / 2 * budget.limit_s,  # half for the first plan, half for the last
         inputs={**(inputs or {}), "max_oom_risk": params.max_oom_risk, "prefer": params.prefer},
     )
     prepared = prepared or prepare(
@@ -113,62 +111,47 @@ def optimize(
 
     if number := len(prepared.with_analytical_model.candidates):
         clock.report(f"annealing placements of {counted(number, 'candidate')}")
-    simulated = simulate_first_plan(prepared)
-    hint = anneal_analytical_models(prepared, budget.hint(has_plan=bool(simulated)), params.workers, params.seed, known)
-    simulated += simulate_annealed(prepared, hint)
-    if simulated:
-        watcher.on_plan(finished(prepared, simulated))
-
-    prove = partial(prove_splits, to_beat_s=params.to_beat_s, gap_limit=params.gap_limit)
-    if simulated:
+    state = SearchState(prepared, simulate_first_plan(prepared), params, clock)
+    has_plan = bool(state.plans)
+    hint = anneal_analytical_models(prepared, budget.hint(has_plan=has_plan), params.workers, params.seed, known)
+    for solution in simulate_annealed(prepared, hint):
+        state.take(solution)
+    if state.plans:
+        watcher.on_plan(finished(state))
         joint = budget.joint_again(is_least=prepared.is_joint_least)
-        prepared, found = prove(prepared, simulated, clock=joint, search=budget.before_ties)
-        simulated += found
-    certified = certify(prepared, simulated, params, budget.certifying(has_plan=bool(simulated)), backend)
-    simulated += certified.simulated
-    if not simulated:
-        raise why_nothing(prepared)
-    if not certified.is_closed and not budget.before_ties.is_over:
-        bounded, kept = _bounded_again(prepared, simulated, params.gap_limit, clock)
-        if bounded is not prepared:
-            prepared = bounded
-            certified = certify(prepared, kept, params, budget.certifying(has_plan=bool(kept)), backend)
-            simulated = [*kept, *certified.simulated]
-
-    prepared, found = prove(prepared, simulated, clock=budget.proof)
-    simulated += found
+        prove_splits(state, joint, search=budget.before_ties)
+    _certify(state, budget, backend)
+    if not state.plans:
+        raise why_nothing(state.prepared)
+    if not state.is_closed and not budget.before_ties.is_over and _bound_again(state):
+        _certify(state, budget, backend)
+    prove_splits(state, budget.proof)
     regrets = None
     if params.objective is Objective.REGRET:
         clock.report("weighing configurations in worlds")
-        fastest = best_first(simulated)[0].candidate.config
-        regrets = RegretSearch(prepared, params.regret_quantile, _bound_s(prepared, simulated, certified), fastest)
+        fastest = best_first(state.simulated)[0].candidate.config
+        regrets = RegretSearch(state.prepared, params.regret_quantile, state.bound_s, fastest)
         preference = regrets.preference(preference)
         finished = partial(finished, preference=preference)
     clock.report("placing plans beside the fastest")
-    beside = look_beside(prepared, simulated, certified.reasons, preference, params, budget.beside)
-    simulated += beside.simulated
+    look_beside(state, preference, budget.beside)
     order = host_order or range(prepared.instance.cluster.num_nodes)
-    shown = _settled(prepared, simulated, preference, order, budget.ties)
-    plan = finished(prepared, [*simulated, shown], certified, shown=shown, bounds_s=beside.bounds_s)
-    plan = plan if regrets is None else regrets.certified(plan, simulated)
-    verify_content(prepared.given, plan)
+    plan = finished(state, shown=_settled(state, preference, order, budget.ties))
+    plan = plan if regrets is None else regrets.certified(plan, state.simulated)
+    verify_content(state.prepared.given, plan)
     return plan
 
 
-def _bound_s(prepared: Prepared, simulated: Sequence[SimulatedSolution], certified: Certified) -> float:
-    """Return the lower bound of a search so far, with that of the joint model, seconds."""
-    joint_s = float("inf") if prepared.joined is None else prepared.joined.model.bound_s
-    return min(certified.bound_s, joint_s, best_first(simulated)[0].estimate.iteration_time_s)
+def _certify(state: SearchState, budget: Budget, backend: Backend | None) -> None:
+    """Run the simulator's certificate in the time that the proof has."""
+    state.clock = budget.certifying(has_plan=bool(state.plans))
+    certify(state, backend)
+    state.clock = budget.clock
 
 
-def _settled(
-    prepared: Prepared,
-    simulated: Sequence[SimulatedSolution],
-    preference: Preference,
-    order: Sequence[int],
-    clock: Clock,
-) -> SimulatedSolution:
+def _settled(state: SearchState, preference: Preference, order: Sequence[int], clock: Clock) -> SimulatedSolution:
     """Return the preferred plan with hosts in the usual order, or a simpler plan that is as fast and as plain."""
+    prepared, simulated = state.prepared, state.simulated
     risk_of = risks_of(prepared, preference.max_oom_risk)
 
     def rank(plan: SimulatedSolution) -> tuple[int, ...]:
@@ -185,28 +168,22 @@ def _settled(
     return settled if is_as_good else shown
 
 
-def _bounded_again(
-    prepared: Prepared,
-    simulated: Sequence[SimulatedSolution],
-    gap_limit: float,
-    clock: Clock,
-) -> tuple[Prepared, list[SimulatedSolution]]:
+def _bound_again(state: SearchState) -> bool:
     """
-    Bound the configurations that had no bound yet. Return the new problem, and the plans that it still contains.
+    Bound the configurations that had no bound yet, if they keep a gap open. Return whether they do.
 
-    The problem is unchanged if such configurations do not keep a gap open.
+    Plans of configurations that the new problem leaves out are dropped.
     """
-    first = fastest_plan(simulated)
-    if prepared.pruned is None or prepared.pruned.bound_s >= (1 - gap_limit) * first.seconds:
-        return prepared, list(simulated)
-    clock.report("bounding the configurations left out for time")
-    bounded = bound_again(prepared, first, clock)
+    prepared, first = state.prepared, fastest_plan(state.simulated)
+    if prepared.pruned is None or prepared.pruned.bound_s >= (1 - state.params.gap_limit) * first.seconds:
+        return False
+    state.clock.report("bounding the configurations left out for time")
+    bounded = bound_again(prepared, first, state.clock)
+    with state.clock.loading():
+        compile_kernels(bounded, state.clock.stop)
+    state.go_on_with(bounded)
     candidates = {(candidate.config, candidate.tile): candidate for candidate in bounded.problem.candidates}
-    kept = [
-        replace(plan, candidate=candidates[key])
-        for plan in simulated
-        if (key := (plan.candidate.config, plan.candidate.tile)) in candidates
-    ]
-    with clock.loading():
-        compile_kernels(bounded, clock.stop)
-    return bounded, kept
+    state.plans = {
+        part: replace(plan, candidate=candidates[part]) for part, plan in state.plans.items() if part in candidates
+    }
+    return True

@@ -9,7 +9,7 @@ import numpy as np
 from pipette_opt.base.errors import InfeasibleError, MissingLinkError
 from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, layers_are_free
-from pipette_opt.certify import certify
+from pipette_opt.certify import SearchState, certify
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import HostTile, ParallelConfig, tile_placement
@@ -142,18 +142,19 @@ def certified(
 
     Bounds are in seconds.
     """
-    slots_s = clock.left_s
-    how = replace(params, gap_limit=GAP, to_beat_s=float("inf"))
-    found = certify(prepared, known, how, clock.after(max(MIN_S, clock.left_s)))
-    simulated = [*known, *found.simulated]
+    slots_s, how = clock.left_s, replace(params, gap_limit=GAP, to_beat_s=float("inf"))
+    state = SearchState(prepared, known, how, clock.after(max(MIN_S, clock.left_s)))
+    certify(state)
+    simulated = state.simulated
     if not simulated:
         raise InfeasibleError("no plan was found in the time limit; give more time with --time-limit.")
     if prepared.has_slots:
         simulated = with_slots(prepared.given, prepared.problem, simulated, 0, clock.after(slots_s))
-    bound_s = min(found.bound_s, prepared.other_splits_s)
-    if prepared.joined is not None:
-        bound_s = min(bound_s, prepared.joined.model.bound_s)
-    return best_first(simulated)[0], bound_s, {config: reason.bound_s for config, reason in found.reasons.items()}
+    return (
+        best_first(simulated)[0],
+        state.bound_s,
+        {config: reason.bound_s for config, reason in state.reasons().items()},
+    )
 
 
 def _seated(

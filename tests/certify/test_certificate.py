@@ -11,8 +11,7 @@ from factories import A100_40, A100_80, LLAMA_8B, make_cluster, make_config, mak
 from pipette_opt.base.types import P2PMode
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import Enumeration
-from pipette_opt.certify import OptimizeParams, certificate, certify
-from pipette_opt.certify.ledger import Ledger
+from pipette_opt.certify import OptimizeParams, SearchState, certificate, certify
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.memory.predictor import MemoryPredictor
@@ -26,7 +25,7 @@ from pipette_opt.problem.solution import Solution
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.longest_paths import critical_counts
 from pipette_opt.simulate.many import estimate_many
-from pipette_opt.simulate.solutions import simulate_solution
+from pipette_opt.simulate.solutions import SimulatedSolution, simulate_solution
 from pipette_opt.specs import Instance
 
 QUICK = OptimizeParams(time_limit_s=90.0)
@@ -70,6 +69,15 @@ def random_job(
     )
 
 
+def certified(
+    prepared: Prepared, params: OptimizeParams, clock: Clock | None = None, known: Sequence[SimulatedSolution] = ()
+) -> SearchState:
+    """The search after its certificate."""
+    state = SearchState(prepared, known, params, clock or Clock().after(90.0))
+    certify(state)
+    return state
+
+
 def fastest_by_enumeration(prepared: Prepared) -> float:
     """The simulator's least time over every placement of every candidate; infinite if none has all its links."""
     placed = [
@@ -100,7 +108,7 @@ def test_bound_is_the_fastest_time(p2p: P2PMode, num_nodes: int, kinds: int, mis
         chosen = CONFIGS if trial == 0 else [CONFIGS[one] for one in rng.permutation(len(CONFIGS))[:2]]
         prepared = prepared_for(job, chosen)
         fastest = fastest_by_enumeration(prepared)
-        result = certify(prepared, [], replace(QUICK, seed=trial))
+        result = certified(prepared, replace(QUICK, seed=trial))
         if not np.isfinite(fastest):
             assert not result.simulated
             continue
@@ -142,9 +150,9 @@ def test_bound_holds_however_early_it_ends(seconds: float) -> None:
     known = simulate_solution(prepared.instance, prepared.problem, solution)
     for plans in ([], [known]):
         stopped = Clock()
-        early = certify(prepared, plans, replace(QUICK, time_limit_s=seconds))
+        early = certified(prepared, QUICK, Clock().after(seconds), plans)
         stopped.stop.set()
-        at_once = certify(prepared, plans, QUICK, stopped)
+        at_once = certified(prepared, QUICK, stopped, plans)
         for result in (early, at_once):
             assert 0.5 * fastest < result.bound_s <= fastest * (1 + 1e-9)
             assert all(one.estimate.iteration_time_s >= fastest * (1 - 1e-9) for one in result.simulated)
@@ -156,7 +164,7 @@ def test_gap_limit_and_progress() -> None:
     prepared = prepared_for(random_job(rng, 5, "blocking"), CONFIGS)
     told: list[tuple[float | None, float | None]] = []
     watcher = Watcher(on_progress=lambda step: told.append((step.objective_s, step.lower_bound_s)))
-    result = certify(prepared, [], replace(QUICK, gap_limit=0.05), Clock(watcher=watcher).after(90.0))
+    result = certified(prepared, replace(QUICK, gap_limit=0.05), Clock(watcher=watcher).after(90.0))
     fastest = min(one.estimate.iteration_time_s for one in result.simulated)
     assert fastest - result.bound_s <= 0.05 * fastest
     assert all(bound is None or best is None or bound <= best for best, bound in told)
@@ -174,13 +182,14 @@ def test_it_goes_on_as_long_as_a_round_brings_something(monkeypatch: pytest.Monk
     rng, steps = np.random.default_rng(70), list[str]()
     prepared = prepared_for(random_job(rng, 5, "blocking"), CONFIGS[:2])
 
-    def proving(ledger: Ledger, backend: object) -> None:
+    def proving(state: SearchState, backend: object) -> None:
         steps.append("prove")
         if steps.count("prove") < 3:
-            ledger.could_win()[0].raise_bound(int(1.0001 * ledger.could_win()[0].bound_ticks))
+            entry = state.could_win()[0]
+            state.raise_ticks(entry, int(1.0001 * entry.bound_ticks))
 
     monkeypatch.setattr(certificate, "prove", proving)
-    monkeypatch.setattr(certificate, "anneal_open", lambda ledger: steps.append("anneal"))
-    monkeypatch.setattr(certificate, "settle_few_orders", lambda ledger: None)
-    certify(prepared, [], QUICK)
+    monkeypatch.setattr(certificate, "anneal_open", lambda state: steps.append("anneal"))
+    monkeypatch.setattr(certificate, "settle_few_orders", lambda state: None)
+    certified(prepared, QUICK)
     assert steps == ["anneal", *["prove", "anneal"] * 3]

@@ -7,12 +7,12 @@ import pytest
 from factories import A100_80, LLAMA_8B, make_cluster, make_job, make_links
 
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
-from pipette_opt.certify import OptimizeParams, certify
+from pipette_opt.certify import OptimizeParams, SearchState, certify
 from pipette_opt.certify.first_plans import simulate_first_plan
 from pipette_opt.certify.late_splits import fastest_plan, prove_splits
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.plans.clock import Clock
-from pipette_opt.prepare import Prepared, Question, prepare, prunes
+from pipette_opt.prepare import Question, prepare, prunes
 from pipette_opt.simulate.solutions import best_first
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.specs import Instance, NodeSpec
@@ -40,10 +40,11 @@ def job(seed: int) -> Instance:
     return make_job(hosts, replace(LLAMA_8B, num_layers=13), 24, 4096)
 
 
-def without_time(made: Instance) -> Prepared:
-    """The problem of a joint model that had no time, so that no split but the usual ones is searched."""
+def search_of(made: Instance) -> SearchState:
+    """A search whose joint model had no time, so that no split but the usual ones is searched."""
     limits = JointLimits(time_limit_s=1e-9, workers=1, seed=0, to_beat_s=float("inf"))
-    return prepare(Question(made, FEW, 0.01, keep=prunes, joint=limits))
+    prepared = prepare(Question(made, FEW, 0.01, keep=prunes, joint=limits))
+    return SearchState(prepared, simulate_first_plan(prepared), OptimizeParams(), Clock())
 
 
 @pytest.mark.parametrize("searched", [True, False])
@@ -51,37 +52,39 @@ def test_a_faster_plan_of_another_split_is_kept(searched: bool) -> None:
     """With time it is searched with all of its split; at the end it is still the plan, and the bound covers it."""
     found_any = False
     for seed in range(3):
-        before = without_time(job(seed))
-        simulated = simulate_first_plan(before)
-        after, found = prove_splits(
-            before, simulated, float("inf"), 0.0, Clock().after(20.0), Clock() if searched else None
-        )
+        state = search_of(job(seed))
+        known = fastest_plan(state.simulated)
+        prove_splits(state, Clock().after(20.0), Clock() if searched else None)
+        after = state.prepared
         assert after.joined is not None
         assert after.joined.first is not None
-        best = best_first([*simulated, *found])[0]
+        best = best_first(state.simulated)[0]
         assert best.estimate.iteration_time_s == pytest.approx(after.joined.first.seconds, rel=1e-9)
-        assert any(best.candidate is one for one in after.problem.candidates)
+        found = best.candidate.config != known.config
+        if found:
+            found_any = True
+            assert fastest_plan(state.simulated).seconds < known.seconds
+            assert best.candidate.config.layers_per_stage in after.space.more_splits
+        assert any(best.candidate is one for one in after.problem.candidates) or not found
         again = enumerate_with_reasons(after.instance, after.space)
         assert set(after.enumeration.candidates) == set(again.candidates)
         assert after.enumeration.num_combinations == again.num_combinations
         memory = check_memory(after.instance, again.candidates, after.predictor, 0.01)
         assert {one.config for one in after.memory.fitting} == {one.config for one in memory.fitting}
-        certified = certify(after, [*simulated, *found], OptimizeParams(time_limit_s=60.0))
-        fastest_s = best_first([*simulated, *found, *certified.simulated])[0].estimate.iteration_time_s
-        bound_s = min(certified.bound_s, after.joined.model.bound_s)
-        assert bound_s <= fastest_s * (1 + 1e-9)
+        state.clock = Clock().after(60.0)
+        certify(state)
+        assert state.bound_s <= state.fastest_s * (1 + 1e-9)
         if searched:
-            assert bound_s >= fastest_s * (1 - 1e-3)
-        if found:
-            found_any = True
-            assert fastest_plan(found).seconds < fastest_plan(simulated).seconds
-            assert best.candidate.config.layers_per_stage in after.space.more_splits
+            assert state.bound_s >= state.fastest_s * (1 - 1e-3)
     assert found_any
 
 
 def test_nothing_is_asked_without_time_or_need() -> None:
     """The problem stays as it is."""
-    before = without_time(job(0))
-    simulated = simulate_first_plan(before)
-    assert prove_splits(before, simulated, float("inf"), 0.0, Clock(ends_s=0.0)) == (before, [])
-    assert prove_splits(before, simulated, float("inf"), 0.999, Clock().after(20.0))[1] == []
+    state = search_of(job(0))
+    before = state.prepared
+    prove_splits(state, Clock(ends_s=0.0))
+    assert state.prepared is before
+    state.params = OptimizeParams(gap_limit=0.999)
+    prove_splits(state, Clock().after(20.0))
+    assert state.prepared is before

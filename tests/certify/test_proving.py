@@ -1,34 +1,34 @@
 """When proving ends."""
 
 from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
+from factories import bare_problem
 from instances import Variant, random_problem
 
 from pipette_opt.certify import proving
-from pipette_opt.certify.ledger import Ledger, OpenCandidate, OptimizeParams
+from pipette_opt.certify.params import OptimizeParams
+from pipette_opt.certify.state import OpenCandidate, SearchState
 from pipette_opt.plans.clock import Clock
-from pipette_opt.prepare import Prepared
 
 
 @pytest.mark.parametrize(("rising", "rounds"), [(0, 2), (3, 4)])
 def test_engines_that_can_do_nothing_more_end_it(rising: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round with all the time there is that returns without a better bound is the last, whatever time is left."""
     data = random_problem(np.random.default_rng(0), [(2, 1, 1)], 4, Variant(p2p="blocking"))
-    prepared = cast(Prepared, SimpleNamespace(lower=data, ruled_out_s=float("inf"), joined=None))
-    ledger = Ledger(prepared, [], OptimizeParams(time_limit_s=60.0), Clock().after(60.0))
+    prepared = bare_problem(data)
+    state = SearchState(prepared, [], OptimizeParams(time_limit_s=60.0), Clock().after(60.0))
     deciding = np.ones(data.candidates[0].num_stages, dtype=np.bool_)
-    ledger.open.append(OpenCandidate(index=0, candidate=data.candidates[0], bound_ticks=0, deciding=deciding))
+    state.add_open(OpenCandidate(index=0, candidate=data.candidates[0], bound_ticks=0, deciding=deciding))
     shares: list[float] = []
 
-    def one_round(ledger: Ledger, able: list[OpenCandidate], seconds: float, backend: object) -> SimpleNamespace:
-        shares.append(seconds / ledger.clock.left_s)
+    def one_round(state: SearchState, able: list[OpenCandidate], seconds: float, backend: object) -> SimpleNamespace:
+        shares.append(seconds / state.clock.left_s)
         if len(shares) <= rising:
-            able[0].raise_bound(able[0].bound_ticks + 1)
+            state.raise_ticks(able[0], able[0].bound_ticks + 1)
         return SimpleNamespace(status="FEASIBLE", solutions=())
 
     monkeypatch.setattr(proving, "_solve_once", one_round)
-    proving.prove(ledger)
+    proving.prove(state)
     assert shares == pytest.approx([0.5, *[1.0] * (rounds - 1)], abs=0.01)

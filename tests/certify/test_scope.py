@@ -10,8 +10,8 @@ from factories import LLAMA_8B, TINY, make_config, make_job, make_random_cluster
 
 from pipette_opt.base.errors import InfeasibleError, InputError, NoPlanInTimeError
 from pipette_opt.candidates import SearchSpace, space_of
-from pipette_opt.certify.ledger import Reason
 from pipette_opt.certify.scope import not_searched, proof, scope, searched, why_nothing
+from pipette_opt.certify.state import Reason
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.prepare import Prepared, Question, prepare, prunes
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
@@ -104,11 +104,10 @@ def test_each_reason_is_counted_by_hand() -> None:
             kept_on_gpu=[make_config(tp=2, pp=2, offload="optimizer"), make_config(tp=2, pp=2, offload="core_attn")],
             not_overlapped=[make_config(tp=2, pp=2, sequence_parallel=True)],
         ),
-        pruned=SimpleNamespace(
-            by_work={configs[2]}, by_family=set(), bounds_s={configs[2]: 9.0, configs[3]: 8.0, configs[4]: float("inf")}
-        ),
     )
     reasons = {
+        configs[2]: Reason("work alone", "work alone", 9.0),
+        configs[3]: Reason("best links", "best links", 8.0),
         configs[5]: Reason("search", "class-assignment", 5.0),
         configs[6]: Reason("search", "judge of every placement", 4.0),
         configs[7]: Reason("search", "class-assignment", 6.0),
