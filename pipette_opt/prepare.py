@@ -30,6 +30,7 @@ from pipette_opt.memory.filter import MemoryCheck, usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPredictor, stack_predictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.steps import BOUNDS, BOUNDS_AGAIN, BUILDING, LAYOUTS, TIME_TO_BEAT, WORLD_SIZES
 from pipette_opt.problem.build import BothProblems, FittingCandidate, build_both_problems
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.ticks import SharedLinks
@@ -40,37 +41,6 @@ from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.solver.pruning import BoundedCandidates, FirstPlan, Pruned, prune
 from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
 from pipette_opt.specs import ClusterSpec, Instance
-
-WORLD_SIZES_SHARE = 0.25
-"""Fraction of the remaining time for bounding numbers of GPUs. Chosen."""
-
-BOUNDING_SHARE = 0.1
-"""Fraction of the remaining time for bounding configurations. Chosen."""
-
-BOUNDING_AGAIN_SHARE = 0.5
-"""
-Fraction of the remaining time for bounding after a search, if only configurations without bound keep the gap.
-Chosen.
-"""
-
-FIRST_SHARE = 0.05
-"""
-Fraction of the remaining time for annealing a better time to beat, if very many configurations may be best.
-Chosen.
-"""
-
-MAX_FIRST_S = 10.0
-"""Largest time for annealing a better time to beat, seconds. Chosen."""
-
-BUILDING_SHARE = 0.15
-"""Fraction of the time left after pruning for building the problems of kept configurations. Chosen."""
-
-LAYOUT_SHARE = 0.2
-"""
-Time for moving layers between the chunks of the joint model's plan, as a fraction of the joint model's limit. Chosen.
-
-The time is added to that limit.
-"""
 
 MANY_HOSTS = 256
 """
@@ -220,7 +190,7 @@ def prepare(question: Question, clock: Clock | None = None) -> Prepared:
     space = question.space if like is None else like.space
     if question.chooses_sizes and like is None and space.num_gpus is None and not space.world_sizes:
         clock.report("bounding numbers of GPUs")
-        sizes = _chosen_sizes(question, clock.slice(WORLD_SIZES_SHARE))
+        sizes = _chosen_sizes(question, clock.step(WORLD_SIZES))
         space, question = sizes.space, replace(question, first=sizes.first)
     clock.report("enumerating candidates")
     narrow = space if like is not None else narrowed(question.instance, space, clock.left_s)
@@ -249,7 +219,7 @@ def _bound_of_other_sizes_s(question: Question, space: SearchSpace, clock: Clock
     """
     if not space.world_sizes:
         return float("inf")
-    clock, enough_s = clock.slice(WORLD_SIZES_SHARE), float("inf") if question.first is None else question.first.seconds
+    clock, enough_s = clock.step(WORLD_SIZES), float("inf") if question.first is None else question.first.seconds
     least = LeastTimes(question.instance, with_shared_parameters(question.instance, space))
     others = [size for size in least.numbers if size not in space.world_sizes]
     return min(
@@ -345,7 +315,7 @@ class _Bounding:
         wider = replace(space, more_splits=(*space.more_splits, *joined.splits))
         if self.first is not None:
             self.clock.report("moving layers between model chunks")
-            clock = self.clock.after(LAYOUT_SHARE * joint.time_limit_s)
+            clock = self.clock.step(LAYOUTS)
             near = near_layouts(self.instance, wider, self.first, self.predictor, risk, clock)
             layouts = (str(plan.config.pipeline_model_parallel_layout) for plan in near)
             wider, self.first = replace(wider, more_layouts=tuple(layouts)), (near or [self.first])[0]
@@ -357,7 +327,7 @@ class _Bounding:
             self.clock.report(f"bounding {counted(len(memory.fitting), 'configuration')}")
             pruned = self.pruned(memory)
             self.clock.report(f"building {counted(len(pruned.kept), 'configuration')}")
-            clock = self.clock.slice(BUILDING_SHARE)
+            clock = self.clock.step(BUILDING)
             return _build_kept(self.instance, pruned, memory.capacity_bytes, self.question.keep, clock)
         fitting = fitting_candidates(memory)
         problems = build_both_problems(
@@ -373,10 +343,10 @@ class _Bounding:
             self.instance,
             fitting_candidates(memory),
             memory.capacity_bytes,
-            self.clock.slice(BOUNDING_SHARE),
+            self.clock.step(BOUNDS),
             keep=self.question.keep,
             known=self.first,
-            annealing_s=min(FIRST_SHARE * self.clock.left_s, MAX_FIRST_S) if anneals else 0.0,
+            annealing_s=self.clock.step(TIME_TO_BEAT).left_s if anneals else 0.0,
             work=self.work,
             given=self.question.instance if self.has_slots else None,
             family_bound_s=(lambda config: 0.0) if self.joined is None else self.joined.split_bound_s,
@@ -394,12 +364,12 @@ def bound_again(prepared: Prepared, first: FirstPlan, clock: Clock) -> Prepared:
         instance,
         fitting_candidates(memory),
         memory.capacity_bytes,
-        clock.slice(BOUNDING_AGAIN_SHARE),
+        clock.step(BOUNDS_AGAIN),
         known=first,
         given=prepared.given if prepared.has_slots else None,
         family_bound_s=(lambda config: 0.0) if joined is None else joined.split_bound_s,
     )
-    problems, pruned = _build_kept(instance, pruned, memory.capacity_bytes, prunes, clock.slice(BUILDING_SHARE))
+    problems, pruned = _build_kept(instance, pruned, memory.capacity_bytes, prunes, clock.step(BUILDING))
     return replace(prepared, problem=problems.problem, lower=problems.lower, pruned=pruned)
 
 

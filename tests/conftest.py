@@ -18,6 +18,7 @@ import gc
 import os
 import sys
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,10 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(autouse=True, scope="session")
 def _short_hints() -> Generator[None, None, None]:
     """Annealing for a hint takes up to two seconds of each search; on the small instances here a tenth is plenty."""
+    from pipette_opt.plans.steps import HINT
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipette_opt.certify.budget.MAX_HINT_S", 0.2)
+        patch.setattr("pipette_opt.optimize.HINT", replace(HINT, most_s=0.2))
         yield
 
 

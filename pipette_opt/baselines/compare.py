@@ -15,9 +15,9 @@ from pipette_opt.baselines.megatron import identity_order, megatron_rule
 from pipette_opt.baselines.rounds import place
 from pipette_opt.baselines.varuna import varuna
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify.budget import JOINT_SHARE
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.steps import JOINT
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, Question, load_predictor, prepare
 from pipette_opt.problem.data import ProblemData
@@ -74,7 +74,7 @@ def prepare_all(
     The joint CP-SAT model gets its fraction of the time limit, as in ``solve``.
     """
     space = with_amp_splits(instance, space, load_predictor(params.max_oom_risk, instance))
-    limits = JointLimits(time_limit_s=JOINT_SHARE * params.time_limit_s, workers=params.workers, seed=params.seed)
+    limits = JointLimits(time_limit_s=JOINT.share * params.time_limit_s, workers=params.workers, seed=params.seed)
     return prepare(Question(instance, space, params.max_oom_risk, joint=limits), Clock(watcher=watcher))
 
 

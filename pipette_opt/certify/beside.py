@@ -22,26 +22,11 @@ from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK
 from pipette_opt.parallel import ParallelConfig, with_whole_layers
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plainness import RISK_SHARE, WITHIN, kind_of
+from pipette_opt.plans.steps import BEST_VALUE, NEXT_BEST, ONE_BESIDE, PLAINER, SAFER, SAME_PLAINNESS
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.build import FittingCandidate, build_both_problems
 from pipette_opt.problem.ticks import SharedLinks
 from pipette_opt.simulate.solutions import SimulatedSolution, best_first
-
-SHARES = (0.5, 0.4, 1.0)
-"""Fractions of the remaining time for plainer plans, less risky plans and the next best, in this order. Chosen."""
-
-BEST_VALUE_SHARE = 0.7
-"""Fraction of the time for the plan of the best value, if that is not the time. Chosen."""
-
-RANK_SHARE = 0.5
-"""
-Fraction of the time for plainer plans that configurations of one plainness may take. Chosen.
-
-It keeps loose bounds of plain configurations from taking all of the time.
-"""
-
-PLACING_SHARE = 0.25
-"""Fraction of a question's remaining time for placing one configuration. Chosen."""
 
 Kind = tuple[object, ...]
 """Degrees, micro-batch size and type of recomputation (:func:`~pipette_opt.plans.plainness.kind_of`)."""
@@ -64,13 +49,12 @@ def look_beside(state: SearchState, preference: Preference, clock: Clock) -> Non
         Time limit of all three searches.
     """
     finder = _Finder(state, preference, clock)
-    plainer, safer, others = SHARES
     if preference.weighs:
-        finder.look_for_best_value(clock.slice(BEST_VALUE_SHARE))
+        finder.look_for_best_value(clock.step(BEST_VALUE))
     if preference.prefer == "simple":
-        finder.look_for_plainest(clock.slice(plainer))
-    finder.look_for_safer(clock.slice(safer))
-    finder.look_for_next_best(state.params.num_alternatives, clock.slice(others))
+        finder.look_for_plainest(clock.step(PLAINER))
+    finder.look_for_safer(clock.step(SAFER))
+    finder.look_for_next_best(state.params.num_alternatives, clock.step(NEXT_BEST))
 
 
 class _Finder:
@@ -139,7 +123,7 @@ class _Finder:
             self.clock = clock
             if self.clock.is_over or rank > preference.rank(shown.candidate.config, self._risk_of(shown)):
                 return
-            members, self.clock = list(group), clock.slice(RANK_SHARE)
+            members, self.clock = list(group), clock.step(SAME_PLAINNESS)
             below_s = limit / min(map(preference.factor, members))
             self._place_fastest(members, below_s * (1 + CLOSE_ENOUGH))
 
@@ -271,7 +255,7 @@ class _Finder:
         """Place a configuration, as the certificate places candidates that may be the fastest."""
         search = self._searches[config]
         search.fastest_s = min(search.fastest_s, to_beat_s)
-        search.clock = replace(self.clock.slice(PLACING_SHARE), is_quiet=True)
+        search.clock = replace(self.clock.step(ONE_BESIDE), is_quiet=True)
         settle_few_orders(search)
         anneal_open(search)
         swap_hosts(search)

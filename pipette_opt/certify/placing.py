@@ -7,6 +7,7 @@ from pipette_opt.base.units import counted
 from pipette_opt.certify.opening import bound_by_slowest_host, place_once
 from pipette_opt.certify.state import OpenCandidate, SearchState
 from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.steps import ANNEALING, SWAPPING
 from pipette_opt.problem.build import experts_stay_inside, hops_decide
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
 from pipette_opt.simulate.swap_search import MAX_ORDERS, best_of_all, improve_by_swaps, num_orders
@@ -15,15 +16,6 @@ from pipette_opt.specs import Instance
 
 MAX_MOVES = 640_000
 """Largest number of moves of one annealing run. Chosen."""
-
-ANNEALING_SHARE = 0.3
-"""Largest fraction of the remaining time for annealing. Chosen."""
-
-SWAPPING_SHARE = 0.5
-"""
-Fraction of the remaining time for candidate configurations whose relaxation never reaches the simulated time.
-Chosen.
-"""
 
 EVERY_PLACEMENT = "judge of every placement"
 """Name of the bound of a candidate configuration whose placements were all simulated."""
@@ -40,7 +32,7 @@ def anneal_open(state: SearchState) -> None:
     Anneal each candidate configuration, simulate it and add its critical paths, until annealing finds nothing new or
     time is over.
     """
-    clock = state.clock.slice(ANNEALING_SHARE)
+    clock = state.clock.step(ANNEALING)
     while not (state.is_over or clock.is_over):
         able = [entry for entry in state.could_win() if entry.moves <= MAX_MOVES]
         if not able:
@@ -94,7 +86,7 @@ def swap_hosts(state: SearchState) -> None:
     Improve placements by swapping hosts in the simulator, for candidate configurations whose relaxation is not
     exact.
     """
-    clock = state.clock.slice(SWAPPING_SHARE)
+    clock = state.clock.step(SWAPPING)
     instance = state.prepared.instance
     for entry in state.could_win():
         candidate = entry.candidate

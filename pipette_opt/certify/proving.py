@@ -5,6 +5,7 @@ from dataclasses import replace
 from pipette_opt.base.backends import Backend
 from pipette_opt.base.units import counted
 from pipette_opt.certify.state import OpenCandidate, SearchState
+from pipette_opt.plans.steps import PROVERS
 from pipette_opt.problem.solution import Result, checked_solution
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.incumbent import WITHOUT_SEARCH
@@ -21,7 +22,7 @@ def prove(state: SearchState, backend: Backend | None = None) -> None:
         if state.is_over:
             return
         state.raise_ticks(entry, candidate_bound(state.data, entry.candidate), WITHOUT_SEARCH)
-    share = 0.5
+    share = PROVERS.share
     while not state.is_over:
         able = state.could_win()
         if not able:

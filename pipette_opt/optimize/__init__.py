@@ -29,7 +29,7 @@ from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import certify
 from pipette_opt.certify.beside import look_beside
-from pipette_opt.certify.budget import Budget
+from pipette_opt.certify.budget import beside_clock, clock_of, joint_limits, proof_clock
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.first_plans import anneal_analytical_models, simulate_annealed, simulate_first_plan
@@ -42,10 +42,10 @@ from pipette_opt.certify.state import SearchState
 from pipette_opt.certify.ties import settle_ties
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.steps import BESIDE, HINT, JOINT_AGAIN, JOINT_LEAST, SLOTS, TIES
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, Question, bound_again, prepare, prunes
 from pipette_opt.problem.solution import Solution
-from pipette_opt.simulate.slots import SLOTS_SHARE
 from pipette_opt.simulate.solutions import TIE, SimulatedSolution, best_first
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
@@ -89,43 +89,41 @@ def optimize(
     from pipette_opt.verify import verify_content
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
-    budget = Budget(instance, params, watcher)
-    clock = budget.clock
+    clock = clock_of(instance, params, watcher)
     preference = preference or Preference(
         prefer=params.prefer, max_oom_risk=params.max_oom_risk, today=None if first is None else first.config
     )
     finished = partial(
         finish_plan,
         preference=preference,
-        slots_s=SLOTS_SHARE / 2 * budget.limit_s,  # half for the first plan, half for the last
+        slots_s=SLOTS.share / 2 * clock.limit_s,  # half for the first plan, half for the last
         inputs={**(inputs or {}), "max_oom_risk": params.max_oom_risk, "prefer": params.prefer},
     )
-    prepared = prepared or prepare(
-        Question(
-            instance, space, params.max_oom_risk, keep=prunes, joint=budget.joint, first=first, chooses_sizes=True
-        ),
-        clock,
-    )
+    if prepared is None:
+        joint = joint_limits(instance, params, clock)
+        question = Question(
+            instance, space, params.max_oom_risk, keep=prunes, joint=joint, first=first, chooses_sizes=True
+        )
+        prepared = prepare(question, clock)
     with clock.loading():
         compile_kernels(prepared, clock.stop)
 
     if number := len(prepared.with_analytical_model.candidates):
         clock.report(f"annealing placements of {counted(number, 'candidate')}")
     state = SearchState(prepared, simulate_first_plan(prepared), params, clock)
-    has_plan = bool(state.plans)
-    hint = anneal_analytical_models(prepared, budget.hint(has_plan=has_plan), params.workers, params.seed, known)
+    hint = anneal_analytical_models(prepared, clock.step(HINT), params.workers, params.seed, known)
     for solution in simulate_annealed(prepared, hint):
         state.take(solution)
     if state.plans:
         watcher.on_plan(finished(state))
-        joint = budget.joint_again(is_least=prepared.is_joint_least)
-        prove_splits(state, joint, search=budget.before_ties)
-    _certify(state, budget, backend)
+        again = clock.step(JOINT_LEAST if prepared.is_joint_least else JOINT_AGAIN)
+        prove_splits(state, again, search=clock.keeping(TIES))
+    _certify(state, clock, backend)
     if not state.plans:
         raise why_nothing(state.prepared)
-    if not state.is_closed and not budget.before_ties.is_over and _bound_again(state):
-        _certify(state, budget, backend)
-    prove_splits(state, budget.proof)
+    if not state.is_closed and not clock.keeping(TIES).is_over and _bound_again(state):
+        _certify(state, clock, backend)
+    prove_splits(state, clock.keeping(TIES, BESIDE))
     regrets = None
     if params.objective is Objective.REGRET:
         clock.report("weighing configurations in worlds")
@@ -134,19 +132,19 @@ def optimize(
         preference = regrets.preference(preference)
         finished = partial(finished, preference=preference)
     clock.report("placing plans beside the fastest")
-    look_beside(state, preference, budget.beside)
+    look_beside(state, preference, beside_clock(clock))
     order = host_order or range(prepared.instance.cluster.num_nodes)
-    plan = finished(state, shown=_settled(state, preference, order, budget.ties))
+    plan = finished(state, shown=_settled(state, preference, order, clock.step(TIES)))
     plan = plan if regrets is None else regrets.certified(plan, state.simulated)
     verify_content(state.prepared.given, plan)
     return plan
 
 
-def _certify(state: SearchState, budget: Budget, backend: Backend | None) -> None:
+def _certify(state: SearchState, clock: Clock, backend: Backend | None) -> None:
     """Run the simulator's certificate in the time that the proof has."""
-    state.clock = budget.certifying(has_plan=bool(state.plans))
+    state.clock = proof_clock(clock, has_plan=bool(state.plans))
     certify(state, backend)
-    state.clock = budget.clock
+    state.clock = clock
 
 
 def _settled(state: SearchState, preference: Preference, order: Sequence[int], clock: Clock) -> SimulatedSolution:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Event
 
+from pipette_opt.plans.steps import Step
 from pipette_opt.plans.watcher import Watcher
 
 
@@ -19,12 +20,15 @@ class Clock:
     ----------
     ends_s
         Deadline, in seconds of :attr:`~pipette_opt.plans.watcher.Watcher.elapsed_s`.
+    limit_s
+        Time limit of the whole search, seconds.
     is_quiet
         Whether progress is not reported.
     """
 
     watcher: Watcher = field(default_factory=Watcher)
     ends_s: float = float("inf")
+    limit_s: float = float("inf")
     is_quiet: bool = False
 
     @property
@@ -42,9 +46,17 @@ class Clock:
         """Return whether the deadline has passed or the search was stopped."""
         return self.left_s <= 0
 
-    def slice(self, share: float, most_s: float = float("inf")) -> "Clock":
-        """Return a clock that ends after a fraction of the remaining time, and after ``most_s`` seconds at the most."""
-        return self.after(min(share * self.left_s, most_s))
+    def slice(self, share: float) -> "Clock":
+        """Return a clock that ends after a fraction of the remaining time."""
+        return self.after(share * self.left_s)
+
+    def step(self, step: Step) -> "Clock":
+        """Return the clock of a step that begins now."""
+        return self.after(min(step.share * (self.limit_s if step.of == "limit" else self.left_s), step.most_s))
+
+    def keeping(self, *steps: Step) -> "Clock":
+        """Return a clock that ends early enough for these later steps, whose shares are of the limit."""
+        return replace(self, ends_s=self.ends_s - sum(step.share for step in steps) * self.limit_s)
 
     def after(self, seconds: float) -> "Clock":
         """Return a clock that ends ``seconds`` from now, whatever the deadline of this clock."""

@@ -17,11 +17,10 @@ from pipette_opt.annealing.keeping import Kept, anneal_keeping, num_loads
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted, gib, three_digits
-from pipette_opt.certify.budget import Budget
+from pipette_opt.certify.budget import clock_of, joint_limits
 from pipette_opt.certify.finish import joint_model_up_to, make_certificate
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, RankGrid
-from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.moves import Layout, Move, hosts_that_load, moves
 from pipette_opt.plans.notes import plan_notes
 from pipette_opt.plans.plan import Plan
@@ -199,15 +198,14 @@ def _options(
     """
     before, kept_first = _layout(old), kept_configs(instance, old, num_gpus)
     space = replace(space_for(old, instance.cluster, num_gpus), more_configs=kept_first)
-    budget = Budget(instance, params, watcher)
-    clock = Clock(watcher=watcher, ends_s=params.time_limit_s)
+    clock = clock_of(instance, params, watcher)
     prepared = prepare(
         Question(
             instance,
             space,
             params.max_oom_risk,
             keep=frozenset(kept_first).__contains__,
-            joint=budget.joint,
+            joint=joint_limits(instance, params, clock),
             chooses_sizes=True,
         ),
         clock,

@@ -10,6 +10,7 @@ from pipette_opt.base.errors import InfeasibleError, MissingLinkError
 from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, layers_are_free
 from pipette_opt.certify import SearchState, certify
+from pipette_opt.certify.budget import joint_limits
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import HostTile, ParallelConfig, tile_placement
@@ -21,7 +22,6 @@ from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.simulate.slots import with_slots
 from pipette_opt.simulate.solutions import SimulatedSolution, best_first, simulate_solution
-from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
@@ -30,9 +30,6 @@ GAP = 0.003
 
 MIN_S = 0.3
 """Minimum seconds of a search, so that each question gets a plan. Chosen."""
-
-JOINT_SHARE, MIXED_JOINT_SHARE = 0.2, 0.4
-"""Shares of a search's time for the CP-SAT model over all layer splits: on equal hosts, on unequal hosts. Chosen."""
 
 MAX_SPARES, MAX_EXCHANGES = 4, 32
 """Maximum number of idle hosts tried for a lost host, and of exchanges of each with another host. Chosen."""
@@ -87,13 +84,8 @@ def search(
     """
     clock, joint = Clock(watcher=watcher, is_quiet=True).after(seconds), None
     if like is None:
-        share = JOINT_SHARE if len(instance.cluster.gpu_kinds) == 1 else MIXED_JOINT_SHARE
-        joint = JointLimits(
-            time_limit_s=share * seconds,
-            workers=params.workers,
-            seed=params.seed,
-            to_beat_s=float("inf") if first is None else first.seconds,
-        )
+        to_beat_s = float("inf") if first is None else first.seconds
+        joint = joint_limits(instance, replace(params, to_beat_s=to_beat_s), clock)
     question = Question(
         instance, space, params.max_oom_risk, keep=prunes, joint=joint, first=first, like=like, chooses_sizes=True
     )

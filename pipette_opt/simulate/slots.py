@@ -22,6 +22,7 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.unplaced import costs_of
 from pipette_opt.parallel import HostTile, ParallelConfig, RankGrid, microbatches_of, tile_placement
 from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.steps import SLOTS
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.many import estimate_many
@@ -29,9 +30,6 @@ from pipette_opt.simulate.solutions import SimulatedSolution, best_first
 from pipette_opt.simulate.swap_search import has_room
 from pipette_opt.specs import Instance
 from pipette_opt.specs.gpu_links import GpuLinks
-
-SLOTS_SHARE = 0.1
-"""Fraction of the time limit reserved for orders of GPUs, if links of single GPUs are known. Chosen."""
 
 MAX_SCORED = 8
 """Every order is scored on hosts with at most this many GPUs: 40,320 orders; nine GPUs have 362,880. Chosen."""
@@ -60,7 +58,7 @@ IMPROVED = 1e-9
 
 def search_share(instance: Instance) -> float:
     """Return the fraction of the time limit left for the search on relaxed hosts; 1 if hosts are not relaxed."""
-    return 1.0 if instance.cluster.gpu_links is None else 1.0 - SLOTS_SHARE
+    return 1.0 if instance.cluster.gpu_links is None else 1.0 - SLOTS.share
 
 
 def with_slots(

@@ -27,6 +27,7 @@ from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.parallel.config import OVERLAPS, SPLIT
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import JointModel
+from pipette_opt.plans.steps import JOINT_CALL
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.solver.family_bounds import FAMILY_MARGIN, load_kernel
 from pipette_opt.solver.family_model import num_variables
@@ -65,9 +66,6 @@ CP-SAT proves models of 300 variables in a second; in a second it finds no solut
 
 MIN_SLICE_S = 1.0
 """Shortest time limit of a CP-SAT call that proves bounds, seconds. Chosen."""
-
-SLICE_SHARE = 0.1
-"""Largest fraction of the remaining time that one CP-SAT call may take. Chosen."""
 
 MAX_SPLITS = 24
 """Largest number of layer partitions that are passed to the search beside the usual ones. Chosen."""
@@ -288,7 +286,7 @@ class _Joint(OpenFamilies):
             if not part.families:
                 return []
             part.bound_s = max(part.bound_s, min(self.bounds_s[family] for family in part.families))
-        families, turn = part.families, self.clock.after(max(MIN_SLICE_S, SLICE_SHARE * self.clock.left_s))
+        families, turn = part.families, self.clock.after(max(MIN_SLICE_S, self.clock.step(JOINT_CALL).left_s))
         model = part.model = part.model or self._model_of_others(families)
         while True:
             model.below(self.to_beat_s)

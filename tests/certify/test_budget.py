@@ -6,7 +6,15 @@ import pytest
 from factories import TINY, make_cluster, make_job
 
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify.budget import JOINT_SHARE, MIN_JOINT_SHARE, Budget, OptimizeParams
+from pipette_opt.certify.budget import (
+    MIN_BESIDE_SHARE,
+    MIN_CERTIFYING_S,
+    MIN_PLACING_S,
+    beside_clock,
+    clock_of,
+    proof_clock,
+)
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Question, prepare, prunes
 from pipette_opt.solver.open_families import JointLimits
@@ -14,15 +22,18 @@ from pipette_opt.solver.open_families import JointLimits
 pytestmark = pytest.mark.search
 
 
-def test_the_joint_model_has_more_time_while_its_bound_is_the_least() -> None:
-    """Of what is left; nothing once the search was stopped."""
+def test_the_proof_keeps_time_for_what_follows_it() -> None:
+    """Plans beside the fastest have a little time even after the limit, and the proof enough to place a first plan."""
     watcher = Watcher()
-    budget = Budget(make_job(make_cluster(2), TINY, 8, 1024), OptimizeParams(time_limit_s=100.0), watcher)
-    assert budget.joint_again(is_least=False).left_s == pytest.approx(JOINT_SHARE * 100, rel=0.1)
-    assert budget.joint_again(is_least=True).left_s == pytest.approx(MIN_JOINT_SHARE * 100, rel=0.1)
-    assert MIN_JOINT_SHARE > JOINT_SHARE
+    clock = clock_of(make_job(make_cluster(2), TINY, 8, 1024), OptimizeParams(time_limit_s=100.0), watcher)
+    assert proof_clock(clock, has_plan=True).left_s == pytest.approx(85.0, rel=0.01)
+    assert beside_clock(clock).left_s == pytest.approx(10.0, rel=0.01)
+    watcher.started -= 200.0
+    assert proof_clock(clock, has_plan=True).left_s == pytest.approx(MIN_CERTIFYING_S, rel=0.1)
+    assert proof_clock(clock, has_plan=False).left_s == pytest.approx(MIN_PLACING_S, rel=0.1)
+    assert beside_clock(clock).left_s == pytest.approx(100 * MIN_BESIDE_SHARE, rel=0.01)
     watcher.stop.set()
-    assert budget.joint_again(is_least=True).left_s == 0.0
+    assert proof_clock(clock, has_plan=False).left_s == 0.0
 
 
 def test_whose_bound_is_the_least() -> None:

@@ -14,6 +14,7 @@ from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import tile_placement, without_overlap
 from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.steps import BOUNDS, BOUNDS_AGAIN
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Question, fitting_candidates, load_predictor, prepare, prunes
 from pipette_opt.simulate.estimate import estimate
@@ -94,7 +95,7 @@ def test_what_was_not_bounded_is_bounded_in_the_time_left(
     """Bounds that had no time at first have some when the search has ended, and then nothing keeps a gap open."""
     monkeypatch.setattr(pruning, "CONFIGURATIONS_AT_ONCE", 1)
     monkeypatch.setattr(pruning, "KEPT", 2)
-    monkeypatch.setattr(module, "BOUNDING_SHARE", 0.0)
+    monkeypatch.setattr(module, "BOUNDS", replace(BOUNDS, share=0.0))
     job = three_hosts
     steps: list[str] = []
     watcher = Watcher(on_progress=lambda progress: steps.append(progress.step))
@@ -129,8 +130,8 @@ def test_a_limit_that_ends_while_configurations_are_bounded(
     """The best plan so far, and an honest bound over what was not looked at; verify shows all of it again."""
     monkeypatch.setattr(pruning, "CONFIGURATIONS_AT_ONCE", 1)
     monkeypatch.setattr(pruning, "KEPT", 2)
-    monkeypatch.setattr(module, "BOUNDING_SHARE", 0.0)
-    monkeypatch.setattr(module, "BOUNDING_AGAIN_SHARE", 0.0)
+    monkeypatch.setattr(module, "BOUNDS", replace(BOUNDS, share=0.0))
+    monkeypatch.setattr(module, "BOUNDS_AGAIN", replace(BOUNDS_AGAIN, share=0.0))
     watcher = Watcher()
     if stopped:
         watcher.stop.set()
