@@ -40,6 +40,7 @@ from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.base.units import GB, US
 from pipette_opt.baselines.amp import amp
 from pipette_opt.baselines.amp_layers import with_amp_splits
+from pipette_opt.baselines.compare import analytical_problem
 from pipette_opt.baselines.megatron import megatron_rule
 from pipette_opt.baselines.varuna import varuna
 from pipette_opt.candidates import SearchSpace, enumerate_candidates, overlap_choices
@@ -464,13 +465,11 @@ def rivals(case: Case) -> dict[str, float]:
         except (InfeasibleError, InputError):
             found[name] = float("inf")
             continue
-        solution = method(prepared.with_analytical_model).solution
+        solution = method(analytical_problem(prepared)).solution
         found[name] = (
             float("inf")
             if solution is None
-            else simulate_solution(
-                prepared.instance, prepared.with_analytical_model, solution
-            ).estimate.iteration_time_s
+            else simulate_solution(prepared.instance, analytical_problem(prepared), solution).estimate.iteration_time_s
         )
     return found
 

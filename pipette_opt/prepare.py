@@ -9,7 +9,6 @@ joint model.
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cached_property
 
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
@@ -31,7 +30,7 @@ from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPred
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.steps import BOUNDS, BOUNDS_AGAIN, BUILDING, LAYOUTS, TIME_TO_BEAT, WORLD_SIZES
-from pipette_opt.problem.build import BothProblems, FittingCandidate, build_both_problems
+from pipette_opt.problem.build import FittingCandidate, Relaxations, build_relaxations
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.ticks import SharedLinks
 from pipette_opt.simulate.least_times import LeastTimes
@@ -68,11 +67,9 @@ class Prepared:
     Parameters
     ----------
     problem
-        Each candidate with the objective that the solver minimises.
-    lower
         Each candidate with its relaxation.
     pruned
-        Result of pruning, with the configurations left out of both problems; ``None`` without pruning.
+        Result of pruning, with the configurations left out of the problem; ``None`` without pruning.
     space
         Searched space, with the partitions that the joint model chose.
     joined
@@ -94,7 +91,6 @@ class Prepared:
     predictor: MemoryPredictor
     memory: MemoryCheck
     problem: ProblemData
-    lower: ProblemData
     pruned: Pruned | None = None
     space: SearchSpace = field(default_factory=SearchSpace)
     joined: Joined | None = None
@@ -127,16 +123,6 @@ class Prepared:
         if self.pruned is None or self.joined is None:
             return False
         return self.joined.model.bound_s < min(self.pruned.bounds_s.values(), default=0.0)
-
-    @cached_property
-    def with_analytical_model(self) -> ProblemData:
-        """Problem with only the candidate configurations that have an analytical 1F1B model."""
-        return _only(self.problem, analytical=True)
-
-    @cached_property
-    def without_analytical_model(self) -> ProblemData:
-        """Problem with only the candidate configurations that have a relaxation and no analytical model."""
-        return _only(self.problem, analytical=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,14 +238,13 @@ def _prepare(question: Question, clock: Clock) -> Prepared:
         memory = replace(like.memory, capacity_bytes=usable_bytes(relaxed.cluster, bounding.predictor))
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
-    problems, pruned = bounding.problems(memory, enumeration.candidates)
+    built, pruned = bounding.problems(memory, enumeration.candidates)
     return Prepared(
         instance=relaxed,
         enumeration=enumeration,
         predictor=bounding.predictor,
         memory=memory,
-        problem=problems.problem,
-        lower=problems.lower,
+        problem=built.problem,
         pruned=pruned,
         space=space,
         joined=joined,
@@ -321,7 +306,7 @@ class _Bounding:
             wider, self.first = replace(wider, more_layouts=tuple(layouts)), (near or [self.first])[0]
         return joined, wider
 
-    def problems(self, memory: MemoryCheck, candidates: Sequence[ParallelConfig]) -> tuple[BothProblems, Pruned | None]:
+    def problems(self, memory: MemoryCheck, candidates: Sequence[ParallelConfig]) -> tuple[Relaxations, Pruned | None]:
         """Build the problems of the configurations that fit and that cheap bounds do not rule out."""
         if not all(map(self.question.keep, candidates)):
             self.clock.report(f"bounding {counted(len(memory.fitting), 'configuration')}")
@@ -330,12 +315,12 @@ class _Bounding:
             clock = self.clock.step(BUILDING)
             return _build_kept(self.instance, pruned, memory.capacity_bytes, self.question.keep, clock)
         fitting = fitting_candidates(memory)
-        problems = build_both_problems(
+        relaxations = build_relaxations(
             self.instance, fitting, memory.capacity_bytes, is_enough=lambda num_bytes, num_built: _too_large(num_bytes)
         )
-        if len(problems.built) < len(fitting):
+        if len(relaxations.built) < len(fitting):
             raise _refusal(self.instance, fitting)
-        return problems, None
+        return relaxations, None
 
     def pruned(self, memory: MemoryCheck, *, anneals: bool = True) -> Pruned:
         """Prune configurations by cheap bounds, in a fraction of the remaining time."""
@@ -369,8 +354,8 @@ def bound_again(prepared: Prepared, first: FirstPlan, clock: Clock) -> Prepared:
         given=prepared.given if prepared.has_slots else None,
         family_bound_s=(lambda config: 0.0) if joined is None else joined.split_bound_s,
     )
-    problems, pruned = _build_kept(instance, pruned, memory.capacity_bytes, prunes, clock.step(BUILDING))
-    return replace(prepared, problem=problems.problem, lower=problems.lower, pruned=pruned)
+    built, pruned = _build_kept(instance, pruned, memory.capacity_bytes, prunes, clock.step(BUILDING))
+    return replace(prepared, problem=built.problem, pruned=pruned)
 
 
 def with_splits(
@@ -402,10 +387,10 @@ def with_splits(
         enumeration = enumerate_more(prepared.instance, space, prepared.space, enumeration)
         new = enumeration.candidates[len(prepared.enumeration.candidates) :]
         memory = memory.joined(check_memory(prepared.instance, new, prepared.predictor, memory.max_oom_risk))
-    built = {candidate.config for candidate in pruned.kept}
+    known_configs = {candidate.config for candidate in pruned.kept}
     fitting = fitting_candidates(memory)
     new_fitting = fitting[len(prepared.memory.fitting) :]
-    if first.config not in built:
+    if first.config not in known_configs:
         new_fitting += [candidate for candidate in fitting if candidate.config == first.config]
     if not new_fitting:
         return replace(prepared, space=space, enumeration=enumeration, memory=memory)
@@ -421,7 +406,7 @@ def with_splits(
         ),
     )
     links = SharedLinks(prepared.problem.tick_s)
-    problems, more = _build_kept(
+    built, more = _build_kept(
         prepared.instance, more, memory.capacity_bytes, lambda config: config == first.config, clock, links
     )
     return replace(
@@ -429,8 +414,7 @@ def with_splits(
         space=space,
         enumeration=enumeration,
         memory=memory,
-        problem=prepared.problem.joined(problems.problem),
-        lower=prepared.lower.joined(problems.lower),
+        problem=prepared.problem.joined(built.problem),
         pruned=pruned.joined(more),
     )
 
@@ -448,7 +432,7 @@ def _build_kept(
     keep: Callable[[ParallelConfig], bool],
     clock: Clock,
     links: SharedLinks | None = None,
-) -> tuple[BothProblems, Pruned]:
+) -> tuple[Relaxations, Pruned]:
     """
     Build the problems of the configurations that pruning kept, most promising first, within memory and time.
 
@@ -470,12 +454,12 @@ def _build_kept(
     def is_enough(num_bytes: int, num_built: int) -> bool:
         return _too_large(num_bytes) or (num_built > num_needed and clock.is_over)
 
-    problems = build_both_problems(instance, kept, capacity_bytes, order, is_enough, links)
-    built = set(problems.built)
+    relaxations = build_relaxations(instance, kept, capacity_bytes, order, is_enough, links)
+    built = set(relaxations.built)
     left = [bounds[without_overlap(unbuilt.config)] for index, unbuilt in enumerate(kept) if index not in built]
-    return problems, replace(
+    return relaxations, replace(
         pruned,
-        kept=tuple(kept[index] for index in problems.built),
+        kept=tuple(kept[index] for index in relaxations.built),
         ruled_out=pruned.ruled_out + len(left),
         bound_s=min([pruned.bound_s, *left]),
     )
@@ -507,11 +491,6 @@ def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:
 def fitting_candidates(memory: MemoryCheck) -> list[FittingCandidate]:
     """Return the configurations that fit, as input of :func:`~pipette_opt.problem.build.build_problem_data`."""
     return [FittingCandidate(config=fits.config, need_bytes=fits.need_bytes) for fits in memory.fitting]
-
-
-def _only(problem: ProblemData, *, analytical: bool) -> ProblemData:
-    chosen = (candidate for candidate in problem.candidates if candidate.has_analytical_model == analytical)
-    return replace(problem, candidates=tuple(chosen))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

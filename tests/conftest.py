@@ -18,7 +18,6 @@ import gc
 import os
 import sys
 from collections.abc import Generator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,16 +87,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _short_hints() -> Generator[None, None, None]:
-    """Annealing for a hint takes up to two seconds of each search; on the small instances here a tenth is plenty."""
-    from pipette_opt.plans.steps import HINT
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipette_opt.optimize.HINT", replace(HINT, most_s=0.2))
-        yield
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -261,7 +261,6 @@ def bare_problem(data: ProblemData) -> Prepared:
         predictor=MemoryPredictor.__new__(MemoryPredictor),
         memory=MemoryCheck.__new__(MemoryCheck),
         problem=data,
-        lower=data,
     )
 
 

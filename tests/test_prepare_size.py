@@ -10,7 +10,7 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.prepare import MAX_LINK_BYTES, Question, fitting_candidates, load_predictor, prepare, prunes
-from pipette_opt.problem.build import build_both_problems, build_problem_data
+from pipette_opt.problem.build import build_problem_data, build_relaxations
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.pruning import BoundedCandidates
 from pipette_opt.specs import Instance, TrainingSpec
@@ -34,7 +34,7 @@ def arrays_of(*problems: ProblemData) -> dict[int, IntArray]:
 
 def test_too_many_link_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all are to be kept, and there is next to no memory for it, the error says what to pin."""
-    assert prepare(Question(TWO_HOSTS, SPACE, 0.01)).with_analytical_model.candidates
+    assert prepare(Question(TWO_HOSTS, SPACE, 0.01)).problem.candidates
     monkeypatch.setattr(module, "MEMORY_SHARE", 1e-12)
     with pytest.raises(InputError, match=r"\d+ configurations.*between 2 hosts.*--tensor-parallel"):
         prepare(Question(TWO_HOSTS, SPACE, 0.01))
@@ -63,29 +63,27 @@ def test_sizes_at_512_hosts() -> None:
     fitting = fitting_candidates(memory)
     bounded = BoundedCandidates(instance, fitting, memory.capacity_bytes, relaxed=True, reductions=False)
     assert max(array.size for one in bounded for array in arrays_of(one.data).values()) == 1
-    limit = 40 * 512**2 * 8
-    forms = build_both_problems(instance, fitting, memory.capacity_bytes, is_enough=lambda size, number: size > limit)
-    taken = sum(array.nbytes for array in arrays_of(forms.problem, forms.lower).values())
+    limit = 20 * 512**2 * 8
+    relaxations = build_relaxations(
+        instance, fitting, memory.capacity_bytes, is_enough=lambda size, number: size > limit
+    )
+    taken = sum(array.nbytes for array in arrays_of(relaxations.problem).values())
     assert limit < taken < 1.3 * limit < MAX_LINK_BYTES
-    assert 1 < len(forms.built) < len(fitting)
+    assert 1 < len(relaxations.built) < len(fitting)
 
 
-def test_both_forms_are_those_that_are_built_apart() -> None:
-    """Built together, in any order, the problems are the same; a form that is both is one object."""
+def test_order_of_building_changes_nothing() -> None:
+    """Built most promising first, the problem is that of the given order."""
     memory = prepare(Question(TWO_HOSTS, SPACE, 0.01)).memory
     fitting = fitting_candidates(memory)
-    together = build_both_problems(
-        TWO_HOSTS, fitting, memory.capacity_bytes, order=tuple(reversed(range(len(fitting))))
-    )
-    assert together.built == tuple(range(len(fitting)))
-    for data, relaxed in ((together.problem, False), (together.lower, True)):
-        apart = build_problem_data(TWO_HOSTS, fitting, memory.capacity_bytes, relaxed=relaxed)
-        assert apart.tick_s == data.tick_s
-        assert [(one.config, one.tile, one.has_analytical_model) for one in apart.candidates] == [
-            (one.config, one.tile, one.has_analytical_model) for one in data.candidates
-        ]
-        for one, other in zip(apart.candidates, data.candidates, strict=True):
-            for name in (*MATRICES, "forward_ticks", "ring_class", "ring_floor_ticks"):
-                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    pairs = zip(together.problem.candidates, together.lower.candidates, strict=True)
-    assert all((one is other) == (not one.has_analytical_model) for one, other in pairs)
+    backwards = tuple(reversed(range(len(fitting))))
+    found = build_relaxations(TWO_HOSTS, fitting, memory.capacity_bytes, order=backwards)
+    assert found.built == tuple(range(len(fitting)))
+    plain = build_problem_data(TWO_HOSTS, fitting, memory.capacity_bytes, relaxed=True)
+    assert plain.tick_s == found.problem.tick_s
+    assert [(one.config, one.tile) for one in plain.candidates] == [
+        (one.config, one.tile) for one in found.problem.candidates
+    ]
+    for one, other in zip(plain.candidates, found.problem.candidates, strict=True):
+        for name in (*MATRICES, "forward_ticks", "ring_class", "ring_floor_ticks"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))

@@ -32,6 +32,7 @@ from training_step import Job
 
 from pipette_opt import __version__
 from pipette_opt.annealing.anneal import AnnealingParams, anneal
+from pipette_opt.baselines.compare import analytical_problem
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.messages import p2p_bytes
@@ -245,9 +246,9 @@ def on_hosts(plan: Plan, nodes: np.ndarray) -> Placement:
 def annealed(instance: Instance, seed: int) -> Placement:
     """Return the placement that annealing finds in the search's time."""
     prepared = prepare(Question(instance, SPACE, 0.01))
-    found = anneal(prepared.with_analytical_model, AnnealingParams(time_limit_s=SEARCH_S, seed=seed)).solution
+    found = anneal(analytical_problem(prepared), AnnealingParams(time_limit_s=SEARCH_S, seed=seed)).solution
     assert found is not None
-    candidate = prepared.with_analytical_model.candidates[found.candidate]
+    candidate = analytical_problem(prepared).candidates[found.candidate]
     return tile_placement(candidate.config, candidate.tile, found.nodes)
 
 

@@ -34,7 +34,7 @@ from pipette_opt.parallel import ParallelConfig, tile_placement, without_overlap
 from pipette_opt.parallel.config import OVERLAPS, SHARDING_STRATEGIES
 from pipette_opt.prepare import load_predictor
 from pipette_opt.problem.best_links import optimistic_ticks
-from pipette_opt.problem.build import FittingCandidate, build_both_problems, build_problem_data, with_paths
+from pipette_opt.problem.build import FittingCandidate, build_problem_data, build_relaxations, with_paths
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.family_times import layer_families, with_rings
@@ -129,7 +129,7 @@ def too_high(job: Instance, configs: list[ParallelConfig], rng: np.random.Genera
         need_bytes = np.zeros(config.pipeline_model_parallel_size, dtype=np.int64)
         plain = FittingCandidate(config=without_overlap(config), need_bytes=need_bytes)
         pruned = build_problem_data(job, [plain], capacity, relaxed=True, reductions=False)
-        lower = build_both_problems(job, [FittingCandidate(config=config, need_bytes=need_bytes)], capacity).lower
+        lower = build_relaxations(job, [FittingCandidate(config=config, need_bytes=need_bytes)], capacity).problem
         families = _families(job, config)
         for candidate, without_reductions in zip(lower.candidates, pruned.candidates, strict=True):
             placed = list(_placed(job, candidate, rng))

@@ -6,6 +6,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray, P2PMode
 from pipette_opt.base.units import GB, US
+from pipette_opt.baselines.compare import analytical_problem
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.parallel import HostTile, ParallelConfig
 from pipette_opt.prepare import Question, prepare
@@ -140,4 +141,4 @@ def joint_problem(cluster: ClusterSpec, p2p: P2PMode) -> ProblemData:
         recompute=(None, "selective", "full"),
         overlap_grad_reduce=False,
     )
-    return prepare(Question(instance, space, MAX_OOM_RISK)).with_analytical_model
+    return analytical_problem(prepare(Question(instance, space, MAX_OOM_RISK)))

@@ -19,6 +19,7 @@ from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.base.errors import InfeasibleError, InputError, MissingLinkError
 from pipette_opt.baselines.amp import AmpParams, amp
 from pipette_opt.baselines.amp_layers import with_amp_splits
+from pipette_opt.baselines.compare import analytical_problem
 from pipette_opt.baselines.megatron import identity_order, listed_solutions, megatron_rule
 from pipette_opt.baselines.varuna import varuna
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
@@ -174,20 +175,20 @@ def _judged(instance: Instance, data: ProblemData, solution: Solution | None) ->
 
 
 def _by_rule(instance: Instance, space: SearchSpace, rule: Callable[[ProblemData], Result]) -> Choice | None:
-    data = _prepared(instance, space).with_analytical_model
+    data = analytical_problem(_prepared(instance, space))
     return _judged(instance, data, rule(data).solution)
 
 
 def _pipette(instance: Instance, time_limit_s: float, seed: int, stop: threading.Event) -> Choice | None:
     """Return Pipette's choice: degrees that fit, and hosts annealed by its latency model (DATE 2024)."""
-    data = _prepared(instance, REPLICATED).with_analytical_model
+    data = analytical_problem(_prepared(instance, REPLICATED))
     params = AnnealingParams(variant="pipette", time_limit_s=min(time_limit_s, SEARCH_S), seed=seed)
     return _judged(instance, data, anneal(data, params, stop=stop).solution)
 
 
 def _amp(instance: Instance, time_limit_s: float, seed: int) -> Choice | None:
     space = with_amp_splits(instance, replace(REPLICATED, uneven_layers=True), load_predictor(RISK, instance))
-    data = _prepared(instance, space).with_analytical_model
+    data = analytical_problem(_prepared(instance, space))
     params = AmpParams(time_limit_s=min(time_limit_s, SEARCH_S), seed=seed)
     return _judged(instance, data, amp(data, params).solution)
 
@@ -208,7 +209,7 @@ def galvatron_view(instance: Instance) -> Choice | None:
     )
     alike = replace(instance, cluster=replace(instance.cluster, link_matrices=matrices))
     space = replace(PLAIN, use_distributed_optimizer=(False, True), recompute=(None, "full"))
-    data = _prepared(alike, space).with_analytical_model
+    data = analytical_problem(_prepared(alike, space))
     return _judged(instance, data, identity_order(data).solution)
 
 
@@ -221,7 +222,7 @@ def primepar_space(instance: Instance) -> Choice | None:
     whichever is faster (:func:`~benchmarks.squares.compare.square_row`). The time saved per layer is subtracted from
     each micro-batch.
     """
-    data = _prepared(instance, PLAIN).with_analytical_model
+    data = analytical_problem(_prepared(instance, PLAIN))
     best: Choice | None = None
     for solution in listed_solutions(data):
         candidate = data.candidates[solution.candidate]

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
@@ -19,7 +19,8 @@ from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.steps import JOINT
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, Question, load_predictor, prepare
+from pipette_opt.prepare import Prepared, Question, fitting_candidates, load_predictor, prepare
+from pipette_opt.problem.build import build_problem_data
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result
 from pipette_opt.simulate.solutions import best_first, simulate_solution
@@ -78,6 +79,14 @@ def prepare_all(
     return prepare(Question(instance, space, params.max_oom_risk, joint=limits), Clock(watcher=watcher))
 
 
+def analytical_problem(prepared: Prepared) -> ProblemData:
+    """Return the problem of the candidates that have an analytical 1F1B model, with that model as objective."""
+    searched = {candidate.config for candidate in prepared.problem.candidates}
+    fitting = [candidate for candidate in fitting_candidates(prepared.memory) if candidate.config in searched]
+    data = build_problem_data(prepared.instance, fitting, prepared.memory.capacity_bytes)
+    return replace(data, candidates=tuple(each for each in data.candidates if each.has_analytical_model))
+
+
 def compare_methods(prepared: Prepared, params: OptimizeParams, stop: threading.Event | None = None) -> list[MethodRow]:
     """
     Run every method with equal time and threads, on the candidates for which the analytical 1F1B model is exact.
@@ -87,7 +96,7 @@ def compare_methods(prepared: Prepared, params: OptimizeParams, stop: threading.
     stop
         Event that ends the comparison; only methods that had their full time before it have a row.
     """
-    data, stop = prepared.with_analytical_model, stop or threading.Event()
+    data, stop = analytical_problem(prepared), stop or threading.Event()
 
     def annealed(variant: Literal["tuned", "pipette"]) -> Result:
         settings = AnnealingParams(variant=variant, time_limit_s=params.time_limit_s, seed=params.seed)

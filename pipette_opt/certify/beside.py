@@ -24,7 +24,7 @@ from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plainness import RISK_SHARE, WITHIN, kind_of
 from pipette_opt.plans.steps import BEST_VALUE, NEXT_BEST, ONE_BESIDE, PLAINER, SAFER, SAME_PLAINNESS
 from pipette_opt.prepare import Prepared
-from pipette_opt.problem.build import FittingCandidate, build_both_problems
+from pipette_opt.problem.build import FittingCandidate, build_relaxations
 from pipette_opt.problem.ticks import SharedLinks
 from pipette_opt.simulate.solutions import SimulatedSolution, best_first
 
@@ -75,7 +75,7 @@ class _Finder:
         self._risk_of = risks_of(self.prepared, preference.max_oom_risk)
         self._searches: dict[ParallelConfig, SearchState] = {}
         self._links = SharedLinks(self.prepared.problem.tick_s)
-        self._loaded: set[tuple[bool, bool]] = set()
+        self._loaded: set[bool] = set()
         self._best: dict[ParallelConfig, SimulatedSolution] = {}
         for plan in state.simulated:
             self._take(plan)
@@ -240,10 +240,8 @@ class _Finder:
         """Build the problem of a configuration, and bound it by the simulator over the best links."""
         prepared, checked = self.prepared, self.checked[config]
         fitting = [FittingCandidate(config=config, need_bytes=checked.need_bytes)]
-        problems = build_both_problems(prepared.instance, fitting, prepared.memory.capacity_bytes, links=self._links)
-        alone = replace(
-            prepared, problem=problems.problem, lower=problems.lower, pruned=None, other_sizes_s=float("inf")
-        )
+        built = build_relaxations(prepared.instance, fitting, prepared.memory.capacity_bytes, links=self._links)
+        alone = replace(prepared, problem=built.problem, pruned=None, other_sizes_s=float("inf"))
         self._load(alone)
         known = [self._best[config]] if config in self._best else []
         search = SearchState(alone, known, self.params, replace(self.clock, is_quiet=True), to_beat_s)
@@ -280,7 +278,7 @@ class _Finder:
     def _load(self, alone: Prepared) -> None:
         """Compile the kernels for types of schedule that were not used before."""
         candidates = alone.problem.candidates
-        kinds = {(candidate.config.num_chunks > 1, candidate.has_analytical_model) for candidate in candidates}
+        kinds = {candidate.config.num_chunks > 1 for candidate in candidates}
         if not kinds <= self._loaded:
             self._loaded |= kinds
             with self.clock.loading():

@@ -27,10 +27,7 @@ from pipette_opt.specs import Instance
 logger = logging.getLogger(__name__)
 
 COMPILED_WITH = 8
-"""
-Number of candidate configurations on which kernels are run, for analytical models and for relaxations each.
-Chosen.
-"""
+"""Number of candidate configurations on which kernels are run. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,10 +68,10 @@ def compile_kernels(prepared: Prepared, stop: threading.Event) -> None:
 
 
 def _samples(prepared: Prepared) -> Iterator[Sample]:
-    for data in (prepared.with_analytical_model, prepared.without_analytical_model):
-        for candidate in data.candidates[:: -(-len(data.candidates) // COMPILED_WITH) or 1]:
-            sample_data = replace(data, candidates=(candidate,))
-            yield Sample(instance=prepared.instance, given=prepared.given, data=sample_data)
+    data = prepared.problem
+    for candidate in data.candidates[:: -(-len(data.candidates) // COMPILED_WITH) or 1]:
+        sample_data = replace(data, candidates=(candidate,))
+        yield Sample(instance=prepared.instance, given=prepared.given, data=sample_data)
 
 
 def _compile_beside(samples: list[Sample], stop: threading.Event) -> None:

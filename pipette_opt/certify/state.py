@@ -118,7 +118,7 @@ class SearchState:
 
     def go_on_with(self, prepared: Prepared) -> None:
         """Search these prepared configurations; bounds and plans found so far stay."""
-        self.prepared, self.data, self._least = prepared, prepared.lower, None
+        self.prepared, self.data, self._least = prepared, prepared.problem, None
         self.open: list[OpenCandidate] = []
         self._tiles: dict[ParallelConfig, list[HostTile]] = {}
         for candidate in self.data.candidates:
@@ -298,7 +298,7 @@ class SearchState:
         instance, candidate = self.prepared.instance, entry.candidate
         try:
             simulated = simulate_solution(
-                instance, self.prepared.problem, Solution(candidate=entry.index, nodes=nodes, objective_ticks=0)
+                instance, self.data, Solution(candidate=entry.index, nodes=nodes, objective_ticks=0)
             )
             times = placed_times(instance, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
         except MissingLinkError:

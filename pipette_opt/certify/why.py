@@ -195,7 +195,7 @@ def _compared(
     pruned = prepared.pruned
     assert pruned is not None
     bound_s = max(proven_s, min(pruned.bounds_s.values()))
-    lower = prepared.lower
+    lower = prepared.problem
     if all(optimistic_ticks(lower, candidate) >= UNUSABLE_TICKS for candidate in lower.candidates):
         reason = "too few hosts have the memory, or links were not measured"
         return Why(verdict="cannot be placed", reasons=(reason,), ruled_out_by="no placement")

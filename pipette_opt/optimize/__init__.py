@@ -4,19 +4,19 @@ Steps of ``solve``, in the order of the code.
 1. :mod:`~pipette_opt.prepare` lists the legal configurations. The joint model (CP-SAT, ``solver/joint.py``) chooses
 degrees, layers and GPU types over the best links, and bounds every layer partition that is not listed. ``memory/``
 removes configurations that do not fit, ``solver/pruning.py`` those that bounds rule out. The rest becomes the integer
-placement problem: a relaxation for each candidate, and an analytical 1F1B model where it applies.
-2. First plans: pruning's first plan is simulated, and placements are annealed by the analytical model.
+placement problem: a relaxation for each candidate.
+2. :class:`~pipette_opt.certify.SearchState` begins with pruning's first plan. It has the bound of every listed
+configuration, who proved it, and the plans found.
 3. ``certify/late_splits.py`` runs the joint model again with that time to beat; its partitions are searched, too.
 4. :func:`~pipette_opt.certify.certify`: the simulator executes the real schedule and decides. Candidates that may be
 faster are placed by annealing, simulated, and refuted by the engines of ``solver/`` on their relaxations. This
 determines the gap. If configurations without bound keep it open, they are bounded, and the step runs once more.
 5. The joint model runs once more. ``certify/beside.py`` places configurations that may be plainer, less risky or the
 next best. ``certify/preference.py`` chooses the plan among those as good as the fastest; ties are settled.
-6. ``certify/finish.py`` makes the certificate. Its ``lower_bound_s`` is the least bound of open candidates, pruned
-configurations and the joint model.
+6. ``certify/finish.py`` makes the certificate from the state. Its ``lower_bound_s`` is the least bound of all.
 7. The rules of ``verify`` about the plan itself are checked. The command ``verify`` also enumerates the space again.
 
-A step with nothing to do ends at once. ``certify/budget.py`` and ``docs/method.md`` state the time of each step.
+A step with nothing to do ends at once. ``plans/steps.py`` has the time of each step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,13 @@ from functools import partial
 from typing import Any
 
 from pipette_opt.base.backends import Backend
-from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import certify
 from pipette_opt.certify.beside import look_beside
 from pipette_opt.certify.budget import beside_clock, clock_of, joint_limits, proof_clock
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.finish import finish_plan
-from pipette_opt.certify.first_plans import anneal_analytical_models, simulate_annealed, simulate_first_plan
+from pipette_opt.certify.first_plans import simulate_first_plan
 from pipette_opt.certify.late_splits import fastest_plan, prove_splits
 from pipette_opt.certify.params import OptimizeParams as OptimizeParams
 from pipette_opt.certify.preference import Preference, risks_of
@@ -42,10 +41,9 @@ from pipette_opt.certify.state import SearchState
 from pipette_opt.certify.ties import settle_ties
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
-from pipette_opt.plans.steps import BESIDE, HINT, JOINT_AGAIN, JOINT_LEAST, SLOTS, TIES
+from pipette_opt.plans.steps import BESIDE, JOINT_AGAIN, JOINT_LEAST, SLOTS, TIES
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, Question, bound_again, prepare, prunes
-from pipette_opt.problem.solution import Solution
 from pipette_opt.simulate.solutions import TIE, SimulatedSolution, best_first
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
@@ -59,7 +57,7 @@ def optimize(
     watcher: Watcher | None = None,
     inputs: Mapping[str, Any] | None = None,
     prepared: Prepared | None = None,
-    known: Sequence[Solution] = (),
+    known: Sequence[SimulatedSolution] = (),
     backend: Backend | None = None,
     host_order: Sequence[int] | None = None,
     first: FirstPlan | None = None,
@@ -75,7 +73,7 @@ def optimize(
     prepared
         Result of :func:`~pipette_opt.prepare.prepare` for this instance and space, if made before.
     known
-        Placements to start from, of candidates of ``prepared.with_analytical_model``.
+        Plans to start from, of candidates of ``prepared.problem``.
     backend
         Processes for the proof; ``None``: threads of this process.
     host_order
@@ -108,12 +106,7 @@ def optimize(
     with clock.loading():
         compile_kernels(prepared, clock.stop)
 
-    if number := len(prepared.with_analytical_model.candidates):
-        clock.report(f"annealing placements of {counted(number, 'candidate')}")
-    state = SearchState(prepared, simulate_first_plan(prepared), params, clock)
-    hint = anneal_analytical_models(prepared, clock.step(HINT), params.workers, params.seed, known)
-    for solution in simulate_annealed(prepared, hint):
-        state.take(solution)
+    state = SearchState(prepared, [*simulate_first_plan(prepared), *known], params, clock)
     if state.plans:
         watcher.on_plan(finished(state))
         again = clock.step(JOINT_LEAST if prepared.is_joint_least else JOINT_AGAIN)

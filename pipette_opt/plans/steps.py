@@ -65,14 +65,6 @@ LAYOUTS = Step(words="layers moved between chunks of its plan", share=0.05, wher
 
 BUILDING = Step(words="problems in integers", share=0.15, where="prepare.py")
 
-HINT = Step(
-    words="first plans, annealed by the analytical model",
-    share=0.2,
-    of="limit",
-    most_s=2.0,
-    where="certify/first_plans.py",
-)
-
 JOINT_AGAIN = Step(
     words="joint model again, with the time of the fastest plan to beat; its new splits are searched with the others",
     share=0.2,
@@ -153,7 +145,6 @@ STEPS = (
     BOUNDS,
     TIME_TO_BEAT,
     BUILDING,
-    HINT,
     JOINT_AGAIN,
     JOINT_LEAST,
     OPENING,

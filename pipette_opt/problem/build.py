@@ -131,37 +131,30 @@ def build_problem_data(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BothProblems:
+class Relaxations:
     """
-    Two problems over equal candidates: one to be solved, one with relaxations only.
-
-    A candidate without an analytical 1F1B model is one object, shared by both problems.
+    Problem with a relaxation for every candidate.
 
     Parameters
     ----------
-    problem
-        Candidates with the objective that the solver minimises.
-    lower
-        Candidates with their relaxation.
     built
         Indices of the given configurations for which candidates were built.
     """
 
     problem: ProblemData
-    lower: ProblemData
     built: tuple[int, ...]
 
 
-def build_both_problems(
+def build_relaxations(
     instance: Instance,
     fitting: Sequence[FittingCandidate],
     capacity_bytes: IntArray,
     order: Sequence[int] | None = None,
     is_enough: Callable[[int, int], bool] = lambda num_bytes, num_built: False,
     links: SharedLinks | None = None,
-) -> BothProblems:
+) -> Relaxations:
     """
-    Build both problems for the given configurations, or for as many as memory and time allow.
+    Build relaxations of the given configurations, or of as many as memory and time allow.
 
     Parameters
     ----------
@@ -176,23 +169,17 @@ def build_both_problems(
     _check_reduction(instance)
     compute = [stage_compute(instance, candidate.config) for candidate in fitting]
     links = links or SharedLinks(_tick_s(compute))
-    built: dict[int, list[tuple[CandidateData, CandidateData]]] = {}
+    built: dict[int, list[CandidateData]] = {}
     for index in range(len(fitting)) if order is None else order:
         if built and is_enough(links.num_bytes, len(built)):
             break
-        fits, built[index] = fitting[index], []
-        for tile in host_tiles(fits.config, instance.cluster.gpus_per_node, instance.launcher):
-            lower = _candidate(instance, fits, compute[index], tile, links, analytical=False, reductions=True)
-            minimised = lower
-            if has_analytical_model(instance, fits.config, tile):
-                minimised = _candidate(instance, fits, compute[index], tile, links, analytical=True, reductions=True)
-            built[index].append((minimised, lower))
-    pairs = [pair for index in sorted(built) for pair in built[index]]
-    return BothProblems(
-        problem=_problem(instance, [minimised for minimised, _ in pairs], capacity_bytes, links.tick_s),
-        lower=_problem(instance, [lower for _, lower in pairs], capacity_bytes, links.tick_s),
-        built=tuple(sorted(built)),
-    )
+        fits = fitting[index]
+        built[index] = [
+            _candidate(instance, fits, compute[index], tile, links, analytical=False, reductions=True)
+            for tile in host_tiles(fits.config, instance.cluster.gpus_per_node, instance.launcher)
+        ]
+    candidates = [candidate for index in sorted(built) for candidate in built[index]]
+    return Relaxations(problem=_problem(instance, candidates, capacity_bytes, links.tick_s), built=tuple(sorted(built)))
 
 
 def _check_reduction(instance: Instance) -> None:

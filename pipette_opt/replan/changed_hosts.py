@@ -29,7 +29,7 @@ from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, Question, prepare
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import CandidateData, ProblemData
-from pipette_opt.problem.solution import Solution, checked_solution
+from pipette_opt.problem.solution import checked_solution
 from pipette_opt.replan.groups import Grouped, grouped
 from pipette_opt.replan.space import kept_configs, sizes_of, space_for, unequal_instance, void_pins
 from pipette_opt.simulate.estimate import estimate
@@ -218,7 +218,7 @@ def _options(
     simulated = [_simulated(prepared, old, before, index, placed) for index, placed in kept]
     search = replace(params, time_limit_s=max(0.5, SEARCH_SHARE * (params.time_limit_s - watcher.elapsed_s)))
     fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop, begun=watcher.begun)
-    known = best_known(prepared, kept)
+    known = [_on_hosts(prepared, index, placed) for index, placed in kept]
     free = optimize(instance, space, search, fresh, inputs, prepared=prepared, known=known)
     options = [Option(plan=free, moves=moves(before, _layout(free), instance.model))]
     for solution, loads in _front(
@@ -246,7 +246,7 @@ def _simulated(
 
     The GPUs of each host keep their order.
     """
-    simulated = simulate_solution(prepared.instance, prepared.problem, replace(kept.solution, candidate=index))
+    simulated = _on_hosts(prepared, index, kept)
     if prepared.has_slots:
         simulated = replace(simulated, slots=_kept_slots(prepared, old, simulated))
         again = estimate(prepared.given, simulated.candidate.config, simulated.placement)
@@ -255,6 +255,11 @@ def _simulated(
         config=simulated.candidate.config, placement=simulated.placement, hosts=prepared.instance.cluster.hosts
     )
     return simulated, moves(before, after, prepared.instance.model)
+
+
+def _on_hosts(prepared: Prepared, index: int, kept: Kept) -> SimulatedSolution:
+    """Return a placement of the candidate at ``index``, simulated on relaxed hosts."""
+    return simulate_solution(prepared.instance, prepared.problem, replace(kept.solution, candidate=index))
 
 
 def _kept_slots(prepared: Prepared, old: Plan, simulated: SimulatedSolution) -> IntArray:
@@ -315,19 +320,6 @@ def keep(
                 kept.append(Kept(num_loads=num_loads(holds[index], start), solution=as_it_is))
             found += [(index, placed) for placed in kept]
     return found
-
-
-def best_known(prepared: Prepared, kept: Sequence[tuple[int, Kept]]) -> list[Solution]:
-    """Return the fastest placement of each configuration with an analytical time, as start for the search."""
-    place = {id(candidate): index for index, candidate in enumerate(prepared.with_analytical_model.candidates)}
-    best: dict[int, Solution] = {}
-    for index, placed in kept:
-        number = place.get(id(prepared.problem.candidates[index]))
-        if number is None:
-            continue
-        if number not in best or placed.solution.objective_ticks < best[number].objective_ticks:
-            best[number] = replace(placed.solution, candidate=number)
-    return list(best.values())
 
 
 def same_stages(config: ParallelConfig, old: ParallelConfig) -> bool:

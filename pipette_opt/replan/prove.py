@@ -123,11 +123,8 @@ def prove(
 
 def _only(prepared: Prepared, configs: Collection[ParallelConfig]) -> Prepared:
     """Return the prepared problem restricted to the given configurations."""
-    problem, lower = (
-        replace(data, candidates=tuple(candidate for candidate in data.candidates if candidate.config in configs))
-        for data in (prepared.problem, prepared.lower)
-    )
-    return replace(prepared, problem=problem, lower=lower, pruned=None)
+    candidates = tuple(candidate for candidate in prepared.problem.candidates if candidate.config in configs)
+    return replace(prepared, problem=replace(prepared.problem, candidates=candidates), pruned=None)
 
 
 def _not_proven(plan: Plan, why: str) -> PlanError:

@@ -391,11 +391,7 @@ class WhatIf:
         prepared, best = searched.prepared, searched.best
         capacity = prepared.problem.capacity_mib.copy()
         capacity[list(barred)] = -1
-        fewer = replace(
-            prepared,
-            problem=replace(prepared.problem, capacity_mib=capacity),
-            lower=replace(prepared.lower, capacity_mib=capacity),
-        )
+        fewer = replace(prepared, problem=replace(prepared.problem, capacity_mib=capacity))
         able = [solution for solution in searched.found if not set(solution.nodes.ravel().tolist()) & set(barred)]
         sources = sorted((solution for solution in searched.found if solution not in able), key=time_s)[:MAX_SOURCES]
         known = [*able, *(solution for source in (best, *sources) for solution in with_spares(fewer, source, barred))]

@@ -51,8 +51,7 @@ def prepared_for(job: Instance, configs: Sequence[ParallelConfig]) -> Prepared:
         enumeration=Enumeration.__new__(Enumeration),
         predictor=MemoryPredictor.__new__(MemoryPredictor),
         memory=MemoryCheck.__new__(MemoryCheck),
-        problem=build_problem_data(job, fitting, capacity),
-        lower=build_problem_data(job, fitting, capacity, relaxed=True),
+        problem=build_problem_data(job, fitting, capacity, relaxed=True),
     )
 
 
@@ -124,18 +123,18 @@ def test_paths_of_one_placement_are_below_the_simulator_at_every_other(p2p: P2PM
     rng = np.random.default_rng(60)
     for _ in range(4):
         prepared = prepared_for(random_job(rng, 5, p2p, kinds=2), CONFIGS)
-        for one in prepared.lower.candidates:
+        for one in prepared.problem.candidates:
             grown = one
             for _ in range(12):
                 nodes = rng.permutation(5)[: one.num_cells].reshape(one.grid)
                 placement = tile_placement(one.config, one.tile, nodes)
                 seconds = estimate(prepared.instance, one.config, placement).iteration_time_s
-                form = objective_ticks(prepared.lower, grown, nodes) * prepared.lower.tick_s
+                form = objective_ticks(prepared.problem, grown, nodes) * prepared.problem.tick_s
                 assert form <= seconds * (1 + 1e-9)
                 times = placed_times(prepared.instance, one.config, placement)
                 counts = critical_counts(times, one.num_microbatches, p2p)
-                grown = with_paths(prepared.instance, prepared.lower, grown, [counts])
-                form = objective_ticks(prepared.lower, grown, nodes) * prepared.lower.tick_s
+                grown = with_paths(prepared.instance, prepared.problem, grown, [counts])
+                form = objective_ticks(prepared.problem, grown, nodes) * prepared.problem.tick_s
                 assert form == pytest.approx(seconds, rel=5e-6)  # every link in every round is rounded down
 
 

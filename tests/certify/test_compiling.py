@@ -82,15 +82,13 @@ def test_hosts_without_links(prepared: Prepared) -> None:
 
 CODE = """
 import threading
-from dataclasses import replace
 from types import SimpleNamespace
 import numpy as np
 import numba.core.event as event
 from pipette_opt.certify import compiling
 from instances import one_candidate_cluster
 data = one_candidate_cluster(np.random.default_rng(0), "unif", (2, 2, 1))
-none = replace(data, candidates=())
-prepared = SimpleNamespace(instance=None, given=None, with_analytical_model=data, without_analytical_model=none)
+prepared = SimpleNamespace(instance=None, given=None, problem=data)
 compiling.PARTS = compiling.PARTS[-1:] * 2
 with event.install_recorder("numba:compile") as compiled:
     compiling.compile_kernels(prepared, threading.Event())

@@ -77,7 +77,7 @@ def test_reason_is_that_of_the_last_step_that_a_tile_needed(state: SearchState) 
     """A configuration that one host tile needed a search for is the search's, with the least bound of its tiles."""
     candidate = state.data.candidates[0]
     other = replace(candidate, tile=replace(candidate.tile, contiguous=not candidate.tile.contiguous))
-    prepared = replace(state.prepared, lower=replace(state.data, candidates=(candidate, other)))
+    prepared = replace(state.prepared, problem=replace(state.data, candidates=(candidate, other)))
     state = SearchState(prepared, [], state.params, Clock())
     state.add_open(OpenCandidate(index=0, candidate=candidate, bound_ticks=300, deciding=np.ones(2, dtype=np.bool_)))
     state.raise_bound(candidate.config, 1e-6, "best links", "best links", other.tile)

@@ -3,7 +3,7 @@
 import pytest
 
 from pipette_opt.plans.clock import Clock
-from pipette_opt.plans.steps import ANNEALING, HINT, TIES
+from pipette_opt.plans.steps import ANNEALING, TIES, TIME_TO_BEAT
 from pipette_opt.plans.watcher import Progress, Watcher
 
 
@@ -19,7 +19,8 @@ def test_a_slice_is_of_the_rest_or_of_the_limit() -> None:
     assert clock.left_s == pytest.approx(50.0, abs=0.1)
     assert clock.step(ANNEALING).left_s == pytest.approx(0.3 * 50, abs=0.1)
     assert clock.step(TIES).left_s == pytest.approx(0.05 * 100, abs=0.1)
-    assert clock.step(HINT).left_s == pytest.approx(2.0, abs=0.1)
+    assert clock.step(TIME_TO_BEAT).left_s == pytest.approx(0.05 * 50, abs=0.1)
+    assert clock_of(1e4).step(TIME_TO_BEAT).left_s == pytest.approx(10.0, abs=0.1)
     assert clock.keeping(TIES).left_s == pytest.approx(45.0, abs=0.1)
     assert clock.slice(0.5).step(ANNEALING).left_s == pytest.approx(0.3 * 25, abs=0.1)
 

@@ -42,8 +42,7 @@ def without(prepared: Prepared, host: int) -> Prepared:
     """The same without a host."""
     capacity = prepared.problem.capacity_mib.copy()
     capacity[host] = -1
-    problem, lower = (replace(one, capacity_mib=capacity) for one in (prepared.problem, prepared.lower))
-    return replace(prepared, problem=problem, lower=lower)
+    return replace(prepared, problem=replace(prepared.problem, capacity_mib=capacity))
 
 
 def test_what_is_proven_on_all_hosts_ends_a_search_on_fewer_with_the_same_answer(found: Searched) -> None:
