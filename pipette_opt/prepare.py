@@ -7,7 +7,7 @@ joint model.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 
 from pipette_opt.base.errors import InfeasibleError, InputError
@@ -82,8 +82,6 @@ class Prepared:
         Lower bound on plans with other numbers of GPUs, seconds; infinite if the search did not choose the number.
     other_splits_s
         Lower bound on plans with other layer partitions, seconds, if it does not come from the joint model.
-    proven_s
-        Lower bounds on configurations from an earlier certificate, on these hosts and possibly more, seconds.
     """
 
     instance: Instance
@@ -97,7 +95,6 @@ class Prepared:
     given_cluster: ClusterSpec | None = None
     other_sizes_s: float = float("inf")
     other_splits_s: float = float("inf")
-    proven_s: Mapping[ParallelConfig, float] = field(default_factory=dict)
 
     @property
     def given(self) -> Instance:

@@ -1,15 +1,39 @@
 """Warm starts: known plans, as placements of hosts in a grid."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from pipette_opt.base.types import IntArray
+from pipette_opt.certify.compiling import compile_kernels
+from pipette_opt.certify.params import OptimizeParams
+from pipette_opt.certify.state import SearchState
 from pipette_opt.parallel import HostTile, ParallelConfig, Placement, host_tiles, tile_placement
 from pipette_opt.parallel.placement import gpus_of_a_host
-from pipette_opt.prepare import Prepared
+from pipette_opt.plans.clock import Clock
+from pipette_opt.prepare import Prepared, Question, prepare
 from pipette_opt.problem.solution import Solution
 from pipette_opt.simulate.solutions import SimulatedSolution, simulate_solution
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
+
+
+def begin(
+    question: Question,
+    params: OptimizeParams,
+    clock: Clock,
+    prepared: Prepared | None = None,
+    known: Sequence[SimulatedSolution] = (),
+) -> SearchState:
+    """
+    Begin a search: prepare its problem, unless done before, and take the first plan and known plans.
+
+    Raises the errors of :func:`~pipette_opt.prepare.prepare`.
+    """
+    prepared = prepared or prepare(question, clock)
+    with clock.loading():
+        compile_kernels(prepared, clock.stop)
+    return SearchState(prepared, [*simulate_first_plan(prepared), *known], params, clock)
 
 
 def simulate_first_plan(prepared: Prepared) -> list[SimulatedSolution]:

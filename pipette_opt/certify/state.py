@@ -88,6 +88,13 @@ class SearchState:
     """
     State of a search: for every configuration its lower bound, who proved it and its best plan; the time to beat.
 
+    Parameters
+    ----------
+    known
+        Plans simulated before.
+    before
+        Earlier search whose bounds hold here too: of this job on more hosts.
+
     Attributes
     ----------
     fastest_s
@@ -107,10 +114,11 @@ class SearchState:
         params: OptimizeParams,
         clock: Clock,
         to_beat_s: float = float("inf"),
+        before: "SearchState | None" = None,
     ) -> None:
         self.params, self.clock, self.fastest_s = params, clock, to_beat_s
         self.plans: dict[Part, SimulatedSolution] = {}
-        self.bounds: dict[Part, Reason] = {}
+        self.bounds: dict[Part, Reason] = {} if before is None else before.bounds
         self._least: tuple[Part | None, float] | None = None
         for plan in known:
             self.take(plan)
@@ -126,11 +134,11 @@ class SearchState:
         pruned, before, self.bounds = prepared.pruned, self.bounds, {}
         fitting = [] if pruned is None else [fits.config for fits in prepared.memory.fitting]
         for config in dict.fromkeys((*fitting, *self._tiles)):
-            first = Reason("best links", "best links", prepared.proven_s.get(config, 0.0))
+            first = Reason("best links", "best links", 0.0)
             if pruned is not None and (base := without_overlap(config)) in pruned.bounds_s:
                 step: ProofStep = "work alone" if base in pruned.by_work else "best links"
                 step = "any layers" if base in pruned.by_family else step
-                first = max(first, Reason(step, step, pruned.bounds_s[base]), key=attrgetter("bound_s"))
+                first = Reason(step, step, pruned.bounds_s[base])
             for tile in self._tiles.get(config, [None]):
                 known = before.get((config, tile), before.get((config, None), first))
                 self.bounds[config, tile] = max(known, first, key=attrgetter("bound_s"))

@@ -31,7 +31,7 @@ from pipette_opt.certify.beside import look_beside
 from pipette_opt.certify.budget import beside_clock, clock_of, joint_limits, proof_clock
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.finish import finish_plan
-from pipette_opt.certify.first_plans import simulate_first_plan
+from pipette_opt.certify.first_plans import begin
 from pipette_opt.certify.late_splits import fastest_plan, prove_splits
 from pipette_opt.certify.params import OptimizeParams as OptimizeParams
 from pipette_opt.certify.preference import Preference, risks_of
@@ -43,7 +43,7 @@ from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.steps import BESIDE, JOINT_AGAIN, JOINT_LEAST, SLOTS, TIES
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, Question, bound_again, prepare, prunes
+from pipette_opt.prepare import Prepared, Question, bound_again, prunes
 from pipette_opt.simulate.solutions import TIE, SimulatedSolution, best_first
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
@@ -97,19 +97,12 @@ def optimize(
         slots_s=SLOTS.share / 2 * clock.limit_s,  # half for the first plan, half for the last
         inputs={**(inputs or {}), "max_oom_risk": params.max_oom_risk, "prefer": params.prefer},
     )
-    if prepared is None:
-        joint = joint_limits(instance, params, clock)
-        question = Question(
-            instance, space, params.max_oom_risk, keep=prunes, joint=joint, first=first, chooses_sizes=True
-        )
-        prepared = prepare(question, clock)
-    with clock.loading():
-        compile_kernels(prepared, clock.stop)
-
-    state = SearchState(prepared, [*simulate_first_plan(prepared), *known], params, clock)
+    joint = joint_limits(instance, params, clock)
+    question = Question(instance, space, params.max_oom_risk, keep=prunes, joint=joint, first=first, chooses_sizes=True)
+    state = begin(question, params, clock, prepared, known)
     if state.plans:
         watcher.on_plan(finished(state))
-        again = clock.step(JOINT_LEAST if prepared.is_joint_least else JOINT_AGAIN)
+        again = clock.step(JOINT_LEAST if state.prepared.is_joint_least else JOINT_AGAIN)
         prove_splits(state, again, search=clock.keeping(TIES))
     _certify(state, clock, backend)
     if not state.plans:
@@ -126,7 +119,7 @@ def optimize(
         finished = partial(finished, preference=preference)
     clock.report("placing plans beside the fastest")
     look_beside(state, preference, beside_clock(clock))
-    order = host_order or range(prepared.instance.cluster.num_nodes)
+    order = host_order or range(instance.cluster.num_nodes)
     plan = finished(state, shown=_settled(state, preference, order, clock.step(TIES)))
     plan = plan if regrets is None else regrets.certified(plan, state.simulated)
     verify_content(state.prepared.given, plan)

@@ -1,7 +1,7 @@
 """Short searches that start from a known plan, for ``whatif`` and ``recommend``."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,12 +11,12 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, layers_are_free
 from pipette_opt.certify import SearchState, certify
 from pipette_opt.certify.budget import joint_limits
-from pipette_opt.certify.compiling import compile_kernels
+from pipette_opt.certify.first_plans import begin
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import HostTile, ParallelConfig, tile_placement
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, Question, prepare, prunes
+from pipette_opt.prepare import Prepared, Question, prunes
 from pipette_opt.problem.solution import Solution
 from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.simulate.many import estimate_many
@@ -44,16 +44,23 @@ class Searched:
     ----------
     best
         The best plan found.
-    bound_s
-        Lower bound, in seconds, on the time of every plan on these hosts.
     found
         The best plans found so far for questions about this job; starting points for later questions.
     """
 
-    prepared: Prepared
+    state: SearchState
     best: SimulatedSolution
-    bound_s: float
     found: list[SimulatedSolution]
+
+    @property
+    def prepared(self) -> Prepared:
+        """Problem of the search."""
+        return self.state.prepared
+
+    @property
+    def bound_s(self) -> float:
+        """Lower bound, in seconds, on the time of every plan on these hosts."""
+        return self.state.bound_s
 
 
 def search(
@@ -89,15 +96,34 @@ def search(
     question = Question(
         instance, space, params.max_oom_risk, keep=prunes, joint=joint, first=first, like=like, chooses_sizes=True
     )
-    prepared = prepare(question, clock)
-    if prepared.joined is None:
-        prepared = replace(prepared, other_splits_s=_other_splits_s(prepared, clock))
-    with clock.loading():
-        compile_kernels(prepared, clock.stop)
-    beaten = None if prepared.pruned is None else prepared.pruned.first
-    known = [] if beaten is None else _seated(prepared, beaten.config, beaten.tile, [beaten.nodes])
-    best, bound_s, proven_s = certified(prepared, known, params, clock)
-    return Searched(prepared=replace(prepared, proven_s=proven_s), best=best, bound_s=bound_s, found=[best])
+    state = begin(question, _settings(params), clock)
+    if state.prepared.joined is None:
+        state.prepared = replace(state.prepared, other_splits_s=_other_splits_s(state.prepared, clock))
+    best = certified(state)
+    return Searched(state=state, best=best, found=[best])
+
+
+def without_hosts(
+    searched: Searched, barred: Sequence[int], seconds: float, known: Callable[[Prepared], list[SimulatedSolution]]
+) -> SearchState:
+    """
+    Return a search of ``seconds`` for the same job without the barred hosts; the bounds on all hosts hold there too.
+
+    Parameters
+    ----------
+    known
+        Function from the problem without these hosts to plans to start from.
+    """
+    before = searched.state
+    capacity = before.data.capacity_mib.copy()
+    capacity[list(barred)] = -1
+    fewer = replace(before.prepared, problem=replace(before.data, capacity_mib=capacity))
+    return SearchState(fewer, known(fewer), before.params, before.clock.after(seconds), before=before)
+
+
+def _settings(params: OptimizeParams) -> OptimizeParams:
+    """Return the settings of a short search."""
+    return replace(params, gap_limit=GAP, to_beat_s=float("inf"))
 
 
 def _other_splits_s(prepared: Prepared, clock: Clock) -> float:
@@ -126,27 +152,17 @@ def alike(instance: Instance, other: Instance) -> bool:
     return same and not kinds and not others and gpu == like and counts[0] == counts[1]
 
 
-def certified(
-    prepared: Prepared, known: Sequence[SimulatedSolution], params: OptimizeParams, clock: Clock
-) -> tuple[SimulatedSolution, float, dict[ParallelConfig, float]]:
-    """
-    Return the best plan of a prepared problem, a lower bound on all its plans, and a bound for each open configuration.
-
-    Bounds are in seconds.
-    """
-    slots_s, how = clock.left_s, replace(params, gap_limit=GAP, to_beat_s=float("inf"))
-    state = SearchState(prepared, known, how, clock.after(max(MIN_S, clock.left_s)))
+def certified(state: SearchState) -> SimulatedSolution:
+    """Bound and place the configurations of a search, and return its best plan on the hosts as given."""
+    slots_s, prepared = state.clock.left_s, state.prepared
+    state.clock = state.clock.after(max(MIN_S, slots_s))
     certify(state)
     simulated = state.simulated
     if not simulated:
         raise InfeasibleError("no plan was found in the time limit; give more time with --time-limit.")
     if prepared.has_slots:
-        simulated = with_slots(prepared.given, prepared.problem, simulated, 0, clock.after(slots_s))
-    return (
-        best_first(simulated)[0],
-        state.bound_s,
-        {config: reason.bound_s for config, reason in state.reasons().items()},
-    )
+        simulated = with_slots(prepared.given, prepared.problem, simulated, 0, state.clock.after(slots_s))
+    return best_first(simulated)[0]
 
 
 def _seated(

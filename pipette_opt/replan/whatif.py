@@ -18,13 +18,12 @@ from pipette_opt.certify.first_plans import first_plan
 from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import ParallelConfig, Placement
-from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.target import HOUR_S
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor
 from pipette_opt.replan.changes import Change, repaired_host
-from pipette_opt.replan.searching import MIN_S, Searched, alike, certified, search, time_s, with_spares
+from pipette_opt.replan.searching import MIN_S, Searched, alike, certified, search, time_s, with_spares, without_hosts
 from pipette_opt.replan.space import space_for
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import SimulatedSolution, stage_memory
@@ -388,14 +387,14 @@ class WhatIf:
 
     def _without(self, searched: Searched, barred: Sequence[int], seconds: float) -> tuple[SimulatedSolution, float]:
         """Return the best plan found without the barred hosts, and a lower bound, in seconds, on all such plans."""
-        prepared, best = searched.prepared, searched.best
-        capacity = prepared.problem.capacity_mib.copy()
-        capacity[list(barred)] = -1
-        fewer = replace(prepared, problem=replace(prepared.problem, capacity_mib=capacity))
         able = [solution for solution in searched.found if not set(solution.nodes.ravel().tolist()) & set(barred)]
         sources = sorted((solution for solution in searched.found if solution not in able), key=time_s)[:MAX_SOURCES]
-        known = [*able, *(solution for source in (best, *sources) for solution in with_spares(fewer, source, barred))]
-        clock = Clock(watcher=self.watcher, is_quiet=True).after(seconds)
-        found, bound_s, _ = certified(fewer, known, self.params, clock)
+
+        def known(fewer: Prepared) -> list[SimulatedSolution]:
+            replaced = (with_spares(fewer, source, barred) for source in (searched.best, *sources))
+            return [*able, *(solution for found in replaced for solution in found)]
+
+        state = without_hosts(searched, barred, seconds, known)
+        found = certified(state)
         searched.found.append(found)
-        return found, max(bound_s, searched.bound_s)
+        return found, max(state.bound_s, searched.bound_s)

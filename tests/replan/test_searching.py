@@ -7,6 +7,7 @@ import pytest
 from factories import make_cluster, make_job, plan_of, small_config, small_instance
 
 from pipette_opt.candidates import SearchSpace
+from pipette_opt.certify import SearchState
 from pipette_opt.certify.first_plans import first_plan
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.clock import Clock
@@ -14,7 +15,7 @@ from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, Question, prepare, prunes
 from pipette_opt.problem.solution import Solution
 from pipette_opt.replan import changes as made
-from pipette_opt.replan.searching import Searched, alike, certified, search, time_s, with_spares
+from pipette_opt.replan.searching import Searched, alike, certified, search, time_s, with_spares, without_hosts
 from pipette_opt.simulate.solutions import simulate_solution
 from pipette_opt.specs import Instance
 
@@ -38,26 +39,16 @@ def found() -> Searched:
     return searched(small_instance())
 
 
-def without(prepared: Prepared, host: int) -> Prepared:
-    """The same without a host."""
-    capacity = prepared.problem.capacity_mib.copy()
-    capacity[host] = -1
-    return replace(prepared, problem=replace(prepared.problem, capacity_mib=capacity))
-
-
-def test_what_is_proven_on_all_hosts_ends_a_search_on_fewer_with_the_same_answer(found: Searched) -> None:
+def test_bounds_on_all_hosts_hold_on_fewer_with_the_same_answer(found: Searched) -> None:
     """Each configuration's bound holds for what is found without a host, and the answer is that without bounds."""
-    assert found.prepared.proven_s
     for host in range(5):
-        fewer = without(found.prepared, host)
-        known, fresh = (
-            certified(one, [], OptimizeParams(workers=1), Clock().after(5.0))
-            for one in (fewer, replace(fewer, proven_s={}))
-        )
-        assert time_s(known[0]) == pytest.approx(time_s(fresh[0]), rel=1e-9)
-        assert max(fresh[1], known[1]) <= time_s(fresh[0]) * (1 + 1e-9)
-        proven_s = found.prepared.proven_s[fresh[0].candidate.config]
-        assert proven_s <= time_s(fresh[0]) * (1 + 1e-9)
+        known = without_hosts(found, [host], 5.0, lambda fewer: [])
+        assert known.bounds == found.state.bounds
+        fresh = SearchState(known.prepared, [], known.params, Clock().after(5.0))
+        best, plain = certified(known), certified(fresh)
+        assert time_s(best) == pytest.approx(time_s(plain), rel=1e-9)
+        assert max(fresh.bound_s, known.bound_s) <= time_s(plain) * (1 + 1e-9)
+        assert found.state.reason(plain.candidate.config).bound_s <= time_s(plain) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("change", ["links", "hosts"])
@@ -94,7 +85,7 @@ def test_another_job_or_other_gpus_are_not_alike() -> None:
 def test_a_spare_host_goes_where_the_simulator_has_it_fastest(found: Searched) -> None:
     """Simulated together as one by one."""
     lost = int(found.best.nodes.flat[0])
-    fewer = without(found.prepared, lost)
+    fewer = without_hosts(found, [lost], 1.0, lambda fewer: []).prepared
     (best,) = with_spares(fewer, found.best, [lost])
     (spare,) = set(range(5)) - set(found.best.nodes.ravel().tolist())
     times = []
