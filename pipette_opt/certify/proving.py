@@ -1,6 +1,7 @@
 """Proof of the bound by the solver, on the relaxations of all candidate configurations that could be faster."""
 
 from dataclasses import replace
+from functools import partial
 
 from pipette_opt.base.backends import Backend
 from pipette_opt.base.units import counted
@@ -42,6 +43,7 @@ def prove(state: SearchState, backend: Backend | None = None) -> None:
 def _solve_once(state: SearchState, able: list[OpenCandidate], seconds: float, backend: Backend | None) -> Result:
     """Run the solver on the relaxations of the candidate configurations for ``seconds``, and record its bounds."""
     from pipette_opt.solver.params import SolverParams
+    from pipette_opt.solver.processes import solve_in_processes
     from pipette_opt.solver.solve import solve
 
     known = (replace(entry.candidate, least_ticks=entry.bound_ticks) for entry in able)
@@ -54,7 +56,8 @@ def _solve_once(state: SearchState, able: list[OpenCandidate], seconds: float, b
     def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
         state.report(step, bound)
 
-    result = solve(
+    solver = solve if backend is None else partial(solve_in_processes, backend)
+    result = solver(
         data,
         SolverParams(
             time_limit_s=max(0.1, seconds),
@@ -65,7 +68,6 @@ def _solve_once(state: SearchState, able: list[OpenCandidate], seconds: float, b
         hint=[solution for solution in hints if solution is not None],
         on_progress=on_progress,
         stop=state.clock.stop,
-        backend=backend,
     )
     for entry, ticks, name in zip(able, result.candidate_bounds.tolist(), result.proven_by, strict=True):
         state.raise_ticks(entry, ticks, name)

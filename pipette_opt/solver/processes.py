@@ -5,7 +5,9 @@ A task is the open candidate configurations of one grid shape. Each round starts
 rounds.
 """
 
+import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,8 +16,9 @@ from pipette_opt.base.backends import Backend
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result, Solution
-from pipette_opt.solver.incumbent import Incumbent
+from pipette_opt.solver.incumbent import Incumbent, OnProgress
 from pipette_opt.solver.params import SolverParams
+from pipette_opt.solver.solve import solve
 
 ROUND_S = 2.0
 """Length of the first round, seconds. Chosen."""
@@ -65,8 +68,6 @@ class Outcome:
 
 def work_on(piece: Piece) -> Outcome:
     """Solve the candidate configurations of one process."""
-    from pipette_opt.solver.solve import solve
-
     result = solve(piece.data, piece.params, hint=piece.start)
     return Outcome(
         indices=piece.indices,
@@ -76,9 +77,22 @@ def work_on(piece: Piece) -> Outcome:
     )
 
 
-def prove_in_processes(incumbent: Incumbent, backend: Backend) -> Result:
-    """Run rounds of processes until no candidate configuration is open or time is over. Return the result."""
-    data = incumbent.data
+def solve_in_processes(
+    backend: Backend,
+    data: ProblemData,
+    params: SolverParams,
+    hint: Sequence[Solution] = (),
+    on_progress: OnProgress | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """
+    Solve as :func:`~pipette_opt.solver.solve.solve` does, by rounds of processes.
+
+    Rounds end when no candidate configuration is open or time is over.
+    """
+    incumbent = Incumbent(data, params, on_progress, stop)
+    for solution in hint:
+        incumbent.offer(solution)
     optimistic = np.array([optimistic_ticks(data, candidate) for candidate in data.candidates], dtype=np.int64)
     incumbent.bounds = optimistic.copy()
     seconds, made = ROUND_S, 0

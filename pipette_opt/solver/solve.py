@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Sequence
 
-from pipette_opt.base.backends import Backend
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.solver.bounds import lower_bounds
@@ -11,7 +10,6 @@ from pipette_opt.solver.incumbent import Incumbent, OnProgress
 from pipette_opt.solver.lifting import lift_rings
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.portfolio import Portfolio
-from pipette_opt.solver.processes import prove_in_processes
 
 WITHOUT_SEARCH_SHARE = 0.3
 """Largest fraction of the time limit for bounds without a search. Chosen."""
@@ -26,7 +24,6 @@ def solve(
     hint: Sequence[Solution] = (),
     on_progress: OnProgress | None = None,
     stop: threading.Event | None = None,
-    backend: Backend | None = None,
 ) -> Result:
     """
     Choose a candidate (configuration with a host tile) and place it, with a lower bound over all candidates.
@@ -44,8 +41,6 @@ def solve(
         Called whenever the incumbent or the bound improves, from any thread.
     stop
         When set, the best placement so far is returned soon. An interrupt from the keyboard sets it.
-    backend
-        Processes that do the search; ``None``: threads of this process.
 
     Returns
     -------
@@ -56,8 +51,6 @@ def solve(
     incumbent = Incumbent(data, params, on_progress, stop)
     for solution in hint:
         incumbent.offer(solution)
-    if backend is not None:
-        return prove_in_processes(incumbent, backend)
     _prove(incumbent, Portfolio(incumbent))
     return incumbent.result()
 

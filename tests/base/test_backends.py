@@ -17,7 +17,7 @@ from instances import Variant, best_by_enumeration, random_problem
 from pipette_opt.base.backends import JoblibBackend, RayBackend, backend_of
 from pipette_opt.base.errors import InputError
 from pipette_opt.solver.params import SolverParams
-from pipette_opt.solver.solve import solve
+from pipette_opt.solver.processes import solve_in_processes
 
 
 def stopped_after(seconds: float) -> threading.Event:
@@ -153,7 +153,7 @@ def test_a_search_over_ray_proves_the_optimum(cluster: Any) -> None:
     """The same kind of result as on threads."""
     data = random_problem(np.random.default_rng(4), [(2, 2, 1), (4, 1, 1)], 5, Variant())
     optimum = min(best_by_enumeration(data, one) for one in data.candidates)
-    result = solve(data, SolverParams(time_limit_s=300.0, workers=2), backend=RayBackend(cluster.address))
+    result = solve_in_processes(RayBackend(cluster.address), data, SolverParams(time_limit_s=300.0, workers=2))
     assert result.status == "OPTIMAL"
     assert result.lower_bound_ticks == optimum
     assert result.solution is not None

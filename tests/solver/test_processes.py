@@ -12,7 +12,7 @@ from instances import best_by_enumeration, one_candidate_cluster, several_shapes
 from pipette_opt.base.backends import JoblibBackend
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.params import SolverParams
-from pipette_opt.solver.solve import solve
+from pipette_opt.solver.processes import solve_in_processes
 
 pytestmark = pytest.mark.search
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.search
 def test_processes_give_the_same_kind_of_result() -> None:
     """Rounds of pieces over joblib prove the same optimum, candidate by candidate not above enumeration."""
     data, optimum = several_shapes()
-    result = solve(data, SolverParams(time_limit_s=60.0), backend=JoblibBackend(2))
+    result = solve_in_processes(JoblibBackend(2), data, SolverParams(time_limit_s=60.0))
     assert result.status == "OPTIMAL"
     assert result.lower_bound_ticks == optimum
     assert result.solution is not None
@@ -43,7 +43,7 @@ def test_a_killed_worker_loses_only_time() -> None:
 
     killer = threading.Thread(target=kill_one, daemon=True)
     killer.start()
-    result = solve(data, SolverParams(time_limit_s=7.0), backend=JoblibBackend(2))
+    result = solve_in_processes(JoblibBackend(2), data, SolverParams(time_limit_s=7.0))
     killer.join()
     assert result.solution is not None
     assert result.solution.objective_ticks == objective_ticks(data, data.candidates[0], result.solution.nodes)
