@@ -6,8 +6,9 @@ import numpy as np
 from factories import LLAMA_8B, make_config, make_job, make_random_cluster
 
 from pipette_opt.base.units import GIB
+from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
-from pipette_opt.problem.data import ProblemData
+from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.specs import Instance
 
 
@@ -38,3 +39,9 @@ def placements(data: ProblemData, index: int) -> list[np.ndarray]:
         np.array(hosts).reshape(candidate.grid)
         for hosts in itertools.permutations(range(data.num_nodes), candidate.num_cells)
     ]
+
+
+def least_s(lower: ProblemData) -> float:
+    """Lower bound of the relaxations of all candidates over the best hosts and links, seconds."""
+    bounds = (optimistic_ticks(lower, candidate) for candidate in lower.candidates)
+    return min(ticks for ticks in bounds if ticks < UNUSABLE_TICKS) * lower.tick_s

@@ -31,7 +31,6 @@ from pipette_opt.plans.plan import (
     why_slower,
     why_unused,
 )
-from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Solution
@@ -129,24 +128,6 @@ def simplicity(config: ParallelConfig) -> tuple[int, ...]:
         len(set(config.layers_per_stage)),
         int(config.pipeline_model_parallel_layout is not None),
     )
-
-
-def judge_lower_bound_s(lower: ProblemData) -> float:
-    """
-    Return a lower bound on the simulated time of every candidate configuration, seconds: its relaxation on the best
-    hosts and links.
-
-    Parameters
-    ----------
-    lower
-        Problem with the relaxation of every candidate.
-    """
-    bounds = []
-    for candidate in lower.candidates:
-        ticks = optimistic_ticks(lower, candidate)
-        if ticks < UNUSABLE_TICKS:
-            bounds.append(max(0, ticks - candidate.rounding_ticks))
-    return min(bounds, default=0) * lower.tick_s
 
 
 def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int | None = None) -> PlacedTimes | None:

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulated_cases import placements, small
+from simulated_cases import least_s, placements, small
 
 from pipette_opt.certify.finish import joint_model_up_to, make_certificate
 from pipette_opt.plans.certificate import JointModel
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Solution
-from pipette_opt.simulate.solutions import judge_lower_bound_s, simulate_solution
+from pipette_opt.simulate.solutions import simulate_solution
 from pipette_opt.specs import LinkMatrix
 
 
@@ -28,7 +28,7 @@ def test_one_gap_of_the_simulator_time() -> None:
     )
     simulated = simulate_solution(job, plain, best)
     seconds = simulated.estimate.iteration_time_s
-    certificate = make_certificate(job, plain, simulated, judge_lower_bound_s(lower), 1.0)
+    certificate = make_certificate(job, plain, simulated, least_s(lower), 1.0)
     assert certificate.objective_s == seconds
     assert certificate.lower_bound_s == certificate.judge_lower_bound_s < seconds
     assert certificate.gap == (seconds - certificate.lower_bound_s) / seconds > 1e-3
@@ -43,7 +43,7 @@ def test_certificate_of_an_interleaved_plan() -> None:
     job, data, lower = small()
     nodes = np.arange(4).reshape(data.candidates[2].grid)
     simulated = simulate_solution(job, data, Solution(candidate=2, nodes=nodes, objective_ticks=0))
-    certificate = make_certificate(job, data, simulated, judge_lower_bound_s(lower), 1.0)
+    certificate = make_certificate(job, data, simulated, least_s(lower), 1.0)
     links = (LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((4, 4), 1e30)),)
     apart = replace(job, cluster=replace(job.cluster, link_matrices=links, inter_node_latency_s=0.0))
     without = simulate_solution(apart, data, Solution(candidate=2, nodes=nodes, objective_ticks=0)).estimate

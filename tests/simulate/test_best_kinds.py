@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from factories import A100_80, LLAMA_8B, make_config, make_job, make_random_cluster
-from simulated_cases import placements
+from simulated_cases import least_s, placements
 
 from pipette_opt.base.types import P2PMode
 from pipette_opt.base.units import GIB, TFLOP
@@ -15,7 +15,6 @@ from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.simulate.best_kinds import best_kinds, columns_of_kinds
 from pipette_opt.simulate.estimate import estimate, simulate_times
-from pipette_opt.simulate.solutions import judge_lower_bound_s
 from pipette_opt.specs import GpuSpec, Instance, NodeSpec
 
 pytestmark = pytest.mark.search
@@ -73,7 +72,7 @@ def test_no_placement_is_simulated_faster(kinds: tuple[int, ...], need_gib: int,
         found = best_kinds(job, data, one)
         assert found is not None
         assert 0.85 * fastest < found.seconds <= fastest * (1 + 1e-9)
-        assert found.seconds > judge_lower_bound_s(replace(data, candidates=(one,)))
+        assert found.seconds > least_s(replace(data, candidates=(one,)))
         again = simulate_times(found.times[0], one.num_microbatches, p2p).iteration_time_s
         assert again == pytest.approx(found.seconds, rel=1e-12)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from factories import A100_40, A100_80, LLAMA_8B, make_cluster, make_config, make_job
-from simulated_cases import placements, small
+from simulated_cases import least_s, placements, small
 
 from pipette_opt.base.types import P2PMode
 from pipette_opt.base.units import GIB
@@ -18,7 +18,6 @@ from pipette_opt.simulate.estimate import estimate, simulate_times
 from pipette_opt.simulate.solutions import (
     best_first,
     best_links_times,
-    judge_lower_bound_s,
     simulate_solution,
     unused_hosts,
 )
@@ -36,7 +35,7 @@ def test_the_simulator_bound_holds_for_every_plan(seed: int, p2p: str) -> None:
         for index, one in enumerate(data.candidates)
         for nodes in placements(data, index)
     )
-    bound = judge_lower_bound_s(lower)
+    bound = least_s(lower)
     assert 0.9 * fastest < bound <= fastest
 
 
@@ -55,7 +54,7 @@ def test_the_simulator_at_the_best_links_holds(seed: int, p2p: P2PMode) -> None:
         assert times is not None
         bound = simulate_times(times, one.num_microbatches, p2p).iteration_time_s
         assert 0.8 * fastest < bound <= fastest * (1 + 1e-9)
-        assert bound > judge_lower_bound_s(replace(lower, candidates=(lower.candidates[index],)))
+        assert bound > least_s(replace(lower, candidates=(lower.candidates[index],)))
         rows = [best_links_times(job, one, slow_row=row) for row in range(one.grid[0])]
         closer = min(
             simulate_times(times, one.num_microbatches, p2p).iteration_time_s for times in rows if times is not None
