@@ -261,10 +261,10 @@ class _Finder:
 
     def _learn(self, config: ParallelConfig, search: SearchState) -> None:
         """Keep the bound and the plans that the search of a configuration found."""
-        name = search.reason(config).name
         self._bounds_s[config] = max(self._bounds_s[config], search.listed_bound_s)
         if config in self.state.listed:
-            self.state.raise_bound(config, search.listed_bound_s, name)
+            reason = search.reason(config)
+            self.state.raise_bound(config, search.listed_bound_s, reason.name, reason.step)
         for plan in search.simulated:
             self._take(plan)
             self.state.take(plan)

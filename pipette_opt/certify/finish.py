@@ -91,10 +91,9 @@ def finish_plan(
     def time_of(plan: SimulatedSolution) -> float:
         return plan.estimate.iteration_time_s
 
-    memory, reasons = memory_of(best), state.reasons()
-    of_kind_s: dict[Kind, float] = {}
-    for config, reason in reasons.items():
-        of_kind_s[kind_of(config)] = min(of_kind_s.get(kind_of(config), float("inf")), reason.bound_s)
+    memory, of_kind_s = memory_of(best), dict[Kind, float]()
+    for config in state.listed:
+        of_kind_s[kind_of(config)] = min(of_kind_s.get(kind_of(config), float("inf")), state.bound_of(config))
     others = [
         replace(alternative(other), lower_bound_s=min(of_kind_s[kind_of(other.candidate.config)], time_of(other)))
         for other in _others(ranked, best)[:num_alternatives]

@@ -119,6 +119,7 @@ class SearchState:
         self.params, self.clock, self.fastest_s = params, clock, to_beat_s
         self.plans: dict[Part, SimulatedSolution] = {}
         self.bounds: dict[Part, Reason] = {} if before is None else before.bounds
+        self._higher_s: dict[Part, float] = {}
         self._least: tuple[Part | None, float] | None = None
         for plan in known:
             self.take(plan)
@@ -189,16 +190,22 @@ class SearchState:
         """
         Raise the lower bound of a configuration, or of a single host tile of it, if ``seconds`` is larger.
 
-        All bounds come in here. The name of a bound that rules a configuration out stays if it rises further.
+        All bounds come in here. A configuration that is ruled out keeps the reason; a still larger bound only counts
+        in :meth:`bound_of`.
         """
         parts = [(config, tile)] if (config, tile) in self.bounds else self._parts(config)
         for part in parts:
             known = self.bounds[part]
-            if seconds > known.bound_s:
-                is_ruled_out = known.bound_s >= self.fastest_s
-                self.bounds[part] = known._replace(bound_s=seconds) if is_ruled_out else Reason(step, by, seconds)
+            if known.bound_s >= self.fastest_s:
+                self._higher_s[part] = max(seconds, self._higher_s.get(part, 0.0))
+            elif seconds > known.bound_s:
+                self.bounds[part] = Reason(step, by, seconds)
                 if self._least is not None and self._least[0] == part:
                     self._least = None
+
+    def bound_of(self, config: ParallelConfig) -> float:
+        """Return the largest lower bound known of a configuration, seconds."""
+        return min(max(self.bounds[part].bound_s, self._higher_s.get(part, 0.0)) for part in self._parts(config))
 
     def raise_ticks(self, entry: OpenCandidate, ticks: int, by: str = PATHS) -> None:
         """Raise the lower bound of an open candidate to ``ticks``, if that is larger."""

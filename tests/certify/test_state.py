@@ -61,7 +61,7 @@ def test_what_cannot_win_is_left_out(state: SearchState) -> None:
 
 
 def test_who_raised_a_bound_last_is_named(state: SearchState) -> None:
-    """A smaller bound changes nothing; what rules a configuration out stays its name."""
+    """A smaller bound changes nothing; a configuration that is ruled out keeps the reason, and its bound may rise."""
     entry, tick_s = state.open[0], state.data.tick_s
     config = entry.candidate.config
     assert state.reason(config) == ("search", PATHS, 300 * tick_s)
@@ -70,7 +70,8 @@ def test_who_raised_a_bound_last_is_named(state: SearchState) -> None:
     assert state.reason(config) == ("search", "class-assignment", 310 * tick_s)
     state.fastest_s = 310 * tick_s
     state.raise_bound(config, 320 * tick_s, "judge of every placement")
-    assert state.reason(config) == ("search", "class-assignment", 320 * tick_s)
+    assert state.reason(config) == ("search", "class-assignment", 310 * tick_s)
+    assert state.bound_of(config) == 320 * tick_s
 
 
 def test_reason_is_that_of_the_last_step_that_a_tile_needed(state: SearchState) -> None:
