@@ -29,9 +29,9 @@ def started(path: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("step", ["annealing", "placing"])
+@pytest.mark.parametrize("step", ["bounding the simulator", "placing"])
 def test_an_interrupt_writes_the_best_plan_so_far(tmp_path: Path, step: str) -> None:
-    """Ctrl-C while annealing or placing: exit code 4 and a plan that verifies."""
+    """Ctrl-C while bounding or placing: exit code 4 and a plan that verifies."""
     path = tmp_path / "plan.json"
     process = started(path)
     wait_for(process, step)
@@ -62,7 +62,7 @@ def test_a_command_that_has_nothing_to_keep_says_so(number: signal.Signals) -> N
 
 @pytest.mark.search
 def test_a_kill_while_placing_leaves_a_plan(tmp_path: Path) -> None:
-    """The annealed plan is on disk before the certificate starts, so even a kill loses little."""
+    """The first plan is on disk before the certificate starts, so even a kill loses little."""
     path = tmp_path / "plan.json"
     process = started(path)
     wait_for(process, "placing")
