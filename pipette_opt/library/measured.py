@@ -48,6 +48,9 @@ MAX_CHECKED = 60
 MAX_REPEATED = 1.3
 """Largest ratio of two measured times of one configuration. Chosen: public repetitions differ at most by 16 %."""
 
+MAX_PEAK_RATIO = 10.0
+"""Largest ratio of predicted and measured peak that is no mistake of units or of the GPU. Chosen."""
+
 RESERVED_OVER_ALLOCATED = 1.04
 """Peak of reserved over that of allocated memory: mean of the 24 runs of SimuMax on B200 with both, 1.03 to 1.07."""
 
@@ -113,7 +116,9 @@ def with_anchors(instance: Instance, words: Sequence[str], num_gpus: int | None 
         Number of GPUs of launches; ``None`` for all GPUs of the cluster.
     """
     job = Job(instance=instance, num_gpus=num_gpus, inputs={})
-    runs, anchors = [run for word in words for run in _runs_of(job, word)], list(instance.stack.anchors)
+    runs = [run for word in dict.fromkeys(words) for run in _runs_of(job, word)]
+    _check_memories(runs)
+    anchors = list(instance.stack.anchors)
     for run in [run for run in runs if run.time_s is not None]:
         assert run.time_s is not None
         predicted_s, terms = describe(run.instance, [(run.config, run.placement)])
@@ -125,6 +130,7 @@ def with_anchors(instance: Instance, words: Sequence[str], num_gpus: int | None 
                 log_ratio=round(log(run.time_s / float(predicted_s[0])), 6),
             )
         )
+    anchors = list(dict.fromkeys(anchors))  # a plan may already start from a run that is given again
     _check_repetitions(anchors)
     _warn_of_strays(anchors)
     stack = _with_memory(instance.stack, [run.memory for run in runs if run.memory is not None])
@@ -141,6 +147,8 @@ def _with_memory(stack: StackSpec, runs: Sequence[MemoryRun]) -> StackSpec:
 
 def _runs_of(job: Job, word: str) -> Iterator[_Run]:
     """Yield the measured runs of one word of ``--measured``."""
+    if not word.strip():
+        raise InputError(OPTION, "is empty; give LAUNCH=98.2s, a log or a runs.csv.")
     place, equals, figure = word.rpartition("=")
     if equals:
         yield _launched(job, place, word, figure.strip())
@@ -161,8 +169,12 @@ def _runs_of(job: Job, word: str) -> Iterator[_Run]:
 def _launched(job: Job, place: str, word: str, figure: str) -> _Run:
     """Return a run of a launch script, or of a file of Megatron arguments, on the hosts of the job."""
     match = _FIGURE.fullmatch(figure)
-    if figure != OOM and (match is None or float(match["number"]) <= 0):
-        raise InputError(OPTION, f"must end in a time, a peak or oom, such as =98.2s, =61.3GiB, =oom, got {word!r}.")
+    if figure.lower() != OOM and (match is None or float(match["number"]) <= 0):
+        raise InputError(
+            OPTION,
+            "must end in a time (=98.2s; ms, s or min), a peak (=61.3GiB or GB, with :reserved, :allocated or "
+            f":nvidia-smi), or =oom, got {word!r}.",
+        )
     if not place.strip():
         raise InputError(OPTION, f"has no launch before the figure; give it as train.sh{word}.")
     given = read_megatron_args(place, OPTION, script_environment(None), vocab_size=None)
@@ -228,6 +240,13 @@ def _memory(run: _Run, peak_gib: float | None, kind: str = "reserved") -> Memory
             intra_node_bytes_per_s=cluster.intra_node_bytes_per_s,
         )
     )
+    predicted_gib = float((regressors @ framework_of_stack(instance.stack).vector()).max())
+    if peak_gib is not None and MAX_PEAK_RATIO * peak_gib < predicted_gib:
+        raise InputError(
+            run.place,
+            f"{peak_gib:.3g} GiB is less than a {MAX_PEAK_RATIO:.0f}th of the predicted {predicted_gib:.3g} GiB; give "
+            "the peak of the fullest GPU.",
+        )
     if peak_gib is not None and kind == "allocated":
         peak_gib *= RESERVED_OVER_ALLOCATED
     if peak_gib is not None and kind == "nvidia-smi":
@@ -315,6 +334,46 @@ def _warn_of_strays(anchors: Sequence[Anchor]) -> None:
                 anchor.run,
                 three_digits(exp(-away)),
             )
+
+
+def _check_memories(runs: Sequence[_Run]) -> None:
+    """Raise ``InputError`` if a configuration both fits and ran out of memory, or if two of its peaks differ."""
+    for first, second in combinations(runs, 2):
+        if not _are_alike(first, second):
+            continue
+        failed = [run for run in (first, second) if run.memory is not None and run.memory.ran_out]
+        if len(failed) == 1:
+            fits = second if failed[0] is first else first
+            raise InputError(
+                OPTION,
+                f"{failed[0].place} ran out of memory, but {fits.place} {_figure_of(fits)}, and both are of one "
+                "configuration; leave one of them out.",
+            )
+        peaks = [run.memory.peak_gib for run in (first, second) if run.memory and run.memory.peak_gib is not None]
+        if len(peaks) == 2 and max(peaks) > MAX_REPEATED * min(peaks):
+            raise InputError(
+                OPTION,
+                f"{first.place}: {peaks[0]:.3g} GiB and {second.place}: {peaks[1]:.3g} GiB are of one configuration, "
+                f"but differ by a factor of {max(peaks) / min(peaks):.3g}; leave one of them out.",
+            )
+
+
+def _are_alike(first: _Run, second: _Run) -> bool:
+    """Return whether two runs are of one configuration of one job, on GPUs with equal memory."""
+    ours, theirs = (
+        (run.config, run.instance.model, run.instance.training, [gpu.memory_bytes for gpu in kinds])
+        for run, kinds in ((run, run.instance.cluster.gpu_kinds) for run in (first, second))
+    )
+    return ours == theirs
+
+
+def _figure_of(run: _Run) -> str:
+    """Return the time or the peak of a run that fits in memory, for people."""
+    if run.time_s is not None:
+        return f"took {three_digits(run.time_s)} s"
+    if run.memory is not None and run.memory.peak_gib is not None:
+        return f"has a peak of {run.memory.peak_gib:.3g} GiB"
+    return "did not"
 
 
 def _check_repetitions(anchors: Sequence[Anchor]) -> None:

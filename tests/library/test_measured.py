@@ -193,3 +193,33 @@ def test_a_figure_without_a_launch(job: Instance) -> None:
     """The message says where the launch belongs."""
     with pytest.raises(InputError, match=r"no launch before the figure; give it as train\.sh=4s"):
         with_anchors(job, ["=4s"])
+
+
+@pytest.mark.parametrize(
+    ("figures", "problem"),
+    [
+        (("oom", "{time}s"), "ran out of memory, but .* took"),
+        (("4GiB", "OOM"), "ran out of memory, but .* has a peak of 4 GiB"),
+        (("4GiB", "8GiB"), "differ by a factor of 2;"),
+        (("0.01GiB",), "less than a 10th of the predicted"),
+        (("4GiB:total",), ":reserved, :allocated or :nvidia-smi"),
+    ],
+)
+def test_memory_that_cannot_be(job: Instance, script: str, figures: tuple[str, ...], problem: str) -> None:
+    """A launch that fits and ran out, two unlike peaks, a peak in another unit, an unknown kind: one line each."""
+    with pytest.raises(InputError, match=problem):
+        with_anchors(job, [f"{script}={figure.format(time=simulated_s(job))}" for figure in figures])
+
+
+def test_a_run_given_twice_counts_once(job: Instance, script: str) -> None:
+    """Neither a repeated word nor a run that the plan already starts from narrows the band further."""
+    word = f"{script}={simulated_s(job):.6f}s"
+    known = with_anchors(job, [word, word])
+    assert len(known.stack.anchors) == 1
+    assert with_anchors(known, [word]).stack.anchors == known.stack.anchors
+
+
+def test_an_empty_word_is_no_folder_of_logs(job: Instance) -> None:
+    """It does not read the folder in which the command was typed."""
+    with pytest.raises(InputError, match="is empty"):
+        with_anchors(job, [""])
