@@ -234,14 +234,15 @@ def _proof_words(plan: Plan) -> str:
 
 
 def regret_words(regret: Regret | None) -> str:
-    """Return the slowdown against the best of each world, by bounds and by plans found; empty if none is known."""
+    """Return the slowdown against the best possible, by bounds and by plans found; empty if none is known."""
     if regret is None:
         return ""
     high, mean, found = (f"{100 * share:.3g} %" for share in (regret.high, regret.mean, regret.over_found_high))
     before = "" if regret.unmeasured_high is None else f"; {100 * regret.unmeasured_high:.3g} % without a measurement"
+    confidence = f"with {100 * regret.quantile:g} % confidence"
     return (
-        f"in {10 * regret.quantile:g} of 10 worlds at most {high} slower than the best of that world can be{before}; "
-        f"{mean} in the mean; at most {found} slower than the best plan found"
+        f"{confidence} at most {high} slower than the fastest plan can be{before}; {mean} in the mean; at most {found} "
+        "slower than the best plan found"
     )
 
 

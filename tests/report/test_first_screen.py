@@ -7,8 +7,9 @@ import pytest
 from consoles import shown
 from factories import llama_plan, make_plan, scrambled_plan, small_config
 
+from pipette_opt.plans.certificate import Regret
 from pipette_opt.plans.plan import Imbalance, Plan, RiskChoice
-from pipette_opt.report.first_screen import MAX_ALTERNATIVES, first_screen, job_words, next_steps
+from pipette_opt.report.first_screen import MAX_ALTERNATIVES, first_screen, job_words, next_steps, regret_words
 from pipette_opt.report.tables import configuration_words
 from pipette_opt.simulate.paying import PayingOption
 from pipette_opt.specs import NotModelled
@@ -159,3 +160,23 @@ def test_causes_that_round_to_nothing_are_not_named() -> None:
     text = " ".join(full(replace(plan, estimate=replace(plan.estimate, breakdown=parts))).split())
     assert "compute 100 %" in text
     assert " 0 %" not in text
+
+
+def test_regret_needs_no_word_of_our_own() -> None:
+    """A reader who knows nothing of worlds understands the sentence."""
+    regret = Regret(
+        mean=0.02,
+        high=0.04,
+        quantile=0.9,
+        over_found_mean=0.01,
+        over_found_high=0.03,
+        worlds=1,
+        measured_runs=1,
+        groups=1,
+        lower_bounds_s=(1.0,),
+        unmeasured_high=0.19,
+    )
+    assert regret_words(regret) == (
+        "with 90 % confidence at most 4 % slower than the fastest plan can be; 19 % without a measurement; 2 % in the mean; "
+        "at most 3 % slower than the best plan found"
+    )
