@@ -177,6 +177,6 @@ def test_regret_needs_no_word_of_our_own() -> None:
         unmeasured_high=0.19,
     )
     assert regret_words(regret) == (
-        "with 90 % confidence at most 4 % slower than the fastest plan can be; 19 % without a measurement; 2 % in the mean; "
-        "at most 3 % slower than the best plan found"
+        "with 90 % confidence at most 4 % slower than the fastest plan can be; 19 % without a measurement; 2 % in the "
+        "mean; at most 3 % slower than the best plan found"
     )
