@@ -27,6 +27,7 @@ from pipette_opt.read.megatron_args import MegatronArgs, read_megatron_args
 from pipette_opt.read.megatron_logs import SUFFIXES, import_runs
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.scripts import read_script, script_environment
+from pipette_opt.simulate.least_times import peak_gpu_seconds
 from pipette_opt.specs import Instance, StackSpec
 from pipette_opt.specs.stack import Anchor
 from pipette_opt.worlds.bands import anchored
@@ -302,11 +303,7 @@ def _row(job: Job, word: str, run: MeasuredRun) -> _Run | None:
 
 def _check_time(run: _Run, predicted_s: float) -> None:
     """Raise ``InputError`` for a time that the GPUs cannot reach, or that is in another unit."""
-    training, model = run.instance.training, run.instance.model
-    precision = training.precision if training.recipe is None else training.recipe.peak
-    cluster = run.instance.cluster
-    peak = max(gpu.peak_flops.get(precision, max(gpu.peak_flops.values())) for gpu in cluster.gpu_kinds)
-    least_s = training.tokens * model.flops_per_token(training.seq_length) / (run.config.world_size * peak)
+    least_s = peak_gpu_seconds(run.instance) / run.config.world_size
     assert run.time_s is not None
     if run.time_s < least_s:
         raise InputError(

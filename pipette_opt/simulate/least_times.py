@@ -61,6 +61,14 @@ def least_gpu_seconds(instance: Instance) -> float:
     return training.tokens * instance.model.flops_per_token(training.seq_length) / peak
 
 
+def peak_gpu_seconds(instance: Instance) -> float:
+    """Return GPU-seconds that no run goes below: the model's FLOPs at the fastest GPU's peak in the job's precision."""
+    training = instance.training
+    precision = training.precision if training.recipe is None else training.recipe.peak
+    peak = max(gpu.peak_flops.get(precision, max(gpu.peak_flops.values())) for gpu in instance.cluster.gpu_kinds)
+    return training.tokens * instance.model.flops_per_token(training.seq_length) / peak
+
+
 def _without_dearer_choices(space: SearchSpace) -> SearchSpace:
     """
     Return the space without choices that only add time.

@@ -43,7 +43,7 @@ minutes. Minutes are chosen.
 
 def experiments(groups: Groups, worlds: Worlds, num_gpus: int) -> list[Experiment]:
     """Return the experiments considered, the one with the least expected regret first."""
-    log_factors = worlds.log_factors(groups.terms)
+    log_factors = groups.log_factors(worlds)
     truths = np.linspace(0, NUM_WORLDS, NUM_TRUTHS, endpoint=False).astype(np.int64).tolist()
     found = [*_runs(groups, log_factors, truths, num_gpus)]
     found += _micro_benchmarks(groups, worlds, log_factors, truths, num_gpus)
@@ -53,7 +53,7 @@ def experiments(groups: Groups, worlds: Worlds, num_gpus: int) -> list[Experimen
 def deciding_experiment(groups: Groups, worlds: Worlds, num_gpus: int) -> Experiment | None:
     """Return the experiment with the least expected regret; ``None`` if it lowers the regret by less than a tenth."""
     first = experiments(groups, worlds, num_gpus)[0]
-    now = least_regret(groups, worlds.log_factors(groups.terms))
+    now = least_regret(groups, groups.log_factors(worlds))
     return first if first.regret <= (1 - WORTH_MEASURING) * now else None
 
 

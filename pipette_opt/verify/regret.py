@@ -18,6 +18,7 @@ from pipette_opt.memory.filter import CheckedConfig
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.plans.certificate import REGRET_QUANTILE, Regret
 from pipette_opt.plans.plainness import kind_of
+from pipette_opt.simulate.least_times import peak_gpu_seconds
 from pipette_opt.specs import Instance
 from pipette_opt.verify.bounds import cheap_bounds_s, ideal_cluster, on_fastest_hosts
 from pipette_opt.worlds.terms import SENSITIVITIES, TERMS, describe, features_of
@@ -93,6 +94,8 @@ class Groups:
         self.terms = _terms(instance, firsts, capacity_bytes)
         alone = [min(bound_s for bound_s, _ in members) for members in self._members.values()]
         self._bounds_s: FloatArray = np.array(alone)
+        least_s = peak_gpu_seconds(instance) / np.array([fits.config.world_size for fits in firsts])
+        self._least_log_factors = np.log(least_s / self._bounds_s)
         self._simulated = np.zeros(len(alone), dtype=np.bool_)
 
     @property
@@ -103,6 +106,14 @@ class Groups:
         It is raised from compute alone to the simulation with the fastest links once it decides the bound of a world.
         """
         return np.maximum(self._bounds_s, self.least_s)
+
+    def log_factors(self, worlds: Worlds) -> FloatArray:
+        """
+        Return the logarithm of the time in each world over the predicted time, shape ``(num_groups, num_worlds)``.
+
+        In no world does the compute of a group go faster than the GPUs' peak.
+        """
+        return np.maximum(worlds.log_factors(self.terms), self._least_log_factors[:, None])
 
     def world_bounds_s(self, log_factors: FloatArray) -> FloatArray:
         """
@@ -167,7 +178,7 @@ def regret_of(
         Predicted times of plans found, by configuration, seconds. They show how much of the regret is not known to be
         a faster plan, but only a bound that is not tight.
     """
-    log_factors = worlds.log_factors(groups.terms)
+    log_factors = groups.log_factors(worlds)
     bounds_s = groups.world_bounds_s(log_factors)
     factors = np.exp(log_factors)
     times_s = seconds * factors[groups.numbers[group_of(config)]]
@@ -201,7 +212,7 @@ def weights_of(groups: Groups, worlds: Worlds, quantile: float | None) -> dict[G
     quantile
         Quantile over the worlds that is minimised, in (0, 1); ``None``: the mean.
     """
-    log_factors = worlds.log_factors(groups.terms)
+    log_factors = groups.log_factors(worlds)
     ratios = np.exp(log_factors) / groups.world_bounds_s(log_factors)
     values = ratios.mean(axis=1) if quantile is None else np.quantile(ratios, quantile, axis=1)
     return {group: float(values[number]) for group, number in groups.numbers.items()}

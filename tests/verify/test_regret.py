@@ -11,6 +11,7 @@ from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import stack_predictor
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.simulate.least_times import peak_gpu_seconds
 from pipette_opt.specs import Instance
 from pipette_opt.verify.regret import Groups, group_of, regret_of, weights_of
 from pipette_opt.worlds.prior import Kind, Prior
@@ -65,7 +66,7 @@ def test_no_plan_is_below_the_bound_of_a_world(seed: int) -> None:
     """In each world, the fastest placement of each configuration takes at least the world's lower bound."""
     job, memory = a_job(seed)
     groups, worlds = groups_of(job, memory), small_worlds()
-    log_factors = worlds.log_factors(groups.terms)
+    log_factors = groups.log_factors(worlds)
     bounds_s = groups.world_bounds_s(log_factors)
     times = fastest_times(seed)
     in_worlds = np.array(
@@ -80,9 +81,9 @@ def test_bounds_do_not_depend_on_the_order_of_questions() -> None:
     job, memory = a_job()
     some, wide = small_worlds(), small_worlds(0.3)
     groups = groups_of(job, memory)
-    first = groups.world_bounds_s(some.log_factors(groups.terms))
-    groups.world_bounds_s(wide.log_factors(groups.terms))
-    assert groups.world_bounds_s(some.log_factors(groups.terms)) == pytest.approx(first, rel=1e-12)
+    first = groups.world_bounds_s(groups.log_factors(some))
+    groups.world_bounds_s(groups.log_factors(wide))
+    assert groups.world_bounds_s(groups.log_factors(some)) == pytest.approx(first, rel=1e-12)
 
 
 def test_without_doubt_the_fastest_plan_has_no_regret_but_looseness() -> None:
@@ -143,3 +144,13 @@ def test_configurations_with_much_compute_are_left_out(monkeypatch: pytest.Monke
     left_out = [seconds for config, seconds in times.items() if group_of(config) not in groups.numbers]
     assert left_out
     assert min(left_out) >= groups.left_out_s
+
+
+def test_no_world_is_faster_than_the_peak() -> None:
+    """In wild worlds the bound is the model's FLOPs at the peak of all GPUs of a group, and no less."""
+    job, memory = a_job()
+    groups = groups_of(job, memory)
+    floor_s = peak_gpu_seconds(job) / max(fits.config.world_size for fits in memory.fitting)
+    wild = small_worlds(3.0)
+    assert (groups.bounds_s[:, None] * np.exp(wild.log_factors(groups.terms))).min() < floor_s / 10
+    assert groups.world_bounds_s(groups.log_factors(wild)).min() >= floor_s * (1 - 1e-12)
