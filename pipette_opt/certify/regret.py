@@ -1,15 +1,13 @@
 """Choice of the plan with the least regret over worlds, and the regret in its certificate."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from pipette_opt.certify.preference import Preference
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import Prepared
-from pipette_opt.simulate.solutions import SimulatedSolution
 from pipette_opt.verify.experiments import deciding_experiment
-from pipette_opt.verify.regret import Groups, group_of, regret_of, weights_of
+from pipette_opt.verify.regret import Groups, group_of, recorded_times_s, regret_of, weights_of
 from pipette_opt.worlds.bands import anchored
 from pipette_opt.worlds.worlds import Worlds
 
@@ -43,18 +41,14 @@ class RegretSearch:
 
         return replace(preference, factor=factor, weighs=True)
 
-    def certified(self, plan: Plan, simulated: Sequence[SimulatedSolution]) -> Plan:
+    def certified(self, plan: Plan) -> Plan:
         """Return the plan with its regret in the certificate."""
-        times_s: dict[ParallelConfig, float] = {}
-        for found in simulated:
-            config, seconds = found.candidate.config, found.estimate.iteration_time_s
-            times_s[config] = min(seconds, times_s.get(config, seconds))
         self.groups.least_s = plan.certificate.lower_bound_s
         worlds = self.worlds
         seconds = plan.estimate.iteration_time_s
-        regret = regret_of(plan.config, seconds, self.groups, worlds, times_s)
+        regret = regret_of(plan.config, seconds, self.groups, worlds, recorded_times_s(plan))
         if worlds.observations:
-            before = regret_of(plan.config, seconds, self.groups, Worlds(prior=worlds.prior), times_s)
+            before = regret_of(plan.config, seconds, self.groups, Worlds(prior=worlds.prior), {})
             regret = replace(regret, unmeasured_high=before.high)
         experiment = deciding_experiment(self.groups, worlds, plan.config.world_size)
         regret = replace(regret, experiment=experiment)

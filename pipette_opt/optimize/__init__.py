@@ -121,7 +121,7 @@ def optimize(
     look_beside(state, preference, beside_clock(clock))
     order = host_order or range(instance.cluster.num_nodes)
     plan = finished(state, shown=_settled(state, preference, order, clock.step(TIES)))
-    plan = plan if regrets is None else regrets.certified(plan, state.simulated)
+    plan = plan if regrets is None else regrets.certified(plan)
     verify_content(state.prepared.given, plan)
     return plan
 

@@ -136,8 +136,8 @@ class Regret:
     high
         Quantile ``quantile`` of the same ratio, minus 1.
     over_found_mean, over_found_high
-        Mean and quantile over the best plan found in each world instead of its lower bound. The difference comes from
-        bounds that are not tight.
+        Mean and quantile over the best plan recorded, in each world, instead of its lower bound. The difference comes
+        from bounds that are not tight.
     worlds
         Number of worlds.
     measured_runs

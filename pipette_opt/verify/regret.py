@@ -18,6 +18,7 @@ from pipette_opt.memory.filter import CheckedConfig
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.plans.certificate import REGRET_QUANTILE, Regret
 from pipette_opt.plans.plainness import kind_of
+from pipette_opt.plans.plan import Plan
 from pipette_opt.simulate.least_times import peak_gpu_seconds
 from pipette_opt.specs import Instance
 from pipette_opt.verify.bounds import cheap_bounds_s, ideal_cluster, on_fastest_hosts
@@ -201,6 +202,16 @@ def regret_of(
         lower_bounds_s=tuple(bounds_s.tolist()),
         left_out_s=groups.left_out_s,
     )
+
+
+def recorded_times_s(plan: Plan) -> dict[ParallelConfig, float]:
+    """Return the predicted times of the other plans that a plan records, by configuration, seconds."""
+    others = (
+        *plan.alternatives,
+        *(trade.plan for trade in plan.risks),
+        *([] if plan.fastest is None else [plan.fastest]),
+    )
+    return {other.config: other.iteration_time_s for other in others if other.iteration_time_s is not None}
 
 
 def weights_of(groups: Groups, worlds: Worlds, quantile: float | None) -> dict[Group, float]:

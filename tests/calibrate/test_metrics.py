@@ -99,8 +99,10 @@ def test_files() -> None:
     """One line for each run, empty where nothing is known; a circle for each measured one."""
     found = [prediction(1.25, 1.0, risk=0.25), Prediction(run=make_run(row=1), reason="hidden not given")]
     lines = predictions_csv(found).splitlines()
-    assert lines[0].startswith("row,predicted_iter_time_s,predicted_peak_mem_gib,upper_peak_mem_gib,oom_probability")
-    assert lines[1].startswith("0,1.25,,,0.25,")
+    assert lines[0].startswith(
+        "row,predicted_iter_time_s,low_s,high_s,predicted_peak_mem_gib,upper_peak_mem_gib,oom_probability"
+    )
+    assert lines[1].startswith("0,1.25,,,,,0.25,")
     assert lines[2].startswith("1,,")
     assert lines[2].endswith("hidden not given")
     plot = scatter_svg(found, "a < b")

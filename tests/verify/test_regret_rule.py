@@ -72,7 +72,8 @@ def test_the_plan_has_the_least_regret_of_all_plans_found() -> None:
         ({"high": 0.001, "over_found_high": 0.001}, "regret.high"),
         ({"lower_bounds_s": (1.0,) * 100}, "regret.lower_bounds_s"),
         ({"measured_runs": 3}, "regret.measured_runs"),
-        ({"over_found_mean": 9.0}, "over plans found"),
+        ({"over_found_mean": 9.0}, "regret.over_found_mean"),
+        ({"over_found_high": 0.0}, "regret.over_found_high"),
         ({"experiment": Experiment(command="profile all", gpu_minutes=1.0, regret=0.0)}, "regret.experiment"),
     ],
 )
