@@ -12,7 +12,8 @@ configuration, who proved it, and the plans found.
 faster are placed by annealing, simulated, and refuted by the engines of ``solver/`` on their relaxations. This
 determines the gap. If configurations without bound keep it open, they are bounded, and the step runs once more.
 5. The joint model runs once more. ``certify/beside.py`` places configurations that may be plainer, less risky or the
-next best. ``certify/preference.py`` chooses the plan among those as good as the fastest; ties are settled.
+next best. ``certify/preference.py`` chooses the plan among those as good as the fastest; ties are settled. For the
+objective regret, ``certify/regret.py`` first gives each configuration its weight over worlds.
 6. ``certify/finish.py`` makes the certificate from the state. Its ``lower_bound_s`` is the least bound of all.
 7. The rules of ``verify`` about the plan itself are checked. The command ``verify`` also enumerates the space again.
 
