@@ -82,6 +82,8 @@ class Prepared:
         Lower bound on plans with other numbers of GPUs, seconds; infinite if the search did not choose the number.
     other_splits_s
         Lower bound on plans with other layer partitions, seconds, if it does not come from the joint model.
+    work
+        Compute-only bounds found so far.
     """
 
     instance: Instance
@@ -95,6 +97,7 @@ class Prepared:
     given_cluster: ClusterSpec | None = None
     other_sizes_s: float = float("inf")
     other_splits_s: float = float("inf")
+    work: WorkBounds
 
     @property
     def given(self) -> Instance:
@@ -170,29 +173,32 @@ def prepare(question: Question, clock: Clock | None = None) -> Prepared:
     none is legal because pins contradict each other or the job.
     """
     clock, like, sizes = clock or Clock(), question.like, None
+    relaxed = replace(question.instance, cluster=question.instance.cluster.relaxed())
+    work = WorkBounds(relaxed)
     space = question.space if like is None else like.space
     if question.chooses_sizes and like is None and space.num_gpus is None and not space.world_sizes:
         clock.report("bounding numbers of GPUs")
-        sizes = _chosen_sizes(question, clock.step(WORLD_SIZES))
+        sizes = _chosen_sizes(question, work, clock.step(WORLD_SIZES))
         space, question = sizes.space, replace(question, first=sizes.first)
     clock.report("enumerating candidates")
     narrow = space if like is not None else narrowed(question.instance, space, clock.left_s)
     try:
-        prepared = _prepare(replace(question, space=narrow), clock)
+        prepared = _prepare(replace(question, space=narrow), relaxed, work, clock)
     except (InfeasibleError, InputError):
         if narrow == space:  # a narrowed space alone does not show that nothing fits
             raise
-        prepared = _prepare(replace(question, space=space), clock)
+        prepared = _prepare(replace(question, space=space), relaxed, work, clock)
     if like is not None:
         return replace(prepared, other_sizes_s=_bound_of_other_sizes_s(question, like.space, clock))
     return prepared if sizes is None else replace(prepared, other_sizes_s=sizes.left_out_s(prepared.space))
 
 
-def _chosen_sizes(question: Question, clock: Clock) -> WorldSizes:
+def _chosen_sizes(question: Question, work: WorkBounds, clock: Clock) -> WorldSizes:
     """Return the numbers of GPUs to search."""
-    instance, risk = question.instance, question.max_oom_risk
-    relaxed = replace(instance, cluster=instance.cluster.relaxed())
-    return choose_world_sizes(relaxed, question.space, load_predictor(risk, instance), risk, clock, question.first)
+    risk = question.max_oom_risk
+    return choose_world_sizes(
+        work, question.space, load_predictor(risk, question.instance), risk, clock, question.first
+    )
 
 
 def _bound_of_other_sizes_s(question: Question, space: SearchSpace, clock: Clock) -> float:
@@ -214,15 +220,14 @@ def _bound_of_other_sizes_s(question: Question, space: SearchSpace, clock: Clock
     )
 
 
-def _prepare(question: Question, clock: Clock) -> Prepared:
-    """Prepare a space as :func:`prepare` does, without narrowing it."""
+def _prepare(question: Question, relaxed: Instance, work: WorkBounds, clock: Clock) -> Prepared:
+    """Prepare a space as :func:`prepare` does, without narrowing it; the job is ``relaxed``."""
     instance, like, risk = question.instance, question.like, question.max_oom_risk
     space = question.space if like is not None else with_shared_parameters(instance, question.space)
-    relaxed = replace(instance, cluster=instance.cluster.relaxed())
     enumeration = enumerate_with_reasons(relaxed, space) if like is None else like.enumeration
     if not enumeration.candidates:
         raise contradiction(relaxed, space) or InfeasibleError(enumeration.explain())
-    bounding = _Bounding(question, relaxed, WorkBounds(relaxed), load_predictor(risk, relaxed), clock)
+    bounding = _Bounding(question, relaxed, work, load_predictor(risk, relaxed), clock)
     joined = None
     if question.joint is not None and layers_are_free(relaxed, space):
         joined, wider = bounding.join(space, enumeration.candidates, question.joint)
@@ -246,6 +251,7 @@ def _prepare(question: Question, clock: Clock) -> Prepared:
         space=space,
         joined=joined,
         given_cluster=instance.cluster if bounding.has_slots else None,
+        work=work,
     )
 
 
@@ -348,6 +354,7 @@ def bound_again(prepared: Prepared, first: FirstPlan, clock: Clock) -> Prepared:
         memory.capacity_bytes,
         clock.step(BOUNDS_AGAIN),
         known=first,
+        work=prepared.work,
         given=prepared.given if prepared.has_slots else None,
         family_bound_s=(lambda config: 0.0) if joined is None else joined.split_bound_s,
     )
@@ -397,6 +404,7 @@ def with_splits(
         memory.capacity_bytes,
         clock,
         known=first,
+        work=prepared.work,
         given=prepared.given if prepared.has_slots else None,
         family_bound_s=lambda config: max(
             joined.split_bound_s(config), least_s if config.layers_per_stage in new_splits else 0.0

@@ -8,6 +8,7 @@ import numpy as np
 from pipette_opt.base.types import Launcher
 from pipette_opt.base.units import GB, GIB, TFLOP
 from pipette_opt.candidates import Enumeration
+from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.memory.framework import REGRESSORS
 from pipette_opt.memory.predictor import MemoryPredictor
@@ -261,6 +262,7 @@ def bare_problem(data: ProblemData) -> Prepared:
         predictor=MemoryPredictor.__new__(MemoryPredictor),
         memory=MemoryCheck.__new__(MemoryCheck),
         problem=data,
+        work=WorkBounds.__new__(WorkBounds),
     )
 
 

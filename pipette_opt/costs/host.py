@@ -30,11 +30,16 @@ def host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, ki
     kernels = _kernels(model, training, config, kind)
     collectives = _collectives(model, training, config, kind)
     launched = _launched(kernels, model, training, kind), _launched(collectives, model, training, kind)
-    crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
+    crosses = pipeline_crosses_hosts(instance, config)
     wait = rates.pipelined_wait_s * _threads(tp, instance.cluster.gpus_per_node) if crosses else 0.0
     launch = rates.host_collective_s + rates.group_wait_s * tp**2 + wait
     rings = ring_steps(training, config) if _launched({"attn": 1}, model, training, kind) else 0
     return launched[0] * rates.host_kernel_s + launched[1] * launch + rings * rates.host_collective_s
+
+
+def pipeline_crosses_hosts(instance: Instance, config: ParallelConfig) -> bool:
+    """Return whether the configuration has several stages and several hosts."""
+    return config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
 
 
 def _kernels(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, kind: LayerKind) -> dict[str, int]:

@@ -39,6 +39,7 @@ from pipette_opt.costs.compute import (
 from pipette_opt.costs.context import inside_layer_s, spanning_ring
 from pipette_opt.costs.exchange import beside_exchange, expert_layer_s
 from pipette_opt.costs.experts import expert_block
+from pipette_opt.costs.host import pipeline_crosses_hosts
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs, recomputed_of_kinds
 from pipette_opt.costs.links import BestLinks, RingShape
 from pipette_opt.costs.reductions import dense_shape, expert_shape
@@ -78,7 +79,7 @@ _OF_A_LAYER = attrgetter(
         if option.name not in (*NO_PART, "pipeline_model_parallel_size", "data_parallel_size")
     )
 )
-"""Fields on which the compute of one layer depends; :func:`_layer_key` adds those about stages and replicas."""
+"""Fields on which the compute of one layer depends; :func:`_layer_key` adds whether the pipeline crosses hosts."""
 
 _SPLIT = attrgetter(
     "layers_per_stage", "num_chunks", "pipeline_model_parallel_layout", "recomputation", "recompute_num_layers"
@@ -89,7 +90,7 @@ class WorkBounds:
     """Compute-only lower bounds of an instance's configurations, as a function with a cache of their common parts."""
 
     def __init__(self, instance: Instance) -> None:
-        self._instance = instance
+        self.instance = instance
         self._seconds: dict[Any, _Pieces | None] = {}
         self._counts: dict[Any, _Counts] = {}
         self._of_any_split: dict[Any, float] = {}
@@ -105,14 +106,14 @@ class WorkBounds:
         """
         key = _DECIDING(config)
         if key not in self._seconds:
-            self._seconds[key] = _work_s(self._instance, config, self._known)
+            self._seconds[key] = _work_s(self.instance, config, self._known)
         seconds = self._seconds[key]
         if seconds is None:
             return float("inf")
-        num_microbatches = microbatches_of(self._instance.training, config)
+        num_microbatches = microbatches_of(self.instance.training, config)
         split = *_SPLIT(config), num_microbatches
         if split not in self._counts:
-            self._counts[split] = _path_counts(self._instance, config, num_microbatches)
+            self._counts[split] = _path_counts(self.instance, config, num_microbatches)
         counts = self._counts[split]
         path_s = (counts.path @ seconds.work_s).max()
         slower_s = 0.0
@@ -129,7 +130,7 @@ class WorkBounds:
         with at least the fewest micro-batches of all replicas. The bound puts slower hosts in the rows where they cost
         least.
         """
-        training = self._instance.training
+        training = self.instance.training
         least = config.microbatches_of_replicas(training.global_batch_size)[-1] if training.unequal_microbatches else m
         before_s = (counts.path - m * counts.held) @ seconds.work_s
         paths: FloatArray = before_s[:, None] + least * (counts.held @ seconds.of_kinds_s.T)
@@ -170,8 +171,8 @@ class WorkBounds:
         seconds = self._seconds[_DECIDING(config)]
         if seconds is None:
             return float("inf")
-        model, pp, chunks = self._instance.model, config.pipeline_model_parallel_size, config.num_chunks
-        m = microbatches_of(self._instance.training, config)
+        model, pp, chunks = self.instance.model, config.pipeline_model_parallel_size, config.num_chunks
+        m = microbatches_of(self.instance.training, config)
         kinds = int(self._kind_of_layer.max()) + 1
         look_up, head, passes = seconds.work_s[kinds : kinds + 3].tolist()
         # Each chunk recomputes at least one layer.
@@ -290,13 +291,13 @@ def _work_s(instance: Instance, config: ParallelConfig, known: dict[Any, Any]) -
     )
 
 
-def _layer_key(config: ParallelConfig) -> Any:
+def _layer_key(instance: Instance, config: ParallelConfig) -> Any:
     """
-    Return a key that is equal for configurations whose layers take equal time.
+    Return a key that is equal for configurations whose layers take equal time, apart from :func:`straggling`.
 
     They differ only in stages, replicas and partitions.
     """
-    return _OF_A_LAYER(config), config.pipeline_model_parallel_size > 1, config.world_size
+    return _OF_A_LAYER(config), pipeline_crosses_hosts(instance, config)
 
 
 def _alike_s(instance: Instance, config: ParallelConfig, tiles: list[HostTile], known: dict[Any, Any]) -> FloatArray:
@@ -306,9 +307,10 @@ def _alike_s(instance: Instance, config: ParallelConfig, tiles: list[HostTile], 
     ``config`` must recompute all layers or none.
     """
     tile = tiles[0]  # all tiles have equal slots
-    if (key := (_layer_key(config), tile.nodes_per_slot, tile.context_nodes)) not in known:
+    if (key := (_layer_key(instance, config), tile.nodes_per_slot, tile.context_nodes)) not in known:
         known[key] = _layers_s(instance, config, tile)
-    pieces: FloatArray = known[key].copy()
+    compute_s, sent_s = known[key]
+    pieces: FloatArray = compute_s * straggling(instance, config, instance.stack) + sent_s
     kinds = list(dict.fromkeys(instance.model.layers))
     for piece, kind in enumerate(kinds):
         if tile.tensor_nodes == 1 and kind.has_experts:
@@ -319,21 +321,23 @@ def _alike_s(instance: Instance, config: ParallelConfig, tiles: list[HostTile], 
     return pieces
 
 
-def _layers_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> FloatArray:
+def _layers_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> tuple[FloatArray, FloatArray]:
     """
-    Return the seconds of layers, embeddings, head and fixed time that are equal for every host tile (part of the model
-    on one host).
+    Return the compute of layers, embeddings and head on each GPU type, and what is added to it, seconds.
 
-    The exchange of experts and multi-token-prediction layers are left out.
+    Communication inside a layer and the fixed time are added. The exchange of experts, multi-token-prediction layers
+    and :func:`straggling` are left out. Both have the shape of :func:`_alike_s`.
     """
     of_kinds = [_pieces_s(instance, config, gpu) for gpu in instance.cluster.gpu_kinds]
-    pieces: FloatArray = np.array([seconds for seconds, _ in of_kinds])
+    compute_s: FloatArray = np.array([seconds for seconds, _ in of_kinds])
+    sent_s = np.zeros(compute_s.shape[1])
+    sent_s[-1] = instance.stack.micro_batch_s
     forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
     for piece, kind in enumerate(dict.fromkeys(instance.model.layers)):
-        pieces[:, piece] += sum(inside_layer_s(instance, config, (forward, backward), kind, tile))
+        sent_s[piece] = sum(inside_layer_s(instance, config, (forward, backward), kind, tile))
         if tile.nodes_per_slot > 1:
-            pieces[:, piece] += sum(spanning_ring(instance, config, tile, kind, (forward, backward)).least_s(instance))
-    return pieces
+            sent_s[piece] += sum(spanning_ring(instance, config, tile, kind, (forward, backward)).least_s(instance))
+    return compute_s, sent_s
 
 
 def reduction_pieces_s(
@@ -381,8 +385,8 @@ def _parameter_s(instance: Instance, shape: RingShape) -> float:
 
 def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple[FloatArray, FloatArray]:
     """
-    Return the compute of layers, embeddings, head and fixed time on one GPU type, and the GPU's waits for the host,
-    seconds.
+    Return the compute of layers, embeddings and head on one GPU type, followed by a zero, and the GPU's waits for the
+    host, seconds.
     """
     model, training, rates = instance.model, instance.training, instance.stack
     pieces, idle = [], np.full(2, np.inf)
@@ -392,7 +396,7 @@ def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple
         idle = np.minimum(idle, waits)
     pieces.append(2 * look_up_s(model, training, config, gpu, rates))
     pieces.append(sum(head_times_s(model, training, config, gpu, rates)))
-    return np.array([*np.array(pieces) * straggling(instance, config, rates), rates.micro_batch_s]), idle
+    return np.array([*pieces, 0.0]), idle
 
 
 def _experts_s(
@@ -402,7 +406,7 @@ def _experts_s(
     Yield for each host tile (part of the model on one host) a lower bound on the exchange of an expert layer, forward
     plus backward, seconds.
     """
-    alike = _layer_key(config), kind
+    alike = _layer_key(instance, config), kind
     for ranks, gpus in {(ranks_of_a_host(config, tile), gpus_of_a_host(config, tile)) for tile in tiles}:
         if (key := (alike, ranks, gpus)) not in known:
             if alike not in known:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -465,9 +466,10 @@ def with_tensor_overlap(config: ParallelConfig, is_on: bool) -> ParallelConfig:
     return config if config.tp_comm_overlap == is_on else _changed(config, tp_comm_overlap=is_on)
 
 
+@lru_cache(maxsize=1 << 17)
 def without_overlap(config: ParallelConfig) -> ParallelConfig:
     """
-    Return a copy that overlaps no gradient or parameter traffic with compute.
+    Return a copy that overlaps no gradient or parameter traffic with compute; cached.
 
     All configurations with the same copy have the same memory and share a lower bound on their times.
     """
@@ -506,8 +508,10 @@ def with_whole_layers(config: ParallelConfig, method: str, number: int) -> Paral
 def _changed(config: ParallelConfig, **values: Any) -> ParallelConfig:
     """Return a copy with these fields changed, without any check."""
     changed = object.__new__(ParallelConfig)
-    for name, slot in _SLOTS.items():
-        slot.__set__(changed, values[name] if name in values else slot.__get__(config))
+    for slot, value in zip(_SLOTS.values(), _ALL_FIELDS(config), strict=True):
+        slot.__set__(changed, value)
+    for name, value in values.items():
+        _SLOTS[name].__set__(changed, value)
     return changed
 
 
@@ -518,4 +522,7 @@ SPLIT = ("layers_per_stage", "pipeline_model_parallel_layout")
 """Fields that assign layers to stages and chunks."""
 
 _SLOTS = {field.name: getattr(ParallelConfig, field.name) for field in fields(ParallelConfig)}
-"""Slot descriptor of each field; reads and writes it without the checks of the class."""
+"""Slot descriptor of each field, which writes it without the checks of the class."""
+
+_ALL_FIELDS = attrgetter(*_SLOTS)
+"""Values of all fields of a configuration."""

@@ -134,9 +134,14 @@ class CatalogueEntry:
 @cache
 def read_gpu_catalogue() -> Mapping[str, CatalogueEntry]:
     """Return the catalogue: entries by name of the GPU type, such as ``a100-80gb``."""
-    path = shipped_path("data", "gpus.yaml")
-    entries = {name: _read_entry(f"{path.name}, {name}", name, data) for name, data in read_yaml(path).items()}
+    entries = {name: _read_entry(f"gpus.yaml, {name}", name, data) for name, data in _catalogue_data().items()}
     return MappingProxyType(entries)
+
+
+@cache
+def _catalogue_data() -> Mapping[str, Any]:
+    data: Mapping[str, Any] = read_yaml(shipped_path("data", "gpus.yaml"))
+    return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,11 +163,10 @@ class MeasuredGpu:
 @cache
 def measured_gpus() -> Mapping[str, MeasuredGpu]:
     """Return the measured efficiency of every GPU type with measured kernels, by name."""
-    path = shipped_path("data", "gpus.yaml")
     found = {}
-    for name, data in read_yaml(path).items():
+    for name, data in _catalogue_data().items():
         if "measured" in data:
-            found[name] = _parse_measured(f"{path.name}, {name}, measured", name, data)
+            found[name] = _parse_measured(f"gpus.yaml, {name}, measured", name, data)
     return MappingProxyType(found)
 
 

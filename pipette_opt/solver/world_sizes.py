@@ -16,7 +16,6 @@ from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.build import FittingCandidate
 from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.solver.pruning import FirstPlan, prune
-from pipette_opt.specs import Instance
 
 PROMISING = 1.1
 """Numbers of GPUs with a bound up to this multiple of the least bound are searched for a time to beat. Chosen."""
@@ -57,7 +56,7 @@ class WorldSizes:
 
 
 def choose_world_sizes(
-    instance: Instance,
+    work: WorkBounds,
     space: SearchSpace,
     predictor: MemoryPredictor,
     max_oom_risk: float,
@@ -69,13 +68,15 @@ def choose_world_sizes(
 
     Parameters
     ----------
+    work
+        Cache of compute-only bounds of the job, extended by this call.
     clock
         Time limit. Numbers that it leaves without a bound, except the most promising, are left out; the space's
         ``narrowed`` then contains ``world_sizes``.
     first
         Known plan; ``None`` if no plan is known.
     """
-    work = WorkBounds(instance)
+    instance = work.instance
     least = LeastTimes(instance, with_shared_parameters(instance, space), work)
     bounds_s: dict[int, float] = {}
 
@@ -87,7 +88,7 @@ def choose_world_sizes(
     if first is None:
         look_at(lambda: PROMISING * min(bounds_s.values(), default=float("inf")))
         promising = [size for size in sorted(bounds_s, key=bounds_s.__getitem__) if bounds_s[size] < float("inf")]
-        first = _first_plan(instance, space, promising[:MAX_PROMISING], predictor, max_oom_risk, work, clock)
+        first = _first_plan(work, space, promising[:MAX_PROMISING], predictor, max_oom_risk, clock)
     to_beat_s = float("inf") if first is None else first.seconds
     look_at(lambda: to_beat_s)
     bounds_s |= {size: least.at_peak_s(size) for size in least.numbers if least.at_peak_s(size) >= to_beat_s}
@@ -101,17 +102,17 @@ def choose_world_sizes(
 
 
 def _first_plan(
-    instance: Instance,
+    work: WorkBounds,
     space: SearchSpace,
     sizes: list[int],
     predictor: MemoryPredictor,
     max_oom_risk: float,
-    work: WorkBounds,
     clock: Clock,
 ) -> FirstPlan | None:
     """Return the fastest plan of a few configurations on hosts in listed order; ``None`` if no plan fits."""
     if not sizes:
         return None
+    instance = work.instance
     few = few_values(instance, replace(space, world_sizes=tuple(sizes)))
     memory = check_memory(instance, enumerate_with_reasons(instance, few).candidates, predictor, max_oom_risk)
     fitting = [FittingCandidate(config=fits.config, need_bytes=fits.need_bytes) for fits in memory.fitting]

@@ -13,6 +13,7 @@ from pipette_opt.base.units import GIB
 from pipette_opt.candidates import Enumeration
 from pipette_opt.certify import OptimizeParams, SearchState, certificate, certify
 from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, tile_placement
@@ -52,6 +53,7 @@ def prepared_for(job: Instance, configs: Sequence[ParallelConfig]) -> Prepared:
         predictor=MemoryPredictor.__new__(MemoryPredictor),
         memory=MemoryCheck.__new__(MemoryCheck),
         problem=build_problem_data(job, fitting, capacity, relaxed=True),
+        work=WorkBounds(job),
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 from factories import TINY, make_cluster, make_job
 
 from pipette_opt.candidates import SearchSpace, choose_num_gpus, left_out, space_of
+from pipette_opt.costs.work import WorkBounds
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
@@ -36,7 +37,7 @@ def plan(job: Instance) -> Plan:
 def chosen(job: Instance, *, is_over: bool = False) -> WorldSizes:
     """What is searched of the whole space."""
     clock = Clock(ends_s=0.0) if is_over else Clock()
-    return choose_world_sizes(job, SearchSpace(), load_predictor(0.01, job), 0.01, clock, None)
+    return choose_world_sizes(WorkBounds(job), SearchSpace(), load_predictor(0.01, job), 0.01, clock, None)
 
 
 def test_the_fastest_number_is_used_and_not_the_busiest(job: Instance, plan: Plan) -> None:
