@@ -74,7 +74,10 @@ def tune(
     ] = 3600.0,
     parallel: Annotated[
         int,
-        typer.Option(help="Trials at once, each on --num-gpus GPUs of its own hosts.", rich_help_panel=TRIALS),
+        typer.Option(
+            help="Trials at once, each on hosts of its own: --num-gpus GPUs, or an equal share of the hosts.",
+            rich_help_panel=TRIALS,
+        ),
     ] = 1,
     target: Annotated[
         str | None,
@@ -150,10 +153,11 @@ def tune(
 
     from pipette_opt.export.launch_options import LaunchOptions
     from pipette_opt.job.space import search_space
+    from pipette_opt.library.measured import with_measured
     from pipette_opt.library.tune import UNTIL, tuned
     from pipette_opt.tune.loop import TuneSettings
 
-    job = opt.read_job(job_options)
+    job = with_measured(opt.read_job(job_options), job_options.measured_runs)
     settings = TuneSettings(
         run=run,
         log=log,
@@ -181,7 +185,7 @@ def tune(
 def _live(*, quiet: bool) -> "Iterator[Callable[[Progress], None]]":
     """Yield a function that shows a search: a line for each event, and on a terminal a line with the state."""
     from pipette_opt.cli.output import console, is_quiet, say_progress
-    from pipette_opt.tune.words import state_line
+    from pipette_opt.tune.words import event_line, state_line
 
     out = console(stderr=True)
     if quiet or is_quiet():
@@ -189,13 +193,13 @@ def _live(*, quiet: bool) -> "Iterator[Callable[[Progress], None]]":
         return
     say_progress("listing the configurations that may be the fastest")
     if not out.is_terminal:
-        yield lambda progress: say_progress(f"{progress.message}; {state_line(progress)}") if progress.message else None
+        yield lambda progress: say_progress(event_line(progress)) if progress.message else None
         return
     with out.status("starting") as status:
 
         def report(progress: "Progress") -> None:
             if progress.message:
-                out.print(progress.message, soft_wrap=True, markup=False)
+                out.print(event_line(progress), soft_wrap=True, markup=False)
             status.update(state_line(progress))
 
         yield report
@@ -217,12 +221,16 @@ def _show_tuned(result: "Tuned", *, json: bool) -> None:
                 "regret": None if result.best is None else result.regret,
                 "configurations": result.num_listed,
                 "ended": result.reason,
+                "advice": result.advice,
                 "trials": [asdict(record) for record in result.records],
             }
         )
         return
     show(verdict(result), trials_table(result.records), *problems(result.records))
-    say(f"ended: {result.reason}")
+    if result.best is not None:
+        say(f"ended: {result.reason}")
+    if result.advice:
+        say(result.advice)
     if result.plan is not None:
         say(f"plan: {result.plan}")
 

@@ -18,8 +18,9 @@ from pipette_opt.read.runs import read_rows
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
 from pipette_opt.tune.folder import TuneFolder
-from pipette_opt.tune.loop import Progress, Tuned, Tuner, TuneSettings, fingerprint
+from pipette_opt.tune.loop import Progress, Tuned, Tuner, TuneSettings, fingerprint, trial_space
 from pipette_opt.tune.replay import Step, replay, replay_jobs, trials_csv
+from pipette_opt.worlds.bands import anchored
 from pipette_opt.worlds.worlds import Worlds
 
 BUDGET = 8
@@ -110,12 +111,13 @@ def tuned(
 ) -> Tuned:
     """Search like :func:`tune`, with errors that name options of the command line."""
     folder = TuneFolder(out)
+    space = trial_space(job.instance, space, settings.parallel)
     with folder.locked(fingerprint(job.instance, space)):
         search = Tuner(
             job.instance,
             space,
             job.inputs,
-            worlds=Worlds.load(),
+            worlds=anchored(job.instance.stack.anchors),
             folder=folder,
             settings=settings,
             report=on_progress,

@@ -19,6 +19,9 @@ from pipette_opt.worlds.worlds import Observation, Worlds
 SURE = 0.9
 """Share of the worlds in which the stated regret holds. Chosen."""
 
+NINE_TENTHS = 1.645
+"""Standard deviations of a normal distribution to each side of its mean that hold nine tenths of it."""
+
 SEED = 0
 """Seed of the worlds' draws of memory."""
 
@@ -79,6 +82,8 @@ class Outlook:
         Probability that each configuration fits in memory.
     median_s
         Median time of each configuration over the worlds.
+    spread
+        Standard deviation of the logarithm of each configuration's measured time, over worlds and noise.
     best_s
         Best measured time; infinite before the first success.
     regret
@@ -89,8 +94,15 @@ class Outlook:
     scores: FloatArray
     fits: FloatArray
     median_s: FloatArray
+    spread: FloatArray
     best_s: float
     regret: float
+
+    def band_s(self, config: int) -> tuple[float, float, float]:
+        """Return the 5 %, 50 % and 95 % quantiles of a configuration's time in a run, seconds."""
+        reach = float(np.exp(NINE_TENTHS * self.spread[config]))
+        middle_s = float(self.median_s[config])
+        return middle_s / reach, middle_s, middle_s * reach
 
     def ranking(self) -> list[int]:
         """Return the configurations not tried yet, the most valuable first."""
@@ -125,6 +137,7 @@ def outlook(candidates: Candidates, worlds: Worlds, trials: Sequence[Trial]) -> 
         scores=scores,
         fits=fits,
         median_s=median_s,
+        spread=sd,
         best_s=best_s,
         regret=_regret(times_s, memory, ended, best_s, worlds.prior.noise) if timed else np.inf,
     )

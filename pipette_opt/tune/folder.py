@@ -7,7 +7,7 @@ that is killed loses nothing: a finished trial is not run again, and a command t
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Literal
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import note_continued, read_output, write_atomically
 from pipette_opt.base.typed import typed
+from pipette_opt.base.units import three_digits
 from pipette_opt.parallel import ParallelConfig
 
 Status = Literal["exported", "started", "timed", "ran out", "refused"]
@@ -38,6 +39,9 @@ class TrialRecord:
         Configuration that is tried.
     predicted_s
         Simulated iteration time of the trial's plan, seconds.
+    expected_s
+        Time that was expected when the trial was chosen: its 5 %, 50 % and 95 % quantiles over the worlds; ``None`` for
+        a trial that was not exported.
     least_s
         Time that the model's FLOPs take at the peak of the GPUs, seconds; no run can be faster.
     fits
@@ -50,6 +54,8 @@ class TrialRecord:
         Measured iteration time and memory; ``None`` without.
     problem
         Reason why the trial was refused; empty if it was not.
+    run
+        Text of ``--run`` by which the trial was started; ``None`` if the user starts it.
     """
 
     trial: int
@@ -59,15 +65,23 @@ class TrialRecord:
     least_s: float
     fits: float
     hosts: tuple[str, ...] = ()
+    expected_s: tuple[float, float, float] | None = None
     started: float | None = None
     time_s: float | None = None
     peak_bytes: float | None = None
     problem: str = ""
+    run: str | None = None
 
     @property
     def is_over(self) -> bool:
         """Return whether the result of the trial is known."""
         return self.status in ("timed", "ran out", "refused")
+
+
+def band_words(band_s: tuple[float, float, float]) -> str:
+    """Return a time with the range of nine in ten runs, such as ``4.21 s (3.40 to 5.20)``."""
+    low, middle, high = map(three_digits, band_s)
+    return f"{middle} s ({low} to {high})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +102,14 @@ class TuneFolder:
         return self.path / f"trial-{number:03d}"
 
     @contextmanager
-    def locked(self, job: str) -> Iterator[None]:
+    def locked(self, job: Mapping[str, str]) -> Iterator[None]:
         """
         Keep other searches out of the folder within the context.
 
         Parameters
         ----------
         job
-            Fingerprint of the job; a folder of another job is refused.
+            Fingerprint of each part of the job; a folder of another job is refused.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         self._check_job(job)
@@ -119,7 +133,7 @@ class TuneFolder:
         note_continued(path)
         write_atomically(path, json.dumps(asdict(record), indent=1) + "\n")
 
-    def _check_job(self, job: str) -> None:
+    def _check_job(self, job: Mapping[str, str]) -> None:
         """Record the job of a new folder; raise ``InputError`` for the folder of another job, or with other files."""
         path = self.path / JOB
         note_continued(path)
@@ -129,9 +143,18 @@ class TuneFolder:
                 raise InputError(
                     str(self.path), f"has files that tune did not write, such as {others[0]}; give another -o."
                 )
-            write_atomically(path, json.dumps({"job": job}) + "\n")
-        elif json.loads(read_output(path)).get("job") != job:
-            raise InputError(str(self.path), "has the trials of another job; give another -o, or the same job options.")
+            write_atomically(path, json.dumps({"job": dict(job)}) + "\n")
+            return
+        try:
+            known = dict(json.loads(read_output(path))["job"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(str(path), f"is damaged: {error}; give another -o.") from None
+        if differing := [part for part, value in job.items() if known.get(part) != value]:
+            raise InputError(
+                str(self.path),
+                f"has the trials of another job: not the same {', '.join(differing)}. Give another -o, or the job "
+                "options of these trials.",
+            )
 
 
 def _read(path: Path) -> TrialRecord:

@@ -7,9 +7,11 @@ a ``tune`` that was killed finds out later whether the command still runs, and h
 
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from string import Formatter
@@ -21,6 +23,12 @@ LOCK, EXIT, OUTPUT = ".running", ".exit", "run.log"
 
 MAX_SHOWN = 200
 """Most characters of a printed line in a message. Chosen."""
+
+GRACE_S = 10.0
+"""Seconds that a stopped command has to end by itself, and ``scancel`` to answer. Chosen."""
+
+SUBMITTED = re.compile(r"^Submitted batch job (\d+)(?: on cluster (\S+))?$", re.MULTILINE)
+"""Line that ``sbatch`` prints for a job, with its number and its cluster."""
 
 PLACEHOLDERS = ("script", "dir", "plan", "trial", "steps", "hosts")
 """Names in braces that a command may contain."""
@@ -78,21 +86,52 @@ def exit_code(folder: Path) -> int | None:
         return None
 
 
-def stop(folder: Path) -> None:
-    """End the command of a trial and all processes of its session."""
-    if not is_running(folder):
-        return
+def stop(folder: Path) -> str:
+    """
+    End the command of a trial, and cancel the Slurm jobs that it submitted.
+
+    All processes of its session get SIGTERM, and SIGKILL if one is still there after ``GRACE_S``.
+
+    Returns
+    -------
+    str
+        Participle that says what was done, such as ``stopped; Slurm job 12 was cancelled``.
+    """
+    for order in (signal.SIGTERM, signal.SIGKILL):
+        if not is_running(folder):
+            break
+        try:
+            os.killpg(int((folder / LOCK).read_text()), order)
+        except (OSError, ValueError):
+            break
+        deadline = time.monotonic() + GRACE_S
+        while is_running(folder) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    return "; ".join(["stopped", *(_cancelled(*job) for job in dict.fromkeys(SUBMITTED.findall(_output(folder))))])
+
+
+def _cancelled(job: str, cluster: str) -> str:
+    """Cancel a Slurm job. Return a clause that says whether that worked."""
+    where = [f"--clusters={cluster}"] if cluster else []
     try:
-        os.killpg(int((folder / LOCK).read_text()), signal.SIGTERM)
-    except (OSError, ValueError):
-        return
+        done = subprocess.run(["scancel", *where, job], capture_output=True, text=True, timeout=GRACE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"Slurm job {job} may still run, as scancel failed: {error}"
+    if done.returncode:
+        return f"Slurm job {job} may still run, as scancel failed: {done.stderr.strip()[:MAX_SHOWN]}"
+    return f"Slurm job {job} was cancelled"
 
 
 def last_line(folder: Path) -> str:
     """Return the last line that a trial's command printed, as the end of a sentence; empty if it printed nothing."""
-    try:
-        lines = (folder / OUTPUT).read_text("utf-8", errors="replace").split("\n")
-    except OSError:
-        return ""
+    lines = _output(folder).split("\n")
     text = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return f"; it printed last: {text[:MAX_SHOWN]}" if text else ""
+
+
+def _output(folder: Path) -> str:
+    """Return what the command of a trial printed; empty if nothing."""
+    try:
+        return (folder / OUTPUT).read_text("utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,6 +1,7 @@
 """Search for the fastest configuration on a cluster: choose, export, run, read the log, and choose again."""
 
 import hashlib
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pipette_opt.base.errors import InfeasibleError, InputError
-from pipette_opt.base.units import counted, percent
+from pipette_opt.base.units import counted, percent, three_digits
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.export.folder import write_folder
 from pipette_opt.export.launch_options import LaunchOptions
@@ -29,7 +30,7 @@ from pipette_opt.specs import Instance
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.tune import launch
 from pipette_opt.tune.choice import Candidates, Outlook, Trial, outlook
-from pipette_opt.tune.folder import TrialRecord, TuneFolder
+from pipette_opt.tune.folder import TrialRecord, TuneFolder, band_words
 from pipette_opt.tune.listing import Listing, list_configs, plan_of
 from pipette_opt.tune.logs import LogResult, NoResult, expected_arguments, read_result
 from pipette_opt.tune.memory_odds import Outcome
@@ -47,11 +48,31 @@ POLL_S = 0.5
 QUIET_S = 60.0
 """Seconds without change after which a log with fewer iterations than asked for counts as complete. Chosen."""
 
-MAX_REFUSED = 3
-"""Number of refused trials in a row after which the search ends: the command is likely wrong. Chosen."""
+MAX_REFUSED, MAX_ALIKE = 3, 2
+"""
+Number of refused trials in a row after which the search ends, and the number if their failures are alike: the command
+is likely wrong. Chosen.
+"""
 
 UNBELIEVABLE = 200.0
 """Measured over predicted time above which a time must be of another unit or another job. Chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End of a search: the reason, as the end of a sentence, and a sentence that says how it can go on."""
+
+    reason: str
+    advice: str = ""
+
+
+INTERRUPTED = End("interrupted", "Type the same command to go on.")
+
+AFTER_FAILURES = (
+    "With another --run these trials start again. To run them again by this command, remove their folders; else the "
+    "search goes on with other configurations."
+)
+"""Advice after a search that ended because its command seems wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +171,8 @@ class Tuned:
         Number of configurations that may be the fastest in some world.
     reason
         Reason why the search ended, as the end of a sentence.
+    advice
+        Sentence that says how the search can go on; empty if it need not.
     """
 
     records: tuple[TrialRecord, ...]
@@ -158,6 +181,7 @@ class Tuned:
     regret: float
     num_listed: int
     reason: str
+    advice: str = ""
 
     def __repr__(self) -> str:
         best = "no trial has a time"
@@ -197,6 +221,8 @@ class Tuner:
         self.stop = stop or threading.Event()
         self.groups = host_groups(instance, space, settings.parallel)
         self.records = {record.trial: record for record in folder.records()}
+        self.again = [record for record in self._all() if self._starts_again(record)]
+        self.failures: list[TrialRecord] = []
         known = list(dict.fromkeys(record.config for record in self.records.values()))
         first = self._on_hosts(self.groups[0])
         self.listing: Listing = list_configs(first, space, worlds, known)
@@ -206,25 +232,36 @@ class Tuner:
         """Try configurations until the search ends, and return the best measured."""
         for record in self._unfinished():
             self._go_on(record)
-        reason = ""
-        while not reason or self._unfinished():
+        end = None
+        while end is None or self._unfinished():
             if self.stop.is_set():
-                reason = "interrupted; the same command goes on"
+                end = INTERRUPTED
                 break
             for record in self._unfinished():
                 self._look_at(record)
-            reason = self._why_over()
-            if not reason and len(self._unfinished()) < self.settings.parallel:
-                self._begin()
-            elif self._unfinished():
+            end = self._end()
+            if end is None and len(self._unfinished()) < self.settings.parallel and self._begin():
+                continue
+            if self._unfinished():
                 self.report(Progress(records=self._all(), view=self.view))
                 self.stop.wait(POLL_S)
-        return self._tuned(reason)
+        return self._tuned(end)
 
-    def _begin(self) -> None:
-        """Choose, export and start the next trial."""
+    def _starts_again(self, record: TrialRecord) -> bool:
+        """Return whether a command other than that of ``--run`` made the trial fail, so that it tells nothing now."""
+        return record.status == "refused" and record.started is not None and record.run != self.settings.run
+
+    def _begin(self) -> bool:
+        """Choose, export and start the next trial. Return whether hosts were free."""
         busy = {host for record in self._unfinished() for host in record.hosts}
-        hosts = next(group for group in self.groups if not busy.intersection(group))
+        for record in self.again:
+            if not busy.intersection(record.hosts):
+                self.again.remove(record)
+                self._start(replace(record, problem=""), "starts again, by another --run")
+                return True
+        hosts = next((group for group in self.groups if not busy.intersection(group)), None)
+        if hosts is None or self.again:
+            return False
         chosen = self.view.ranking()[0]
         config, number = self.listing.configs[chosen], max(self.records, default=0) + 1
         record = TrialRecord(
@@ -240,15 +277,23 @@ class Tuner:
             plan = self._export(record, self.listing.risks[chosen])
         except (InputError, InfeasibleError) as error:
             if self.stop.is_set():  # the search for a placement was interrupted
-                return
+                return True
             self.folder.trial(number).mkdir(parents=True, exist_ok=True)
             self._keep(replace(record, status="refused", problem=f"it cannot be exported: {error}"), "is refused")
-            return
-        predicted_s = plan.estimate.iteration_time_s
-        record = replace(record, predicted_s=predicted_s, least_s=predicted_s * plan.estimate.mfu)
-        why = f"predicted {self.view.median_s[chosen]:.3g} s, fits with {record.fits:.0%}"
-        self._keep(record, f"is next: {config.label()}, {why}")
+            return True
+        simulated_s = plan.estimate.iteration_time_s
+        low_s, middle_s, high_s = (simulated_s / record.predicted_s * end for end in self.view.band_s(chosen))
+        record = replace(
+            record,
+            predicted_s=simulated_s,
+            least_s=simulated_s * plan.estimate.mfu,
+            expected_s=(low_s, middle_s, high_s),
+        )
+        why = f"expected {band_words((low_s, middle_s, high_s))}, fits with {record.fits:.0%}"
+        place = f", on {compress_hosts(hosts)}" if len(self.groups) > 1 else ""
+        self._keep(record, f"is next: {config.label()}{place}, {why}")
         self._start(record)
+        return True
 
     def _export(self, record: TrialRecord, risk: float) -> Plan:
         """Write the plan and the launch files of a trial."""
@@ -261,15 +306,15 @@ class Tuner:
         write_plan(plan, folder / PLAN)
         return plan
 
-    def _start(self, record: TrialRecord) -> None:
+    def _start(self, record: TrialRecord, message: str = "") -> None:
         """Start the command of a trial, or ask the user to."""
-        record = replace(record, status="started", started=time.time())
+        record = replace(record, status="started", started=time.time(), run=self.settings.run)
         self.folder.write(record)
         if self.settings.run is not None:
             command = launch.filled(self.settings.run, self._values(record), "--run")
             launch.start(command, self.folder.trial(record.trial))
         asked = f"waits for a log at {self._log(record)}; start {self._values(record)['script']}"
-        self._keep(record, "" if self.settings.run is not None else asked)
+        self._keep(record, message if self.settings.run is not None else asked)
 
     def _go_on(self, record: TrialRecord) -> None:
         """Take up a trial that an earlier search left: wait for its command, read its log, or start it again."""
@@ -288,8 +333,8 @@ class Tuner:
         elif not launch.is_running(folder):
             self._finish(record, self._result(record))
         elif time.time() - (record.started or 0.0) > self.settings.run_timeout_s:
-            launch.stop(folder)
-            limit = f"the command did not end within {self.settings.run_timeout_s:g} s (--run-timeout) and was stopped"
+            limit_s = self.settings.run_timeout_s
+            limit = f"the command did not end within {limit_s:g} s (--run-timeout) and was {launch.stop(folder)}"
             result = self._result(record)
             self._finish(record, result if isinstance(result, LogResult) else NoResult(problem=limit))
 
@@ -308,8 +353,13 @@ class Tuner:
             record = replace(record, status="refused", problem=problem)
         else:
             record = replace(record, status="timed", time_s=result.time_s, peak_bytes=result.peak_bytes)
+        if record.status == "refused":
+            self.failures.append(record)
+        else:
+            self.failures.clear()
+        expected = f", expected {band_words(record.expected_s)}" if record.expected_s is not None else ""
         words = {
-            "timed": f"took {record.time_s or 0:.4g} s, predicted {record.predicted_s:.4g} s",
+            "timed": f"took {three_digits(record.time_s or 0.0)} s{expected}",
             "ran out": "ran out of memory",
             "refused": f"is refused: {record.problem}",
         }
@@ -339,22 +389,33 @@ class Tuner:
         candidates: Candidates = replace(self.listing.candidates, predicted_s=predicted_s)
         return outlook(candidates, self.worlds, trials)
 
-    def _why_over(self) -> str:
-        """Return the reason why no further trial begins; empty if one does."""
+    def _end(self) -> End | None:
+        """Return the reason why no further trial begins; ``None`` if one does."""
         until, records = self.settings.until, self._all()
         if until is not None and self.view.regret <= until:
-            return f"the regret is at most {until:.2%}"
+            return End(f"the regret is at most {percent(self.view.regret)}")
+        if trials := self._failed_in_a_row():
+            return End(f"{trials} in a row; the command is likely wrong", AFTER_FAILURES)
+        if self.again:
+            return None
         tried = [record for record in records if record.started is not None or not record.is_over]
         if len(tried) >= self.settings.budget:
-            return f"the budget of {self.settings.budget} trials is spent"
-        if not self.view.ranking():
-            return "every listed configuration was tried"
-        last = [record.status for record in tried[-MAX_REFUSED:]]
-        if last == ["refused"] * MAX_REFUSED:
-            return f"{MAX_REFUSED} trials in a row were refused: {tried[-1].problem}"
-        return ""
+            spent = counted(self.settings.budget, "trial")
+            return End(f"the budget of {spent} is spent", "A larger --budget goes on from here.")
+        return None if self.view.ranking() else End("every listed configuration was tried")
 
-    def _tuned(self, reason: str) -> Tuned:
+    def _failed_in_a_row(self) -> str:
+        """Return a clause that names the trials refused in a row, enough to end the search; empty if there are few."""
+        last = self.failures[-MAX_ALIKE:]
+        is_alike = len(last) == MAX_ALIKE and len({_without_numbers(record.problem) for record in last}) == 1
+        if not is_alike:
+            last = self.failures[-MAX_REFUSED:]
+            if len(last) < MAX_REFUSED:
+                return ""
+        trials = ", ".join(str(record.trial) for record in last)
+        return f"trials {trials} failed{' alike' if is_alike else ''}"
+
+    def _tuned(self, end: End) -> Tuned:
         timed = [record for record in self._all() if record.time_s is not None]
         best = min(timed, key=lambda record: record.time_s or np.inf, default=None)
         return Tuned(
@@ -363,7 +424,8 @@ class Tuner:
             plan=None if best is None else self.folder.trial(best.trial) / PLAN,
             regret=self.view.regret,
             num_listed=len(self.listing.configs),
-            reason=reason,
+            reason=end.reason,
+            advice=end.advice,
         )
 
     def _all(self) -> tuple[TrialRecord, ...]:
@@ -423,6 +485,11 @@ class Tuner:
         return {**self.inputs, "exclude_hosts": ",".join(excluded)}
 
 
+def _without_numbers(problem: str) -> str:
+    """Return a problem in which each number is ``0``: failures that differ only in numbers are alike."""
+    return re.sub(r"\d+", "0", problem)
+
+
 def implausible(record: TrialRecord, time_s: float) -> str:
     """Return the reason why a measured time cannot be that of the trial; empty if it can."""
     if time_s < record.least_s:
@@ -437,6 +504,16 @@ def implausible(record: TrialRecord, time_s: float) -> str:
     return ""
 
 
+def trial_space(instance: Instance, space: SearchSpace, parallel: int) -> SearchSpace:
+    """Return the search space of a trial; several at once share the hosts equally if the number of GPUs is open."""
+    cluster = instance.cluster
+    if parallel == 1 or space.num_gpus is not None:
+        return space
+    if parallel > cluster.num_nodes:
+        raise InputError("--parallel", f"must be at most the {cluster.num_nodes} hosts of the cluster, got {parallel}.")
+    return replace(space, num_gpus=cluster.num_nodes // parallel * cluster.gpus_per_node)
+
+
 def host_groups(instance: Instance, space: SearchSpace, parallel: int) -> list[tuple[str, ...]]:
     """
     Return disjoint groups of hosts, one for each trial at once; all hosts for a single trial.
@@ -444,23 +521,27 @@ def host_groups(instance: Instance, space: SearchSpace, parallel: int) -> list[t
     Raises
     ------
     InputError
-        If the job's number of GPUs is open, or the cluster has too few hosts for so many trials at once.
+        If the cluster has too few hosts for so many trials at once.
     """
     hosts = instance.cluster.hosts
     if parallel == 1:
         return [hosts]
-    if space.num_gpus is None:
-        raise InputError("--parallel", f"needs --num-gpus, the GPUs of one trial; {parallel} trials share the hosts.")
-    size = -(-space.num_gpus // instance.cluster.gpus_per_node)
+    size = -(-(trial_space(instance, space, parallel).num_gpus or 0) // instance.cluster.gpus_per_node)
     if parallel * size > len(hosts):
         raise InputError(
             "--parallel",
-            f"{parallel} trials of {size} hosts need {parallel * size} hosts; the cluster has {len(hosts)}.",
+            f"{parallel} trials of {counted(size, 'host')} need {parallel * size} hosts; the cluster has {len(hosts)}.",
         )
     return [hosts[size * place : size * (place + 1)] for place in range(parallel)]
 
 
-def fingerprint(instance: Instance, space: SearchSpace) -> str:
-    """Return a hash of the job and the search space, by which the folder of another job is recognised."""
-    parts = (instance.model, instance.training, instance.cluster.hosts, instance.launcher, space)
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
+def fingerprint(instance: Instance, space: SearchSpace) -> dict[str, str]:
+    """Return a hash of each part of the job, by which the folder of another job is recognised."""
+    parts = {
+        "model": instance.model,
+        "training": instance.training,
+        "hosts": (instance.cluster.hosts, [gpu.name for gpu in instance.cluster.gpu_kinds]),
+        "launcher": instance.launcher,
+        "search space": space,
+    }
+    return {name: hashlib.sha256(repr(part).encode()).hexdigest()[:16] for name, part in parts.items()}

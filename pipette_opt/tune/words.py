@@ -6,46 +6,57 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from pipette_opt.base.units import GIB, counted, percent
+from pipette_opt.base.units import GIB, counted, percent, three_digits
 from pipette_opt.report.cells import BAD, GOOD, columns_table, spaced
 from pipette_opt.tune.choice import SURE
-from pipette_opt.tune.folder import TrialRecord
+from pipette_opt.tune.folder import TrialRecord, band_words
 from pipette_opt.tune.loop import Progress, Tuned
 
 
 def state_line(progress: Progress) -> str:
-    """Return the state of a search in a line: trials, best measured, regret left."""
-    records, best_s = progress.records, progress.view.best_s
-    running = [record for record in records if not record.is_over]
-    parts = [counted(len(records), "trial")]
+    """Return the state of a search in a line: trials, those that run, and what is known so far."""
+    running = [record for record in progress.records if not record.is_over]
+    parts = [counted(len(progress.records), "trial")]
     if running:
         parts.append(f"running: {', '.join(record.config.label() for record in running)}")
-    if np.isfinite(best_s):
-        parts += [f"best measured {best_s:.4g} s", f"regret at most {percent(progress.view.regret)}"]
-    return "; ".join(parts)
+    return "; ".join([*parts, *_known(progress)])
+
+
+def event_line(progress: Progress) -> str:
+    """Return what happened last in a line, and after a result what is known so far."""
+    is_next = any(not record.is_over for record in progress.records[-1:])
+    return "; ".join([progress.message, *([] if is_next else _known(progress))])
+
+
+def _known(progress: Progress) -> list[str]:
+    """Return the best measured time and the regret left, as clauses; none before the first time."""
+    best_s = progress.view.best_s
+    if not np.isfinite(best_s):
+        return []
+    return [f"best measured {three_digits(best_s)} s", f"regret at most {percent(progress.view.regret)}"]
 
 
 def verdict(tuned: Tuned) -> str:
     """Return the result of a search in a sentence: the best measured configuration, and how far it may be from best."""
     if tuned.best is None:
         return f"No trial has a time: {tuned.reason}."
+    trials, time_s = counted(len(tuned.records), "trial"), three_digits(tuned.best.time_s or 0.0)
     return (
-        f"Fastest of {counted(len(tuned.records), 'trial')}: {tuned.best.config.label()}, {tuned.best.time_s:.4g} s an "
-        f"iteration. With {SURE:.0%} confidence it is at most {percent(tuned.regret)} slower than the best of "
-        f"{counted(tuned.num_listed, 'configuration')}."
+        f"Fastest of {trials}: {tuned.best.config.label()}, {time_s} s an iteration. With {SURE:.0%} confidence it is "
+        f"at most {percent(tuned.regret)} slower than the best of {counted(tuned.num_listed, 'configuration')}."
     )
 
 
 def trials_table(records: Sequence[TrialRecord]) -> RenderableType:
     """Return a table with a row for each trial."""
-    table = columns_table("trial >", "predicted >", "measured >", "GiB >", "odds >", "result", "configuration")
+    table = columns_table("trial >", "expected >", "measured >", "GiB >", "fits >", "result", "configuration")
     least_s = min((record.time_s for record in records if record.time_s is not None), default=None)
     for record in records:
         style = GOOD if record.time_s is not None and record.time_s == least_s else ""
         table.add_row(
             Text(str(record.trial)),
-            Text(f"{record.predicted_s:.4g} s"),
-            Text("-" if record.time_s is None else f"{record.time_s:.4g} s", style=style),
+            Text("-" if record.expected_s is None else band_words(record.expected_s)),
+            Text("-" if record.time_s is None else f"{three_digits(record.time_s)} s", style=style),
             Text("-" if record.peak_bytes is None else f"{record.peak_bytes / GIB:.1f}"),
             Text(f"{record.fits:.0%}"),
             Text(record.status, style=BAD if record.status in ("ran out", "refused") else ""),

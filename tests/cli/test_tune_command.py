@@ -72,7 +72,7 @@ def test_trials_on_a_cluster(command: Command, tmp_path: Path) -> None:
         ((*JOB, "--leave-out-source"), "--leave-out-source: has no effect without --replay."),
         ((*JOB, "--run", "sbatch {scrpt}"), "--run: has the unknown placeholder {scrpt}"),
         ((*JOB, "--steps", "2"), "--steps: must be more than the 3 of --warm-up, got 2."),
-        ((*JOB, "--parallel", "3"), "--parallel: 3 trials of 1 hosts need 3 hosts; the cluster has 2."),
+        ((*JOB, "--parallel", "3"), "--parallel: 3 trials of 1 host need 3 hosts; the cluster has 2."),
     ],
 )
 def test_wrong_options(command: Command, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:

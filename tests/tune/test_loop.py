@@ -1,5 +1,7 @@
 """Search by trials on a cluster, with a command that prints a scripted log."""
 
+import os
+import re
 import shlex
 import sys
 import threading
@@ -16,7 +18,7 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.specs import Instance, TrainingSpec
 from pipette_opt.tune import launch
 from pipette_opt.tune.folder import RECORD, TuneFolder
-from pipette_opt.tune.loop import Progress, Tuned, Tuner, TuneSettings, host_groups
+from pipette_opt.tune.loop import Progress, Tuned, Tuner, TuneSettings, host_groups, trial_space
 
 pytestmark = pytest.mark.search
 
@@ -117,11 +119,56 @@ def test_failures_are_recorded_and_the_loop_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_wrong_command_ends_the_search(tmp_path: Path) -> None:
-    """Three refused trials in a row are enough."""
-    found = tuner(tmp_path / "state", "'other layout'", budget=8).run()
-    assert len(found.records) == 3
+    """Two failures that differ only in numbers are enough: trials 1, 2 failed alike."""
+    folder = tmp_path / "state"
+    found = tuner(folder, "'other layout'", budget=8).run()
+    assert len(found.records) == 2
     assert found.best is None
-    assert "micro_batch_size 4 instead of 2" in found.reason or "micro_batch_size 2 instead of 1" in found.reason
+    assert found.reason == "trials 1, 2 failed alike in a row; the command is likely wrong"
+    assert re.search("micro_batch_size 4 instead of 2|micro_batch_size 2 instead of 1", found.records[1].problem)
+    again = tuner(folder, "time_s", budget=3).run()
+    assert [record.status for record in again.records] == ["timed"] * 3
+    assert [record.config for record in again.records[:2]] == [record.config for record in found.records]
+
+
+def test_with_an_equal_command_other_configurations_follow(tmp_path: Path) -> None:
+    """Typed again without a change, failed trials stay refused; failures of an earlier start do not count."""
+    folder, expression = tmp_path / "state", "'fail' if mbs == 2 else time_s"
+    first = tuner(folder, "'fail'", budget=3).run()
+    assert [record.status for record in first.records] == ["refused"] * 2
+    second = tuner(folder, "'fail'", budget=3).run()
+    assert [record.status for record in second.records] == ["refused"] * 3
+    assert second.reason == "the budget of 3 trials is spent"
+    third = tuner(folder, expression, budget=3).run()
+    assert {record.status for record in third.records} <= {"timed", "refused"}
+
+
+def test_unlike_failures_in_a_row_end_the_search_later(tmp_path: Path) -> None:
+    """Failures for different reasons count to three."""
+    fails = "'silent' if mbs == 2 else 'fail'"
+    found = tuner(tmp_path / "state", fails, budget=8).run()
+    assert len(found.records) in (2, 3)
+    assert "failed" in found.reason
+
+
+def test_a_slurm_job_of_a_stopped_command_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command ignores SIGTERM and printed the number of its job: it is killed, and the job cancelled."""
+    scancel = tmp_path / "bin" / "scancel"
+    scancel.parent.mkdir()
+    scancel.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/cancelled\n')
+    scancel.chmod(0o755)
+    monkeypatch.setenv("PATH", str(scancel.parent), prepend=os.pathsep)
+    monkeypatch.setattr(launch, "GRACE_S", 0.3)
+    folder = tmp_path / "trial"
+    folder.mkdir()
+    launch.start("trap '' TERM; echo Submitted batch job 41 on cluster b; while :; do sleep 0.05; done", folder)
+    while not (folder / launch.OUTPUT).read_text():
+        time.sleep(0.01)
+    assert launch.stop(folder) == "stopped; Slurm job 41 was cancelled"
+    assert not launch.is_running(folder)
+    assert (tmp_path / "cancelled").read_text() == "--clusters=b 41\n"
+    scancel.write_text("#!/bin/sh\necho Invalid job id >&2\nexit 1\n")
+    assert launch.stop(folder) == "stopped; Slurm job 41 may still run, as scancel failed: Invalid job id"
 
 
 def test_implausible_times_are_refused(tmp_path: Path) -> None:
@@ -158,7 +205,7 @@ def test_an_interrupted_search_waits_for_its_command(tmp_path: Path) -> None:
 
     first.report = interrupt
     found = first.run()
-    assert found.reason == "interrupted; the same command goes on"
+    assert (found.reason, found.advice) == ("interrupted", "Type the same command to go on.")
     assert launch.is_running(folder / "trial-001")
     again = tuner(folder, "time_s", run=slow, budget=1).run()
     assert [record.status for record in again.records] == ["timed"]
@@ -211,10 +258,22 @@ def test_trials_at_once_have_hosts_of_their_own(tmp_path: Path) -> None:
     assert first.config != second.config
 
 
+def test_more_trials_at_once_wait_for_their_hosts(tmp_path: Path) -> None:
+    """A trial on all hosts still runs when the search goes on with two trials at once: they wait for it."""
+    instance, folder = job(hosts=4), tmp_path / "state"
+    first = tuner(folder, "time_s", instance=instance, budget=1, run=f"sleep 1; {command('time_s')}")
+    first.report = lambda progress: first.stop.set() if progress.records[-1:] and progress.records[-1].started else None
+    assert not first.run().records[0].is_over
+    found = tuner(folder, "time_s", instance=instance, budget=3, parallel=2).run()
+    assert [record.status for record in found.records] == ["timed"] * 3
+
+
 def test_groups_of_hosts() -> None:
-    """The GPUs of a trial must be known, and the hosts enough."""
-    with pytest.raises(InputError, match="needs --num-gpus"):
-        host_groups(job(), SearchSpace(), 2)
+    """Without a number of GPUs trials share the hosts equally; the hosts must be enough."""
+    assert host_groups(job(hosts=5), SearchSpace(), 2) == [("n0", "n1"), ("n2", "n3")]
+    assert trial_space(job(hosts=5), SearchSpace(), 2).num_gpus == 8
+    with pytest.raises(InputError, match="--parallel: must be at most the 2 hosts of the cluster, got 3"):
+        host_groups(job(), SearchSpace(), 3)
     with pytest.raises(InputError, match="need 4 hosts; the cluster has 2"):
         host_groups(job(), SPACE, 2)
     assert host_groups(job(hosts=4), SPACE, 2) == [("n0", "n1"), ("n2", "n3")]

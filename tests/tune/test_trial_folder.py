@@ -45,15 +45,19 @@ def test_a_damaged_record_names_the_file(tmp_path: Path) -> None:
 def test_a_folder_belongs_to_one_job_and_one_search(tmp_path: Path) -> None:
     """Another job, a second search at once, and a folder with other files are refused."""
     folder = TuneFolder(tmp_path / "state")
-    with folder.locked("a"), pytest.raises(InputError, match="in use by another tune"), folder.locked("a"):
+    job = {"model": "a", "hosts": "b"}
+    with folder.locked(job), pytest.raises(InputError, match="in use by another tune"), folder.locked(job):
         pass
-    with pytest.raises(InputError, match="trials of another job"), folder.locked("b"):
+    with (
+        pytest.raises(InputError, match=r"trials of another job: not the same hosts[.] Give another -o"),
+        folder.locked({**job, "hosts": "c"}),
+    ):
         pass
-    with folder.locked("a"):
+    with folder.locked(job):
         pass
     (tmp_path / "letter.txt").write_text("dear")
     with (
         pytest.raises(InputError, match="has files that tune did not write, such as letter"),
-        TuneFolder(tmp_path).locked("a"),
+        TuneFolder(tmp_path).locked(job),
     ):
         pass
