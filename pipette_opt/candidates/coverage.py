@@ -6,6 +6,7 @@ out.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pipette_opt.base.degrees import DEGREES, EXPERT, EXPERT_TENSOR
 from pipette_opt.base.units import counted
 from pipette_opt.candidates.enumeration import Enumeration
 from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace
@@ -14,14 +15,7 @@ from pipette_opt.specs import Instance
 
 DIMENSIONS: Mapping[str, str] = {
     "num_gpus": "world_size",
-    "tensor_parallel": "tensor_model_parallel_size",
-    "context_parallel": "context_parallel_size",
-    "pipeline_parallel": "pipeline_model_parallel_size",
-    "data_parallel": "data_parallel_size",
-    "expert_parallel": "expert_model_parallel_size",
-    "expert_tensor_parallel": "expert_tensor_size",
-    "virtual_pipeline": "num_chunks",
-    "micro_batch_size": "micro_batch_size",
+    **{degree.option: degree.number for degree in DEGREES},
     "sequence_parallel": "sequence_parallel",
     "use_distributed_optimizer": "use_distributed_optimizer",
     "data_parallel_sharding_strategy": "data_parallel_sharding_strategy",
@@ -57,7 +51,7 @@ def searched_values(instance: Instance, enumeration: Enumeration) -> dict[str, t
     """Return the values of each dimension of the search space that legal configurations have."""
     names = dict(DIMENSIONS)
     if instance.model.num_experts is None:
-        del names["expert_parallel"], names["expert_tensor_parallel"]
+        del names[EXPERT.option], names[EXPERT_TENSOR.option]
     if enumeration.values("offload") == (None,):
         del names["offload"]
     if enumeration.values("tp_comm_overlap") == (False,):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pipette_opt.base.degrees import DEGREES
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.offload import OFFLOAD_WORDS, offload_of
 from pipette_opt.candidates import SearchSpace
@@ -39,14 +40,7 @@ def _split(text: str) -> tuple[tuple[int, ...], ...]:
 
 
 PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "tp": ("tensor_parallel", _sizes),
-    "pp": ("pipeline_parallel", _sizes),
-    "dp": ("data_parallel", _sizes),
-    "cp": ("context_parallel", _sizes),
-    "ep": ("expert_parallel", _sizes),
-    "etp": ("expert_tensor_parallel", _sizes),
-    "vpp": ("virtual_pipeline", _sizes),
-    "mbs": ("micro_batch_size", _sizes),
+    **{degree.short: (degree.option, _sizes) for degree in DEGREES},
     "gpus": ("num_gpus", lambda text: _sizes(text)[0]),
     "recompute": ("recompute", lambda text: (None if text == "none" else known_word(text),)),
     "offload": ("offload", lambda text: (offload_of(text).word,)),
@@ -64,31 +58,11 @@ PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 """Names that can be pinned, each with its field of the search space and the reader of its value."""
 
 OTHER_NAMES: Mapping[str, str] = {
-    "tensor": "tp",
-    "tensor-parallel": "tp",
-    "tensor-model-parallel-size": "tp",
-    "pipeline": "pp",
-    "pipeline-parallel": "pp",
-    "pipeline-model-parallel-size": "pp",
-    "data": "dp",
-    "data-parallel": "dp",
-    "data-parallel-size": "dp",
-    "context": "cp",
-    "context-parallel": "cp",
-    "context-parallel-size": "cp",
-    "expert": "ep",
-    "experts": "ep",
-    "expert-parallel": "ep",
-    "expert-model-parallel-size": "ep",
-    "expert-tensor-parallel": "etp",
-    "expert-tensor-parallel-size": "etp",
-    "virtual-pipeline": "vpp",
-    "virtual-pipeline-model-parallel-size": "vpp",
-    "num-virtual-stages-per-pipeline-rank": "vpp",
-    "chunks": "vpp",
-    "mbs": "mbs",
-    "micro-batch": "mbs",
-    "micro-batch-size": "mbs",
+    **{
+        word: degree.short
+        for degree in DEGREES
+        for word in (degree.option.replace("_", "-"), *degree.plain, *degree.names)
+    },
     "num-gpus": "gpus",
     "recomputation": "recompute",
     "recompute-granularity": "recompute",

@@ -11,6 +11,7 @@ from itertools import combinations, islice, takewhile
 
 import numpy as np
 
+from pipette_opt.base.degrees import CHUNKS, DEGREES, EXPERT_TENSOR
 from pipette_opt.base.types import IntArray
 from pipette_opt.parallel import ParallelConfig, tile_placement
 from pipette_opt.plans.clock import Clock
@@ -67,14 +68,7 @@ def _simpler(prepared: Prepared, best: SimulatedSolution) -> Iterator[SimulatedS
 
 
 def _same_degrees(config: ParallelConfig, other: ParallelConfig) -> bool:
-    names = (
-        "tensor_model_parallel_size",
-        "pipeline_model_parallel_size",
-        "data_parallel_size",
-        "context_parallel_size",
-        "expert_model_parallel_size",
-        "micro_batch_size",
-    )
+    names = (degree.field for degree in DEGREES if degree not in (EXPERT_TENSOR, CHUNKS))
     return all(getattr(config, name) == getattr(other, name) for name in names)
 
 

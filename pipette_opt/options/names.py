@@ -4,21 +4,11 @@ import difflib
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
+from pipette_opt.base.degrees import DEGREES
+
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "tensor-parallel": ("tp", "tensor-parallel-size", "tensor-model-parallel-size"),
-        "pipeline-parallel": ("pp", "pipeline-parallel-size", "pipeline-model-parallel-size"),
-        "data-parallel": ("dp", "data-parallel-size"),
-        "context-parallel": ("cp", "context-parallel-size"),
-        "expert-parallel": ("ep", "expert-parallel-size", "expert-model-parallel-size"),
-        "expert-tensor-parallel": ("etp", "expert-tensor-parallel-size"),
-        "virtual-pipeline": (
-            "vpp",
-            "virtual-pipeline-parallel-size",
-            "virtual-pipeline-model-parallel-size",
-            "num-virtual-stages-per-pipeline-rank",
-        ),
-        "micro-batch-size": ("mbs",),
+        **{degree.option.replace("_", "-"): degree.names for degree in DEGREES},
         "global-batch-size": ("gbs",),
         "seq-length": ("seq-len", "sequence-length"),
         "nodes": ("nnodes", "num-nodes"),

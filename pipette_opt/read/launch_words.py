@@ -3,18 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pipette_opt.base.degrees import DEGREES
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.options.names import option_name
 
-MEGATRON_NAMES = {
-    "tensor_parallel": "tensor_model_parallel_size",
-    "pipeline_parallel": "pipeline_model_parallel_size",
-    "context_parallel": "context_parallel_size",
-    "expert_parallel": "expert_model_parallel_size",
-    "expert_tensor_parallel": "expert_tensor_parallel_size",
-    "virtual_pipeline": "num_virtual_stages_per_pipeline_rank",
-}
-"""Megatron-LM's names of search-space fields that have another name here."""
+MEGATRON_NAMES = {degree.option: degree.megatron_option for degree in DEGREES}
+"""Megatron-LM's names of the fields of a search space that are parallel degrees."""
 
 
 def launch_words(degrees: Mapping[str, Any], megatron: Mapping[str, Any], where: str) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from pipette_opt.base.degrees import EXPERT, EXPERT_TENSOR
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_bytes
 from pipette_opt.base.units import whole_number
@@ -89,8 +90,7 @@ EXPERTS = {
     "moe_router_topk": "moe_router_topk",
     "moe_ffn_hidden_size": "moe_ffn_hidden_size",
     "moe_shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
-    "ep": "expert_model_parallel_size",
-    "etp": "expert_tensor_parallel_size",
+    **{degree.short: degree.field for degree in (EXPERT, EXPERT_TENSOR)},
 }
 """Columns of ``runs.csv`` on experts, and Megatron's argument for each; an absent argument gives an empty cell."""
 

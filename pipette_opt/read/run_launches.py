@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pipette_opt.base.degrees import DATA, DEGREES
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.files import is_file
 from pipette_opt.read.launch_words import option_words
@@ -20,13 +21,7 @@ ARGUMENTS_COLUMN = "args"
 """Column of Megatron-LM arguments: the arguments, or a file beside the table."""
 
 MEGATRON_COLUMNS: Mapping[str, str] = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "etp": "expert_tensor_parallel_size",
-    "vpp": "num_virtual_stages_per_pipeline_rank",
-    "mbs": "micro_batch_size",
+    **{degree.short: degree.megatron_option for degree in DEGREES if degree != DATA},
     "gbs": "global_batch_size",
     "seq_len": "seq_length",
     "seq_parallel": "sequence_parallel",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pipette_opt.base.degrees import EXPERT, EXPERT_TENSOR
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import GIB, counted, number_of
 from pipette_opt.read.attention_words import attention_words, unknown_attention
@@ -377,7 +378,7 @@ def _with_launch(row: "_Cells", run: MeasuredRun, folder: Path) -> MeasuredRun:
     launch, model = read_launch(cells, row.where, folder, run.spec)
     config = launch.parallel_config(model.num_layers, run.num_gpus)
     experts = {"num_experts": model.num_experts, "moe_router_topk": model.moe_router_topk}
-    sizes = {"ep": config.expert_model_parallel_size, "etp": config.expert_tensor_parallel_size}
+    sizes = {degree.short: getattr(config, degree.field) for degree in (EXPERT, EXPERT_TENSOR)}
     added = {name: str(value) for name, value in (experts | sizes).items() if value is not None}
     return replace(
         run,

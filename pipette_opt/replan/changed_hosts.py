@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pipette_opt.annealing.keeping import Kept, anneal_keeping, num_loads
+from pipette_opt.base.degrees import DATA, DEGREES, MICRO_BATCH
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted, gib, three_digits
@@ -324,14 +325,8 @@ def keep(
 
 def same_stages(config: ParallelConfig, old: ParallelConfig) -> bool:
     """Return whether two configurations split the model into the same parts, whatever their numbers of replicas."""
-    names = (
-        "tensor_model_parallel_size",
-        "pipeline_model_parallel_size",
-        "context_parallel_size",
-        "expert_model_parallel_size",
-        "virtual_pipeline_model_parallel_size",
-        "layers_per_stage",
-    )
+    degrees = (degree.number for degree in DEGREES if degree not in (DATA, MICRO_BATCH))
+    names = (*degrees, "layers_per_stage")
     return all(getattr(config, name) == getattr(old, name) for name in names)
 
 
