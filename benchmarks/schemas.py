@@ -69,13 +69,13 @@ def stack_schema() -> dict[str, Any]:
     layer["required"] = list(layer["properties"])
     layers = {"type": "array", "items": {"$ref": "#/$defs/LayerFactor"}, "description": fields["layers"]["description"]}
     top["properties"] = {name: layers if name == "layers" else field for name, field in fields.items()}
-    fields["origins"]["propertyNames"] = {"enum": list(CONSTANTS)}
+    fields["origins"]["propertyNames"] = {"enum": [*CONSTANTS, "memory"]}
     return {
         "$schema": DIALECT,
         "$id": "urn:pipette-opt:stack:1",
         "title": "pipette-opt software stack",
         **top,
-        "$defs": {"LayerFactor": layer},
+        "$defs": {"LayerFactor": layer, "Anchor": parts["Anchor"], "MemoryConstants": parts["MemoryConstants"]},
     }
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from pipette_opt.base.units import GB, GIB, TFLOP
 from pipette_opt.candidates import Enumeration
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import MemoryCheck
-from pipette_opt.memory.framework import REGRESSORS
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, Placement, host_tiles, tile_placement
 from pipette_opt.plans.plan import (
@@ -28,9 +28,20 @@ from pipette_opt.prepare import Prepared, load_predictor
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.read.stack import read_stack, write_stack
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import _links_free, stage_memory
-from pipette_opt.specs import ClusterSpec, GpuSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
+from pipette_opt.specs import (
+    DEFAULT_STACK,
+    ClusterSpec,
+    GpuSpec,
+    Instance,
+    LinkMatrix,
+    ModelSpec,
+    NodeSpec,
+    TrainingSpec,
+)
+from pipette_opt.specs.memory_constants import REGRESSORS, MemoryConstants
 
 A100_80 = GpuSpec(
     name="a100-80gb",
@@ -397,6 +408,12 @@ def make_run(**changes: object) -> MeasuredRun:
         "extra": {},
     }
     return MeasuredRun(**(fields | changes))  # type: ignore[arg-type]
+
+
+def kept_in_file(memory: MemoryConstants, folder: Path) -> MemoryConstants:
+    """Memory constants of a stack that was written and read again."""
+    write_stack(replace(DEFAULT_STACK, memory=memory), folder / "kept.yaml")
+    return read_stack(folder / "kept.yaml").memory
 
 
 def make_regressors(**weights: float) -> np.ndarray:

@@ -14,7 +14,7 @@ from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import GIB
-from pipette_opt.calibrate.memory import framework_of_stack, memory_columns
+from pipette_opt.calibrate.memory import memory_columns
 from pipette_opt.calibrate.predict import Prediction, predict_runs
 from pipette_opt.read.stack import read_stack
 
@@ -29,7 +29,7 @@ LIKELY = 0.5
 def predictions(path: Path = MEASURED) -> list[Prediction]:
     """Return the predicted time and memory of every row, by the shipped stack."""
     stack = read_stack()
-    memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=0.01)
+    memory = partial(memory_columns, framework=stack.memory, max_oom_risk=0.01)
     return list(predict_runs(measured_runs(path), stack, memory=memory, rivals=False))
 
 

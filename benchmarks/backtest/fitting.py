@@ -5,11 +5,11 @@ from dataclasses import replace
 from functools import partial
 
 from pipette_opt.calibrate.fit import calibrate_runs
-from pipette_opt.calibrate.memory import calibrate_memory, framework_of_stack, memory_columns
+from pipette_opt.calibrate.memory import calibrate_memory, memory_columns
 from pipette_opt.calibrate.predict import Prediction, predict_runs
-from pipette_opt.memory.framework import numbers_of
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
+from pipette_opt.specs.memory_constants import MEGATRON_CORE
 
 RISK = 0.01
 """Accepted risk of running out of memory, the default of ``solve``."""
@@ -18,12 +18,12 @@ RISK = 0.01
 def fitted_stack(seen: Sequence[MeasuredRun], base: StackSpec) -> StackSpec:
     """Return the stack with memory constants, and then time constants, fitted to the runs."""
     framework = calibrate_memory(seen, base)
-    started = replace(base, memory=numbers_of(framework)) if framework.largest_job else base
+    started = replace(base, memory=framework) if framework.largest_job else base
     return calibrate_runs(seen, started, validate=False).stack
 
 
 def predicted(tested: Sequence[MeasuredRun], stack: StackSpec) -> list[Prediction]:
-    """Return predicted times, and predicted memory if the stack has memory constants."""
-    with_memory = stack.memory is not None
-    memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=RISK) if with_memory else None
+    """Return predicted times, and predicted memory if the stack has fitted memory constants."""
+    with_memory = stack.memory != MEGATRON_CORE
+    memory = partial(memory_columns, framework=stack.memory, max_oom_risk=RISK) if with_memory else None
     return predict_runs(tested, stack, memory=memory)

@@ -27,13 +27,13 @@ from pipette_opt.calibrate.memory import (
 )
 from pipette_opt.calibrate.memory_runs import MemoryRun
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.framework import MOMENTS, REGRESSORS
 from pipette_opt.memory.regressors import link_share, num_groups
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.run_models import run_model
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.memory_constants import MOMENTS, REGRESSORS
 
 PASS_STATE_BYTES, STEP_STATE_BYTES = 16.0, 18.0
 """

@@ -16,12 +16,11 @@ from benchmarks.backtest.stage_rows import known_rows
 from benchmarks.memory.learning import LearningPoint, Reliability, learning_curve, reliability
 from benchmarks.memory.rivals import MARGIN, Verdicts, best_kept, train_pipette, verdicts, wilson
 from pipette_opt.base.types import BoolArray, FloatArray
-from pipette_opt.calibrate.memory import framework_of_stack
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability, upper_gib
-from pipette_opt.memory.framework import Framework
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
+from pipette_opt.specs.memory_constants import MemoryConstants
 
 RISKS = (0.1, 0.05, 0.02, 0.01)
 
@@ -194,7 +193,7 @@ def evaluate_memory(
             continue
         known, tested = split_cases(split, folder)
         known_runs, runs = [run for _, run in known], [run for _, run in tested]
-        start = framework_of_stack(read_stack())
+        start = read_stack().memory
         fitted = fit_framework(known_runs, start)
         methods += evaluate_methods(split.name, fitted, known, tested, max_oom_risk, with_pipette=with_pipette)
         notes += unlabelled_notes(split.name, fitted, tested, max_oom_risk)
@@ -216,7 +215,7 @@ def evaluate_memory(
 
 
 def unlabelled_notes(
-    name: str, framework: Framework, tested: Sequence[tuple[MeasuredRun, MemoryRun]], max_oom_risk: float
+    name: str, framework: MemoryConstants, tested: Sequence[tuple[MeasuredRun, MemoryRun]], max_oom_risk: float
 ) -> list[str]:
     """Return a note on rows that the file calls feasible although the job ran out of memory later."""
     runs = [memory for run, memory in tested if run.oom is False and memory.ran_out is None]
@@ -243,7 +242,7 @@ def known_pairs(path: Path) -> tuple[tuple[MeasuredRun, MemoryRun], ...]:
 
 def evaluate_methods(
     name: str,
-    framework: Framework,
+    framework: MemoryConstants,
     known: Sequence[tuple[MeasuredRun, MemoryRun]],
     tested: Sequence[tuple[MeasuredRun, MemoryRun]],
     max_oom_risk: float,
@@ -326,7 +325,7 @@ def _result(
     )
 
 
-def coverage_of(split: str, framework: Framework, runs: Sequence[MemoryRun]) -> list[Coverage]:
+def coverage_of(split: str, framework: MemoryConstants, runs: Sequence[MemoryRun]) -> list[Coverage]:
     """Return the attained coverage of the upper bounds on measured peaks, for each stated risk."""
     measured = [run for run in runs if run.peak_gib is not None]
     results = []
@@ -341,7 +340,7 @@ def coverage_of(split: str, framework: Framework, runs: Sequence[MemoryRun]) -> 
     return results
 
 
-def slices_of(split: str, framework: Framework, tested: Sequence[tuple[MeasuredRun, MemoryRun]]) -> list[Slice]:
+def slices_of(split: str, framework: MemoryConstants, tested: Sequence[tuple[MeasuredRun, MemoryRun]]) -> list[Slice]:
     """Return the errors of peaks by each field of ``SLICED`` that has several values."""
     measured = [(run, memory) for run, memory in tested if memory.peak_gib is not None]
     errors = peak_errors(framework, [memory for _, memory in measured])

@@ -1,7 +1,8 @@
 """
-Writer of ``data/frameworks``: memory constants of software stacks, fitted to measured runs where they exist.
+Writer of stacks in ``data/stacks`` with memory constants, fitted to measured runs where they exist.
 
-Run ``python -m benchmarks.memory.frameworks``. Constants without a measurement are marked "assumed".
+Run ``python -m benchmarks.memory.frameworks``. Constants without a measurement are marked "assumed". Constants of times
+are those of ``megatron-core``.
 """
 
 from dataclasses import replace
@@ -10,32 +11,29 @@ from typing import Annotated
 
 import numpy as np
 import typer
-import yaml
 
 from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
-from benchmarks.memory.evaluation import SPLITS, split_cases
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.memory import memory_runs
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
 from pipette_opt.calibrate.memory_spread import fit_framework
 from pipette_opt.cli.program import run_command
-from pipette_opt.memory.framework import Framework, numbers_of
 from pipette_opt.memory.twins import without_twins
-from pipette_opt.read.stack import read_stack
+from pipette_opt.read.stack import read_stack, write_stack
+from pipette_opt.specs.memory_constants import MemoryConstants
 
-FOLDER = Path(__file__).resolve().parents[2] / "data" / "frameworks"
-HEAD = "What the constants mean: class Framework in pipette_opt/memory/framework.py."
+FOLDER = Path(__file__).resolve().parents[2] / "data" / "stacks"
+HEAD = "What the constants mean: data/schemas/stack.schema.json."
 
-NO_PLACEHOLDERS = replace(Framework(), placeholders=0.0)
+NO_PLACEHOLDERS = replace(MemoryConstants(), placeholders=0.0)
 """Memory constants of stacks without Transformer Engine."""
 
 BUCKET_ELEMENTS = 5e8
 """Elements of DeepSpeed's default ``reduce_bucket_size`` and ``allgather_bucket_size``."""
 
-RESERVED = replace(Framework(), counted=1.04, placeholders=0.0)
+RESERVED = replace(MemoryConstants(), counted=1.04, placeholders=0.0)
 """Assumed constants of stacks whose peaks are reserved memory: allocator gaps of 4 %, the median of replayed traces."""
 
 
@@ -43,12 +41,12 @@ def frameworks(
     folder: Annotated[
         Path | None, typer.Option(help="Folder of measured runs; measured/ in $PIPETTE_OPT_SHARED by default.")
     ] = None,
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the profiles.")] = FOLDER,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the stacks.")] = FOLDER,
 ) -> None:
     """
-    Write a memory profile of each software stack, fitted to measured runs where they exist.
+    Write a stack with the memory constants of each software, fitted to measured runs where they exist.
 
-    Example: [bold]python -m benchmarks.memory.frameworks -o profiles[/]
+    Example: [bold]python -m benchmarks.memory.frameworks -o stacks[/]
     """
     folder = folder or measured_folder()
     if not folder.is_dir():
@@ -67,18 +65,6 @@ def frameworks(
         "reserved",
         f"{errors(nanotron, tested)}, fitted; what is predicted for larger jobs: benchmarks/results/memory.md",
         nanotron,
-    )
-    tests = next(split for split in SPLITS if split.file == "megatron_ci_golden.csv")
-    own = [run for _, run in split_cases(tests, folder)[1]]
-    write(
-        out,
-        "megatron-core",
-        "Memory of Megatron-Core.",
-        "Counted tensors and allowances, nothing fitted. Checked against the peaks that Megatron-LM's own functional "
-        "tests record (NVIDIA/Megatron-LM @ d98e8a6; allocated on the last rank).",
-        "allocated",
-        f"{errors(Framework(), own)}; more where tests of an older image fell back to unfused attention",
-        Framework(),
     )
     published = memory_runs(measured_runs(folder / "published_tables.csv"), read_stack())
     off = np.expm1(-peak_errors(RESERVED, published))
@@ -106,17 +92,19 @@ def frameworks(
     )
 
 
-def errors(framework: Framework, runs: list[MemoryRun]) -> str:
+def errors(framework: MemoryConstants, runs: list[MemoryRun]) -> str:
     """Return mean and median of absolute errors as text."""
     off = np.abs(np.expm1(-peak_errors(framework, runs)))
     return f"mean {off.mean():.1%}, median {np.median(off):.1%} of {len(off)} peaks"
 
 
-def write(folder: Path, name: str, title: str, source: str, peak: str, error: str, framework: Framework) -> None:
-    """Write the memory profile of a stack into a folder."""
-    data = {"name": name, "source": source, "peak": peak, "error": error, "memory": numbers_of(framework)}
-    text = yaml.safe_dump(data, sort_keys=False, width=118)
-    write_atomically(folder / f"{name}.yaml", f"# {title} {HEAD}\n{text}")
+def write(folder: Path, name: str, title: str, source: str, peak: str, error: str, memory: MemoryConstants) -> None:
+    """Write the stack of a software into a folder, with constants of times of ``megatron-core``."""
+    times = read_stack()
+    origins = times.origins if memory.largest_job else {**times.origins, "memory": "assumed"}
+    text = f"Memory: {source[0].lower()}{source[1:]} Times: those of megatron-core."
+    stack = replace(times, name=name, source=text, memory=memory, origins=origins)
+    write_stack(stack, folder / f"{name}.yaml", f"{title} {HEAD}\nPeaks: {peak}. Error: {error}.")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from benchmarks.memory.rivals import Verdicts, verdicts, wilson
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability
-from pipette_opt.memory.framework import Framework
+from pipette_opt.specs.memory_constants import MemoryConstants
 
 SIZES = (0, 5, 10, 20, 50, 100, 200)
 """Numbers of runs that a stack is calibrated on. Chosen."""
@@ -62,7 +62,7 @@ def learning_curve(
     split: str,
     known: Sequence[MemoryRun],
     tested: Sequence[MemoryRun],
-    base: Framework,
+    base: MemoryConstants,
     *,
     sizes: Sequence[int] = SIZES,
     draws: int = DRAWS,
@@ -88,19 +88,19 @@ def learning_curve(
     return points
 
 
-def _score(framework: Framework, tested: Sequence[MemoryRun]) -> tuple[float, float]:
+def _score(framework: MemoryConstants, tested: Sequence[MemoryRun]) -> tuple[float, float]:
     errors = np.abs(np.exp(-peak_errors(framework, tested)) - 1)
     verdict = label_verdicts(framework, tested, 0.5)
     return float(errors.mean()) if len(errors) else float("nan"), verdict.accuracy
 
 
-def label_verdicts(framework: Framework, tested: Sequence[MemoryRun], risk: float) -> Verdicts:
+def label_verdicts(framework: MemoryConstants, tested: Sequence[MemoryRun], risk: float) -> Verdicts:
     """Return how often labelled runs would be refused at a risk, rightly or wrongly."""
     probability, ran_out = _labelled(framework, tested)
     return verdicts(probability > risk, ran_out.astype(bool))
 
 
-def reliability(split: str, framework: Framework, tested: Sequence[MemoryRun]) -> list[Reliability]:
+def reliability(split: str, framework: MemoryConstants, tested: Sequence[MemoryRun]) -> list[Reliability]:
     """Return predicted probabilities against outcomes for each bin; empty bins are left out."""
     probability, ran_out = _labelled(framework, tested)
     bins = []
@@ -120,7 +120,7 @@ def reliability(split: str, framework: Framework, tested: Sequence[MemoryRun]) -
     return bins
 
 
-def _labelled(framework: Framework, tested: Sequence[MemoryRun]) -> tuple[FloatArray, FloatArray]:
+def _labelled(framework: MemoryConstants, tested: Sequence[MemoryRun]) -> tuple[FloatArray, FloatArray]:
     """Return the probability of every labelled run, and 1 for runs that ran out of memory, otherwise 0."""
     runs = [run for run in tested if run.ran_out is not None]
     probability = np.array([oom_probability(predict_memory(framework, run)) for run in runs])

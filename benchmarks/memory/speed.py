@@ -15,8 +15,8 @@ import numpy as np
 
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.read.framework import read_framework
 from pipette_opt.read.model import read_model
+from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import TrainingSpec
 
 STAGES = 10_000
@@ -30,7 +30,7 @@ def main() -> None:
     job, model, configs = TrainingSpec(global_batch_size=1024, seq_length=4096), read_model("llama-3-8b"), grid()
     lines = [f"Python {platform.python_version()}, numpy {np.__version__}, {os.cpu_count()} cores"]
     for name in (None, "nanotron"):
-        predictor = MemoryPredictor.load(framework=None if name is None else read_framework(name))
+        predictor = MemoryPredictor.load(framework=None if name is None else read_stack(name).memory)
         seconds, busy = [], []
         for _ in range(repeats):
             start, work = time.perf_counter(), time.process_time()

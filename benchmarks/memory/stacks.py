@@ -16,8 +16,8 @@ from benchmarks.memory.residual import STEPS, learn_residual
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.memory_calibration import SPREADS, fit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
-from pipette_opt.memory.framework import REGRESSORS, SHOWN, Framework
 from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.specs.memory_constants import REGRESSORS, SHOWN, MemoryConstants
 
 Choose = Callable[[MeasuredRun], bool]
 
@@ -95,7 +95,7 @@ def leave_each_out(stacks: Mapping[str, Sequence[MemoryRun]], steps: int = STEPS
                 num_peaks=len(outside),
                 formula=_mean_error(off),
                 few=_mean_error(log_ratios(outside, _few_constants(flat, say))),
-                many=_mean_error(log_ratios(outside, fit_constants(flat, Framework()))),
+                many=_mean_error(log_ratios(outside, fit_constants(flat, MemoryConstants()))),
                 network=_mean_error(off - residual),
             )
         )
@@ -138,7 +138,7 @@ def scale_out(split: Split, folder: Path) -> list[ScaleOut]:
             split=split.name,
             num_peaks=len(large),
             few=_mean_error(log_ratios(large, _few_constants(small, say))),
-            many=_mean_error(peak_errors(fit_constants(known, Framework()), large)),
+            many=_mean_error(peak_errors(fit_constants(known, MemoryConstants()), large)),
             network=_mean_error(log_ratios(large) - residual),
         )
     ]
@@ -158,9 +158,9 @@ def scale_out_rows(results: Sequence[ScaleOut]) -> list[dict[str, str]]:
     ]
 
 
-def _few_constants(runs: Sequence[MemoryRun], say: FloatArray) -> Framework:
+def _few_constants(runs: Sequence[MemoryRun], say: FloatArray) -> MemoryConstants:
     """Return the constants of ``FEW``, fitted by least squares of relative errors with priors."""
-    base = Framework()
+    base = MemoryConstants()
     rows = np.stack([_measured_row(run) for run in runs])
     peaks = np.array([run.peak_gib for run in runs], dtype=np.float64)
     chosen = [REGRESSORS.index(name) for name in FEW]
@@ -176,7 +176,7 @@ def _few_constants(runs: Sequence[MemoryRun], say: FloatArray) -> Framework:
 def _measured_row(run: MemoryRun) -> FloatArray:
     """Return the regressors of the measured row that takes most memory."""
     rows = run.regressors[run.measured_rows]
-    row: FloatArray = rows[int((rows @ (Framework().vector() * SHOWN)).argmax())]
+    row: FloatArray = rows[int((rows @ (MemoryConstants().vector() * SHOWN)).argmax())]
     return row
 
 
@@ -193,9 +193,9 @@ def _features(runs: Sequence[MemoryRun]) -> FloatArray:
     return features
 
 
-def log_ratios(runs: Sequence[MemoryRun], framework: Framework | None = None) -> FloatArray:
+def log_ratios(runs: Sequence[MemoryRun], framework: MemoryConstants | None = None) -> FloatArray:
     """Return ``log(measured / predicted)``, with the predicted tensors not limited by the device's memory."""
-    constants = (framework or Framework()).vector() * SHOWN
+    constants = (framework or MemoryConstants()).vector() * SHOWN
     rows = np.array([float((run.regressors[run.measured_rows] @ constants).max()) for run in runs])
     ratio: FloatArray = np.log(np.array([run.peak_gib for run in runs], dtype=np.float64) / rows)
     return ratio

@@ -8,7 +8,6 @@ terms.
 from pathlib import Path
 
 from benchmarks.memory.evaluation import Split, coverage_of, evaluate_methods, split_cases
-from pipette_opt.calibrate.memory import framework_of_stack
 from pipette_opt.calibrate.memory_spread import fit_framework
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
@@ -71,7 +70,7 @@ def stress_rows(folder: Path, max_oom_risk: float = 0.01) -> list[dict[str, str]
     rows = []
     for split in STRESS:
         known, tested = split_cases(split, folder)
-        fitted = fit_framework([run for _, run in known], framework_of_stack(read_stack()))
+        fitted = fit_framework([run for _, run in known], read_stack().memory)
         result = evaluate_methods(split.name, fitted, known, tested, max_oom_risk, with_pipette=False)[0]
         covered = coverage_of(split.name, fitted, [run for _, run in tested])
         verdict = result.verdicts

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from pipette_opt.memory.features import FEATURES
-from pipette_opt.memory.framework import Framework
+from pipette_opt.specs.memory_constants import MemoryConstants
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ A network trained on models up to 30 billion parameters only, on models above 10
 
 ## What a trace cannot see
 
-Constants of a stack (`pipette_opt/memory/framework.py`). Those of Megatron-Core are allowances rather than fits:
+Constants of a stack (`memory` in its file). Those of Megatron-Core are allowances rather than fits:
 {base:.4f} GiB of workspaces and {group:.3f} GiB of NCCL's buffers for each group of several ranks are added, and
 {context:.3f} GiB for CUDA's context and libraries are kept free on every GPU. Stacks and versions are assumed to differ
 by a standard deviation of {spread:.0%}, on which the risk bound rests.
@@ -79,10 +79,10 @@ def model_card(fit: "Fit", shift: "pd.DataFrame", *, seed: str) -> str:
         test=fit.num_test,
         errors=markdown_table(fit.errors),
         shift=markdown_table(shift.iloc[:1]),
-        base=Framework().base_gib,
-        group=Framework().group_gib,
-        context=Framework().unusable_gib,
-        spread=Framework().spread,
+        base=MemoryConstants().base_gib,
+        group=MemoryConstants().group_gib,
+        context=MemoryConstants().unusable_gib,
+        spread=MemoryConstants().spread,
         features="\n".join(f"- `{name}` ({unit})" for name, unit in FEATURES),
     )
 

@@ -18,7 +18,6 @@ from pipette_opt.base.files import write_atomically
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.cli.output import answer, check_file, check_place
 from pipette_opt.cli.program import run_command
-from pipette_opt.memory.framework import numbers_of
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.weights import write_weights
 from pipette_opt.read.runs import read_runs
@@ -81,7 +80,7 @@ def _tune(runs: Path, data: Path, weights: Path | None, base: str, out: Path) ->
     table = markdown_table(pd.DataFrame(tuning_rows(tuning)))
     source = f"memory fitted to {runs.name}, with the network {out.name}"
     write_weights(out, tuning.predictor.network)
-    found = replace(stack, name=out.stem, source=source, memory=numbers_of(tuning.framework))
+    found = replace(stack, name=out.stem, source=source, memory=tuning.framework)
     write_stack(found, out.with_suffix(".yaml"))
     card = tuning_card(table, runs=runs.name, num_runs=tuning.num_runs, improves=tuning.improves)
     write_atomically(out.with_suffix(".md"), card)

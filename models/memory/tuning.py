@@ -8,17 +8,17 @@ import numpy as np
 from models.memory.tune import MAX_CHANGE, Lessons, TuneParams, tune_network
 from pipette_opt.base.errors import InputError
 from pipette_opt.calibrate.cases import Case, make_cases
-from pipette_opt.calibrate.memory import framework_of_stack, measured_stages, memory_run, usable_for_memory
+from pipette_opt.calibrate.memory import measured_stages, memory_run, usable_for_memory
 from pipette_opt.calibrate.memory_calibration import fit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
 from pipette_opt.calibrate.memory_spread import FOLDS, fit_framework
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.framework import REGRESSORS, SHOWN, Framework
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.table import stage_table
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
+from pipette_opt.specs.memory_constants import REGRESSORS, SHOWN, MemoryConstants
 
 MIN_PEAKS = 5
 """Minimum number of measured peaks for a fit, and for each part of a split. Chosen."""
@@ -58,7 +58,7 @@ class Tuning:
     """
 
     predictor: MemoryPredictor
-    framework: Framework
+    framework: MemoryConstants
     errors: tuple[TuningErrors, ...]
     improves: bool
     num_runs: int
@@ -85,7 +85,7 @@ def tune_memory(
         raise InputError(
             "--runs", f"needs at least {MIN_PEAKS} rows with peak_mem_gib that can be predicted, got {len(peaks)}."
         )
-    lesson = _Lesson(base=framework_of_stack(stack), start=start, traces=traces, params=params or TuneParams())
+    lesson = _Lesson(base=stack.memory, start=start, traces=traces, params=params or TuneParams())
     parts = _parts(cases)
     errors = []
     for done, (which, splits) in enumerate(parts):
@@ -149,7 +149,7 @@ def _group(case: Case) -> str:
 class _Lesson:
     """Starting constants, predictor and traces of every fine-tuning."""
 
-    base: Framework
+    base: MemoryConstants
     start: MemoryPredictor
     traces: Lessons
     params: TuneParams
@@ -168,7 +168,7 @@ class _Lesson:
         start, fitted, best = off.mean(axis=1).tolist()
         return TuningErrors(which=which, num_peaks=off.shape[1], start=start, constants=fitted, tuned=best)
 
-    def tune(self, cases: Sequence[Case], framework: Framework) -> MemoryPredictor:
+    def tune(self, cases: Sequence[Case], framework: MemoryConstants) -> MemoryPredictor:
         """Return the predictor fine-tuned on the errors that the constants leave in these cases."""
         features, wanted = [], []
         for case in cases:
@@ -181,7 +181,7 @@ class _Lesson:
         runs = Lessons(features=np.stack(features), log_ratio=np.array(wanted))
         return replace(self.start, network=tune_network(self.start.network, runs, self.traces, self.params))
 
-    def _wanted(self, case: Case, framework: Framework) -> tuple[np.ndarray, float] | None:
+    def _wanted(self, case: Case, framework: MemoryConstants) -> tuple[np.ndarray, float] | None:
         """
         Return the features of the measured stage and the wanted ``log(peak / formula)``.
 
@@ -203,7 +203,7 @@ class _Lesson:
         return row[0], float(self.start.network.log_ratio(row)[0] + change)
 
 
-def _off(framework: Framework, runs: Sequence[MemoryRun]) -> np.ndarray:
+def _off(framework: MemoryConstants, runs: Sequence[MemoryRun]) -> np.ndarray:
     return np.abs(np.expm1(-peak_errors(framework, runs)))
 
 

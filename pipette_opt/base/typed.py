@@ -212,14 +212,14 @@ def _limits(kind: inspect.IntType | inspect.FloatType) -> str:
 
 def check_limits(spec: Hashable) -> None:
     """Raise ``ValueError`` if a number in a dataclass is outside the limits ``ge`` and ``le`` of its field's type."""
-    for name, least, most, right in _limits_of(type(spec)):
+    for name, least, most, right in limits_of(type(spec)):
         value = getattr(spec, name)
         if not least <= value <= most:
             raise ValueError(f"{name} must be {right}, got {value}.")
 
 
 @cache
-def _limits_of(kind: type) -> list[tuple[str, float, float, str]]:
+def limits_of(kind: type) -> list[tuple[str, float, float, str]]:
     """
     Return name, lower limit, upper limit and description of each number field of a dataclass that has a lower
     limit.

@@ -16,11 +16,11 @@ from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability, upper_gib
 from pipette_opt.calibrate.software import software_of
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.framework import KINDS, MOMENTS, Framework, framework_of
 from pipette_opt.memory.predictor import MemoryPredictor, stage_works
 from pipette_opt.memory.table import stage_table
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec, TrainingSpec
+from pipette_opt.specs.memory_constants import KINDS, MOMENTS, MemoryConstants
 
 FIRST, LAST = "first", "last"
 """Values of the column ``peak_mem_stage`` for the first and the last stage."""
@@ -111,21 +111,23 @@ def memory_runs(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[MemoryRun
     return [memory for _, memory in known_memory(runs, stack)]
 
 
-def calibrate_memory(runs: Sequence[MeasuredRun], stack: StackSpec, base: Framework | None = None) -> Framework:
+def calibrate_memory(
+    runs: Sequence[MeasuredRun], stack: StackSpec, base: MemoryConstants | None = None
+) -> MemoryConstants:
     """Return the memory constants fitted to all runs with memory; unchanged if no run has memory."""
     return fit_memory(runs, stack, base)[0]
 
 
 def fit_memory(
-    runs: Sequence[MeasuredRun], stack: StackSpec, base: Framework | None = None
-) -> tuple[Framework, str | None]:
+    runs: Sequence[MeasuredRun], stack: StackSpec, base: MemoryConstants | None = None
+) -> tuple[MemoryConstants, str | None]:
     """
     Fit the memory constants of a stack; also return the reason if nothing was learned, else ``None``.
 
     Runs that all fit, or all ran out of memory, do not show where the limit is. Constants fitted to them drift as far
     as their priors allow, up to stages with a negative need.
     """
-    start = base or framework_of_stack(stack)
+    start = base or stack.memory
     known = memory_runs(without_copies(runs)[0], stack)
     if not known:
         return start, "no run has a measured peak or says whether it ran out of memory"
@@ -147,12 +149,7 @@ def fit_memory(
     return found, None
 
 
-def framework_of_stack(stack: StackSpec) -> Framework:
-    """Return the memory constants in a stack; Megatron-Core's if the stack has none."""
-    return framework_of(stack.memory, f"stack {stack.name}, memory")
-
-
-def memory_columns(case: Case | Skipped, framework: Framework, max_oom_risk: float = 0.01) -> Mapping[str, float]:
+def memory_columns(case: Case | Skipped, framework: MemoryConstants, max_oom_risk: float = 0.01) -> Mapping[str, float]:
     """
     Return the memory columns of a back-test: predicted peak, its upper bound (GiB) and the probability of OOM.
 
@@ -172,7 +169,7 @@ def memory_columns(case: Case | Skipped, framework: Framework, max_oom_risk: flo
     }
 
 
-def memory_notes(framework: Framework, reason: str | None = None) -> list[str]:
+def memory_notes(framework: MemoryConstants, reason: str | None = None) -> list[str]:
     """Return notes for people on fitted memory constants; ``reason`` is the reason if nothing was learned."""
     if reason is not None or not framework.largest_job:
         return [f"memory: constants unchanged: {reason or 'no run has memory'}"]
@@ -181,7 +178,7 @@ def memory_notes(framework: Framework, reason: str | None = None) -> list[str]:
     if any(kinds.values()):
         parts = ", ".join(f"{name}s {value:.0%}" for name, value in kinds.items())
         notes.append(f"memory: additional standard deviation of uncertain parts: {parts}")
-    for version, _ in framework.versions:
+    for version in framework.versions:
         notes.append(f"memory: version {version} takes {framework.factor(version):.3f} times that of the last row")
     if framework.twins:
         notes.append(

@@ -13,9 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from pipette_opt.base.typed import limits_of
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
-from pipette_opt.memory.framework import HIDDEN, LOWEST, NEEDED, REGRESSORS, SHOWN, Framework, needed, normal_beyond
+from pipette_opt.memory.odds import normal_beyond
+from pipette_opt.specs.memory_constants import HIDDEN, NEEDED, REGRESSORS, SHOWN, MemoryConstants, needed
 
 SPREADS = {
     "counted": 0.03,
@@ -100,7 +102,7 @@ MAX_STEPS, MAX_HALVINGS, SMALLEST_GAIN = 60, 12, 1e-6
 """Most steps and most halvings of a step; smallest relative gain that continues the search. Chosen."""
 
 
-def refit_constants(runs: Sequence[MemoryRun], base: Framework, start: Framework) -> Framework:
+def refit_constants(runs: Sequence[MemoryRun], base: MemoryConstants, start: MemoryConstants) -> MemoryConstants:
     """
     Return constants fitted to a part of the runs, with the standard deviation and starting values of a fit to more
     runs.
@@ -108,7 +110,7 @@ def refit_constants(runs: Sequence[MemoryRun], base: Framework, start: Framework
     return _Posterior(runs, base, start.spread, without_optional=_is_without(start, runs)).maximise(start)
 
 
-def fit_constants(runs: Sequence[MemoryRun], base: Framework, doubt: float = 1.0) -> Framework:
+def fit_constants(runs: Sequence[MemoryRun], base: MemoryConstants, doubt: float = 1.0) -> MemoryConstants:
     """
     Return fitted constants and their standard deviation: from the starting stack, then from each restart that is
     likelier.
@@ -133,7 +135,7 @@ def fit_constants(runs: Sequence[MemoryRun], base: Framework, doubt: float = 1.0
     return min(fits, key=lambda pair: pair[0].loss(_state(pair[1])) + _spread_penalty(pair[1].spread))[1]
 
 
-def _alternate(runs: Sequence[MemoryRun], base: Framework, doubt: float, has_peaks: bool) -> Framework:
+def _alternate(runs: Sequence[MemoryRun], base: MemoryConstants, doubt: float, has_peaks: bool) -> MemoryConstants:
     """Return constants and standard deviation, fitted in turn a few times."""
     framework = base
     for _ in range(4):
@@ -143,7 +145,7 @@ def _alternate(runs: Sequence[MemoryRun], base: Framework, doubt: float, has_pea
     return framework
 
 
-def _is_without(framework: Framework, runs: Sequence[MemoryRun]) -> bool:
+def _is_without(framework: MemoryConstants, runs: Sequence[MemoryRun]) -> bool:
     """Return whether a stack lacks the constant ``OPTIONAL``; false if the runs have too few peaks to show it."""
     return getattr(framework, OPTIONAL) == 0 and _have_peaks(runs)
 
@@ -152,7 +154,9 @@ def _have_peaks(runs: Sequence[MemoryRun]) -> bool:
     return sum(run.peak_gib is not None for run in runs) >= MIN_PEAKS
 
 
-def _simplified(runs: Sequence[MemoryRun], base: Framework, framework: Framework, doubt: float) -> Framework:
+def _simplified(
+    runs: Sequence[MemoryRun], base: MemoryConstants, framework: MemoryConstants, doubt: float
+) -> MemoryConstants:
     """Return the fit without the constant ``OPTIONAL`` if it is hardly less likely; otherwise the given fit."""
     posterior = _Posterior(runs, base, framework.spread, doubt)
     lacking = replace(framework, **{OPTIONAL: 0.0})  # type: ignore[arg-type]
@@ -182,7 +186,7 @@ def robust_spread(errors: FloatArray) -> float:
     return float(np.clip(np.sqrt(both), SMALLEST_SPREAD, LARGEST_SPREAD))
 
 
-def _state(framework: Framework) -> FloatArray:
+def _state(framework: MemoryConstants) -> FloatArray:
     """Return the numbers that are fitted: constants of the regressors, then unusable memory (GiB)."""
     return np.append(framework.vector(), framework.unusable_gib)
 
@@ -202,7 +206,7 @@ class _Posterior:
     def __init__(
         self,
         runs: Sequence[MemoryRun],
-        base: Framework,
+        base: MemoryConstants,
         spread: float,
         doubt: float = 1.0,
         *,
@@ -212,7 +216,8 @@ class _Posterior:
         self.fitted = np.array([not (without_optional and name == OPTIONAL) for name in (*REGRESSORS, "unusable_gib")])
         self.centre = _state(base)
         self.precision = _prior_precision() / doubt**2
-        self.lowest = np.array([LOWEST.get(name, 0.0) for name in (*REGRESSORS, "unusable_gib")])
+        least = {name: least for name, least, _, _ in limits_of(MemoryConstants)}
+        self.lowest = np.array([least[name] for name in (*REGRESSORS, "unusable_gib")])
         peaks = [run for run in runs if run.peak_gib is not None]
         labels = [run for run in runs if run.ran_out is not None]
         self.peaks = _Stacked([run.regressors[run.measured_rows] for run in peaks], peaks)
@@ -220,7 +225,7 @@ class _Posterior:
         self.measured = np.array([run.peak_gib for run in peaks], dtype=np.float64)
         self.ran_out = np.array([run.ran_out for run in labels], dtype=bool)
 
-    def maximise(self, start: Framework) -> Framework:
+    def maximise(self, start: MemoryConstants) -> MemoryConstants:
         """
         Return the constants that maximise the posterior, by Gauss-Newton steps in the numbers above their lower limits.
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
-from pipette_opt.memory.framework import HIDDEN, NEEDED, SHOWN, Framework, but, normal_beyond
+from pipette_opt.memory.odds import normal_beyond
 from pipette_opt.memory.twins import as_twins_take
+from pipette_opt.specs.memory_constants import HIDDEN, NEEDED, SHOWN, MemoryConstants, but
 
 SURELY_OUT = 1.1
 """Need over usable memory above which a run certainly does not fit. Chosen."""
@@ -90,7 +91,7 @@ class RunMemory:
     more: float = 1.0
 
 
-def predict_memory(framework: Framework, run: MemoryRun) -> RunMemory:
+def predict_memory(framework: MemoryConstants, run: MemoryRun) -> RunMemory:
     """Return the predicted memory of a run: the peak that a measurement shows, and the need."""
     usable = run.capacity_gib - framework.unusable_gib
     constants = framework.vector()
@@ -139,7 +140,7 @@ def _taken(rows: FloatArray, constants: FloatArray, usable: float, widths: Float
     return float(taken[fullest]), fullest
 
 
-def peak_errors(framework: Framework, runs: Sequence[MemoryRun]) -> FloatArray:
+def peak_errors(framework: MemoryConstants, runs: Sequence[MemoryRun]) -> FloatArray:
     """Return ``log(measured / predicted)`` for each run with a measured peak."""
     pairs = [(run.peak_gib, predict_memory(framework, run).taken_gib) for run in runs if run.peak_gib is not None]
     return np.array([np.log(measured / predicted) for measured, predicted in pairs])

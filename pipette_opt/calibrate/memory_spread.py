@@ -18,8 +18,9 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.memory_calibration import fit_constants, refit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, RunMemory, predict_memory
 from pipette_opt.calibrate.memory_versions import as_last_version, version_offsets
-from pipette_opt.memory.framework import KINDS, SHOWN, Framework, normal_beyond, shares
+from pipette_opt.memory.odds import normal_beyond
 from pipette_opt.memory.twins import TAILS, likeliest_alike, twin_offsets, without_twins
+from pipette_opt.specs.memory_constants import KINDS, SHOWN, MemoryConstants, shares
 
 USUAL = {
     "spread": 0.03,
@@ -77,7 +78,7 @@ class _LeftOut:
         return len(self.errors)
 
 
-def fit_framework(runs: Sequence[MemoryRun], base: Framework) -> Framework:
+def fit_framework(runs: Sequence[MemoryRun], base: MemoryConstants) -> MemoryConstants:
     """Return fitted constants with standard deviations and held-out errors; the starting stack if there are no runs."""
     if not runs:
         return base
@@ -88,7 +89,7 @@ def fit_framework(runs: Sequence[MemoryRun], base: Framework) -> Framework:
     return replace(learn_spread(runs, base, found), versions=versions)
 
 
-def learn_spread(runs: Sequence[MemoryRun], base: Framework, found: Framework) -> Framework:
+def learn_spread(runs: Sequence[MemoryRun], base: MemoryConstants, found: MemoryConstants) -> MemoryConstants:
     """Return a fit with standard deviations, growth and scaled errors added; unchanged with too few measured peaks."""
     with_peaks = [run for run in runs if run.peak_gib is not None]
     if len(with_peaks) < MIN_LEFT_OUT:
@@ -105,7 +106,7 @@ def learn_spread(runs: Sequence[MemoryRun], base: Framework, found: Framework) -
     return replace(fitted, errors=errors, alike=alike, twins=twins)
 
 
-def error_quantile(framework: Framework, risk: float) -> float:
+def error_quantile(framework: MemoryConstants, risk: float) -> float:
     """
     Return the error, in standard deviations, that is exceeded with probability at most ``risk``.
 
@@ -135,13 +136,13 @@ def oom_probability(memory: RunMemory) -> float:
     return float(normal_beyond(np.array(room / memory.needed_spread)))
 
 
-def upper_gib(framework: Framework, memory: RunMemory, risk: float) -> float:
+def upper_gib(framework: MemoryConstants, memory: RunMemory, risk: float) -> float:
     """Return the memory of the measured stages that is exceeded with probability ``risk``, GiB."""
     most = memory.taken_gib * memory.more
     return most * float(np.exp(error_quantile(framework, risk) * memory.shift * memory.taken_spread))
 
 
-def _left_out(framework: Framework, outside: Sequence[MemoryRun]) -> _LeftOut:
+def _left_out(framework: MemoryConstants, outside: Sequence[MemoryRun]) -> _LeftOut:
     """Return the errors of a fit on the runs with measured peaks."""
     measured = [run for run in outside if run.peak_gib is not None]
     constants = framework.vector() * SHOWN
@@ -156,7 +157,7 @@ def _left_out(framework: Framework, outside: Sequence[MemoryRun]) -> _LeftOut:
     return _LeftOut(errors, parts, np.array([float(run.num_gpus) for run in measured]), np.array(work, dtype=np.str_))
 
 
-def _groups_left_out(runs: Sequence[MemoryRun], base: Framework, found: Framework) -> _LeftOut:
+def _groups_left_out(runs: Sequence[MemoryRun], base: MemoryConstants, found: MemoryConstants) -> _LeftOut:
     """Return the error of each run with a peak, predicted by a fit without its group."""
     groups = sorted({run.group for run in runs})
     folds = min(FOLDS, len(groups))
@@ -204,7 +205,7 @@ def _minus_log_posterior(left_out: _LeftOut, widths: dict[str, float]) -> float:
     return float(errors.sum() + sum(priors))
 
 
-def _learn_shift(runs: Sequence[MemoryRun], base: Framework, fitted: Framework) -> Framework:
+def _learn_shift(runs: Sequence[MemoryRun], base: MemoryConstants, fitted: MemoryConstants) -> MemoryConstants:
     """
     Return a fit with the errors of larger jobs: the largest jobs are predicted by a fit to the smaller jobs.
 

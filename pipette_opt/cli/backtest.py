@@ -59,7 +59,7 @@ def backtest(
     from pipette_opt.calibrate.anchored import anchored
     from pipette_opt.calibrate.files import predictions_csv, scatter_svg
     from pipette_opt.calibrate.left_out import LeftOut, left_out_entries, left_out_lines, unread
-    from pipette_opt.calibrate.memory import framework_of_stack, memory_columns
+    from pipette_opt.calibrate.memory import memory_columns
     from pipette_opt.calibrate.metrics import slow_note
     from pipette_opt.calibrate.predict import predict_runs
     from pipette_opt.calibrate.tables import form_rows, form_table, group_rows, group_table
@@ -86,7 +86,7 @@ def backtest(
     stack = read_stack(calibration) if calibration else read_stack()
     measured, bad = read_rows(runs)
     hosts = read_cluster(cluster) if cluster else None
-    memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=max_oom_risk)
+    memory = partial(memory_columns, framework=stack.memory, max_oom_risk=max_oom_risk)
     predictions = predict_runs(measured, stack, hosts, memory=memory)
     row = int(anchor) if anchor is not None and anchor.isdecimal() else None
     predictions, known = anchored(

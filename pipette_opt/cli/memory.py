@@ -64,7 +64,7 @@ def predict(
         ),
     ] = None,
     framework: Annotated[
-        str | None, typer.Option(help="Memory constants: name of a profile in data/frameworks, or a stack file.")
+        str | None, typer.Option(help="Stack with the memory constants: name of a shipped stack, or a file.")
     ] = None,
     weights: Annotated[
         Path | None, typer.Option(help="Weights file of the predictor; by default the shipped file.")
@@ -82,9 +82,9 @@ def predict(
     from pipette_opt.cli.options import one_of
     from pipette_opt.memory.predictor import MemoryPredictor
     from pipette_opt.parallel import ParallelConfig
-    from pipette_opt.read.framework import read_framework
     from pipette_opt.read.model import read_model
     from pipette_opt.read.scripts import script_environment
+    from pipette_opt.read.stack import read_stack
     from pipette_opt.specs import TrainingSpec
 
     one_of("--recompute", recompute, ("none", "selective", "full"))
@@ -127,7 +127,7 @@ def predict(
         reasons = check_legal(spec, training, config)
         if reasons:
             raise InputError("memory predict", f"{reasons[0]}.")
-        constants = None if framework is None else read_framework(framework)
+        constants = None if framework is None else read_stack(framework).memory
         predictor = MemoryPredictor.load(weights, framework=constants)
         prediction = predictor.predict(
             spec,

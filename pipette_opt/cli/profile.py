@@ -183,7 +183,6 @@ def memory(
     from pipette_opt.cli.output import check_file, check_place, say
     from pipette_opt.library.plans import plan_and_instance
     from pipette_opt.measure.anchor import anchored, run_fullest, usual_device
-    from pipette_opt.memory.framework import numbers_of
     from pipette_opt.memory.predictor import stack_predictor
     from pipette_opt.read.stack import write_stack
 
@@ -198,7 +197,7 @@ def memory(
     predictor = stack_predictor(instance.stack)
     found = run_fullest(instance, planned.config, predictor, device)
     framework = anchored(predictor.framework, found)
-    write_stack(replace(instance.stack, memory=numbers_of(framework)), out)
+    write_stack(replace(instance.stack, memory=framework), out)
     how = "allocated on the GPU" if device == "cuda" else "counted without a GPU, kernels standing as their outputs"
     say(
         f"stage {found.stage}: megatron-core's tensors take {gib(found.measured_bytes):.2f} GiB ({how}), "

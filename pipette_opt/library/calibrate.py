@@ -12,7 +12,6 @@ from pipette_opt.calibrate.left_out import LeftOut, left_out_lines, unread
 from pipette_opt.calibrate.memory import fit_memory, memory_notes
 from pipette_opt.job.inputs import described_cluster
 from pipette_opt.library.arguments import Named, argument_errors, cluster_or_file
-from pipette_opt.memory.framework import numbers_of
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.read.runs import read_rows, unused_columns
 from pipette_opt.read.stack import read_stack, write_stack
@@ -146,7 +145,7 @@ def calibrated(
             str(runs), "\n- ".join(["has no row that can be used; the reasons are:", *left_out_lines(left_out, total)])
         )
     memory, untold = fit_memory(measured, start)
-    with_memory = start if untold else replace(start, memory=numbers_of(memory))
+    with_memory = start if untold else replace(start, memory=memory)
     try:
         fit = calibrate_runs(measured, with_memory, hosts, max_runs=max_runs, seed=seed, validate=validate)
     except InputError as error:

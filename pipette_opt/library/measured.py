@@ -14,13 +14,12 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import GB, GIB, three_digits, whole_number
 from pipette_opt.calibrate.cases import Skipped, make_case, why_untimed
-from pipette_opt.calibrate.memory import framework_of_stack, memory_run, shipped_predictor
+from pipette_opt.calibrate.memory import memory_run, shipped_predictor
 from pipette_opt.calibrate.memory_calibration import refit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun
 from pipette_opt.job.launch import as_trained, legal_config
 from pipette_opt.job.read import Job
 from pipette_opt.library.models import check_one_model
-from pipette_opt.memory.framework import HIDDEN, numbers_of
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.megatron_args import MegatronArgs, read_megatron_args
@@ -29,6 +28,7 @@ from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.scripts import read_script, script_environment
 from pipette_opt.simulate.least_times import peak_gpu_seconds
 from pipette_opt.specs import Instance, StackSpec
+from pipette_opt.specs.memory_constants import HIDDEN
 from pipette_opt.specs.stack import Anchor
 from pipette_opt.worlds.bands import anchored
 from pipette_opt.worlds.terms import describe
@@ -142,8 +142,7 @@ def _with_memory(stack: StackSpec, runs: Sequence[MemoryRun]) -> StackSpec:
     """Return the stack with memory constants moved by measured peaks and by runs out of memory."""
     if not runs:
         return stack
-    base = framework_of_stack(stack)
-    return replace(stack, memory=numbers_of(refit_constants(runs, base, base)))
+    return replace(stack, memory=refit_constants(runs, stack.memory, stack.memory))
 
 
 def _runs_of(job: Job, word: str) -> Iterator[_Run]:
@@ -241,7 +240,7 @@ def _memory(run: _Run, peak_gib: float | None, kind: str = "reserved") -> Memory
             intra_node_bytes_per_s=cluster.intra_node_bytes_per_s,
         )
     )
-    predicted_gib = float((regressors @ framework_of_stack(instance.stack).vector()).max())
+    predicted_gib = float((regressors @ instance.stack.memory.vector()).max())
     if peak_gib is not None and MAX_PEAK_RATIO * peak_gib < predicted_gib:
         raise InputError(
             run.place,
@@ -251,7 +250,7 @@ def _memory(run: _Run, peak_gib: float | None, kind: str = "reserved") -> Memory
     if peak_gib is not None and kind == "allocated":
         peak_gib *= RESERVED_OVER_ALLOCATED
     if peak_gib is not None and kind == "nvidia-smi":
-        framework = framework_of_stack(instance.stack)
+        framework = instance.stack.memory
         outside = float((regressors @ (framework.vector() * HIDDEN)).max())
         peak_gib = max(peak_gib - framework.unusable_gib - outside, 1e-3)
     return MemoryRun(

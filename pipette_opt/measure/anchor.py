@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipette_opt.measure.megatron_rank import has_transformer_engine, measure_rank
-from pipette_opt.memory.framework import LARGEST_OFFSET, Framework
 from pipette_opt.memory.predictor import MemoryPredictor, stage_works
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
+from pipette_opt.specs.memory_constants import LARGEST_OFFSET, MemoryConstants
 
 Measure = Callable[[ModelSpec, TrainingSpec, ParallelConfig, int, str], int]
 """
@@ -77,7 +77,6 @@ def run_fullest(
     )
 
 
-def anchored(framework: Framework, anchor: Anchor) -> Framework:
+def anchored(framework: MemoryConstants, anchor: Anchor) -> MemoryConstants:
     """Return the memory constants with this measurement, in place of an older measurement of equal work."""
-    others = tuple((work, offset) for work, offset in framework.anchors if work != anchor.work)
-    return replace(framework, anchors=(*others, (anchor.work, anchor.offset)))
+    return replace(framework, anchors={**framework.anchors, anchor.work: anchor.offset})

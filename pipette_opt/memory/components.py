@@ -4,7 +4,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.memory.formula import FormulaBytes
-from pipette_opt.memory.framework import REGRESSORS
+from pipette_opt.specs.memory_constants import REGRESSORS
 
 COMPONENTS = ("weights", "gradients", "optimizer", "activations", "buffers", "other")
 """

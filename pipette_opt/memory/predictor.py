@@ -17,7 +17,7 @@ from pipette_opt.base.units import GIB
 from pipette_opt.memory.components import COMPONENTS, stage_components, whole_components
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import FormulaBytes, formula_bytes
-from pipette_opt.memory.framework import NEEDED, Framework, framework_of, normal_beyond
+from pipette_opt.memory.odds import normal_beyond
 from pipette_opt.memory.regressors import StageFacts, link_share, stage_regressors
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.memory.table import stage_table
@@ -25,6 +25,7 @@ from pipette_opt.memory.twins import as_anchored, as_twins_take, work_keys
 from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.memory_constants import MEGATRON_CORE, NEEDED, MemoryConstants
 from pipette_opt.specs.user_buffers import has_user_buffers
 
 _ROWS_AT_ONCE = 1 << 16
@@ -37,9 +38,6 @@ IGNORED_RISK = 1.0
 
 USUAL_RISK = 0.01
 """Risk of the memory bounds that are shown when the accepted risk is ``IGNORED_RISK``."""
-
-MEGATRON_CORE = Framework()
-"""Default memory constants, for Megatron-Core without any fit to runs."""
 
 SMALLEST_RISK = 1e-4
 """Minimum of the accepted risk; the tails of the error distribution are unknown below it."""
@@ -114,10 +112,10 @@ class MemoryPredictor:
     """
 
     network: NetworkWeights
-    framework: Framework = MEGATRON_CORE
+    framework: MemoryConstants = MEGATRON_CORE
 
     @classmethod
-    def load(cls, path: str | Path | None = None, *, framework: Framework | None = None) -> Self:
+    def load(cls, path: str | Path | None = None, *, framework: MemoryConstants | None = None) -> Self:
         """
         Return a predictor with the shipped weights, or with those of a file. Raises ``InputError`` if the file is
         unusable.
@@ -280,11 +278,8 @@ class MemoryPredictor:
 
 
 def stack_predictor(stack: StackSpec) -> MemoryPredictor:
-    """
-    Load the shipped memory predictor with the constants of the stack; Megatron-Core's where it has none
-    for memory.
-    """
-    return MemoryPredictor.load(framework=framework_of(stack.memory, f"stack {stack.name}, memory"))
+    """Load the shipped memory predictor with the memory constants of the stack."""
+    return MemoryPredictor.load(framework=stack.memory)
 
 
 def token_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:

@@ -12,8 +12,8 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GIB
 from pipette_opt.memory.formula import FormulaBytes, parameters
-from pipette_opt.memory.framework import REGRESSORS
 from pipette_opt.memory.stage_rows import StageTable
+from pipette_opt.specs.memory_constants import REGRESSORS
 
 BUSY_MULTIPLY_ADDS = 4.5e11
 """

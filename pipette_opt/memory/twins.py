@@ -3,11 +3,12 @@ Equal-work runs: memory errors that ranks with equal work share, whatever their 
 
 The constants leave an error in a rank's memory. It is the sum of two parts. The first depends on the rank's work, which
 determines the order of allocations and frees; the second does not. Errors are in units of the standard deviation
-(:meth:`Framework.widths`). *alike* is the first part's fraction of the variance, which is the correlation of equal-work
-runs. Given ``n`` errors of equal-work runs with mean ``m``, the expected first part is ``alike n / (1 + (n - 1) alike)
-m``: 0 without such a run, and closer to the mean with more runs (the posterior mean of a random effect; Searle, Casella
-and McCulloch, Variance Components, 1992, section 3.4). Errors have heavy tails. So each error is weighted by Student's
-law, and no run moves a prediction by more than ``MAX_OF_TWIN`` standard deviations.
+(:meth:`MemoryConstants.widths`). *alike* is the first part's fraction of the variance, which is the correlation of
+equal-work runs. Given ``n`` errors of equal-work runs with mean ``m``, the expected first part is
+``alike n / (1 + (n - 1) alike) m``: 0 without such a run, and closer to the mean with more runs (the posterior mean of
+a random effect; Searle, Casella and McCulloch, Variance Components, 1992, section 3.4). Errors have heavy tails. So
+each error is weighted by Student's law, and no run moves a prediction by more than ``MAX_OF_TWIN`` standard
+deviations.
 
 Jobs without replicas reduce no gradients, and are only comparable with each other.
 """
@@ -20,9 +21,9 @@ from hashlib import blake2b
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
-from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.regressors import StageFacts
 from pipette_opt.memory.stage_rows import StageTable
+from pipette_opt.specs.memory_constants import MemoryConstants
 
 REPLICA_FIELDS = ("replicas", "expert_replicas", "state_shards")
 """Fields of :class:`StageTable` in which equal-work runs may differ."""
@@ -55,7 +56,7 @@ def work_keys(table: StageTable, facts: StageFacts) -> tuple[str, ...]:
 
 
 def as_twins_take(
-    framework: Framework, regressors: FloatArray, constants: FloatArray, work: Sequence[str]
+    framework: MemoryConstants, regressors: FloatArray, constants: FloatArray, work: Sequence[str]
 ) -> FloatArray:
     """
     Scale each row's regressors by the expected error that equal-work runs show.
@@ -71,22 +72,20 @@ def as_twins_take(
     """
     if not framework.twins or not work:
         return regressors
-    known = dict(framework.twins)
-    offsets = np.array([known.get(key, 0.0) for key in work]) * framework.widths(regressors, constants)
+    offsets = np.array([framework.twins.get(key, 0.0) for key in work]) * framework.widths(regressors, constants)
     scaled: FloatArray = regressors * np.exp(offsets)[:, None]
     return scaled
 
 
-def as_anchored(framework: Framework, counted_bytes: FloatArray, work: Sequence[str]) -> FloatArray:
+def as_anchored(framework: MemoryConstants, counted_bytes: FloatArray, work: Sequence[str]) -> FloatArray:
     """Scale each row's counted tensors by measured over counted memory of a rank with equal work that was run alone."""
-    known = dict(framework.anchors)
-    anchored: FloatArray = counted_bytes * np.exp([known.get(key, 0.0) for key in work])
+    anchored: FloatArray = counted_bytes * np.exp([framework.anchors.get(key, 0.0) for key in work])
     return anchored
 
 
-def without_twins(framework: Framework) -> Framework:
+def without_twins(framework: MemoryConstants) -> MemoryConstants:
     """Return the constants without corrections by equal-work runs."""
-    return replace(framework, alike=0.0, twins=())
+    return replace(framework, alike=0.0, twins={})
 
 
 def believed(errors: FloatArray) -> FloatArray:
@@ -100,17 +99,17 @@ def twin_share(alike: float, count: int) -> float:
     return alike * count / (1 + (count - 1) * alike)
 
 
-def twin_offsets(work: Sequence[str], errors: FloatArray, alike: float) -> tuple[tuple[str, float], ...]:
+def twin_offsets(work: Sequence[str], errors: FloatArray, alike: float) -> dict[str, float]:
     """
     Return each work key with the expected error of another run with that key, in standard deviations; empty if
     ``alike`` is 0.
     """
     if not alike:
-        return ()
-    return tuple(
-        (key, twin_share(alike, len(members)) * float(believed(errors[members]).mean()))
+        return {}
+    return {
+        key: twin_share(alike, len(members)) * float(believed(errors[members]).mean())
         for key, members in sorted(_members(work).items())
-    )
+    }
 
 
 def likeliest_alike(work: Sequence[str], errors: FloatArray) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from pipette_opt.specs import Instance, StackSpec
 from pipette_opt.specs.efficiency import Origin
+from pipette_opt.specs.memory_constants import MEGATRON_CORE
 from pipette_opt.specs.stack import CONSTANTS
 
 ORIGINS: tuple[Origin, ...] = ("measured", "interpolated", "assumed")
@@ -29,8 +30,8 @@ def _sources(instance: Instance) -> Iterator[tuple[str, Origin]]:
     if cluster.num_nodes > 1:
         yield "links between hosts", "measured" if cluster.links_measured else "assumed"
     yield from _constants(stack)
-    if stack.memory is not None:
-        yield "constants of memory", "measured"
+    if stack.memory != MEGATRON_CORE:
+        yield "constants of memory", stack.origins.get("memory", "measured")
     yield "memory, between traced layers", "interpolated"
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from pipette_opt.base.errors import InputError
@@ -16,7 +17,8 @@ from pipette_opt.read.files import read_yaml
 from pipette_opt.read.kinds_of_files import STACK_FILE, reads
 from pipette_opt.specs import StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
-from pipette_opt.specs.stack import CONSTANTS, OTHERS
+from pipette_opt.specs.memory_constants import MemoryConstants
+from pipette_opt.specs.stack import CONSTANTS, DEFAULT_STACK, OTHERS
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +46,12 @@ RETIRED = (
 UNPRICED = ("flush_s", "refill_s", "refill_s_per_billion", "refill_half_gpus")
 """Constants of older versions for time lost near full memory, which nothing prices now. They are read and left out."""
 
+NUMBERED = {"error_": "errors", "version_": "versions", "twin_": "twins", "anchor_": "anchors"}
+"""Lists of memory constants, by the start of the names that their numbers have in files of older versions."""
+
+MAX_ERRORS = 400
+"""Maximum number of errors of held-out runs that a file keeps; of more, evenly chosen ones. Chosen."""
+
 
 def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
     """Return a shipped stack by name, or the stack in a file of ``calibrate``; missing constants have defaults."""
@@ -67,16 +75,20 @@ def _read_stack_file(path: Path) -> StackSpec:
             f"{', '.join(old)}: constants of an older version with other formulas; run `pipette-opt calibrate` again."
         )
         raise InputError(str(path), problem)
-    data = Fields(str(path), without_unpriced(content, str(path)), (*CONSTANTS, *OTHERS))
+    data = Fields(str(path), stack_content(content, str(path)), (*CONSTANTS, *OTHERS))
     values = {name: value for name, value in data.data.items() if value is not None}
     values |= {"name": data.text("name", path.stem), "source": data.text("source", "")}
     layers = values.pop("layers", None)
-    stack = typed(StackSpec, values, str(path))
+    stack = typed(StackSpec, values, str(path), closed=True)
     return stack if layers is None else replace(stack, layers=_layers(layers, str(path)))
 
 
-def without_unpriced(content: object, where: str) -> object:
-    """Leave out constants of ``UNPRICED``; warn of those that are not zero."""
+def stack_content(content: object, where: str) -> object:
+    """
+    Return the content of a stack as today's version writes it.
+
+    Leaves out constants of ``UNPRICED``, and warns of those that are not zero. Lists of memory constants become lists.
+    """
     if not isinstance(content, dict):
         return content
     dropped = [name for name in UNPRICED if content.get(name)]
@@ -86,7 +98,22 @@ def without_unpriced(content: object, where: str) -> object:
     kept = {name: value for name, value in content.items() if name not in UNPRICED}
     if isinstance(origins := kept.get("origins"), dict):
         kept["origins"] = {name: origin for name, origin in origins.items() if name not in UNPRICED}
-    return kept
+    memory = kept.pop("memory", None)
+    return kept if memory is None else kept | {"memory": _memory_content(memory)}
+
+
+def _memory_content(content: object) -> object:
+    """Return the memory constants of a stack as today's version writes them."""
+    if not isinstance(content, dict):
+        return content
+    found = {str(name): value for name, value in content.items()}
+    for start, lists in NUMBERED.items():
+        names = sorted(name for name in found if name.startswith(start))
+        if names:
+            numbers = {name.removeprefix(start): found.pop(name) for name in names}
+            found[lists] = list(numbers.values()) if lists == "errors" else numbers
+    # Files of versions without these two constants have their memory in ``unusable_gib``.
+    return {"group_gib": 0.0, "placeholders": 0.0} | found if "unusable_gib" in found else found
 
 
 def _layers(entries: object, where: str) -> LearnedLayers:
@@ -100,22 +127,42 @@ def _layers(entries: object, where: str) -> LearnedLayers:
 
 def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
     """Write a stack as a file for :func:`read_stack`; each line of ``comment`` becomes a comment at its head."""
-    data: dict[str, Any] = {"name": stack.name} | ({"source": stack.source} if stack.source else {})
-    data |= {name: _short(getattr(stack, name)) for name in CONSTANTS}
-    if stack.fitted is not None:
-        data["fitted"] = dict(stack.fitted)
-    if stack.memory is not None:
-        data["memory"] = dict(stack.memory)
+    given = asdict(stack)
+    data = {name: given[name] for name in OTHERS if getattr(stack, name) != getattr(DEFAULT_STACK, name)}
+    first = {"name": stack.name} | ({"source": data.pop("source")} if stack.source else {})
+    data = first | {name: _short(given[name]) for name in CONSTANTS} | data
+    if stack.memory != DEFAULT_STACK.memory:
+        data["memory"] = _memory_numbers(stack.memory)
     if stack.layers is not None:
-        data["layers"] = [asdict(shape) for shape in stack.layers.shapes]  # rounding would change interpolated values
+        data["layers"] = given["layers"]["shapes"]  # rounding would change interpolated values
     if stack.versions is not None:
         data["versions"] = {name: _short(factor) for name, factor in stack.versions.items()}
-    if stack.anchors:
-        data["anchors"] = [asdict(anchor) | {"terms": list(anchor.terms)} for anchor in stack.anchors]
-    if stack.origins:
-        data["origins"] = dict(stack.origins)
     head = "".join(f"# {line}\n" for line in comment.splitlines())
-    write_atomically(path, head + yaml.safe_dump(data, sort_keys=False, width=120))
+    write_atomically(path, head + yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=120))
+
+
+def _memory_numbers(memory: MemoryConstants) -> dict[str, Any]:
+    """Return memory constants rounded to five digits, more than a fit can resolve; without empty lists."""
+    errors = np.array(memory.errors)
+    if len(errors) > MAX_ERRORS:
+        errors = errors[np.linspace(0, len(errors) - 1, MAX_ERRORS).round().astype(int)]
+    numbers: dict[str, Any] = {
+        name: float(f"{value:.5g}") for name, value in asdict(memory).items() if isinstance(value, float)
+    }
+    offsets = {name: getattr(memory, name) for name in ("versions", "twins", "anchors")}
+    numbers |= {
+        name: {key: round(value, 5) for key, value in parts.items()} for name, parts in offsets.items() if parts
+    }
+    return numbers | ({"errors": [round(error, 5) for error in errors.tolist()]} if len(errors) else {})
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writer of YAML with lists of numbers in lines."""
+
+    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
+        """Return a list in one node, in lines if it has only numbers."""
+        in_lines = all(isinstance(value, float) for value in sequence)
+        return super().represent_sequence(tag, sequence, in_lines or flow_style)
 
 
 def _short(value: float) -> float:

@@ -41,7 +41,7 @@ from pipette_opt.plans.verdict import plan_verdict
 from pipette_opt.read.files import parse_json, read_text
 from pipette_opt.read.hosts import checked_host
 from pipette_opt.read.kinds_of_files import PLAN_FILE, reads
-from pipette_opt.read.stack import without_unpriced
+from pipette_opt.read.stack import stack_content
 from pipette_opt.report.json_text import json_text, plain
 from pipette_opt.specs import ModelSpec, NotModelled, StackSpec, TrainingSpec
 
@@ -378,7 +378,7 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
     file = typed(PlanFile, content, where)
     inputs = file.inputs
     if "stack" in inputs:
-        inputs = {**inputs, "stack": without_unpriced(inputs["stack"], f"{where}, inputs.stack")}
+        inputs = {**inputs, "stack": stack_content(inputs["stack"], f"{where}, inputs.stack")}
     typed(Inputs, inputs, where, "inputs")
     for place, host in enumerate(file.hosts):
         checked_host(host, f"{where}, hosts[{place}]")

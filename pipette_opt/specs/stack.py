@@ -1,4 +1,4 @@
-"""Constants of a software stack: kernel rates, latencies and overheads on given hardware."""
+"""Constants of a software stack: kernel rates, latencies and overheads on given hardware, and memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from pipette_opt.base.typed import Positive, check_limits
 from pipette_opt.specs.layers import LearnedLayers
+from pipette_opt.specs.memory_constants import MEGATRON_CORE, MemoryConstants
 
 MIN_SPEED, MAX_COST = 1e-9, 1e15
 """Smallest speed, share or latency, so that times stay finite, and largest constant of a stack. Chosen."""
@@ -99,11 +100,12 @@ class StackSpec:
     fitted
         Record of the fit: number of runs, ranges, cross-validation errors. Free form; ``None`` if set by hand.
     memory
-        Constants of the memory prediction for the same stack; ``memory/`` defines their names.
+        Constants of the memory prediction for the same stack; Megatron-Core's by default.
     layers
         Correction factors of layer times, for the shapes of measured runs.
     origins
-        ``measured`` or ``interpolated`` by constant name; unnamed constants are assumed.
+        ``measured`` or ``interpolated`` by constant name; unnamed constants are assumed. ``memory`` names all memory
+        constants, which count as measured unless they are named.
     anchors
         Measured runs of the user that move shown times and their bands; they change no constant.
     versions
@@ -133,7 +135,7 @@ class StackSpec:
     name: str = "default"
     source: str = ""
     fitted: Mapping[str, Any] | None = None
-    memory: Mapping[str, float] | None = None
+    memory: MemoryConstants = MEGATRON_CORE
     layers: LearnedLayers | None = None
     versions: Mapping[str, Positive] | None = None
     anchors: tuple[Anchor, ...] = ()
@@ -142,7 +144,7 @@ class StackSpec:
     def __post_init__(self) -> None:
         check_limits(self)
         for name, origin in self.origins.items():
-            if name not in CONSTANTS or origin not in get_args(Origin):
+            if name not in (*CONSTANTS, "memory") or origin not in get_args(Origin):
                 raise ValueError(
                     f"origins: {name} must be a constant, measured, interpolated or assumed, got {origin}."
                 )

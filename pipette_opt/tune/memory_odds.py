@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray
-from pipette_opt.memory.framework import normal_beyond
+from pipette_opt.memory.odds import normal_beyond
 from pipette_opt.memory.twins import TAILS
 
 SHARED_SPREAD = 0.2

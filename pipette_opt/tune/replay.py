@@ -12,7 +12,7 @@ from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.anchored import JOB
 from pipette_opt.calibrate.cases import Case, Skipped, make_cases, why_untimed
 from pipette_opt.calibrate.described import describe_cases
-from pipette_opt.calibrate.memory import framework_of_stack, memory_run
+from pipette_opt.calibrate.memory import memory_run
 from pipette_opt.calibrate.memory_runs import predict_memory
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
@@ -81,7 +81,7 @@ def replay_jobs(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[ReplayJob
     for index, run in enumerate(chosen):
         members.setdefault(job_name(run), []).append(index)
     times, terms = _described(cases)
-    framework = framework_of_stack(stack)
+    framework = stack.memory
 
     def job(name: str, rows: list[int]) -> ReplayJob:
         known = [row for row in rows if np.isfinite(times[row])]

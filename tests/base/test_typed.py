@@ -10,6 +10,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.typed import typed
 from pipette_opt.specs import ModelSpec, StackSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
+from pipette_opt.specs.memory_constants import MemoryConstants
 
 MODEL = ModelSpec(
     name="small",
@@ -44,7 +45,7 @@ LAYER = LayerFactor(
 )
 STACK = StackSpec(
     fitted={"runs": 3, "errors": [0.1]},
-    memory={"group_gib": 0.1},
+    memory=MemoryConstants(group_gib=0.1, errors=(0.1,), twins={"0a": 0.5}),
     layers=LearnedLayers(shapes=(LAYER,)),
     versions={"1.0": 1.1},
 )
@@ -91,8 +92,8 @@ WRONG: list[tuple[Any, str, object, str]] = [
     (MODEL, "hidden_dropout", 1, r"hidden_dropout must be in \[0, 1\), got 1"),
     (TRAINING, "global_batch_size", 10**12, "global_batch_size must be at most 1,000,000,000, got 1e\\+12"),
     (TRAINING, "flash_version", 2.0, "flash_version must be one of 1, 2, 3, got 2.0"),
-    (STACK, "memory", 3, "memory must be a mapping, each a finite number or null, got 3"),
-    (STACK, "memory", {"group_gib": "much"}, "here: memory.group_gib must be a finite number, got 'much'"),
+    (STACK, "memory", 3, "memory must be a mapping of fields, got 3"),
+    (STACK, "memory", {"group_gib": "much"}, "here: memory.group_gib must be a number in \\[0, 10000\\], got 'much'"),
     (STACK, "layers", [], r"layers must be a mapping of fields or null, got \[\]"),
     (STACK, "layers", {}, "here: layers.shapes is missing"),
     (STACK, "layers", {"shapes": [3]}, r"here: layers.shapes\[0\] must be a mapping of fields, got 3"),

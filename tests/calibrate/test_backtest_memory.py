@@ -11,7 +11,6 @@ from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.cases import Case, make_cases
 from pipette_opt.calibrate.memory import (
     calibrate_memory,
-    framework_of_stack,
     measured_stages,
     memory_columns,
     memory_notes,
@@ -20,7 +19,6 @@ from pipette_opt.calibrate.memory import (
     usable_for_memory,
 )
 from pipette_opt.memory.formula import parameters
-from pipette_opt.memory.framework import MOMENTS, REGRESSORS, Framework, numbers_of
 from pipette_opt.memory.predictor import stage_works
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
@@ -28,6 +26,7 @@ from pipette_opt.read.model import read_model
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack, write_stack
 from pipette_opt.specs import TrainingSpec
+from pipette_opt.specs.memory_constants import MOMENTS, REGRESSORS, MemoryConstants
 
 FOLDER = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared")) / "measured"
 HEADER = (
@@ -65,13 +64,13 @@ def test_five_runs_correct_a_stack(tmp_path: Path) -> None:
     stack = read_stack()
     plain = read_runs(write_rows(tmp_path / "plain.csv", [(mbs, "", "False", "") for mbs in (1, 2, 4, 8, 1, 2)]))
     cases = [case for case in make_cases(plain, stack) if isinstance(case, Case)]
-    true = [1.3 * memory_columns(case, Framework())["predicted_peak_mem_gib"] for case in cases]
+    true = [1.3 * memory_columns(case, MemoryConstants())["predicted_peak_mem_gib"] for case in cases]
     assert max(true) < 77
     rows = [(mbs, f"{peak:.2f}", "False", "") for mbs, peak in zip((1, 2, 4, 8, 1, 2), true, strict=True)]
     runs = read_runs(write_rows(tmp_path / "runs.csv", rows))
     fitted = calibrate_memory(runs[:5], stack)
-    write_stack(replace(stack, memory=numbers_of(fitted)), tmp_path / "stack.yaml")
-    kept = framework_of_stack(read_stack(tmp_path / "stack.yaml"))
+    write_stack(replace(stack, memory=fitted), tmp_path / "stack.yaml")
+    kept = read_stack(tmp_path / "stack.yaml").memory
     found = memory_columns(cases[5], kept)
     assert found["predicted_peak_mem_gib"] == pytest.approx(true[5], rel=0.08)
     assert found["upper_peak_mem_gib"] > found["predicted_peak_mem_gib"]
@@ -87,7 +86,7 @@ def test_a_bound_ends_at_the_card(tmp_path: Path) -> None:
     """
     rows = [(mbs, "", "False", "") for mbs in (1, 2, 4, 8, 16, 32)]
     runs = read_runs(write_rows(tmp_path / "runs.csv", rows))
-    found = [memory_columns(case, Framework(), 1e-3) for case in make_cases(runs, read_stack())]
+    found = [memory_columns(case, MemoryConstants(), 1e-3) for case in make_cases(runs, read_stack())]
     card = runs[0].gpu.gpu.memory_bytes / GIB if runs[0].gpu else 0.0
     assert any(one["upper_peak_mem_gib"] == card > one["predicted_peak_mem_gib"] for one in found)
     for one in found:
@@ -140,13 +139,13 @@ def test_rows_and_plans_name_work_alike(tmp_path: Path) -> None:
 
 def test_notes_say_how_alike_twins_are() -> None:
     """With the number of works that are remembered."""
-    notes = memory_notes(Framework(largest_job=16, alike=0.6, twins=(("a", 0.5), ("b", -0.5))))
+    notes = memory_notes(MemoryConstants(largest_job=16, alike=0.6, twins={"a": 0.5, "b": -0.5}))
     assert any("correlation 0.60); 2 works are remembered" in note for note in notes)
 
 
 def test_notes_say_versions_and_larger_jobs() -> None:
     """What a version takes over the last row's, and how much further bounds of larger jobs reach."""
-    notes = memory_notes(Framework(largest_job=16, errors=(0.1,), versions=(("2.1", 0.1),), shift=1.4))
+    notes = memory_notes(MemoryConstants(largest_job=16, errors=(0.1,), versions={"2.1": 0.1}, shift=1.4))
     assert any("version 2.1 takes 1.105 times" in note for note in notes)
     assert notes[-1].endswith("beyond 16 GPUs they are 1.4 times as wide")
 

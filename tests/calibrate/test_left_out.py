@@ -12,11 +12,11 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.calibrate.fit import calibrate_runs, usable_cases
 from pipette_opt.calibrate.fit_notes import repeat_notes
 from pipette_opt.calibrate.left_out import LeftOut, left_out_lines, named
-from pipette_opt.calibrate.memory import fit_memory, framework_of_stack, memory_notes
+from pipette_opt.calibrate.memory import fit_memory, memory_notes
 from pipette_opt.cli.app import app
-from pipette_opt.memory.framework import numbers_of
 from pipette_opt.read.runs import read_rows, read_runs
 from pipette_opt.read.stack import read_stack
+from pipette_opt.specs.memory_constants import MemoryConstants
 from pipette_opt.specs.stack import DEFAULT_STACK
 
 HEADER = "gpu,num_gpus,model,num_layers,hidden,heads,vocab,seq_len,gbs,mbs,tp,pp,dp,iter_time_s,oom"
@@ -90,7 +90,7 @@ def test_calibrate_names_what_it_leaves_out(tmp_path: Path) -> None:
     assert [one["row"] for one in answer["left_out"]] == [3, 4]
     assert "must be in seconds" in answer["left_out"][1]["reason"]
     assert any("all 4 runs fit, which does not determine the constants" in note for note in answer["notes"])
-    assert read_stack(stack).memory is None
+    assert read_stack(stack).memory == MemoryConstants()
 
 
 @pytest.mark.parametrize("rows", [[{"gbs": 63}], [{"oom": True, "time": ""}]])
@@ -115,9 +115,9 @@ def test_runs_that_all_fit_teach_nothing_of_memory() -> None:
     ]
     memory, untold = fit_memory(runs, DEFAULT_STACK)
     assert untold is not None
-    assert memory == framework_of_stack(DEFAULT_STACK)
+    assert memory == DEFAULT_STACK.memory
     assert memory_notes(memory, untold) == [f"memory: constants unchanged: {untold}"]
-    cases, left_out = usable_cases(runs, replace(DEFAULT_STACK, memory=numbers_of(memory)))
+    cases, left_out = usable_cases(runs, replace(DEFAULT_STACK, memory=memory))
     assert (len(cases), left_out) == (30, [])
 
 

@@ -10,9 +10,9 @@ from factories import make_regressors
 from pipette_opt.calibrate.memory_calibration import fit_constants, refit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import error_quantile, fit_framework, oom_probability, upper_gib
-from pipette_opt.memory.framework import Framework, needed
+from pipette_opt.specs.memory_constants import MemoryConstants, needed
 
-TRUTH = Framework(counted=1.02, activations=0.35, whole_logit_bytes=6.0, logit_bytes=4.0, unusable_gib=2.0)
+TRUTH = MemoryConstants(counted=1.02, activations=0.35, whole_logit_bytes=6.0, logit_bytes=4.0, unusable_gib=2.0)
 
 
 def random_runs(count: int, seed: int, *, noise: float = 0.02, peaks: bool = True) -> list[MemoryRun]:
@@ -52,7 +52,7 @@ def random_runs(count: int, seed: int, *, noise: float = 0.02, peaks: bool = Tru
 def gathering_runs(kept: float, seed: int, *, peaks: bool = True) -> list[MemoryRun]:
     """Runs on 80 GiB with about 40 buffers that wait, and ``kept`` of each layer's gathered inputs."""
     rng = np.random.default_rng(seed)
-    truth = Framework(run_ahead_buffers=40.0, pile_up_buffers=40.0, gathered_per_layer=kept)
+    truth = MemoryConstants(run_ahead_buffers=40.0, pile_up_buffers=40.0, gathered_per_layer=kept)
     runs = []
     for index in range(40):
         gathered, layers = rng.uniform(0.05, 0.3), int(rng.integers(8, 49))
@@ -76,7 +76,7 @@ def gathering_runs(kept: float, seed: int, *, peaks: bool = True) -> list[Memory
     return runs
 
 
-def mean_error(framework: Framework, runs: Sequence[MemoryRun]) -> float:
+def mean_error(framework: MemoryConstants, runs: Sequence[MemoryRun]) -> float:
     """Of the peaks, relative."""
     pairs = [(run.peak_gib, predict_memory(framework, run).taken_gib) for run in runs if run.peak_gib is not None]
     return float(np.mean([abs(predicted / measured - 1) for measured, predicted in pairs]))
@@ -86,7 +86,7 @@ def mean_error(framework: Framework, runs: Sequence[MemoryRun]) -> float:
 def test_five_runs_help_and_fifty_are_good() -> None:
     """Error on unseen runs: far off unfitted, useful with five, near the noise with fifty."""
     unseen = random_runs(200, seed=9)
-    errors = [mean_error(fit_framework(random_runs(count, seed=1), Framework()), unseen) for count in (0, 5, 50)]
+    errors = [mean_error(fit_framework(random_runs(count, seed=1), MemoryConstants()), unseen) for count in (0, 5, 50)]
     assert errors[0] > 0.1
     assert errors[1] < 0.6 * errors[0]
     assert errors[2] < 0.03
@@ -100,13 +100,13 @@ def test_a_few_spoiled_peaks_do_not_decide() -> None:
         replace(run, peak_gib=run.peak_gib * 2) if run.peak_gib and index % 12 == 0 else run
         for index, run in enumerate(runs)
     ]
-    assert mean_error(fit_constants(spoiled, Framework()), random_runs(200, seed=8)) < 0.05
+    assert mean_error(fit_constants(spoiled, MemoryConstants()), random_runs(200, seed=8)) < 0.05
 
 
 @pytest.mark.search
 def test_labels_alone_find_the_edge() -> None:
     """Without a single peak, nine in ten of unseen runs are on the right side."""
-    fitted = fit_framework(random_runs(150, seed=3, peaks=False), Framework())
+    fitted = fit_framework(random_runs(150, seed=3, peaks=False), MemoryConstants())
     unseen = random_runs(300, seed=7, peaks=False)
     right = [(oom_probability(predict_memory(fitted, run)) > 0.5) == run.ran_out for run in unseen]
     assert np.mean(right) > 0.9
@@ -116,7 +116,7 @@ def test_labels_alone_find_the_edge() -> None:
 @pytest.mark.search
 def test_bounds_cover_what_they_state() -> None:
     """On unseen runs of the same kind, 90 % and 98 % bounds hold within three binomial deviations."""
-    fitted = fit_framework(random_runs(150, seed=4), Framework())
+    fitted = fit_framework(random_runs(150, seed=4), MemoryConstants())
     unseen = [run for run in random_runs(400, seed=6) if run.peak_gib is not None]
     for risk in (0.1, 0.02):
         covered = np.mean(
@@ -128,7 +128,7 @@ def test_bounds_cover_what_they_state() -> None:
 def test_error_quantiles_are_conformal() -> None:
     """Of 99 errors, a risk of 1 % takes the largest, 2 % the second; beyond their reach, and without, tails decide."""
     errors = tuple(float(value) for value in np.linspace(-0.5, 0.48, 99))
-    framework = Framework(errors=errors, spread=0.05)
+    framework = MemoryConstants(errors=errors, spread=0.05)
     assert error_quantile(framework, 0.01) == errors[-1]
     assert error_quantile(framework, 0.02) == errors[-2]
     assert error_quantile(framework, 0.001) > errors[-1]
@@ -137,7 +137,7 @@ def test_error_quantiles_are_conformal() -> None:
 @pytest.mark.parametrize(("risk", "table"), [(0.5, 0.0), (0.1, 1.533), (0.05, 2.132), (0.01, 3.747), (0.001, 7.173)])
 def test_without_errors_quantiles_are_students(risk: float, table: float) -> None:
     """Four degrees of freedom, by the table; as far below the median as above it."""
-    framework = Framework(spread=0.05)
+    framework = MemoryConstants(spread=0.05)
     assert error_quantile(framework, risk) == pytest.approx(table, abs=1e-3)
     assert error_quantile(framework, 1 - risk) == pytest.approx(-table, abs=1e-3)
 
@@ -154,8 +154,8 @@ def test_a_device_has_what_was_reserved_on_it() -> None:
         )
         for peak in np.linspace(40.0, 79.0, 14).tolist()
     ]
-    assert Framework().unusable_gib + 3 * Framework().group_gib > 2.5
-    fitted = fit_constants(runs, Framework())
+    assert MemoryConstants().unusable_gib + 3 * MemoryConstants().group_gib > 2.5
+    fitted = fit_constants(runs, MemoryConstants())
     assert fitted.unusable_gib + 3 * fitted.group_gib == pytest.approx(1.0, abs=0.1)
 
 
@@ -167,7 +167,7 @@ def test_kernels_that_nobody_names_widen_bounds_until_a_fit() -> None:
         capacity_gib=80.0,
         other_regressors=make_regressors(base_gib=75.0)[None],
     )
-    stack = replace(Framework(), base_gib=1.0)
+    stack = replace(MemoryConstants(), base_gib=1.0)
     alone = upper_gib(stack, predict_memory(stack, replace(run, other_regressors=None)), 0.05)
     assert upper_gib(stack, predict_memory(stack, run), 0.05) == pytest.approx(1.5 * alone)
     assert predict_memory(stack, run).taken_gib == pytest.approx(50.0, rel=1e-5)
@@ -184,7 +184,7 @@ def test_one_queue_behind_two_constants() -> None:
         taken = 1.02 * base + 50 * unit
         runs.append(MemoryRun(regressors=regressors, measured_rows=np.array([0]), capacity_gib=80.0, peak_gib=taken,
                               group=str(index)))  # fmt: skip
-    fitted = fit_constants(runs, Framework())
+    fitted = fit_constants(runs, MemoryConstants())
     assert fitted.pile_up_buffers == pytest.approx(50, abs=3)
     assert fitted.run_ahead_buffers == pytest.approx(50, abs=6)
 
@@ -201,7 +201,7 @@ def test_a_term_that_needs_a_start_is_found() -> None:
         taken = max(1.02 * (static + saved), 1.02 * static + 5 * size)
         runs.append(MemoryRun(regressors=regressors, measured_rows=np.array([0, 1]), capacity_gib=80.0, peak_gib=taken,
                               group=str(index)))  # fmt: skip
-    assert fit_constants(runs, Framework()).step_state_bytes == pytest.approx(5, abs=0.3)
+    assert fit_constants(runs, MemoryConstants()).step_state_bytes == pytest.approx(5, abs=0.3)
 
 
 def test_no_runs_leave_the_start() -> None:
@@ -213,15 +213,15 @@ def test_no_runs_leave_the_start() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_gathered_inputs_are_kept_or_not(seed: int) -> None:
     """A little of what is kept does not stand in for buffers that wait; where it is, or a stack has it, it stays."""
-    gathered_again = fit_constants(gathering_runs(0.0, seed), Framework())
+    gathered_again = fit_constants(gathering_runs(0.0, seed), MemoryConstants())
     assert gathered_again.gathered_per_layer == 0
-    assert refit_constants(gathering_runs(0.0, seed + 4), Framework(), gathered_again).gathered_per_layer == 0
-    kept = fit_constants(gathering_runs(2.0, seed), Framework())
+    assert refit_constants(gathering_runs(0.0, seed + 4), MemoryConstants(), gathered_again).gathered_per_layer == 0
+    kept = fit_constants(gathering_runs(2.0, seed), MemoryConstants())
     assert kept.gathered_per_layer > 1
-    known = replace(Framework(), gathered_per_layer=1.0)
+    known = replace(MemoryConstants(), gathered_per_layer=1.0)
     assert fit_constants(gathering_runs(1.0, seed)[:5], known).gathered_per_layer > 0.2
-    labels = fit_constants(gathering_runs(2.0, seed, peaks=False), Framework())
-    assert refit_constants(gathering_runs(2.0, seed, peaks=False), Framework(), labels).gathered_per_layer > 0
+    labels = fit_constants(gathering_runs(2.0, seed, peaks=False), MemoryConstants())
+    assert refit_constants(gathering_runs(2.0, seed, peaks=False), MemoryConstants(), labels).gathered_per_layer > 0
 
 
 @pytest.mark.parametrize("count", [1, 3, 6])
@@ -241,7 +241,7 @@ def test_parts_of_memory_stay_physical_with_few_peaks(count: int) -> None:
         taken = (static + saved) * float(np.exp(0.03 * rng.normal()))
         runs.append(MemoryRun(regressors=regressors, measured_rows=np.array([0, 1]), capacity_gib=80.0, peak_gib=taken,
                               group=str(index)))  # fmt: skip
-    found = fit_framework(runs, Framework())
+    found = fit_framework(runs, MemoryConstants())
     assert found.step_state_bytes < 1.0
     assert found.run_ahead_buffers < 5.0
     assert found.activations > -0.2

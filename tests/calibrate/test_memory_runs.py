@@ -8,7 +8,7 @@ from factories import make_regressors
 
 from pipette_opt.calibrate.memory_runs import MemoryRun, RunMemory, predict_memory
 from pipette_opt.calibrate.memory_spread import oom_probability
-from pipette_opt.memory.framework import Framework
+from pipette_opt.specs.memory_constants import MemoryConstants
 
 
 def test_more_than_there_is_shows_as_what_there_is() -> None:
@@ -43,7 +43,7 @@ def test_blocks_returned_again_and_again_leave_less() -> None:
 
 def shown(*moments: dict[str, float]) -> tuple[float, float]:
     """What is taken and needed on a device of 70 GiB, where each unit is 1 GiB."""
-    pile = replace(Framework(), base_gib=1.0, pile_up_buffers=1.0, step_bytes=1.0, unusable_gib=2.0, spread=0.01)
+    pile = replace(MemoryConstants(), base_gib=1.0, pile_up_buffers=1.0, step_bytes=1.0, unusable_gib=2.0, spread=0.01)
     regressors = np.stack([make_regressors(**weights) for weights in moments])
     run = MemoryRun(regressors=regressors, measured_rows=np.arange(len(regressors)), capacity_gib=72.0)
     memory = predict_memory(pile, run)
@@ -52,7 +52,7 @@ def shown(*moments: dict[str, float]) -> tuple[float, float]:
 
 def test_groups_take_room_that_no_peak_shows() -> None:
     """Two groups of 1 GiB: 2 more are needed, and 60 of 70 and 2 GiB fit as before, 69 do not."""
-    stack = replace(Framework(), base_gib=1.0, group_gib=1.0, step_bytes=1.0, unusable_gib=2.0, spread=0.001)
+    stack = replace(MemoryConstants(), base_gib=1.0, group_gib=1.0, step_bytes=1.0, unusable_gib=2.0, spread=0.001)
 
     def memory(base: float) -> RunMemory:
         regressors = make_regressors(base_gib=base, group_gib=2.0, step_bytes=10.0)[None]
@@ -65,6 +65,6 @@ def test_groups_take_room_that_no_peak_shows() -> None:
 def test_a_job_that_cannot_fit_is_shown_with_its_need() -> None:
     """Far beyond the device nothing is cut off: people want to know by how much."""
     run = MemoryRun(regressors=make_regressors(base_gib=150.0)[None], measured_rows=np.array([0]), capacity_gib=80.0)
-    memory = predict_memory(Framework(base_gib=1.0), run)
+    memory = predict_memory(MemoryConstants(base_gib=1.0), run)
     assert memory.taken_gib == memory.needed_gib == 150.0
     assert oom_probability(memory) > 0.999

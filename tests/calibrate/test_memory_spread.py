@@ -8,10 +8,10 @@ import pytest
 
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability, quantile_limit, upper_gib
-from pipette_opt.memory.framework import KINDS, REGRESSORS, Framework
+from pipette_opt.specs.memory_constants import KINDS, REGRESSORS, MemoryConstants
 
 CERTAIN, BUFFERS = REGRESSORS.index("counted"), REGRESSORS.index("run_ahead_buffers")
-START = Framework(counted=1.0, run_ahead_buffers=1.0)
+START = MemoryConstants(counted=1.0, run_ahead_buffers=1.0)
 
 
 def runs(count: int, seed: int, *, num_gpus: int = 16, shift: float = 0.0) -> list[MemoryRun]:
@@ -37,7 +37,7 @@ def runs(count: int, seed: int, *, num_gpus: int = 16, shift: float = 0.0) -> li
     return found
 
 
-def covered(framework: Framework, outside: list[MemoryRun], risk: float) -> float:
+def covered(framework: MemoryConstants, outside: list[MemoryRun], risk: float) -> float:
     """Share of peaks at or below their bound."""
     bounds = [upper_gib(framework, predict_memory(framework, run), risk) for run in outside]
     return float(np.mean([(run.peak_gib or 0) <= bound for run, bound in zip(outside, bounds, strict=True)]))

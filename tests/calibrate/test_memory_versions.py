@@ -1,13 +1,15 @@
 """Factors of versions of a stack."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from factories import kept_in_file
 
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework
-from pipette_opt.memory.framework import REGRESSORS, Framework, framework_of, numbers_of
+from pipette_opt.specs.memory_constants import REGRESSORS, MemoryConstants
 
 pytestmark = pytest.mark.search
 
@@ -29,7 +31,7 @@ def sweep(factors: dict[str, float], count: int) -> list[MemoryRun]:
 def test_versions_are_told_apart() -> None:
     """The older version takes an eighth more: found within a hundredth, and the constants are those of the newer."""
     runs = sweep({"1.0": 1.125, "2.0": 1.0}, 20)
-    fitted = fit_framework(runs, Framework())
+    fitted = fit_framework(runs, MemoryConstants())
     assert dict(fitted.versions).keys() == {"1.0"}
     assert fitted.factor("1.0") == pytest.approx(1.125, abs=0.01)
     assert fitted.factor("2.0") == fitted.factor("of the future") == 1.0
@@ -42,14 +44,14 @@ def test_versions_are_told_apart() -> None:
 def test_without_versions_nothing_changes() -> None:
     """One version, or a second one with three runs: no factor but 1."""
     runs = sweep({"1.0": 1.0}, 20)
-    assert fit_framework(runs, Framework()).versions == ()
+    assert fit_framework(runs, MemoryConstants()).versions == {}
     few = sweep({"0.9": 1.3}, 3) + runs
-    assert fit_framework(few, Framework()).versions == ()
+    assert fit_framework(few, MemoryConstants()).versions == {}
 
 
-def test_versions_go_through_a_file() -> None:
+def test_versions_go_through_a_file(tmp_path: Path) -> None:
     """Their names may have dots; factors beyond e are refused."""
-    kept = framework_of(numbers_of(Framework(versions=(("2.1", 0.05), ("a b", -0.1)))))
-    assert kept.versions == (("2.1", 0.05), ("a b", -0.1))
-    with pytest.raises(ValueError, match=r"version_3 must be within 1 of 0, got 1.5"):
-        framework_of({"version_3": 1.5})
+    versions = {"2.1": 0.05, "a b": -0.1}
+    assert kept_in_file(MemoryConstants(versions=versions), tmp_path).versions == versions
+    with pytest.raises(ValueError, match=r"versions.3 must be within 1 of 0, got 1.5"):
+        MemoryConstants(versions={"3": 1.5})

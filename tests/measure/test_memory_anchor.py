@@ -1,19 +1,20 @@
 """Anchors: a rank that was run replaces what is counted of its work; what cannot be run says so."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
+from factories import A100_80, LLAMA_8B, kept_in_file, make_cluster, make_config, make_job
 from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
 from pipette_opt.measure.anchor import Anchor, anchored, run_fullest
 from pipette_opt.measure.megatron_rank import measure_rank
-from pipette_opt.memory.framework import Framework, framework_of, numbers_of
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.specs import TrainingSpec
+from pipette_opt.specs.memory_constants import MemoryConstants
 
 JOB = TrainingSpec(global_batch_size=64, seq_length=4096)
 CHOSEN = make_config(4, 2, 1, 1, 32, sequence_parallel=True)
@@ -33,16 +34,16 @@ def run(measured_over_counted: float, predictor: MemoryPredictor) -> Anchor:
 
 
 @pytest.mark.parametrize("ratio", [0.9, 1.0, 1.3])
-def test_what_was_measured_replaces_what_is_counted(ratio: float) -> None:
+def test_what_was_measured_replaces_what_is_counted(ratio: float, tmp_path: Path) -> None:
     """That stage alone, in proportion; the file keeps it; a second run of the same work replaces the first."""
     predictor = MemoryPredictor.load()
     found = run(ratio, predictor)
-    framework = anchored(anchored(Framework(), replace(found, measured_bytes=1)), found)
-    kept = framework_of(numbers_of(framework))
-    assert kept.anchors == ((found.work, pytest.approx(np.log(ratio), abs=1e-5)),)
+    framework = anchored(anchored(MemoryConstants(), replace(found, measured_bytes=1)), found)
+    kept = kept_in_file(framework, tmp_path)
+    assert kept.anchors == {found.work: pytest.approx(np.log(ratio), abs=1e-5)}
     before, after = (
         MemoryPredictor.load(framework=one).predict(LLAMA_8B, JOB, [CHOSEN], gpus_per_node=8)[0]
-        for one in (Framework(), kept)
+        for one in (MemoryConstants(), kept)
     )
     counted = predictor.counted(LLAMA_8B, JOB, [CHOSEN])[0]
     moved = after.predicted_bytes - before.predicted_bytes

@@ -10,20 +10,20 @@ from models.memory.sample import sample_point
 from pipette_opt.base.units import GIB
 from pipette_opt.memory.components import COMPONENTS
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.framework import REGRESSORS, Framework
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.table import stage_table
-from pipette_opt.read.framework import read_framework
+from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import TrainingSpec
+from pipette_opt.specs.memory_constants import REGRESSORS, MemoryConstants
 
 JOB = TrainingSpec(global_batch_size=64, seq_length=4096)
 
 
-def stack_of(seed: int) -> Framework:
+def stack_of(seed: int) -> MemoryConstants:
     """A stack with random constants."""
     rng = np.random.default_rng(seed)
     spare = {name: float(rng.uniform(0, 2)) for name in REGRESSORS if name not in ("counted", "parameter_bytes")}
-    return Framework(counted=rng.uniform(0.8, 1.2), parameter_bytes=rng.uniform(-2, 1), **spare)
+    return MemoryConstants(counted=rng.uniform(0.8, 1.2), parameter_bytes=rng.uniform(-2, 1), **spare)
 
 
 @pytest.mark.search
@@ -31,7 +31,11 @@ def stack_of(seed: int) -> Framework:
 def test_parts_add_up(number: int) -> None:
     """Random stages under random stacks and the shipped ones: parts are not negative, their sum is the prediction."""
     point = sample_point(7, number)
-    for framework in (Framework(), stack_of(number), *map(read_framework, ("nanotron", "deepspeed"))):
+    for framework in (
+        MemoryConstants(),
+        stack_of(number),
+        *(read_stack(name).memory for name in ("nanotron", "deepspeed")),
+    ):
         (found,) = MemoryPredictor.load(framework=framework).predict(point.model, point.training, [point.config])
         assert found.components.shape == (point.config.pipeline_model_parallel_size, len(COMPONENTS))
         np.testing.assert_array_equal(found.components.sum(axis=1), found.predicted_bytes)

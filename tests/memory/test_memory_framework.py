@@ -1,17 +1,17 @@
 """Constants of a stack: what they weigh by hand, and what files may say."""
 
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
+from factories import kept_in_file
 
-from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
-from pipette_opt.memory.framework import NEEDED, REGRESSORS, SHOWN, Framework, framework_of, needed, numbers_of
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs.memory_constants import NEEDED, REGRESSORS, SHOWN, MemoryConstants, needed
 
 MODEL = ModelSpec(
     name="small-llama",
@@ -158,7 +158,7 @@ def test_fused_softmax_has_a_term() -> None:
 
 def test_need_leaves_out_what_is_returned() -> None:
     """Step leftovers and gaps are not needed, late buffers are; spare room for the loss is needed and never seen."""
-    vector = Framework(step_bytes=3.0, pile_up_buffers=2.0, activations=0.2).vector()
+    vector = MemoryConstants(step_bytes=3.0, pile_up_buffers=2.0, activations=0.2).vector()
     kept = dict(zip(REGRESSORS, needed(vector), strict=True))
     assert kept["step_bytes"] == 0.0
     assert (kept["activations"], kept["pile_up_buffers"]) == (0.2, 2.0)
@@ -186,51 +186,26 @@ def test_groups_weigh_by_their_links() -> None:
 
 def test_widths_follow_shares() -> None:
     """Half certain, half buffers at 30 %: sqrt(0.02^2 + (0.5 * 0.3)^2)."""
-    framework = Framework(counted=1.0, run_ahead_buffers=1.0, spread=0.02, buffer_spread=0.3)
+    framework = MemoryConstants(counted=1.0, run_ahead_buffers=1.0, spread=0.02, buffer_spread=0.3)
     row = np.zeros(len(REGRESSORS))
     row[REGRESSORS.index("counted")] = row[REGRESSORS.index("run_ahead_buffers")] = 10.0
     assert framework.widths(row, framework.vector()) == pytest.approx(np.hypot(0.02, 0.15))
 
 
-def test_numbers_go_through_a_file() -> None:
+def test_numbers_go_through_a_file(tmp_path: Path) -> None:
     """What is written is read, errors included."""
-    framework = Framework(activations=0.25, group_gib=0.5, unusable_gib=3.0, errors=(-0.1, 0.0, 0.2))
-    assert framework_of(numbers_of(framework)) == framework
-    assert framework_of(None) == Framework()
-
-
-def test_older_files_have_groups_in_what_is_unusable() -> None:
-    """One number for both stays one number; a file without either has the defaults."""
-    assert framework_of({"unusable_gib": 3.0}).group_gib == 0.0
-    assert framework_of({"spread": 0.04}).group_gib == Framework().group_gib
-
-
-@pytest.mark.parametrize(
-    ("numbers", "message"),
-    [
-        ({"activation": 0.2}, "no constant activation"),
-        ({"unusable_gib": -1.0}, "unusable_gib must be >= 0"),
-        ({"spread": float("nan")}, "spread must be"),
-        ({"counted": 1e9}, "counted must be <="),
-        ({"error_000": float("inf")}, "errors must be finite"),
-        ({"group_gib": "much"}, "group_gib must be a number, got 'much'"),
-        ({"error_000": None}, "error_000 must be a number, got None"),
-    ],
-)
-def test_wrong_numbers_are_refused(numbers: dict[str, Any], message: str) -> None:
-    """Unknown names and impossible values, by name."""
-    with pytest.raises(InputError, match=message):
-        framework_of(numbers, "stack.yaml")
+    framework = MemoryConstants(activations=0.25, group_gib=0.5, unusable_gib=3.0, errors=(-0.1, 0.0, 0.2))
+    assert kept_in_file(framework, tmp_path) == framework
 
 
 def test_a_predictor_with_a_framework_is_coherent() -> None:
     """At the upper bound of a risk, the probability is that risk; more room, less of it."""
-    predictor = MemoryPredictor.load(framework=Framework(activations=0.3, spread=0.05))
+    predictor = MemoryPredictor.load(framework=MemoryConstants(activations=0.3, spread=0.05))
     (prediction,) = predictor.predict(MODEL, TRAINING, [CONFIG], max_oom_risk=0.02)
     risk = predictor.oom_probability(prediction.predicted_bytes, prediction.upper_bytes, prediction.spread)
     assert risk == pytest.approx([0.02, 0.02], rel=1e-3)
     assert (predictor.oom_probability(prediction.predicted_bytes, prediction.upper_bytes * 2) < 0.001).all()
-    (plain,) = MemoryPredictor.load(framework=Framework()).predict(MODEL, TRAINING, [CONFIG])
+    (plain,) = MemoryPredictor.load(framework=MemoryConstants()).predict(MODEL, TRAINING, [CONFIG])
     assert (prediction.predicted_bytes > plain.predicted_bytes).all()
 
 
@@ -239,7 +214,7 @@ def test_a_predictor_widens_for_jobs_beyond_the_fit() -> None:
     job = replace(TRAINING, global_batch_size=128)
     config = replace(CONFIG, data_parallel_size=16)
     inside, beyond = (
-        MemoryPredictor.load(framework=Framework(spread=0.04, growth=0.5, largest_job=largest)).predict(
+        MemoryPredictor.load(framework=MemoryConstants(spread=0.04, growth=0.5, largest_job=largest)).predict(
             MODEL, job, [config]
         )[0]
         for largest in (64, 16)

@@ -15,14 +15,14 @@ from models.memory.trace import trace_stage
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB, MIB
 from pipette_opt.memory.features import FEATURE_NAMES
-from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.predictor import SMALLEST_RISK, MemoryPredictor, token_buffer_bytes, user_buffer_bytes
 from pipette_opt.memory.weights import NetworkWeights, write_weights
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import TrainingSpec
+from pipette_opt.specs.memory_constants import MemoryConstants
 
 JOB = TrainingSpec(global_batch_size=64, seq_length=4096)
-BARE = Framework(base_gib=0.0, group_gib=0.0)
+BARE = MemoryConstants(base_gib=0.0, group_gib=0.0)
 
 
 def network() -> NetworkWeights:
@@ -154,7 +154,7 @@ def test_an_empty_stage_needs_next_to_nothing(shipped: MemoryPredictor) -> None:
 
 def test_ten_thousand_predictions_are_quick() -> None:
     """Ten thousand stages with the constants of a stack: 0.1 s on a quiet machine (`benchmarks/memory/speed.py`)."""
-    predictor = MemoryPredictor.load(framework=Framework())
+    predictor = MemoryPredictor.load(framework=MemoryConstants())
     configs = [make_config(tp, 8, dp, mbs, 32) for tp in (1, 2, 4, 8) for dp in (1, 2, 4) for mbs in (1, 2, 4)] * 35
     start = time.process_time()
     found = predictor.predict(LLAMA_8B, JOB, configs, gpus_per_node=8)

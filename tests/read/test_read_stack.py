@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.stack import read_stack, write_stack
+from pipette_opt.read.stack import MAX_ERRORS, read_stack, write_stack
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
+from pipette_opt.specs.memory_constants import MemoryConstants
 from pipette_opt.specs.stack import CONSTANTS
 
 
@@ -20,8 +21,9 @@ def test_the_shipped_stack_counts_launches_and_nccl_beside_the_neutral_one() -> 
 
 
 def test_round_trip(tmp_path: Path) -> None:
-    """What is written is read, the memory constants of others too."""
-    stack = replace(StackSpec(), host_kernel_s=7.5e-5, name="mine", memory={"slack": 0.05}, fitted={"runs": 12})
+    """What is written is read."""
+    memory = MemoryConstants(spread=0.03, errors=(-0.5, 0.25), twins={"0a": 0.5}, versions={"2.1": 0.1})
+    stack = replace(StackSpec(), host_kernel_s=7.5e-5, name="mine", memory=memory, fitted={"runs": 12})
     write_stack(stack, tmp_path / "mine.yaml", "made by a test")
     assert read_stack(tmp_path / "mine.yaml") == stack
 
@@ -63,8 +65,14 @@ def test_layers_are_read_as_written(tmp_path: Path) -> None:
         ("micro_batch_s: .nan\n", "micro_batch_s must be a number in [0, 1e+15], got nan"),
         ("micro_batch_s: 1.0e+16\n", "micro_batch_s must be a number in [0, 1e+15], got 1e+16"),
         ("memory: 3\n", "memory must be a mapping"),
-        ("memory: {slack: much}\n", "memory.slack must be a finite number, got 'much'"),
-        ("memory: {slack: .inf}\n", "memory.slack must be a finite number from -1e+18 to 1e+18, got inf"),
+        ("memory: {activation: 0.2}\n", "memory unknown field 'activation'. Did you mean activations"),
+        ("memory: {group_gib: much}\n", "memory.group_gib must be a number in [0, 10000], got 'much'"),
+        ("memory: {group_gib: true}\n", "memory.group_gib must be a number in [0, 10000], got True"),
+        ("memory: {logit_bytes: .inf}\n", "memory.logit_bytes must be a number in [-4, 10000], got inf"),
+        ("memory: {error_000: .inf}\n", "memory.errors[0] must be a finite number from -1e+18 to 1e+18, got inf"),
+        ("memory: {error_000: null}\n", "memory.errors[0] must be a finite number, got nothing"),
+        ("memory: {errors: [1, 0]}\n", "memory: errors must be finite and ascending."),
+        ("memory: {twins: {0a: 2}}\n", "memory.twins.0a must be a number in [-1.25, 1.25], got 2"),
         ("versions: {'1.0': 0}\n", "versions.1.0 must be a number > 0, got 0"),
         (
             "origins: {kernel_s: guessed}\n",
@@ -107,7 +115,63 @@ def test_time_lost_near_full_memory_is_read_and_left_out(
     assert ("not used: flush_s;" in caplog.text) is warned
 
 
+def test_old_files_have_a_name_for_each_number_of_memory(tmp_path: Path) -> None:
+    """Errors, versions, twins and anchors are read; without the groups' buffers, unusable memory includes them."""
+    path = tmp_path / "old.yaml"
+    path.write_text(
+        "memory: {unusable_gib: 3, error_000: -1, error_001: 2, version_2.1: 0.1, twin_0a: 0.5, anchor_ff: 0.2}\n"
+    )
+    assert read_stack(path).memory == MemoryConstants(
+        unusable_gib=3.0,
+        group_gib=0.0,
+        placeholders=0.0,
+        errors=(-1.0, 2.0),
+        versions={"2.1": 0.1},
+        twins={"0a": 0.5},
+        anchors={"ff": 0.2},
+    )
+
+
+def test_long_lists_of_errors_are_thinned(tmp_path: Path) -> None:
+    """The smallest and the largest stay."""
+    errors = tuple(float(value) for value in range(1000))
+    write_stack(replace(StackSpec(), memory=MemoryConstants(errors=errors)), tmp_path / "a.yaml")
+    kept = read_stack(tmp_path / "a.yaml").memory.errors
+    assert (len(kept), kept[0], kept[-1]) == (MAX_ERRORS, 0.0, 999.0)
+
+
+def test_nanotron_keeps_what_its_code_keeps() -> None:
+    """
+    Unfused gates store a quarter to half more; logits in fp32 twice; gradients a second time in buckets.
+
+    Hosts run ahead by about as many buffers as 1024 queued launches hold, with a pipeline and without; the step needs
+    what ``Mem Alloc`` after it shows (4 bytes a parameter more than before) and what it works with.
+    """
+    memory = read_stack("nanotron").memory
+    assert 0.2 < memory.activations < 0.5
+    assert 2 < memory.logit_bytes < 6
+    assert 0.5 < memory.gradient_copy_bytes < 2.5
+    assert 35 < memory.pile_up_buffers < 70
+    assert 35 < memory.run_ahead_buffers < 70
+    assert 4 < memory.step_state_bytes < 9
+    assert memory.largest_job == 32
+    assert len(memory.errors) > 300
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "deepspeed"])
+def test_what_was_not_measured_says_assumed(name: str) -> None:
+    """Neither errors nor a largest job, wide bounds, and the word."""
+    stack = read_stack(name)
+    assert "assumed" in stack.source
+    assert stack.origins["memory"] == "assumed"
+    assert not stack.memory.errors
+    assert stack.memory.largest_job == 0
+    assert stack.memory.spread > 2 * MemoryConstants().spread
+
+
 def test_unknown_names_are_refused() -> None:
     """With what there is."""
-    with pytest.raises(InputError, match=r"neither a .yaml file nor shipped.*Shipped: megatron-core"):
+    with pytest.raises(
+        InputError, match=r"neither a .yaml file nor shipped.*Shipped: deepspeed, megatron-core, nanotron, torchtitan"
+    ):
         read_stack("megatron")

@@ -76,7 +76,7 @@ def test_the_schema_of_stacks_has_the_readers_fields() -> None:
     assert set(parts) == {*CONSTANTS, *OTHERS}
     assert all(part["description"] for part in parts.values())
     assert set(schema["$defs"]["LayerFactor"]["properties"]) == set(get_type_hints(LayerFactor))
-    assert parts["origins"]["propertyNames"]["enum"] == list(CONSTANTS)
+    assert parts["origins"]["propertyNames"]["enum"] == [*CONSTANTS, "memory"]
 
 
 @pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)

@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks.backtest.stage_rows import known_rows, stage_row_memory, tuned_row_memory, tuned_stage
 from pipette_opt.base.units import GIB
-from pipette_opt.memory.framework import REGRESSORS
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
+from pipette_opt.specs.memory_constants import REGRESSORS
 
 HEADER = (
     "source,gpu,gpu_mem_gib,num_gpus,model,num_layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,gbs,mbs,tp,pp,dp,"

@@ -11,11 +11,11 @@ from benchmarks.memory.learning import (
     reliability_rows,
 )
 from pipette_opt.calibrate.memory_runs import MemoryRun
-from pipette_opt.memory.framework import REGRESSORS, Framework
+from pipette_opt.specs.memory_constants import REGRESSORS, MemoryConstants
 
 pytestmark = pytest.mark.search
 
-TRUTH = Framework(counted=1.0, activations=0.4, unusable_gib=2.0, spread=0.05)
+TRUTH = MemoryConstants(counted=1.0, activations=0.4, unusable_gib=2.0, spread=0.05)
 
 
 def runs(count: int, seed: int, noise: float = 0.05) -> list[MemoryRun]:
@@ -44,7 +44,7 @@ def runs(count: int, seed: int, noise: float = 0.05) -> list[MemoryRun]:
 
 def test_more_runs_never_hurt_much() -> None:
     """Nothing, five, fifty and all: the error falls towards the noise; sizes beyond what is known are left out."""
-    points = learning_curve("some", runs(80, 1), runs(200, 2), Framework(), sizes=(0, 5, 50, 500), draws=2)
+    points = learning_curve("some", runs(80, 1), runs(200, 2), MemoryConstants(), sizes=(0, 5, 50, 500), draws=2)
     assert [point.num_runs for point in points] == [0, 5, 50, 80]
     errors = [point.mean_error for point in points]
     assert errors[0] > errors[2]

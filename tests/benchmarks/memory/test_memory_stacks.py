@@ -6,12 +6,12 @@ from factories import make_regressors
 
 from benchmarks.memory.stacks import leave_each_out, stack_rows
 from pipette_opt.calibrate.memory_runs import MemoryRun
-from pipette_opt.memory.framework import Framework
+from pipette_opt.specs.memory_constants import MemoryConstants
 
 pytestmark = pytest.mark.search
 
 
-def stack(seed: int, truth: Framework, count: int = 20) -> list[MemoryRun]:
+def stack(seed: int, truth: MemoryConstants, count: int = 20) -> list[MemoryRun]:
     """Runs that take what these constants say."""
     rng = np.random.default_rng(seed)
     runs = []
@@ -25,7 +25,7 @@ def stack(seed: int, truth: Framework, count: int = 20) -> list[MemoryRun]:
 
 def test_what_all_stacks_share_is_learnt_and_what_one_has_alone_is_not() -> None:
     """Three stacks that keep a third more activations; a fourth that does not: the formula is right about that one."""
-    fat, lean = Framework(activations=0.33), Framework()
+    fat, lean = MemoryConstants(activations=0.33), MemoryConstants()
     stacks = {"a": stack(0, fat), "b": stack(1, fat), "c": stack(2, fat), "lean": stack(3, lean)}
     *same, other = leave_each_out(stacks, steps=60)
     assert all(one.network < one.formula for one in same)

@@ -18,12 +18,11 @@ from pipette_opt.calibrate.memory import memory_run, shipped_predictor
 from pipette_opt.calibrate.memory_runs import predict_memory
 from pipette_opt.cli.app import app
 from pipette_opt.memory.features import FEATURE_NAMES
-from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.weights import NetworkWeights, read_weights
-from pipette_opt.read.framework import read_framework
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
+from pipette_opt.specs.memory_constants import MemoryConstants
 
 pytestmark = pytest.mark.search
 
@@ -68,7 +67,7 @@ def write_runs(path: Path, factor: float = 1.0) -> Path:
     for case in make_cases(read_runs(plain), read_stack()):
         assert isinstance(case, Case)
         run = memory_run(case)
-        peak = predict_memory(Framework(), run).taken_gib
+        peak = predict_memory(MemoryConstants(), run).taken_gib
         peaks.append(peak * (factor if (case.run.mbs or 0) > 1 else 1.0))
     text = "".join(row.format(f"{peak:.3f}") for row, peak in zip(rows, peaks, strict=True))
     path.write_text(HEADER + text, encoding="utf-8")
@@ -123,7 +122,7 @@ def test_the_command_writes_weights_constants_and_card(
     assert code == 0, err
     assert "groups left out" in said
     assert "tuned on runs.csv" in out.with_suffix(".md").read_text(encoding="utf-8")
-    assert read_framework(out.with_suffix(".yaml")).largest_job == 8
+    assert read_stack(out.with_suffix(".yaml")).memory.largest_job == 8
     MemoryPredictor.load(out)
     job = ["memory", "predict", "--model", "llama-3-8b", "--global-batch-size", "64", "--seq-length", "4096"]
     job += ["--tensor-parallel", "8", "--weights", str(out), "--framework", str(out.with_suffix(".yaml")), "--json"]

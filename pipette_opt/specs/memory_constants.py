@@ -11,24 +11,26 @@ A stage has one row for each of two moments: the passes, with activations, and t
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from functools import cache
-from math import erfc
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.typed import Share, check_limits
 from pipette_opt.base.types import BoolArray, FloatArray
 
-MAX_ERRORS = 400
-_ERROR, _VERSION, _TWIN, _ANCHOR = "error_", "version_", "twin_", "anchor_"
+HIGHEST = 1e4
+"""Largest memory constant, in any unit. Chosen."""
 
-_SEVERAL = ("errors", "versions", "twins", "anchors")
-"""Fields of :class:`Framework` that hold several numbers."""
+Amount = Annotated[float, Meta(ge=0, le=HIGHEST)]
+"""Memory constant that cannot be negative."""
 
 LARGEST_OFFSET = 1.0
 """Maximum of the absolute log offset between versions of a stack; a larger offset means a different stack. Chosen."""
+
+Offset = Annotated[float, Meta(ge=-LARGEST_OFFSET, le=LARGEST_OFFSET)]
+"""Logarithm of a factor on memory."""
 
 MAX_OF_TWIN = 1.25
 """
@@ -37,12 +39,15 @@ Maximum shift of a prediction by equal-work runs, in standard deviations.
 It is the bound that Student's law with 4 degrees of freedom gives.
 """
 
+TwinOffset = Annotated[float, Meta(ge=-MAX_OF_TWIN, le=MAX_OF_TWIN)]
+"""Expected error of an equal-work run, in standard deviations."""
+
 MOMENTS = 2
 """Number of moments of a stage, with one row each: passes, optimizer step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
+class MemoryConstants:
     """
     Memory constants of one stack; the defaults are Megatron-Core's.
 
@@ -128,63 +133,49 @@ class Framework:
         counted tensors.
     """
 
-    counted: float = 1.0
-    base_gib: float = 0.0625
-    parameter_bytes: float = 0.0
-    placeholders: float = 1.0
-    gradient_copy_bytes: float = 0.0
-    step_bytes: float = 0.0
-    step_state_bytes: float = 0.0
-    activations: float = 0.0
-    attention_copies: float = 0.0
-    norm_bytes: float = 8.0
-    score_bytes: float = 4.0
-    fused_score_bytes: float = 0.0
-    logit_bytes: float = 0.0
-    loss_spare_bytes: float = 0.0
-    whole_logit_bytes: float = 0.0
-    table_bytes: float = 0.0
-    gathered_per_layer: float = 0.0
-    run_ahead_buffers: float = 0.0
-    pile_up_buffers: float = 0.0
-    group_gib: float = 0.667
-    unusable_gib: float = 0.625
-    spread: float = 0.05
-    activation_spread: float = 0.0
-    logit_spread: float = 0.0
-    buffer_spread: float = 0.0
-    step_spread: float = 0.0
-    growth: float = 0.2
-    shift: float = 1.25
-    largest_job: float = 0.0
+    counted: Annotated[float, Meta(ge=0.5, le=HIGHEST)] = 1.0
+    base_gib: Amount = 0.0625
+    parameter_bytes: Annotated[float, Meta(ge=-2.5, le=HIGHEST)] = 0.0
+    placeholders: Amount = 1.0
+    gradient_copy_bytes: Amount = 0.0
+    step_bytes: Amount = 0.0
+    step_state_bytes: Amount = 0.0
+    activations: Annotated[float, Meta(ge=-0.5, le=HIGHEST)] = 0.0
+    attention_copies: Amount = 0.0
+    norm_bytes: Amount = 8.0
+    score_bytes: Amount = 4.0
+    fused_score_bytes: Amount = 0.0
+    logit_bytes: Annotated[float, Meta(ge=-4, le=HIGHEST)] = 0.0
+    loss_spare_bytes: Amount = 0.0
+    whole_logit_bytes: Amount = 0.0
+    table_bytes: Amount = 0.0
+    gathered_per_layer: Amount = 0.0
+    run_ahead_buffers: Amount = 0.0
+    pile_up_buffers: Amount = 0.0
+    group_gib: Amount = 0.667
+    unusable_gib: Amount = 0.625
+    spread: Annotated[float, Meta(ge=0.001, le=HIGHEST)] = 0.05
+    activation_spread: Amount = 0.0
+    logit_spread: Amount = 0.0
+    buffer_spread: Amount = 0.0
+    step_spread: Amount = 0.0
+    growth: Amount = 0.2
+    shift: Amount = 1.25
+    largest_job: Amount = 0.0
     errors: tuple[float, ...] = ()
-    versions: tuple[tuple[str, float], ...] = ()
-    alike: float = 0.0
-    twins: tuple[tuple[str, float], ...] = ()
-    anchors: tuple[tuple[str, float], ...] = ()
+    versions: Mapping[str, Offset] = field(default_factory=dict)
+    alike: Share = 0.0
+    twins: Mapping[str, TwinOffset] = field(default_factory=dict)
+    anchors: Mapping[str, Offset] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.name in _SEVERAL:
-                continue
-            value = getattr(self, field.name)
-            if not np.isfinite(value) or value < LOWEST.get(field.name, 0.0):
-                raise ValueError(f"{field.name} must be >= {LOWEST.get(field.name, 0.0)}, got {value}.")
-            if value > HIGHEST:
-                raise ValueError(f"{field.name} must be <= {HIGHEST:g}, got {value}.")
+        check_limits(self)
         if not np.isfinite(self.errors).all() or list(self.errors) != sorted(self.errors):
             raise ValueError("errors must be finite and ascending.")
-        for version, offset in self.versions:
-            if not abs(offset) <= LARGEST_OFFSET:
-                raise ValueError(f"{_VERSION}{version} must be within {LARGEST_OFFSET:g} of 0, got {offset}.")
-        for work, offset in self.twins:
-            if not abs(offset) <= MAX_OF_TWIN:
-                raise ValueError(f"{_TWIN}{work} must be within {MAX_OF_TWIN:g} of 0, got {offset}.")
-        for work, offset in self.anchors:
-            if not abs(offset) <= LARGEST_OFFSET:
-                raise ValueError(f"{_ANCHOR}{work} must be within {LARGEST_OFFSET:g} of 0, got {offset}.")
-        if self.alike > 1:
-            raise ValueError(f"alike must be <= 1, got {self.alike}.")
+        for name, limit in (("versions", LARGEST_OFFSET), ("twins", MAX_OF_TWIN), ("anchors", LARGEST_OFFSET)):
+            for key, offset in getattr(self, name).items():
+                if not abs(offset) <= limit:
+                    raise ValueError(f"{name}.{key} must be within {limit:g} of 0, got {offset}.")
 
     def vector(self) -> FloatArray:
         """Return the constants of the regressors in the order of ``REGRESSORS``."""
@@ -192,7 +183,7 @@ class Framework:
 
     def factor(self, version: str) -> float:
         """Return the memory of a version of the stack over that of the constants' version; 1 for an unknown version."""
-        return float(np.exp(dict(self.versions).get(version, 0.0)))
+        return float(np.exp(self.versions.get(version, 0.0)))
 
     def widths(self, regressors: FloatArray, constants: FloatArray, num_gpus: float | FloatArray = 1.0) -> FloatArray:
         """
@@ -238,7 +229,7 @@ REGRESSORS = (
     "group_gib",
 )
 """
-Names of the regressors, each with a constant of :class:`Framework`; a stage's memory is linear in these constants.
+Names of the regressors, each with a constant of :class:`MemoryConstants`; memory is linear in these constants.
 """
 
 RETURNED = ("step_bytes",)
@@ -264,17 +255,6 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "step_spread": ("step_bytes",),
 }
 """Groups of regressors with correlated errors."""
-
-LOWEST: Mapping[str, float] = {
-    "counted": 0.5,
-    "parameter_bytes": -2.5,
-    "activations": -0.5,
-    "logit_bytes": -4.0,
-    "spread": 0.001,
-}
-"""Minimum of each constant; 0 for constants that are not listed."""
-
-HIGHEST = 1e4
 
 
 def but(names: Iterable[str]) -> BoolArray:
@@ -302,58 +282,5 @@ def shares(regressors: FloatArray, constants: FloatArray) -> FloatArray:
     return parts
 
 
-def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> Framework:
-    """
-    Return the constants from the numbers of a stack file, such as ``base_gib``, ``error_000``, ``version_2.1``,
-    ``twin_0a``.
-
-    Raises ``InputError`` for unknown names.
-    """
-    values = dict(numbers or {})
-    if "unusable_gib" in values:
-        values.setdefault("group_gib", 0.0)  # older files have both in one constant
-        values.setdefault("placeholders", 0.0)  # older files do not count these
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(where, f"{name} must be a number, got {value!r}.")
-    errors = sorted(float(values.pop(name)) for name in list(values) if name.startswith(_ERROR))
-    versions, twins, anchors = (
-        tuple((name.removeprefix(kind), float(values.pop(name))) for name in list(values) if name.startswith(kind))
-        for kind in (_VERSION, _TWIN, _ANCHOR)
-    )
-    known = {field.name for field in fields(Framework)} - set(_SEVERAL)
-    unknown = sorted(set(values) - known)
-    if unknown:
-        raise InputError(where, f"has no constant {unknown[0]}; all: {', '.join(sorted(known))}.")
-    constants: dict[str, Any] = {name: float(value) for name, value in values.items()}
-    try:
-        return Framework(**constants, errors=tuple(errors), versions=versions, twins=twins, anchors=anchors)
-    except (TypeError, ValueError) as error:
-        raise InputError(where, str(error).rstrip(".") + ".") from error
-
-
-def numbers_of(framework: Framework) -> dict[str, float]:
-    """Return the constants as numbers of a stack file; of many errors, at most ``MAX_ERRORS`` evenly chosen ones."""
-    names = [field.name for field in fields(Framework) if field.name not in _SEVERAL]
-    values = {name: float(f"{getattr(framework, name):.5g}") for name in names}
-    errors = np.array(framework.errors)
-    if len(errors) > MAX_ERRORS:
-        errors = errors[np.linspace(0, len(errors) - 1, MAX_ERRORS).round().astype(int)]
-    values |= {f"{_VERSION}{version}": round(offset, 5) for version, offset in framework.versions}
-    values |= {f"{_TWIN}{work}": round(offset, 5) for work, offset in framework.twins}
-    values |= {f"{_ANCHOR}{work}": round(offset, 5) for work, offset in framework.anchors}
-    return values | {f"{_ERROR}{index:03d}": round(float(error), 5) for index, error in enumerate(errors)}
-
-
-def normal_beyond(deviations: FloatArray) -> FloatArray:
-    """Return the probability that a normal variable lies ``deviations`` sigma above its mean; at least 1e-6."""
-    grid, beyond = _normal_table()
-    shares: FloatArray = np.interp(deviations, grid, beyond)
-    return shares
-
-
-@cache
-def _normal_table() -> tuple[FloatArray, FloatArray]:
-    """Return the table of :func:`normal_beyond`; its linear interpolation errs by less than a millionth."""
-    grid = np.linspace(-6, 6, 24001)
-    return grid, np.array([max(0.5 * erfc(value / 2**0.5), 1e-6) for value in grid])
+MEGATRON_CORE = MemoryConstants()
+"""Memory constants of Megatron-Core: counted tensors and allowances, without any fit to runs."""
