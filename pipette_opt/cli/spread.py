@@ -101,7 +101,12 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
         if file is not None:
             _say_replaced(context, file, known, launches, has_measured=bool(measured))
         for name, (kind, taken) in groups.items():
-            given[name] = kind(**{field.name: _value(context, field, given.pop(field.name), file) for field in taken})
+            given[name] = kind(
+                **{
+                    field.name: _value(context, field, given.pop(field.name), file, has_figures=bool(measured))
+                    for field in taken
+                }
+            )
         if file is not None:
             for name, launch in launches.items():
                 if not given[name]:
@@ -137,12 +142,23 @@ def _read(path: Path) -> "JobFile":
     return read_job_file(path)
 
 
-def _value(context: typer.Context, field: Field, value: object, file: "JobFile | None") -> Any:
-    """Return a field's value from the command line, or else from the job file, or else its default."""
+def _value(context: typer.Context, field: Field, value: object, file: "JobFile | None", *, has_figures: bool) -> Any:
+    """
+    Return a field's value from the command line, or else from the job file, or else its default.
+
+    Parameters
+    ----------
+    has_figures
+        Whether the command compares its prediction with the figures of the launch in the file, so that they are no
+        measured runs.
+    """
     from pipette_opt.options.values import field_value
 
-    if file is not None and field.name in file.given and not is_given(context, field.name):
-        return file.given[field.name]
+    if file is not None and not is_given(context, field.name):
+        if field.name == "measured_runs" and not has_figures:
+            return file.measured_runs() or None
+        if field.name in file.given:
+            return file.given[field.name]
     return field_value(field, value, option_name(field.name)) if get_origin(field.plain_kind) is tuple else value
 
 
@@ -154,7 +170,7 @@ def _say_replaced(
     from pipette_opt.cli.output import say
 
     for name, value in file.given.items():
-        if name not in known:
+        if name not in known and name != "measured_runs":
             raise InputError(
                 f"{file.path}, {file.place(name)}", f"has no effect on the command {context.info_name}; leave it out."
             )
@@ -165,11 +181,10 @@ def _say_replaced(
             f"{file.path}: args and hosts, which describe today's launch, have no effect on the command "
             f"{context.info_name}"
         )
-    if file.measured != Measured() and not has_measured:
-        say(
-            f"{file.path}: the section measured has no effect on the command {context.info_name}; `pipette-opt "
-            "estimate` uses it"
-        )
+    figures_count = has_measured or ("measured_runs" in known and file.launch.args is not None)
+    if (file.measured != Measured() and not figures_count) or (file.measured_runs() and "measured_runs" not in known):
+        need = "without args " if "measured_runs" in known else ""
+        say(f"{file.path}: the section measured has no effect {need}on the command {context.info_name}")
 
 
 def is_given(context: typer.Context, name: str) -> bool:

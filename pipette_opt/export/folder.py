@@ -8,9 +8,7 @@ from pathlib import Path
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.files import check_targets, read_output, write_atomically, write_together
 from pipette_opt.base.units import counted
-
-RECORD = ".pipette-opt-export.json"
-"""File in the folder with the SHA-256 of each exported file; both hashes while a file is being replaced."""
+from pipette_opt.read.exported import RECORD
 
 MAX_NAMED = 3
 """Maximum number of files that an error names. Chosen."""

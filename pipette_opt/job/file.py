@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.files import is_file
+from pipette_opt.base.files import is_file, is_folder
 from pipette_opt.options.description import (
     Field,
     JobOptions,
@@ -32,10 +32,14 @@ from pipette_opt.read.megatron_table import megatron_options
 SECTIONS = ("cluster", "training", "software", "parallel", "measured")
 """Sections of a job file: top-level keys with a mapping. Every other top-level key is a field."""
 
-SCALAR_FIELDS = {"cluster": "cluster", "software": "calibration"}
-"""Field that a section stands for if its value is a text instead of a mapping."""
+SCALAR_FIELDS = {"cluster": "cluster", "software": "calibration", "measured": "measured_runs"}
+"""Field that a section stands for if its value is a text instead of a mapping; for measured runs also a list."""
 
-OTHER_KEYS = {("cluster", "file"): "cluster", ("software", "stack"): "calibration"}
+OTHER_KEYS = {
+    ("cluster", "file"): "cluster",
+    ("software", "stack"): "calibration",
+    ("measured", "runs"): "measured_runs",
+}
 """Short keys of a section, and the field that each key stands for: ``cluster.file`` is the field ``cluster``."""
 
 FILES = ("cluster", "profile", "model", "calibration", "expert_loads", "args")
@@ -69,7 +73,15 @@ class JobFile:
     def keywords(self) -> dict[str, Any]:
         """Return the fields as keyword arguments of functions that search, such as :func:`pipette_opt.solve`."""
         self.check_searched()
-        return dict(self.given)
+        runs = self.measured_runs()
+        return dict(self.given) | ({"measured_runs": runs} if runs else {})
+
+    def measured_runs(self) -> list[str]:
+        """Return the measured runs of the file, as words of ``--measured``: its list, and the figures of ``args``."""
+        figures = [f"{self.measured.iter_time_s}s", f"{self.measured.peak_mem_gib}GiB", "oom"]
+        is_known = (self.measured.iter_time_s is not None, self.measured.peak_mem_gib is not None, self.measured.oom)
+        own = [f"{self.launch.args}={figure}" for figure, known in zip(figures, is_known, strict=True) if known]
+        return [*(self.given.get("measured_runs") or ()), *(own if self.launch.args is not None else ())]
 
     def check_searched(self) -> None:
         """Raise ``InputError`` for a Megatron-LM option in ``parallel`` that the search does not choose."""
@@ -131,6 +143,8 @@ def read_job_file(path: str | Path) -> JobFile:
             raise InputError(where, "is given twice, under two names of the same key; remove one of them.")
         if value is not None:
             given[name] = field_value(declared, _found(name, value, path), where)
+    if "measured_runs" in given:
+        given["measured_runs"] = [_word_of(word, path) for word in given["measured_runs"]]
     launch = LaunchOptions(**{name: given.pop(name) for name in fields_of(LaunchOptions) if name in given})
     measured = Measured(**{name: given.pop(name) for name in fields_of(Measured) if name in given})
     for name in ("iter_time_s", "peak_mem_gib"):
@@ -159,7 +173,7 @@ def _entries(path: Path, content: Mapping[Any, Any]) -> Iterator[tuple[str, str,
         elif isinstance(value, Mapping):
             for name, each in value.items():
                 yield key, OTHER_KEYS.get((key, name), str(name)), each
-        elif isinstance(value, str) and key in SCALAR_FIELDS:
+        elif key in SCALAR_FIELDS and isinstance(value, (str, list) if key == "measured" else str):
             yield key, SCALAR_FIELDS[key], value
         else:
             known = ", ".join(name for name, each in _declared().items() if _section(each) == key)
@@ -181,8 +195,24 @@ def _found(name: str, value: Any, path: Path) -> Any:
     """Return the value; if it names a file that exists only beside the job file, return the path of that file."""
     if name not in FILES or not isinstance(value, str) or "\n" in value:
         return value
+    return _path_of(value, path)
+
+
+def _path_of(value: str, path: Path) -> str:
+    """Return a path; the one beside the job file if only that exists."""
     beside = path.parent / value
-    return str(beside) if not is_file(Path(value)) and is_file(beside) else value
+    is_beside = not _exists(value) and _exists(beside)
+    return str(beside) if is_beside else value
+
+
+def _exists(path: str | Path) -> bool:
+    return is_file(path) or is_folder(path)
+
+
+def _word_of(word: str, path: Path) -> str:
+    """Return a word of ``--measured`` with the paths of its launch and its log, see :func:`_path_of`."""
+    launch, equals, figure = word.rpartition("=")
+    return f"{_path_of(launch, path)}={_path_of(figure, path)}" if equals else _path_of(word, path)
 
 
 def _declared() -> dict[str, Field]:

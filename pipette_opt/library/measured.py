@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import write_atomically
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.files import is_file, is_folder, write_atomically
 from pipette_opt.base.units import GB, GIB, three_digits, whole_number
 from pipette_opt.calibrate.cases import Skipped, make_case, why_untimed
 from pipette_opt.calibrate.memory import memory_run, shipped_predictor
@@ -20,16 +20,22 @@ from pipette_opt.calibrate.memory_runs import MemoryRun
 from pipette_opt.job.launch import as_trained, legal_config
 from pipette_opt.job.read import Job
 from pipette_opt.library.models import check_one_model
+from pipette_opt.library.plans import job_of, on_hosts_of
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.read.cluster import subset_cluster
+from pipette_opt.read.exported import exported_names, is_exported, launch_in
 from pipette_opt.read.megatron_args import MegatronArgs, read_megatron_args
 from pipette_opt.read.megatron_logs import SUFFIXES, import_runs
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.scripts import read_script, script_environment
+from pipette_opt.report.plan_file import read_plan
 from pipette_opt.simulate.least_times import peak_gpu_seconds
 from pipette_opt.specs import Instance, StackSpec
 from pipette_opt.specs.memory_constants import HIDDEN
 from pipette_opt.specs.stack import Anchor
+from pipette_opt.tune.folder import JOB as TUNE
+from pipette_opt.tune.folder import PLAN, RECORD, TuneFolder
+from pipette_opt.tune.logs import LogResult, NoResult, expected_arguments, read_result
 from pipette_opt.worlds.bands import anchored
 from pipette_opt.worlds.terms import describe
 
@@ -94,7 +100,9 @@ def with_measured(job: Job, words: Sequence[str] | None) -> Job:
     words
         ``train.sh=98.2s``: a launch script or file of Megatron arguments, and seconds of an iteration.
         ``=61.3GiB``: the peak of the fullest GPU, as ``:reserved`` (default) or ``:allocated`` by PyTorch, or by
-        ``:nvidia-smi``. ``=oom``: it ran out of memory. Or a log of Megatron-LM, or a ``runs.csv``.
+        ``:nvidia-smi``. ``=oom``: it ran out of memory. ``=run.log``: what the log of its run says. A launch alone: its
+        log is beside it. A launch is a script, a file of arguments, a folder that ``export`` wrote, or a plan. Or a log
+        of Megatron-LM, a folder of logs, or a ``runs.csv``.
 
     Raises
     ------
@@ -150,14 +158,22 @@ def _runs_of(job: Job, word: str) -> Iterator[_Run]:
     if not word.strip():
         raise InputError(OPTION, "is empty; give LAUNCH=98.2s, a log or a runs.csv.")
     place, equals, figure = word.rpartition("=")
-    if equals:
+    path, is_path = Path(word), is_file(word) or is_folder(word)
+    if equals and not is_path:
         yield _launched(job, place, word, figure.strip())
         return
-    path = Path(word)
     if path.suffix.lower() == ".csv":
         runs = read_runs(path)
-    elif path.suffix.lower() in SUFFIXES or path.is_dir():
+    elif is_file(path / TUNE) or is_file(path / RECORD):
+        yield from _trials(job, path)
+        return
+    elif is_folder(path) and is_exported(path) and not _logs_in(path):
+        raise InputError(word, f"is a launch without a figure and without a log; give {word}=98.2s.")
+    elif path.suffix.lower() in SUFFIXES or is_folder(path):
         runs = _logged(job, path)
+    elif is_path:
+        yield _with_log(_launch(job, word), _logs_beside(path))
+        return
     else:
         raise InputError(OPTION, f"must be LAUNCH=98.2s, a log ({', '.join(SUFFIXES)}) or a runs.csv, got {word!r}.")
     found = [read for run in runs if (read := _row(job, word, run)) is not None]
@@ -166,17 +182,94 @@ def _runs_of(job: Job, word: str) -> Iterator[_Run]:
     yield from found
 
 
+def _logs_in(folder: Path) -> list[Path]:
+    """Return the files in a folder that may be logs: by their suffix, without those that ``export`` wrote."""
+    exported = exported_names(folder)
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.name not in exported)
+
+
+def _logs_beside(launch: Path) -> list[Path]:
+    """Return the logs in the folder of a launch; ``InputError`` if there are none."""
+    logs = [log for log in _logs_in(launch.parent) if log != launch]
+    if not logs:
+        raise InputError(
+            str(launch), f"has no figure, and no log is beside it; give {launch}=98.2s or {launch}=run.log."
+        )
+    return logs
+
+
+def _trials(job: Job, folder: Path) -> Iterator[_Run]:
+    """Yield the finished trials in a folder of ``tune``, or that of a trial."""
+    is_trial = is_file(folder / RECORD)
+    tuned = TuneFolder(folder.resolve().parent if is_trial else folder)
+    for record in tuned.records():
+        if is_trial and tuned.trial(record.trial) != folder.resolve():
+            continue
+        if record.status not in ("timed", "ran out"):
+            continue
+        run = _planned(job, tuned.trial(record.trial) / PLAN)
+        peak_gib = None if record.peak_bytes is None else record.peak_bytes / GIB
+        has_memory = record.status == "ran out" or peak_gib is not None
+        yield replace(run, time_s=record.time_s, memory=_memory(run, peak_gib) if has_memory else None)
+
+
 def _launched(job: Job, place: str, word: str, figure: str) -> _Run:
-    """Return a run of a launch script, or of a file of Megatron arguments, on the hosts of the job."""
-    match = _FIGURE.fullmatch(figure)
-    if figure.lower() != OOM and (match is None or float(match["number"]) <= 0):
+    """Return a run of a launch with its figure, or with what its log says."""
+    match, is_log = _FIGURE.fullmatch(figure), Path(figure).suffix.lower() in SUFFIXES
+    if figure.lower() != OOM and not is_log and (match is None or float(match["number"]) <= 0):
         raise InputError(
             OPTION,
             "must end in a time (=98.2s; ms, s or min), a peak (=61.3GiB or GB, with :reserved, :allocated or "
-            f":nvidia-smi), or =oom, got {word!r}.",
+            f":nvidia-smi), a log (=run.log) or =oom, got {word!r}.",
         )
     if not place.strip():
         raise InputError(OPTION, f"has no launch before the figure; give it as train.sh{word}.")
+    run = _launch(job, place)
+    if is_log:
+        return _with_log(run, [Path(figure)])
+    if match is None:
+        return replace(run, memory=_memory(run, None))
+    if match["memory"]:
+        peak_gib = float(match["number"]) * (1.0 if match["memory"] == "GiB" else GB / GIB)
+        return replace(run, memory=_memory(run, peak_gib, match["kind"] or "reserved"))
+    return replace(run, time_s=float(match["number"]) * _SECONDS[match["unit"] or "s"])
+
+
+def _with_log(run: _Run, logs: Sequence[Path]) -> _Run:
+    """Return a run with the time, peak or failure in the only one of these logs that is of it."""
+    training = run.instance.training
+    expected = expected_arguments(run.config, training.global_batch_size, training.seq_length)
+    found = {log: read_result([log], expected, needs_arguments=False) for log in logs}
+    results = {log: result for log, result in found.items() if isinstance(result, LogResult)}
+    if len(results) > 1:
+        raise InputError(run.place, f"has several logs: {', '.join(map(str, results))}; give {run.place}={logs[0]}.")
+    if not results:
+        reasons = "; ".join(result.problem for result in found.values() if isinstance(result, NoResult))
+        raise InputError(run.place, f"has no result in {', '.join(map(str, logs))}: {reasons}.")
+    result = next(iter(results.values()))
+    if result.ran_out:
+        return replace(run, memory=_memory(run, None))
+    peak = None if result.peak_bytes is None else _memory(run, result.peak_bytes / GIB)
+    return replace(run, time_s=result.time_s, memory=peak)
+
+
+def _launch(job: Job, place: str) -> _Run:
+    """Return a run of a launch of which nothing is measured yet."""
+    return _planned(job, Path(place)) if Path(place).suffix.lower() == ".json" else _started(job, place)
+
+
+def _planned(job: Job, path: Path) -> _Run:
+    """Return a run of a plan."""
+    plan = read_plan(path)
+    instance = on_hosts_of(plan, job_of(plan, path))
+    instance = replace(instance, stack=job.instance.stack)
+    return _Run(place=str(path), instance=instance, config=plan.config, placement=plan.placement)
+
+
+def _started(job: Job, place: str) -> _Run:
+    """Return a run of a launch script, or of a file of Megatron arguments, on the hosts of the job."""
+    if Path(place).is_dir():
+        place = str(launch_in(Path(place)))
     given = read_megatron_args(place, OPTION, script_environment(None), vocab_size=None)
     training, cluster = job.instance.training, job.instance.cluster
     sizes = {name: getattr(given, name) or getattr(training, name) for name in ("global_batch_size", "seq_length")}
@@ -192,18 +285,12 @@ def _launched(job: Job, place: str, word: str, figure: str) -> _Run:
         )
     config = legal_config(instance, given, num_gpus or available)
     nodes = np.arange(-(-config.world_size // cluster.gpus_per_node))
-    run = _Run(
-        place=place,
+    return _Run(
+        place=place if is_file(place) else shown(place),
         instance=instance,
         config=config,
         placement=identity_placement(config, cluster.gpus_per_node, nodes, given.rank_order),
     )
-    if match is None:
-        return replace(run, memory=_memory(run, None))
-    if match["memory"]:
-        peak_gib = float(match["number"]) * (1.0 if match["memory"] == "GiB" else GB / GIB)
-        return replace(run, memory=_memory(run, peak_gib, match["kind"] or "reserved"))
-    return replace(run, time_s=float(match["number"]) * _SECONDS[match["unit"] or "s"])
 
 
 def _started_gpus(given: MegatronArgs, gpus_per_node: int) -> int | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-Section = Literal["", "cluster", "training", "software", "parallel"]
+Section = Literal["", "cluster", "training", "software", "parallel", "measured"]
 """Section of a job file that holds a field; ``""`` is the top level."""
 
 Panel = Literal["The job", "The search space", "The run"]
@@ -152,10 +152,11 @@ class JobOptions:
     ] = None
     measured_runs: Annotated[
         list[str] | None,
-        _software(
-            "Measured runs that predictions start from: a launch script or Megatron arguments with seconds, peak or "
-            "failure, e.g. train.sh=98.2s, train.sh=61.3GiB (or :allocated, :nvidia-smi), train.sh=oom; a "
-            "Megatron-LM log; or a runs.csv; repeatable."
+        Option(
+            help="Measured runs that predictions start from: a launch (script, Megatron arguments, export, plan) with "
+            "seconds, peak, failure or log, e.g. train.sh=98.2s, =61.3GiB (or :allocated, :nvidia-smi), =oom, "
+            "=run.log; a log of Megatron-LM or a folder of logs; a runs.csv; a folder of tune; repeatable.",
+            section="measured",
         ),
     ] = None
     num_gpus: Annotated[

@@ -36,7 +36,9 @@ SECTION_NOTES: Mapping[str, str] = {
     "the stack.",
     "parallel": "Dimensions that the search may choose; each size is a number or a list. `estimate` takes one launch: "
     "each dimension has one value, and any option of Megatron-LM may be added, such as `sequence_parallel: true`.",
-    "measured": "Figures of a run, which `estimate` sets beside its prediction.",
+    "measured": "Runs that predictions start from ([page](measured.md)): a list of words of `--measured`, such as "
+    "`measured: [train.sh=98.2s, run.log]`, or `runs: [...]` beside figures of the launch in `args`. `estimate` sets "
+    "these figures beside its prediction; other commands start from them.",
 }
 """Notes below the headings of sections."""
 
@@ -119,6 +121,9 @@ def schema() -> dict[str, Any]:
     for section, other in (("cluster", "file"), ("software", "stack")):
         properties[section]["properties"][other] = {"type": "string"}
         properties[section] = {"anyOf": [{"type": "string"}, properties[section]]}
+    runs = properties["measured"]["properties"]["measured_runs"]
+    properties["measured"]["properties"]["runs"] = runs
+    properties["measured"] = {"anyOf": [runs, properties["measured"]]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A job of pipette-opt",

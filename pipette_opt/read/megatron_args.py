@@ -11,6 +11,7 @@ from pipette_opt.base.types import Precision, RankOrder, RecomputeGranularity, R
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.recompute import CORE, modules_in_order
+from pipette_opt.read.exported import exported_launch
 from pipette_opt.read.files import read_text
 from pipette_opt.read.launch_file import is_launch
 from pipette_opt.read.megatron_conflicts import check_conflicts, derived_options
@@ -278,7 +279,7 @@ def written_arguments(source: str) -> tuple[str, str, str] | None:
     path = Path(text)
     if len(text.split()) > 1 or path.suffix.lower() in (".yaml", ".yml") or not is_file(path):
         return None
-    content = read_text(path, keep_line_ends=True)
+    content = exported_launch(path, read_text(path, keep_line_ends=True))
     is_other = path.suffix.lower() == ".json" or content.lstrip().startswith("{")
     return None if is_other and not is_launch(content) else (content, str(path), path.stem)
 
@@ -290,7 +291,7 @@ def read_megatron_args(
     text = arguments.strip()
     one_word = not text.startswith("-") and len(text.split()) == 1
     if one_word or (not text.startswith("-") and is_file(text)):
-        where, text = text, read_text(text, keep_line_ends=True)
+        where, text = text, exported_launch(Path(text), read_text(text, keep_line_ends=True))
     elif "--" not in text:
         problem = f"must hold options such as --tensor-model-parallel-size 8, got {shown(text)}."
         raise InputError(where, problem if text else "are empty; give options such as --tensor-model-parallel-size 8.")

@@ -71,7 +71,8 @@ def import_runs(paths: list[Path], *, gpu: str | None = None, gpus_per_node: int
             rows.append(row)
             unused += [f"{file.name}: {lines}"] if lines else []
     if not rows:
-        raise InputError(where, f"no log could be used. {' '.join(notes)}")
+        reasons = [f"{note.removesuffix('.')}." for note in notes if "left out" in note][:_NAMED]
+        raise InputError(where, f"no log could be used. {' '.join(reasons)}")
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=[*COLUMNS, *EXTRA], restval="", lineterminator="\n")
     writer.writeheader()

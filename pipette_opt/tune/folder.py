@@ -22,8 +22,8 @@ from pipette_opt.parallel import ParallelConfig
 Status = Literal["exported", "started", "timed", "ran out", "refused"]
 """Status of a trial: its files are written; its command was started; its result is known (the other three)."""
 
-RECORD, JOB, IN_USE = "trial.json", "tune.json", ".in-use"
-"""Names of the record of a trial, of the record of the job, and of the lock of the folder."""
+RECORD, PLAN, JOB, IN_USE = "trial.json", "plan.json", "tune.json", ".in-use"
+"""Names of the record and of the plan of a trial, of the record of the job, and of the lock of the folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,9 @@ class NoResult:
     is_wrong: bool = False
 
 
-def read_result(files: Iterable[Path], expected: Mapping[str, str], warm_up: int = WARM_UP) -> LogResult | NoResult:
+def read_result(
+    files: Iterable[Path], expected: Mapping[str, str], warm_up: int = WARM_UP, *, needs_arguments: bool = True
+) -> LogResult | NoResult:
     """
     Return the result in the logs of a run, or the reason why there is none.
 
@@ -65,11 +67,13 @@ def read_result(files: Iterable[Path], expected: Mapping[str, str], warm_up: int
         Megatron's arguments of the exported layout, by name, see :func:`expected_arguments`.
     warm_up
         Number of first reported iterations that do not count.
+    needs_arguments
+        Whether a log that does not print Megatron's arguments has no result.
     """
     present = [file for file in files if file.is_file()]
     found: LogResult | NoResult = NoResult(problem="there is no log")
     for file in sorted(present, key=lambda file: (file.stat().st_mtime, file.name)):
-        result = _read(file, expected, warm_up)
+        result = _read(file, expected, warm_up, needs_arguments=needs_arguments)
         if isinstance(result, LogResult) or result.is_wrong or not isinstance(found, LogResult):
             found = result
     return found
@@ -96,7 +100,7 @@ def expected_arguments(config: ParallelConfig, global_batch_size: int, seq_lengt
     }
 
 
-def _read(file: Path, expected: Mapping[str, str], warm_up: int) -> LogResult | NoResult:
+def _read(file: Path, expected: Mapping[str, str], warm_up: int, *, needs_arguments: bool) -> LogResult | NoResult:
     try:
         reports = reports_of(read_as_log(read_output(file)), warm_up)
     except (OSError, InputError) as error:
@@ -108,14 +112,14 @@ def _read(file: Path, expected: Mapping[str, str], warm_up: int) -> LogResult | 
     ]
     if differing:
         return NoResult(problem=f"{file.name} is of another layout: {', '.join(differing)}", is_wrong=True)
-    return _result(file.name, reports)
+    return _result(file.name, reports, needs_arguments=needs_arguments)
 
 
-def _result(name: str, reports: Reports) -> LogResult | NoResult:
+def _result(name: str, reports: Reports, *, needs_arguments: bool) -> LogResult | NoResult:
     peak_bytes = max(reports.memory_gib, default=0.0) * GIB or None
     if reports.oom:
         return LogResult(num_reports=len(reports.times), ran_out=True)
-    if not reports.arguments and reports.times:
+    if needs_arguments and not reports.arguments and reports.times:
         return NoResult(problem=f"{name} does not print Megatron's arguments, so its layout cannot be checked")
     if not reports.steady_s:
         reached = "reports only its first iteration" if reports.times else "reports no iteration"

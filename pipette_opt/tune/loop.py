@@ -30,14 +30,11 @@ from pipette_opt.specs import Instance
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.tune import launch
 from pipette_opt.tune.choice import Candidates, Outlook, Trial, outlook
-from pipette_opt.tune.folder import TrialRecord, TuneFolder, band_words
+from pipette_opt.tune.folder import PLAN, TrialRecord, TuneFolder, band_words
 from pipette_opt.tune.listing import Listing, list_configs, plan_of
 from pipette_opt.tune.logs import LogResult, NoResult, expected_arguments, read_result
 from pipette_opt.tune.memory_odds import Outcome
 from pipette_opt.worlds.worlds import Worlds
-
-PLAN = "plan.json"
-"""Name of the plan in the folder of a trial."""
 
 PLANNING_S = 5.0
 """Time limit for the placement of a trial's configuration, seconds. Chosen."""

@@ -60,6 +60,10 @@ def test_trials_on_a_cluster(command: Command, tmp_path: Path) -> None:
     again = command(*arguments)
     assert again[:2] == (0, out)
     assert len(list(Path("tuning").glob("trial-*"))) == 2
+    launch = "--tensor-model-parallel-size 8 --micro-batch-size 1 --recompute-granularity full"
+    for measured, runs in (("tuning", 2), ("tuning/trial-001/plan.json=20s", 1), ("tuning/trial-001", 1)):
+        _, out, err = command("estimate", *JOB[:4], "--args", launch, "--measured", measured)
+        assert f"by {runs} run" in " ".join(out.split()), err
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,28 @@ def test_estimate_compares_with_what_was_measured(job: Path) -> None:
     assert found["measured"]["time_error"] == pytest.approx(expected_s / 10 - 1)
 
 
+@pytest.mark.parametrize("section", ["[train.sh=9s]", "train.sh=9s", "{runs: [train.sh=9s]}"])
+def test_measured_runs_are_words_of_the_option(job: Path, section: str) -> None:
+    """A list, a text or the key ``runs``; launches are looked for beside the job file."""
+    (job.parent / "train.sh").write_text("--tensor-model-parallel-size 8 --micro-batch-size 1 --bf16")
+    job.write_text(f"{JOB}measured: {section}\n")
+    assert po.read_job(job)["measured_runs"] == [f"{job.parent / 'train.sh'}=9s"]
+    code, out, _ = run("estimate", job)
+    assert code == 0
+    assert "by 1 run of your own" in " ".join(out.split())
+
+
+def test_figures_of_the_launch_are_measured_runs_of_a_search(job: Path) -> None:
+    """``solve`` starts from the time of ``args``; without ``args`` it says that the figures have no effect."""
+    (job.parent / "train.sh").write_text("--tensor-model-parallel-size 8 --micro-batch-size 1 --bf16")
+    job.write_text(f"{JOB}args: train.sh\nmeasured: {{iter_time_s: 9, oom: false}}\n")
+    assert read_job_file(job).measured_runs() == [f"{job.parent / 'train.sh'}=9.0s"]
+    job.write_text(f"{JOB}measured: {{iter_time_s: 9}}\n")
+    assert read_job_file(job).measured_runs() == []
+    messages = run("recommend", job)[2]
+    assert "the section measured has no effect" in messages
+
+
 def test_the_command_line_counts_before_the_file(job: Path) -> None:
     """What is replaced is said; the rest is the file's."""
     code, out, messages = run("candidates", job, "--gbs", "32", "--json")

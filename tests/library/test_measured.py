@@ -2,19 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import log
+from math import log as log_of
 from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import A100_80, TINY, make_cluster, make_config, make_job
+from factories import A100_80, TINY, make_cluster, make_config, make_job, make_plan, small_instance
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
+from pipette_opt.export.folder import write_folder
+from pipette_opt.export.targets import export
 from pipette_opt.job.read import Job
 from pipette_opt.library.measured import with_anchors, with_measured
 from pipette_opt.parallel import Placement, identity_placement
 from pipette_opt.prepare import load_predictor
+from pipette_opt.read.exported import SCRIPTS
+from pipette_opt.read.megatron_args import read_megatron_args
 from pipette_opt.read.stack import read_stack, write_stack
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import stage_memory
@@ -82,6 +86,64 @@ def test_a_table_of_runs_is_as_many_anchors(job: Instance, tmp_path: Path) -> No
     )
     known = with_anchors(job, [str(tmp_path / "runs.csv")])
     assert [anchor.run.rpartition("row ")[2] for anchor in known.stack.anchors] == ["0: 9.00 s", "1: 8.00 s"]
+
+
+LOG = """\
+------------------------ arguments ------------------------
+  tensor_model_parallel_size ...................... {tp}
+  micro_batch_size ................................ 1
+-------------------- end of arguments ---------------------
+""" + "".join(
+    f" iteration {step}/ 12 | elapsed time per iteration (ms): {{ms:.1f}} | global batch size: 64 |\n"
+    for step in range(1, 13)
+)
+
+
+def test_a_launch_and_its_log(job: Instance, script: str, tmp_path: Path) -> None:
+    """``LAUNCH=LOG`` and a launch beside its only log are the time in the log."""
+    time_s = simulated_s(job)
+    log, other = tmp_path / "run.log", tmp_path / "slurm-4.out"
+    log.write_text(LOG.format(tp=2, ms=1100 * time_s))
+    other.write_text(LOG.format(tp=4, ms=900 * time_s))
+    for word in (f"{script}={log}", script):
+        found = with_anchors(job, [word]).stack.anchors[0]
+        assert found.log_ratio == pytest.approx(log_of(1.1), abs=1e-3)
+    with pytest.raises(InputError, match=r"slurm-4\.out is of another layout: tensor_model_parallel_size 4"):
+        with_anchors(job, [f"{script}={other}"])
+    other.write_text(log.read_text())
+    with pytest.raises(InputError, match="has several logs"):
+        with_anchors(job, [script])
+    other.unlink()
+    log.write_text("out of luck\n")
+    with pytest.raises(InputError, match=r"has no result in .*run\.log: run\.log reports no iteration"):
+        with_anchors(job, [script])
+    log.unlink()
+    with pytest.raises(InputError, match=r"has no figure, and no log is beside it; give .*=98\.2s"):
+        with_anchors(job, [script])
+
+
+@pytest.mark.parametrize("target", ["slurm", "torchrun", "mpi"])
+def test_an_exported_launch(target: str, tmp_path: Path) -> None:
+    """The main script of an export, and its folder, are the launch of the plan."""
+    plan, folder = make_plan("torchrun" if target == "torchrun" else "slurm"), tmp_path / "launch"
+    write_folder(folder, export(plan, target))
+    instance = small_instance()
+    main = next(folder / name for name in SCRIPTS if (folder / name).exists())
+    time_s = estimate(instance, plan.config, plan.placement).iteration_time_s
+    runs = [with_anchors(instance, [f"{place}={time_s}s"]).stack.anchors[0].terms for place in (main, folder)]
+    assert runs[0] == runs[1]
+    given = read_megatron_args(str(main), "--measured")
+    assert given.parallel_config(instance.model.num_layers, plan.config.world_size) == plan.config
+    with pytest.raises(InputError, match=r"is a launch without a figure and without a log; give .*launch=98"):
+        with_anchors(instance, [str(folder)])
+
+
+def test_an_exported_script_without_its_arguments(tmp_path: Path) -> None:
+    """The file that it reads was not copied with it."""
+    write_folder(tmp_path / "launch", export(make_plan(), "slurm"))
+    (tmp_path / "launch" / "megatron_args.sh").unlink()
+    with pytest.raises(InputError, match=r"reads its arguments from megatron_args\.sh, which is not beside it"):
+        with_anchors(small_instance(), [f"{tmp_path}/launch/job.sbatch=4s"])
 
 
 @pytest.mark.parametrize(
@@ -184,7 +246,7 @@ def test_a_launch_of_another_model(job: Instance, tmp_path: Path) -> None:
     path = tmp_path / "deep.sh"
     path.write_text(LAUNCH + SHAPE.format(layers=2 * TINY.num_layers) + " --vocab-size 51200")
     time_s = 8 * simulated_s(job)
-    assert with_anchors(job, [f"{path}={time_s}s"]).stack.anchors[0].log_ratio < log(6)
+    assert with_anchors(job, [f"{path}={time_s}s"]).stack.anchors[0].log_ratio < log_of(6)
     path.write_text(LAUNCH + SHAPE.format(layers=2 * TINY.num_layers))
     with pytest.raises(InputError, match=f"--num-layers .* differs from the job's {TINY.num_layers}"):
         with_anchors(job, [f"{path}={time_s}s"])

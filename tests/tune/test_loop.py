@@ -1,5 +1,6 @@
 """Search by trials on a cluster, with a command that prints a scripted log."""
 
+import json
 import os
 import re
 import shlex
@@ -11,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from factories import TINY, make_cluster
+from fake_trainer import PEAK
 from plain_worlds import plain_worlds
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import GIB
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.specs import Instance, TrainingSpec
 from pipette_opt.tune import launch
@@ -88,7 +91,9 @@ def test_trials_are_exported_run_and_read(tuned: tuple[Path, Tuned]) -> None:
         assert record.time_s == pytest.approx(
             record.predicted_s * 1.2 * 1.5 ** np.log2(record.config.pipeline_model_parallel_size), rel=1e-3
         )
-        assert record.peak_bytes == 1000 * 2**20
+        plan = json.loads((folder / f"trial-{record.trial:03d}" / "plan.json").read_text())
+        peak_gib = max(stage["predicted_gib"] for stage in plan["memory"])
+        assert record.peak_bytes == pytest.approx(PEAK * peak_gib * GIB, rel=1e-3)
         there = {file.name for file in (folder / f"trial-{record.trial:03d}").iterdir()}
         assert {"job.sbatch", "megatron_args.sh", "plan.json", "run.log", RECORD} <= there
         assert "--train-iters 12" in (folder / f"trial-{record.trial:03d}" / "megatron_args.sh").read_text()

@@ -1,0 +1,77 @@
+"""Launches in files that ``export`` wrote: scripts that start Megatron-LM with the arguments in an array."""
+
+import json
+import re
+from pathlib import Path
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import is_file
+from pipette_opt.read.files import read_text
+
+RECORD = ".pipette-opt-export.json"
+"""File in the folder with the SHA-256 of each exported file; both hashes while a file is being replaced."""
+
+ARGUMENTS = "megatron_args.sh"
+"""File with the arguments of an exported launch, for launchers whose script reads it."""
+
+SCRIPTS = ("job.sbatch", "launch.sh", ARGUMENTS)
+"""Names of exported files that are a launch, in the order in which a folder is searched for them."""
+
+_READS_ARGUMENTS = re.compile(r'^source "\$\{ARGUMENTS:-\./megatron_args\.sh\}"$', re.MULTILINE)
+_HOLDS_ARGUMENTS = re.compile(r"^NODE_RANK=\$\{1:\?the rank of this node is missing\}$", re.MULTILINE)
+_ARRAY = re.compile(r"^MEGATRON_ARGS=\(\n(.*?)^\)", re.MULTILINE | re.DOTALL)
+_RANKS = re.compile(r"^(?:export WORLD_SIZE=|mpirun -np )(\d+)\b", re.MULTILINE)
+_RANKS_OF_NODES = re.compile(r"^exec torchrun --nnodes (\d+) --nproc-per-node (\d+) ", re.MULTILINE)
+
+
+def is_exported(folder: Path) -> bool:
+    """Return whether a folder has a launch that ``export`` wrote."""
+    return any(is_file(folder / name) for name in SCRIPTS)
+
+
+def exported_names(folder: Path) -> set[str]:
+    """Return the names of the files that ``export`` wrote into a folder, by its record; empty without one."""
+    try:
+        found = json.loads((folder / RECORD).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return set()
+    return set(map(str, found)) if isinstance(found, dict) else set()
+
+
+def launch_in(folder: Path) -> Path:
+    """Return the launch script in a folder that ``export`` wrote; ``InputError`` if it has none."""
+    for name in SCRIPTS:
+        if is_file(folder / name):
+            return folder / name
+    raise InputError(str(folder), f"is a folder without {', '.join(SCRIPTS)}; give the launch script in it.")
+
+
+def exported_launch(path: Path, text: str) -> str:
+    """
+    Return a command line with the arguments of an exported launch script; any other text unchanged.
+
+    Raises
+    ------
+    InputError
+        If the file of arguments that the script reads is not beside it.
+    """
+    if _READS_ARGUMENTS.search(text):
+        beside = path.parent / ARGUMENTS
+        if not is_file(beside):
+            raise InputError(str(path), f"reads its arguments from {ARGUMENTS}, which is not beside it; put it there.")
+        found = _ARRAY.search(read_text(beside, keep_line_ends=True))
+    elif _HOLDS_ARGUMENTS.search(text):
+        found = _ARRAY.search(text)
+    else:
+        return text
+    if found is None:
+        raise InputError(str(path), "has no array MEGATRON_ARGS; export the plan again.")
+    lines = [line.strip() for line in found[1].splitlines()]
+    return " \\\n".join([_starter(text), *(line for line in lines if line and not line.startswith("#"))])
+
+
+def _starter(script: str) -> str:
+    """Return the beginning of a command line that starts as many processes as an exported script."""
+    nodes, ranks = _RANKS_OF_NODES.search(script), _RANKS.search(script)
+    launcher = f"torchrun --nnodes {nodes[1]} --nproc-per-node {nodes[2]}" if nodes else "python"
+    return f"{f'srun --ntasks={ranks[1]} python' if ranks else launcher} pretrain_gpt.py"
