@@ -60,6 +60,8 @@ class Groups:
         Memory that a stage may take on one GPU of each host, shape ``(num_nodes,)``.
     fastest
         Configuration of the fastest plan, whose group is always looked at.
+    work
+        Bounds by compute alone that a search found; by default they are derived again.
 
     Attributes
     ----------
@@ -75,10 +77,11 @@ class Groups:
         checked: Sequence[CheckedConfig],
         capacity_bytes: IntArray,
         fastest: ParallelConfig | None = None,
+        work: WorkBounds | None = None,
     ) -> None:
         self._instance, self._capacity_bytes, self.least_s = instance, capacity_bytes, 0.0
         members, least_of = dict[Group, list[tuple[float, CheckedConfig]]](), dict[Group, float]()
-        work = WorkBounds(instance)
+        work = work or WorkBounds(instance)
         for fits in checked:
             if (bound_s := work(fits.config)) < np.inf:
                 members.setdefault(group_of(fits.config), []).append((bound_s, fits))
