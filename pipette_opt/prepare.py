@@ -29,7 +29,7 @@ from pipette_opt.memory.filter import MemoryCheck, usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPredictor, stack_predictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.plans.clock import Clock
-from pipette_opt.plans.steps import BOUNDS, BOUNDS_AGAIN, BUILDING, LAYOUTS, TIME_TO_BEAT, WORLD_SIZES
+from pipette_opt.plans.steps import BOUNDS, BUILDING, LAYOUTS, TIME_TO_BEAT, WORLD_SIZES
 from pipette_opt.problem.build import FittingCandidate, Relaxations, build_relaxations
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.ticks import SharedLinks
@@ -74,6 +74,8 @@ class Prepared:
         Searched space, with the partitions that the joint model chose.
     joined
         Result of the joint model; ``None`` if it did not run.
+    links
+        Link matrices of the problem, for problems of further configurations.
     instance
         The job; on relaxed hosts if links of single GPUs are known.
     given_cluster
@@ -94,6 +96,7 @@ class Prepared:
     pruned: Pruned | None = None
     space: SearchSpace = field(default_factory=SearchSpace)
     joined: Joined | None = None
+    links: SharedLinks | None = None
     given_cluster: ClusterSpec | None = None
     other_sizes_s: float = float("inf")
     other_splits_s: float = float("inf")
@@ -110,19 +113,10 @@ class Prepared:
         return self.given_cluster is not None
 
     @property
-    def ruled_out_s(self) -> float:
-        """Lower bound on all plans that are not in the problem, seconds; infinite if all are."""
-        return self.other_sizes_s if self.pruned is None else min(self.pruned.bound_s, self.other_sizes_s)
-
-    @property
-    def is_joint_least(self) -> bool:
-        """
-        Return whether the joint model's bound on other partitions is below the bounds of all listed
-        configurations.
-        """
-        if self.pruned is None or self.joined is None:
-            return False
-        return self.joined.model.bound_s < min(self.pruned.bounds_s.values(), default=0.0)
+    def left_out(self) -> list[FittingCandidate]:
+        """Configurations that fit but are not in the problem."""
+        listed = {candidate.config for candidate in self.problem.candidates}
+        return [candidate for candidate in fitting_candidates(self.memory) if candidate.config not in listed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +244,7 @@ def _prepare(question: Question, relaxed: Instance, work: WorkBounds, clock: Clo
         pruned=pruned,
         space=space,
         joined=joined,
+        links=built.links,
         given_cluster=instance.cluster if bounding.has_slots else None,
         work=work,
     )
@@ -341,87 +336,66 @@ class _Bounding:
         )
 
 
-def bound_again(prepared: Prepared, first: FirstPlan, clock: Clock) -> Prepared:
-    """
-    Bound the configurations that the first pass had no time for, against a known plan, in half of the remaining time.
-
-    Before, only their compute-only bound is known.
-    """
-    instance, memory, joined = prepared.instance, prepared.memory, prepared.joined
-    pruned = prune(
-        instance,
-        fitting_candidates(memory),
-        memory.capacity_bytes,
-        clock.step(BOUNDS_AGAIN),
-        known=first,
-        work=prepared.work,
-        given=prepared.given if prepared.has_slots else None,
-        family_bound_s=(lambda config: 0.0) if joined is None else joined.split_bound_s,
-    )
-    built, pruned = _build_kept(instance, pruned, memory.capacity_bytes, prunes, clock.step(BUILDING))
-    return replace(prepared, problem=built.problem, pruned=pruned)
-
-
-def with_splits(
+def with_configurations(
     prepared: Prepared,
-    known: FirstPlan,
+    fitting: Sequence[FittingCandidate],
+    first: FirstPlan,
     clock: Clock,
-    least_s: float = 0.0,
+    least_s: Callable[[ParallelConfig], float] = lambda config: 0.0,
 ) -> Prepared:
     """
-    Add the layer partitions that the joint model found since, and the fastest plan that it simulated.
+    Bound configurations that are not in the problem, and add those that may be faster than a known plan.
 
     Parameters
     ----------
-    known
-        Fastest known plan of the other searches.
+    first
+        Fastest known plan; its configuration is added in any case.
     clock
-        Time limit; once it is over, only that plan is built.
+        Time limit; once it is over, only that configuration is added.
     least_s
-        Lower bound on plans with a new partition, seconds.
+        Function to a known lower bound of a configuration without overlap, seconds.
     """
-    joined, pruned, memory = prepared.joined, prepared.pruned, prepared.memory
-    if joined is None or pruned is None:
-        return prepared
-    first = known if joined.first is None or joined.first.seconds >= known.seconds else joined.first
-    more_splits = prepared.space.more_splits
-    new_splits = [layers for layers in joined.splits if layers not in more_splits]
-    space, enumeration = replace(prepared.space, more_splits=(*more_splits, *new_splits)), prepared.enumeration
-    if new_splits:
-        enumeration = enumerate_more(prepared.instance, space, prepared.space, enumeration)
-        new = enumeration.candidates[len(prepared.enumeration.candidates) :]
-        memory = memory.joined(check_memory(prepared.instance, new, prepared.predictor, memory.max_oom_risk))
-    known_configs = {candidate.config for candidate in pruned.kept}
-    fitting = fitting_candidates(memory)
-    new_fitting = fitting[len(prepared.memory.fitting) :]
-    if first.config not in known_configs:
-        new_fitting += [candidate for candidate in fitting if candidate.config == first.config]
-    if not new_fitting:
-        return replace(prepared, space=space, enumeration=enumeration, memory=memory)
+    instance, joined, pruned = prepared.instance, prepared.joined, prepared.pruned
+    assert pruned is not None
+    capacity_bytes = prepared.memory.capacity_bytes
     more = prune(
-        prepared.instance,
-        new_fitting,
-        memory.capacity_bytes,
-        clock,
+        instance,
+        fitting,
+        capacity_bytes,
+        clock.slice(1 - BUILDING.share),
         known=first,
         work=prepared.work,
         given=prepared.given if prepared.has_slots else None,
-        family_bound_s=lambda config: max(
-            joined.split_bound_s(config), least_s if config.layers_per_stage in new_splits else 0.0
-        ),
+        family_bound_s=lambda config: max(least_s(config), 0.0 if joined is None else joined.split_bound_s(config)),
     )
-    links = SharedLinks(prepared.problem.tick_s)
     built, more = _build_kept(
-        prepared.instance, more, memory.capacity_bytes, lambda config: config == first.config, clock, links
+        instance, more, capacity_bytes, lambda config: config == first.config, clock, prepared.links
     )
-    return replace(
-        prepared,
-        space=space,
-        enumeration=enumeration,
-        memory=memory,
-        problem=prepared.problem.joined(built.problem),
-        pruned=pruned.joined(more),
-    )
+    return replace(prepared, problem=prepared.problem.joined(built.problem), pruned=pruned.joined(more))
+
+
+def with_splits(prepared: Prepared, first: FirstPlan, clock: Clock, least_s: float) -> Prepared:
+    """
+    Add the layer partitions that the joint model found since, and the configuration of the fastest plan.
+
+    Parameters
+    ----------
+    least_s
+        Lower bound on plans with a new partition, seconds.
+    """
+    joined, memory, known = prepared.joined, prepared.memory, prepared.space.more_splits
+    assert joined is not None
+    space = replace(prepared.space, more_splits=tuple(dict.fromkeys((*known, *joined.splits))))
+    enumeration = enumerate_more(prepared.instance, space, prepared.space, prepared.enumeration)
+    new = enumeration.candidates[len(prepared.enumeration.candidates) :]
+    if new:
+        memory = memory.joined(check_memory(prepared.instance, new, prepared.predictor, memory.max_oom_risk))
+    prepared = replace(prepared, space=space, enumeration=enumeration, memory=memory)
+    newest, bases = {*new, first.config}, set(map(without_overlap, new))
+    fitting = [candidate for candidate in prepared.left_out if candidate.config in newest]
+    if not fitting:
+        return prepared
+    return with_configurations(prepared, fitting, first, clock, lambda config: least_s if config in bases else 0.0)
 
 
 def _too_large(num_bytes: int) -> bool:
@@ -441,8 +415,7 @@ def _build_kept(
     """
     Build the problems of the configurations that pruning kept, most promising first, within memory and time.
 
-    The configurations that are not built are left out, with their bounds. Configurations that must be kept come first,
-    whatever the time.
+    The configurations that are not built are left out. Configurations that must be kept come first, whatever the time.
     """
     kept, bounds = pruned.kept, pruned.bounds_s
     first = None if pruned.first is None else pruned.first.config
@@ -460,14 +433,7 @@ def _build_kept(
         return _too_large(num_bytes) or (num_built > num_needed and clock.is_over)
 
     relaxations = build_relaxations(instance, kept, capacity_bytes, order, is_enough, links)
-    built = set(relaxations.built)
-    left = [bounds[without_overlap(unbuilt.config)] for index, unbuilt in enumerate(kept) if index not in built]
-    return relaxations, replace(
-        pruned,
-        kept=tuple(kept[index] for index in relaxations.built),
-        ruled_out=pruned.ruled_out + len(left),
-        bound_s=min([pruned.bound_s, *left]),
-    )
+    return relaxations, replace(pruned, kept=tuple(kept[index] for index in relaxations.built))
 
 
 def _refusal(instance: Instance, fitting: list[FittingCandidate]) -> InputError:

@@ -48,10 +48,8 @@ def test_what_memory_has_no_room_for_is_left_out(monkeypatch: pytest.MonkeyPatch
     assert whole.pruned is not None
     assert small.pruned is not None
     assert len(small.pruned.kept) == 1 < len(whole.pruned.kept)
-    assert small.pruned.ruled_out == len(whole.memory.fitting) - 1
-    assert small.pruned.bound_s == min(
-        small.pruned.bounds_s[base] for base in small.pruned.bounds_s if base != small.pruned.kept[0].config
-    )
+    assert len(small.left_out) == len(whole.memory.fitting) - 1
+    assert small.pruned.bounds_s == whole.pruned.bounds_s
 
 
 def test_sizes_at_512_hosts() -> None:

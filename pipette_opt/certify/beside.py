@@ -14,8 +14,8 @@ from itertools import count, groupby
 
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.opening import open_candidates
-from pipette_opt.certify.placing import anneal_open, settle_few_orders, swap_hosts
 from pipette_opt.certify.preference import Preference, risks_of
+from pipette_opt.certify.rounds import PLACE
 from pipette_opt.certify.state import CLOSE_ENOUGH, SearchState
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK
@@ -245,7 +245,7 @@ class _Finder:
         self._load(alone)
         known = [self._best[config]] if config in self._best else []
         search = SearchState(alone, known, self.params, replace(self.clock, is_quiet=True), to_beat_s)
-        open_candidates(search)
+        open_candidates(search, search.clock)
         self._searches[config] = search
         self._learn(config, search)
 
@@ -254,9 +254,8 @@ class _Finder:
         search = self._searches[config]
         search.fastest_s = min(search.fastest_s, to_beat_s)
         search.clock = replace(self.clock.step(ONE_BESIDE), is_quiet=True)
-        settle_few_orders(search)
-        anneal_open(search)
-        swap_hosts(search)
+        for move in PLACE:
+            move(search)
         self._learn(config, search)
 
     def _learn(self, config: ParallelConfig, search: SearchState) -> None:

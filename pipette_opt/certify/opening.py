@@ -10,6 +10,7 @@ import numpy as np
 
 from pipette_opt.base.types import BoolArray, ProofStep
 from pipette_opt.certify.state import OpenCandidate, SearchState
+from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import with_paths
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
@@ -33,12 +34,19 @@ SLOWER_LINK = 1.5
 """Factor by which each link in turn is slowed down, to find the paths through it. Chosen."""
 
 
-def open_candidates(state: SearchState) -> None:
+def has_unopened(state: SearchState) -> int | None:
+    """Return the number of candidates that could be faster and are not open yet; ``None`` without any."""
+    opened = {(entry.candidate.config, entry.candidate.tile) for entry in state.open}
+    parts = {(candidate.config, candidate.tile) for candidate in state.data.candidates} - opened
+    return sum(state.bounds[part].bound_s < state.fastest_s for part in parts) or None
+
+
+def open_candidates(state: SearchState, clock: Clock) -> None:
     """
     Add to the state the candidate configurations that could be faster with all links as fast as the fastest, most
     promising first.
     """
-    data = state.data
+    data, opened = state.data, {entry.index for entry in state.open}
     for candidate in data.candidates:
         ticks = optimistic_ticks(data, candidate)
         seconds = ticks * data.tick_s if ticks < UNUSABLE_TICKS else float("inf")
@@ -48,8 +56,10 @@ def open_candidates(state: SearchState) -> None:
     unplaced: list[OpenCandidate] = []
     for index in np.argsort(bounds, kind="stable").tolist():
         candidate = data.candidates[index]
-        if bounds[index] >= state.fastest_s or state.clock.is_over:
+        if bounds[index] >= state.fastest_s or clock.is_over:
             return
+        if index in opened:
+            continue
         entry = _opened(state, index, candidate, int(bounds[index] * (1 - FLOAT_MARGIN) / data.tick_s))
         if entry is None:
             continue

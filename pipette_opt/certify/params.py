@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import get_args
 
+from pipette_opt.base.backends import Backend
 from pipette_opt.base.types import Prefer
 from pipette_opt.specs.objective import Objective
 
@@ -20,6 +21,8 @@ class OptimizeParams:
         Stop when the gap is proven to be at most this, in [0, 1).
     workers
         Number of search threads.
+    backend
+        Processes for the proof; ``None``: threads of this process.
     seed
         Random seed, in [0, 2^31).
     max_oom_risk
@@ -39,6 +42,7 @@ class OptimizeParams:
     time_limit_s: float = 60.0
     gap_limit: float = 0.0
     workers: int = 2
+    backend: Backend | None = None
     seed: int = 0
     max_oom_risk: float = 0.01
     num_alternatives: int = 5

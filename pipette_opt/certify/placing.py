@@ -7,7 +7,6 @@ from pipette_opt.base.units import counted
 from pipette_opt.certify.opening import bound_by_slowest_host, place_once
 from pipette_opt.certify.state import OpenCandidate, SearchState
 from pipette_opt.plans.clock import Clock
-from pipette_opt.plans.steps import ANNEALING, SWAPPING
 from pipette_opt.problem.build import experts_stay_inside, hops_decide
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
 from pipette_opt.simulate.swap_search import MAX_ORDERS, best_of_all, improve_by_swaps, num_orders
@@ -27,12 +26,11 @@ Chosen.
 """
 
 
-def anneal_open(state: SearchState) -> None:
+def anneal_open(state: SearchState, clock: Clock) -> None:
     """
     Anneal each candidate configuration, simulate it and add its critical paths, until annealing finds nothing new or
     time is over.
     """
-    clock = state.clock.step(ANNEALING)
     while not (state.is_over or clock.is_over):
         able = [entry for entry in state.could_win() if entry.moves <= MAX_MOVES]
         if not able:
@@ -56,13 +54,13 @@ def is_relaxation_exact(instance: Instance, candidate: CandidateData) -> bool:
     return certain and not config.overlap_grad_reduce
 
 
-def settle_few_orders(state: SearchState) -> None:
+def settle_few_orders(state: SearchState, clock: Clock) -> None:
     """Simulate every placement of candidate configurations that have only a few, before annealing."""
     for entry in state.could_win():
         if state.is_over or num_orders(state.data, entry.candidate) > FEW_ORDERS:
             continue
         state.report("simulating every placement")
-        _simulate_all(state, entry, state.clock)
+        _simulate_all(state, entry, clock)
 
 
 def _simulate_all(state: SearchState, entry: OpenCandidate, clock: Clock) -> bool:
@@ -81,12 +79,11 @@ def _simulate_all(state: SearchState, entry: OpenCandidate, clock: Clock) -> boo
     return True
 
 
-def swap_hosts(state: SearchState) -> None:
+def swap_hosts(state: SearchState, clock: Clock) -> None:
     """
     Improve placements by swapping hosts in the simulator, for candidate configurations whose relaxation is not
     exact.
     """
-    clock = state.clock.step(SWAPPING)
     instance = state.prepared.instance
     for entry in state.could_win():
         candidate = entry.candidate

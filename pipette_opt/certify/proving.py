@@ -3,16 +3,16 @@
 from dataclasses import replace
 from functools import partial
 
-from pipette_opt.base.backends import Backend
 from pipette_opt.base.units import counted
 from pipette_opt.certify.state import OpenCandidate, SearchState
+from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.steps import PROVERS
 from pipette_opt.problem.solution import Result, checked_solution
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.incumbent import WITHOUT_SEARCH
 
 
-def prove(state: SearchState, backend: Backend | None = None) -> None:
+def prove(state: SearchState, clock: Clock) -> None:
     """
     Let the solver place relaxations, simulate and add critical paths, until no candidate configuration can be faster or
     time is over.
@@ -23,24 +23,25 @@ def prove(state: SearchState, backend: Backend | None = None) -> None:
         if state.is_over:
             return
         state.raise_ticks(entry, candidate_bound(state.data, entry.candidate), WITHOUT_SEARCH)
-    share = PROVERS.share
+    turn = clock
     while not state.is_over:
         able = state.could_win()
         if not able:
             return
         before = [entry.bound_ticks for entry in able]
-        result = _solve_once(state, able, share * state.clock.left_s, backend)
+        result = _solve_once(state, able, turn.left_s)
         learned = False
         for solution in result.solutions:
             learned |= state.look(able[solution.candidate], solution.nodes)
         if result.status == "INFEASIBLE" or (result.status == "OPTIMAL" and not learned):
             return
-        if not learned and share == 1.0 and before == [entry.bound_ticks for entry in able]:
-            return  # no engine has anything left to do
-        share = share if learned else 1.0
+        takes_all = not learned and state.listed_bound_s <= state.other_splits_s
+        if not learned and (turn is state.clock or not takes_all) and before == [entry.bound_ticks for entry in able]:
+            return  # no engine has anything left to do, or the joint model's bound is the least
+        turn = state.clock if takes_all else state.clock.step(PROVERS)
 
 
-def _solve_once(state: SearchState, able: list[OpenCandidate], seconds: float, backend: Backend | None) -> Result:
+def _solve_once(state: SearchState, able: list[OpenCandidate], seconds: float) -> Result:
     """Run the solver on the relaxations of the candidate configurations for ``seconds``, and record its bounds."""
     from pipette_opt.solver.params import SolverParams
     from pipette_opt.solver.processes import solve_in_processes
@@ -56,6 +57,7 @@ def _solve_once(state: SearchState, able: list[OpenCandidate], seconds: float, b
     def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
         state.report(step, bound)
 
+    backend = state.params.backend
     solver = solve if backend is None else partial(solve_in_processes, backend)
     result = solver(
         data,

@@ -12,7 +12,7 @@ from pipette_opt.base.types import ProofStep
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import covered, left_out, searched_values
 from pipette_opt.certify.state import Reason
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.plans.plan import Proof, RuledOut
 from pipette_opt.prepare import Prepared
 
@@ -91,11 +91,14 @@ def why_nothing(prepared: Prepared) -> InfeasibleError:
     counts = prepared.problem.candidates
     cluster = prepared.instance.cluster
     missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
-    ruled_out = 0 if prepared.pruned is None else prepared.pruned.ruled_out
-    if ruled_out and prepared.ruled_out_s < float("inf"):
+    bounds_s = {} if prepared.pruned is None else prepared.pruned.bounds_s
+    num_left = sum(
+        bounds_s.get(without_overlap(left.config), float("inf")) < float("inf") for left in prepared.left_out
+    )
+    if num_left:
         return NoPlanInTimeError(
             f"No plan was found within the time limit: {counted(len(prepared.memory.fitting), 'candidate')} are legal "
-            f"and fit some host, {ruled_out:,} of them were not placed, and the others cannot be ({missing} directed "
+            f"and fit some host, {num_left:,} of them were not placed, and the others cannot be ({missing} directed "
             "pairs of hosts were not measured). Give more time with --time-limit, or fewer GPUs with --num-gpus."
         )
     return InfeasibleError(

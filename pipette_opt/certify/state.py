@@ -14,6 +14,7 @@ from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.parallel import HostTile, ParallelConfig, tile_placement, without_overlap
 from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.steps import Step
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import with_paths
@@ -105,6 +106,8 @@ class SearchState:
         Bound of each configuration, or of each of its host tiles once these are built.
     open
         Candidates that may be faster than the best plan.
+    done
+        Work of each step when it ran last.
     """
 
     def __init__(
@@ -119,6 +122,8 @@ class SearchState:
         self.params, self.clock, self.fastest_s = params, clock, to_beat_s
         self.plans: dict[Part, SimulatedSolution] = {}
         self.bounds: dict[Part, Reason] = {} if before is None else before.bounds
+        self.done: dict[Step, object] = {}
+        self.open: list[OpenCandidate] = []
         self._higher_s: dict[Part, float] = {}
         self._least: tuple[Part | None, float] | None = None
         for plan in known:
@@ -126,9 +131,12 @@ class SearchState:
         self.go_on_with(prepared)
 
     def go_on_with(self, prepared: Prepared) -> None:
-        """Search these prepared configurations; bounds and plans found so far stay."""
+        """
+        Search these prepared configurations; bounds, plans and open candidates so far stay.
+
+        The problem's candidates so far come first.
+        """
         self.prepared, self.data, self._least = prepared, prepared.problem, None
-        self.open: list[OpenCandidate] = []
         self._tiles: dict[ParallelConfig, list[HostTile]] = {}
         for candidate in self.data.candidates:
             self._tiles.setdefault(candidate.config, []).append(candidate.tile)

@@ -161,11 +161,16 @@ def solve(
     from pipette_opt.report.tables import plan_tables
 
     space = search_space(job, space_options)
+    opt.one_of("--backend", backend, ("threads", "joblib", "ray"))
+    if ray_address is not None and backend != "ray":
+        raise InputError("--ray-address", f"has no effect with --backend {backend}; it needs --backend ray.")
+    num_workers = opt.threads(workers)
     params = opt.checked(
         OptimizeParams,
         time_limit_s=time_limit,
         gap_limit=USUAL_GAP_LIMIT if gap_limit is None else gap_limit,
-        workers=opt.threads(workers),
+        workers=num_workers,
+        backend=backend_of(cast(BackendName, backend), num_workers, ray_address),
         seed=seed,
         max_oom_risk=max_oom_risk,
         objective=aim,
@@ -173,10 +178,6 @@ def solve(
         prefer=prefer,
     )
     failures = _failures(params.objective, host_mean_days, checkpoint_seconds, recovery_seconds)
-    opt.one_of("--backend", backend, ("threads", "joblib", "ray"))
-    if ray_address is not None and backend != "ray":
-        raise InputError("--ray-address", f"has no effect with --backend {backend}; it needs --backend ray.")
-    processes = backend_of(cast(BackendName, backend), params.workers, ray_address)
     current = today = None
     if compare_current is not None:
         from pipette_opt.library.current import current_of
@@ -195,7 +196,7 @@ def solve(
         space, first = _known(job, space, today, order, max_oom_risk)
         given = (job.instance, space, params, watcher, inputs, first)
         try:
-            plan = optimize_objective(*given, backend=processes, host_order=order)
+            plan = optimize_objective(*given, host_order=order)
         except NoPlanInTimeError:
             raise
         except InfeasibleError as error:

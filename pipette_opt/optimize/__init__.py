@@ -7,33 +7,29 @@ removes configurations that do not fit, ``solver/pruning.py`` those that bounds 
 placement problem: a relaxation for each candidate.
 2. :class:`~pipette_opt.certify.SearchState` begins with pruning's first plan. It has the bound of every listed
 configuration, who proved it, and the plans found.
-3. ``certify/late_splits.py`` runs the joint model again with that time to beat; its partitions are searched, too.
-4. :func:`~pipette_opt.certify.certify`: the simulator executes the real schedule and decides. Candidates that may be
+3. :func:`~pipette_opt.certify.certify`: the simulator executes the real schedule and decides. Candidates that may be
 faster are placed by annealing, simulated, and refuted by the engines of ``solver/`` on their relaxations. This
-determines the gap. If configurations without bound keep it open, they are bounded, and the step runs once more.
-5. The joint model runs once more. ``certify/beside.py`` places configurations that may be plainer, less risky or the
-next best. ``certify/preference.py`` chooses the plan among those as good as the fastest; ties are settled. For the
+determines the gap. The joint model goes on with the time to beat, and its partitions are searched, too. So are
+configurations that had no bound in time.
+4. ``certify/beside.py`` places configurations that may be plainer, less risky or the next best.
+``certify/preference.py`` chooses the plan among those as good as the fastest; ties are settled. For the
 objective regret, ``certify/regret.py`` first gives each configuration its weight over worlds.
-6. ``certify/finish.py`` makes the certificate from the state. Its ``lower_bound_s`` is the least bound of all.
-7. The rules of ``verify`` about the plan itself are checked. The command ``verify`` also enumerates the space again.
+5. ``certify/finish.py`` makes the certificate from the state. Its ``lower_bound_s`` is the least bound of all.
+6. The rules of ``verify`` about the plan itself are checked. The command ``verify`` also enumerates the space again.
 
 A step with nothing to do ends at once. ``plans/steps.py`` has the time of each step.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipette_opt.base.backends import Backend
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import certify
 from pipette_opt.certify.beside import look_beside
 from pipette_opt.certify.budget import beside_clock, clock_of, joint_limits, proof_clock
-from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.first_plans import begin
-from pipette_opt.certify.late_splits import fastest_plan, prove_splits
 from pipette_opt.certify.params import OptimizeParams as OptimizeParams
 from pipette_opt.certify.preference import Preference, risks_of
 from pipette_opt.certify.regret import RegretSearch
@@ -42,9 +38,9 @@ from pipette_opt.certify.state import SearchState
 from pipette_opt.certify.ties import settle_ties
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
-from pipette_opt.plans.steps import BESIDE, JOINT_AGAIN, JOINT_LEAST, SLOTS, TIES
+from pipette_opt.plans.steps import SLOTS, TIES
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, Question, bound_again, prunes
+from pipette_opt.prepare import Prepared, Question, prunes
 from pipette_opt.simulate.solutions import TIE, SimulatedSolution, best_first
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
@@ -59,7 +55,6 @@ def optimize(
     inputs: Mapping[str, Any] | None = None,
     prepared: Prepared | None = None,
     known: Sequence[SimulatedSolution] = (),
-    backend: Backend | None = None,
     host_order: Sequence[int] | None = None,
     first: FirstPlan | None = None,
     preference: Preference | None = None,
@@ -75,8 +70,6 @@ def optimize(
         Result of :func:`~pipette_opt.prepare.prepare` for this instance and space, if made before.
     known
         Plans to start from, of candidates of ``prepared.problem``.
-    backend
-        Processes for the proof; ``None``: threads of this process.
     host_order
         Host indices in the preferred order among equally fast plans; by default as listed.
     first
@@ -103,14 +96,11 @@ def optimize(
     state = begin(question, params, clock, prepared, known)
     if state.plans:
         watcher.on_plan(finished(state))
-        again = clock.step(JOINT_LEAST if state.prepared.is_joint_least else JOINT_AGAIN)
-        prove_splits(state, again, search=clock.keeping(TIES))
-    _certify(state, clock, backend)
+    state.clock = proof_clock(clock, has_plan=bool(state.plans))
+    certify(state)
+    state.clock = clock
     if not state.plans:
         raise why_nothing(state.prepared)
-    if not state.is_closed and not clock.keeping(TIES).is_over and _bound_again(state):
-        _certify(state, clock, backend)
-    prove_splits(state, clock.keeping(TIES, BESIDE))
     regrets = None
     if params.objective is Objective.REGRET:
         clock.report("weighing configurations in worlds")
@@ -125,13 +115,6 @@ def optimize(
     plan = plan if regrets is None else regrets.certified(plan)
     verify_content(state.prepared.given, plan)
     return plan
-
-
-def _certify(state: SearchState, clock: Clock, backend: Backend | None) -> None:
-    """Run the simulator's certificate in the time that the proof has."""
-    state.clock = proof_clock(clock, has_plan=bool(state.plans))
-    certify(state, backend)
-    state.clock = clock
 
 
 def _settled(state: SearchState, preference: Preference, order: Sequence[int], clock: Clock) -> SimulatedSolution:
@@ -151,24 +134,3 @@ def _settled(state: SearchState, preference: Preference, order: Sequence[int], c
     is_as_good = settled.estimate.iteration_time_s >= least_s and rank(settled) == rank(shown)
     is_as_good &= preference.value(settled) <= (1 + TIE) * preference.value(shown)
     return settled if is_as_good else shown
-
-
-def _bound_again(state: SearchState) -> bool:
-    """
-    Bound the configurations that had no bound yet, if they keep a gap open. Return whether they do.
-
-    Plans of configurations that the new problem leaves out are dropped.
-    """
-    prepared, first = state.prepared, fastest_plan(state.simulated)
-    if prepared.pruned is None or prepared.pruned.bound_s >= (1 - state.params.gap_limit) * first.seconds:
-        return False
-    state.clock.report("bounding the configurations left out for time")
-    bounded = bound_again(prepared, first, state.clock)
-    with state.clock.loading():
-        compile_kernels(bounded, state.clock.stop)
-    state.go_on_with(bounded)
-    candidates = {(candidate.config, candidate.tile): candidate for candidate in bounded.problem.candidates}
-    state.plans = {
-        part: replace(plan, candidate=candidates[part]) for part, plan in state.plans.items() if part in candidates
-    }
-    return True

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipette_opt.base.backends import Backend
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.params import OptimizeParams
@@ -29,7 +28,6 @@ def optimize_weighted(
     params: OptimizeParams | None = None,
     watcher: Watcher | None = None,
     inputs: Mapping[str, Any] | None = None,
-    backend: Backend | None = None,
     host_order: Sequence[int] | None = None,
     today: ParallelConfig | None = None,
 ) -> Plan:
@@ -76,7 +74,6 @@ def optimize_weighted(
                     step_params,
                     watcher,
                     inputs,
-                    backend=backend,
                     host_order=host_order,
                     preference=preference,
                 )

@@ -68,13 +68,13 @@ BUILDING = Step(words="problems in integers", share=0.15, where="prepare.py")
 JOINT_AGAIN = Step(
     words="joint model again, with the time of the fastest plan to beat; its new splits are searched with the others",
     share=0.2,
-    where="certify/late_splits.py",
+    where="certify/more_configurations.py",
 )
 
 JOINT_LEAST = Step(
     words="the same while its bound is the least of all: no other step then raises the bound of the plan",
     share=0.5,
-    where="certify/late_splits.py",
+    where="certify/more_configurations.py",
 )
 
 OPENING = Step(
@@ -83,6 +83,8 @@ OPENING = Step(
     share=1.0,
     where="certify/opening.py",
 )
+
+FEW_ORDERS = Step(words="every placement, where there are at most 120", share=1.0, where="certify/placing.py")
 
 ANNEALING = Step(words="annealing and simulation", share=0.3, where="certify/placing.py")
 
@@ -99,11 +101,7 @@ PROVERS = Step(
 BOUNDS_AGAIN = Step(
     words="bounds of configurations that had no time before; then they are proven like the others",
     share=0.5,
-    where="prepare.py",
-)
-
-JOINT_LAST = Step(
-    words="joint model once more; a faster plan that it finds is the plan", share=1.0, where="certify/late_splits.py"
+    where="certify/more_configurations.py",
 )
 
 BESIDE = Step(
@@ -148,11 +146,11 @@ STEPS = (
     JOINT_AGAIN,
     JOINT_LEAST,
     OPENING,
+    FEW_ORDERS,
     ANNEALING,
     SWAPPING,
     PROVERS,
     BOUNDS_AGAIN,
-    JOINT_LAST,
     BESIDE,
     BEST_VALUE,
     PLAINER,

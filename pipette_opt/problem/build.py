@@ -139,10 +139,13 @@ class Relaxations:
     ----------
     built
         Indices of the given configurations for which candidates were built.
+    links
+        Link matrices of the candidates.
     """
 
     problem: ProblemData
     built: tuple[int, ...]
+    links: SharedLinks
 
 
 def build_relaxations(
@@ -179,7 +182,8 @@ def build_relaxations(
             for tile in host_tiles(fits.config, instance.cluster.gpus_per_node, instance.launcher)
         ]
     candidates = [candidate for index in sorted(built) for candidate in built[index]]
-    return Relaxations(problem=_problem(instance, candidates, capacity_bytes, links.tick_s), built=tuple(sorted(built)))
+    problem = _problem(instance, candidates, capacity_bytes, links.tick_s)
+    return Relaxations(problem=problem, built=tuple(sorted(built)), links=links)
 
 
 def _check_reduction(instance: Instance) -> None:

@@ -117,7 +117,12 @@ def without_hosts(
     before = searched.state
     capacity = before.data.capacity_mib.copy()
     capacity[list(barred)] = -1
-    fewer = replace(before.prepared, problem=replace(before.data, capacity_mib=capacity))
+    fewer = replace(
+        before.prepared,
+        problem=replace(before.data, capacity_mib=capacity),
+        joined=None,
+        other_splits_s=before.other_splits_s,
+    )
     return SearchState(fewer, known(fewer), before.params, before.clock.after(seconds), before=before)
 
 

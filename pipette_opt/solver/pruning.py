@@ -90,7 +90,7 @@ class FirstPlan:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pruned:
     """
-    Configurations left by pruning, and the bound on those ruled out.
+    Configurations left by pruning, and the bounds of all.
 
     Parameters
     ----------
@@ -101,10 +101,6 @@ class Pruned:
         placement.
     by_work, by_family
         Configurations without overlap whose bound is the compute-only bound, or the bound of their partition family.
-    ruled_out
-        Number of configurations not kept.
-    bound_s
-        Lower bound on the configurations ruled out, seconds; infinite if none was.
     first
         Plan that gives the time to beat; ``None`` if no plan was simulated.
     """
@@ -113,22 +109,15 @@ class Pruned:
     bounds_s: Mapping[ParallelConfig, float]
     by_work: frozenset[ParallelConfig]
     by_family: frozenset[ParallelConfig]
-    ruled_out: int
-    bound_s: float
     first: FirstPlan | None
 
     def joined(self, other: "Pruned") -> "Pruned":
-        """
-        Return the merged result with that of other configurations, which were bounded later against a plan no
-        slower.
-        """
+        """Return the merged result with that of configurations that were bounded later, against a plan no slower."""
         return Pruned(
             kept=(*self.kept, *other.kept),
             bounds_s={**self.bounds_s, **other.bounds_s},
-            by_work=self.by_work | other.by_work,
-            by_family=self.by_family | other.by_family,
-            ruled_out=self.ruled_out + other.ruled_out,
-            bound_s=min(self.bound_s, other.bound_s),
+            by_work=(self.by_work - other.bounds_s.keys()) | other.by_work,
+            by_family=(self.by_family - other.bounds_s.keys()) | other.by_family,
             first=other.first,
         )
 
@@ -192,14 +181,9 @@ def prune(
         promising = bounded.most_promising(KEPT, _to_beat_s(given, first, clock))
     if first is not None:
         promising.add(without_overlap(first.config))
-    kept: list[FittingCandidate] = []
-    ruled_out, bound_s = 0, float("inf")
-    for base, members in variants.items():
-        chosen = members if base in promising else [member for member in members if keep(member.config)]
-        kept += chosen
-        if len(chosen) < len(members):
-            ruled_out += len(members) - len(chosen)
-            bound_s = min(bound_s, bounded.bounds_s[base])
+    kept = [
+        member for base, members in variants.items() for member in members if base in promising or keep(member.config)
+    ]
     by_family = frozenset(
         base for base, bound_s in bounded.of_families_s.items() if 0 < bounded.bounds_s[base] <= bound_s
     )
@@ -208,8 +192,6 @@ def prune(
         bounds_s=bounded.bounds_s,
         by_work=frozenset(bounded.waiting) - by_family,
         by_family=by_family,
-        ruled_out=ruled_out,
-        bound_s=bound_s,
         first=first,
     )
 

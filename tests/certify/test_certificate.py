@@ -11,13 +11,14 @@ from factories import A100_40, A100_80, LLAMA_8B, make_cluster, make_config, mak
 from pipette_opt.base.types import P2PMode
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import Enumeration
-from pipette_opt.certify import OptimizeParams, SearchState, certificate, certify
+from pipette_opt.certify import OptimizeParams, SearchState, certify, rounds
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, tile_placement
 from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.steps import ANNEALING, FEW_ORDERS, PROVERS, Step
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
@@ -179,18 +180,47 @@ def test_params_are_checked(field: str, value: float) -> None:
 
 
 def test_it_goes_on_as_long_as_a_round_brings_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proving that raises the bound twice and then no more: three rounds, and annealing has its turn after each."""
+    """Proving that raises the bound twice and then no more: three rounds, each with annealing before."""
     rng, steps = np.random.default_rng(70), list[str]()
     prepared = prepared_for(random_job(rng, 5, "blocking"), CONFIGS[:2])
 
-    def proving(state: SearchState, backend: object) -> None:
+    def proving(state: SearchState, clock: Clock) -> None:
         steps.append("prove")
         if steps.count("prove") < 3:
             entry = state.could_win()[0]
             state.raise_ticks(entry, int(1.0001 * entry.bound_ticks))
 
-    monkeypatch.setattr(certificate, "prove", proving)
-    monkeypatch.setattr(certificate, "anneal_open", lambda state: steps.append("anneal"))
-    monkeypatch.setattr(certificate, "settle_few_orders", lambda state: None)
+    def annealing(state: SearchState, clock: Clock) -> None:
+        steps.append("anneal")
+
+    runs = {ANNEALING: annealing, PROVERS: proving, FEW_ORDERS: lambda state, clock: None}
+    moves = tuple(replace(move, run=runs.get(move.step, move.run)) for move in rounds.ROUND)
+    monkeypatch.setattr(rounds, "ROUND", moves)
     certified(prepared, QUICK)
-    assert steps == ["anneal", *["prove", "anneal"] * 3]
+    assert steps == ["anneal", "prove"] * 3
+
+
+@pytest.mark.search
+@pytest.mark.parametrize("step", [move.step for move in rounds.ROUND], ids=lambda step: step.words[:20])
+def test_a_stop_in_any_step_keeps_the_best_plan(monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
+    """Whatever step is interrupted, the plans so far stay and the bound holds."""
+    rng = np.random.default_rng(70)
+    prepared = prepared_for(random_job(rng, 5, "blocking"), CONFIGS[:2])
+    known = simulate_solution(
+        prepared.instance,
+        prepared.problem,
+        Solution(candidate=0, nodes=np.arange(4).reshape(4, 1, 1), objective_ticks=0),
+    )
+
+    def stopped(state: SearchState, clock: Clock) -> None:
+        state.clock.stop.set()
+        move.run(state, clock)
+
+    move = next(move for move in rounds.ROUND if move.step == step)
+    moves = tuple(replace(other, run=stopped) if other is move else other for other in rounds.ROUND)
+    monkeypatch.setattr(rounds, "ROUND", moves)
+    state = certified(prepared, QUICK, known=[known])
+    fastest_s = fastest_by_enumeration(prepared)
+    assert state.bound_s <= fastest_s * (1 + 1e-9)
+    assert fastest_s * (1 - 1e-9) <= state.fastest_s <= known.estimate.iteration_time_s
+    assert state.simulated

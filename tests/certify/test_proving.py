@@ -11,6 +11,7 @@ from pipette_opt.certify import proving
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.certify.state import OpenCandidate, SearchState
 from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.steps import PROVERS
 
 
 @pytest.mark.parametrize(("rising", "rounds"), [(0, 2), (3, 4)])
@@ -23,12 +24,12 @@ def test_engines_that_can_do_nothing_more_end_it(rising: int, rounds: int, monke
     state.add_open(OpenCandidate(index=0, candidate=data.candidates[0], bound_ticks=0, deciding=deciding))
     shares: list[float] = []
 
-    def one_round(state: SearchState, able: list[OpenCandidate], seconds: float, backend: object) -> SimpleNamespace:
+    def one_round(state: SearchState, able: list[OpenCandidate], seconds: float) -> SimpleNamespace:
         shares.append(seconds / state.clock.left_s)
         if len(shares) <= rising:
             state.raise_ticks(able[0], able[0].bound_ticks + 1)
         return SimpleNamespace(status="FEASIBLE", solutions=())
 
     monkeypatch.setattr(proving, "_solve_once", one_round)
-    proving.prove(state)
+    proving.prove(state, state.clock.step(PROVERS))
     assert shares == pytest.approx([0.5, *[1.0] * (rounds - 1)], abs=0.01)

@@ -137,13 +137,14 @@ def test_each_reason_is_counted_by_hand() -> None:
 
 def test_no_plan_in_time_is_not_that_there_is_none() -> None:
     """Of eight configurations three were not placed: there may be a plan; where all were tried there is none."""
-    fitting = [make_config(tp=2, pp=2, dp=2, micro_batch_size=size) for size in range(1, 9)]
+    fitting = [SimpleNamespace(config=make_config(tp=2, pp=2, dp=2, micro_batch_size=size)) for size in range(1, 9)]
+    bounds_s = {fits.config: 5.0 for fits in fitting[:3]} | {fits.config: float("inf") for fits in fitting[3:]}
     prepared = SimpleNamespace(
         instance=job(),
         problem=SimpleNamespace(candidates=()),
         memory=SimpleNamespace(fitting=fitting),
-        pruned=SimpleNamespace(ruled_out=3),
-        ruled_out_s=5.0,
+        pruned=SimpleNamespace(bounds_s=bounds_s),
+        left_out=fitting,
     )
     early = why_nothing(cast(Prepared, prepared))
     assert isinstance(early, NoPlanInTimeError)

@@ -1,4 +1,4 @@
-"""What the joint model still finds once a plan is known: searched if there is time, and never lost."""
+"""Configurations that join a search after it began: what the joint model still finds, and what had no bound in time."""
 
 from dataclasses import replace
 
@@ -9,7 +9,14 @@ from factories import A100_80, LLAMA_8B, make_cluster, make_job, make_links
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.certify import OptimizeParams, SearchState, certify
 from pipette_opt.certify.first_plans import simulate_first_plan
-from pipette_opt.certify.late_splits import fastest_plan, prove_splits
+from pipette_opt.certify.more_configurations import (
+    bound_left_out,
+    continue_joint_model,
+    fastest_plan,
+    joint_model,
+    least_joint_model,
+    left_out,
+)
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import Question, prepare, prunes
@@ -47,14 +54,13 @@ def search_of(made: Instance) -> SearchState:
     return SearchState(prepared, simulate_first_plan(prepared), OptimizeParams(), Clock())
 
 
-@pytest.mark.parametrize("searched", [True, False])
-def test_a_faster_plan_of_another_split_is_kept(searched: bool) -> None:
-    """With time it is searched with all of its split; at the end it is still the plan, and the bound covers it."""
+def test_a_faster_plan_of_another_split_is_kept() -> None:
+    """It is searched with all of its split."""
     found_any = False
     for seed in range(3):
         state = search_of(job(seed))
         known = fastest_plan(state.simulated)
-        prove_splits(state, Clock().after(20.0), Clock() if searched else None)
+        continue_joint_model(state, Clock().after(20.0))
         after = state.prepared
         assert after.joined is not None
         assert after.joined.first is not None
@@ -74,17 +80,48 @@ def test_a_faster_plan_of_another_split_is_kept(searched: bool) -> None:
         state.clock = Clock().after(60.0)
         certify(state)
         assert state.bound_s <= state.fastest_s * (1 + 1e-9)
-        if searched:
-            assert state.bound_s >= state.fastest_s * (1 - 1e-3)
+        assert state.bound_s >= state.fastest_s * (1 - 1e-3)
     assert found_any
 
 
-def test_nothing_is_asked_without_time_or_need() -> None:
-    """The problem stays as it is."""
+def test_the_joint_model_has_work_while_its_bound_leaves_the_gap_open() -> None:
+    """Not without a plan, within the accepted gap, or once no other bound is above its own."""
     state = search_of(job(0))
-    before = state.prepared
-    prove_splits(state, Clock(ends_s=0.0))
-    assert state.prepared is before
+    assert joint_model(state)
+    assert least_joint_model(state)
+    joined = state.prepared.joined
+    assert joined is not None
+    high = replace(joined, model=replace(joined.model, bound_s=1.001 * state.listed_bound_s))
+    state.prepared = replace(state.prepared, joined=high)
+    assert joint_model(state)
+    assert least_joint_model(state) is None
     state.params = OptimizeParams(gap_limit=0.999)
-    prove_splits(state, Clock().after(20.0))
-    assert state.prepared is before
+    assert joint_model(state) is None
+    state.params, state.plans = OptimizeParams(), {}
+    assert joint_model(state) is None
+
+
+def test_a_search_goes_on_with_the_joint_model_until_its_gap_is_closed() -> None:
+    """The first run of the joint model had no time."""
+    state = search_of(job(1))
+    state.clock = Clock().after(60.0)
+    certify(state)
+    assert state.bound_s >= state.fastest_s * (1 - 1e-3)
+
+
+def test_configurations_without_a_bound_in_time_are_bounded_and_searched() -> None:
+    """All but a few have only their compute-only bound; later none keeps the gap open, and the best is found."""
+    question = Question(job(0), FEW, 0.01, keep=prunes)
+    whole, early = prepare(question), prepare(question, Clock(ends_s=0.0))
+    state = SearchState(early, simulate_first_plan(early), OptimizeParams(), Clock().after(60.0))
+    before, number = state.bounds.copy(), left_out(state)
+    assert number is not None
+    assert 0 < number <= len(early.left_out)
+    bound_left_out(state, Clock().after(60.0))
+    assert left_out(state) is None
+    assert all(state.bounds[part].bound_s >= reason.bound_s for part, reason in before.items() if part in state.bounds)
+    certify(state)
+    alone = SearchState(whole, simulate_first_plan(whole), OptimizeParams(), Clock().after(60.0))
+    certify(alone)
+    assert state.fastest_s == pytest.approx(alone.fastest_s, rel=1e-6)
+    assert state.bound_s == pytest.approx(alone.bound_s, rel=1e-4)

@@ -1,0 +1,98 @@
+"""
+Rounds of a search: each step that has work runs in turn, until none has any or the time is over.
+
+The steps and their order are :data:`ROUND`; ``plans/steps.py`` has their slices of the time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipette_opt.certify.more_configurations import (
+    bound_left_out,
+    continue_joint_model,
+    joint_model,
+    least_joint_model,
+    left_out,
+)
+from pipette_opt.certify.opening import has_unopened, open_candidates
+from pipette_opt.certify.placing import anneal_open, settle_few_orders, swap_hosts
+from pipette_opt.certify.proving import prove
+from pipette_opt.certify.state import SearchState
+from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.steps import (
+    ANNEALING,
+    BOUNDS_AGAIN,
+    FEW_ORDERS,
+    JOINT_AGAIN,
+    JOINT_LEAST,
+    OPENING,
+    PROVERS,
+    SWAPPING,
+    Step,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """
+    Step of a search with the functions that run it.
+
+    Parameters
+    ----------
+    work
+        Function to a value that stands for the work of the step, ``None`` if it has none.
+    run
+        Runs the step within the clock that is its slice of the time.
+    """
+
+    step: Step
+    work: Callable[[SearchState], object]
+    run: Callable[[SearchState, Clock], None]
+
+    def applies(self, state: SearchState) -> bool:
+        """Return whether the step has work that differs from that of its last run."""
+        work = self.work(state)
+        return work is not None and state.done.get(self.step) != work
+
+    def __call__(self, state: SearchState) -> None:
+        """Run the step if it has work."""
+        if self.applies(state):
+            state.done[self.step] = self.work(state)
+            self.run(state, state.clock.step(self.step))
+
+
+def open_gap(state: SearchState) -> object:
+    """Return the time to beat and the bound of the listed configurations, and their number; ``None`` once closed."""
+    return None if state.is_closed else (state.fastest_s, state.listed_bound_s, len(state.data.candidates))
+
+
+FEW, ANNEAL, SWAP = (
+    Move(step=FEW_ORDERS, work=open_gap, run=settle_few_orders),
+    Move(step=ANNEALING, work=open_gap, run=anneal_open),
+    Move(step=SWAPPING, work=open_gap, run=swap_hosts),
+)
+
+PLACE = (FEW, ANNEAL, SWAP)
+"""Steps that place candidates."""
+
+OPEN = Move(step=OPENING, work=has_unopened, run=open_candidates)
+
+ROUND = (
+    Move(step=JOINT_AGAIN, work=joint_model, run=continue_joint_model),
+    Move(step=JOINT_LEAST, work=least_joint_model, run=continue_joint_model),
+    OPEN,
+    *PLACE,
+    Move(step=PROVERS, work=open_gap, run=prove),
+    Move(step=BOUNDS_AGAIN, work=left_out, run=bound_left_out),
+)
+"""Steps of a round in their order."""
+
+
+def certify(state: SearchState) -> None:
+    """Bound the simulated time over all configurations, and search for faster plans at the same time."""
+    state.clock.report("bounding the simulator")
+    while not state.clock.is_over and any(move.applies(state) for move in ROUND):
+        for move in ROUND:
+            if not state.clock.is_over:
+                move(state)
+    OPEN(state)  # without time it still bounds candidates over the best links
