@@ -506,7 +506,9 @@ def with_whole_layers(config: ParallelConfig, method: str, number: int) -> Paral
 
 
 def _changed(config: ParallelConfig, **values: Any) -> ParallelConfig:
-    """Return a copy with these fields changed, without any check."""
+    """Return a copy with these fields changed, without any check; the configuration itself if nothing changes."""
+    if all(getattr(config, name) == value for name, value in values.items()):
+        return config
     changed = object.__new__(ParallelConfig)
     for slot, value in zip(_SLOTS.values(), _ALL_FIELDS(config), strict=True):
         slot.__set__(changed, value)
