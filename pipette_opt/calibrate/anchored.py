@@ -11,6 +11,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases
 from pipette_opt.calibrate.described import describe_cases
+from pipette_opt.calibrate.left_out import named
 from pipette_opt.calibrate.predict import Prediction
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
@@ -127,7 +128,9 @@ class _Rows:
         """Return the bands once the run of a row is known, and the errors of the other rows that it moves."""
         index = next((index for index, run in enumerate(self.runs) if run.row == anchor), None)
         if index is None or np.isnan(self._log_ratio(index)):
-            raise InputError("--anchor", f"must be a row with a measured and a predicted time, got {anchor}.")
+            known = [run.row for place, run in enumerate(self.runs) if not np.isnan(self._log_ratio(place))]
+            there = f"the table has them in {named(known)}" if known else "the table has none"
+            raise InputError("--anchor", f"must be a row with a measured and a predicted time ({there}), got {anchor}.")
         rows = next(rows for rows in self._alike(("source", "gpu_name")) if index in rows)
         moved, others = bands.copy(), [row for row in rows if row != index]
         moved[rows] = self._known(index).bands(self.terms[rows])

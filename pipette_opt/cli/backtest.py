@@ -56,6 +56,7 @@ def backtest(
 
     from pipette_opt.base.errors import InputError
     from pipette_opt.base.files import is_stdout, write_atomically
+    from pipette_opt.base.units import whole_number
     from pipette_opt.calibrate.anchored import anchored
     from pipette_opt.calibrate.files import predictions_csv, scatter_svg
     from pipette_opt.calibrate.left_out import LeftOut, left_out_entries, left_out_lines, unread
@@ -75,7 +76,8 @@ def backtest(
     from pipette_opt.read.runs import read_rows, unused_columns
     from pipette_opt.read.stack import read_stack
 
-    if anchor is not None and anchor != "each" and not anchor.isdecimal():
+    row = None if anchor in (None, "each") else whole_number(anchor or "")
+    if anchor not in (None, "each") and row is None:
         raise InputError("--anchor", f"must be the number of a row or each, got {anchor!r}.")
     if not 0 < max_oom_risk < 1:
         raise InputError("--max-oom-risk", f"must be in (0, 1), got {max_oom_risk}.")
@@ -88,7 +90,6 @@ def backtest(
     hosts = read_cluster(cluster) if cluster else None
     memory = partial(memory_columns, framework=stack.memory, max_oom_risk=max_oom_risk)
     predictions = predict_runs(measured, stack, hosts, memory=memory)
-    row = int(anchor) if anchor is not None and anchor.isdecimal() else None
     predictions, known = anchored(
         predictions,
         stack,

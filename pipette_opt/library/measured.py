@@ -23,7 +23,7 @@ from pipette_opt.library.models import check_one_model
 from pipette_opt.library.plans import job_of, on_hosts_of
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.read.cluster import subset_cluster
-from pipette_opt.read.exported import exported_names, is_exported, launch_in
+from pipette_opt.read.exported import ARGUMENTS, exported_names, is_exported, launch_in
 from pipette_opt.read.megatron_args import MegatronArgs, read_megatron_args
 from pipette_opt.read.megatron_logs import SUFFIXES, import_runs
 from pipette_opt.read.runs import MeasuredRun, read_runs
@@ -268,8 +268,8 @@ def _planned(job: Job, path: Path) -> _Run:
 
 def _started(job: Job, place: str) -> _Run:
     """Return a run of a launch script, or of a file of Megatron arguments, on the hosts of the job."""
-    if Path(place).is_dir():
-        place = str(launch_in(Path(place)))
+    if is_folder(place) or Path(place).name == ARGUMENTS:  # the script beside the arguments says how many GPUs run
+        place = str(launch_in(Path(place) if is_folder(place) else Path(place).parent))
     given = read_megatron_args(place, OPTION, script_environment(None), vocab_size=None)
     training, cluster = job.instance.training, job.instance.cluster
     sizes = {name: getattr(given, name) or getattr(training, name) for name in ("global_batch_size", "seq_length")}

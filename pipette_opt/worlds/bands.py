@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.units import counted
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
@@ -25,7 +26,7 @@ from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_yaml
 from pipette_opt.specs import Instance, ModelSpec
 from pipette_opt.specs.stack import Anchor
-from pipette_opt.worlds.terms import describe
+from pipette_opt.worlds.terms import TERMS, describe
 from pipette_opt.worlds.worlds import Observation, Worlds
 
 SHARE = 0.9
@@ -381,7 +382,14 @@ def job_band(
 
 @lru_cache(maxsize=8)
 def anchored(anchors: tuple[Anchor, ...]) -> Worlds:
-    """Return the worlds after the measured runs of a stack."""
+    """Return the worlds after the measured runs of a stack; ``InputError`` for runs of another version."""
+    for anchor in anchors:
+        if len(anchor.terms) != len(TERMS):
+            raise InputError(
+                f"measured run {anchor.run}",
+                f"has {len(anchor.terms)} terms, and this version of pipette-opt has {len(TERMS)}; solve again with "
+                "--measured.",
+            )
     runs = [Observation(factors=np.array(anchor.terms), log_ratio=anchor.log_ratio) for anchor in anchors]
     return Worlds.load().given(runs)
 

@@ -52,5 +52,5 @@ def test_a_known_run_moves_the_others(predictions: list[Prediction]) -> None:
 @pytest.mark.parametrize("row", [3, 9])
 def test_a_row_without_a_time_is_no_anchor(predictions: list[Prediction], row: int) -> None:
     """Neither a failed run nor a row that does not exist."""
-    with pytest.raises(InputError, match="with a measured and a predicted time"):
+    with pytest.raises(InputError, match=rf"\(the table has them in rows 0-2\), got {row}\."):
         anchored(predictions, STACK, None, anchor=row)

@@ -1,5 +1,6 @@
 """Regret in a certificate: derived again by ``verify``, and forgeries of it named."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 from factories import LLAMA_8B, make_cluster, make_job
 
-from pipette_opt.base.errors import PlanError
+from pipette_opt.base.errors import InputError, PlanError
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.optimize.objectives import optimize_objective
@@ -16,9 +17,12 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
 from pipette_opt.specs import Instance
 from pipette_opt.specs.objective import Objective
+from pipette_opt.specs.stack import Anchor
+from pipette_opt.tune.listing import listed_placement
 from pipette_opt.verify import verify
 from pipette_opt.verify.regret import Groups, group_of, weights_of
 from pipette_opt.verify.space import Searched
+from pipette_opt.worlds.terms import describe
 from pipette_opt.worlds.worlds import Worlds
 
 pytestmark = pytest.mark.search
@@ -90,3 +94,56 @@ def test_a_missing_regret_is_named() -> None:
     job, plan = solved()
     with pytest.raises(PlanError, match="records none"):
         verify(job, replace(plan, certificate=replace(plan.certificate, regret=None)))
+
+
+@cache
+def solved_after_a_run() -> tuple[Instance, Plan]:
+    """The plan once a run of two pipeline stages took 1.8 of its simulated time."""
+    job, plan = solved()
+    config = next(other.config for other in plan.alternatives if other.config.pipeline_model_parallel_size > 1)
+    _, terms = describe(job, [(config, listed_placement(job, config))])
+    anchors = (Anchor(run="train.sh: 3.00 s", terms=tuple(terms[0].tolist()), log_ratio=0.6),)
+    job = replace(job, stack=replace(job.stack, anchors=anchors))
+    params = OptimizeParams(time_limit_s=20.0, workers=1, objective=Objective.REGRET)
+    return job, optimize_objective(job, SPACE, params)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda anchor: (),
+        lambda anchor: (replace(anchor, log_ratio=0.0),),
+        lambda anchor: (replace(anchor, terms=tuple(term + 0.5 for term in anchor.terms)),),
+        lambda anchor: (anchor, replace(anchor, run="again.sh: 3.00 s")),
+    ],
+)
+def test_changed_measured_runs_are_noticed(changed: Callable[[Anchor], tuple[Anchor, ...]]) -> None:
+    """A plan whose measured runs were removed, changed or repeated has another regret."""
+    job, plan = solved_after_a_run()
+    verify(job, plan)
+    forged = replace(job, stack=replace(job.stack, anchors=changed(job.stack.anchors[0])))
+    with pytest.raises(PlanError, match="regret_holds: regret"):
+        verify(forged, plan)
+
+
+def test_measured_runs_of_another_version_are_named() -> None:
+    """A run described by fewer terms than this version has."""
+    job, plan = solved_after_a_run()
+    anchor = job.stack.anchors[0]
+    short = replace(job.stack, anchors=(replace(anchor, terms=anchor.terms[:-1]),))
+    with pytest.raises(InputError, match=r"measured run train\.sh: 3\.00 s: has \d+ terms, and this version"):
+        verify(replace(job, stack=short), plan)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"run": "tp8 pp8"}, {"gpu_minutes": 1.0}, {"regret": 0.0}, {"command": "profile all"}, None]
+)
+def test_a_forged_experiment_is_named(changes: dict[str, Any] | None) -> None:
+    """What the next run costs and brings is derived again."""
+    job, plan = solved_after_a_run()
+    regret = regret_of(plan)
+    assert regret.experiment is not None
+    experiment = None if changes is None else replace(regret.experiment, **changes)
+    forged = replace(plan, certificate=replace(plan.certificate, regret=replace(regret, experiment=experiment)))
+    with pytest.raises(PlanError, match=r"regret_holds: regret\.experiment"):
+        verify(job, forged)
