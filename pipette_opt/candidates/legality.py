@@ -22,7 +22,7 @@ from pipette_opt.candidates.expert_rules import (
 from pipette_opt.layers.branches import named_branches
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
-from pipette_opt.specs.activations import host_keeps
+from pipette_opt.specs.activations import host_keeps, micro_batch_tokens, tokens_of_rank
 
 Rule = Callable[[ModelSpec, TrainingSpec, ParallelConfig], str | None]
 """
@@ -197,12 +197,10 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
     recipe = training.recipe
     if recipe is None:
         return None
-    tp, tokens = config.tensor_model_parallel_size, config.micro_batch_size * training.seq_length
-    own_tokens, share = tokens // config.context_parallel_size, tp if config.sequence_parallel else 1
-    widths = {"hidden_size": model.hidden_size, "tokens of a micro-batch": own_tokens}
-    of_products, multiplies_own = _product_widths(model, tp, config.expert_tensor_size)
+    widths = {"hidden_size": model.hidden_size, "tokens of a micro-batch": micro_batch_tokens(training, config)}
+    of_products, multiplies_own = _product_widths(model, config.tensor_model_parallel_size, config.expert_tensor_size)
     if multiplies_own:
-        widths["tokens of a micro-batch on a rank"] = own_tokens // share
+        widths["tokens of a micro-batch on a rank"] = tokens_of_rank(training, config)
     for name, width in (*widths.items(), *of_products.items()):
         if width % recipe.multiple:
             return f"{recipe.peak} needs multiples of {recipe.multiple}, and {name} is {width}"

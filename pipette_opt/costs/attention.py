@@ -14,13 +14,14 @@ the measured one in the median with 128 tokens, 0.76 to 1.02 with 1,024, and 1.0
 (``benchmarks/silicon/windows.py``).
 """
 
-from pipette_opt.costs.products import micro_batch_tokens, peak_flops, plain_format
+from pipette_opt.costs.products import peak_flops, plain_format
 from pipette_opt.costs.ring_steps import ring_steps_s
 from pipette_opt.costs.sparse import sparse_times_s
 from pipette_opt.layers.attention import AttentionBranch
 from pipette_opt.layers.sparse import SparseAttentionBranch
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.activations import micro_batch_tokens
 
 BACKWARD_WORK = 2.5
 """FLOPs of the fused backward over the forward's: five products for two, as the scores are computed anew."""

@@ -31,6 +31,7 @@ from pipette_opt.costs.compute import stage_matrices, stage_parameters
 from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.activations import micro_batch_tokens
 from pipette_opt.specs.user_buffers import has_user_buffers
 
 
@@ -204,7 +205,7 @@ def tensor_traffic(
     2023, "Overlap communication with dependent computation via decomposition"). This hides ``HIDDEN_SHARE`` of all
     parts but one.
     """
-    tokens, h = config.micro_batch_size * training.seq_length // config.context_parallel_size, model.hidden_size
+    tokens, h = micro_batch_tokens(training, config), model.hidden_size
     reduced, recipe = training.parameter_bytes, training.recipe
     gathered: float = reduced
     if recipe is not None and config.sequence_parallel:

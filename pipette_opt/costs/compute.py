@@ -23,7 +23,6 @@ from pipette_opt.costs.muon import orthogonal_s
 from pipette_opt.costs.products import (
     cast_s,
     linear_format,
-    micro_batch_tokens,
     plain_format,
     product_s,
     product_times_s,
@@ -40,7 +39,7 @@ from pipette_opt.specs import (
     StackSpec,
     TrainingSpec,
 )
-from pipette_opt.specs.activations import host_keeps, moved_bytes
+from pipette_opt.specs.activations import host_keeps, micro_batch_tokens, moved_bytes
 from pipette_opt.specs.training import in_16_bits
 
 

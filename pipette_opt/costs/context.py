@@ -32,6 +32,7 @@ from pipette_opt.costs.links import BestLinks, Links, NoLinks, RingShape
 from pipette_opt.layers.attention import AttentionBranch
 from pipette_opt.parallel import HostTile, ParallelConfig, gpus_of_a_host
 from pipette_opt.specs import Instance, LayerKind, ModelSpec, TrainingSpec
+from pipette_opt.specs.activations import micro_batch_tokens
 
 _NOTHING = RingTraffic(0.0, 0, 0)
 """Traffic of a ring that sends nothing."""
@@ -43,10 +44,9 @@ def key_value_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelCo
 
     With fewer query groups than tensor ranks, groups are repeated.
     """
-    tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
     mixers, tp = (model.mixer(kind) for kind in model.layers), config.tensor_model_parallel_size
     widths = (mixer.keys_width(tp) for mixer in mixers if isinstance(mixer, AttentionBranch))
-    return tokens * next(widths, 0.0) * training.parameter_bytes
+    return micro_batch_tokens(training, config) * next(widths, 0.0) * training.parameter_bytes
 
 
 def context_traffic(
@@ -61,7 +61,7 @@ def context_traffic(
     steps = config.context_parallel_size - 1
     again = config.recomputes("core_attn")
     if training.cp_comm_type == "a2a":
-        tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
+        tokens = micro_batch_tokens(training, config)
         width = (model.query_projection_size + model.attention_output_size) / config.tensor_model_parallel_size
         held = key_value_bytes(model, training, config) + tokens * width * training.parameter_bytes
         sent = steps / config.context_parallel_size * held

@@ -36,6 +36,7 @@ from pipette_opt.costs.layer_kinds import REMEMBERED, held_of_kinds
 from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs.activations import tokens_of_rank
 
 
 class ExpertTraffic(NamedTuple):
@@ -92,12 +93,6 @@ def stage_expert_parameters(model: ModelSpec, config: ParallelConfig) -> FloatAr
     for kind, layers in held_of_kinds(model, config).items():
         held += layers.sum(axis=0) * (layer_parameters(model, kind).experts / expert_block(config))
     return read_only(held, np.float64)
-
-
-def tokens_of_rank(training: TrainingSpec, config: ParallelConfig) -> int:
-    """Return the number of tokens of one micro-batch that a rank routes."""
-    split = config.context_parallel_size * (config.tensor_model_parallel_size if config.sequence_parallel else 1)
-    return config.micro_batch_size * training.seq_length // split
 
 
 def rows_of_expert(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:

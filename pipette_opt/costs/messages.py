@@ -5,6 +5,7 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
+from pipette_opt.specs.activations import tokens_of_rank
 
 
 def p2p_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
@@ -14,9 +15,7 @@ def p2p_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) 
     With sequence parallelism, each tensor rank holds and sends its part of the sequence. Without it, each rank sends
     the whole activation.
     """
-    whole = training.seq_length * config.micro_batch_size * model.hidden_size * training.parameter_bytes
-    shards = config.context_parallel_size * (config.tensor_model_parallel_size if config.sequence_parallel else 1)
-    return whole / shards
+    return float(tokens_of_rank(training, config) * model.hidden_size * training.parameter_bytes)
 
 
 def inter_node_message_s(cluster: ClusterSpec, message_bytes: float, num_flows: int) -> FloatArray:

@@ -1,10 +1,11 @@
 """Times of a layer's modules that the backward pass can recompute one by one."""
 
 from pipette_opt.costs.expert_layer import activation_again_s, expert_times_s
-from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, product_s
+from pipette_opt.costs.products import cast_s, linear_format, product_s
 from pipette_opt.layers.branch import Module
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, Instance, LayerKind, StackSpec, TrainingSpec
+from pipette_opt.specs.activations import micro_batch_tokens
 
 FUSED_NORM_PASSES, UNFUSED_NORM_PASSES = (2.0, 3.0), (18.0, 45.0)
 """

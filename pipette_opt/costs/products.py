@@ -6,6 +6,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.layers.branch import Product
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.activations import micro_batch_tokens
 from pipette_opt.specs.efficiency import ProductLaw
 
 SUMMED_RATE = 0.93
@@ -41,14 +42,6 @@ class ProductFormat:
     result_bytes: int
     cast_bytes: float = 0.0
     norm_cast_bytes: float = 0.0
-
-
-def micro_batch_tokens(training: TrainingSpec, config: ParallelConfig) -> int:
-    """
-    Return the number of tokens of one micro-batch that a rank's layers process, with sequence-parallel parts
-    gathered.
-    """
-    return config.micro_batch_size * training.seq_length // config.context_parallel_size
 
 
 def peak_flops(gpu: GpuSpec, training: TrainingSpec) -> float:

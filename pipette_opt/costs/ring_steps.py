@@ -18,6 +18,7 @@ the softmax are 1 / 64 of a pass and left out, as are the copies of half of the 
 
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.activations import micro_batch_tokens
 
 ATTENTION_START_S = 12e-6
 """
@@ -101,8 +102,9 @@ def ring_steps_s(
     seconds.
     """
     tp = config.tensor_model_parallel_size
-    tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
-    one_pass = tokens * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
+    one_pass = (
+        micro_batch_tokens(training, config) * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
+    )
     queries = one_pass * (model.query_projection_size + model.attention_output_size) / 2 / tp
     keys = one_pass * max(model.kv_projection_size / tp, model.kv_head_size)
     forward = FORWARD_QUERY_PASSES * queries + FORWARD_KEY_PASSES * keys + FORWARD_KERNELS * rates.kernel_s

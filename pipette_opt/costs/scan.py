@@ -5,10 +5,11 @@ A scan is several kernels, each of which waits for memory or for its products. M
 flash-linear-attention) are written in Triton and attain a fraction of both.
 """
 
-from pipette_opt.costs.products import micro_batch_tokens, peak_flops
+from pipette_opt.costs.products import peak_flops
 from pipette_opt.layers.recurrent import SCAN_KERNELS, RecurrentBranch
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.activations import micro_batch_tokens
 
 SCAN_SHARE = 0.3
 """

@@ -10,10 +10,11 @@ Written out in PyTorch, as without ``--dsa-kernel-backend``, all of it takes sev
 from typing import NamedTuple
 
 from pipette_opt.base.units import ceil_div
-from pipette_opt.costs.products import micro_batch_tokens, peak_flops
+from pipette_opt.costs.products import peak_flops
 from pipette_opt.layers.sparse import SCORE_BYTES, SparseAttentionBranch
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.activations import micro_batch_tokens
 
 HEADS_OF_BLOCK = 64
 """Heads that share the latents that a thread block reads (``sparse_mla_fwd``)."""

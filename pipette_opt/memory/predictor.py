@@ -25,6 +25,7 @@ from pipette_opt.memory.twins import as_anchored, as_twins_take, work_keys
 from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.activations import micro_batch_tokens, tokens_of_rank
 from pipette_opt.specs.memory_constants import MEGATRON_CORE, NEEDED, MemoryConstants
 from pipette_opt.specs.user_buffers import has_user_buffers
 
@@ -295,9 +296,13 @@ def token_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: Paralle
     kernels = training.moe_token_dispatcher_type, training.moe_flex_dispatcher_backend
     if model.num_experts is None or kernels != ("flex", "hybridep") or ranks == 1:
         return 0.0
-    split = config.context_parallel_size * (config.tensor_model_parallel_size if config.sequence_parallel else 1)
-    tokens = config.micro_batch_size * training.seq_length / split
-    return tokens * ranks * config.expert_tensor_size * model.expert_hidden_size * training.parameter_bytes
+    return (
+        tokens_of_rank(training, config)
+        * ranks
+        * config.expert_tensor_size
+        * model.expert_hidden_size
+        * training.parameter_bytes
+    )
 
 
 def user_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
@@ -312,8 +317,7 @@ def user_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: Parallel
         return 0.0
     recipe = training.recipe
     gathered = training.parameter_bytes if recipe is None else recipe.element_bytes
-    tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
-    return tokens * model.hidden_size * (6 * gathered + 4 * training.parameter_bytes)
+    return micro_batch_tokens(training, config) * model.hidden_size * (6 * gathered + 4 * training.parameter_bytes)
 
 
 def stage_works(

@@ -1,4 +1,4 @@
-"""Bytes of activations that offloading moves to host memory, by modules of a layer (Megatron-Core's module names)."""
+"""Tokens of a micro-batch on a rank, and bytes of activations that offloading moves to host memory."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -51,6 +51,23 @@ class Degrees(Protocol):
         """Return whether the search chose tensor overlap: tensor-parallel ranks send during matrix products."""
 
 
+def micro_batch_tokens(training: TrainingSpec, config: Degrees) -> int:
+    """Return the tokens of a micro-batch in a rank's matrix products, with sequence-parallel parts gathered."""
+    tokens: int = _tokens(training, config.micro_batch_size, config.context_parallel_size)
+    return tokens
+
+
+def tokens_of_rank(training: TrainingSpec, config: Degrees) -> int:
+    """Return the tokens of a micro-batch that a rank holds outside matrix products, routes, and sends to a stage."""
+    shards = config.tensor_model_parallel_size if config.sequence_parallel else 1
+    return micro_batch_tokens(training, config) // shards
+
+
+def _tokens(training: TrainingSpec, micro_batch_size: Any, context_parallel_size: Any) -> Any:
+    """Return the tokens of a micro-batch on a rank of context parallelism; sizes are numbers or arrays."""
+    return training.seq_length * micro_batch_size // context_parallel_size
+
+
 def on_rank(training: TrainingSpec, number_of: Callable[[str], Any]) -> OnRank:
     """
     Return the part of a micro-batch that one tensor rank works on.
@@ -64,7 +81,7 @@ def on_rank(training: TrainingSpec, number_of: Callable[[str], Any]) -> OnRank:
     sizes, place = np.unique(ranks, return_inverse=True)
     return OnRank(
         training=training,
-        tokens=training.seq_length // cp * number_of("micro_batch_size"),
+        tokens=_tokens(training, number_of("micro_batch_size"), cp),
         shards=np.where(number_of("sequence_parallel"), tp, 1),
         tp=tp,
         cp=cp,
