@@ -21,7 +21,6 @@ import typer
 
 from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
-from benchmarks.memory.moments import Matrices, MomentParams, options_of, tensor_bytes, train_moments
 from benchmarks.memory.parts import SOURCES
 from benchmarks.memory.stacks import STACKS, log_ratios
 from models.memory.fit import Dataset, FitParams, Traces, load_traces, split_rows, train_network
@@ -62,11 +61,9 @@ MEASURED = (*SOURCES, ("Megatron-LM's tests", *STACKS["Megatron-LM's tests, H100
 
 EXPLANATION = (
     "long: all terms, as shipped. held: without the working memory of a pass or step. short: weights, gradients, "
-    "optimizer states and activations kept for micro-batches in flight. A network of moments takes a smooth maximum "
-    "over linear combinations of tensor sizes; it learns their coefficients. Traces have neither latent attention nor "
+    "optimizer states and activations kept for micro-batches in flight. Traces have neither latent attention nor "
     "recurrent layers nor multi-token prediction: the long formula counts them. Measured peaks: nothing is fitted to "
-    "them. Tensors and sizes of the network of moments were "
-    "chosen with the unseen traces in sight; each network was trained once."
+    "them. Each network has the shipped network's features and was trained once."
 )
 """Explanation of the tables."""
 
@@ -82,64 +79,38 @@ class Division:
         Name: long (as shipped), held (without working memory), short (weights, gradients, states, kept activations).
     count
         Function from all terms to the bytes that this formula counts.
-    network
-        Hidden units of a multilayer perceptron, or the size of a network of moments.
     """
 
     formula: str
     count: Callable[[FormulaBytes], FloatArray]
-    network: tuple[int, ...] | MomentParams
 
     @property
     def label(self) -> Row:
         """Names of formula and network."""
-        size = self.network
-        name = f"{size.moments} moments" if isinstance(size, MomentParams) else f"MLP {', '.join(map(str, size))}"
-        return {"formula": self.formula, "network": name}
+        return {"formula": self.formula, "network": f"MLP {', '.join(map(str, FitParams().hidden))}"}
 
     def bytes_of(self, formula: FormulaBytes) -> FloatArray:
         """Return the bytes that the formula counts, at least 1, shape ``(num_rows,)``."""
         return np.maximum(self.count(formula), 1.0)
-
-    def shares(self, table: StageTable, formula: FormulaBytes) -> Matrices:
-        """Return the sizes of each part's tensors as fractions of the formula."""
-        return tuple(sizes / self.bytes_of(formula)[:, None] for sizes in tensor_bytes(table, formula))
-
-    def features(self, table: StageTable, formula: FormulaBytes) -> FloatArray:
-        """Return the inputs of a multilayer perceptron, shape ``(num_rows, num_features)``."""
-        if self.formula == "long":
-            return table_features(table, formula)
-        return np.column_stack([*self.shares(table, formula), *options_of(table)])
 
 
 def _short(formula: FormulaBytes) -> FloatArray:
     return formula.static + formula.saved
 
 
-LONG = Division(formula="long", count=lambda formula: formula.total, network=(24, 24))
-SHORT = Division(formula="short", count=_short, network=MomentParams())
-DIVISIONS = (
-    LONG,
-    Division(formula="held", count=lambda formula: formula.held, network=MomentParams()),
-    Division(formula="short", count=_short, network=(24, 24)),
-    SHORT,
-    Division(formula="short", count=_short, network=MomentParams(moments=16, hidden=16)),
-)
-"""Divisions from the longest formula to the shortest; each with one or more networks."""
+LONG = Division(formula="long", count=lambda formula: formula.total)
+SHORT = Division(formula="short", count=_short)
+DIVISIONS = (LONG, Division(formula="held", count=lambda formula: formula.held), SHORT)
+"""Divisions from the longest formula to the shortest."""
 
 
-def train(division: Division, traces: Traces, rows: IntArray, seed: int = 0) -> Correction:
+def train(division: Division, traces: Traces, rows: IntArray, params: FitParams | None = None) -> Correction:
     """Return the network of a division, trained on some rows of the traces."""
-    formula, size = formula_bytes(traces.table), division.network
-    counted = division.bytes_of(formula)
-    if isinstance(size, MomentParams):
-        shares, options = division.shares(traces.table, formula), options_of(traces.table)
-        found = train_moments(shares, options, np.log(traces.peak / counted), rows, size, seed)
-        return lambda table, terms: found.log_ratio(division.shares(table, terms), options_of(table))
-    features = division.features(traces.table, formula)
-    dataset = Dataset(features=features, formula=counted, peak=traces.peak, slices=traces.slices)
-    network = train_network(dataset, rows, FitParams(hidden=size, seed=seed))
-    return lambda table, terms: network.log_ratio(division.features(table, terms))
+    formula = formula_bytes(traces.table)
+    features = table_features(traces.table, formula)
+    dataset = Dataset(features=features, formula=division.bytes_of(formula), peak=traces.peak, slices=traces.slices)
+    network = train_network(dataset, rows, params or FitParams())
+    return lambda table, terms: network.log_ratio(table_features(table, terms))
 
 
 def errors_percent(
@@ -162,11 +133,13 @@ def unseen_row(division: Division, traces: Traces, rows: IntArray, unseen: IntAr
     )
 
 
-def left_out_row(division: Division, traces: Traces, kind: tuple[str, str, tuple[str, ...]]) -> Row:
+def left_out_row(
+    division: Division, traces: Traces, kind: tuple[str, str, tuple[str, ...]], params: FitParams | None = None
+) -> Row:
     """Return the errors on a kind of stages, for a network trained on all other stages."""
     name, column, values = kind
     is_left_out = traces.slices[column].isin(values).to_numpy()
-    correction = train(division, traces, np.flatnonzero(~is_left_out))
+    correction = train(division, traces, np.flatnonzero(~is_left_out), params)
     alone, corrected = (
         _summary(errors_percent(division, traces, np.flatnonzero(is_left_out), each)) for each in (None, correction)
     )

@@ -47,8 +47,8 @@ class StageTable:
         Transformer layers of the stage, including those of multi-token prediction; and of a chunk, the mean in flight.
     later_layers
         Largest number of layers whose activations the last stage holds later, beyond those while its head first works.
-    moe_layers, moe_share
-        Layers of the stage with experts, and their fraction of all layers in flight.
+    moe_layers
+        Layers of the stage with experts.
     in_flight
         Largest number of forward passes of a chunk whose activations are held at once.
     first_in_flight
@@ -77,30 +77,20 @@ class StageTable:
         Parameters of the table that embeddings and head of the stage share; 0 if they share none.
     largest_table
         Parameters of the larger of the two embedding tables on one rank, whatever the stage.
-    query, key_value, up, down, vocab, heads
+    query, key_value, vocab
         Local widths; for keys and values the mean of both.
-    grouped
-        1 if several query heads share a key head; 0 for latent attention, in which only values are narrower.
     scores
         Elements of one layer's attention scores, 0 with a kernel that does not store them.
     statistics
         fp32 numbers per token that one norm keeps.
-    context
-        Ranks among which attention's sequence is split.
-    num_experts, local_experts, topk, expert_ranks, expert_tensor
-        Sizes of a layer with experts: number of experts, experts on this rank, experts per token, ranks that the
-        experts are spread over, ranks that share one expert.
-    routed
-        Input width of routed experts.
-    expert_up, shared_up
-        Local widths of routed and shared experts, twice with a gate.
+    num_experts
+        Routed experts of a layer with experts.
     selective
         1 if the attention core is recomputed, but not whole layers.
     full
         Fraction of the layers of a chunk that are recomputed whole.
-    inputs_kept, brought_back
-        Inputs of layers that a chunk keeps for recomputation, the mean in flight; and layers that one recomputation
-        restores.
+    inputs_kept
+        Inputs of layers that a chunk keeps for recomputation, the mean in flight.
     kept, restored
         Bytes of a micro-batch that the layers of a chunk keep, the mean in flight, without these inputs; and bytes that
         one recomputation restores.
@@ -128,7 +118,6 @@ class StageTable:
     chunk_layers: FloatArray
     later_layers: FloatArray
     moe_layers: FloatArray
-    moe_share: FloatArray
     in_flight: FloatArray
     first_in_flight: FloatArray
     first_chunk: FloatArray
@@ -149,35 +138,18 @@ class StageTable:
     hidden: FloatArray
     query: FloatArray
     key_value: FloatArray
-    grouped: FloatArray
-    up: FloatArray
-    down: FloatArray
     vocab: FloatArray
-    heads: FloatArray
     scores: FloatArray
     statistics: FloatArray
     hidden_dropout: FloatArray
-    attention_dropout: FloatArray
-    rope: FloatArray
-    qk_norm: FloatArray
     tensor: FloatArray
-    context: FloatArray
     num_experts: FloatArray
-    local_experts: FloatArray
-    topk: FloatArray
-    expert_ranks: FloatArray
-    expert_tensor: FloatArray
-    routed: FloatArray
-    expert_up: FloatArray
-    shared_up: FloatArray
     selective: FloatArray
     full: FloatArray
     inputs_kept: FloatArray
-    brought_back: FloatArray
     kept: FloatArray
     restored: FloatArray
     layer_work: FloatArray
-    interleaved: FloatArray
 
     @property
     def num_rows(self) -> int:

@@ -53,7 +53,6 @@ def stage_table(
         | _kept_columns(rows, chunks, rank)
         | _parameter_columns(rows, chunks, rank)
         | _width_columns(rows, chunks, rank)
-        | _expert_columns(rows)
     )
     table = np.empty((len(columns), rows.count))
     for cells, value in zip(table, columns.values(), strict=True):
@@ -172,13 +171,10 @@ class _Chunks:
         share: FloatArray = self.mean_in_flight(self.of_chunk) / np.maximum(self.of_chunk.sum(axis=0), 1)
         return share
 
-    def layers_with(self, has: Callable[[LayerKind], bool]) -> IntArray:
-        """Return the layers of each chunk for which ``has`` holds."""
-        return sum((layers for kind, layers in self.kinds.items() if has(kind)), np.zeros_like(self.of_chunk))
-
     def stage_layers(self, has: Callable[[LayerKind], bool]) -> IntArray:
         """Return the layers of each stage for which ``has`` holds."""
-        count: IntArray = self.layers_with(has).sum(axis=0)
+        of_chunk = sum((layers for kind, layers in self.kinds.items() if has(kind)), np.zeros_like(self.of_chunk))
+        count: IntArray = of_chunk.sum(axis=0)
         return count
 
 
@@ -259,7 +255,6 @@ def _training_columns(rows: _Rows, rank: OnRank) -> Columns:
         "only_copies": training.fp8_param_gather,
         "on_host": host[rows.config_of_row],
         "tensor": tp,
-        "context": rows.column("context_parallel_size"),
     }
 
 
@@ -267,21 +262,18 @@ def _layer_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
     """Return the layers of stage and chunk, of each part, and those in flight."""
     model, last, num_chunks = rows.model, rows.last, rows.column("num_chunks")
     chunk_layers = chunks.mean_in_flight(chunks.of_chunk)
-    moe_of_chunk = chunks.layers_with(lambda kind: kind.has_experts)
     return {
         "offloaded": chunk_layers * _moved(rows, rank)[rows.config_of_row],
         "layers": rows.layers + last * len(model.mtp_layers) * model.mtp_num_layers,
         "chunk_layers": chunk_layers,
         "later_layers": chunks.later_layers,
-        "moe_layers": moe_of_chunk.sum(axis=0),
-        "moe_share": (chunks.held * moe_of_chunk).sum(axis=0) / np.maximum(chunks.in_flight * chunk_layers, 1),
+        "moe_layers": chunks.stage_layers(lambda kind: kind.has_experts),
         "in_flight": chunks.in_flight,
         "first_in_flight": np.where(num_chunks > 1, chunks.held[0], chunks.in_flight),
         "first_chunk": chunks.of_chunk[0] / np.where(chunk_layers > 0, chunk_layers, 1),
         "first": rows.first,
         "last": last,
         "depths": last * model.mtp_num_layers,
-        "interleaved": num_chunks > 1,
     }
 
 
@@ -324,7 +316,7 @@ def _kept_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
     brought_back = np.minimum(at_once, chunks.of_chunk.max(axis=0)) * chunks.is_full
     # Layers that were kept whole are freed before the first recomputed one runs.
     whole = np.maximum(_largest(np.stack(sizes), np.stack(counts), brought_back) - kept, 0.0)
-    return {"kept": kept, "brought_back": brought_back, "restored": whole + restored, "layer_work": work}
+    return {"kept": kept, "restored": whole + restored, "layer_work": work}
 
 
 def _largest(sizes: FloatArray, counts: FloatArray, number: IntArray) -> FloatArray:
@@ -337,48 +329,20 @@ def _largest(sizes: FloatArray, counts: FloatArray, number: IntArray) -> FloatAr
 
 
 def _width_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
-    """Return the local widths of attention and MLP, and the flags of the model."""
-    model, tp = rows.model, rows.tensor
-    attention, down = chunks.attention or AttentionBranch(model, LayerKind()), model.ffn_hidden_size // tp
-    query, keys, _ = attention.local_widths(tp)
+    """Return the widths of attention and vocabulary, and the flags of the model."""
+    model = rows.model
+    attention = chunks.attention or AttentionBranch(model, LayerKind())
+    query, keys, _ = attention.local_widths(rows.tensor)
     return {
         "hidden": model.hidden_size,
         "query": query,
         "key_value": keys / 2,
-        "grouped": attention.shares_keys(tp),
-        "up": down * _gates(model),
-        "down": down,
         "vocab": _vocab(rows),
-        "heads": model.num_attention_heads // tp,
         "scores": (chunks.attention is not None) * attention.scores(rank)[rows.config_of_row],
         "statistics": 2 if model.normalization == "LayerNorm" else 1,
         "hidden_dropout": model.hidden_dropout > 0,
-        "attention_dropout": model.attention_dropout > 0,
-        "rope": model.has_rotary_positions,
-        "qk_norm": model.qk_layernorm and attention.norms_heads,
-    }
-
-
-def _expert_columns(rows: _Rows) -> Columns:
-    """Return the sizes of a layer with experts."""
-    model, ep, etp = rows.model, rows.column("expert_model_parallel_size"), rows.column("expert_tensor_size")
-    topk = model.moe_router_topk * ((model.num_experts or 0) > 0)
-    gates = _gates(model)
-    return {
         "num_experts": model.num_experts or 0,
-        "local_experts": (model.num_experts or 0) // ep,
-        "topk": topk,
-        "expert_ranks": ep,
-        "expert_tensor": etp,
-        "routed": model.expert_hidden_size,
-        "expert_up": gates * (model.expert_ffn_size // etp) * ((model.num_experts or 0) > 0),
-        "shared_up": gates * (model.moe_shared_expert_intermediate_size // rows.tensor),
     }
-
-
-def _gates(model: ModelSpec) -> int:
-    """Return the number of matrices that an MLP multiplies its input with."""
-    return 2 if model.gated_linear_unit else 1
 
 
 def _vocab(rows: _Rows) -> IntArray:

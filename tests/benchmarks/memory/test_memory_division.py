@@ -1,6 +1,5 @@
 """Division of a peak between formula and network, on stages whose peak is that of the long formula."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,7 @@ from benchmarks.memory.division import (
     train,
     unseen_row,
 )
-from benchmarks.memory.moments import MomentParams
-from models.memory.fit import Traces
+from models.memory.fit import FitParams, Traces
 from models.memory.sample import sample_point
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.stage_rows import join_tables
@@ -28,7 +26,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.search
 
 NUM_POINTS = 30
-QUICK = replace(SHORT, network=MomentParams(moments=2, hidden=2, steps=150, batch=20, members=1))
+QUICK = FitParams(steps=150)
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +46,19 @@ def test_formulas_alone(traces: Traces) -> None:
     assert errors_percent(SHORT, traces, rows).mean() > 5
 
 
-def test_moments_learn_working_memory(traces: Traces) -> None:
+def test_networks_learn_working_memory(traces: Traces) -> None:
     """A few steps of training remove most of the error of the short formula on the stages that were seen."""
     rows = np.arange(NUM_POINTS)
-    correction = train(QUICK, traces, rows)
-    assert errors_percent(QUICK, traces, rows, correction).mean() < errors_percent(QUICK, traces, rows).mean() / 2
+    correction = train(SHORT, traces, rows, QUICK)
+    assert errors_percent(SHORT, traces, rows, correction).mean() < errors_percent(SHORT, traces, rows).mean() / 2
 
 
 def test_rows_name_division_and_errors(traces: Traces) -> None:
     """Rows say what was trained on how many traces, and the error of the formula alone."""
     rows = np.arange(20)
-    row = unseen_row(QUICK, traces, rows, np.arange(20, NUM_POINTS), train(QUICK, traces, rows))
-    assert (row["formula"], row["network"], row["training traces"]) == ("short", "2 moments", "20")
-    kind = left_out_row(QUICK, traces, LEFT_OUT[0])
+    row = unseen_row(SHORT, traces, rows, np.arange(20, NUM_POINTS), train(SHORT, traces, rows, QUICK))
+    assert (row["formula"], row["network"], row["training traces"]) == ("short", "MLP 24, 24", "20")
+    kind = left_out_row(SHORT, traces, LEFT_OUT[0], QUICK)
     assert (kind["left out"], kind["traces"]) == ("layers with experts", "10")
     assert float(kind["formula alone: mean"].removesuffix(" %")) > 0
 
