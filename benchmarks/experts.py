@@ -24,9 +24,9 @@ from pipette_opt.cli import options as opt
 from pipette_opt.cli.output import say, show, show_json
 from pipette_opt.cli.program import run_command
 from pipette_opt.costs.collectives import RingTraffic
-from pipette_opt.costs.experts import stage_expert_parameters
 from pipette_opt.costs.links import EachLink, NoLinks, RingShape
 from pipette_opt.costs.messages import slowest_pair
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.library.plans import plan_and_instance
 from pipette_opt.memory.filter import predicted_memory
 from pipette_opt.memory.predictor import MemoryPredictor
@@ -154,7 +154,7 @@ def _expert_parameters(instance: Instance, plan: Plan) -> FloatArray:
     """Return a rank's parameters of one expert per layer, summed over the layers of a stage; shape ``(pp,)``."""
     model, config = instance.model, plan.config
     local = (model.num_experts or 1) // config.expert_model_parallel_size
-    found: FloatArray = np.asarray(stage_expert_parameters(model, config), dtype=np.float64) / local
+    found: FloatArray = np.asarray(stage_parameters(model, config).experts, dtype=np.float64) / local
     return found
 
 

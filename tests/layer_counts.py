@@ -17,9 +17,10 @@ from factories import make_cluster, make_config, make_job
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates.legality import check_legal
 from pipette_opt.costs.collectives import RingTraffic, tensor_traffic
-from pipette_opt.costs.compute import layer_times_s, optimizer_time_s, stage_parameters
+from pipette_opt.costs.compute import layer_times_s, optimizer_time_s
 from pipette_opt.costs.context import context_traffic
-from pipette_opt.costs.experts import expert_traffic, stage_expert_parameters
+from pipette_opt.costs.experts import expert_traffic
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.export.megatron import model_options
 from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.memory.formula import FormulaBytes, formula_bytes, parameters
@@ -234,7 +235,7 @@ def check_parameters(model: ModelSpec, counts: Counts) -> None:
     for tp in (1, 2):
         config = ranks(model, tp)
         expected = model.num_layers * ((split + experts) / tp + whole) + 2 * table / tp + positions + final_norm
-        assert stage_parameters(model, config) + stage_expert_parameters(model, config) == pytest.approx([expected])
+        assert stage_parameters(model, config).total == pytest.approx([expected])
         assert parameters(stage_table(model, training(), [config])) == pytest.approx([expected])
         assert memory(model, config).weights == pytest.approx([ELEMENT * expected])
 

@@ -34,9 +34,9 @@ from pipette_opt import __version__
 from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.baselines.compare import analytical_problem
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.export.targets import export
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, Placement, tile_placement
@@ -262,7 +262,7 @@ def job_of(instance: Instance, config: ParallelConfig, placement: Placement, ite
         forward_s=times.forward_s[0, :, 0].tolist(),
         backward_s=times.backward_s[0, :, 0].tolist(),
         message_bytes=int(p2p_bytes(instance.model, instance.training, config)),
-        gradient_bytes=[int(4 * count) for count in stage_parameters(instance.model, config)],
+        gradient_bytes=[int(4 * count) for count in stage_parameters(instance.model, config).own],
         iterations=iterations,
     )
 

@@ -27,8 +27,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
-from pipette_opt.costs.compute import stage_matrices, stage_parameters
-from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
+from pipette_opt.costs.experts import expert_replicas
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
 from pipette_opt.specs.activations import micro_batch_tokens
@@ -154,7 +154,7 @@ def gathered_bytes(
     only.
     """
     counts = _replicas_and_parameters(model, config, experts)[1]
-    matrices = counts if experts else stage_matrices(model, config).tolist()
+    matrices = counts if experts else stage_parameters(model, config).matrices.tolist()
     saved = training.parameter_bytes - training.gather_bytes
     return [count * training.parameter_bytes - saved * few for count, few in zip(counts, matrices, strict=True)]
 
@@ -163,8 +163,8 @@ def _replicas_and_parameters(model: ModelSpec, config: ParallelConfig, experts: 
     """Return the number of ranks that share parameters, and the number of parameters on one rank of each stage."""
     if experts:
         size = max(expert_replicas(config) // config.num_distributed_optimizer_instances, 1)
-        return size, stage_expert_parameters(model, config).tolist()
-    return config.sharing_ranks, stage_parameters(model, config).tolist()
+        return size, stage_parameters(model, config).experts.tolist()
+    return config.sharing_ranks, stage_parameters(model, config).own.tolist()
 
 
 def has_tied_stages(model: ModelSpec, config: ParallelConfig) -> bool:

@@ -14,9 +14,9 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, read_only
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.expert_layer import expert_times_s
-from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
+from pipette_opt.costs.experts import expert_replicas
 from pipette_opt.costs.host import bound_by_host, host_step_s, host_time_s
-from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, held_of_kinds
+from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.modules import FUSED_NORM_PASSES, UNFUSED_NORM_PASSES, modules_again_s
 from pipette_opt.costs.muon import orthogonal_s
@@ -28,7 +28,7 @@ from pipette_opt.costs.products import (
     product_times_s,
 )
 from pipette_opt.costs.scan import scan_times_s
-from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
     GpuSpec,
@@ -73,22 +73,6 @@ class StageCompute:
     def idle_s(self, is_recomputed: bool) -> tuple[float, float]:
         """Return the seconds during which the GPU waits for the host in one layer's forward and backward pass."""
         return self.idle_forward_s, self.idle_recomputed_s if is_recomputed else self.idle_backward_s
-
-
-@lru_cache(maxsize=REMEMBERED)
-def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
-    """
-    Return the number of parameters of one tensor rank of each stage, without routed experts, shape ``(pp,)``.
-
-    The vocabulary is padded as Megatron does.
-    """
-    tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
-    parameters = np.zeros(pp)
-    for kind, layers in held_of_kinds(model, config).items():
-        parameters += layer_parameters(model, kind).on_rank(tp) * layers.sum(axis=0)
-    parameters[0] += embedding_parameters(model, tp).on_rank(tp)
-    parameters[-1] += head_parameters(model, tp, pp).on_rank(tp)
-    return read_only(parameters, np.float64)
 
 
 def check_timed(model: ModelSpec, config: ParallelConfig) -> None:
@@ -293,19 +277,6 @@ def _optimizer_parts_s(
     return adam, np.array([cast_s(elements, form, gpu, rates) for elements in to_cast.tolist()])
 
 
-@lru_cache(maxsize=REMEMBERED)
-def stage_matrices(model: ModelSpec, config: ParallelConfig) -> FloatArray:
-    """
-    Return the number of parameters in matrix products of the layers on one tensor rank of each stage, shape ``(pp,)``.
-
-    Routed experts are left out.
-    """
-    matrices = np.zeros(config.pipeline_model_parallel_size)
-    for kind, layers in held_of_kinds(model, config).items():
-        matrices += layers.sum(axis=0) * layer_parameters(model, kind).sharded
-    return read_only(matrices / config.tensor_model_parallel_size, np.float64)
-
-
 def owned_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     """Return the number of parameters that a rank's optimizer owns, for each stage, shape ``(pp,)``."""
     return _owned_and_cast(model, config)[0]
@@ -318,8 +289,8 @@ def _owned_and_cast(model: ModelSpec, config: ParallelConfig) -> tuple[FloatArra
 
     For each stage, shape ``(pp,)`` each.
     """
-    parameters, experts = stage_parameters(model, config), stage_expert_parameters(model, config)
-    to_cast = stage_matrices(model, config) + experts
+    parameters, experts, matrices = stage_parameters(model, config)
+    to_cast = matrices + experts
     if config.use_distributed_optimizer:
         groups = config.num_distributed_optimizer_instances / config.state_groups
         parameters = parameters / (config.sharing_ranks * config.state_groups)

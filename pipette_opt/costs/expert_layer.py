@@ -15,8 +15,9 @@ Megatron-Core (``TEGroupedMLP._apply_bias`` in ``moe/experts.py``) adds it for o
 concatenates the results, in framework operations, each through memory.
 """
 
-from pipette_opt.costs.experts import distinct_shares, expert_block, rows_of_expert
+from pipette_opt.costs.experts import distinct_shares, rows_of_expert
 from pipette_opt.costs.products import cast_s, linear_format, plain_format, product_times_s
+from pipette_opt.costs.stage import expert_block
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
 from pipette_opt.specs.activations import tokens_of_rank

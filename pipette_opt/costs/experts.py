@@ -26,14 +26,12 @@ mean load, and the others wait for it.
 """
 
 import math
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray, read_only
-from pipette_opt.costs.layer_kinds import REMEMBERED, held_of_kinds
-from pipette_opt.layers.parameters import layer_parameters
+from pipette_opt.base.types import FloatArray
+from pipette_opt.costs.stage import expert_block
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.activations import tokens_of_rank
@@ -64,11 +62,6 @@ class ExpertTraffic(NamedTuple):
     ring_size: int
 
 
-def expert_block(config: ParallelConfig) -> int:
-    """Return the number of consecutive ranks of a stage that together hold every expert once (a block)."""
-    return config.expert_tensor_size * config.expert_model_parallel_size
-
-
 def expert_replicas(config: ParallelConfig) -> int:
     """Return the number of ranks that hold equal experts and reduce their gradients."""
     stage = config.tensor_model_parallel_size * config.context_parallel_size * config.data_parallel_size
@@ -84,15 +77,6 @@ def coupled_replicas(model: ModelSpec, config: ParallelConfig) -> int:
         return 1
     slot = config.tensor_model_parallel_size * config.context_parallel_size
     return int(np.lcm(expert_block(config), slot)) // slot
-
-
-@lru_cache(maxsize=REMEMBERED)
-def stage_expert_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
-    """Return the number of routed-expert parameters on one rank of each stage, shape ``(pp,)``."""
-    held = np.zeros(config.pipeline_model_parallel_size)
-    for kind, layers in held_of_kinds(model, config).items():
-        held += layers.sum(axis=0) * (layer_parameters(model, kind).experts / expert_block(config))
-    return read_only(held, np.float64)
 
 
 def rows_of_expert(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:

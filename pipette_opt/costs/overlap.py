@@ -28,9 +28,9 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, gradient_traffic, parameter_traffic
-from pipette_opt.costs.compute import StageCompute, stage_parameters
+from pipette_opt.costs.compute import StageCompute
 from pipette_opt.costs.context import inside_stages_s
-from pipette_opt.costs.experts import expert_block, stage_expert_parameters
+from pipette_opt.costs.stage import expert_block, stage_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, ModelSpec
 
@@ -231,7 +231,7 @@ def num_buckets(model: ModelSpec, config: ParallelConfig) -> IntArray:
     ranks = config.data_parallel_size * config.context_parallel_size
     size = config.ddp_bucket_size or max(SMALLEST_BUCKET, BUCKET_PER_RANK * ranks)
     buckets = np.ones(config.pipeline_model_parallel_size, dtype=np.int64)
-    parameters = stage_parameters(model, config)[0] + stage_expert_parameters(model, config)[0]
+    parameters = stage_parameters(model, config).total[0]
     buckets[0] = max(1, int(np.ceil(parameters * float(config.chunk_shares[0, 0]) / size)))
     return buckets
 

@@ -12,8 +12,9 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import Collective, FloatArray, IntArray, RankOrder
 from pipette_opt.costs.collectives import RingArrays, RingTraffic, stacked
 from pipette_opt.costs.exchange import shown_exchange_s
-from pipette_opt.costs.experts import coupled_replicas, distinct_shares, expert_block, expert_replicas
+from pipette_opt.costs.experts import coupled_replicas, distinct_shares, expert_replicas
 from pipette_opt.costs.placed_links import PlacedLinks, in_groups, spread
+from pipette_opt.costs.stage import expert_block
 from pipette_opt.costs.token_kernels import most_sent_bytes_per_s
 from pipette_opt.costs.unplaced import ExpertCosts, LayerCosts
 from pipette_opt.parallel import ParallelConfig

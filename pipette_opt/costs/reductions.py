@@ -12,8 +12,9 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.collectives import RingTraffic
-from pipette_opt.costs.experts import expert_block, expert_replicas
+from pipette_opt.costs.experts import expert_replicas
 from pipette_opt.costs.links import BestLinks, Links, RingShape
+from pipette_opt.costs.stage import expert_block
 from pipette_opt.parallel import HostTile, ParallelConfig, gpus_of_a_host, ranks_of_a_host, ring_members
 from pipette_opt.specs import Instance
 

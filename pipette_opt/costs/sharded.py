@@ -26,8 +26,8 @@ from pipette_opt.costs.collectives import (
     gathered_bytes,
     parameter_traffic,
 )
-from pipette_opt.costs.compute import stage_parameters
-from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
+from pipette_opt.costs.experts import expert_replicas
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
@@ -72,11 +72,11 @@ def sharded_costs(model: ModelSpec, training: TrainingSpec, config: ParallelConf
     """Return the traffic of shared parameters; ``None`` for ZeRO 0 and 1, which send once an iteration."""
     if config.sharding_stage < 2:
         return None
-    own = _rings(model, training, config, config.sharing_ranks, stage_parameters(model, config).tolist())
+    own = _rings(model, training, config, config.sharing_ranks, stage_parameters(model, config).own.tolist())
     experts = None
     if model.num_experts is not None:
         size = max(expert_replicas(config) // config.num_distributed_optimizer_instances, 1)
-        counts = stage_expert_parameters(model, config).tolist()
+        counts = stage_parameters(model, config).experts.tolist()
         experts = _rings(model, training, config, size, counts, experts=True)
     return ShardedCosts(layers=own, experts=experts, units=config.layers_per_stage)
 

@@ -15,7 +15,7 @@ from pipette_opt.costs.collectives import (
     parameter_traffic,
     tensor_traffic,
 )
-from pipette_opt.costs.compute import StageCompute, stage_compute, stage_parameters
+from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.context import context_traffic, hidden_by_attention_s
 from pipette_opt.costs.exchange import Beside, beside_exchange, expert_rings, passes
 from pipette_opt.costs.experts import expert_traffic
@@ -23,6 +23,7 @@ from pipette_opt.costs.layer_kinds import CountedLayers, counted_layers
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.overlap import hiding_s, num_buckets
 from pipette_opt.costs.sharded import ShardedCosts, once_traffic, sharded_costs
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, LayerKind
 
@@ -184,7 +185,7 @@ def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:
         return work
 
     model, tp = instance.model, config.tensor_model_parallel_size
-    before = stage_parameters(model, config)
+    before = stage_parameters(model, config).own
     vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
     after = before.copy()
     after[-1] -= vocabulary + model.norm_parameters

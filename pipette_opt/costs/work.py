@@ -38,12 +38,11 @@ from pipette_opt.costs.compute import (
 )
 from pipette_opt.costs.context import inside_layer_s, spanning_ring
 from pipette_opt.costs.exchange import beside_exchange, expert_layer_s
-from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.host import pipeline_crosses_hosts
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs, recomputed_of_kinds
 from pipette_opt.costs.links import BestLinks, RingShape
 from pipette_opt.costs.reductions import dense_shape, expert_shape
-from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
+from pipette_opt.costs.stage import parts_on_rank
 from pipette_opt.parallel import (
     HostTile,
     ParallelConfig,
@@ -359,19 +358,16 @@ def reduction_pieces_s(
             known[shape] = _parameter_s(instance, shape)
         return float(known[shape])
 
-    model, tp = instance.model, config.tensor_model_parallel_size
+    model = instance.model
     kinds = list(dict.fromkeys(model.layers))
     if config.sharding_stage > 1 or instance.allreduce != "ring":
         return np.zeros(2 * len(kinds) + 3)
-    parameter_s = parameter(dense_shape(config, tile))
-    embedding, head = embedding_parameters(model, tp), head_parameters(model, tp, config.pipeline_model_parallel_size)
-    parts = [*(layer_parameters(model, kind) for kind in kinds), embedding, head]
-    pieces = parameter_s * np.array([*(part.on_rank(tp) for part in parts), *np.zeros(len(kinds) + 1)])
+    parts = parts_on_rank(model, config)
+    own = [*parts.layers.values(), parts.embeddings, parts.head, *np.zeros(len(kinds) + 1)]
+    pieces = parameter(dense_shape(config, tile)) * np.array(own)
     experts = expert_shape(config, tile)
     if model.num_experts is not None and experts is not None:
-        of_experts = parameter(experts)
-        for piece, kind in enumerate(kinds):
-            pieces[piece] += of_experts * layer_parameters(model, kind).experts / expert_block(config)
+        pieces[: len(kinds)] += parameter(experts) * np.array(list(parts.experts.values()))
     pieces[len(kinds) + 1] += model.num_own_mtp_layers * sum(pieces[kinds.index(kind)] for kind in model.mtp_layers)
     return pieces
 

@@ -1,6 +1,7 @@
 """Parameters of each part of a model: layers, embeddings, head."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipette_opt.layers.branch import Parameters
 from pipette_opt.layers.branches import branches_of
@@ -43,4 +44,46 @@ def head_parameters(model: "ModelSpec", tp: Any, pp: Any) -> Parameters:
     return Parameters(
         sharded=tables * model.padded_vocab_size(tp) * model.hidden_size + depths * 2 * model.hidden_size**2,
         replicated=norm + depths * 3 * norm,
+    )
+
+
+class RankParameters(NamedTuple):
+    """
+    Parameters of each part of a model on one rank; numbers, or arrays with a number for each configuration.
+
+    Parameters
+    ----------
+    layers, experts
+        Parameters of a layer of each kind: all but routed experts, and routed experts.
+    matrices
+        Parameters of a layer of each kind that tensor ranks split.
+    embeddings, head
+        Parameters of the first and of the last stage beside their layers.
+    """
+
+    layers: Mapping[LayerKind, Any]
+    experts: Mapping[LayerKind, Any]
+    matrices: Mapping[LayerKind, Any]
+    embeddings: Any
+    head: Any
+
+
+def rank_parameters(model: "ModelSpec", tp: Any, pp: Any, expert_ranks: Any) -> RankParameters:
+    """
+    Return the parameters of one rank, with the vocabulary padded as Megatron does.
+
+    Parameters
+    ----------
+    tp, pp
+        Tensor-parallel ranks, and pipeline stages: numbers or arrays of them.
+    expert_ranks
+        Ranks that together hold every expert once.
+    """
+    parts = {kind: layer_parameters(model, kind) for kind in dict.fromkeys(model.layers)}
+    return RankParameters(
+        layers={kind: part.on_rank(tp) for kind, part in parts.items()},
+        experts={kind: part.experts / expert_ranks for kind, part in parts.items()},
+        matrices={kind: part.sharded / tp for kind, part in parts.items()},
+        embeddings=embedding_parameters(model, tp).on_rank(tp),
+        head=head_parameters(model, tp, pp).on_rank(tp),
     )

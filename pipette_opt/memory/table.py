@@ -15,7 +15,7 @@ from pipette_opt.layers.branch import Branch, OnRank
 from pipette_opt.layers.branch_bytes import BranchBytes, branch_bytes
 from pipette_opt.layers.branches import named_branches
 from pipette_opt.layers.kinds import count_layers
-from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
+from pipette_opt.layers.parameters import layer_parameters, rank_parameters
 from pipette_opt.memory.chunk_layers import held_of_chunks, layers_of_chunks
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.parallel import ParallelConfig, microbatches_of
@@ -367,15 +367,14 @@ def _parameter_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
     matrices = {
         name: rows.spread(sum(map(prod, branch.local_matrices(rank)))) for name, branch in chunks.branches.items()
     }
+    parts = rank_parameters(model, rank.tp, rows.of_configs("pipeline_model_parallel_size"), expert_ranks)
     of_kinds = []
     for kind, layers_of_kind in chunks.with_weights.items():
-        parameters = layer_parameters(model, kind)
-        sizes = (parameters.on_rank(rank.tp), parameters.experts / expert_ranks)
+        sizes = (parts.layers[kind], parts.experts[kind])
         in_matrices = sum(matrices.get(name, 0.0) for name in (kind.mixer, kind.mlp))
         of_kinds.append((layers_of_kind.sum(axis=0), *map(rows.spread, sizes), in_matrices))
     projections = rows.last * model.num_own_mtp_layers * 2 * h * (h / tp)
-    embeddings = rows.first * embedding_parameters(model, tp).on_rank(tp)
-    head = rows.last * head_parameters(model, tp, pp).on_rank(tp)
+    embeddings, head = rows.first * rows.spread(parts.embeddings), rows.last * rows.spread(parts.head)
     units = [
         *chain(*(_twice(count, own + experts, matrices) for count, own, experts, matrices in of_kinds)),
         (embeddings, np.zeros(rows.count)),

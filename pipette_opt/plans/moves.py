@@ -9,8 +9,9 @@ tensor-parallel group, or another shard of the optimizer states.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from math import ceil
 
-from pipette_opt.layers.parameters import embedding_parameters, head_parameters, layer_parameters
+from pipette_opt.layers.parameters import RankParameters, rank_parameters
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.specs import LayerKind, ModelSpec
 
@@ -207,18 +208,19 @@ def _kinds(layers: Sequence[int], head: bool, model: ModelSpec) -> tuple[LayerKi
 
 def _expert_parameters(layers: Sequence[int], head: bool, shard: Shard, model: ModelSpec) -> int:
     """Return the number of routed-expert parameters that a rank holds in the given layers."""
-    kinds = _kinds(layers, head, model)
-    return sum(-(-layer_parameters(model, kind).experts // shard.slice_of_layers[3]) for kind in kinds)
+    experts = _parts(shard, model).experts
+    return sum(ceil(experts[kind]) for kind in _kinds(layers, head, model))
 
 
 def _parameters(layers: Sequence[int], embedding: bool, head: bool, shard: Shard, model: ModelSpec) -> int:
     """Return the number of parameters that a rank holds in the given layers, and in embedding and head if asked for."""
-    tensor = shard.slice_of_layers[1]
-    parts = [layer_parameters(model, kind) for kind in _kinds(layers, head, model)]
-    if embedding:
-        parts.append(embedding_parameters(model, tensor))
-    if head:
-        stages = 1 if shard.embedding else 2
-        parts.append(head_parameters(model, tensor, stages))
-    of_experts = _expert_parameters(layers, head, shard, model)
-    return of_experts + sum(-(-part.sharded // tensor) + part.replicated for part in parts)
+    parts = _parts(shard, model)
+    own: int = sum(ceil(parts.layers[kind]) for kind in _kinds(layers, head, model))
+    ends: int = embedding * ceil(parts.embeddings) + head * ceil(parts.head)
+    return own + ends + _expert_parameters(layers, head, shard, model)
+
+
+def _parts(shard: Shard, model: ModelSpec) -> RankParameters:
+    """Return the parameters of each part of the model on the rank of a shard."""
+    _, tensor, _, block = shard.slice_of_layers
+    return rank_parameters(model, tensor, 1 if shard.embedding else 2, block)

@@ -14,11 +14,11 @@ from pipette_opt.base.units import MIB
 from pipette_opt.costs.collectives import hosts_of_a_domain
 from pipette_opt.costs.compute import StageCompute, stage_compute
 from pipette_opt.costs.context import has_context_ring
-from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import stage_rings
 from pipette_opt.costs.reductions import Reductions, dense_shape
+from pipette_opt.costs.stage import expert_block
 from pipette_opt.parallel import (
     HostTile,
     ParallelConfig,

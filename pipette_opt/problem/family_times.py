@@ -20,8 +20,8 @@ from pipette_opt.costs.compute import StageCompute, optimizer_stages_s, stage_co
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs
 from pipette_opt.costs.links import BestLinks, EachLink
 from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
+from pipette_opt.costs.stage import parts_on_rank
 from pipette_opt.layers.kinds import pattern_of
-from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import (
@@ -318,14 +318,13 @@ def _shares(model: ModelSpec, config: ParallelConfig) -> tuple[dict[LayerKind, f
     type has.
     """
     leading, period = pattern_of(model.layers)
-    kinds, tp = model.layers[leading : leading + period], config.tensor_model_parallel_size
-    own = {kind: layer_parameters(model, kind).on_rank(tp) for kind in kinds}
-    experts = {kind: float(layer_parameters(model, kind).experts) for kind in kinds}
-    wholes = [max(sum(sizes[kind] for kind in kinds), 1.0) for sizes in (own, experts)]
-    return tuple(
-        {kind: size / whole for kind, size in sizes.items()}
-        for sizes, whole in zip((own, experts), wholes, strict=True)
-    )  # type: ignore[return-value]
+    kinds, parts = model.layers[leading : leading + period], parts_on_rank(model, config)
+
+    def shares(sizes: Mapping[LayerKind, float]) -> dict[LayerKind, float]:
+        whole = max(sum(sizes[kind] for kind in kinds), 1.0)
+        return {kind: sizes[kind] / whole for kind in kinds}
+
+    return shares(parts.layers), shares(parts.experts)
 
 
 def _embedding_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> float:

@@ -10,11 +10,11 @@ from pipette_opt.base.types import FloatArray, IntArray, read_only
 from pipette_opt.costs.collectives import embedding_traffic, has_tied_stages
 from pipette_opt.costs.compute import StageCompute
 from pipette_opt.costs.context import SpanningRing, spanning_ring
-from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.costs.links import BestLinks, EachLink, Links, NoLinks, RingShape
 from pipette_opt.costs.overlap import StageRing
 from pipette_opt.costs.reductions import Reductions
+from pipette_opt.costs.stage import expert_block
 from pipette_opt.parallel import HostTile, ParallelConfig, ranks_of_a_host
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.specs import Instance

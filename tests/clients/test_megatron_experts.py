@@ -16,8 +16,9 @@ from factories import TINY, make_cluster, make_config, make_job
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import RankOrder
 from pipette_opt.candidates.expert_rules import expert_ranks, expert_widths, experts
-from pipette_opt.costs.experts import expert_block, expert_replicas
+from pipette_opt.costs.experts import expert_replicas
 from pipette_opt.costs.placed_experts import check_expert_ranks
+from pipette_opt.costs.stage import expert_block
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.specs import TrainingSpec
 

@@ -10,9 +10,9 @@ from pipette_opt.base.errors import InputError, MissingLinkError
 from pipette_opt.base.types import Collective
 from pipette_opt.base.units import GB, GIB
 from pipette_opt.costs.collectives import all_reduce_traffic, tree_edges
-from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.links import EachLink, RingShape
 from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.parallel import ParallelConfig, identity_placement, tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.objective import objective_ticks
@@ -56,7 +56,7 @@ def test_tree_of_equal_links() -> None:
     """
     job = make_job(make_cluster(8, 10.0, gpus=1, nics_per_node=1), LLAMA_8B, seq_length=2048)
     one = make_config(tp=1, pp=1, dp=8, num_layers=32)
-    message = stage_parameters(LLAMA_8B, one)[0] * 4
+    message = stage_parameters(LLAMA_8B, one).own[0] * 4
     assert reduction_s(job, one, "tree") == pytest.approx(2 * message / (10 * GB))
     assert reduction_s(job, one, "ring") == pytest.approx(14 / 8 * message / (10 * GB))
 
@@ -79,7 +79,7 @@ def test_hierarchy_by_hand() -> None:
     """
     job = make_job(make_cluster(2, 10.0, gpus=4, intra_node_bytes_per_s=100 * GB), LLAMA_8B, seq_length=2048)
     one = make_config(tp=1, pp=1, dp=8, num_layers=32)
-    message = stage_parameters(LLAMA_8B, one)[0] * 4
+    message = stage_parameters(LLAMA_8B, one).own[0] * 4
     expected = 2 * 3 / 4 * message / (100 * GB) + 2 * 1 / 2 * message / (40 * GB)
     assert reduction_s(job, one, "hierarchical") == pytest.approx(expected)
     assert reduction_s(job, one, "ring") == pytest.approx(2 * 7 / 8 * message / (40 * GB))

@@ -16,8 +16,8 @@ from pipette_opt.costs.collectives import (
     gradient_traffic,
     tensor_traffic,
 )
-from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.links import EachLink, NoLinks, RingShape
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.specs import DEFAULT_STACK, LayerKind
 
 
@@ -32,7 +32,7 @@ def test_gradient_traffic() -> None:
     """All-reduce of fp32 gradients, or reduce-scatter of them and gather of bf16 parameters."""
     job = make_job(make_cluster(2))
     plain, sharded = make_config(pp=2, dp=8), make_config(pp=2, dp=8, use_distributed_optimizer=True)
-    first = stage_parameters(TINY, plain)[0]
+    first = stage_parameters(TINY, plain).own[0]
     assert gradient_traffic(TINY, job.training, plain)[0].hop_bytes == pytest.approx(2 * 7 / 8 * first * 4)
     assert gradient_traffic(TINY, job.training, sharded)[0].hop_bytes == pytest.approx(7 / 8 * first * (4 + 2))
 
@@ -41,10 +41,10 @@ def test_stage_parameters() -> None:
     """Two stages of a tied model: both hold the vocabulary, the first the positions, the last the final norm."""
     h, vocabulary = 1024, 50304
     layer = 12 * h * h + 13 * h
-    first, last = stage_parameters(TINY, make_config(pp=2))
+    first, last = stage_parameters(TINY, make_config(pp=2)).own
     assert first == 4 * layer + vocabulary * h + 2048 * h
     assert last == 4 * layer + vocabulary * h + 2 * h
-    assert stage_parameters(TINY, make_config())[0] == 8 * layer + vocabulary * h + 2048 * h + 2 * h
+    assert stage_parameters(TINY, make_config()).own[0] == 8 * layer + vocabulary * h + 2048 * h + 2 * h
 
 
 def test_tensor_traffic() -> None:

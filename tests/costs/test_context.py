@@ -9,12 +9,13 @@ from factories import LLAMA_8B, make_cluster, make_config, make_job, make_random
 from pipette_opt.base.units import GB, GIB
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.collectives import gradient_traffic, tensor_traffic
-from pipette_opt.costs.compute import stage_compute, stage_parameters
+from pipette_opt.costs.compute import stage_compute
 from pipette_opt.costs.context import context_traffic, hidden_by_attention_s, key_value_bytes
 from pipette_opt.costs.links import NoLinks, RingShape
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.ring_steps import ring_steps
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.parallel import ParallelConfig, identity_placement, tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, has_analytical_model
@@ -90,7 +91,7 @@ def test_what_else_is_spread() -> None:
     one = make_config(tp=2, pp=2, dp=1, num_layers=32, context_parallel_size=4)
     alone = replace(one, context_parallel_size=1)
     assert p2p_bytes(LLAMA_8B, job.training, one) == p2p_bytes(LLAMA_8B, job.training, alone) / 4
-    first = stage_parameters(LLAMA_8B, one)[0]
+    first = stage_parameters(LLAMA_8B, one).own[0]
     assert gradient_traffic(LLAMA_8B, job.training, one)[0].hop_bytes == pytest.approx(2 * 3 / 4 * first * 4)
 
 

@@ -7,8 +7,8 @@ import pytest
 from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job, plan_of
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.costs.compute import layer_times_s, stage_compute, stage_parameters
-from pipette_opt.costs.experts import stage_expert_parameters
+from pipette_opt.costs.compute import layer_times_s, stage_compute
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.export.megatron import megatron_arguments
 from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.memory.formula import parameters
@@ -35,19 +35,21 @@ def split(**options: Any) -> ParallelConfig:
 def test_weights_on_the_last_stage() -> None:
     """A layer, a projection of twice the width and three norms for each depth, and embeddings to look tokens up in."""
     one = split()
-    found = stage_parameters(TWO, one) - stage_parameters(PLAIN, one)
+    found = stage_parameters(TWO, one).own - stage_parameters(PLAIN, one).own
     table = 128256 * 4096 / 2
     depth = (LAYER - 2 * 4096) / 2 + 2 * 4096 + 2 * 4096**2 / 2 + 3 * 4096
     assert found.tolist() == pytest.approx([0, 0, 0, 2 * depth + table])
-    shared = stage_parameters(SHARED, one) - stage_parameters(PLAIN, one)
+    shared = stage_parameters(SHARED, one).own - stage_parameters(PLAIN, one).own
     assert shared.tolist() == pytest.approx([0, 0, 0, depth + table])
     for model in (TWO, SHARED):
-        assert parameters(stage_table(model, TRAINING, [one])).tolist() == pytest.approx(stage_parameters(model, one))
+        assert parameters(stage_table(model, TRAINING, [one])).tolist() == pytest.approx(
+            stage_parameters(model, one).own
+        )
 
 
 def test_experts_of_depths() -> None:
     """The layer of a depth is like the last one of the model, so it has experts."""
-    held = stage_expert_parameters(EXPERTS, split(expert_model_parallel_size=2, expert_tensor_parallel_size=1))
+    held = stage_parameters(EXPERTS, split(expert_model_parallel_size=2, expert_tensor_parallel_size=1)).experts
     layer = 8 * 3 * 4096 * 1024 / 2
     assert held.tolist() == pytest.approx([0, 2 * layer, 2 * layer, 4 * layer])
 

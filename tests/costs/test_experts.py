@@ -9,7 +9,7 @@ from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.base.units import GB
 from pipette_opt.costs.collectives import OWN_PART, gradient_traffic, tensor_traffic
-from pipette_opt.costs.compute import layer_times_s, stage_compute, stage_parameters
+from pipette_opt.costs.compute import layer_times_s, stage_compute
 from pipette_opt.costs.exchange import (
     _least_load_s_per_byte,
     beside_exchange,
@@ -19,15 +19,9 @@ from pipette_opt.costs.exchange import (
     shown_exchange_s,
 )
 from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
-from pipette_opt.costs.experts import (
-    coupled_replicas,
-    distinct_shares,
-    expert_replicas,
-    expert_traffic,
-    rows_of_expert,
-    stage_expert_parameters,
-)
+from pipette_opt.costs.experts import coupled_replicas, distinct_shares, expert_replicas, expert_traffic, rows_of_expert
 from pipette_opt.costs.layer_kinds import layers_of_kinds
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
@@ -105,10 +99,10 @@ def test_dense_layers_come_first_over_chunks_and_stages() -> None:
 def test_parameters_of_a_stage() -> None:
     """One rank has all of the model's, the vocabulary padded; with blocks of eight, an eighth of the experts."""
     alone = make_config(num_layers=32)
-    rest = stage_parameters(MOE, alone) + stage_expert_parameters(MOE, alone)
+    rest = stage_parameters(MOE, alone).total
     padding = 2 * (MOE.padded_vocab_size(1) - MOE.vocab_size) * MOE.hidden_size
     assert rest.sum() == MOE.num_parameters + padding
-    assert stage_expert_parameters(MOE, split()).sum() == 32 * layer_parameters(MOE, MOE.layers[0]).experts / 8
+    assert stage_parameters(MOE, split()).experts.sum() == 32 * layer_parameters(MOE, MOE.layers[0]).experts / 8
 
 
 def test_gradients_of_experts_go_round_their_own_ring() -> None:

@@ -7,9 +7,9 @@ import pytest
 from factories import A100_40, A100_80, LLAMA_8B, TINY, make_cluster, make_config, make_job, make_random_cluster
 
 from pipette_opt.base.units import GIB
-from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.overlap import num_buckets, shown_gather_s, shown_reduction_s
 from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.parallel import ParallelConfig, identity_placement, tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.data import ProblemData
@@ -51,7 +51,7 @@ def test_buckets_are_megatrons() -> None:
     The first of two stages of the small model has 104 million: three buckets, or two of 60 million.
     """
     one = overlapped(make_config(pp=2, dp=8), gather=False)
-    first = stage_parameters(TINY, one)[0]
+    first = stage_parameters(TINY, one).own[0]
     assert num_buckets(TINY, one).tolist() == [3, 1]
     assert num_buckets(TINY, replace(one, data_parallel_size=60)).tolist() == [2, 1]
     assert num_buckets(TINY, replace(one, ddp_bucket_size=1_000_000)).tolist() == [int(np.ceil(first / 1e6)), 1]

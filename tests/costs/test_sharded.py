@@ -8,10 +8,10 @@ from factories import LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.costs.collectives import NO_TRAFFIC, parameter_traffic
-from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.overlap import shown_gather_s
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.sharded import once_traffic, sharded_costs
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.memory.formula import _static_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
@@ -20,7 +20,7 @@ from pipette_opt.simulate.breakdown import causes_of
 from pipette_opt.simulate.estimate import estimate, simulate_times
 from pipette_opt.specs import ClusterSpec, Instance
 
-PARAMETERS = float(stage_parameters(LLAMA_8B, make_config(num_layers=32))[0])
+PARAMETERS = float(stage_parameters(LLAMA_8B, make_config(num_layers=32)).own[0])
 
 
 def sharded(stage: int, dp: int = 16, **options: object) -> ParallelConfig:
@@ -164,7 +164,7 @@ def test_experts_by_hand() -> None:
     assert costs is not None
     assert costs.experts is not None
     of_rank = 32 * 3 * 4096 * 14336  # one expert a layer
-    rest = float(stage_parameters(model, chosen)[0])
+    rest = float(stage_parameters(model, chosen).own[0])
     assert costs.experts.forward[0].hop_bytes == pytest.approx(1 / 2 * 2 * of_rank)
     assert costs.experts.backward[0].hop_bytes == pytest.approx(1 / 2 * (2 + 4) * of_rank)
     assert costs.layers.forward[0].hop_bytes == pytest.approx(15 / 16 * 2 * rest)
@@ -180,7 +180,7 @@ def test_stages_of_a_pipeline_share_their_own() -> None:
     chosen = sharded(3, dp=8, pp=2)
     costs = sharded_costs(LLAMA_8B, job().training, chosen)
     assert costs is not None
-    counts = stage_parameters(LLAMA_8B, chosen)
+    counts = stage_parameters(LLAMA_8B, chosen).own
     assert [one.hop_bytes for one in costs.layers.forward] == pytest.approx((7 / 8 * 2 * counts).tolist())
     assert costs.units == (16, 16)
     found = times(job(), chosen)

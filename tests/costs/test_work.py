@@ -8,8 +8,9 @@ import pytest
 from factories import A100_40, A100_80, LLAMA_8B, TINY, make_cluster, make_config, make_job, make_random_cluster
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.costs.compute import stage_compute, stage_parameters
+from pipette_opt.costs.compute import stage_compute
 from pipette_opt.costs.context import inside_stages_s
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
 from pipette_opt.problem.best_links import optimistic_ticks
@@ -72,7 +73,7 @@ def test_the_reduction_by_hand() -> None:
     one = make_config(dp=16, use_distributed_optimizer=True)
     compute = stage_compute(job, one)
     passes_s = 3 * float(compute.forward_s.sum() + compute.backward_s.sum())
-    moved = 15 / 16 * job.training.gradient_bytes * float(stage_parameters(TINY, one)[0])
+    moved = 15 / 16 * job.training.gradient_bytes * float(stage_parameters(TINY, one).own[0])
     rate = 4 * 0.01e9 * job.stack.inter_node
     assert WorkBounds(job)(one) == pytest.approx(passes_s + moved / rate, rel=1e-8)
 

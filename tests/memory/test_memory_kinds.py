@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from factories import TINY, make_config
 
-from pipette_opt.costs.compute import stage_parameters
-from pipette_opt.costs.experts import stage_expert_parameters
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.memory.formula import formula_bytes, parameters
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.memory.table import stage_table
@@ -52,7 +51,7 @@ def test_weights_are_those_that_times_count(model: ModelSpec) -> None:
     options = {"tp": 2, "pp": 4, "dp": 4, "num_layers": model.num_layers, "sequence_parallel": True}
     chosen = make_config(**options, expert_model_parallel_size=4 if model.num_experts else 1)
     table = stage_table(model, TRAINING, [chosen], num_microbatches=4)
-    counted = stage_parameters(model, chosen) + stage_expert_parameters(model, chosen)
+    counted = stage_parameters(model, chosen).total
     np.testing.assert_allclose(parameters(table), counted, rtol=1e-12)
 
 

@@ -8,8 +8,9 @@ from factories import LLAMA_8B, make_cluster, make_config, make_job
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import check_legal
 from pipette_opt.costs.collectives import parameter_traffic
-from pipette_opt.costs.compute import layer_times_s, optimizer_time_s, stage_matrices, stage_parameters
+from pipette_opt.costs.compute import layer_times_s, optimizer_time_s
 from pipette_opt.costs.products import linear_format
+from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.read.gpus import read_gpu
@@ -31,7 +32,7 @@ SPLIT = make_config(tp=2, dp=4, num_layers=32, use_distributed_optimizer=True)
 @pytest.mark.parametrize("name", RECIPES)
 def test_bytes_of_weights(name: str) -> None:
     """bf16 and two copies of each matrix; with the parameter gather the copies alone."""
-    whole, matrices = stage_parameters(LLAMA_8B, SPLIT)[0], 32 * (4096 * (4096 + 2 * 1024 + 4096 + 3 * 14336)) / 2
+    whole, matrices = stage_parameters(LLAMA_8B, SPLIT).own[0], 32 * (4096 * (4096 + 2 * 1024 + 4096 + 3 * 14336)) / 2
     both, alone = (
         formula_bytes(stage_table(LLAMA_8B, one, [SPLIT])).weights[0]
         for one in (RECIPES[name], replace(RECIPES[name], fp8_param_gather=True))
@@ -46,7 +47,7 @@ def test_bytes_of_weights(name: str) -> None:
 def test_bytes_of_the_parameter_gather(name: str, gathered: float) -> None:
     """Matrices in the recipe's format, the vocabulary in 16 bits; MXFP8 gathers 16 bits and casts both ways."""
     given = replace(RECIPES[name], fp8_param_gather=True)
-    whole, matrices = stage_parameters(LLAMA_8B, SPLIT)[0], stage_matrices(LLAMA_8B, SPLIT)[0]
+    whole, matrices = stage_parameters(LLAMA_8B, SPLIT).own[0], stage_parameters(LLAMA_8B, SPLIT).matrices[0]
     (ring,) = parameter_traffic(LLAMA_8B, given, SPLIT)
     assert ring.hop_bytes == pytest.approx(3 / 4 * (2 * (whole - matrices) + gathered * matrices))
     (plain,) = parameter_traffic(LLAMA_8B, RECIPES[name], SPLIT)
@@ -97,8 +98,8 @@ def test_casts_of_weights_are_shared_by_replicas_that_gather_them() -> None:
             for one in (RECIPES[name], replace(RECIPES[name], fp8_param_gather=True))
         )
         saved[name] = both - alone
-    owned = stage_parameters(LLAMA_8B, SPLIT)[0] / 4
-    moved = 4 * (stage_matrices(LLAMA_8B, SPLIT)[0] - owned)
+    owned = stage_parameters(LLAMA_8B, SPLIT).own[0] / 4
+    moved = 4 * (stage_parameters(LLAMA_8B, SPLIT).matrices[0] - owned)
     assert saved["delayed"] == pytest.approx(moved / (b200.memory_bytes_per_s * DEFAULT_STACK.streaming))
     assert saved["mxfp8"] == 0.0
 
@@ -157,4 +158,4 @@ def test_transposed_copies_are_not_on_every_gpu() -> None:
         assert two.recipe is not None
         assert two.recipe.cast_bytes - one.recipe.cast_bytes == saved
         both, alone = (formula_bytes(stage_table(LLAMA_8B, given, [SPLIT])).weights[0] for given in (two, one))
-        assert both - alone == pytest.approx(saved * stage_matrices(LLAMA_8B, SPLIT)[0])
+        assert both - alone == pytest.approx(saved * stage_parameters(LLAMA_8B, SPLIT).matrices[0])
