@@ -21,7 +21,7 @@ from clients_here import require_megatron_release
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.legality import broken_rules
 from pipette_opt.read.megatron_args import parse_megatron_args
-from pipette_opt.read.megatron_conflicts import NOT_PRICED, OPTIMIZER, PARALLEL, RULES, TRANSFORMER
+from pipette_opt.read.megatron_conflicts import megatron_rules
 from pipette_opt.specs import TrainingSpec
 
 require_megatron_release()
@@ -107,8 +107,8 @@ REASONS: Mapping[str, str] = {
     "optimizer=muon cannot be combined with": "validate_args: fp16 and Muon (get_megatron_muon_optimizer).",
     **{
         rule.problem.partition("{")[0]: rule.source
-        for rule in (*RULES, *NOT_PRICED)
-        if rule.source not in (TRANSFORMER, PARALLEL, OPTIMIZER)
+        for rule in megatron_rules()
+        if not rule.source.endswith("__post_init__")
     },
 }
 """What we refuse and the classes do not, by a part of the message: whose rule it is, or why it has no price."""
