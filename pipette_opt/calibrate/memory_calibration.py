@@ -98,8 +98,11 @@ TYPICAL_SPREAD, SMALLEST_SPREAD, LARGEST_SPREAD = 0.03, 0.015, 0.3
 LABEL_SPREADS = (0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15)
 """Standard deviations of relative errors that are tried if no peaks were measured. Chosen."""
 
-MAX_STEPS, MAX_HALVINGS, SMALLEST_GAIN = 60, 12, 1e-6
-"""Most steps and most halvings of a step; smallest relative gain that continues the search. Chosen."""
+MAX_STEPS, INSIDE = 60, 1e-9
+"""Most steps of a search, and the distance of its start from the lower limits. Chosen."""
+
+STATE = (*REGRESSORS, "unusable_gib")
+"""Names of the numbers that are fitted."""
 
 
 def refit_constants(runs: Sequence[MemoryRun], base: MemoryConstants, start: MemoryConstants) -> MemoryConstants:
@@ -193,9 +196,8 @@ def _state(framework: MemoryConstants) -> FloatArray:
 
 def _prior_precision() -> FloatArray:
     """Return the inverse covariance of the priors, in the order of :func:`_state`."""
-    names = (*REGRESSORS, "unusable_gib")
-    precision = np.diag([SPREADS[name] ** -2.0 for name in names])
-    difference = np.array([float(name == ALIKE[0]) - float(name == ALIKE[1]) for name in names])
+    precision = np.diag([SPREADS[name] ** -2.0 for name in STATE])
+    difference = np.array([float(name == ALIKE[0]) - float(name == ALIKE[1]) for name in STATE])
     total: FloatArray = precision + np.outer(difference, difference) / ALIKE_WITHIN**2
     return total
 
@@ -213,11 +215,11 @@ class _Posterior:
         without_optional: bool = False,
     ) -> None:
         self.spread = spread
-        self.fitted = np.array([not (without_optional and name == OPTIONAL) for name in (*REGRESSORS, "unusable_gib")])
+        self.fitted = np.array([not (without_optional and name == OPTIONAL) for name in STATE])
         self.centre = _state(base)
-        self.precision = _prior_precision() / doubt**2
+        self.root = np.linalg.cholesky(_prior_precision()).T / doubt
         least = {name: least for name, least, _, _ in limits_of(MemoryConstants)}
-        self.lowest = np.array([least[name] for name in (*REGRESSORS, "unusable_gib")])
+        self.lowest = np.array([least[name] for name in STATE])
         peaks = [run for run in runs if run.peak_gib is not None]
         labels = [run for run in runs if run.ran_out is not None]
         self.peaks = _Stacked([run.regressors[run.measured_rows] for run in peaks], peaks)
@@ -226,70 +228,48 @@ class _Posterior:
         self.ran_out = np.array([run.ran_out for run in labels], dtype=bool)
 
     def maximise(self, start: MemoryConstants) -> MemoryConstants:
-        """
-        Return the constants that maximise the posterior, by Gauss-Newton steps in the numbers above their lower limits.
+        """Return the constants that maximise the posterior, by scipy's least squares with limits, from ``start``."""
+        from scipy.optimize import least_squares
 
-        At a kink of the loss, steps change one number at a time.
-        """
-        state = np.maximum(_state(start), self.lowest)
-        loss = self.loss(state)
-        for _ in range(MAX_STEPS):
-            gradient, curvature = self._slopes(state)
-            free = self.fitted & ((state > self.lowest) | (gradient < 0))
-            step = np.zeros_like(state)
-            step[free] = -np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
-            before = loss
-            state, loss = self._along(state, loss, step)
-            if before - loss < SMALLEST_GAIN * (1 + abs(before)):
-                for index in np.flatnonzero(free):
-                    alone = np.zeros_like(state)
-                    alone[index] = -gradient[index] / curvature[index, index]
-                    state, loss = self._along(state, loss, alone)
-            if before - loss < SMALLEST_GAIN * (1 + abs(before)):
-                break
-        values = dict(zip((*REGRESSORS, "unusable_gib"), state.tolist(), strict=True))
-        return replace(start, **values)
+        state, fitted = np.maximum(_state(start), self.lowest), self.fitted
 
-    def _along(self, state: FloatArray, loss: float, step: FloatArray) -> tuple[FloatArray, float]:
-        """Return state and loss after the first of ever shorter steps that reduces the loss; unchanged if none does."""
-        for _ in range(MAX_HALVINGS):
-            trial = np.maximum(state + step, self.lowest)
-            trial_loss = self.loss(trial)
-            if trial_loss < loss:
-                return trial, trial_loss
-            step = step / 2
-        return state, loss
+        def residuals_at(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+            state[fitted] = values
+            residuals, slopes = self._residuals(state)
+            return residuals, slopes[:, fitted]
+
+        found = least_squares(
+            lambda values: residuals_at(values)[0],
+            np.maximum(state[fitted], self.lowest[fitted] + INSIDE),
+            jac=lambda values: residuals_at(values)[1],
+            bounds=(self.lowest[fitted], np.inf),
+            x_scale=np.array([SPREADS[name] for name in STATE])[fitted],
+            max_nfev=MAX_STEPS,
+        )
+        state[fitted] = found.x
+        return replace(start, **dict(zip(STATE, state.tolist(), strict=True)))
 
     def loss(self, state: FloatArray) -> float:
         """Return minus the logarithm of the posterior."""
-        off = state - self.centre
-        total = 0.5 * off @ self.precision @ off
-        if len(self.measured):
-            size = np.abs(self._peak_errors(state)[0])
-            total += np.where(size < HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER)).sum()
-            total += 0.5 * (self._beyond_device(state)[0] ** 2).sum()
-        if len(self.ran_out):
-            total -= np.log(self._likelihood(self._margins(state)[0])).sum()
-        return float(total)
+        return float(0.5 * (self._residuals(state)[0] ** 2).sum())
 
-    def _slopes(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the gradient of the loss, and a positive approximation of its second derivatives."""
-        gradient, curvature = self.precision @ (state - self.centre), self.precision
+    def _residuals(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return residuals, half the sum of whose squares is the loss, and their derivatives by the fitted numbers."""
+        found = [(self.root @ (state - self.centre), self.root)]
         if len(self.measured):
             errors, slopes = self._peak_errors(state)
-            weights = np.minimum(1.0, HUBER / np.maximum(np.abs(errors), 1e-9))
-            gradient = gradient + slopes.T @ (weights * errors)
-            curvature = curvature + slopes.T @ (slopes * weights[:, None])
-            beyond, slopes = self._beyond_device(state)
-            gradient = gradient + slopes.T @ beyond
-            curvature = curvature + slopes.T @ slopes
+            sizes = np.abs(errors)
+            roots = np.where(sizes < HUBER, sizes, np.sqrt(np.maximum(2 * HUBER * sizes - HUBER**2, 0.0)))
+            steepness = np.where(sizes < HUBER, 1.0, HUBER / np.maximum(roots, HUBER))
+            found.append((np.sign(errors) * roots, slopes * steepness[:, None]))
+            found.append(self._beyond_device(state))
         if len(self.ran_out):
             margins, slopes = self._margins(state)
             likelihood = self._likelihood(margins)
+            roots = np.sqrt(-2 * np.log(likelihood))
             rise = (1 - MEANINGLESS) * np.exp(-0.5 * margins**2) / np.sqrt(2 * np.pi) / likelihood
-            gradient = gradient - slopes.T @ rise
-            curvature = curvature + slopes.T @ (slopes * (rise**2)[:, None])
-        return gradient, curvature
+            found.append((roots, -slopes * (rise / roots)[:, None]))
+        return np.concatenate([residuals for residuals, _ in found]), np.concatenate([slopes for _, slopes in found])
 
     def _peak_errors(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
         """
