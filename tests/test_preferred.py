@@ -17,7 +17,6 @@ from pipette_opt.certify import OptimizeParams, SearchState, certify
 from pipette_opt.certify.beside import look_beside
 from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.first_plans import simulate_first_plan
-from pipette_opt.certify.preference import Preference
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.clock import Clock
@@ -59,14 +58,13 @@ def job(seed: int) -> Instance:
 
 def solved(given: Instance, prefer: Prefer) -> Plan:
     """The plan by a preference, with time enough for each step."""
-    preference = Preference(prefer=prefer, max_oom_risk=RISK)
     prepared = prepare(Question(given, SPACE, RISK, keep=prunes))
     params = OptimizeParams(time_limit_s=60.0, max_oom_risk=RISK, prefer=prefer)
     state = SearchState(prepared, simulate_first_plan(prepared), params, Clock().after(60.0))
     certify(state)
-    look_beside(state, preference, Clock().after(60.0))
+    look_beside(state, Clock().after(60.0))
     inputs = {"max_oom_risk": RISK, "prefer": prefer}
-    return finish_plan(state, preference, slots_s=0.0, inputs=inputs)
+    return finish_plan(state, inputs)
 
 
 def risk_of(given: Instance, one: ParallelConfig) -> float:

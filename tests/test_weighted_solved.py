@@ -12,6 +12,7 @@ from pipette_opt.certify.weights import Larger, Weights, robust_weights
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.optimize.weighted import optimize_weighted
 from pipette_opt.parallel import host_tiles, tile_placement
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.report.file_rules import choice_is_reproduced
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs.objective import Objective
@@ -38,7 +39,7 @@ def test_least_weighted_time_of_all(seed: int) -> None:
     names = "tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size"
     larger = tuple(Larger(name=name, most=1, factor=float(rng.uniform(1, 3))) for name in names)
     weights = Weights(base=1.0, larger=larger)
-    plan = optimize_weighted(weights, given, SPACE, PARAMS)
+    plan = optimize_weighted(weights, given, SPACE, PARAMS, Watcher())
     values = []
     for one in enumerate_candidates(given, SPACE):
         for block in host_tiles(one, 4, given.launcher):
@@ -59,7 +60,7 @@ def test_a_plainer_plan_is_within_reach_of_the_least(seed: int) -> None:
     given = make_job(make_cluster(1, gpus=4), model, 8)
     weights, inputs = robust_weights(given), {"objective": "robust"}
     plan, best = (
-        optimize_weighted(weights, given, SPACE, replace(PARAMS, time_limit_s=4, prefer=prefer), inputs=inputs)
+        optimize_weighted(weights, given, SPACE, replace(PARAMS, time_limit_s=4, prefer=prefer), Watcher(), inputs)
         for prefer in ("simple", "fastest")
     )
     choice = plan.certificate.chosen_by
@@ -75,14 +76,16 @@ def test_nothing_within_the_limits() -> None:
     """An infinite factor for every configuration of a pinned size is named."""
     weights = Weights(base=1.0, larger=(Larger(name="world_size", most=2, factor=float("inf")),))
     with pytest.raises(InputError, match="worse by the objective"):
-        optimize_weighted(weights, make_job(make_cluster(1, gpus=4), TINY, 8), replace(SPACE, num_gpus=4), PARAMS)
+        optimize_weighted(
+            weights, make_job(make_cluster(1, gpus=4), TINY, 8), replace(SPACE, num_gpus=4), PARAMS, Watcher()
+        )
 
 
 def test_the_file_rule_knows_what_was_chosen() -> None:
     """A robust plan passes; another value, bound, step or objective is named."""
     given = make_job(make_cluster(1, gpus=4), replace(TINY, num_layers=4, hidden_size=256), 8)
     weights = robust_weights(given)
-    plan = optimize_weighted(weights, given, SPACE, PARAMS, inputs={"objective": "robust"})
+    plan = optimize_weighted(weights, given, SPACE, PARAMS, Watcher(), {"objective": "robust"})
     choice = plan.certificate.chosen_by
     assert choice is not None
     assert list(choice_is_reproduced(given, plan)) == []

@@ -14,7 +14,7 @@ from itertools import count, groupby
 
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.opening import open_candidates
-from pipette_opt.certify.preference import Preference, risks_of
+from pipette_opt.certify.preference import risks_of
 from pipette_opt.certify.rounds import PLACE
 from pipette_opt.certify.state import CLOSE_ENOUGH, SearchState
 from pipette_opt.memory.fewest import check_memory
@@ -39,22 +39,12 @@ def risk_levels(max_oom_risk: float) -> tuple[float, ...]:
     return tuple(sorted({max_oom_risk, RISK_SHARE * max_oom_risk, SMALLEST_RISK}, reverse=True))
 
 
-def look_beside(state: SearchState, preference: Preference, clock: Clock) -> None:
-    """
-    Search for plainer plans, for less risky plans, and for the next best; at least one plan must be known.
-
-    Parameters
-    ----------
-    clock
-        Time limit of all three searches.
-    """
-    finder = _Finder(state, preference, clock)
-    if preference.weighs:
-        finder.look_for_best_value(clock.step(BEST_VALUE))
-    if preference.prefer == "simple":
-        finder.look_for_plainest(clock.step(PLAINER))
-    finder.look_for_safer(clock.step(SAFER))
-    finder.look_for_next_best(state.params.num_alternatives, clock.step(NEXT_BEST))
+def look_beside(state: SearchState, clock: Clock) -> None:
+    """Search for plans of a better value, plainer, less risky and next best plans; a plan must be known."""
+    clock.report("placing plans beside the fastest")
+    finder = _Finder(state, clock)
+    for step, look in LOOKS:
+        look(finder, clock.step(step))
 
 
 class _Finder:
@@ -69,10 +59,10 @@ class _Finder:
         Time limit of the present search.
     """
 
-    def __init__(self, state: SearchState, preference: Preference, clock: Clock) -> None:
-        self.state, self.prepared, self.preference, self.clock = state, state.prepared, preference, clock
+    def __init__(self, state: SearchState, clock: Clock) -> None:
+        self.state, self.prepared, self.preference, self.clock = state, state.prepared, state.preference, clock
         self.params = replace(state.params, gap_limit=0.0, to_beat_s=float("inf"))
-        self._risk_of = risks_of(self.prepared, preference.max_oom_risk)
+        self._risk_of = risks_of(self.prepared, self.preference.max_oom_risk)
         self._searches: dict[ParallelConfig, SearchState] = {}
         self._links = SharedLinks(self.prepared.problem.tick_s)
         self._loaded: set[bool] = set()
@@ -106,9 +96,11 @@ class _Finder:
     def look_for_plainest(self, clock: Clock) -> None:
         """
         Place configurations that may be within 1 % of the fastest plan, plainest first, until none is plainer than the
-        best.
+        best; nothing if the fastest plan is preferred.
         """
         preference, (fastest, *_) = self.preference, self.simulated
+        if preference.prefer == "fastest":
+            return
         limit = (1 + WITHIN) * preference.value(fastest)
 
         def near(configs: Iterable[ParallelConfig]) -> list[ParallelConfig]:
@@ -130,7 +122,7 @@ class _Finder:
     def look_for_best_value(self, clock: Clock) -> None:
         """Place the configurations whose factor may make them better than the best plan, the best bounds first."""
         self.clock, value = clock, self.preference.value
-        waiting = {config: self.preference.factor(config) for config in self.checked}
+        waiting = {config: self.preference.factor(config) for config in self.checked if self.preference.weighs}
         while waiting and not clock.is_over:
             config = min(waiting, key=lambda config: waiting[config] * self._bounds_s[config])
             best = min(map(value, self.simulated))
@@ -153,12 +145,9 @@ class _Finder:
             promising += self._with_less_risk(promising, level)
             self._place_fastest([config for config in dict.fromkeys(promising) if self._least_risk(config) <= level])
 
-    def look_for_next_best(self, number: int, clock: Clock) -> None:
-        """
-        Place the fastest configurations of ``number`` further choices of degrees, micro-batch size and
-        recomputation.
-        """
-        self.clock = clock
+    def look_for_next_best(self, clock: Clock) -> None:
+        """Place the fastest configurations of further choices of degrees, micro-batch size and recomputation."""
+        self.clock, number = clock, self.params.num_alternatives
         shown = self.preference.choose(self.simulated, self._risk_of)
         groups = {kind: group for kind, group in self.kinds() if kind != kind_of(shown.candidate.config)}
         times_s: list[float] = []
@@ -282,3 +271,12 @@ class _Finder:
             self._loaded |= kinds
             with self.clock.loading():
                 compile_kernels(alone, self.clock.stop)
+
+
+LOOKS = (
+    (BEST_VALUE, _Finder.look_for_best_value),
+    (PLAINER, _Finder.look_for_plainest),
+    (SAFER, _Finder.look_for_safer),
+    (NEXT_BEST, _Finder.look_for_next_best),
+)
+"""Steps of :func:`look_beside` in their order."""

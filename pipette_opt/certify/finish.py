@@ -12,7 +12,7 @@ from typing import Any
 
 from pipette_opt.candidates import covered
 from pipette_opt.certify.beside import Kind, risk_levels
-from pipette_opt.certify.preference import Preference, RiskOf, risks_of
+from pipette_opt.certify.preference import RiskOf, risks_of
 from pipette_opt.certify.scope import not_searched, proof, scope, searched
 from pipette_opt.certify.state import SearchState
 from pipette_opt.plans.notes import plan_notes
@@ -28,6 +28,7 @@ from pipette_opt.plans.plan import (
     StageMemory,
     fullness,
 )
+from pipette_opt.plans.steps import SLOTS
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.simulate.estimate import estimate
@@ -50,31 +51,25 @@ Chosen.
 
 
 def finish_plan(
-    state: SearchState,
-    preference: Preference,
-    slots_s: float,
-    inputs: Mapping[str, Any] | None = None,
-    shown: SimulatedSolution | None = None,
+    state: SearchState, inputs: Mapping[str, Any] | None = None, shown: SimulatedSolution | None = None
 ) -> Plan:
     """
     Make the plan of the preferred simulated solution, with its certificate and the alternatives.
 
     Parameters
     ----------
-    slots_s
-        Seconds for ordering the GPUs of hosts.
     shown
         Preferred solution, if chosen before; it is chosen again if links of single GPUs are known.
     """
+    preference = state.preference
     prepared, clock = state.prepared, state.clock
     simulated = state.simulated if shown is None else [*state.simulated, shown]
     num_alternatives = state.params.num_alternatives
     if prepared.has_slots:
         clock.report("assigning the GPUs of each host")
         also = () if shown is None else (shown,)
-        simulated = with_slots(
-            prepared.given, prepared.problem, simulated, num_alternatives, clock.after(slots_s), also
-        )
+        half = clock.after(SLOTS.share / 2 * clock.limit_s)  # half for the first plan, half for the last
+        simulated = with_slots(prepared.given, prepared.problem, simulated, num_alternatives, half, also)
         shown = None
     ranked, risk_of = best_first(simulated), risks_of(prepared, preference.max_oom_risk)
     fastest, instance = ranked[0], prepared.given

@@ -18,19 +18,26 @@ from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
 
-def begin(
-    question: Question,
-    params: OptimizeParams,
-    clock: Clock,
-    prepared: Prepared | None = None,
-    known: Sequence[SimulatedSolution] = (),
-) -> SearchState:
+def begin(question: Question, params: OptimizeParams, clock: Clock) -> SearchState:
     """
-    Begin a search: prepare its problem, unless done before, and take the first plan and known plans.
+    Begin a search: prepare its problem and take the first plan.
 
     Raises the errors of :func:`~pipette_opt.prepare.prepare`.
     """
-    prepared = prepared or prepare(question, clock)
+    return begin_with(prepare(question, clock), params, clock)
+
+
+def begin_with(
+    prepared: Prepared, params: OptimizeParams, clock: Clock, known: Sequence[SimulatedSolution] = ()
+) -> SearchState:
+    """
+    Begin the search of a prepared problem.
+
+    Parameters
+    ----------
+    known
+        Plans to start from, of candidates of the problem.
+    """
     with clock.loading():
         compile_kernels(prepared, clock.stop)
     return SearchState(prepared, [*simulate_first_plan(prepared), *known], params, clock)

@@ -1,10 +1,12 @@
 """Limits, accepted risk and objective of a search."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from pipette_opt.base.backends import Backend
 from pipette_opt.base.types import Prefer
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs.objective import Objective
 
 
@@ -37,6 +39,10 @@ class OptimizeParams:
         Iteration time to beat, seconds: the search ends once no plan can be faster.
     prefer
         ``fastest``: the fastest plan found; ``simple``: the plainest plan within 1 % of it.
+    today
+        Configuration that runs today, which is plainer than others; ``None`` if unknown.
+    host_order
+        Host indices in the preferred order among equally fast plans; empty: as listed.
     """
 
     time_limit_s: float = 60.0
@@ -50,6 +56,8 @@ class OptimizeParams:
     regret_quantile: float | None = None
     to_beat_s: float = float("inf")
     prefer: Prefer = "fastest"
+    today: ParallelConfig | None = None
+    host_order: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if not self.time_limit_s > 0:

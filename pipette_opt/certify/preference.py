@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipette_opt.base.types import IntArray, Prefer
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plainness import WITHIN, plainness
 from pipette_opt.prepare import Prepared
@@ -45,6 +46,11 @@ class Preference:
     factor: Callable[[ParallelConfig], float] = lambda config: 1.0
     hosts_factor: Callable[[IntArray], float] = lambda nodes: 1.0
     weighs: bool = False
+
+    @classmethod
+    def by_time(cls, params: OptimizeParams) -> "Preference":
+        """Return the preference whose value is the time."""
+        return cls(prefer=params.prefer, max_oom_risk=params.max_oom_risk, today=params.today)
 
     def value(self, plan: SimulatedSolution) -> float:
         """Return the objective of a plan; smaller is better."""

@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 from pipette_opt.certify.preference import Preference
+from pipette_opt.certify.state import SearchState
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import Prepared
+from pipette_opt.simulate.solutions import best_first
+from pipette_opt.specs.objective import Objective
 from pipette_opt.verify.experiments import deciding_experiment
 from pipette_opt.verify.regret import Groups, group_of, recorded_times_s, regret_of, weights_of
 from pipette_opt.worlds.bands import anchored
@@ -53,3 +56,14 @@ class RegretSearch:
         experiment = deciding_experiment(self.groups, worlds, plan.config.world_size)
         regret = replace(regret, experiment=experiment)
         return replace(plan, certificate=replace(plan.certificate, regret=regret))
+
+
+def weigh_in_worlds(state: SearchState) -> RegretSearch | None:
+    """Make the regret over worlds the value of plans, if it is the objective of the search."""
+    if state.params.objective is not Objective.REGRET:
+        return None
+    state.clock.report("weighing configurations in worlds")
+    fastest = best_first(state.simulated)[0].candidate.config
+    regrets = RegretSearch(state.prepared, state.params.regret_quantile, state.bound_s, fastest)
+    state.preference = regrets.preference(state.preference)
+    return regrets

@@ -11,6 +11,7 @@ from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import BoolArray, IntArray, ProofStep
 from pipette_opt.certify.params import OptimizeParams
+from pipette_opt.certify.preference import Preference
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.parallel import HostTile, ParallelConfig, tile_placement, without_overlap
 from pipette_opt.plans.clock import Clock
@@ -108,6 +109,8 @@ class SearchState:
         Candidates that may be faster than the best plan.
     done
         Work of each step when it ran last.
+    preference
+        Value of plans, and the choice among equally good plans: by default the time.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class SearchState:
         self.plans: dict[Part, SimulatedSolution] = {}
         self.bounds: dict[Part, Reason] = {} if before is None else before.bounds
         self.done: dict[Step, object] = {}
+        self.preference = Preference.by_time(params)
         self.open: list[OpenCandidate] = []
         self._higher_s: dict[Part, float] = {}
         self._least: tuple[Part | None, float] | None = None

@@ -13,17 +13,39 @@ import numpy as np
 
 from pipette_opt.base.degrees import CHUNKS, DEGREES, EXPERT_TENSOR
 from pipette_opt.base.types import IntArray
+from pipette_opt.certify.preference import risks_of
+from pipette_opt.certify.state import SearchState
 from pipette_opt.parallel import ParallelConfig, tile_placement
 from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Solution
 from pipette_opt.simulate.many import estimate_many
-from pipette_opt.simulate.solutions import TIE, SimulatedSolution, simplicity, simulate_solution
+from pipette_opt.simulate.solutions import TIE, SimulatedSolution, best_first, simplicity, simulate_solution
 from pipette_opt.simulate.swap_search import has_room
 
 TIES_AT_ONCE = 64
 """Number of placements simulated together. Chosen."""
+
+
+def settle(state: SearchState, clock: Clock) -> SimulatedSolution:
+    """Return the preferred plan with hosts in the usual order, or a simpler plan that is as fast and as plain."""
+    prepared, simulated, preference = state.prepared, state.simulated, state.preference
+    order = state.params.host_order or range(state.data.num_nodes)
+    risk_of = risks_of(prepared, preference.max_oom_risk)
+
+    def rank(plan: SimulatedSolution) -> tuple[int, ...]:
+        return preference.rank(plan.candidate.config, risk_of(plan))
+
+    shown = preference.choose(best_first(simulated), risk_of)
+    if preference.prefer == "fastest" and not preference.weighs:
+        return best_first([*simulated, *settle_ties(prepared, simulated, shown, order, clock)])[0]
+    least_s = (1 - TIE) * shown.estimate.iteration_time_s
+    equal = [plan for plan in simulated if plan.estimate.iteration_time_s >= least_s and rank(plan) == rank(shown)]
+    settled = settle_ties(prepared, equal, shown, order, clock)[-1]
+    is_as_good = settled.estimate.iteration_time_s >= least_s and rank(settled) == rank(shown)
+    is_as_good &= preference.value(settled) <= (1 + TIE) * preference.value(shown)
+    return settled if is_as_good else shown
 
 
 def settle_ties(

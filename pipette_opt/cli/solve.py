@@ -1,6 +1,7 @@
 """``pipette-opt solve``."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
@@ -194,9 +195,9 @@ def solve(
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk, **failures}
         order = None if current is None else current.host_order
         space, first = _known(job, space, today, order, max_oom_risk)
-        given = (job.instance, space, params, watcher, inputs, first)
+        params = replace(params, host_order=order or ())
         try:
-            plan = optimize_objective(*given, host_order=order)
+            plan = optimize_objective(job.instance, space, params, watcher, inputs, first)
         except NoPlanInTimeError:
             raise
         except InfeasibleError as error:

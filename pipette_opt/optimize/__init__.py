@@ -20,8 +20,8 @@ objective regret, ``certify/regret.py`` first gives each configuration its weigh
 A step with nothing to do ends at once. ``plans/steps.py`` has the time of each step.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pipette_opt.candidates import SearchSpace
@@ -31,20 +31,16 @@ from pipette_opt.certify.budget import beside_clock, clock_of, joint_limits, pro
 from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.first_plans import begin
 from pipette_opt.certify.params import OptimizeParams as OptimizeParams
-from pipette_opt.certify.preference import Preference, risks_of
-from pipette_opt.certify.regret import RegretSearch
+from pipette_opt.certify.regret import weigh_in_worlds
 from pipette_opt.certify.scope import why_nothing
 from pipette_opt.certify.state import SearchState
-from pipette_opt.certify.ties import settle_ties
-from pipette_opt.plans.clock import Clock
+from pipette_opt.certify.ties import settle
 from pipette_opt.plans.plan import Plan
-from pipette_opt.plans.steps import SLOTS, TIES
+from pipette_opt.plans.steps import TIES
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, Question, prunes
-from pipette_opt.simulate.solutions import TIE, SimulatedSolution, best_first
+from pipette_opt.prepare import Question, prunes
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
-from pipette_opt.specs.objective import Objective
 
 
 def optimize(
@@ -53,11 +49,7 @@ def optimize(
     params: OptimizeParams | None = None,
     watcher: Watcher | None = None,
     inputs: Mapping[str, Any] | None = None,
-    prepared: Prepared | None = None,
-    known: Sequence[SimulatedSolution] = (),
-    host_order: Sequence[int] | None = None,
     first: FirstPlan | None = None,
-    preference: Preference | None = None,
 ) -> Plan:
     """
     Find the best plan of a search space, and prove how good it is.
@@ -66,71 +58,42 @@ def optimize(
 
     Parameters
     ----------
-    prepared
-        Result of :func:`~pipette_opt.prepare.prepare` for this instance and space, if made before.
-    known
-        Plans to start from, of candidates of ``prepared.problem``.
-    host_order
-        Host indices in the preferred order among equally fast plans; by default as listed.
+    inputs
+        Inputs that the plan records.
     first
         Warm start: a known plan of the space; the plan found is no slower.
-    preference
-        Value of plans, and the choice among equally good plans. By default the time, with ``params.prefer`` and
-        closeness to ``first``.
     """
-    from pipette_opt.verify import verify_content
+    return complete(begun(instance, space, params or OptimizeParams(), watcher or Watcher(), first), inputs)
 
-    params, watcher = params or OptimizeParams(), watcher or Watcher()
+
+def begun(
+    instance: Instance, space: SearchSpace, params: OptimizeParams, watcher: Watcher, first: FirstPlan | None = None
+) -> SearchState:
+    """Return the search of :func:`optimize` with its problem prepared."""
+    if first is not None:
+        params = replace(params, today=first.config)
     clock = clock_of(instance, params, watcher)
-    preference = preference or Preference(
-        prefer=params.prefer, max_oom_risk=params.max_oom_risk, today=None if first is None else first.config
-    )
-    finished = partial(
-        finish_plan,
-        preference=preference,
-        slots_s=SLOTS.share / 2 * clock.limit_s,  # half for the first plan, half for the last
-        inputs={**(inputs or {}), "max_oom_risk": params.max_oom_risk, "prefer": params.prefer},
-    )
     joint = joint_limits(instance, params, clock)
     question = Question(instance, space, params.max_oom_risk, keep=prunes, joint=joint, first=first, chooses_sizes=True)
-    state = begin(question, params, clock, prepared, known)
+    return begin(question, params, clock)
+
+
+def complete(state: SearchState, inputs: Mapping[str, Any] | None = None) -> Plan:
+    """Run the steps of a search, and return its verified plan, which records these inputs."""
+    from pipette_opt.verify import verify_content
+
+    clock, params = state.clock, state.params
+    recorded = {**(inputs or {}), "max_oom_risk": params.max_oom_risk, "prefer": params.prefer}
     if state.plans:
-        watcher.on_plan(finished(state))
+        clock.watcher.on_plan(finish_plan(state, recorded))
     state.clock = proof_clock(clock, has_plan=bool(state.plans))
     certify(state)
     state.clock = clock
     if not state.plans:
         raise why_nothing(state.prepared)
-    regrets = None
-    if params.objective is Objective.REGRET:
-        clock.report("weighing configurations in worlds")
-        fastest = best_first(state.simulated)[0].candidate.config
-        regrets = RegretSearch(state.prepared, params.regret_quantile, state.bound_s, fastest)
-        preference = regrets.preference(preference)
-        finished = partial(finished, preference=preference)
-    clock.report("placing plans beside the fastest")
-    look_beside(state, preference, beside_clock(clock))
-    order = host_order or range(instance.cluster.num_nodes)
-    plan = finished(state, shown=_settled(state, preference, order, clock.step(TIES)))
+    regrets = weigh_in_worlds(state)
+    look_beside(state, beside_clock(clock))
+    plan = finish_plan(state, recorded, settle(state, clock.step(TIES)))
     plan = plan if regrets is None else regrets.certified(plan)
     verify_content(state.prepared.given, plan)
     return plan
-
-
-def _settled(state: SearchState, preference: Preference, order: Sequence[int], clock: Clock) -> SimulatedSolution:
-    """Return the preferred plan with hosts in the usual order, or a simpler plan that is as fast and as plain."""
-    prepared, simulated = state.prepared, state.simulated
-    risk_of = risks_of(prepared, preference.max_oom_risk)
-
-    def rank(plan: SimulatedSolution) -> tuple[int, ...]:
-        return preference.rank(plan.candidate.config, risk_of(plan))
-
-    shown = preference.choose(best_first(simulated), risk_of)
-    if preference.prefer == "fastest" and not preference.weighs:
-        return best_first([*simulated, *settle_ties(prepared, simulated, shown, order, clock)])[0]
-    least_s = (1 - TIE) * shown.estimate.iteration_time_s
-    equal = [plan for plan in simulated if plan.estimate.iteration_time_s >= least_s and rank(plan) == rank(shown)]
-    settled = settle_ties(prepared, equal, shown, order, clock)[-1]
-    is_as_good = settled.estimate.iteration_time_s >= least_s and rank(settled) == rank(shown)
-    is_as_good &= preference.value(settled) <= (1 + TIE) * preference.value(shown)
-    return settled if is_as_good else shown

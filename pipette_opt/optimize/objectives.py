@@ -19,9 +19,8 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.certify.preference import Preference
 from pipette_opt.certify.weights import robust_weights
-from pipette_opt.optimize import optimize
+from pipette_opt.optimize import begun, complete, optimize
 from pipette_opt.optimize.weighted import optimize_weighted
-from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.failures import best_progress
 from pipette_opt.plans.plan import Plan, SizeProof, SizeStatus, Target
 from pipette_opt.plans.target import HOUR_S, UNITS, best_value_of, people_value, price_of, recorded_rate, value_of
@@ -96,28 +95,25 @@ def optimize_objective(
     watcher: Watcher | None = None,
     inputs: Mapping[str, Any] | None = None,
     first: FirstPlan | None = None,
-    **options: Any,
 ) -> Plan:
     """
     Find the best plan by ``params.objective``, and prove how good it is.
 
-    For :attr:`~pipette_opt.specs.objective.Objective.TIME`, this is :func:`~pipette_opt.optimize.optimize` with equal
-    arguments; other objectives use only the configuration of ``first``. ``ROBUST`` is the time times a factor of each
-    configuration (:mod:`pipette_opt.optimize.weighted`). Raises ``InputError`` if a price, or a band for ``ROBUST``, is
-    missing, and ``InfeasibleError`` if nothing fits on any number of hosts.
+    For time and regret, this is :func:`~pipette_opt.optimize.optimize` with equal arguments; other objectives use only
+    the configuration of ``first``. ``ROBUST`` is the time times a factor of each configuration
+    (:mod:`pipette_opt.optimize.weighted`). Raises ``InputError`` if a price, or a band for ``ROBUST``, is missing, and
+    ``InfeasibleError`` if nothing fits on any number of hosts.
     """
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     if params.objective is Objective.TIME:
-        return optimize(instance, space, params, watcher, inputs, first=first, **options)
+        return optimize(instance, space, params, watcher, inputs, first)
+    recorded = {**(inputs or {}), "objective": str(params.objective)}
     if params.objective is Objective.REGRET:
-        recorded = {**(inputs or {}), "objective": params.objective.value}
-        return optimize(instance, space, params, watcher, recorded, first=first, **options)
-    today = None if first is None else first.config
+        return optimize(instance, space, params, watcher, recorded, first)
+    params = params if first is None else replace(params, today=first.config)
     if params.objective is Objective.ROBUST:
-        recorded = {**(inputs or {}), "objective": params.objective.value}
-        weights = robust_weights(instance)
-        return optimize_weighted(weights, instance, space, params, watcher, recorded, today=today, **options)
-    return _Search(instance, space, params, watcher, inputs or {}, options, today).run()
+        return optimize_weighted(robust_weights(instance), instance, space, params, watcher, recorded)
+    return _Search(instance, space, params, watcher, recorded).run()
 
 
 class _Search:
@@ -130,12 +126,9 @@ class _Search:
         params: OptimizeParams,
         watcher: Watcher,
         inputs: Mapping[str, Any],
-        options: Mapping[str, Any],
-        today: ParallelConfig | None = None,
     ) -> None:
         self.instance, self.space, self.params = instance, space, params
-        self.watcher, self.inputs, self.options = watcher, inputs, dict(options)
-        self.today = today
+        self.watcher, self.inputs = watcher, inputs
         self.sizes = list(_sizes(instance, space, params.objective, self.inputs))
         self.reason = ""
 
@@ -178,20 +171,20 @@ class _Search:
         to_beat_s = self.best.value / size.least_weight
         inner = Watcher(on_progress=self.watcher.on_progress, stop=self.watcher.stop, begun=self.watcher.begun)
         started = inner.started
+        is_whole = size.cluster is self.instance.cluster
         params = replace(
-            self.params, objective=Objective.TIME, time_limit_s=max(seconds, MIN_SEARCH_S), to_beat_s=to_beat_s
+            self.params,
+            objective=Objective.TIME,
+            time_limit_s=max(seconds, MIN_SEARCH_S),
+            to_beat_s=to_beat_s,
+            host_order=self.params.host_order if is_whole else (),
         )
         self.watcher.report(f"searching {counted(size.num_gpus, 'GPU')}")
         try:
-            plan = optimize(
-                replace(self.instance, cluster=size.cluster),
-                replace(self.space, num_gpus=size.num_gpus, max_gpus=None),
-                params,
-                inner,
-                self._inputs(size),
-                preference=self._preference(size),
-                **self._options(size),
-            )
+            instance = replace(self.instance, cluster=size.cluster)
+            state = begun(instance, replace(self.space, num_gpus=size.num_gpus, max_gpus=None), params, inner)
+            state.preference = self._preference(size)
+            plan = complete(state, self._inputs(size))
         except (InfeasibleError, InputError) as error:
             if not self.watcher.stop.is_set():
                 size.lower_bound_s, size.status, self.reason = float("inf"), "infeasible", str(error)
@@ -206,30 +199,21 @@ class _Search:
             if size is self.best:
                 self.watcher.on_plan(replace(plan, target=self._target()))
 
-    def _options(self, size: _Size) -> dict[str, Any]:
-        """Return the search options for one host count; the preferred order of hosts is only known for all hosts."""
-        whole = size.cluster is self.instance.cluster
-        return {name: value for name, value in self.options.items() if whole or name != "host_order"}
-
     def _preference(self, size: _Size) -> Preference:
         """Return the preference among plans; their value depends on their hosts if prices differ."""
 
         def price(nodes: IntArray) -> float:
             return sum(price_of(size.cluster, node) for node in nodes.ravel().tolist())
 
-        return Preference(
-            prefer=self.params.prefer,
-            max_oom_risk=self.params.max_oom_risk,
-            today=self.today,
-            hosts_factor=(lambda nodes: 1.0) if size.dearest is None else price,
-        )
+        by_time = Preference.by_time(self.params)
+        return by_time if size.dearest is None else replace(by_time, hosts_factor=price)
 
     def _inputs(self, size: _Size) -> dict[str, Any]:
         """Return the inputs that the plan records; hosts that it may not use are listed as excluded."""
         left_out = [host for host in self.instance.cluster.hosts if host not in size.cluster.hosts]
         given = self.inputs.get("exclude_hosts")
         both = ",".join([*([given] if given else []), *([compress_hosts(tuple(left_out))] if left_out else [])])
-        return {**self.inputs, "objective": str(self.params.objective), "exclude_hosts": both or None}
+        return {**self.inputs, "exclude_hosts": both or None}
 
     def _target(self) -> Target:
         """Return the proof about the objective, in units for people."""

@@ -1,6 +1,6 @@
 """Search for the plan with the least product of time and a factor of the configuration."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +9,7 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.certify.preference import Preference
 from pipette_opt.certify.weights import Weights, choice_of
-from pipette_opt.optimize import optimize
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.optimize import begun, complete
 from pipette_opt.plans.chosen import ChoiceStep
 from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import AS_GOOD, Plan
@@ -25,11 +24,9 @@ def optimize_weighted(
     weights: Weights,
     instance: Instance,
     space: SearchSpace,
-    params: OptimizeParams | None = None,
-    watcher: Watcher | None = None,
+    params: OptimizeParams,
+    watcher: Watcher,
     inputs: Mapping[str, Any] | None = None,
-    host_order: Sequence[int] | None = None,
-    today: ParallelConfig | None = None,
 ) -> Plan:
     """
     Find the plan with the least objective, and prove how good it is.
@@ -38,14 +35,8 @@ def optimize_weighted(
     just found, until none can have a smaller objective (:mod:`pipette_opt.certify.weights`). The plan's certificate is
     that of the search that found it, with ``chosen_by``. With ``prefer="simple"``, a plainer plan within 1 % is chosen.
     Raises the errors of :func:`~pipette_opt.optimize.optimize`.
-
-    Parameters
-    ----------
-    today
-        Configuration that runs today; ``None`` if unknown.
     """
-    params, watcher = params or OptimizeParams(), watcher or Watcher()
-    preference = Preference(prefer=params.prefer, max_oom_risk=params.max_oom_risk, today=today, factor=weights.factor)
+    preference = replace(Preference.by_time(params), factor=weights.factor)
     on_plan, best = watcher.on_plan, float("inf")
     steps: list[ChoiceStep] = []
     plans: list[Plan] = []
@@ -68,15 +59,9 @@ def optimize_weighted(
             to_beat_s = min([params.to_beat_s, *(step.value / weights.base for step in steps)])
             step_params = replace(params, time_limit_s=watcher.elapsed_s + share_s, to_beat_s=to_beat_s)
             try:
-                plan = optimize(
-                    instance,
-                    replace(space, limits=limits),
-                    step_params,
-                    watcher,
-                    inputs,
-                    host_order=host_order,
-                    preference=preference,
-                )
+                state = begun(instance, replace(space, limits=limits), step_params, watcher)
+                state.preference = preference
+                plan = complete(state, inputs)
             except (InfeasibleError, InputError):
                 if not plans:
                     raise

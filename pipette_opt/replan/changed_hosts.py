@@ -20,7 +20,8 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted, gib, three_digits
 from pipette_opt.certify.budget import clock_of, joint_limits
 from pipette_opt.certify.finish import joint_model_up_to, make_certificate
-from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.certify.first_plans import begin_with
+from pipette_opt.optimize import OptimizeParams, complete
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plans.moves import Layout, Move, hosts_that_load, moves
 from pipette_opt.plans.notes import plan_notes
@@ -220,7 +221,7 @@ def _options(
     search = replace(params, time_limit_s=max(0.5, SEARCH_SHARE * (params.time_limit_s - watcher.elapsed_s)))
     fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop, begun=watcher.begun)
     known = [_on_hosts(prepared, index, placed) for index, placed in kept]
-    free = optimize(instance, space, search, fresh, inputs, prepared=prepared, known=known)
+    free = complete(begin_with(prepared, search, clock_of(instance, search, fresh), known), inputs)
     options = [Option(plan=free, moves=moves(before, _layout(free), instance.model))]
     for solution, loads in _front(
         simulated, lambda pair: (len(hosts_that_load(pair[1])), pair[0].estimate.iteration_time_s)

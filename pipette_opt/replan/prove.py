@@ -5,7 +5,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from pipette_opt.base.errors import PlanError
-from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.certify.budget import clock_of
+from pipette_opt.certify.first_plans import begin_with
+from pipette_opt.optimize import OptimizeParams, complete
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
@@ -105,7 +107,7 @@ def prove(
             seed=plan.seed,
             max_oom_risk=risk,
         )
-        found = optimize(instance, space, params, watcher, prepared=prepared)
+        found = complete(begin_with(prepared, params, clock_of(instance, params, watcher)))
         bound_s = max(bound_s, found.certificate.lower_bound_s)
         fastest_s = min(fastest_s, found.estimate.iteration_time_s)
         if fastest_s < claimed_s:

@@ -1,5 +1,6 @@
 """Among equally fast plans the one that people would choose."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 
@@ -110,10 +111,10 @@ def test_ties_of_what_overlaps() -> None:
     assert found.candidate.config == best.candidate.config
 
 
-def solved(num_nodes: int, space: SearchSpace, **options: object) -> Plan:
+def solved(num_nodes: int, space: SearchSpace, host_order: Sequence[int] = ()) -> Plan:
     """A small model on hosts with equal links."""
     job = make_job(make_cluster(num_nodes, gpus=4), TINY, 64, 2048)
-    return optimize(job, space, OptimizeParams(time_limit_s=20.0, workers=1), **options)  # type: ignore[arg-type]
+    return optimize(job, space, OptimizeParams(time_limit_s=20.0, workers=1, host_order=host_order))
 
 
 @pytest.mark.search

@@ -64,6 +64,6 @@ def test_a_bound_that_is_not_reached_is_no_proof(plan: Path, monkeypatch: pytest
     monkeypatch.setattr(space, "MAX_PLACEMENTS", 0)
     found, instance, checked, _ = check_file(plan)
     less = replace(found, certificate=replace(found.certificate, lower_bound_s=found.certificate.lower_bound_s * 0.9))
-    monkeypatch.setattr(module, "optimize", lambda *args, **options: less)
+    monkeypatch.setattr(module, "complete", lambda state: less)
     with pytest.raises(PlanError, match=r"only .* were proven again"):
         prove(instance, found, checked.open_configs, time_limit_s=20.0)
