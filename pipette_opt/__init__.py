@@ -20,7 +20,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from pipette_opt.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from pipette_opt.base.errors import InfeasibleError as InfeasibleError

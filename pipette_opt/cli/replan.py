@@ -63,7 +63,6 @@ def replan(
     from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.library.replan import replanned
-    from pipette_opt.plans.verdict import plan_verdict
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.report.moves import moves_csv, moves_to_dict, replan_tables
     from pipette_opt.report.plan_file import keep_plan
@@ -96,10 +95,10 @@ def replan(
     if json:
         groups = None if found.groups is None else asdict(found.groups)
         moves = moves_to_dict(found.chosen, found.options, found.unequal)
-        show_json({"verdict": plan_verdict(chosen), **moves, "groups": groups})
+        show_json({"verdict": chosen.verdict, **moves, "groups": groups})
     else:
         stdout = next((path for path in (out, moves_out) if is_stdout(path)), None)
-        verdict = verdict_line(plan_verdict(chosen))
+        verdict = verdict_line(chosen.verdict)
         show(verdict, *replan_tables(old, found.chosen, found.options), verdict, beside=stdout)
         say_written(out, "plan")
         if moves_out is not None:

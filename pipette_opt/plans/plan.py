@@ -2,19 +2,31 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from pipette_opt.base.typed import Count, Positive, Share, Size
 from pipette_opt.base.types import Launcher, P2PMode
-from pipette_opt.base.units import percent
+from pipette_opt.base.units import counted, gib, percent, three_digits
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.plans.certificate import Certificate as Certificate
 from pipette_opt.plans.certificate import JointModel as JointModel
 from pipette_opt.plans.certificate import Proof as Proof
 from pipette_opt.plans.certificate import RuledOut as RuledOut
+from pipette_opt.plans.predicted import AS_GOOD as AS_GOOD
+from pipette_opt.plans.predicted import FEW_RUNS as FEW_RUNS
+from pipette_opt.plans.predicted import MEASURED_RUNS as MEASURED_RUNS
+from pipette_opt.plans.predicted import OWN_RUNS as OWN_RUNS
+from pipette_opt.plans.predicted import Band as Band
+from pipette_opt.plans.predicted import IterationTime as IterationTime
+from pipette_opt.plans.predicted import StageMemory as StageMemory
+from pipette_opt.plans.predicted import fullness as fullness
+from pipette_opt.plans.summary import launch_lines, lines_at_most
+from pipette_opt.plans.verdict import links_measured, verdict
 from pipette_opt.specs import NotModelled
+from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.objective import Objective
 
 if TYPE_CHECKING:
@@ -22,147 +34,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
-FEW_RUNS = 20
-"""Number of measured runs of a kind of job below which output warns that few runs were measured. Chosen."""
-
 PROVEN_WITHIN = 2e-6
 """Relative tolerance of a proven optimum, for rounding to solver ticks (integer time units) and of doubles. Chosen."""
-
-
-OWN_RUNS = "that the stack was calibrated with"
-MEASURED_RUNS = "that you measured"
-"""Words in the source of a band that mark its runs as the user's own, of a calibration or of ``--measured``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """
-    Range of the iteration time, from measured over predicted times of runs like this job.
-
-    Parameters
-    ----------
-    low_s, high_s
-        Ends of the range, seconds.
-    middle_s
-        Expected time inside the range, seconds.
-    share
-        Share of the measured runs whose time lies inside the range, in [0, 1].
-    source
-        Description of the measured runs, for people.
-    runs
-        Number of the measured runs that are of the same kind of job.
-    apart
-        Smallest ratio of the predicted times of two plans at which three in four pairs of measured runs keep their
-        predicted order; closer plans cannot be told apart. ``None`` if unknown.
-    """
-
-    low_s: float
-    middle_s: float
-    high_s: float
-    share: float
-    source: str
-    runs: int
-    apart: float | None = None
-
-    @property
-    def is_own(self) -> bool:
-        """Return whether the band comes from runs of the user."""
-        return OWN_RUNS in self.source or MEASURED_RUNS in self.source
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationTime:
-    """
-    Iteration time of a placed configuration, with rates and causes.
-
-    ``iteration_time_s`` is the simulated time, which solver and proof use. ``expected_s`` is shown to people: the
-    simulated time times the usual ratio of measured to simulated time.
-
-    Parameters
-    ----------
-    iteration_time_s
-        Simulated time of one iteration, seconds; the rates and utilisations below refer to this time.
-    mfu
-        Model FLOPs utilisation: FLOPs of the model, forward and backward, over the peak of the GPUs used, in [0, 1].
-        Attention is causal (half of the scores), and recomputation does not count.
-    hfu
-        Hardware FLOPs utilisation: ``mfu`` with recomputation and all attention scores, as computed by a kernel that
-        does not skip the masked ones; ``None`` in plans of older versions. May exceed 1 if the kernel does skip them.
-    breakdown
-        Seconds by cause, mean of all ranks, adding up to ``iteration_time_s``: ``compute``, ``tensor_parallel``,
-        ``expert_parallel`` (models with experts), ``pipeline_parallel``, ``data_parallel``, ``bubble`` (idle:
-        warm-up, flush, waiting for slower stages and replicas), ``optimizer``, ``full_memory`` (near-OOM slowdown;
-        in plans of older versions only).
-    critical_path
-        Seconds by cause along the longest chain of computations and messages, adding up to ``iteration_time_s``,
-        without ``bubble``. Empty in plans of older versions.
-    band
-        Range of the time; ``None`` before the range is computed, and in plans of older versions.
-    """
-
-    iteration_time_s: float
-    tokens_per_s: float
-    tokens_per_s_per_gpu: float
-    mfu: float
-    hfu: float | None = None
-    breakdown: Mapping[str, float]
-    critical_path: Mapping[str, float] = field(default_factory=dict)
-    band: Band | None = None
-
-    @property
-    def expected_s(self) -> float:
-        """Expected seconds of an iteration: the middle of the band; without a band the simulated time."""
-        return self.iteration_time_s if self.band is None else self.band.middle_s
-
-    @property
-    def expected_tokens_per_s(self) -> float:
-        """Tokens per second at the expected time."""
-        return self.tokens_per_s * self.iteration_time_s / self.expected_s
-
-    @property
-    def expected_tokens_per_s_per_gpu(self) -> float:
-        """Tokens per second and GPU at the expected time."""
-        return self.tokens_per_s_per_gpu * self.iteration_time_s / self.expected_s
-
-    @property
-    def expected_mfu(self) -> float:
-        """Model FLOPs utilisation at the expected time."""
-        return self.mfu * self.iteration_time_s / self.expected_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageMemory:
-    """
-    Peak memory of one GPU of a stage.
-
-    Parameters
-    ----------
-    upper_bytes
-        Peak that is exceeded with at most the accepted risk.
-    oom_probability
-        Probability of running out of memory.
-    oom_probability_at_most
-        Whether the probability is only an upper bound: the predictor's data support no smaller value.
-    extrapolates
-        Whether the stage lies outside the predictor's training data.
-    components
-        Bytes of the predicted peak by part (:data:`~pipette_opt.memory.components.COMPONENTS`), adding up to it. Empty
-        in plans of older versions.
-    """
-
-    stage: int
-    predicted_bytes: int
-    upper_bytes: int
-    capacity_bytes: int
-    oom_probability: float
-    oom_probability_at_most: bool = False
-    extrapolates: bool = False
-    components: Mapping[str, int] = field(default_factory=dict)
-
-
-def fullness(stage: StageMemory) -> tuple[float, float]:
-    """Return a sort key for how full the memory of a stage is: out-of-memory risk, then upper peak over capacity."""
-    return stage.oom_probability, stage.upper_bytes / stage.capacity_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,62 +252,141 @@ class Plan:
     @property
     def verdict(self) -> str:
         """Sentence that says whether the plan fits, how far it is from the best, and how uncertain its time is."""
-        from pipette_opt.plans.verdict import plan_verdict
-
-        return plan_verdict(self)
+        accepted = self.inputs.get("max_oom_risk")
+        risk = accepted if isinstance(accepted, int | float) and not isinstance(accepted, bool) else None
+        return verdict(
+            self.memory,
+            self.estimate,
+            max_oom_risk=risk,
+            certificate=self.certificate,
+            links_measured=links_measured(self.inputs, len(self.hosts)),
+            not_modelled=self.not_modelled,
+        )
 
     def stage_table(self) -> "DataFrame":
-        """Return a table of layers and memory of each stage; see :func:`~pipette_opt.plans.frames.stage_frame`."""
-        from pipette_opt.plans.frames import stage_frame
+        """
+        Return a table with a row for each pipeline stage, by stage number.
 
-        return stage_frame(self)
+        Columns: ``layers``; peak memory of one GPU in GiB: ``predicted_gib``, ``at_most_gib`` and ``capacity_gib``;
+        ``oom_probability``, in [0, 1]; ``extrapolates``; GiB of each memory component such as ``weights_gib``, where
+        the plan has components.
+        """
+        from pandas import DataFrame, Index
+
+        layers = dict(enumerate(self.config.layers_per_stage))
+        rows = [
+            {
+                "layers": layers.get(stage.stage),
+                "predicted_gib": gib(stage.predicted_bytes),
+                "at_most_gib": gib(stage.upper_bytes),
+                "capacity_gib": gib(stage.capacity_bytes),
+                "oom_probability": stage.oom_probability,
+                "extrapolates": stage.extrapolates,
+                **{f"{name}_gib": gib(size) for name, size in stage.components.items()},
+            }
+            for stage in self.memory
+        ]
+        return DataFrame(rows, index=Index([stage.stage for stage in self.memory], name="stage"))
 
     def time_table(self) -> "DataFrame":
-        """Return a table of seconds by cause; see :func:`~pipette_opt.plans.frames.time_frame`."""
-        from pipette_opt.plans.frames import time_frame
+        """
+        Return a table with a row for each cause of time, by the name of the cause.
 
-        return time_frame(self)
+        Columns, in seconds: ``this plan`` (mean of all ranks), ``critical path``, and each alternative by the label of
+        its configuration. Each column adds up to the iteration time of that plan. Alternatives without causes, from
+        older versions, have no column.
+        """
+        from pandas import DataFrame
+
+        parts = {"this plan": self.estimate.breakdown, "critical path": self.estimate.critical_path}
+        parts |= {other.config.label(): other.breakdown for other in self.alternatives}
+        columns = {name: dict(causes) for name, causes in parts.items() if causes}
+        return DataFrame(columns).fillna(0.0).rename_axis("cause")
 
     def alternative_table(self) -> "DataFrame":
-        """Return a table of the plan and its alternatives; see :func:`~pipette_opt.plans.frames.alternative_frame`."""
-        from pipette_opt.plans.frames import alternative_frame
+        """
+        Return a table with the plan, then its alternatives, by the label of the configuration.
 
-        return alternative_frame(self)
+        Columns: ``iteration_time_s``; ``share``, the time over the plan's time; ``oom_probability`` of the fullest
+        stage; ``hosts``, their number; ``reason`` why an alternative lost. NaN if an alternative was not simulated.
+        """
+        from pandas import DataFrame, Index
+
+        best_s = self.estimate.iteration_time_s
+        risk = max((stage.oom_probability for stage in self.memory), default=None)
+        used = len(self.placement.nodes_used)
+        rows: list[tuple[ParallelConfig, float | None, float | None, int, str]]
+        rows = [(self.config, best_s, risk, used, "this plan")]
+        rows += [
+            (other.config, other.iteration_time_s, other.oom_probability, len(other.hosts), other.reason)
+            for other in self.alternatives
+        ]
+        frame = DataFrame(
+            {
+                "iteration_time_s": [seconds for _, seconds, *_ in rows],
+                "oom_probability": [chance for *_, chance, _, _ in rows],
+                "hosts": [hosts for *_, hosts, _ in rows],
+                "reason": [reason for *_, reason in rows],
+            },
+            index=Index([config.label() for config, *_ in rows], name="configuration"),
+        ).astype({"iteration_time_s": float, "oom_probability": float})
+        frame.insert(1, "share", frame["iteration_time_s"] / best_s)
+        return frame
 
     def rank_table(self) -> "DataFrame":
         """
-        Return a table of host, GPU and coordinates of each rank; see
-        :func:`~pipette_opt.plans.frames.rank_frame`.
-        """
-        from pipette_opt.plans.frames import rank_frame
+        Return a table with a row for each rank, by rank number.
 
-        return rank_frame(self)
+        Columns: ``host``, ``local_rank`` (number of the GPU on the host), and the coordinates of the rank in the groups
+        ``tp``, ``cp``, ``ep``, ``dp`` and ``pp``.
+        """
+        from pandas import DataFrame
+
+        return DataFrame(msgspec.to_builtins(rank_rows(self))).set_index("rank")
 
     def proof_table(self) -> "DataFrame":
         """
-        Return a table of configurations ruled out, by rule, bound or engine; see
-        :func:`~pipette_opt.plans.frames.proof_frame`.
-        """
-        from pipette_opt.plans.frames import proof_frame
+        Return a table with a row for each rule, bound or engine that ruled out configurations; empty for older plans.
 
-        return proof_frame(self)
+        Columns: ``by``, the step of the search; ``name`` of the rule, bound or engine; ``configurations``, their
+        number; ``bound_s``, lower bound on the time of all plans that the step ruled out, or NaN; ``example``, a
+        configuration that was ruled out.
+        """
+        from pandas import DataFrame
+
+        columns = ["by", "name", "configurations", "bound_s", "example"]
+        rows = [
+            (part.by, ruled_out.name, ruled_out.configurations, part.bound_s, ruled_out.example)
+            for part in self.certificate.proof
+            for ruled_out in part.named
+        ]
+        return DataFrame(rows, columns=columns).astype({"bound_s": float})
 
     def __repr__(self) -> str:
-        from pipette_opt.plans.summary import plan_summary
-
-        return plan_summary(self)
+        proof = self.certificate
+        gap = proof.gap if self.target is None else self.target.gap
+        lines = launch_lines(self.estimate, self.memory, [self.hosts[node] for node in self.placement.nodes_used])
+        simulated = f"simulated {three_digits(self.estimate.iteration_time_s)} s"
+        lines.insert(2, f"proof: gap {100 * gap:.2g} % ({proof.status}), {simulated}")
+        if self.unused_hosts:
+            lines.append(f"unused: {compress_hosts(tuple(self.unused_hosts))}")
+        if self.alternatives:
+            lines.append(f"next best: {', '.join(other.config.label() for other in self.alternatives[:2])}")
+        return lines_at_most(f"Plan {self.config.label()} on {counted(self.config.world_size, 'GPU')}", lines)
 
     def _repr_html_(self) -> str:
-        from pipette_opt.plans.frames import html_of
-
-        return html_of(self, self.verdict)
-
-
-AS_GOOD = 1e-6
-"""
-Relative difference below which two iteration times count as equal; solver ticks (integer time units) are hardly
-finer.
-"""
+        """Return the plan as HTML for a notebook: verdict, configuration, time, and memory of each stage."""
+        used, estimate, proof = len(self.placement.nodes_used), self.estimate, self.certificate
+        columns = ["layers", "predicted_gib", "at_most_gib", "capacity_gib", "oom_probability"]
+        stages = self.stage_table().reindex(columns=columns)
+        rate, mfu = three_digits(estimate.expected_tokens_per_s), three_digits(100 * estimate.expected_mfu)
+        facts = f"{rate} tokens/s, MFU {mfu} %, gap {proof.gap:.2%} ({proof.status})"
+        where = f"{counted(used, 'host')}, {counted(self.config.world_size, 'GPU')}"
+        return (
+            f"<p><strong>{escape(self.verdict)}</strong></p>"
+            f"<p><code>{escape(self.config.label())}</code> on {where}</p><p>{escape(facts)}</p>"
+            f"{stages.to_html(float_format='{:.4g}'.format, border=0, max_rows=16)}"
+        )
 
 
 def why_slower(best: IterationTime, other: IterationTime) -> str:

@@ -3,8 +3,8 @@
 import textwrap
 from collections.abc import Iterable
 
-from pipette_opt.base.units import counted, gib, three_digits
-from pipette_opt.plans.plan import IterationTime, Plan, StageMemory, fullness
+from pipette_opt.base.units import counted, gib
+from pipette_opt.plans.predicted import IterationTime, StageMemory, fullness
 from pipette_opt.plans.verdict import expected_time
 from pipette_opt.specs.host_names import compress_hosts
 
@@ -47,18 +47,3 @@ def launch_lines(estimate: IterationTime, memory: Iterable[StageMemory], hosts: 
 
 def _risk(share: float) -> str:
     return "below 0.01 %" if share < 1e-4 else f"{100 * share:.2g} %"
-
-
-def plan_summary(plan: Plan) -> str:
-    """Return a summary of a plan: label, expected time with band, memory risk, gap and hosts."""
-    proof = plan.certificate
-    gap = proof.gap if plan.target is None else plan.target.gap
-    lines = launch_lines(plan.estimate, plan.memory, [plan.hosts[node] for node in plan.placement.nodes_used])
-    lines.insert(
-        2, f"proof: gap {100 * gap:.2g} % ({proof.status}), simulated {three_digits(plan.estimate.iteration_time_s)} s"
-    )
-    if plan.unused_hosts:
-        lines.append(f"unused: {compress_hosts(tuple(plan.unused_hosts))}")
-    if plan.alternatives:
-        lines.append(f"next best: {', '.join(other.config.label() for other in plan.alternatives[:2])}")
-    return lines_at_most(f"Plan {plan.config.label()} on {counted(plan.config.world_size, 'GPU')}", lines)

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pipette_opt.base.units import counted, gib, three_digits
-from pipette_opt.plans.plan import AS_GOOD, FEW_RUNS, Certificate, IterationTime, Plan, StageMemory
+from pipette_opt.plans.certificate import Certificate
+from pipette_opt.plans.predicted import AS_GOOD, FEW_RUNS, IterationTime, StageMemory
 from pipette_opt.specs import NotModelled
 
 MEMORY_IGNORED = 1.0
@@ -50,27 +52,13 @@ def verdict(
     return "; ".join(parts) + "."
 
 
-def plan_verdict(plan: Plan) -> str:
-    """Return the verdict on a plan; see :func:`verdict`."""
-    accepted = plan.inputs.get("max_oom_risk")
-    risk = accepted if isinstance(accepted, int | float) and not isinstance(accepted, bool) else None
-    return verdict(
-        plan.memory,
-        plan.estimate,
-        max_oom_risk=risk,
-        certificate=plan.certificate,
-        links_measured=_links_measured(plan),
-        not_modelled=plan.not_modelled,
-    )
-
-
-def _links_measured(plan: Plan) -> bool:
+def links_measured(inputs: Mapping[str, Any], num_hosts: int) -> bool:
     """
     Return whether links between hosts were measured; ``False`` for ``--nodes`` or a cluster file without
     matrices.
     """
-    cluster = plan.inputs.get("cluster")
-    if not isinstance(cluster, Mapping) or len(plan.hosts) == 1:
+    cluster = inputs.get("cluster")
+    if not isinstance(cluster, Mapping) or num_hosts == 1:
         return True
     return "document" not in cluster and bool(cluster.get("matrices", True))
 

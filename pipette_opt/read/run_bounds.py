@@ -3,15 +3,12 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.measured_run import MeasuredRun
 from pipette_opt.read.precision_words import precision_of
 from pipette_opt.read.run_models import run_model
 from pipette_opt.specs.precision import PRECISION_RECIPES
-
-if TYPE_CHECKING:
-    from pipette_opt.read.runs import MeasuredRun
 
 USUAL_MFU, MIN_MFU, MAX_MFU = 0.4, 0.03, 0.75
 """
@@ -22,7 +19,7 @@ outside.
 MINUTE_S = 60.0
 
 
-def check_time(where: str, run: "MeasuredRun") -> None:
+def check_time(where: str, run: MeasuredRun) -> None:
     """
     Raise ``InputError`` for a time below :func:`least_time_s`.
 
@@ -41,7 +38,7 @@ def check_time(where: str, run: "MeasuredRun") -> None:
     )
 
 
-def least_time_s(run: "MeasuredRun") -> float | None:
+def least_time_s(run: MeasuredRun) -> float | None:
     """
     Return the seconds that the model's FLOPs take at the peak FLOP/s of all GPUs, in the run's precision.
 
@@ -59,7 +56,7 @@ def least_time_s(run: "MeasuredRun") -> float | None:
     return run.gbs * run.seq_len * model.flops_per_token(run.seq_len) / (run.num_gpus * peak)
 
 
-def peak_of(run: "MeasuredRun") -> tuple[str, float]:
+def peak_of(run: MeasuredRun) -> tuple[str, float]:
     """
     Return the number format of the run's matrix products, bf16 if not given, and a GPU's peak in this format, FLOP/s.
 
@@ -76,7 +73,7 @@ def peak_of(run: "MeasuredRun") -> tuple[str, float]:
     return name, peaks[name]
 
 
-def _slip(run: "MeasuredRun", bound_s: float) -> str:
+def _slip(run: MeasuredRun, bound_s: float) -> str:
     """Return a text that names the unit mistake with the most usual MFU; if none fits, advice on what to check."""
     excess = bound_s / (run.iter_time_s or bound_s)
     found = [(excess / factor, words) for factor, words in _slips(run) if MIN_MFU <= excess / factor <= MAX_MFU]
@@ -85,7 +82,7 @@ def _slip(run: "MeasuredRun", bound_s: float) -> str:
     return "check iter_time_s (seconds of one iteration), gbs (sequences), num_gpus and the shape of the model"
 
 
-def _slips(run: "MeasuredRun") -> Iterator[tuple[float, str]]:
+def _slips(run: MeasuredRun) -> Iterator[tuple[float, str]]:
     """Yield the factor by which each unit mistake shortens the time, with its description."""
     assert run.seq_len is not None
     assert run.gbs is not None

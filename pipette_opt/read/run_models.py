@@ -1,13 +1,11 @@
 """Models that rows of ``runs.csv`` describe by columns."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipette_opt.base.errors import shown
 from pipette_opt.base.units import whole_number
+from pipette_opt.read.measured_run import MeasuredRun
 from pipette_opt.specs import ModelSpec
-
-if TYPE_CHECKING:
-    from pipette_opt.read.runs import MeasuredRun
 
 GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "nemotron-h", "gpt-oss", "gpt oss", "deepseek")
 """Families of models with gated MLP, rotary positions, RMSNorm and no biases."""
@@ -16,7 +14,7 @@ MODEL_COLUMNS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_s
 """Fields of ``ModelSpec`` that are also columns; without ``num_experts`` the others have no effect."""
 
 
-def run_model(run: "MeasuredRun") -> ModelSpec:
+def run_model(run: MeasuredRun) -> ModelSpec:
     """
     Return the model of a row: the model that it names, or a model made from its columns.
 
@@ -58,7 +56,7 @@ def run_model(run: "MeasuredRun") -> ModelSpec:
     )
 
 
-def expert_model_fields(run: "MeasuredRun") -> dict[str, Any]:
+def expert_model_fields(run: MeasuredRun) -> dict[str, Any]:
     """
     Return the fields of the experts of a row's model; empty for a dense model.
 
@@ -72,7 +70,7 @@ def expert_model_fields(run: "MeasuredRun") -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def whole_cell(run: "MeasuredRun", name: str) -> int | None:
+def whole_cell(run: MeasuredRun, name: str) -> int | None:
     """Return a cell as a whole number, also if written as ``2.0``; ``None`` if empty. ``ValueError`` for other text."""
     text = run.extra.get(name, "")
     if not text:
@@ -83,7 +81,7 @@ def whole_cell(run: "MeasuredRun", name: str) -> int | None:
     return number
 
 
-def run_flag(run: "MeasuredRun", name: str, default: bool) -> bool:
+def run_flag(run: MeasuredRun, name: str, default: bool) -> bool:
     """Return a cell as true or false; ``default`` if empty. ``full_iteration`` is true."""
     text = run.extra.get(name, "").lower()
     return truth_of(text) is True or text == "full_iteration" if text else default

@@ -11,7 +11,6 @@ from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import stack_predictor
 from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Band, Plan
-from pipette_opt.plans.verdict import plan_verdict
 from pipette_opt.read.gpus import gpu_record
 from pipette_opt.read.levels import domain_record
 from pipette_opt.read.nominal import possible_records
@@ -55,7 +54,7 @@ def broken_file_rules(content: Mapping[str, Any], instance: Instance, plan: Plan
 
 def _verdict_is_reproduced(content: Mapping[str, Any], plan: Plan) -> Iterator[str]:
     """Yield a problem if the recorded verdict differs from the verdict that follows from the plan."""
-    recorded, right = content.get("verdict"), plan_verdict(plan)
+    recorded, right = content.get("verdict"), plan.verdict
     if recorded not in (None, right):
         yield f"verdict is {recorded!r}, but the plan says {right!r}"
 

@@ -11,7 +11,6 @@ from rich.text import Text
 from pipette_opt.base.units import counted, gib, three_digits
 from pipette_opt.plans.certificate import Regret
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
-from pipette_opt.plans.verdict import plan_verdict
 from pipette_opt.report.beside_tables import fastest_words
 from pipette_opt.report.cells import QUIET, columns_table, risk, words
 from pipette_opt.report.tables import configuration_words, folded_hosts, host_grid, verdict_line
@@ -98,7 +97,7 @@ def first_screen(
         ("Left out", not_modelled_words(plan.not_modelled)),
         ("Today", "\n".join(today)),
     )
-    return [verdict_line(plan_verdict(plan)), Text(), facts(rows), *_next_best(plan), *steps_lines(next_steps)]
+    return [verdict_line(plan.verdict), Text(), facts(rows), *_next_best(plan), *steps_lines(next_steps)]
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:

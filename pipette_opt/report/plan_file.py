@@ -37,7 +37,6 @@ from pipette_opt.plans.plan import (
     Target,
     rank_rows,
 )
-from pipette_opt.plans.verdict import plan_verdict
 from pipette_opt.read.files import parse_json, read_text
 from pipette_opt.read.hosts import checked_host
 from pipette_opt.read.kinds_of_files import PLAN_FILE, reads
@@ -235,7 +234,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         PlanFile(
             schema_version=1,
             created=plan.created,
-            verdict=plan_verdict(plan),
+            verdict=plan.verdict,
             inputs=dict(plan.inputs),
             seed=plan.seed,
             versions=dict(plan.versions),

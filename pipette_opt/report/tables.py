@@ -14,7 +14,7 @@ from rich.text import Text
 from pipette_opt.base.units import counted, gib, percent, three_digits
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plans.plan import IterationTime, Plan, StageMemory, Target
-from pipette_opt.plans.verdict import expected_time, plan_verdict, verdict
+from pipette_opt.plans.verdict import expected_time, verdict
 from pipette_opt.report.bars import Bar
 from pipette_opt.report.beside_tables import alternatives_table, fastest_line, imbalance_line, risks_table
 from pipette_opt.report.cells import (
@@ -54,7 +54,7 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
     beside
         Tables to insert before the last line, such as a comparison with today's launch.
     """
-    verdict_text = verdict_line(plan_verdict(plan))
+    verdict_text = verdict_line(plan.verdict)
     parts: list[RenderableType] = [
         verdict_text,
         headline(plan),

@@ -20,13 +20,13 @@ It goes from stage to stage and never idles, so it has no bubble. Only operation
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray, P2PMode
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
-from pipette_opt.simulate.critical_path import program_for
+from pipette_opt.simulate.critical_path import Simulated, program_for
 from pipette_opt.simulate.program import FIRST
 from pipette_opt.simulate.schedule import FORWARD, Schedule
 from pipette_opt.simulate.time_tables import (
@@ -39,9 +39,6 @@ from pipette_opt.simulate.time_tables import (
     work_table,
 )
 
-if TYPE_CHECKING:
-    from pipette_opt.simulate.estimate import Simulated
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Causes:
@@ -52,7 +49,7 @@ class Causes:
 
 
 def causes_of(
-    times: PlacedTimes, simulated: "Simulated", num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None
+    times: PlacedTimes, simulated: Simulated, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None
 ) -> Causes:
     """Return the simulated time divided by cause; for 1F1B unless a schedule is given."""
     from pipette_opt.simulate._path_kernel import count_critical
@@ -100,7 +97,7 @@ def causes_of(
     )
 
 
-def _adding_up(seconds: dict[str, float], times: PlacedTimes, simulated: "Simulated") -> dict[str, float]:
+def _adding_up(seconds: dict[str, float], times: PlacedTimes, simulated: Simulated) -> dict[str, float]:
     """Return the seconds in the order of the module's table, with the remaining time as bubble."""
     left = simulated.iteration_time_s - times.optimizer_s - sum(seconds.values())
     bubble = left if left > 1e-12 * simulated.iteration_time_s else 0.0

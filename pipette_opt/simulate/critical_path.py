@@ -34,11 +34,12 @@ before the receiver is ready.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray, P2PMode
+from pipette_opt.base.types import FloatArray, P2PMode, read_only
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.simulate.program import FIRST, Program, megatron_program, schedule_program
 from pipette_opt.simulate.schedule import FORWARD, Schedule
@@ -67,6 +68,34 @@ class Walked(NamedTuple):
 
     launch_s: FloatArray
     finish_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulated:
+    """
+    Result of a simulation.
+
+    Parameters
+    ----------
+    iteration_time_s
+        Seconds of the iteration, optimizer included.
+    finish_s
+        End of the last backward of each stage of each replica, seconds, shape ``(pp, dp)``.
+    reduced_s
+        End of each stage's gradient reduction without tied embeddings, seconds, shape ``(pp,)``.
+    critical_stage, critical_replica
+        Stage that ends last, its reduction included, and its slowest replica.
+    """
+
+    iteration_time_s: float
+    finish_s: FloatArray
+    reduced_s: FloatArray
+    critical_stage: int
+    critical_replica: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "finish_s", read_only(self.finish_s, np.float64))
+        object.__setattr__(self, "reduced_s", read_only(self.reduced_s, np.float64))
 
 
 def critical_path(

@@ -1,48 +1,19 @@
 """Simulated iteration time of a placed configuration, and its breakdown by cause."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.types import FloatArray, P2PMode, RecomputeGranularity, read_only
+from pipette_opt.base.types import FloatArray, P2PMode, RecomputeGranularity
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.parallel import ParallelConfig, Placement, microbatches_of
 from pipette_opt.plans.plan import IterationTime
 from pipette_opt.simulate.breakdown import causes_of
+from pipette_opt.simulate.critical_path import Simulated as Simulated
 from pipette_opt.simulate.critical_path import Walked, walk
 from pipette_opt.simulate.schedule import WEIGHT, Layout, Schedule
 from pipette_opt.simulate.time_tables import weight_part
 from pipette_opt.specs import Instance
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulated:
-    """
-    Result of a simulation.
-
-    Parameters
-    ----------
-    iteration_time_s
-        Seconds of the iteration, optimizer included.
-    finish_s
-        End of the last backward of each stage of each replica, seconds, shape ``(pp, dp)``.
-    reduced_s
-        End of each stage's gradient reduction without tied embeddings, seconds, shape ``(pp,)``.
-    critical_stage, critical_replica
-        Stage that ends last, its reduction included, and its slowest replica.
-    """
-
-    iteration_time_s: float
-    finish_s: FloatArray
-    reduced_s: FloatArray
-    critical_stage: int
-    critical_replica: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "finish_s", read_only(self.finish_s, np.float64))
-        object.__setattr__(self, "reduced_s", read_only(self.reduced_s, np.float64))
 
 
 def simulate_times(

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from pipette_opt import __version__
 from pipette_opt.base.types import IntArray
+from pipette_opt.base.version import __version__
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.memory.filter import predicted_memory, usable_bytes

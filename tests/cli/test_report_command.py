@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from factories import make_plan
 
-from pipette_opt.plans.verdict import plan_verdict
 from pipette_opt.report.plan_file import write_plan
 
 Command = Callable[..., tuple[int, str, str]]
@@ -29,7 +28,7 @@ def test_page_without_the_cluster_file(command: Command, plan: Path, tmp_path: P
     code, out, err = command("report", str(plan), "-o", "page.html")
     assert (code, out) == (0, "")
     assert "has no links, schedule and sensitivity" in err
-    assert " ".join(plan_verdict(make_plan()).split()) in err
+    assert " ".join(make_plan().verdict.split()) in err
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.startswith('<!DOCTYPE html>\n<html lang="en">')
     assert "the plan's cluster file does not exist" in text
@@ -39,7 +38,7 @@ def test_json_and_standard_output(command: Command, plan: Path) -> None:
     """One JSON document, or the page itself."""
     code, out, _ = command("report", str(plan), "-o", "page.html", "--json")
     assert code == 0
-    assert json.loads(out) == {"report": "page.html", "verdict": plan_verdict(make_plan()), "complete": False}
+    assert json.loads(out) == {"report": "page.html", "verdict": make_plan().verdict, "complete": False}
     code, out, err = command("report", str(plan), "-o", "-")
     assert (code, err) == (0, "")
     assert out.endswith("</html>\n")

@@ -18,7 +18,6 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import counted, gib, percent, three_digits
 from pipette_opt.plans.plan import Plan
-from pipette_opt.plans.verdict import plan_verdict
 from pipette_opt.report.cells import risk
 from pipette_opt.report.page.inputs import assumptions_panel, inputs_panel
 from pipette_opt.report.page.links import links_panel
@@ -137,7 +136,7 @@ def _header(plan: Plan, left_out: Sequence[str]) -> Element:
     return element(
         "header",
         element("h1", f"{name}{plan.config.label()}"),
-        element("p", plan_verdict(plan), class_="verdict"),
+        element("p", plan.verdict, class_="verdict"),
         element("dl", *(element("div", element("dt", term), element("dd", value)) for term, value in facts)),
         *(element("p", line, class_="left-out") for line in left_out),
     )

@@ -1,0 +1,148 @@
+"""Predicted time and memory of a placed configuration."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+FEW_RUNS = 20
+"""Number of measured runs of a kind of job below which output warns that few runs were measured. Chosen."""
+
+AS_GOOD = 1e-6
+"""
+Relative difference below which two iteration times count as equal; solver ticks (integer time units) are hardly
+finer.
+"""
+
+OWN_RUNS = "that the stack was calibrated with"
+MEASURED_RUNS = "that you measured"
+"""Words in the source of a band that mark its runs as the user's own, of a calibration or of ``--measured``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """
+    Range of the iteration time, from measured over predicted times of runs like this job.
+
+    Parameters
+    ----------
+    low_s, high_s
+        Ends of the range, seconds.
+    middle_s
+        Expected time inside the range, seconds.
+    share
+        Share of the measured runs whose time lies inside the range, in [0, 1].
+    source
+        Description of the measured runs, for people.
+    runs
+        Number of the measured runs that are of the same kind of job.
+    apart
+        Smallest ratio of the predicted times of two plans at which three in four pairs of measured runs keep their
+        predicted order; closer plans cannot be told apart. ``None`` if unknown.
+    """
+
+    low_s: float
+    middle_s: float
+    high_s: float
+    share: float
+    source: str
+    runs: int
+    apart: float | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Return whether the band comes from runs of the user."""
+        return OWN_RUNS in self.source or MEASURED_RUNS in self.source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationTime:
+    """
+    Iteration time of a placed configuration, with rates and causes.
+
+    ``iteration_time_s`` is the simulated time, which solver and proof use. ``expected_s`` is shown to people: the
+    simulated time times the usual ratio of measured to simulated time.
+
+    Parameters
+    ----------
+    iteration_time_s
+        Simulated time of one iteration, seconds; the rates and utilisations below refer to this time.
+    mfu
+        Model FLOPs utilisation: FLOPs of the model, forward and backward, over the peak of the GPUs used, in [0, 1].
+        Attention is causal (half of the scores), and recomputation does not count.
+    hfu
+        Hardware FLOPs utilisation: ``mfu`` with recomputation and all attention scores, as computed by a kernel that
+        does not skip the masked ones; ``None`` in plans of older versions. May exceed 1 if the kernel does skip them.
+    breakdown
+        Seconds by cause, mean of all ranks, adding up to ``iteration_time_s``: ``compute``, ``tensor_parallel``,
+        ``expert_parallel`` (models with experts), ``pipeline_parallel``, ``data_parallel``, ``bubble`` (idle:
+        warm-up, flush, waiting for slower stages and replicas), ``optimizer``, ``full_memory`` (near-OOM slowdown;
+        in plans of older versions only).
+    critical_path
+        Seconds by cause along the longest chain of computations and messages, adding up to ``iteration_time_s``,
+        without ``bubble``. Empty in plans of older versions.
+    band
+        Range of the time; ``None`` before the range is computed, and in plans of older versions.
+    """
+
+    iteration_time_s: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu: float
+    hfu: float | None = None
+    breakdown: Mapping[str, float]
+    critical_path: Mapping[str, float] = field(default_factory=dict)
+    band: Band | None = None
+
+    @property
+    def expected_s(self) -> float:
+        """Expected seconds of an iteration: the middle of the band; without a band the simulated time."""
+        return self.iteration_time_s if self.band is None else self.band.middle_s
+
+    @property
+    def expected_tokens_per_s(self) -> float:
+        """Tokens per second at the expected time."""
+        return self.tokens_per_s * self.iteration_time_s / self.expected_s
+
+    @property
+    def expected_tokens_per_s_per_gpu(self) -> float:
+        """Tokens per second and GPU at the expected time."""
+        return self.tokens_per_s_per_gpu * self.iteration_time_s / self.expected_s
+
+    @property
+    def expected_mfu(self) -> float:
+        """Model FLOPs utilisation at the expected time."""
+        return self.mfu * self.iteration_time_s / self.expected_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """
+    Peak memory of one GPU of a stage.
+
+    Parameters
+    ----------
+    upper_bytes
+        Peak that is exceeded with at most the accepted risk.
+    oom_probability
+        Probability of running out of memory.
+    oom_probability_at_most
+        Whether the probability is only an upper bound: the predictor's data support no smaller value.
+    extrapolates
+        Whether the stage lies outside the predictor's training data.
+    components
+        Bytes of the predicted peak by part (:data:`~pipette_opt.memory.components.COMPONENTS`), adding up to it. Empty
+        in plans of older versions.
+    """
+
+    stage: int
+    predicted_bytes: int
+    upper_bytes: int
+    capacity_bytes: int
+    oom_probability: float
+    oom_probability_at_most: bool = False
+    extrapolates: bool = False
+    components: Mapping[str, int] = field(default_factory=dict)
+
+
+def fullness(stage: StageMemory) -> tuple[float, float]:
+    """Return a sort key for how full the memory of a stage is: out-of-memory risk, then upper peak over capacity."""
+    return stage.oom_probability, stage.upper_bytes / stage.capacity_bytes
