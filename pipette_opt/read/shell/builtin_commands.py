@@ -3,16 +3,13 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pipette_opt.read.shell.conditions import test_status
 from pipette_opt.read.shell.expansion import _unescaped as unescaped
 from pipette_opt.read.shell.limits import RefusalError
 from pipette_opt.read.shell.state import Variable
 from pipette_opt.read.shell.unknowns import all_known, is_known, may_split
-
-if TYPE_CHECKING:
-    from pipette_opt.read.shell.interpreter import Shell
+from pipette_opt.read.shell.values import Values
 
 DECLARING = ("declare", "typeset", "local", "export", "readonly")
 """Builtin commands whose arguments may be assignments."""
@@ -59,7 +56,7 @@ def assignment_of(word: str) -> tuple[str, str | None, bool, str] | None:
     return None if found is None else (found[1], found[2], found[3] == "+", word[found.end() :])
 
 
-def declare(shell: "Shell", name: str, words: Sequence[str]) -> Status:
+def declare(shell: Values, name: str, words: Sequence[str]) -> Status:
     """
     Run ``declare``, ``local``, ``export`` or ``readonly``; return the exit status.
 
@@ -88,12 +85,12 @@ def declare(shell: "Shell", name: str, words: Sequence[str]) -> Status:
     return 0
 
 
-def _change(shell: "Shell", name: str, **fields: bool) -> None:
+def _change(shell: Values, name: str, **fields: bool) -> None:
     old = shell.state.variables.get(name, Variable())
     shell.state.variables[name] = replace(old, **fields)  # type: ignore[arg-type]
 
 
-def _declare_word(shell: "Shell", command: str, letters: str, word: str) -> None:
+def _declare_word(shell: Values, command: str, letters: str, word: str) -> None:
     assigned = assignment_of(word)
     name = word if assigned is None else assigned[0]
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
@@ -124,7 +121,7 @@ def _declare_word(shell: "Shell", command: str, letters: str, word: str) -> None
         _change(shell, name, readonly=True)
 
 
-def _echo(shell: "Shell", words: list[str]) -> Status:
+def _echo(shell: Values, words: list[str]) -> Status:
     newline, escapes = "\n", False
     while words and re.fullmatch(r"-[neE]+", words[0]):
         for letter in words.pop(0)[1:]:
@@ -139,7 +136,7 @@ def _echo(shell: "Shell", words: list[str]) -> Status:
     return 0
 
 
-def _printf(shell: "Shell", words: list[str]) -> Status:
+def _printf(shell: Values, words: list[str]) -> Status:
     target = None
     if words[:1] == ["-v"] and len(words) > 2:
         target, words = words[1], words[2:]
@@ -163,7 +160,7 @@ _DIRECTIVE = re.compile(
 )
 
 
-def _formatted(shell: "Shell", form: str, words: Sequence[str]) -> str:
+def _formatted(shell: Values, form: str, words: Sequence[str]) -> str:
     """Return the output of ``printf``; the format is repeated until all words are used."""
     pending = list(words)
     parts: list[str] = []
@@ -177,7 +174,7 @@ def _formatted(shell: "Shell", form: str, words: Sequence[str]) -> str:
             return "".join(parts)
 
 
-def _directive(shell: "Shell", found: re.Match[str], pending: list[str]) -> str:
+def _directive(shell: Values, found: re.Match[str], pending: list[str]) -> str:
     if found[0] == "%%":
         return "%"
     if found[0][0] == "\\":
@@ -213,7 +210,7 @@ def _directive(shell: "Shell", found: re.Match[str], pending: list[str]) -> str:
     return text.ljust(width) if "-" in (found[1] or "") else text.rjust(width)
 
 
-def _set(shell: "Shell", words: list[str]) -> Status:
+def _set(shell: Values, words: list[str]) -> Status:
     letters = {
         "e": "errexit", "u": "nounset", "f": "noglob", "a": "allexport", "x": "xtrace", "v": "verbose", "n": "noexec",
         "E": "errtrace",
@@ -239,7 +236,7 @@ def _set(shell: "Shell", words: list[str]) -> Status:
     return 0
 
 
-def _shift(shell: "Shell", words: list[str]) -> Status:
+def _shift(shell: Values, words: list[str]) -> Status:
     count = _whole(shell, words, 1)
     if any(map(may_split, shell.state.positional)):
         raise RefusalError("has shift where the number of arguments is not known.")
@@ -249,7 +246,7 @@ def _shift(shell: "Shell", words: list[str]) -> Status:
     return 0
 
 
-def _whole(shell: "Shell", words: Sequence[str], default: int) -> int:
+def _whole(shell: Values, words: Sequence[str], default: int) -> int:
     if not words:
         return default
     if not re.fullmatch(r"[0-9]{1,9}", words[0]):
@@ -257,7 +254,7 @@ def _whole(shell: "Shell", words: Sequence[str], default: int) -> int:
     return int(words[0])
 
 
-def _unset(shell: "Shell", words: list[str]) -> Status:
+def _unset(shell: Values, words: list[str]) -> Status:
     letters, names = _options_of(words)
     for name in names:
         found = re.fullmatch(r"([A-Za-z_]\w*)(?:\[(.*)\])?", name, re.ASCII)
@@ -270,40 +267,40 @@ def _unset(shell: "Shell", words: list[str]) -> Status:
     return 0
 
 
-def _exit(shell: "Shell", words: list[str]) -> Status:
+def _exit(shell: Values, words: list[str]) -> Status:
     raise Flow("exit", _status_of(shell, words))
 
 
-def _return(shell: "Shell", words: list[str]) -> Status:
+def _return(shell: Values, words: list[str]) -> Status:
     raise Flow("return", _status_of(shell, words))
 
 
-def _status_of(shell: "Shell", words: Sequence[str]) -> int | None:
+def _status_of(shell: Values, words: Sequence[str]) -> int | None:
     if not words:
         return shell.state.status
     return int(words[0]) & 255 if re.fullmatch(r"-?[0-9]{1,9}", words[0]) else None
 
 
-def _break(shell: "Shell", words: list[str]) -> Status:
+def _break(shell: Values, words: list[str]) -> Status:
     if shell.loops:
         raise Flow("break", min(_whole(shell, words, 1), shell.loops))
     return 0
 
 
-def _continue(shell: "Shell", words: list[str]) -> Status:
+def _continue(shell: Values, words: list[str]) -> Status:
     if shell.loops:
         raise Flow("continue", min(_whole(shell, words, 1), shell.loops))
     return 0
 
 
-def _let(shell: "Shell", words: list[str]) -> Status:
+def _let(shell: Values, words: list[str]) -> Status:
     value: int | None = 0
     for word in words:
         value = shell.arithmetic_value(word)
     return None if value is None else int(value == 0)
 
 
-def _bracket(shell: "Shell", words: list[str]) -> Status:
+def _bracket(shell: Values, words: list[str]) -> Status:
     return test_status(shell, words[:-1]) if words and words[-1] == "]" else 2
 
 
@@ -311,14 +308,14 @@ _SETS_UP = re.compile(r"\S*(?:conda|mamba|ssh-agent|direnv|pyenv|modulecmd|brew)
 """Programs whose output sets up a shell, such as ``conda``, and does not matter for the launch."""
 
 
-def _eval(shell: "Shell", words: list[str]) -> Status:
+def _eval(shell: Values, words: list[str]) -> Status:
     text = " ".join(words)
     if not is_known(text) and _SETS_UP.match(_inside(shell, text)):
         return None
     return shell.run_text(text)
 
 
-def _inside(shell: "Shell", text: str) -> str:
+def _inside(shell: Values, text: str) -> str:
     """Return the command inside a command substitution that makes up the whole text."""
     return re.sub(r"^\s*(?:\$\(|`)\s*", "", shell.unknowns.rendered(text))
 
@@ -330,7 +327,7 @@ _ACTIVATES = re.compile(
 """Files that set up a shell, such as ``activate``, and do not matter for the launch."""
 
 
-def _source(shell: "Shell", words: list[str]) -> Status:
+def _source(shell: Values, words: list[str]) -> Status:
     name = shell.unknowns.rendered(words[0]) if words else ""
     shell.notes.append((shell.line, f"{name or 'source'} is not read"))
     if not _ACTIVATES.search(name):
@@ -338,7 +335,7 @@ def _source(shell: "Shell", words: list[str]) -> Status:
     return None
 
 
-def _read(shell: "Shell", words: list[str]) -> Status:
+def _read(shell: Values, words: list[str]) -> Status:
     raw, array, delimiter, names = False, None, "\n", list(words)
     while names and names[0].startswith("-") and len(names[0]) > 1:
         letters = names.pop(0)[1:]
@@ -360,7 +357,7 @@ def _read(shell: "Shell", words: list[str]) -> Status:
     return 0 if found else 1
 
 
-def _assign_line(shell: "Shell", line: str, names: Sequence[str], array: str | None) -> None:
+def _assign_line(shell: Values, line: str, names: Sequence[str], array: str | None) -> None:
     separators = shell.text("IFS")
     separators = " \t\n" if separators is None else separators
     blanks = "".join(sign for sign in separators if sign in " \t\n")
@@ -382,7 +379,7 @@ def _assign_line(shell: "Shell", line: str, names: Sequence[str], array: str | N
         line = parts[1] if len(parts) > 1 else ""
 
 
-def _read_unknown(shell: "Shell", names: Sequence[str], array: str | None) -> Status:
+def _read_unknown(shell: Values, names: Sequence[str], array: str | None) -> Status:
     if array is not None:
         shell.set_array(array, [shell.unknown(f"${{{array}[@]}}", why="read", split=True)])
         return None
@@ -393,7 +390,7 @@ def _read_unknown(shell: "Shell", names: Sequence[str], array: str | None) -> St
     return None
 
 
-def _mapfile(shell: "Shell", words: list[str]) -> Status:
+def _mapfile(shell: Values, words: list[str]) -> Status:
     names = [word for word in words if re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII)]
     name = names[-1] if names else "MAPFILE"
     text = shell.state.stdin
@@ -404,7 +401,7 @@ def _mapfile(shell: "Shell", words: list[str]) -> Status:
     return 0
 
 
-def _getopts(shell: "Shell", words: list[str]) -> Status:
+def _getopts(shell: Values, words: list[str]) -> Status:
     if len(words) < 2:
         return 2
     letters, name = words[0].lstrip(":"), words[1]
@@ -441,32 +438,32 @@ def _getopts(shell: "Shell", words: list[str]) -> Status:
     return 0
 
 
-def _cd(shell: "Shell", words: list[str]) -> Status:
+def _cd(shell: Values, words: list[str]) -> Status:
     for name in ("PWD", "OLDPWD"):
         shell.state.variables.pop(name, None)
     return 0
 
 
-def _shopt(shell: "Shell", words: list[str]) -> Status:
+def _shopt(shell: Values, words: list[str]) -> Status:
     if "-s" in words and {"nullglob", "failglob", "extglob"} & set(words) - {"extglob"}:
         raise RefusalError(f"has shopt {' '.join(words)}, under which words depend on files.")
     return 0
 
 
-def _done(shell: "Shell", words: list[str]) -> Status:
+def _done(shell: Values, words: list[str]) -> Status:
     return 0
 
 
-def _not_known(shell: "Shell", words: list[str]) -> Status:
+def _not_known(shell: Values, words: list[str]) -> Status:
     return None
 
 
-def _type(shell: "Shell", words: list[str]) -> Status:
+def _type(shell: Values, words: list[str]) -> Status:
     names = [word for word in words if not word.startswith("-")]
     return 0 if names and all(name in shell.state.functions or name in BUILTINS for name in names) else None
 
 
-BUILTINS: Mapping[str, Callable[["Shell", list[str]], Status]] = {
+BUILTINS: Mapping[str, Callable[[Values, list[str]], Status]] = {
     ":": _done, "true": _done, "false": lambda shell, words: 1, "echo": _echo, "printf": _printf, "set": _set,
     "shift": _shift, "unset": _unset, "exit": _exit, "return": _return, "break": _break, "continue": _continue,
     "let": _let, "test": lambda shell, words: test_status(shell, words), "[": _bracket, "eval": _eval,

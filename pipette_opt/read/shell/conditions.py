@@ -2,15 +2,11 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from pipette_opt.read.shell.expansion import expand_pattern, expand_text, pieces_of
 from pipette_opt.read.shell.limits import RefusalError
 from pipette_opt.read.shell.scanner import split_words
 from pipette_opt.read.shell.unknowns import all_known, is_known, may_split
-
-if TYPE_CHECKING:
-    from pipette_opt.read.shell.interpreter import Shell
+from pipette_opt.read.shell.values import Values
 
 _FILE_TESTS = tuple(f"-{letter}" for letter in "abcdefghkprstuwxGLNOS")
 _UNARY = (*_FILE_TESTS, "-n", "-z", "-v", "-o", "-R")
@@ -33,7 +29,7 @@ class _WrongTestError(Exception):
     """Error in a test, for which ``[`` returns status 2."""
 
 
-def test_status(shell: "Shell", words: Sequence[str]) -> int | None:
+def test_status(shell: Values, words: Sequence[str]) -> int | None:
     """Return the exit status of ``[`` with these arguments; ``None`` if unknown."""
     if any(map(may_split, words)):
         return None
@@ -44,7 +40,7 @@ def test_status(shell: "Shell", words: Sequence[str]) -> int | None:
     return None if holds is None else int(not holds)
 
 
-def _test(shell: "Shell", words: list[str]) -> Holds:
+def _test(shell: Values, words: list[str]) -> Holds:
     """Return whether a test holds, by the rules of POSIX, which depend on the number of words."""
     negated = False
     while len(words) in (2, 3, 4) and words[0] == "!" and not (len(words) == 3 and words[1] in (*_BINARY, "-a", "-o")):
@@ -52,7 +48,7 @@ def _test(shell: "Shell", words: list[str]) -> Holds:
     return _negated(_short_test(shell, words), negated)
 
 
-def _short_test(shell: "Shell", words: list[str]) -> Holds:
+def _short_test(shell: Values, words: list[str]) -> Holds:
     match words:
         case []:
             return False
@@ -78,7 +74,7 @@ def _short_test(shell: "Shell", words: list[str]) -> Holds:
 class _LongTest:
     """Parser and evaluator of a test of more than four words, with ``-a``, ``-o`` and brackets."""
 
-    def __init__(self, shell: "Shell", words: list[str]) -> None:
+    def __init__(self, shell: Values, words: list[str]) -> None:
         self.shell, self.words, self.index = shell, words, 0
 
     def value(self) -> Holds:
@@ -143,13 +139,13 @@ def _joined(by_or: bool, found: Sequence[Holds]) -> Holds:
     return None if None in found else not by_or
 
 
-def _not_empty(shell: "Shell", word: str) -> Holds:
+def _not_empty(shell: Values, word: str) -> Holds:
     if word and shell.unknowns.may_be_empty(word):
         return None
     return word != ""
 
 
-def _unary(shell: "Shell", operator: str, word: str) -> Holds:
+def _unary(shell: Values, operator: str, word: str) -> Holds:
     if operator in ("-n", "-z"):
         return _negated(_not_empty(shell, word), operator == "-z")
     if not is_known(word):
@@ -183,7 +179,7 @@ def _whole(text: str) -> int:
     return value
 
 
-def bracket_holds(shell: "Shell", source: str) -> Holds:
+def bracket_holds(shell: Values, source: str) -> Holds:
     """Return whether ``[[ source ]]`` holds; ``None`` if unknown."""
     words = split_words(source, ("&&", "||", "(", ")", "<", ">"))
     return _Condition(shell, words).value()
@@ -192,7 +188,7 @@ def bracket_holds(shell: "Shell", source: str) -> Holds:
 class _Condition:
     """Parser and evaluator of the words in ``[[ ]]``; ``skipped`` counts enclosing parts whose result is not used."""
 
-    def __init__(self, shell: "Shell", words: list[str]) -> None:
+    def __init__(self, shell: Values, words: list[str]) -> None:
         self.shell, self.words, self.index, self.skipped = shell, words, 0, 0
 
     def value(self) -> Holds:
@@ -247,26 +243,26 @@ class _Condition:
         operator, right = self._peek(1), self._peek(2)
         if word in _UNARY and operator is not None and operator not in ("&&", "||", ")", *_BINARY):
             self.index += 2
-            return None if self.skipped else _unary(self.shell, word, expand_text(self.shell, operator))
+            return None if self.skipped else _unary(self.shell, word, self.shell.expand_text(operator))
         if operator is None or operator in ("&&", "||", ")"):
             self.index += 1
-            return None if self.skipped else _not_empty(self.shell, expand_text(self.shell, word))
+            return None if self.skipped else _not_empty(self.shell, self.shell.expand_text(word))
         if right is None or operator not in (*_BINARY, "=~"):
             self._fail()
         assert right is not None
         self.index += 3
-        return None if self.skipped else self._compare(expand_text(self.shell, word), operator, right)
+        return None if self.skipped else self._compare(self.shell.expand_text(word), operator, right)
 
     def _compare(self, left: str, operator: str, right: str) -> Holds:
         shell = self.shell
         if operator in _NUMBERS:
-            first, second = shell.arithmetic_value(left), shell.arithmetic_value(expand_text(shell, right))
+            first, second = shell.arithmetic_value(left), shell.arithmetic_value(shell.expand_text(right))
             return None if first is None or second is None else _NUMBERS[operator](first, second)
         if operator == "=~":
             return _regex_matches(shell, left, right)
         if operator in ("<", ">", *_FILES):
-            return _binary(left, operator, expand_text(shell, right))
-        pattern, text = expand_pattern(shell, right)
+            return _binary(left, operator, shell.expand_text(right))
+        pattern, text = shell.expand_pattern(right)
         if pattern.matches_all:
             return operator != "!="
         if not all_known((left, text)):
@@ -278,12 +274,12 @@ _MAX_SUBJECT = 2000
 """Largest number of characters on which a regular expression is tried, as Python's may be slow. Chosen."""
 
 
-def _regex_matches(shell: "Shell", left: str, right: str) -> Holds:
+def _regex_matches(shell: Values, left: str, right: str) -> Holds:
     """
     Return whether ``left =~ right`` holds; ``None`` if unknown, or if the expression may mean something else in
     Python.
     """
-    pieces = pieces_of(shell, right)
+    pieces = shell.pieces_of(right)
     expression = "".join(re.escape(piece.text) if piece.kind == "quoted" else piece.text for piece in pieces)
     repeats = len(re.findall(r"(?<!\\)[*+{]", expression))
     unlike = re.search(r"\)[*+{]|\(\?|\\[A-Za-z0-9]|\[\[[.=]", expression)

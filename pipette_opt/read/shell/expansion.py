@@ -2,35 +2,13 @@
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal
 
 from pipette_opt.read.shell.limits import RefusalError
 from pipette_opt.read.shell.parameters import NAME, expand_parameter, read_parameter
-from pipette_opt.read.shell.patterns import Pattern
+from pipette_opt.read.shell.pieces import Field, Piece, text_of
 from pipette_opt.read.shell.scanner import end_of_bracket, expand_braces
-
-if TYPE_CHECKING:
-    from pipette_opt.read.shell.interpreter import Shell
-
-
-class Piece(NamedTuple):
-    """
-    Part of an expanded word.
-
-    ``quoted`` is neither split nor a pattern; ``plain`` may be a pattern but is not split; ``expanded`` may be split
-    and be a pattern; ``break`` ends a word.
-    """
-
-    kind: Literal["quoted", "plain", "expanded", "break"]
-    text: str
-
-
-class Field(NamedTuple):
-    """Word after expansion and splitting, and whether it is a pattern of file names."""
-
-    text: str
-    is_pattern: bool
-
+from pipette_opt.read.shell.values import Values
 
 _PLAIN = re.compile(r"[^\\'\"$`]+")
 _IN_QUOTES = re.compile(r"[^\\\"$`]+")
@@ -38,7 +16,7 @@ _ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n"
 _GLOB = re.compile(r"[^*?\[]*(?:[*?]|\[.*[*?\]])", re.DOTALL)
 
 
-def expand_fields(shell: "Shell", word: str) -> list[Field]:
+def expand_fields(shell: Values, word: str) -> list[Field]:
     """Return the words to which a word as written in the script expands."""
     found: list[Field] = []
     for part in expand_braces(word):
@@ -47,29 +25,12 @@ def expand_fields(shell: "Shell", word: str) -> list[Field]:
     return found
 
 
-def expand_text(shell: "Shell", word: str, *, tilde_after_colon: bool = False) -> str:
-    """Return the text to which a word as written expands if it is not split, such as in an assignment."""
-    return text_of(pieces_of(shell, word, tilde_after_colon=tilde_after_colon))
-
-
-def expand_quoted(shell: "Shell", text: str) -> str:
+def expand_quoted(shell: Values, text: str) -> str:
     """Return a text expanded as inside double quotes, such as a here-document or an arithmetic expression."""
     return text_of(_quoted_pieces(shell, text, "document"))
 
 
-def expand_pattern(shell: "Shell", word: str) -> tuple[Pattern, str]:
-    """Return a word as written in the script as a pattern, and as the text it expands to."""
-    pieces = pieces_of(shell, word)
-    pattern = Pattern(((piece.text, piece.kind == "quoted") for piece in pieces), shell.budget)
-    return pattern, text_of(pieces)
-
-
-def text_of(pieces: Sequence[Piece]) -> str:
-    """Return the text of the expanded parts of a word; a break becomes a blank."""
-    return "".join(" " if piece.kind == "break" else piece.text for piece in pieces)
-
-
-def split_fields(shell: "Shell", pieces: Sequence[Piece]) -> list[Field]:
+def split_fields(shell: Values, pieces: Sequence[Piece]) -> list[Field]:
     """Return the words that expanded parts make, split at the characters of ``IFS``."""
     separators = shell.text("IFS")
     separators = " \t\n" if separators is None else separators
@@ -116,7 +77,7 @@ def _parts(text: str, separators: str) -> list[tuple[bool, str]]:
     return [(index % 2 == 1, run) for index, run in enumerate(runs) if run]
 
 
-def pieces_of(shell: "Shell", word: str, *, in_quotes: bool = False, tilde_after_colon: bool = False) -> list[Piece]:
+def pieces_of(shell: Values, word: str, *, in_quotes: bool = False, tilde_after_colon: bool = False) -> list[Piece]:
     """
     Return the expanded parts of a word as written in the script.
 
@@ -180,7 +141,7 @@ def _only_lists(inside: str) -> bool:
     return re.fullmatch(r"(?:\$@|\$\{(?:@|!?[A-Za-z_]\w*\[@\])[^}]*\})+", inside) is not None
 
 
-def _with_homes(shell: "Shell", text: str, is_first: bool, after_colon: bool) -> list[Piece]:
+def _with_homes(shell: Values, text: str, is_first: bool, after_colon: bool) -> list[Piece]:
     """Return the parts of a text, with home folders in place of ``~`` and ``~name``."""
     found: list[Piece] = []
     parts = text.split(":") if after_colon else [text]
@@ -201,7 +162,7 @@ Quoting = Literal["string", "expansion", "document"]
 """Kind of quoted text: double quotes, ``${name:-text}`` inside double quotes, or a here-document."""
 
 
-def _quoted_pieces(shell: "Shell", text: str, quoting: Quoting) -> list[Piece]:
+def _quoted_pieces(shell: Values, text: str, quoting: Quoting) -> list[Piece]:
     """Return the expanded parts of a quoted text, in which blanks and patterns have no meaning."""
     escapable = "$`\\" + {"string": '"', "expansion": '"}', "document": ""}[quoting]
     found: list[Piece] = []
@@ -232,7 +193,7 @@ def _quoted_pieces(shell: "Shell", text: str, quoting: Quoting) -> list[Piece]:
     return found
 
 
-def _substitution(shell: "Shell", text: str, index: int, quoted: bool) -> tuple[list[Piece], int]:
+def _substitution(shell: Values, text: str, index: int, quoted: bool) -> tuple[list[Piece], int]:
     """Return the expanded parts of a substitution that begins with ``$`` or a backtick, and the index after it."""
     kind: Literal["quoted", "expanded"] = "quoted" if quoted else "expanded"
     shell.budget.step()

@@ -9,8 +9,9 @@ from itertools import pairwise
 
 from pipette_opt.read.shell.builtin_commands import BUILTINS, DECLARING, Flow, assignment_of, declare
 from pipette_opt.read.shell.conditions import bracket_holds, test_status
-from pipette_opt.read.shell.expansion import expand_fields, expand_pattern, expand_quoted, expand_text
+from pipette_opt.read.shell.expansion import expand_fields, expand_quoted, pieces_of
 from pipette_opt.read.shell.limits import Budget, RefusalError
+from pipette_opt.read.shell.pieces import Field, Piece
 from pipette_opt.read.shell.programs import FOLDERS, keeps_one_word, writes_one_word, written_by
 from pipette_opt.read.shell.scanner import split_at, split_words
 from pipette_opt.read.shell.state import State, Variable
@@ -66,8 +67,6 @@ class Shell(Values):
     def __init__(self, state: State, run: Run, unknowns: Unknowns, budget: Budget) -> None:
         super().__init__(state, unknowns, budget)
         self.run = run
-        self.loops = 0
-        self.notes: list[tuple[int, str]] = []
         self._scripts: dict[tuple[str, int], Script] = {}
         self._ignores_errors = 0
         self._captures = False
@@ -81,6 +80,14 @@ class Shell(Values):
         except Flow as flow:
             if flow.kind == "exit":
                 self.state.status = flow.number
+
+    def pieces_of(self, word: str, *, in_quotes: bool = False, tilde_after_colon: bool = False) -> list[Piece]:
+        """Return the expanded parts of a word; see :func:`~pipette_opt.read.shell.expansion.pieces_of`."""
+        return pieces_of(self, word, in_quotes=in_quotes, tilde_after_colon=tilde_after_colon)
+
+    def expand_fields(self, word: str) -> list[Field]:
+        """Return the words to which a word as written in the script expands."""
+        return expand_fields(self, word)
 
     def run_text(self, text: str) -> int | None:
         """Evaluate a text in this shell, as ``eval`` does; return the exit status."""
@@ -309,7 +316,7 @@ class Shell(Values):
                 continue
             if not _is_one_word(word):
                 raise RefusalError(f"has {word[:40]!r}, whose words cannot be told apart.")
-            for field in expand_fields(self, word):
+            for field in self.expand_fields(word):
                 fields.append(field.text)
                 if field.is_pattern and "/" in field.text and "noglob" not in self.state.options:
                     self.notes.append((self.line, f"{field.text} is a pattern of file names, and is kept as it stands"))
@@ -327,7 +334,7 @@ class Shell(Values):
         if value.startswith("(") or not value:
             return word
         before = word[: len(word) - len(value)]
-        text = self.unknowns.kept(expand_text(self, value, tilde_after_colon=True))
+        text = self.unknowns.kept(self.expand_text(value, tilde_after_colon=True))
         return before + shlex.quote(text)
 
     def _assign_word(self, word: str, line: int) -> None:
@@ -343,7 +350,7 @@ class Shell(Values):
             return
         if not _is_one_word(value):
             raise RefusalError(f"has {name}={value[:40]!r}, whose words cannot be told apart.")
-        self.assign(name, subscript, expand_text(self, value, tilde_after_colon=True), append=append)
+        self.assign(name, subscript, self.expand_text(value, tilde_after_colon=True), append=append)
 
     def _with_assignments(self, assignments: Sequence[tuple[str, int]], fields: list[str], node: Node) -> None:
         """Run a command with variables that are set only for this command."""
@@ -456,7 +463,7 @@ class Shell(Values):
                         "has a here-document with a further command in its first line, which cannot be evaluated here."
                     )
             elif node.type == "herestring_redirect":
-                stdin, reads = expand_text(self, node.text[3:].strip()) + "\n", True
+                stdin, reads = self.expand_text(node.text[3:].strip()) + "\n", True
             elif node.text.lstrip("0").startswith("<"):
                 stdin, reads = None, True
             else:
@@ -479,7 +486,7 @@ class Shell(Values):
             return False
         target = found[4]
         if target and not target.startswith((">(", "<(")) and "$" in target and not found[1].isdigit():
-            expand_text(self, target)
+            self.expand_text(target)
         return found[1] in ("", "1", "&") and not (found[2] == ">&" and target in ("1", "-"))
 
     def _here_document(self, node: Node) -> str | None:
@@ -606,20 +613,6 @@ class Shell(Values):
         state.options = first.options & second.options
         state.unread = first.unread or second.unread
         return state
-
-    def forget_all(self, why: str) -> None:
-        """Make all variables unknown, including variables that are not set."""
-        self.state.unread = why
-        for name, variable in self.state.variables.items():
-            if name == "IFS":
-                continue
-            marker = self.unknown(f"${{{name}}}", why=why)
-            is_list = variable.is_array or variable.is_map
-            self.state.variables[name] = Variable(
-                elements={0: self.unknowns.split(marker) if is_list else marker},
-                is_array=is_list,
-                exported=variable.exported,
-            )
 
     # Compound commands.
 
@@ -761,7 +754,7 @@ class Shell(Values):
         children = node.children
         subject_end = next(child for child in children if child.type == "in")
         source = node.between(children[0].end, subject_end.start).strip()
-        word = expand_text(self, source)
+        word = self.expand_text(source)
         items = [child for child in children if child.type == "case_item"]
         self.state.status = 0
         self._run_case(word, source, items, 0, node)
@@ -794,7 +787,7 @@ class Shell(Values):
         source = source[1:] if source.startswith("(") else source
         is_open = False
         for part in split_at(source, "|"):
-            pattern, text = expand_pattern(self, part.strip())
+            pattern, text = self.expand_pattern(part.strip())
             if pattern.matches_all:
                 return True if not is_open else None
             if not is_known(word) or not is_known(text):
@@ -851,7 +844,7 @@ class Shell(Values):
             for word in split_words(node.between(begin, min(end, group.start))):
                 words += [
                     self.unknown_if_path(field.text) if field.is_pattern else field.text
-                    for field in expand_fields(self, word)
+                    for field in self.expand_fields(word)
                 ]
         else:
             words = list(self.state.positional)

@@ -2,15 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pipette_opt.read.shell.limits import RefusalError
+from pipette_opt.read.shell.pieces import Piece, text_of
 from pipette_opt.read.shell.scanner import end_of_bracket, split_at
 from pipette_opt.read.shell.unknowns import all_known, is_known, may_split
-
-if TYPE_CHECKING:
-    from pipette_opt.read.shell.expansion import Piece
-    from pipette_opt.read.shell.interpreter import Shell
+from pipette_opt.read.shell.values import Values
 
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _PARAMETER = re.compile(r"[A-Za-z_]\w*|[0-9]+|[@*#?$!\-]", re.ASCII)
@@ -20,7 +17,7 @@ _OPERATORS = (
 )  # fmt: skip
 
 
-def read_parameter(shell: "Shell", name: str, quoted: bool) -> str | list[str]:
+def read_parameter(shell: Values, name: str, quoted: bool) -> str | list[str]:
     """Return the value of ``$name``; a list for ``$@``, and for ``$*`` outside quotes."""
     if name == "@" or (name == "*" and not quoted):
         return list(shell.state.positional)
@@ -30,7 +27,7 @@ def read_parameter(shell: "Shell", name: str, quoted: bool) -> str | list[str]:
     return shell.unset_text(name) if value is None else value
 
 
-def expand_parameter(shell: "Shell", inside: str, quoted: bool) -> "str | list[str] | list[Piece]":
+def expand_parameter(shell: Values, inside: str, quoted: bool) -> str | list[str] | list[Piece]:
     """
     Return the value of ``${inside}``.
 
@@ -73,7 +70,7 @@ def expand_parameter(shell: "Shell", inside: str, quoted: bool) -> "str | list[s
     return _expand_value(shell, (name, subscript, shown), value, operator, word, quoted)
 
 
-def _target_of(shell: "Shell", name: str, subscript: str | None) -> tuple[str, str | None]:
+def _target_of(shell: Values, name: str, subscript: str | None) -> tuple[str, str | None]:
     """Return name and subscript of the parameter that the value of ``name`` names, as in ``${!name}``."""
     value = shell.element(name, subscript) if subscript is not None else shell.parameter(name)
     if value is None:
@@ -102,7 +99,7 @@ def _end_of_subscript(text: str) -> int:
     raise RefusalError("has a subscript that is not closed.")
 
 
-def _length(shell: "Shell", inside: str) -> str:
+def _length(shell: Values, inside: str) -> str:
     found = re.fullmatch(r"([A-Za-z_]\w*|[0-9]+|[@*#?$!\-])(\[.*\])?", inside, re.ASCII | re.DOTALL)
     if found is None:
         raise RefusalError(f"has ${{#{inside[:40]}}}, which bash cannot expand.")
@@ -118,13 +115,13 @@ def _length(shell: "Shell", inside: str) -> str:
 
 
 def _expand_value(
-    shell: "Shell",
+    shell: Values,
     place: tuple[str, str | None, str],
     value: str | None,
     operator: str,
     word: str,
     quoted: bool,
-) -> "str | list[Piece]":
+) -> str | list[Piece]:
     """Return the expansion of a parameter with a single value."""
     shown = place[2]
     if operator in (":-", ":=", ":?", ":+", "-", "=", "?", "+"):
@@ -139,11 +136,9 @@ def _expand_value(
 
 
 def _default(
-    shell: "Shell", place: tuple[str, str | None, str], value: str | None, operator: str, word: str, quoted: bool
-) -> "str | list[Piece]":
+    shell: Values, place: tuple[str, str | None, str], value: str | None, operator: str, word: str, quoted: bool
+) -> str | list[Piece]:
     """Return ``${name:-word}`` and similar expansions; with a colon, an empty value counts as unset."""
-    from pipette_opt.read.shell.expansion import expand_text, pieces_of, text_of
-
     name, subscript, shown = place
     empty_counts, kind = operator.startswith(":"), operator[-1]
     if value is not None and empty_counts and value and shell.unknowns.may_be_empty(value):
@@ -161,33 +156,29 @@ def _default(
     if kind == "-":
         return _word_pieces(shell, word, quoted)
     if kind == "?":
-        message = shell.unknowns.rendered(expand_text(shell, word)) or "parameter null or not set"
+        message = shell.unknowns.rendered(shell.expand_text(word)) or "parameter null or not set"
         raise RefusalError(f"stops there, as {shown} is not set: {message}. Give it with --env {name}=VALUE.")
-    text = text_of(pieces_of(shell, word, in_quotes=quoted))
+    text = text_of(shell.pieces_of(word, in_quotes=quoted))
     if not NAME.fullmatch(name):
         raise RefusalError(f"assigns to ${name}, which bash refuses.")
     shell.assign(name, subscript, text)
     return text
 
 
-def _word_pieces(shell: "Shell", word: str, quoted: bool) -> "list[Piece]":
+def _word_pieces(shell: Values, word: str, quoted: bool) -> list[Piece]:
     """Return the expanded parts of the word after an operator; outside quotes, the word is split like a value."""
-    from pipette_opt.read.shell.expansion import pieces_of
-
-    pieces = pieces_of(shell, word, in_quotes=quoted)
+    pieces = shell.pieces_of(word, in_quotes=quoted)
     return [piece._replace(kind="expanded") if piece.kind == "plain" else piece for piece in pieces]
 
 
-def _changed(shell: "Shell", value: str, operator: str, word: str, shown: str) -> str:
+def _changed(shell: Values, value: str, operator: str, word: str, shown: str) -> str:
     """Return a value with a part removed or replaced, or in upper or lower case, by the operator of the expansion."""
-    from pipette_opt.read.shell.expansion import expand_pattern, expand_text
-
     if operator == "@":
         return _transformed(shell, value, word, shown)
     if operator.startswith("/"):
         old, *new = _split_slash(word)
-        pattern, pattern_text = expand_pattern(shell, old)
-        replacement = expand_text(shell, new[0]) if new else ""
+        pattern, pattern_text = shell.expand_pattern(old)
+        replacement = shell.expand_text(new[0]) if new else ""
         if value == "":
             return ""
         if not all_known((value, pattern_text)):
@@ -196,7 +187,7 @@ def _changed(shell: "Shell", value: str, operator: str, word: str, shown: str) -
             return value
         result = pattern.replaced(value, replacement, all_of_them=operator == "//", place=operator[1:].strip("/"))
     else:
-        pattern, pattern_text = expand_pattern(shell, word)
+        pattern, pattern_text = shell.expand_pattern(word)
         if value == "":
             return ""
         if not all_known((value, pattern_text)):
@@ -224,13 +215,13 @@ def _split_slash(word: str) -> list[str]:
     return [parts[0], "/".join(parts[1:])] if len(parts) > 1 else parts
 
 
-def _transformed(shell: "Shell", value: str, kind: str, shown: str) -> str:
+def _transformed(shell: Values, value: str, kind: str, shown: str) -> str:
     if kind in ("U", "L", "u") and is_known(value):
         return {"U": value.upper(), "L": value.lower(), "u": value[:1].upper() + value[1:]}[kind]
     raise RefusalError(f"has ${{{shown}@{kind}}}, which cannot be evaluated here.")
 
 
-def _part(shell: "Shell", value: str, word: str, shown: str) -> str:
+def _part(shell: Values, value: str, word: str, shown: str) -> str:
     """Return the part of a value that ``${name:offset:length}`` selects."""
     bounds = _bounds(shell, word, shown)
     if bounds is None or not is_known(value):
@@ -248,7 +239,7 @@ def _part(shell: "Shell", value: str, word: str, shown: str) -> str:
     return value[offset:end]
 
 
-def _bounds(shell: "Shell", word: str, shown: str) -> tuple[int, int | None] | None:
+def _bounds(shell: Values, word: str, shown: str) -> tuple[int, int | None] | None:
     """
     Return offset and length of a substring expansion such as ``${name:1:2}``.
 
@@ -264,8 +255,8 @@ def _bounds(shell: "Shell", word: str, shown: str) -> tuple[int, int | None] | N
 
 
 def _expand_list(
-    shell: "Shell", name: str, operator: str, word: str, quoted: bool, starred: bool
-) -> "str | list[str] | list[Piece]":
+    shell: Values, name: str, operator: str, word: str, quoted: bool, starred: bool
+) -> str | list[str] | list[Piece]:
     """Return the expansion of ``${name[@]}`` or ``$@``, with its operator applied to each element."""
     is_positional = name in ("@", "*")
     elements = list(shell.state.positional) if is_positional else shell.elements(name)
@@ -290,13 +281,13 @@ def _expand_list(
     return shell.joined(elements) if starred and quoted else elements
 
 
-def _check_order(shell: "Shell", name: str, elements: Sequence[str]) -> None:
+def _check_order(shell: Values, name: str, elements: Sequence[str]) -> None:
     """Raise ``RefusalError`` for several elements of an associative array, as only bash knows their order."""
     if len(elements) > 1 and shell.is_map(name):
         raise RefusalError(f"lists the associative array {name}, whose order is known only to bash.")
 
 
-def _slice(shell: "Shell", name: str, elements: list[str], word: str, is_positional: bool) -> list[str]:
+def _slice(shell: Values, name: str, elements: list[str], word: str, is_positional: bool) -> list[str]:
     bounds = _bounds(shell, word, f"{name}[@]")
     if bounds is None or any(map(may_split, elements)):
         return [shell.unknown(f"${{{name}[@]:{word}}}", because_of="".join(elements), split=True)]

@@ -2,14 +2,11 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from pipette_opt.read.shell.arithmetic import evaluate_arithmetic
 from pipette_opt.read.shell.limits import MAX_WORDS, RefusalError
 from pipette_opt.read.shell.unknowns import Unknown, all_known
-
-if TYPE_CHECKING:
-    from pipette_opt.read.shell.interpreter import Shell
+from pipette_opt.read.shell.values import Values
 
 Result = tuple[str, int]
 """Output and exit status of a program."""
@@ -30,7 +27,7 @@ FOLDERS = ("basename", "dirname")
 """Programs that print a single word for a single path, even if the path is unknown."""
 
 
-def written_by(shell: "Shell", words: Sequence[str]) -> Result | None:
+def written_by(shell: Values, words: Sequence[str]) -> Result | None:
     """Return output and exit status of a program if they can be computed; ``None`` for others and if a file is read."""
     name, *arguments = words
     program = _PROGRAMS.get(name.removeprefix("/usr/bin/").removeprefix("/bin/"))
@@ -70,7 +67,7 @@ def keeps_one_word(words: Sequence[str], read: Unknown) -> bool:
     )
 
 
-def _basename(shell: "Shell", arguments: list[str]) -> Result | None:
+def _basename(shell: Values, arguments: list[str]) -> Result | None:
     if arguments[:1] == ["--"]:
         arguments = arguments[1:]
     if len(arguments) not in (1, 2) or arguments[0].startswith("-"):
@@ -82,7 +79,7 @@ def _basename(shell: "Shell", arguments: list[str]) -> Result | None:
     return f"{name}\n", 0
 
 
-def _dirname(shell: "Shell", arguments: list[str]) -> Result | None:
+def _dirname(shell: Values, arguments: list[str]) -> Result | None:
     if arguments[:1] == ["--"]:
         arguments = arguments[1:]
     if not arguments or any(path.startswith("-") for path in arguments):
@@ -96,7 +93,7 @@ def _dirname(shell: "Shell", arguments: list[str]) -> Result | None:
     return "".join(f"{folder}\n" for folder in folders), 0
 
 
-def _seq(shell: "Shell", arguments: list[str]) -> Result | None:
+def _seq(shell: Values, arguments: list[str]) -> Result | None:
     separator = "\n"
     if arguments[:1] == ["-s"] and len(arguments) > 1:
         separator, arguments = arguments[1], arguments[2:]
@@ -115,7 +112,7 @@ def _seq(shell: "Shell", arguments: list[str]) -> Result | None:
     return (f"{values}\n" if values else ""), 0
 
 
-def _expr(shell: "Shell", arguments: list[str]) -> Result | None:
+def _expr(shell: Values, arguments: list[str]) -> Result | None:
     """Compute ``expr`` for whole numbers with ``+ - * / %`` and brackets."""
     if not arguments or any(not re.fullmatch(r"-?[0-9]{1,15}|[-+*/%()]", word) for word in arguments):
         return None
@@ -126,11 +123,11 @@ def _expr(shell: "Shell", arguments: list[str]) -> Result | None:
     return None if value is None else (f"{value}\n", int(value == 0))
 
 
-def _cat(shell: "Shell", arguments: list[str]) -> Result | None:
+def _cat(shell: Values, arguments: list[str]) -> Result | None:
     return _filtered_input(shell, lambda text: text) if arguments in ([], ["-"]) else None
 
 
-def _tr(shell: "Shell", arguments: list[str]) -> Result | None:
+def _tr(shell: Values, arguments: list[str]) -> Result | None:
     if len(arguments) == 2 and arguments[0] == "-d":
         removed = _signs(arguments[1])
         if removed is None:
@@ -157,7 +154,7 @@ def _signs(text: str) -> str | None:
     return ranges if len(ranges) < 1000 else None
 
 
-def _cut(shell: "Shell", arguments: list[str]) -> Result | None:
+def _cut(shell: Values, arguments: list[str]) -> Result | None:
     found = re.fullmatch(r"-d ?(.) -f ?([0-9]{1,4})|-f ?([0-9]{1,4}) -d ?(.)", " ".join(arguments))
     if found is None:
         return None
@@ -172,7 +169,7 @@ def _cut(shell: "Shell", arguments: list[str]) -> Result | None:
     return _filtered_input(shell, lambda text: "".join(f"{field(line)}\n" for line in text.splitlines()))
 
 
-def _wc(shell: "Shell", arguments: list[str]) -> Result | None:
+def _wc(shell: Values, arguments: list[str]) -> Result | None:
     counts: Mapping[str, Callable[[str], int]] = {
         "-w": lambda text: len(text.split()),
         "-l": lambda text: text.count("\n"),
@@ -183,7 +180,7 @@ def _wc(shell: "Shell", arguments: list[str]) -> Result | None:
     return _filtered_input(shell, lambda text: f"{counts[arguments[0]](text)}\n")
 
 
-def _head(shell: "Shell", arguments: list[str], *, last: bool = False) -> Result | None:
+def _head(shell: Values, arguments: list[str], *, last: bool = False) -> Result | None:
     found = re.fullmatch(r"(?:-n ?|-)([0-9]{1,6})|", " ".join(arguments))
     if found is None:
         return None
@@ -196,7 +193,7 @@ def _head(shell: "Shell", arguments: list[str], *, last: bool = False) -> Result
     return _filtered_input(shell, lines)
 
 
-def _sed(shell: "Shell", arguments: list[str]) -> Result | None:
+def _sed(shell: Values, arguments: list[str]) -> Result | None:
     """Compute ``sed s/text/text/`` for texts without special characters."""
     words = [word for word in arguments if word not in ("-e",)]
     found = re.fullmatch(r"s([/,|#])([\w :=.-]*)\1([\w :=./-]*)\1(g?)", words[0]) if len(words) == 1 else None
@@ -206,7 +203,7 @@ def _sed(shell: "Shell", arguments: list[str]) -> Result | None:
     return _filtered_input(shell, lambda text: "".join(line.replace(old, new, count) for line in text.splitlines(True)))
 
 
-def _awk(shell: "Shell", arguments: list[str]) -> Result | None:
+def _awk(shell: Values, arguments: list[str]) -> Result | None:
     """Compute ``awk '{print $1}'``, also with another field or separator."""
     found = re.fullmatch(r"(?:-F ?([^\s\\\[\]*+?.|^$()]) )?\{ ?print \$([1-9]) ?;? ?\}", " ".join(arguments))
     if found is None:
@@ -220,7 +217,7 @@ def _awk(shell: "Shell", arguments: list[str]) -> Result | None:
     return _filtered_input(shell, lambda text: "".join(f"{field(line)}\n" for line in text.splitlines()))
 
 
-def _filtered_input(shell: "Shell", change: Callable[[str], str]) -> Result | None:
+def _filtered_input(shell: Values, change: Callable[[str], str]) -> Result | None:
     text = shell.state.stdin
     if text is None or not all_known((text,)):
         return None
@@ -229,7 +226,7 @@ def _filtered_input(shell: "Shell", change: Callable[[str], str]) -> Result | No
     return result, 0
 
 
-_PROGRAMS: Mapping[str, Callable[["Shell", list[str]], Result | None]] = {
+_PROGRAMS: Mapping[str, Callable[[Values, list[str]], Result | None]] = {
     "basename": _basename,
     "dirname": _dirname,
     "seq": _seq,

@@ -1,11 +1,14 @@
 """Reading and setting of variables of a shell."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pipette_opt.read.shell.arithmetic import evaluate_arithmetic
 from pipette_opt.read.shell.limits import Budget, RefusalError
+from pipette_opt.read.shell.patterns import Pattern
+from pipette_opt.read.shell.pieces import Field, Piece, text_of
 from pipette_opt.read.shell.state import State, Variable
 from pipette_opt.read.shell.unknowns import Unknown, Unknowns, all_known, is_known, may_split
 
@@ -25,9 +28,9 @@ SET_BY_BASH = (
 """Variables that bash sets to a single word if the environment does not."""
 
 
-class Values:
+class Values(ABC):
     """
-    Variables of a shell.
+    Variables of a shell, and the evaluation of texts that needs them.
 
     Parameters
     ----------
@@ -46,6 +49,44 @@ class Values:
         self.line = 1
         self.unset: dict[str, int] = {}
         self.defaults: dict[str, int] = {}
+        self.loops = 0
+        self.notes: list[tuple[int, str]] = []
+
+    # Evaluation, by the shell.
+
+    @abstractmethod
+    def pieces_of(self, word: str, *, in_quotes: bool = False, tilde_after_colon: bool = False) -> list[Piece]:
+        """Return the expanded parts of a word as written in the script."""
+
+    @abstractmethod
+    def expand_fields(self, word: str) -> list[Field]:
+        """Return the words to which a word as written in the script expands."""
+
+    @abstractmethod
+    def run_text(self, text: str) -> int | None:
+        """Evaluate a text in this shell, as ``eval`` does; return the exit status."""
+
+    @abstractmethod
+    def write(self, text: str) -> None:
+        """Write a text to standard output, if the output is captured."""
+
+    @abstractmethod
+    def substitute(self, source: str, shown: str) -> str:
+        """Return the output of a command substitution; ``shown`` is the substitution as written."""
+
+    @abstractmethod
+    def assign_source(self, name: str, subscript: str | None, append: bool, value: str) -> None:
+        """Assign a value as written in the script to a variable, an element or an array."""
+
+    def expand_text(self, word: str, *, tilde_after_colon: bool = False) -> str:
+        """Return the text to which a word as written expands if it is not split, such as in an assignment."""
+        return text_of(self.pieces_of(word, tilde_after_colon=tilde_after_colon))
+
+    def expand_pattern(self, word: str) -> tuple[Pattern, str]:
+        """Return a word as written in the script as a pattern, and as the text it expands to."""
+        pieces = self.pieces_of(word)
+        pattern = Pattern(((piece.text, piece.kind == "quoted") for piece in pieces), self.budget)
+        return pattern, text_of(pieces)
 
     # Markers of unknown values.
 
@@ -146,10 +187,8 @@ class Values:
         return self.unknown(f"${{{name}[{subscript}]}}", because_of="".join(variable.values()))
 
     def _key(self, variable: Variable, subscript: str) -> int | str | None:
-        from pipette_opt.read.shell.expansion import expand_text
-
         if variable.is_map:
-            key = expand_text(self, subscript)  # type: ignore[arg-type]
+            key = self.expand_text(subscript)
             return key if is_known(key) else None
         index = self.arithmetic(subscript)
         if index is None:
@@ -240,7 +279,6 @@ class Values:
 
     def assign_list(self, name: str, source: str, *, append: bool = False) -> None:
         """Set an array to the words between the brackets of ``name=(...)``."""
-        from pipette_opt.read.shell.expansion import expand_fields, expand_text
         from pipette_opt.read.shell.scanner import placed_words
 
         old = self.state.variables.get(name, Variable())
@@ -259,13 +297,13 @@ class Values:
                 key = self._key(old, found[1])
                 if key is None:
                     raise RefusalError(f"assigns to {name}[{found[1]}], whose index is not known.")
-                value = expand_text(self, word[found.end() :])  # type: ignore[arg-type]
+                value = self.expand_text(word[found.end() :])
                 elements[key] = (elements.get(key, "") if found[2] else "") + value
                 following = key + 1 if isinstance(key, int) else following
                 continue
             if old.is_map:
                 raise RefusalError(f"has the associative array {name} without keys, which cannot be evaluated here.")
-            for field in expand_fields(self, word):  # type: ignore[arg-type]
+            for field in self.expand_fields(word):
                 elements[following] = self.unknown_if_path(field.text) if field.is_pattern else field.text
                 following += 1
         self.budget.words(len(elements))
@@ -296,6 +334,20 @@ class Values:
         rest = {place: text for place, text in (variable.elements or {}).items() if place != key}
         self.state.variables[name] = replace(variable, elements=rest)
 
+    def forget_all(self, why: str) -> None:
+        """Make all variables unknown, including variables that are not set."""
+        self.state.unread = why
+        for name, variable in self.state.variables.items():
+            if name == "IFS":
+                continue
+            marker = self.unknown(f"${{{name}}}", why=why)
+            is_list = variable.is_array or variable.is_map
+            self.state.variables[name] = Variable(
+                elements={0: self.unknowns.split(marker) if is_list else marker},
+                is_array=is_list,
+                exported=variable.exported,
+            )
+
     def environment(self) -> dict[str, str]:
         """Return the exported variables of the shell."""
         exported = {name: variable.text for name, variable in self.state.variables.items() if variable.exported}
@@ -305,9 +357,7 @@ class Values:
 
     def arithmetic(self, source: str) -> int | None:
         """Return the value of an arithmetic expression as written in the script; ``None`` if unknown."""
-        from pipette_opt.read.shell.expansion import pieces_of, text_of
-
-        text = text_of(pieces_of(self, source, in_quotes=True)) if re.search(r"[$`\"\\]", source) else source  # type: ignore[arg-type]
+        text = text_of(self.pieces_of(source, in_quotes=True)) if re.search(r"[$`\"\\]", source) else source
         return self.arithmetic_value(text)
 
     def arithmetic_value(self, text: str) -> int | None:
