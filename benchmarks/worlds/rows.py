@@ -46,8 +46,8 @@ class Row:
     ----------
     table
         Name of its table, without suffix.
-    number
-        Number of its row, from 0.
+    run
+        Row as it was read.
     job
         Key that the runs of its job share.
     stack
@@ -59,7 +59,7 @@ class Row:
     """
 
     table: str
-    number: int
+    run: MeasuredRun
     num_gpus: int
     source: str
     job: Hashable
@@ -82,7 +82,7 @@ def rows_of(folder: Path, table: str) -> list[Row]:
             rows.append(
                 Row(
                     table=table,
-                    number=run.row,
+                    run=run,
                     num_gpus=run.num_gpus,
                     source=run.source,
                     job=(table, *job_of(run)),

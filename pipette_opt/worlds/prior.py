@@ -22,19 +22,25 @@ PLACE = ("data", "worlds.yaml")
 
 
 class Kind(NamedTuple):
-    """Kind of stacks: its share, and factors on standard deviations of constant, slopes, smooth functions, noise."""
+    """
+    Kind of stacks: its share, and factors on standard deviations.
+
+    Of the constant, the slopes, the smooth function of the job, those of the layout, and the noise. A factor of 0 on
+    slopes also removes their means.
+    """
 
     share: float
     constant: float = 1.0
     slopes: float = 1.0
-    smooth: float = 1.0
+    job: float = 1.0
+    layout: float = 1.0
     noise: float = 1.0
 
 
-KINDS = ("usual", "shifted", "strange")
+KINDS = ("usual", "shifted", "strange", "scaled")
 """
-Kinds of stacks: like most, off by a constant, and off in many ways. Nobody knows the kind of a new stack; measured runs
-tell it.
+Kinds of stacks: like most, off by a constant, off in many ways, and off by one factor for all layouts of a job. Nobody
+knows the kind of a new stack; measured runs tell it.
 """
 
 
@@ -79,10 +85,11 @@ class Prior:
         slopes[TERMS.index("constant")] = kind.constant
         return replace(
             self,
+            mean=np.where(slopes > 0, self.mean, 0.0),
             sd=self.sd * slopes,
-            job=self.job * kind.smooth,
-            layout=self.layout * kind.smooth,
-            both=self.both * kind.smooth,
+            job=self.job * kind.job,
+            layout=self.layout * kind.layout,
+            both=self.both * kind.layout,
             noise=self.noise * kind.noise,
         )
 

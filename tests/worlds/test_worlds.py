@@ -1,5 +1,7 @@
 """Worlds: draws of the prior, and how measured runs move them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,9 @@ def make_prior(**changes: float) -> Prior:
     sd = np.zeros(len(TERMS))
     sd[TERMS.index("constant")], sd[TERMS.index("tensor parallelism")] = 0.3, 0.1
     shape = {"job": 0.05, "job_length": 2.0, "layout": 0.05, "layout_length": 2.0, "both": 0.02, "noise": 0.03}
-    return Prior(kinds=(Kind(1.0), Kind(0.0), Kind(0.0)), mean=np.zeros(len(TERMS)), sd=sd, **{**shape, **changes})
+    return Prior(
+        kinds=(Kind(1.0), Kind(0.0), Kind(0.0), Kind(0.0)), mean=np.zeros(len(TERMS)), sd=sd, **{**shape, **changes}
+    )
 
 
 def make_terms(num_configs: int = 6) -> FloatArray:
@@ -74,6 +78,33 @@ def test_fifty_runs_leave_the_worlds_apart() -> None:
     assert len(np.unique(drawn[0].round(12))) == NUM_WORLDS
     assert drawn[0].std() < 0.01
     assert drawn[5].std() > 0.1
+
+
+def test_slopes_drift_with_the_job() -> None:
+    """Runs of a job tell most about the job itself, less about a larger model, and draws agree with that."""
+    known, others = make_terms(), make_terms()
+    others[:, TERMS.index("hidden size")] = 6.0
+    worlds = Worlds(prior=make_prior()).given([Observation(factors=row, log_ratio=0.5) for row in known])
+    (here, here_sd), (far, far_sd) = worlds.mean_and_sd(known), worlds.mean_and_sd(others)
+    assert np.all((far > 0) & (far < 0.6 * here))
+    assert np.all(far_sd > 2 * here_sd)
+    drawn = Worlds(prior=make_prior()).log_factors(np.vstack([known[:1], others[:1]]))
+    assert 0.1 < np.corrcoef(drawn)[0, 1] < 0.7
+
+
+def test_a_stack_off_by_one_factor_keeps_the_predicted_ratios() -> None:
+    """Runs that all take 1.5 times their prediction show a stack of the kind whose layouts are right."""
+    prior = replace(
+        make_prior(noise=0.02),
+        kinds=(Kind(0.9), Kind(0.0), Kind(0.0), Kind(0.1, slopes=0.0, layout=0.0)),
+        mean=np.where(np.array(TERMS) == "tensor parallelism", 0.3, 0.0),
+    )
+    terms = make_terms()
+    runs = [Observation(factors=row, log_ratio=float(np.log(1.5))) for row in terms[:4]]
+    before, after = Worlds(prior=prior), Worlds(prior=prior).given(runs)
+    assert before.shares[3] == pytest.approx(0.1)
+    assert after.shares[3] > 0.9
+    assert after.mean_and_sd(terms)[0][5] == pytest.approx(np.log(1.5), abs=0.03)
 
 
 def test_a_source_is_left_out_by_table_or_by_its_rows() -> None:
