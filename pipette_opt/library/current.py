@@ -92,7 +92,7 @@ class Current:
             ("Hosts", f"{len(self.hosts)} of {cluster.num_nodes}: {compress_hosts(self.hosts)}"),
             ("Schedule", self._schedule_words()),
             ("Time", f"{screens.time_words(self.estimate)}; simulated {self.estimate.iteration_time_s:.3g} s"),
-            ("Measured", screens.measured_words([asdict(anchor) for anchor in self.instance.stack.anchors])),
+            ("Measured", screens.measured_words(asdict(self.instance.stack))),
             ("Memory", screens.memory_words(self.memory)),
             ("Would pay", screens.paying_words(self.would_pay())),
             ("Left out", screens.not_modelled_words(self.not_modelled)),

@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
 from itertools import combinations
 from math import exp, log
 from pathlib import Path
@@ -32,7 +33,7 @@ from pipette_opt.report.plan_file import read_plan
 from pipette_opt.simulate.least_times import peak_gpu_seconds
 from pipette_opt.specs import Instance, StackSpec
 from pipette_opt.specs.memory_constants import HIDDEN
-from pipette_opt.specs.stack import Anchor
+from pipette_opt.specs.stack import Anchor, MeasuredMemory
 from pipette_opt.tune.folder import JOB as TUNE
 from pipette_opt.tune.folder import PLAN, RECORD, TuneFolder
 from pipette_opt.tune.logs import LogResult, NoResult, expected_arguments, read_result
@@ -60,6 +61,9 @@ MAX_PEAK_RATIO = 10.0
 
 RESERVED_OVER_ALLOCATED = 1.04
 """Peak of reserved over that of allocated memory: mean of the 24 runs of SimuMax on B200 with both, 1.03 to 1.07."""
+
+KEY_BYTES = 6
+"""Length of the digest that a run's memory is known by, bytes."""
 
 _FIGURE = re.compile(
     r"(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*"
@@ -142,15 +146,27 @@ def with_anchors(instance: Instance, words: Sequence[str], num_gpus: int | None 
     anchors = list(dict.fromkeys(anchors))  # a plan may already start from a run that is given again
     _check_repetitions(anchors)
     _warn_of_strays(anchors)
-    stack = _with_memory(instance.stack, [run.memory for run in runs if run.memory is not None])
+    stack = _with_memory(instance.stack, runs)
     return replace(instance, stack=replace(stack, anchors=tuple(anchors)))
 
 
-def _with_memory(stack: StackSpec, runs: Sequence[MemoryRun]) -> StackSpec:
-    """Return the stack with memory constants moved by measured peaks and by runs out of memory."""
-    if not runs:
+def _with_memory(stack: StackSpec, runs: Sequence[_Run]) -> StackSpec:
+    """Return the stack with memory constants moved by measured peaks and by runs out of memory, each run once."""
+    measured = {_memory_record(run, run.memory): run.memory for run in runs if run.memory is not None}
+    known = {record.key for record in stack.memory_runs}
+    new = {record.key: (record, memory) for record, memory in measured.items() if record.key not in known}
+    if not new:
         return stack
-    return replace(stack, memory=refit_constants(runs, stack.memory, stack.memory))
+    moved = refit_constants([memory for _, memory in new.values()], stack.memory, stack.memory)
+    return replace(stack, memory=moved, memory_runs=(*stack.memory_runs, *(record for record, _ in new.values())))
+
+
+def _memory_record(run: _Run, memory: MemoryRun) -> MeasuredMemory:
+    """Return the record of a run's memory in the stack."""
+    figure = "fits" if memory.peak_gib is None else f"{memory.peak_gib:.3g} GiB"
+    figure = "out of memory" if memory.ran_out else figure
+    digest = blake2b(memory.regressors.tobytes() + figure.encode(), digest_size=KEY_BYTES).hexdigest()
+    return MeasuredMemory(run=f"{run.place}: {figure}", key=digest)
 
 
 def _runs_of(job: Job, word: str) -> Iterator[_Run]:

@@ -79,6 +79,12 @@ def _read_stack_file(path: Path) -> StackSpec:
     values = {name: value for name, value in data.data.items() if value is not None}
     values |= {"name": data.text("name", path.stem), "source": data.text("source", "")}
     layers = values.pop("layers", None)
+    if values.get("fitted") and not values.get("anchors"):
+        logger.warning(
+            "%s: calibrated by an older version, so bands are those of public runs with the shipped stack; run "
+            "`pipette-opt calibrate` again.",
+            path,
+        )
     stack = typed(StackSpec, values, str(path), closed=True)
     return stack if layers is None else replace(stack, layers=_layers(layers, str(path)))
 

@@ -84,7 +84,7 @@ def first_screen(
         ("Flags", " ".join(" ".join(option) for option in flags)),
         ("Hosts", _hosts_words(plan)),
         ("Time", time_words(plan.estimate)),
-        ("Measured", measured_words(_recorded(plan, "stack").get("anchors", ()))),
+        ("Measured", measured_words(_recorded(plan, "stack"))),
         ("Memory", memory_words(plan.memory)),
         ("Proof", _proof_words(plan)),
         ("Regret", regret_words(plan.certificate.regret)),
@@ -206,11 +206,19 @@ def time_words(estimate: IterationTime) -> str:
     )
 
 
-def measured_words(anchors: Sequence[Mapping[str, Any]]) -> str:
-    """Return the measured runs (:class:`~pipette_opt.specs.stack.Anchor`) that the time starts from, as sentences."""
-    runs = [f"{anchor['run']}, {three_digits(exp(anchor['log_ratio']))} times the simulated time" for anchor in anchors]
+def measured_words(stack: Mapping[str, Any]) -> str:
+    """Return the measured runs that time and memory start from, as lines; at most ``MAX_RUNS`` of each."""
+    times = [
+        f"{anchor['run']}, {three_digits(exp(anchor['log_ratio']))} times the simulated time"
+        for anchor in stack.get("anchors", ())
+    ]
+    return "\n".join([*_first_runs(times), *_first_runs([run["run"] for run in stack.get("memory_runs", ())])])
+
+
+def _first_runs(runs: Sequence[str]) -> list[str]:
+    """Return the first ``MAX_RUNS`` lines, and a line that counts the others."""
     more = len(runs) - MAX_RUNS
-    return "\n".join([*runs[:MAX_RUNS], *([f"and {counted(more, 'more run')}"] if more > 0 else [])])
+    return [*runs[:MAX_RUNS], *([f"and {counted(more, 'more run')}"] if more > 0 else [])]
 
 
 def memory_words(memory: Sequence[StageMemory]) -> str:

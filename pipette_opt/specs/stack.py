@@ -22,6 +22,9 @@ Attained = Annotated[float, Meta(ge=MIN_SPEED, le=1)]
 Cost = Annotated[float, Meta(ge=0, le=MAX_COST)]
 """Time in seconds, or another constant that may be zero."""
 
+FITTED, KEPT = "fitted", "kept"
+"""Values of ``constants`` in the record of a calibration: whether it fitted them, or only has anchors."""
+
 Origin = Literal["measured", "interpolated", "assumed"]
 """Origin of a constant."""
 
@@ -44,6 +47,23 @@ class Anchor:
     run: str
     terms: tuple[float, ...]
     log_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredMemory:
+    """
+    Measured memory of a run of the user, which moved the constants of memory.
+
+    Parameters
+    ----------
+    run
+        Name of the run and its figure, for people: ``train.sh: 61.3 GiB``.
+    key
+        Digest of the run's stages and its figure, by which a run that is given again is known.
+    """
+
+    run: str
+    key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +128,8 @@ class StackSpec:
         constants, which count as measured unless they are named.
     anchors
         Measured runs of the user that move shown times and their bands; they change no constant.
+    memory_runs
+        Measured runs of the user that moved the constants in ``memory``.
     versions
         Iteration time with other versions of the software over that with the stack's version; for back-tests.
     """
@@ -139,6 +161,7 @@ class StackSpec:
     layers: LearnedLayers | None = None
     versions: Mapping[str, Positive] | None = None
     anchors: tuple[Anchor, ...] = ()
+    memory_runs: tuple[MeasuredMemory, ...] = ()
     origins: Mapping[str, Origin] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -157,7 +180,7 @@ class StackSpec:
         return replace(self, **values)  # type: ignore[arg-type]
 
 
-OTHERS = ("name", "source", "fitted", "memory", "layers", "versions", "anchors", "origins")
+OTHERS = ("name", "source", "fitted", "memory", "layers", "versions", "anchors", "memory_runs", "origins")
 """Fields of a stack that are not time constants."""
 
 CONSTANTS = tuple(field.name for field in fields(StackSpec) if field.name not in OTHERS)

@@ -1,7 +1,7 @@
 """Measured runs of the user that predicted times start from."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import log as log_of
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from pipette_opt.prepare import load_predictor
 from pipette_opt.read.exported import SCRIPTS
 from pipette_opt.read.megatron_args import read_megatron_args
 from pipette_opt.read.stack import read_stack, write_stack
+from pipette_opt.report.first_screen import measured_words
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import stage_memory
 from pipette_opt.specs import Instance
@@ -211,6 +212,17 @@ def test_measured_memory_moves_predicted_memory(script: str, memory_gib: float, 
     memories = [stage_memory(given, CONFIG, placed(), load_predictor(0.01, given), 0.01) for given in (job, known)]
     before, after = (max(stage.predicted_bytes for stage in memory) for memory in memories)
     assert way * (after - before) > 0
+
+
+def test_memory_of_a_run_counts_once_and_is_shown(script: str) -> None:
+    """Given twice, or again for a plan that starts from it, a peak moves the constants once; the screen names it."""
+    job = make_job(make_cluster(2), TINY)
+    known = with_anchors(job, [f"{script}=4GiB"])
+    assert with_anchors(known, [f"{script}=4GiB"]).stack == known.stack
+    assert with_anchors(job, [f"{script}=4GiB", f"{script}=4.0GiB"]).stack == known.stack
+    assert measured_words(asdict(known.stack)).endswith("train.args: 4 GiB")
+    failed = with_anchors(job, [f"{script}=oom"])
+    assert [run.run.split(": ")[1] for run in failed.stack.memory_runs] == ["out of memory"]
 
 
 def test_kinds_of_peaks(job: Instance, script: str) -> None:
