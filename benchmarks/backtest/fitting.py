@@ -1,9 +1,10 @@
-"""Fit of a stack to runs, and its predictions of other runs."""
+"""Calibration of a stack by runs, and its predictions of other runs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from pipette_opt.calibrate.anchored import anchored
 from pipette_opt.calibrate.fit import calibrate_runs
 from pipette_opt.calibrate.memory import calibrate_memory, memory_columns
 from pipette_opt.calibrate.predict import Prediction, predict_runs
@@ -16,7 +17,7 @@ RISK = 0.01
 
 
 def fitted_stack(seen: Sequence[MeasuredRun], base: StackSpec) -> StackSpec:
-    """Return the stack with memory constants, and then time constants, fitted to the runs."""
+    """Return the stack with memory constants fitted to the runs, calibrated by their times."""
     framework = calibrate_memory(seen, base)
     started = replace(base, memory=framework) if framework.largest_job else base
     return calibrate_runs(seen, started, validate=False).stack
@@ -26,4 +27,4 @@ def predicted(tested: Sequence[MeasuredRun], stack: StackSpec) -> list[Predictio
     """Return predicted times, and predicted memory if the stack has fitted memory constants."""
     with_memory = stack.memory != MEGATRON_CORE
     memory = partial(memory_columns, framework=stack.memory, max_oom_risk=RISK) if with_memory else None
-    return predict_runs(tested, stack, memory=memory)
+    return anchored(predict_runs(tested, stack, memory=memory), stack, None)[0]

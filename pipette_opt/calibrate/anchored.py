@@ -15,6 +15,7 @@ from pipette_opt.calibrate.left_out import named
 from pipette_opt.calibrate.predict import Prediction
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
+from pipette_opt.worlds.bands import observations_of
 from pipette_opt.worlds.worlds import Observation, Worlds
 
 Anchor = int | Literal["each"] | None
@@ -68,6 +69,8 @@ def anchored(
 
     Parameters
     ----------
+    stack
+        Stack of the predictions. With anchors of its own, times are those of the worlds after them.
     anchor
         Row that is known: it moves the other rows of its source and GPU. ``each``: each run of a job in turn moves the
         others of the job; a prediction is then the mean over the known runs, of the logarithm.
@@ -87,6 +90,7 @@ def anchored(
         runs=[predictions[index].run for index in timed],
         terms=describe_cases(cases, cluster)[1] if cases else np.zeros((0, 0)),
         predicted_s=np.array([predictions[index].iter_time_s for index in timed], dtype=np.float64),
+        own=observations_of(stack.anchors),
         leave_out_source=leave_out_source,
     )
     bands = rows.unknown()
@@ -99,23 +103,33 @@ def anchored(
     for index, (low, middle, high) in zip(timed, bands.tolist(), strict=True):
         time_s = predictions[index].iter_time_s
         assert time_s is not None
-        moved = {} if anchor is None else {"iter_time_s": middle * time_s}
+        moved = {"iter_time_s": middle * time_s} if anchor is not None or stack.anchors else {}
         result[index] = replace(predictions[index], low_s=low * time_s, high_s=high * time_s, **moved)
     return result, found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Rows:
-    """Runs with a predicted time: their terms, shape ``(num_runs, num_terms)``, and predicted seconds."""
+    """
+    Runs with a predicted time.
+
+    Parameters
+    ----------
+    terms
+        Terms of the predictions, shape ``(num_runs, num_terms)``.
+    own
+        Runs that the stack was calibrated with.
+    """
 
     runs: Sequence[MeasuredRun]
     terms: FloatArray
     predicted_s: FloatArray
+    own: Sequence[Observation]
     leave_out_source: bool
 
     def worlds(self, run: MeasuredRun) -> Worlds:
-        """Return the worlds before any run is known."""
-        return Worlds.load(run.source if self.leave_out_source else None)
+        """Return the worlds before any run of the table is known."""
+        return Worlds.load(run.source if self.leave_out_source else None).given(self.own)
 
     def unknown(self) -> FloatArray:
         """Return the bands before any run is known, over the predicted time, shape ``(num_runs, 3)``."""

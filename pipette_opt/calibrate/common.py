@@ -5,9 +5,8 @@ Stacks differ most by a factor that all their runs share. With priors around the
 would go into the few constants that the runs determine, and other types of jobs would be mispredicted. Each prior is
 therefore centred on the starting stack, slowed by the common factor.
 
-Fits to six runs of a new source predict its other runs 10.7 % off (11.8 % with priors around the starting stack, 11.4 %
-with the factor alone). Fits to three runs are 11.6 % off (13.6 and 11.7 %): ``benchmarks/backtest/few_runs.py``.
-Choosing between factor and fit by held-out runs gains nothing more.
+Fits to six runs of a new source predicted its other runs 10.7 % off (11.8 % with priors around the starting stack,
+11.4 % with the factor alone), fits to three runs 11.6 % off (13.6 and 11.7 %).
 """
 
 from dataclasses import replace

@@ -93,11 +93,6 @@ class LeastSquares:
         trial: FloatArray = np.minimum(values + np.clip(step, -1.0, 1.0), self.largest)
         return trial
 
-    def uncertainty(self, residuals: FloatArray, slopes: FloatArray) -> FloatArray:
-        """Return the posterior standard deviation of each value; at most that of its prior."""
-        deviation: FloatArray = np.sqrt(np.diag(np.linalg.inv(self._curvature(residuals, slopes))))
-        return deviation
-
     def _curvature(self, residuals: FloatArray, slopes: FloatArray) -> FloatArray:
         weighted = slopes * self._weights(residuals)[:, None]
         curvature: FloatArray = slopes.T @ weighted + np.diag(1.0 / self.spread**2)

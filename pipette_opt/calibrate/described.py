@@ -9,7 +9,6 @@ from pipette_opt.calibrate.cases import Case, with_stack
 from pipette_opt.calibrate.predict import KnownCosts, simulated_times_s, with_version_s
 from pipette_opt.specs import ClusterSpec
 from pipette_opt.worlds.terms import features_of, stacks_of, terms_of
-from pipette_opt.worlds.worlds import Observation
 
 
 def describe_cases(cases: Sequence[Case], cluster: ClusterSpec | None = None) -> tuple[FloatArray, FloatArray]:
@@ -35,12 +34,3 @@ def describe_cases(cases: Sequence[Case], cluster: ClusterSpec | None = None) ->
     iteration_s = np.array([case.instance.stack.iteration_s for case in cases])
     features = np.array([features_of(case.instance, case.config) for case in cases])
     return times[0], terms_of(times, iteration_s, features)
-
-
-def observations_of(cases: Sequence[Case], predicted_s: FloatArray, terms: FloatArray) -> list[Observation]:
-    """Return the observations of the runs with a measured and a predicted time."""
-    return [
-        Observation(factors=row, log_ratio=float(np.log(case.run.iter_time_s / time_s)))
-        for case, time_s, row in zip(cases, predicted_s.tolist(), terms, strict=True)
-        if case.run.iter_time_s and np.isfinite(time_s)
-    ]

@@ -1,33 +1,25 @@
 """
-Fit of a stack's constants to measured runs.
+Calibration of a stack by measured runs: worlds for every stack, and fitted constants for a strange one.
 
-Robust least squares: the residual of a run is the logarithm of predicted over measured time. A Huber loss keeps a few
-bad runs from deciding. Each constant has a prior around the starting stack, scaled by the common slowdown of the runs
-(``common.py``). The width of the prior is the spread of the constant among stacks. All runs share all constants: no
-row, model or number of GPUs has its own. The remaining residuals determine correction factors by layer shape
-(``layers.py``). Cross-validation holds out whole groups of runs.
+The runs become anchors of the stack (:class:`~pipette_opt.specs.stack.Anchor`): they move the worlds, whose prior is of
+public runs. So prior and runs decide together, and a constant that the runs do not tell stays as it was. Only where the
+runs show a strange stack, one off in many ways, its constants are fitted (``problem.py``); anchors then tell what these
+leave. Fitted constants are kept if they predict the largest jobs better, each side without the runs of these jobs.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipette_opt.base import units
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, Skipped, make_cases, why_untimed
 from pipette_opt.calibrate.common import common_factor, slowed
-from pipette_opt.calibrate.fit_notes import (
-    INTERRUPTED,
-    layer_notes,
-    mixed_notes,
-    repeat_notes,
-    version_notes,
-    weak_notes,
-)
+from pipette_opt.calibrate.fit_notes import INTERRUPTED, layer_notes, mixed_notes, repeat_notes, version_notes
 from pipette_opt.calibrate.free import informed_constants
 from pipette_opt.calibrate.held_out import HeldOut
+from pipette_opt.calibrate.known_runs import KnownRuns
 from pipette_opt.calibrate.left_out import LeftOut, counted, left_out_lines, named, without_copies
 from pipette_opt.calibrate.metrics import UNBELIEVABLE, Errors, measure
 from pipette_opt.calibrate.predict import predicted_times_s, why_not_finite
@@ -36,22 +28,34 @@ from pipette_opt.calibrate.run_times import RunTimes
 from pipette_opt.calibrate.versions import run_version, version_factors
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
-from pipette_opt.worlds.bands import COLUMN_DISTANCES, MORE_OF, RESIDUALS, job_kind
+from pipette_opt.specs.stack import FITTED, KEPT
+from pipette_opt.worlds.bands import observations_of
+from pipette_opt.worlds.prior import KINDS
+from pipette_opt.worlds.worlds import Worlds
 
 MIN_RUNS = 1
-"""Fewest runs for a fit. Chosen."""
+"""Fewest runs for a calibration. Chosen."""
+
+MAX_RUNS = 100
+"""Most runs that a calibration uses by default; a stack file of 400 takes seconds to read. Chosen."""
+
+MIN_FITTED = 10
+"""Fewest runs for which constants are fitted. Chosen."""
 
 MIN_OTHERS = 3
-"""Fewest runs that must remain when a fit holds out the largest jobs, or the largest values of a column. Chosen."""
+"""Fewest runs that must remain when the largest jobs are left out. Chosen."""
+
+STRANGE = 0.5
+"""Probability of a strange stack above which constants are fitted. Chosen: of public stacks it is near 0 or 1."""
+
+FEW_RUNS = 20
+"""Number of runs below which a note says that they are few. Chosen."""
 
 OFF = 2.0
-"""Ratio of predicted and measured time, either way, beyond which a fitted run counts as badly off. Chosen."""
+"""Ratio of predicted and measured time, either way, beyond which a run counts as badly off. Chosen."""
 
 MAX_OFF = 0.5
-"""Largest share of badly predicted runs; a fit with more is refused. Chosen."""
-
-VERSION_ROUNDS = 2
-"""Most rounds of fitting version factors and constants in turn. Chosen."""
+"""Largest share of runs that the others predict badly; a calibration with more is refused. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,37 +65,35 @@ class Fit:
 
     Parameters
     ----------
-    kinds
-        Kinds of job among the runs, see :func:`~pipette_opt.worlds.bands.job_kind`.
-    errors
-        Errors on the fitted runs.
-    middle
-        Geometric mean of measured over predicted time, over the runs and one additional run with the ratio 1.
+    base_errors, errors
+        Errors on the runs, of the starting and of the calibrated stack.
     held_out
-        Errors of runs that are predicted by fits without their group; ``None`` with a single group.
+        Errors of runs that are predicted without their group; ``None`` with a single group, or if not asked for.
     larger
-        Errors of the jobs with the most GPUs, predicted by a fit to the others; ``None`` if all have equally many GPUs.
-    more
-        Errors of the runs with the largest value of a column, predicted by a fit to the others; by column.
+        Errors of the jobs with the most GPUs, predicted by the others; ``None`` if all have equally many GPUs.
+    base_larger
+        Errors of the starting stack on the same jobs.
+    is_fitted
+        Whether constants were fitted.
     left_out
-        Runs with a measured time that the fit did not use, each with its reason.
+        Runs with a measured time that the calibration did not use, each with its reason.
     notes
-        Notes for people about the limits of the fit.
+        Notes for people about the limits of the calibration.
     interrupted
         Whether Ctrl-C ended the cross-validation; the stack is complete.
     """
 
     stack: StackSpec
     runs: tuple[MeasuredRun, ...]
-    kinds: tuple[str, ...]
+    base_errors: Errors
     errors: Errors
-    middle: float
     held_out: Errors | None
     larger: Errors | None
+    base_larger: Errors | None
+    is_fitted: bool
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
     interrupted: bool = False
-    more: Mapping[str, Errors] = field(default_factory=dict)
 
     @property
     def ranges(self) -> dict[str, list[int]]:
@@ -104,25 +106,35 @@ class Fit:
         return found
 
     def record(self) -> dict[str, object]:
-        """Return the record of the fit for the stack file."""
+        """Return the record of the calibration for the stack file."""
         errors = {"fit": self.errors, "held_out_groups": self.held_out, "larger_jobs": self.larger}
-        errors |= {f"{MORE_OF}{column}": errors_of for column, errors_of in self.more.items()}
         known = {name: errors_of for name, errors_of in errors.items() if errors_of is not None}
         return {
             "num_runs": len(self.runs),
+            "constants": FITTED if self.is_fitted else KEPT,
             "ranges": self.ranges,
             "mean_error": {name: round(errors_of.mean, 4) for name, errors_of in known.items()},
             "p90_error": {name: round(errors_of.p90, 4) for name, errors_of in known.items()},
-            "apart": {
-                name: round(errors_of.apart, 3) for name, errors_of in known.items() if errors_of.apart is not None
-            },
-            RESIDUALS: {
-                "middle": round(self.middle, 4),
-                "spread": round((self.held_out or self.errors).rms, 4),
-                "kinds": list(self.kinds),
-            },
             "notes": list(self.notes),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Result:
+    """Runs on a stack with their errors; ``held_out`` and ``larger`` as in :class:`Fit`."""
+
+    known: KnownRuns
+    larger: Errors | None
+    held_out: Errors | None = None
+    is_fitted: bool = False
+    interrupted: bool = False
+
+    def is_better_than(self, other: "_Result") -> bool:
+        """Return whether the largest jobs, or else groups, are predicted better without their own runs."""
+        for ours, theirs in ((self.larger, other.larger), (self.held_out, other.held_out)):
+            if ours is not None and theirs is not None:
+                return ours.rms < theirs.rms
+        return False
 
 
 def calibrate_runs(
@@ -130,29 +142,34 @@ def calibrate_runs(
     base: StackSpec,
     cluster: ClusterSpec | None = None,
     *,
-    max_runs: int = 400,
+    max_runs: int = MAX_RUNS,
     seed: int = 0,
     validate: bool = True,
+    file: str = "runs.csv",
+    prior: Worlds | None = None,
 ) -> Fit:
     """
-    Fit the free constants of a stack to all runs with a time.
+    Calibrate a stack by all runs with a time.
 
     Parameters
     ----------
     base
-        Starting stack, which centres the priors.
+        Starting stack. Its own anchors are kept unless constants are fitted.
     cluster
         Hosts of the runs, if their links were measured; the assumed links are then not fitted.
     max_runs
-        Most runs for fitting the constants. More runs are sampled at random, equally many from each group where
-        possible; correction factors of layers use all runs.
+        Most runs that are used. More runs are sampled at random, equally many from each group where possible.
     validate
-        Whether to cross-validate, which takes less time than the fit. Ctrl-C ends it and keeps the fit.
+        Whether to cross-validate over groups. Ctrl-C ends it and keeps the calibration.
+    file
+        Name of the table, for the names of the anchors.
+    prior
+        Worlds before any run; by default those of the shipped prior.
 
     Raises
     ------
     InputError
-        If no run can be used, or if no constants fit the runs.
+        If no run can be used, or if the runs contradict each other.
     """
     base = replace(base, layers=None, versions=None)
     different, copies = without_copies(runs)
@@ -166,66 +183,102 @@ def calibrate_runs(
         raise InputError("calibrate", "\n- ".join([problem_text, *lines]))
     last = run_version(different[-1])
     indices = _sample([case.run for case in usable], max_runs, np.random.default_rng(seed), last)
-    timed_s = np.array([case.run.iter_time_s for case in usable], dtype=np.float64)
-    base = slowed(base, common_factor(timed_s, predicted_times_s(usable)))
-    free = informed_constants([usable[index] for index in indices], cluster)
-    every = Problem(times=RunTimes(usable, cluster, {}), base=base, free=free)
-    problem = every.subset(indices)
-    found, stack = problem.fit()
-    first = found
-    for _ in range(VERSION_ROUNDS):
-        factors = version_factors(problem.runs, problem.residuals(stack), last, stack.versions)
-        if not factors:
-            break
-        every = replace(every, base=replace(every.base, versions=factors))
-        problem = every.subset(indices)
-        found, stack = problem.fit(found, first.slopes)
-    if found is not first:
-        found, stack = problem.fit(found)
-    if len(indices) < len(usable):
-        stack = every.with_learned_layers(stack)
-    predicted, measured = problem.with_stack_s(stack), problem.measured_s
-    off = [run.row for run, ratio in zip(problem.runs, predicted / measured, strict=True) if not 1 / OFF < ratio < OFF]
-    if len(off) > MAX_OFF * len(problem.runs):
-        raise InputError(
-            "calibrate",
-            f"no constants fit: {len(off)} of {len(problem.runs)} runs ({named(off)}) stay off by more than a factor "
-            f"of {OFF:g}. Check their units, and that their columns describe the runs completely.",
-        )
-    held_out = larger = None
-    more: dict[str, Errors] = {}
-    interrupted = False
-    try:
-        if validate:
-            others = HeldOut(problem=problem, found=found)
-            held_out, larger = others.groups(), others.larger(MIN_OTHERS)
-            for column in COLUMN_DISTANCES:
-                if (errors := others.with_more(column, MIN_OTHERS)) is not None:
-                    more[column] = errors
-    except KeyboardInterrupt:  # keep the fit, which took its time
-        interrupted = True
+    prior = prior or Worlds.load()
+    before = prior.given(observations_of(base.anchors))
+    known = KnownRuns.of([usable[index] for index in indices], base, cluster, before)
+    known, strays = known.without_strays()
+    _check_agreement(known, strays)
+    base_errors = measure(known.predicted_s, known.measured_s)
+    base_larger = known.base_larger(MIN_OTHERS)
+    known = _of_versions(known, last)
+    result = _validated(_Result(known=known, larger=known.larger(MIN_OTHERS)), known.groups, validate)
+    if known.worlds().shares[KINDS.index("strange")] > STRANGE and len(known.cases) >= MIN_FITTED:
+        fitted = _fitted(replace(known, prior=prior), validate)
+        result = fitted if fitted.is_better_than(result) else result
+    known = result.known
+    anchors = (*(() if result.is_fitted else base.anchors), *known.anchors(file))
+    stack = replace(known.stack, anchors=tuple(dict.fromkeys(anchors)))
     return Fit(
         stack=stack,
-        runs=tuple(problem.runs),
-        kinds=tuple(sorted({job_kind(case.instance) for case in problem.cases})),
-        errors=measure(predicted, measured),
-        middle=float(np.exp(np.log(measured / predicted).sum() / (len(measured) + 1))),
-        held_out=held_out,
-        larger=larger,
-        left_out=tuple(left_out),
+        runs=tuple(known.runs),
+        base_errors=base_errors,
+        errors=measure(known.moved_s(), known.measured_s),
+        held_out=result.held_out,
+        larger=result.larger,
+        base_larger=base_larger,
+        is_fitted=result.is_fitted,
+        left_out=(*left_out, *strays),
         notes=(
-            *repeat_notes(problem.runs),
-            *([f"{named(off)} still off by more than a factor of {OFF:g} after the fit"] if off else []),
-            *_notes(problem, found.values),
-            *mixed_notes(problem.runs, np.log(measured / predicted)),
-            *weak_notes(problem.free, problem.relative_uncertainty(found), base),
-            *layer_notes(stack),
-            *version_notes(stack, problem.runs, last),
-            *((INTERRUPTED,) if interrupted else ()),
+            *repeat_notes(known.runs),
+            *_notes(known, base_larger, result),
+            *mixed_notes(known.runs, known.log_ratio),
+            *(layer_notes(stack) if result.is_fitted else ()),
+            *version_notes(stack, known.runs, last),
+            *((INTERRUPTED,) if result.interrupted else ()),
         ),
-        interrupted=interrupted,
-        more=more,
+        interrupted=result.interrupted,
     )
+
+
+def _check_agreement(known: KnownRuns, strays: Sequence[LeftOut]) -> None:
+    """Raise ``InputError`` if most runs are far from what the others say of them."""
+    if len(known.cases) + len(strays) < MIN_OTHERS:
+        return
+    ratios = np.exp(known.by_others()[0])
+    off = [run.row for run, ratio in zip(known.runs, ratios.tolist(), strict=True) if not 1 / OFF < ratio < OFF]
+    off += [row for row, _ in strays]
+    total = len(known.cases) + len(strays)
+    if len(off) > MAX_OFF * total:
+        raise InputError(
+            "calibrate",
+            f"no stack fits: {len(off)} of {total} runs ({named(off)}) are off by more than a factor of {OFF:g} from "
+            "what the others say. Check their units, and that their columns describe the runs completely.",
+        )
+
+
+def _of_versions(known: KnownRuns, last: str) -> KnownRuns:
+    """Return the runs on a stack with a time factor for each older version of the software."""
+    ours = [index for index, run in enumerate(known.runs) if run_version(run) == last]
+    if len(ours) in (0, len(known.cases)):
+        return known
+    mean, _ = known.worlds(ours).mean_and_sd(known.terms)
+    factors = version_factors(known.runs, known.log_ratio - mean, last, None)
+    return known.on(replace(known.stack, versions=factors)) if factors else known
+
+
+def _fitted(known: KnownRuns, validate: bool) -> _Result:
+    """Return the runs on a stack whose constants are fitted to them, with the errors of refits without some runs."""
+    base = slowed(known.stack, common_factor(known.measured_s, known.predicted_s))
+    problem = Problem(
+        times=RunTimes(known.cases, known.cluster, {}), base=base, free=informed_constants(known.cases, known.cluster)
+    )
+    found, stack = problem.fit()
+    others = HeldOut(problem=problem, found=found)
+    result = _Result(known=known.on(stack), larger=others.larger(MIN_OTHERS), is_fitted=True)
+    return _validated(result, others.groups, validate)
+
+
+def _validated(result: _Result, groups: Callable[[], Errors | None], validate: bool) -> _Result:
+    """Return the result with the errors of a cross-validation over groups; an interrupt leaves them unknown."""
+    try:
+        return replace(result, held_out=groups()) if validate else result
+    except KeyboardInterrupt:  # keep the calibration, which took its time
+        return replace(result, interrupted=True)
+
+
+def _notes(known: KnownRuns, base_larger: Errors | None, result: _Result) -> tuple[str, ...]:
+    """Return notes on fitted constants, on larger jobs, and on a small number of runs."""
+    notes = []
+    if result.is_fitted:
+        notes.append("a strange stack: its constants are fitted; anchors tell what they leave")
+    if base_larger is not None and result.larger is not None and result.larger.rms > base_larger.rms:
+        notes.append(
+            f"the largest jobs are {base_larger.mean:.1%} off by the starting stack and {result.larger.mean:.1%} by "
+            "the smaller runs: do not trust this calibration for larger jobs than it has seen"
+        )
+    if len(known.runs) < FEW_RUNS:
+        notes.append(f"only {units.counted(len(known.runs), 'run')}: bands are wide away from them")
+    return tuple(notes)
 
 
 def usable_cases(
@@ -278,16 +331,3 @@ def _sample(runs: Sequence[MeasuredRun], size: int, rng: np.random.Generator, la
             if queue and len(chosen) < size:
                 chosen.append(queue.pop())
     return sorted(chosen)
-
-
-def _notes(problem: Problem, values: FloatArray) -> tuple[str, ...]:
-    """Return notes on constants far from their prior centres, and on a small number of runs."""
-    notes = []
-    for constant, value, centre in zip(problem.free, values.tolist(), problem.centre.tolist(), strict=True):
-        if abs(value - centre) > 2.0 * constant.spread:
-            notes.append(f"{constant.name} is {np.exp(value):.3g}, unusually far from {np.exp(centre):.3g}")
-    if len(problem.runs) < 20:
-        notes.append(
-            f"only {units.counted(len(problem.runs), 'run')}: most constants stay close to those of {problem.base.name}"
-        )
-    return tuple(notes)

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
-from pipette_opt.calibrate.free import FREE, FreeConstant
 from pipette_opt.calibrate.left_out import named
 from pipette_opt.calibrate.versions import run_version
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
 
-INTERRUPTED = "cross-validation was interrupted, so the error of the fit on other runs is unknown"
+INTERRUPTED = "cross-validation was interrupted, so the error on other groups of runs is unknown"
 """Note of a fit whose cross-validation was interrupted."""
 
 
@@ -31,12 +30,6 @@ JOB_FIELDS = (
 )  # fmt: skip
 """Columns that two rows of an equal job share, besides all additional columns."""
 
-
-LITTLE = 0.7
-"""
-Posterior over prior standard deviation of a constant above which the runs count as saying little about it.
-Chosen.
-"""
 
 MIN_OF_A_SET = 3
 """Fewest runs of one source, GPU type and host size for a comparison with other sources. Chosen."""
@@ -64,32 +57,6 @@ def repeat_notes(runs: Sequence[MeasuredRun]) -> list[str]:
     found.sort(reverse=True)
     more = [f"{len(found) - MAX_REPEATS} more jobs like that"] if len(found) > MAX_REPEATS else []
     return [note for _, note in found[:MAX_REPEATS]] + more
-
-
-def weak_notes(free: Sequence[FreeConstant], uncertainty: FloatArray, base: StackSpec) -> list[str]:
-    """
-    Return notes on constants that the runs do not determine, or determine weakly.
-
-    Parameters
-    ----------
-    free
-        Constants that were fitted.
-    uncertainty
-        Posterior over prior standard deviation of each constant, shape ``(num_free,)``.
-    base
-        Starting stack, named in the notes.
-    """
-    fitted = {constant.name for constant in free}
-    nothing = [constant.name for constant in FREE if constant.name not in fitted]
-    little = [constant.name for constant, left in zip(free, uncertainty.tolist(), strict=True) if left > LITTLE]
-    notes = []
-    if nothing:
-        notes.append(
-            f"the runs do not determine {', '.join(nothing)}: kept as in {base.name}, scaled to the speed of the runs"
-        )
-    if little:
-        notes.append(f"the runs hardly determine {', '.join(little)}: these stay close to {base.name}")
-    return notes
 
 
 def mixed_notes(runs: Sequence[MeasuredRun], residuals: FloatArray) -> list[str]:

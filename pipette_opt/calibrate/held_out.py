@@ -1,13 +1,13 @@
 """Errors of a fit on held-out runs: each run is predicted by a fit that did not use it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.descent import Descent
-from pipette_opt.calibrate.metrics import Errors, job_of, measure, pairs_of_jobs, reliable_ratio
+from pipette_opt.calibrate.metrics import Errors, measure
 from pipette_opt.calibrate.problem import Problem
 
 FOLDS = 4
@@ -43,15 +43,12 @@ class HeldOut:
         if folds < 2:
             return None
         portion = {group: index % folds for index, group in enumerate(groups)}
-        predicted, measured, rows = [], [], list[int]()
+        predicted, measured = [], []
         for fold in range(folds):
             out = [index for index, run in enumerate(runs) if portion[run.group] == fold]
             predicted.append(self._refit(out))
             measured.append(self.problem.measured_s[out])
-            rows += out
-        found_s, measured_s = np.concatenate(predicted), np.concatenate(measured)
-        pairs = pairs_of_jobs(found_s, measured_s, [job_of(runs[row]) for row in rows])
-        return replace(measure(found_s, measured_s), apart=reliable_ratio(pairs))
+        return measure(np.concatenate(predicted), np.concatenate(measured))
 
     def larger(self, fewest: int) -> Errors | None:
         """
@@ -62,23 +59,6 @@ class HeldOut:
         most = max(run.num_gpus for run in runs)
         out = [index for index, run in enumerate(runs) if run.num_gpus == most]
         if len(runs) - len(out) < fewest:
-            return None
-        return measure(self._refit(out), self.problem.measured_s[out])
-
-    def with_more(self, column: str, fewest: int) -> Errors | None:
-        """
-        Return the errors on the runs with the largest value of a column, by a fit to all others.
-
-        ``None`` if all values are equal, or with fewer than ``fewest`` such runs or others.
-
-        Parameters
-        ----------
-        column
-            Column of the runs: ``tp``, ``pp``, ``mbs``.
-        """
-        values = [getattr(run, column) or 0 for run in self.problem.runs]
-        out = [index for index, value in enumerate(values) if value == max(values)]
-        if min(len(out), len(values) - len(out)) < fewest:
             return None
         return measure(self._refit(out), self.problem.measured_s[out])
 

@@ -57,8 +57,6 @@ class Errors:
         job.
     regret_of_all
         Regret if all runs were configurations of one job.
-    apart
-        Result of :func:`reliable_ratio`; ``None`` if not computed, or with too few pairs.
     """
 
     num_runs: int
@@ -69,7 +67,6 @@ class Errors:
     spearman: float
     regret: float
     regret_of_all: float
-    apart: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

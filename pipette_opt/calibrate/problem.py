@@ -123,12 +123,6 @@ class Problem:
         """Return the predicted iteration time of each run with this stack, seconds."""
         return self.times.predicted_s(stack)
 
-    def relative_uncertainty(self, found: Descent) -> FloatArray:
-        """Return the posterior over prior standard deviation of each constant; 1 if the runs do not determine it."""
-        squares = self.squares()
-        ratio: FloatArray = squares.uncertainty(found.residuals, found.slopes) / squares.spread
-        return ratio
-
     def subset(self, indices: Sequence[int]) -> "Problem":
         """Return the problem for the runs at these indices."""
         rows = list(indices)

@@ -122,18 +122,16 @@ def form_table(predictions: Sequence[Prediction]) -> Table:
 
 
 def fit_table(fit: Fit) -> Table:
-    """Return a table of the errors of a calibration, on its own runs and on held-out runs."""
-    table = Table(title=f"Fitted to {counted(len(fit.runs), 'run')}", title_justify="left")
+    """Return a table of the errors of the starting stack, and of a calibration on its own runs and on held-out runs."""
+    table = Table(title=f"Calibrated by {counted(len(fit.runs), 'run')}", title_justify="left")
     for name in ("over", "runs", "mean", "p90", "rank"):
         table.add_column(name, justify="left" if name == "over" else "right")
     for name, errors in (
-        ("the runs it was fitted to", fit.errors),
+        ("all runs, starting stack", fit.base_errors),
+        ("all runs, calibrated", fit.errors),
         ("groups left out in turn", fit.held_out),
-        ("the largest jobs, fitted to the others", fit.larger),
-        *(
-            (f"the runs with the largest {column}, fitted to the others", errors_of)
-            for column, errors_of in fit.more.items()
-        ),
+        ("the largest jobs, starting stack", fit.base_larger),
+        ("the largest jobs, by the others", fit.larger),
     ):
         if errors is not None:
             table.add_row(

@@ -19,18 +19,19 @@ def calibrate(
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the stack; by default the name of the file.")] = None,
-    max_runs: Annotated[int, typer.Option(help="Use at most this many runs; of more, a random sample.", min=3)] = 400,
-    validate: Annotated[bool, typer.Option(help="Cross-validate the fit; takes less time than the fit.")] = True,
+    max_runs: Annotated[int, typer.Option(help="Use at most this many runs; of more, a random sample.", min=3)] = 100,
+    validate: Annotated[bool, typer.Option(help="Cross-validate over groups of runs.")] = True,
     seed: opt.Seed = 0,
     json: opt.Json = False,
 ) -> None:
     """
-    Fit the constants of a software stack to your own measured runs, and print the remaining error.
+    Make a software stack of your own measured runs, and print the remaining error.
 
-    One run is useful, fifty are good. All runs share every constant. solve, estimate, candidates, benchmark and
-    backtest read the written file with --calibration. Rows that cannot be used and duplicate rows are listed with the
-    reason; if no row can be used, nothing is fitted. Ctrl-C during cross-validation writes the fit, with exit code 4;
-    an earlier Ctrl-C writes nothing.
+    One run is useful, fifty are good. Times and bands then start from the runs, as with --measured; constants are
+    fitted only if the runs show a strange stack. solve, estimate, candidates, benchmark and backtest read the written
+    file with --calibration. Rows that cannot be used and duplicate rows are listed with the reason; if no row can be
+    used, nothing is written. Ctrl-C during cross-validation writes the stack, with exit code 4; an earlier Ctrl-C
+    writes nothing.
 
     Example: [bold]pipette-opt calibrate runs.csv -o stack.yaml[/]
     """

@@ -1,4 +1,4 @@
-"""``calibrate``: fit the constants of a software stack to measured runs."""
+"""``calibrate``: make a software stack of measured runs."""
 
 from dataclasses import dataclass, replace
 from os import fspath
@@ -24,12 +24,12 @@ MIN_SAMPLE = 3
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Calibrated:
     """
-    A stack fitted to measured runs, with its errors.
+    A stack calibrated by measured runs, with its errors.
 
     Parameters
     ----------
     stack
-        The fitted constants; written to a file, the argument ``calibration`` of other functions.
+        The stack with its anchors; written to a file, the argument ``calibration`` of other functions.
     fit
         Errors and ranges of the fit; ``None`` if no run has a usable time, so that only memory is fitted.
     left_out
@@ -65,12 +65,12 @@ def calibrate(
     base: Named = "megatron-core",
     cluster: Named | ClusterSpec | None = None,
     name: str | None = None,
-    max_runs: int = 400,
+    max_runs: int = 100,
     validate: bool = True,
     seed: int = 0,
 ) -> Calibrated:
     """
-    Fit the constants of a software stack to your own measured runs, with the remaining error.
+    Make a software stack of your own measured runs, with the remaining error.
 
     Parameters
     ----------
@@ -147,7 +147,9 @@ def calibrated(
     memory, untold = fit_memory(measured, start)
     with_memory = start if untold else replace(start, memory=memory)
     try:
-        fit = calibrate_runs(measured, with_memory, hosts, max_runs=max_runs, seed=seed, validate=validate)
+        fit = calibrate_runs(
+            measured, with_memory, hosts, max_runs=max_runs, seed=seed, validate=validate, file=runs.name
+        )
     except InputError as error:
         if error.where != "calibrate" or untold:
             raise InputError(error.where, "\n- ".join([error.problem, *left_out_lines(left_out, total)])) from None

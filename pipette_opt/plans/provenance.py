@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pipette_opt.specs import Instance, StackSpec
 from pipette_opt.specs.efficiency import Origin
 from pipette_opt.specs.memory_constants import MEGATRON_CORE
-from pipette_opt.specs.stack import CONSTANTS
+from pipette_opt.specs.stack import CONSTANTS, KEPT
 
 ORIGINS: tuple[Origin, ...] = ("measured", "interpolated", "assumed")
 """Origins of figures, in the order of their sentences in a plan's notes."""
@@ -40,7 +40,7 @@ def _constants(stack: StackSpec) -> Iterator[tuple[str, Origin]]:
     names_of = {
         origin: [name for name in CONSTANTS if stack.origins.get(name, "assumed") == origin] for origin in ORIGINS
     }
-    if stack.fitted is not None:
+    if stack.fitted is not None and stack.fitted.get("constants") != KEPT:
         yield f"constants of the stack {stack.name}", "measured"
     elif len(names_of["assumed"]) == len(CONSTANTS):
         yield f"constants of the stack {stack.name}", "assumed"

@@ -7,13 +7,11 @@ of one source, and an addition for configurations beyond all measured runs. A ba
 of this sum to each side of the middle.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from math import ceil, exp, log, log1p, log2, sqrt
+from math import ceil, exp, log, log2, sqrt
 from pathlib import Path
-from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +19,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.units import counted
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
-from pipette_opt.plans.plan import FEW_RUNS, MEASURED_RUNS, OWN_RUNS, Band, IterationTime
+from pipette_opt.plans.plan import FEW_RUNS, MEASURED_RUNS, Band, IterationTime
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_yaml
 from pipette_opt.specs import Instance, ModelSpec
@@ -48,28 +46,6 @@ DISTANCES = (
 Properties of a configuration that are compared with measured runs. A value above that of all measured runs widens the
 band.
 """
-
-HELD_OUT = "held_out_groups"
-"""Key in a stack file for the errors of the stack on held-out runs."""
-
-RESIDUALS = "residuals"
-"""
-Key in a stack file: mean and standard deviation of measured over predicted times of its runs, with their job
-kinds.
-"""
-
-COLUMN_DISTANCES = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "mbs": "micro_batch_size",
-}
-"""Properties in ``DISTANCES`` that a calibrated stack records, by their column in the table of runs."""
-
-MORE_OF = "more_"
-"""Prefix of keys in a stack file: errors on held-out runs with the largest value of a column."""
-
-PRIOR_RUNS = 4
-"""Number of runs that the shipped standard deviation counts as, next to the runs of a calibration. Chosen."""
 
 SMALL = 2048
 """
@@ -224,21 +200,6 @@ def shipped_bands() -> BandTable:
     return read_bands()
 
 
-def student_reach(degrees: float) -> float:
-    """
-    Return the number of standard deviations within which ``SHARE`` of Student's t distribution lies.
-
-    Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5; within 0.1 % from 5 degrees of freedom on.
-    """
-    z = NormalDist().inv_cdf((1 + SHARE) / 2)
-    return (
-        z
-        + (z**3 + z) / (4 * degrees)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * degrees**3)
-    )
-
-
 def gain_band(ratio: float, more_gpus: float = 1.0) -> tuple[float, float]:
     """
     Return the range that holds the measured ratio of two plans' times, in ``SHARE`` of pairs of public runs.
@@ -353,8 +314,7 @@ def job_band(
     """
     Return the error band of a predicted time.
 
-    From the worlds that the stack's anchors leave; without anchors, from the runs of a calibrated stack, or else from
-    public runs.
+    From the worlds that the stack's anchors leave; without anchors, from public runs.
 
     Parameters
     ----------
@@ -390,16 +350,18 @@ def anchored(anchors: tuple[Anchor, ...]) -> Worlds:
                 f"has {len(anchor.terms)} terms, and this version of pipette-opt has {len(TERMS)}; solve again with "
                 "--measured.",
             )
-    runs = [Observation(factors=np.array(anchor.terms), log_ratio=anchor.log_ratio) for anchor in anchors]
-    return Worlds.load().given(runs)
+    return Worlds.load().given(observations_of(anchors))
+
+
+def observations_of(anchors: Iterable[Anchor]) -> list[Observation]:
+    """Return the measured runs of a stack."""
+    return [Observation(factors=np.array(anchor.terms), log_ratio=anchor.log_ratio) for anchor in anchors]
 
 
 def job_bands(instance: Instance) -> JobBands:
     """Return the error bands of a job's configurations."""
     table, kind = shipped_bands(), job_kind(instance)
     row, seen = table.row(kind), table.kinds[any_kind(kind)].seen
-    if instance.stack.fitted is not None:
-        return _own_bands(instance.stack.fitted, row, kind, table)
     runs = row.runs if kind in table.kinds else 0
     return JobBands(
         middle=row.middle,
@@ -419,55 +381,6 @@ def _like_this(runs: int, all_runs: int, kind: str) -> str:
     if runs >= FEW_RUNS:
         return f"{counted(runs, 'public run')} like this ({kind})"
     return f"{counted(all_runs, 'public run')}, {runs or 'none'} of them like this ({kind})"
-
-
-def _own_bands(fitted: Mapping[str, Any], row: KindBand, kind: str, table: BandTable) -> JobBands:
-    """
-    Return the error bands of a calibrated stack, from measured over predicted times of its runs.
-
-    The shipped variance between two jobs of a source counts as ``PRIOR_RUNS`` runs, so a single run suffices for a
-    band. For a job of another kind than the runs, the variance between sources is added.
-    """
-    runs, ranges = int(fitted.get("num_runs", 0)), fitted.get("ranges", {})
-    middle, spread, kinds = _residuals(fitted)
-    variance = (PRIOR_RUNS * 2 * row.within**2 + runs * spread**2) / (PRIOR_RUNS + runs)
-    between = row.spread**2 - row.within**2 if kinds and kind not in kinds else 0.0
-    beyond = []
-    for column, name in COLUMN_DISTANCES.items():
-        farther = fitted.get("p90_error", {}).get(f"{MORE_OF}{column}")
-        if farther is not None and column in ranges:
-            more = max(0.0, _spread_of(float(farther)) ** 2 - variance)
-            beyond.append(Beyond(name=name, most=ranges[column][1], variance=more))
-    return JobBands(
-        middle=middle,
-        spread=sqrt(variance + between),
-        reach=student_reach(PRIOR_RUNS + runs),
-        source=f"{counted(runs, 'run')} {OWN_RUNS}" + (", of another kind of job" if between else ""),
-        runs=runs,
-        apart=fitted.get("apart", {}).get(HELD_OUT),
-        largest_gpus=ranges.get("num_gpus", (1, 1))[1],
-        per_doubling=table.beyond[WORLD_SIZE],
-        beyond=tuple(beyond),
-    )
-
-
-def _residuals(fitted: Mapping[str, Any]) -> tuple[float, float, Sequence[str]]:
-    """
-    Return mean, standard deviation and job kinds of measured over predicted times, from a stack file's ``fitted``
-    block.
-
-    Older stack files have only 90 % quantiles of errors, which give the standard deviation.
-    """
-    if RESIDUALS in fitted:
-        found = fitted[RESIDUALS]
-        return float(found["middle"]), float(found["spread"]), found["kinds"]
-    errors = fitted.get("p90_error", {})
-    return 1.0, _spread_of(float(errors.get(HELD_OUT, errors.get("fit", 0.0)))), ()
-
-
-def _spread_of(p90_error: float) -> float:
-    """Return the standard deviation of a normal logarithm whose absolute error has this 90 % quantile."""
-    return log1p(p90_error) / NormalDist().inv_cdf((1 + SHARE) / 2)
 
 
 def _words(names: Sequence[str]) -> str:

@@ -7,9 +7,10 @@ import pytest
 from factories import make_run
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.calibrate.anchored import anchored
 from pipette_opt.calibrate.fit import calibrate_runs, usable_cases
 from pipette_opt.calibrate.held_out import HeldOut
-from pipette_opt.calibrate.metrics import measure_predictions
+from pipette_opt.calibrate.metrics import Errors, measure_predictions
 from pipette_opt.calibrate.predict import predict_runs, predicted_times_s
 from pipette_opt.calibrate.problem import Problem
 from pipette_opt.read.runs import MeasuredRun
@@ -52,47 +53,82 @@ def shapes(gpus: tuple[int, ...], hidden: int) -> list[dict[str, object]]:
     ]
 
 
-def test_it_finds_a_stack_and_extrapolates() -> None:
-    """Fitted to small noisy jobs, right on larger jobs with a model twice as wide."""
-    seen = runs_of(TRUTH, shapes((8, 16, 32), 2048), noise=0.02)
-    spoiled = [replace(run, iter_time_s=4 * (run.iter_time_s or 0.0)) if run.row == 5 else run for run in seen]
-    fit = calibrate_runs(spoiled, DEFAULT_STACK, validate=False)
-    judged = runs_of(TRUTH, shapes((64,), 4096))
-    before = measure_predictions(predict_runs(judged, DEFAULT_STACK, rivals=False))
-    after = measure_predictions(predict_runs(judged, fit.stack, rivals=False))
-    assert before is not None
-    assert after is not None
-    assert before.mean > 0.2
-    assert after.mean < 0.08
-    assert fit.stack.matmul_speed == pytest.approx(0.75, rel=0.1)
+def errors_by(runs: list[MeasuredRun], stack: StackSpec) -> Errors:
+    """Errors of the times that a back-test shows."""
+    errors = measure_predictions(anchored(predict_runs(runs, stack, rivals=False), stack, None)[0])
+    assert errors is not None
+    return errors
+
+
+def test_runs_move_the_times_of_larger_jobs() -> None:
+    """A slower stack is learnt from small noisy jobs, and helps on larger jobs with a model twice as wide."""
+    seen = runs_of(TRUTH, shapes((8, 16), 2048)[::2], noise=0.02)
+    stack = calibrate_runs(seen, DEFAULT_STACK, validate=False).stack
+    judged = runs_of(TRUTH, shapes((64,), 4096)[::4])
+    assert errors_by(judged, stack).mean < 0.7 * errors_by(judged, DEFAULT_STACK).mean
+    assert len(stack.anchors) == len(seen)
+
+
+def test_constants_stay_unless_the_stack_is_strange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants of a strange stack are fitted, and kept if they predict the largest jobs better."""
+    seen = runs_of(TRUTH, shapes((8, 16), 2048)[::2], noise=0.02)
+    usual = calibrate_runs(seen, DEFAULT_STACK, validate=False)
+    assert not usual.is_fitted
+    assert usual.stack.matmul_speed == DEFAULT_STACK.matmul_speed
+    monkeypatch.setitem(calibrate_runs.__globals__, "STRANGE", -1.0)
+    strange = calibrate_runs(seen, DEFAULT_STACK, validate=False)
+    assert usual.larger is not None
+    assert strange.larger is not None
+    assert strange.larger.rms < usual.larger.rms
+    assert strange.is_fitted
+    assert strange.stack.matmul_speed == pytest.approx(0.75, rel=0.15)
+    assert strange.errors.mean < 0.02
 
 
 def test_few_runs_move_little() -> None:
-    """Five runs as the starting stack has them leave it where it was, and a note says that five are few."""
+    """Five runs as the starting stack predicts them leave times where they were, and a note says that five are few."""
     seen = runs_of(DEFAULT_STACK, shapes((8,), 2048)[:5])
     fit = calibrate_runs(seen, DEFAULT_STACK, validate=False)
-    assert fit.stack.matmul_speed == pytest.approx(DEFAULT_STACK.matmul_speed, rel=0.15)
     assert any("only 5 runs" in note for note in fit.notes)
     assert fit.errors.mean < 0.03
 
 
+def test_a_run_that_all_others_contradict_is_left_out() -> None:
+    """A run of four times its length does not move the others, and is named."""
+    seen = runs_of(DEFAULT_STACK, shapes((8, 16), 2048)[::2], noise=0.02)
+    spoiled = [replace(run, iter_time_s=4 * (run.iter_time_s or 0.0)) if run.row == 10 else run for run in seen]
+    fit = calibrate_runs(spoiled, DEFAULT_STACK, validate=False)
+    assert [row.row for row in fit.left_out] == [10]
+    assert "times what all other runs say" in fit.left_out[0].reason
+    assert fit.errors.mean < 0.03
+
+
 def test_it_says_how_far_it_can_be_trusted() -> None:
-    """Groups left out, and the largest jobs."""
+    """Errors of groups left out and of the largest jobs are recorded beside those of the starting stack."""
     seen = runs_of(TRUTH, shapes((8, 16), 2048)[::2], noise=0.02)
     fit = calibrate_runs(seen, DEFAULT_STACK)
     assert fit.held_out is not None
     assert fit.larger is not None
+    assert fit.base_larger is not None
     assert fit.held_out.num_runs == len(seen)
-    assert fit.larger.num_runs == sum(run.num_gpus == 16 for run in seen)
-    assert fit.more["tp"].num_runs == sum(run.tp == 4 for run in seen)
-    assert "mbs" not in fit.more or fit.more["mbs"].num_runs < len(seen)
+    assert fit.larger.num_runs == fit.base_larger.num_runs == sum(run.num_gpus == 16 for run in seen)
+    assert fit.larger.mean < fit.base_larger.mean
     errors = fit.record()["p90_error"]
     assert isinstance(errors, dict)
-    assert errors["more_tp"] == pytest.approx(fit.more["tp"].p90, abs=1e-4)
+    assert errors["larger_jobs"] == pytest.approx(fit.larger.p90, abs=1e-4)
+
+
+def test_smaller_runs_that_mislead_are_said() -> None:
+    """Small jobs half as slow again, larger ones as the starting stack predicts: a note warns of larger jobs."""
+    seen = runs_of(DEFAULT_STACK, shapes((8, 16, 32), 2048)[::3])
+    mixed = [replace(run, iter_time_s=(1.5 if run.num_gpus < 32 else 1.0) * (run.iter_time_s or 0.0)) for run in seen]
+    notes = calibrate_runs(mixed, DEFAULT_STACK, validate=False).notes
+    assert any("do not trust this calibration for larger jobs" in note for note in notes)
 
 
 def test_an_interrupt_while_validating_keeps_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The constants are those of the whole fit, and a note says what is missing; before, it interrupts."""
+    """Constants are those of the whole fit, and a note says what is missing; during the fit, it interrupts."""
+    monkeypatch.setitem(calibrate_runs.__globals__, "STRANGE", -1.0)
     seen = runs_of(TRUTH, shapes((8, 16), 2048)[::2])
     whole = calibrate_runs(seen, DEFAULT_STACK, validate=False)
 
@@ -101,10 +137,7 @@ def test_an_interrupt_while_validating_keeps_the_fit(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(HeldOut, "groups", interrupt)
     fit = calibrate_runs(seen, DEFAULT_STACK)
-    assert replace(fit.stack, layers=None) == replace(whole.stack, layers=None)
-    assert fit.stack.layers is not None
-    assert whole.stack.layers is not None
-    assert fit.stack.layers.shapes == whole.stack.layers.shapes
+    assert fit.stack.matmul_speed == whole.stack.matmul_speed
     assert (fit.interrupted, whole.interrupted) == (True, False)
     assert "cross-validation was interrupted" in fit.notes[-1]
     monkeypatch.setattr(Problem, "fit", interrupt)
@@ -132,16 +165,6 @@ def test_times_in_hours_are_not_fitted() -> None:
     assert [(one.row, "must be in seconds" in one.reason) for one in fit.left_out] == [(0, True)]
 
 
-def test_it_says_what_the_runs_do_not_tell() -> None:
-    """Runs on one host: nothing of links between hosts, little of what no run is near; but of products."""
-    runs = runs_of(TRUTH, shapes((8,), 2048))
-    notes = calibrate_runs(runs, DEFAULT_STACK, validate=False).notes
-    (nothing,) = [note for note in notes if note.startswith("the runs do not determine")]
-    assert "straggling" in nothing
-    assert "assumed_links" in nothing
-    assert not any("matmul_speed" in note for note in notes if note.startswith("the runs say"))
-
-
 def test_runs_of_two_clusters_are_told_apart() -> None:
     """A third slower in one of two sources: a note names both. Equal ones have no note."""
     runs = runs_of(TRUTH, shapes((8,), 2048))
@@ -164,20 +187,18 @@ def test_nothing_to_fit() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 6])
-def test_few_runs_lie_inside_the_band_that_they_make(count: int) -> None:
-    """Slower by half than the starting stack says, with noise: the band is of the fit, and holds for runs left out."""
+def test_runs_of_a_slow_stack_lie_in_the_bands_that_few_make(count: int) -> None:
+    """A few runs that take half as long again, with noise, make bands that hold the other runs."""
     seen = runs_of(DEFAULT_STACK, shapes((8, 16), 2048), noise=0.05)
     slow = [replace(run, iter_time_s=1.5 * (run.iter_time_s or 0.0)) for run in seen]
-    fit = calibrate_runs(slow[::4][:count], DEFAULT_STACK)
-    stack = replace(fit.stack, fitted=fit.record())
+    stack = calibrate_runs(slow[::4][:count], DEFAULT_STACK).stack
     inside = []
-    cases, _ = usable_cases(slow, stack)
+    cases, _ = usable_cases(slow[::3], stack)
     for case, predicted in zip(cases, predicted_times_s(cases), strict=True):
         band = job_band(case.instance, case.config, float(predicted))
         inside.append(band.low_s <= (case.run.iter_time_s or 0.0) <= band.high_s)
         assert band.runs == count
-    assert all(inside[::4][:count])
-    assert np.mean(inside) >= 0.9
+    assert np.mean(inside) >= 0.8
 
 
 def test_copies_of_a_row_are_one_row() -> None:
@@ -193,20 +214,19 @@ def test_copies_of_a_row_are_one_row() -> None:
 
 
 def test_few_runs_make_others_hardly_worse() -> None:
-    """Six runs of a stack like the starting one, whose jobs differ by a tenth: that is hardly taken for constants."""
+    """Six runs of a stack like the starting one, whose jobs differ by a tenth, leave the others nearly as they were."""
     seen = runs_of(DEFAULT_STACK, shapes((8, 16), 2048), noise=0.1)
     kept = seen[1::3][:6]
     stack = calibrate_runs(kept, DEFAULT_STACK, validate=False).stack
     others = [run for run in seen if run not in kept]
-    after = measure_predictions(predict_runs(others, stack, rivals=False))
-    before = measure_predictions(predict_runs(others, DEFAULT_STACK, rivals=False))
-    assert before is not None
-    assert after is not None
-    assert after.rms < before.rms + 0.05
+    assert errors_by(others, stack).rms < errors_by(others, DEFAULT_STACK).rms + 0.05
 
 
-def test_slopes_that_steps_bring_up_to_date_lead_to_the_same_place() -> None:
-    """Noise-free runs are matched almost exactly, though most steps reuse old slopes."""
-    seen = runs_of(TRUTH, shapes((8, 16), 2048)[::2])
-    fit = calibrate_runs(seen, DEFAULT_STACK, validate=False)
-    assert fit.errors.mean < 0.02
+def test_a_calibrated_stack_can_be_calibrated_further() -> None:
+    """Runs in two tables are as many anchors as in one table, and a run given again counts once."""
+    seen = runs_of(DEFAULT_STACK, shapes((8,), 2048)[:6], noise=0.05)
+    first = calibrate_runs(seen[:4], DEFAULT_STACK, validate=False).stack
+    second = calibrate_runs(seen[2:], first, validate=False).stack
+    whole = calibrate_runs(seen, DEFAULT_STACK, validate=False).stack
+    assert set(second.anchors) == set(whole.anchors)
+    assert len(second.anchors) == 6

@@ -133,7 +133,7 @@ def test_labels_of_both_kinds_teach() -> None:
 def test_what_no_constants_fit_is_refused() -> None:
     """One job with three times that are far apart: at most one can come out right."""
     runs = [make_run(row=row, iter_time_s=time_s) for row, time_s in enumerate((0.5, 8.0, 100.0))]
-    with pytest.raises(InputError, match=r"no constants fit: . of 3 runs \(rows .*\) stay off by more than a factor"):
+    with pytest.raises(InputError, match=r"no stack fits: . of 3 runs \(rows .*\) are off by more than a factor"):
         calibrate_runs(runs, DEFAULT_STACK, validate=False)
 
 

@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError, OverwriteError
-from pipette_opt.calibrate.held_out import HeldOut
-from pipette_opt.calibrate.problem import Problem
+from pipette_opt.calibrate.known_runs import KnownRuns
 from pipette_opt.cli import main
 from pipette_opt.cli.app import app
 from pipette_opt.read.stack import read_stack
@@ -111,18 +110,18 @@ def test_a_stack_without_a_finite_time(runs: Path, tmp_path: Path) -> None:
 def test_an_interrupt_while_validating_writes_the_stack(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 4; while fitting, 130 and the old file is as it was."""
+    """Exit code 4; before that, 130 and the old file is as it was."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     stack = tmp_path / "stack.yaml"
-    monkeypatch.setattr(HeldOut, "groups", interrupt)
+    monkeypatch.setattr(KnownRuns, "groups", interrupt)
     done = CliRunner().invoke(app, ["calibrate", str(runs), "-o", str(stack)])
     assert done.exit_code == 4, done.output
     before = stack.read_text()
     assert read_stack(stack).source == "fitted to 5 runs of runs.csv"
-    monkeypatch.setattr(Problem, "fit", interrupt)
+    monkeypatch.setattr(KnownRuns, "anchors", interrupt)
     done = CliRunner().invoke(app, ["calibrate", str(runs), "-o", str(stack)])
     assert done.exit_code == 130, done.output
     assert stack.read_text() == before

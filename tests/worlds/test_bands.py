@@ -1,4 +1,4 @@
-"""Bands of predicted times: by kind of job, from the shipped table or from a calibrated stack."""
+"""Bands of predicted times: by kind of job, from the shipped table."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,6 @@ from pipette_opt.worlds.bands import (
     job_kind,
     read_bands,
     shipped_bands,
-    student_reach,
     with_band,
 )
 
@@ -42,11 +41,6 @@ MIXTURE = replace(LLAMA_8B, num_experts=8, moe_router_topk=2)
 def width(band: Band) -> float:
     """Ratio of the ends."""
     return band.high_s / band.low_s
-
-
-def own_stack(given: Instance, **fitted: object) -> Instance:
-    """The job on a stack that was calibrated."""
-    return replace(given, stack=replace(given.stack, fitted=fitted))
 
 
 def test_runs_by_gpu_are_those_of_the_bands() -> None:
@@ -155,59 +149,6 @@ def test_beyond_what_runs_had_bands_are_wider() -> None:
     assert larger.source == f"{inside.source}, with less GPUs"
     both = job_band(given, make_config(tp=2 * most, dp=row.largest_gpus), 10.0)
     assert both.high_s == pytest.approx(farther.high_s)
-
-
-def test_a_calibrated_stack_knows_what_more_of_something_costs() -> None:
-    """Errors of the runs with the most tensor ranks, predicted without them, are those of configurations beyond."""
-    ranges = {"num_gpus": [8, 64], "tp": [1, 2], "pp": [1, 2]}
-    errors = {"held_out_groups": 0.1, "more_tp": 0.4, "more_pp": 0.05}
-    own = own_stack(job(), num_runs=40, ranges=ranges, p90_error=errors)
-    inside, tensor, pipeline = (
-        job_band(own, one, 8.0) for one in (make_config(tp=2, pp=2), make_config(tp=4), make_config(pp=4))
-    )
-    assert width(tensor) > 1.5 * width(inside)
-    assert width(pipeline) == pytest.approx(width(inside))
-    assert tensor.source == "40 runs that the stack was calibrated with, with less tensor parallelism"
-
-
-@pytest.mark.parametrize("runs", [1, 3, 6, 40])
-def test_a_calibrated_stack_has_its_own(runs: int) -> None:
-    """From the first run on, narrower with each; the shipped middle does not stand over calibrated numbers."""
-    given = job()
-    residuals = {"middle": 1.02, "spread": 0.05, "kinds": [job_kind(given)]}
-    fitted = {"num_runs": runs, "ranges": {"num_gpus": [8, 64]}, "residuals": residuals}
-    band = job_band(own_stack(given, **fitted), make_config(tp=8), 20.0)
-    fewer = job_band(own_stack(given, **fitted | {"num_runs": runs - 1}), make_config(tp=8), 20.0)
-    assert band.middle_s == pytest.approx(20.4)
-    assert width(band) < width(fewer)
-    assert width(band) < width(job_band(given, make_config(tp=8), 20.0))
-    assert width(band) > np.exp(2 * 1.645 * 0.05)
-    assert band.runs == runs
-    assert "that the stack was calibrated with" in band.source
-    larger = job_band(own_stack(given, **fitted), make_config(tp=8, dp=16, num_layers=8), 20.0)
-    assert width(larger) > width(band)
-    unlike = job_band(own_stack(replace(given, model=MIXTURE), **fitted), make_config(tp=8), 20.0)
-    assert width(unlike) > width(band)
-    assert unlike.source.endswith("of another kind of job")
-
-
-def test_files_of_calibrated_stacks_from_older_versions() -> None:
-    """They have nine tenths of the errors, of runs left out or of all."""
-    given = job()
-    for errors in ({"fit": 0.05, "held_out_groups": 0.1}, {"fit": 0.1}):
-        band = job_band(
-            own_stack(given, num_runs=400, ranges={"num_gpus": [8, 64]}, p90_error=errors), make_config(tp=8), 22.0
-        )
-        assert (band.low_s, band.high_s) == (pytest.approx(20.0, rel=0.02), pytest.approx(24.2, rel=0.02))
-        assert band.middle_s == 22.0
-    told = own_stack(given, num_runs=40, p90_error={"held_out_groups": 0.1}, apart={"held_out_groups": 1.04})
-    assert job_band(told, make_config(tp=8), 22.0).apart == 1.04
-
-
-@pytest.mark.parametrize(("degrees", "right"), [(5, 2.0150), (10, 1.8125), (21, 1.7207), (1e9, 1.6449)])
-def test_reach_is_that_of_students_t(degrees: float, right: float) -> None:
-    """Against the table."""
-    assert student_reach(degrees) == pytest.approx(right, rel=2e-3)
 
 
 def test_gains_are_surer_than_times() -> None:

@@ -154,3 +154,9 @@ def test_errors_of_pairs_grow_with_their_distance(bands: ModuleType) -> None:
         for said, ratio in zip(rng.uniform(1, 2, 60), np.exp(rng.normal(size=60)), strict=True)
     ]
     assert bands.pairs_of(runs + sweep)["equal"] < 0.02
+
+
+@pytest.mark.parametrize(("degrees", "right"), [(5, 2.0150), (10, 1.8125), (21, 1.7207), (1e9, 1.6449)])
+def test_reach_is_that_of_students_t(bands: ModuleType, degrees: float, right: float) -> None:
+    """Against the table."""
+    assert bands.student_reach(degrees) == pytest.approx(right, rel=2e-3)
