@@ -8,7 +8,7 @@ from benchmarks.worlds.judge import Judged, judge
 from benchmarks.worlds.larger import ALL_CONSTANTS, Larger, larger_jobs
 from benchmarks.worlds.rows import CHECKED_ONLY, SOURCES, Row
 from pipette_opt.base.types import FloatArray
-from pipette_opt.worlds.prior import Priors
+from pipette_opt.worlds.prior import KINDS, Priors
 from pipette_opt.worlds.worlds import Worlds
 
 LOSES = 0.005
@@ -42,10 +42,10 @@ def page_of(rows: Sequence[Row], priors: Priors) -> str:
         result = larger_jobs(own, Worlds(prior=prior))
         if result is not None:
             larger[table] = result
-    return "\n".join([*_answer(tables, larger), *_tables(tables), *_larger(larger), ""])
+    return "\n".join([*_answer(tables, larger, priors), *_tables(tables), *_larger(larger), ""])
 
 
-def _answer(tables: Mapping[str, Judged], larger: Mapping[str, Larger]) -> list[str]:
+def _answer(tables: Mapping[str, Judged], larger: Mapping[str, Larger], priors: Priors) -> list[str]:
     inside = float(np.mean([judged.inside.mean() for judged in tables.values()]))
     widths = [_median(judged.width) / _median(judged.anchored) for judged in tables.values()]
     won = [name for name, judged in tables.items() if _median(judged.anchored) < _median(judged.scaled) - LOSES]
@@ -64,6 +64,10 @@ def _answer(tables: Mapping[str, Judged], larger: Mapping[str, Larger]) -> list[
         f"{len(worse)} of {len(larger)} tables ({', '.join(worse) or 'none'}). Fitting all constants, as calibrate did "
         f"before, was worse in {len(of_all)} of {len(ALL_CONSTANTS)} ({', '.join(of_all)}).",
         f"- {covered:.0%} of these largest jobs lie inside their bands (mean over tables).",
+        "",
+        "Plain scaling by the known run is one of the kinds of stack that the worlds weigh, with the share that the other "
+        f"sources give it ({priors.all_sources.kinds[KINDS.index('scaled')].share:.0%} of all); where the runs speak "
+        "for it, its times and bands are shown.",
         "",
         "Each table is predicted by the prior without its publisher, nothing tuned to it: `python -m benchmarks.worlds "
         f"--page PAGE`. {', '.join(CHECKED_ONLY.values())} is in no prior.",
