@@ -65,14 +65,19 @@ def _answer(tables: Mapping[str, Judged], larger: Mapping[str, Larger], priors: 
         f"before, was worse in {len(of_all)} of {len(ALL_CONSTANTS)} ({', '.join(of_all)}).",
         f"- {covered:.0%} of these largest jobs lie inside their bands (mean over tables).",
         "",
-        "Plain scaling by the known run is one of the kinds of stack that the worlds weigh, with the share that the other "
-        f"sources give it ({priors.all_sources.kinds[KINDS.index('scaled')].share:.0%} of all); where the runs speak "
-        "for it, its times and bands are shown.",
+        "Plain scaling by the known run is one of the kinds of stack that the worlds weigh, with the share that the "
+        f"other sources give it ({_scaled_share(priors):.0%} of all); where the runs speak for it, its times and bands "
+        "are shown.",
         "",
         "Each table is predicted by the prior without its publisher, nothing tuned to it: `python -m benchmarks.worlds "
         f"--page PAGE`. {', '.join(CHECKED_ONLY.values())} is in no prior.",
         "",
     ]
+
+
+def _scaled_share(priors: Priors) -> float:
+    """Return the share of stacks that are off by one factor for all layouts of a job."""
+    return priors.all_sources.kinds[KINDS.index("scaled")].share
 
 
 def _tables(tables: Mapping[str, Judged]) -> list[str]:
