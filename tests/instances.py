@@ -107,6 +107,7 @@ def random_candidate(
     forward = rng.integers(1, variant.scale, size=(kinds, pp))
     backward = rng.integers(1, variant.scale, size=(kinds, pp))
     tied = pp > 1 and bool(rng.random() < 0.4)
+    overlaps = not closed and D * context > 1 and bool(rng.random() < 0.5)
     return CandidateData(
         config=config,
         tile=HostTile(
@@ -133,11 +134,18 @@ def random_candidate(
         embedding_floor_ticks=int(rng.integers(1, variant.scale)) if tied and P == 1 else 0,
         memory_need_mib=rng.integers(1, 41 + 40 * (variant.num_capacities - 1), size=pp),
         rounding_ticks=0,
-        paths=None if closed else _random_paths(rng, config, kinds, K, variant.scale),
+        ring_level=_ring_level(slowness, missing) if overlaps else np.zeros((0, 0)),
+        paths=None if closed else _random_paths(rng, config, kinds, K, variant.scale, P if overlaps else 0),
     )
 
 
-def _random_paths(rng: np.random.Generator, config: ParallelConfig, kinds: int, K: int, scale: int) -> Paths:
+LEVELS = 4
+"""Levels of overlapped rings."""
+
+
+def _random_paths(
+    rng: np.random.Generator, config: ParallelConfig, kinds: int, K: int, scale: int, rows_with_rings: int
+) -> Paths:
     """A few paths, not of a real schedule; what only interleaving or tensor groups over hosts have is zero else."""
     pp = config.pipeline_model_parallel_size
     number = int(rng.integers(1, 7))
@@ -152,7 +160,17 @@ def _random_paths(rng: np.random.Generator, config: ParallelConfig, kinds: int, 
         backward_layers=layers[1],
         up=up,
         down=down,
+        least_ticks=rng.integers(0, scale, size=number),
+        row_ring=rng.integers(0, 4, size=(number, rows_with_rings)),
+        ring_ticks=np.cumsum(rng.integers(0, scale, size=(4, LEVELS)) * np.arange(4)[:, None], axis=1),
     )
+
+
+def _ring_level(slowness: FloatArray, missing: np.ndarray) -> IntArray:
+    levels = np.minimum((LEVELS * slowness).astype(np.int64), LEVELS - 1)
+    levels[missing] = UNUSABLE_TICKS
+    np.fill_diagonal(levels, UNUSABLE_TICKS)
+    return levels
 
 
 def _link_ticks(rng: np.random.Generator, slowness: FloatArray, missing: np.ndarray, scale: int) -> IntArray:
@@ -189,6 +207,8 @@ def _batches(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:
 
 def objectives(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> IntArray:
     """:func:`objective_ticks` of many placements, shape ``(batch, *grid)``: all their columns are placed at once."""
+    if candidate.ring_level.size:
+        return np.array([objective_ticks(data, candidate, some) for some in nodes])
     number, columns = len(nodes), candidate.grid[1]
     placed = place(data, candidate, np.concatenate(nodes, axis=1))
     hosts = nodes[:, np.arange(candidate.num_stages) // candidate.tile.stages]

@@ -35,8 +35,10 @@ class Tables(NamedTuple):
         Stages whose end can decide the objective, ascending, shape ``(W,)``.
     first_watched
         Index in ``watched`` of the first watched stage of each row, shape ``(P + 1,)``.
-    path_stage, path_work, path_forward, path_backward, path_up, path_down
+    path_stage, path_work, path_forward, path_backward, path_up, path_down, path_least, path_ring, ring_added
         The candidate's :class:`~pipette_opt.problem.data.Paths`; empty for the analytical 1F1B model.
+    ring_level
+        Level of each hop of overlapped rings; empty ``(0, 0)`` without such rings.
     """
 
     shape: IntArray
@@ -63,6 +65,10 @@ class Tables(NamedTuple):
     path_backward: IntArray
     path_up: IntArray
     path_down: IntArray
+    path_least: IntArray
+    path_ring: IntArray
+    ring_added: IntArray
+    ring_level: IntArray
 
 
 def tables(data: ProblemData, candidate: CandidateData) -> Tables:
@@ -110,6 +116,10 @@ def tables(data: ProblemData, candidate: CandidateData) -> Tables:
         path_backward=paths.backward_layers.copy(),
         path_up=paths.up.copy(),
         path_down=paths.down.copy(),
+        path_least=paths.least_ticks.copy(),
+        path_ring=paths.row_ring if candidate.ring_level.size else paths.row_ring[:, :0],
+        ring_added=paths.ring_ticks.copy(),
+        ring_level=_penalised(candidate.ring_level, 0),
     )
 
 
@@ -158,10 +168,23 @@ def overwrite(target, source):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def finish_of_column(t, nodes, column, finish, times):  # type: ignore[no-untyped-def]
+def new_lengths(t):  # type: ignore[no-untyped-def]
+    """
+    Return an array for the lengths of paths without overlapped rings, ``(num_paths + 1, D)``; empty without such rings.
+
+    The last row has the slowest time of a column with a link that must not be used.
+    """
+    paths = t.path_stage.shape[0] + 1 if t.path_ring.shape[1] > 0 else 0
+    return np.zeros((paths, t.shape[1]), np.int64)
+
+
+@njit(cache=True, nogil=True)
+def finish_of_column(t, nodes, column, finish, times, lengths):  # type: ignore[no-untyped-def]
     """
     Write the end of each watched stage (able to decide the end) of a column into ``finish[:, column]``; fill ``times``,
     shape ``(6, pp)``.
+
+    With overlapped rings, fill ``lengths[:, column]`` instead, for :func:`finish_with_rings`.
     """
     D, K = t.shape[1], t.shape[2]
     pp = t.row.shape[0]
@@ -203,7 +226,7 @@ def finish_of_column(t, nodes, column, finish, times):  # type: ignore[no-untype
                 times[SEND, s] = p
                 times[SEND_BACK, s] = q
     if t.scalars[0] == LOWER:
-        _longest_paths(t, nodes, times, column, finish)
+        _longest_paths(t, nodes, times, column, finish, lengths)
     else:
         finish_of_times(t, times, column, finish)
 
@@ -281,8 +304,9 @@ def _largest_segment_mean(times, pp):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _longest_paths(t, nodes, times, column, finish):  # type: ignore[no-untyped-def]
-    """Write the longest path to each stage's last backward into ``finish[:, column]``."""
+def _longest_paths(t, nodes, times, column, finish, lengths):  # type: ignore[no-untyped-def]
+    """Write the longest path to each stage's last backward into ``finish[:, column]``, or all into ``lengths``."""
+    has_rings = lengths.shape[0] > 0
     D, K = t.shape[1], t.shape[2]
     pp = t.row.shape[0]
     worst = np.int64(0)
@@ -290,8 +314,11 @@ def _longest_paths(t, nodes, times, column, finish):  # type: ignore[no-untyped-
         finish[s, column] = 0
         for part in range(SEND, TENSOR_BACKWARD + 1):
             worst = max(worst, times[part, s])
-    if worst >= t.scalars[4]:  # the paths alone may avoid a link that may not be used
-        finish[0, column] = worst
+    if worst < t.scalars[4]:
+        worst = np.int64(0)
+    finish[0, column] = worst  # the paths alone may avoid a link that may not be used
+    if has_rings:
+        lengths[t.path_stage.shape[0], column] = worst
     for path in range(t.path_stage.shape[0]):
         length = np.int64(0)
         for s in range(pp):
@@ -304,7 +331,40 @@ def _longest_paths(t, nodes, times, column, finish):  # type: ignore[no-untyped-
                 length += t.path_forward[path, s] * times[TENSOR_FORWARD, s]
                 length += t.path_backward[path, s] * times[TENSOR_BACKWARD, s]
         stage = t.path_stage[path]
-        finish[stage, column] = max(finish[stage, column], length)
+        if has_rings:
+            lengths[path, column] = length
+        else:
+            finish[stage, column] = max(finish[stage, column], length)
+
+
+@njit(cache=True, nogil=True)
+def finish_with_rings(t, nodes, lengths, finish):  # type: ignore[no-untyped-def]
+    """Write the ends of all columns from the lengths of paths and the slowest hop of each row's overlapped rings."""
+    P, D, K = t.shape[0], t.shape[1], t.shape[2]
+    parts = K // t.shape[3]
+    length = D * t.shape[3]
+    level = np.zeros(P, np.int64)
+    for row in range(P):
+        base = row * D * K
+        for k in range(parts):
+            u = nodes[base + (length - 1) * parts + k]
+            for place in range(length):
+                v = nodes[base + place * parts + k]
+                level[row] = max(level[row], t.ring_level[u, v])
+                u = v
+    num_paths = t.path_stage.shape[0]
+    for column in range(D):
+        for stage in range(finish.shape[0]):
+            finish[stage, column] = 0
+        finish[0, column] = lengths[num_paths, column]
+    for path in range(num_paths):
+        added = -t.path_least[path]
+        for row in range(P):
+            added += t.ring_added[t.path_ring[path, row], level[row]]
+        added = max(added, np.int64(0))
+        stage = t.path_stage[path]
+        for column in range(D):
+            finish[stage, column] = max(finish[stage, column], lengths[path, column] + added)
 
 
 @njit(cache=True, nogil=True)
@@ -359,8 +419,16 @@ def slowest_end(t, nodes, finish, ring):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def evaluate(t, nodes, finish, ring, times):  # type: ignore[no-untyped-def]
     """Return the objective of a placement, integer ticks, computed from scratch; fills ``finish`` and ``ring``."""
+    return evaluate_paths(t, nodes, finish, ring, times, new_lengths(t))
+
+
+@njit(cache=True, nogil=True)
+def evaluate_paths(t, nodes, finish, ring, times, lengths):  # type: ignore[no-untyped-def]
+    """Return the objective as :func:`evaluate`; also fills ``lengths`` of :func:`new_lengths`."""
     for column in range(t.shape[1]):
-        finish_of_column(t, nodes, column, finish, times)
+        finish_of_column(t, nodes, column, finish, times, lengths)
+    if lengths.shape[0] > 0:
+        finish_with_rings(t, nodes, lengths, finish)
     for row in range(t.shape[0]):
         ring_of_row(t, nodes, row, ring)
     return slowest_end(t, nodes, finish, ring)

@@ -2,7 +2,15 @@
 
 import numpy as np
 
-from pipette_opt.annealing.compiled import evaluate, finish_of_column, overwrite, ring_of_row, slowest_end
+from pipette_opt.annealing.compiled import (
+    evaluate_paths,
+    finish_of_column,
+    finish_with_rings,
+    new_lengths,
+    overwrite,
+    ring_of_row,
+    slowest_end,
+)
 from pipette_opt.base.jit import njit
 
 
@@ -153,6 +161,12 @@ def smoothing(t, finish, ring, spread):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def _overwrite_rows(target, source):  # type: ignore[no-untyped-def]
+    for row in range(source.shape[0]):
+        overwrite(target[row], source[row])
+
+
+@njit(cache=True, nogil=True)
 def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # type: ignore[no-untyped-def]
     """
     Anneal ``nodes`` (all hosts, the grid first), write the best placement to ``best_nodes`` and return its objective.
@@ -169,7 +183,10 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
     old_finish = finish.copy()
     old_ring = ring.copy()
     old_nodes = nodes.copy()
-    best = evaluate(t, nodes, finish, ring, times)
+    lengths = new_lengths(t)
+    old_lengths = lengths.copy()
+    has_rings = lengths.shape[0] > 0
+    best = evaluate_paths(t, nodes, finish, ring, times, lengths)
     energy = np.float64(best)
     overwrite(best_nodes, nodes)
     if M < 2:
@@ -197,14 +214,19 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
             col_i, col_j = (i // K) % D, (j // K) % D
             second_column = j < cells and col_j != col_i
             second_row = j < cells and row_j != row_i
+            if has_rings:
+                _overwrite_rows(old_finish, finish)
+                _overwrite_rows(old_lengths, lengths)
             for index in range(num_watched):
                 old_finish[index, col_i] = finish[index, col_i]
                 if second_column:
                     old_finish[index, col_j] = finish[index, col_j]
                 old_ring[index] = ring[index]
-            finish_of_column(t, nodes, col_i, finish, times)
+            finish_of_column(t, nodes, col_i, finish, times, lengths)
             if second_column:
-                finish_of_column(t, nodes, col_j, finish, times)
+                finish_of_column(t, nodes, col_j, finish, times, lengths)
+            if has_rings:
+                finish_with_rings(t, nodes, lengths, finish)
             ring_of_row(t, nodes, row_i, ring)
             if second_row:
                 ring_of_row(t, nodes, row_j, ring)
@@ -214,6 +236,9 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
                 energy = trial
             else:
                 nodes[i], nodes[j] = nodes[j], nodes[i]
+                if has_rings:
+                    _overwrite_rows(finish, old_finish)
+                    _overwrite_rows(lengths, old_lengths)
                 for index in range(num_watched):
                     finish[index, col_i] = old_finish[index, col_i]
                     if second_column:
@@ -226,17 +251,17 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
             if not fits(t, nodes):
                 overwrite(nodes, old_nodes[:cells])
                 continue
-            for index in range(num_watched):
-                overwrite(old_finish[index], finish[index])
+            _overwrite_rows(old_finish, finish)
+            _overwrite_rows(old_lengths, lengths)
             overwrite(old_ring, ring)
-            value = evaluate(t, nodes, finish, ring, times)
+            value = evaluate_paths(t, nodes, finish, ring, times, lengths)
             trial = value + smoothing(t, finish, ring, spread)
             if trial <= energy or uniform(state) < np.exp((energy - trial) / temperature):
                 energy = trial
             else:
                 overwrite(nodes, old_nodes[:cells])
-                for index in range(num_watched):
-                    overwrite(finish[index], old_finish[index])
+                _overwrite_rows(finish, old_finish)
+                _overwrite_rows(lengths, old_lengths)
                 overwrite(ring, old_ring)
                 continue
         if value < best:
@@ -285,6 +310,7 @@ def anneal_pipette(t, nodes, best_nodes, state, moves, temperature, energy, best
     times = np.zeros((6, t.row.shape[0]), np.int64)
     finish = np.zeros((t.watched.shape[0], D), np.int64)
     ring = np.zeros(t.watched.shape[0], np.int64)
+    lengths = new_lengths(t)
     order = nodes.copy()
     position = np.empty(cells, np.int64)
     for row in range(P):
@@ -304,7 +330,7 @@ def anneal_pipette(t, nodes, best_nodes, state, moves, temperature, energy, best
         trial_nodes[cells:] = trial_order[cells:]
         if not fits(t, trial_nodes):
             continue
-        trial = evaluate(t, trial_nodes, finish, ring, times)
+        trial = evaluate_paths(t, trial_nodes, finish, ring, times, lengths)
         worse = trial - energy
         accepted = worse <= 0
         if not accepted:

@@ -44,10 +44,10 @@ def anneal_open(state: SearchState, clock: Clock) -> None:
 
 def is_relaxation_exact(instance: Instance, candidate: CandidateData) -> bool:
     """
-    Return whether the longest path through the schedule reaches the simulated time at some placement.
+    Return whether annealing places a candidate configuration for the simulated time.
 
     It may not in three cases. Experts send to other hosts: the relaxation has the best links. Collectives overlap with
-    compute: it has the best rings. Rings have several hosts in some NVLink domains: it has as many as possible.
+    compute: annealing has the best rings. Rings have several hosts in some NVLink domains: it has as many as possible.
     """
     config, tile = candidate.config, candidate.tile
     certain = experts_stay_inside(instance, config, tile) and hops_decide(instance, config, tile)

@@ -338,6 +338,6 @@ class SearchState:
                 f"{name}: the relaxation is {relaxation * self.data.tick_s} s, above the simulated time {seconds} s"
             )
         better = self.take(simulated)
-        counts = critical_counts(times, candidate.num_microbatches, self.data.p2p).ending_at(entry.deciding)
-        entry.candidate = with_paths(instance, self.data, candidate, [counts])
+        found = critical_counts(times, candidate.num_microbatches, self.data.p2p, deciding_starts=True)
+        entry.candidate = with_paths(instance, self.data, candidate, [found.ending_at(entry.deciding)])
         return better or objective_ticks(self.data, entry.candidate, nodes) > relaxation

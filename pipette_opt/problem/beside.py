@@ -1,31 +1,44 @@
 """
-Lower bound on the time that overlapped collectives add to a configuration, whatever its placement.
+Time that overlapped collectives add to a configuration: at least, and by the rings of each grid row.
 
 Overlapped collectives lengthen a path through the schedule in three ways. The first forwards wait for parameters,
 compute slows down while a collective runs, and the rest of the reduction follows the last backward. All three grow with
-the ring time, so the fastest possible rings give a lower bound. All grid rows run their rings at the same time, and
-:mod:`pipette_opt.costs.best_rings` bounds the rates that they can have together. Each row gets one of these rates, by
-the assignment that makes the path shortest.
+the ring time of a grid row.
+
+Whatever the placement, the fastest possible rings give a lower bound. All grid rows run their rings at the same time,
+and :mod:`pipette_opt.costs.best_rings` bounds the rates that they can have together. Each row gets one of these rates,
+by the assignment that makes the path shortest.
+
+For a placement, the slowest hop of a row decides its rings. Hops are sorted into levels by their ring time, and
+:func:`ring_levels` has the added time of each level.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray
+from pipette_opt.base.types import FloatArray, IntArray, read_only
 from pipette_opt.costs.collectives import RingTraffic, gradient_traffic, parameter_traffic
 from pipette_opt.costs.compute import StageCompute, layer_and_idle_s, stage_compute, straggling
 from pipette_opt.costs.context import inside_layer_s, inside_stages_s
 from pipette_opt.costs.exchange import expert_layer_s
-from pipette_opt.costs.links import BestLinks
+from pipette_opt.costs.links import BestLinks, EachLink
 from pipette_opt.costs.overlap import exposed, hiding_s, num_buckets, shown_gather_s
-from pipette_opt.costs.reductions import Reductions
+from pipette_opt.costs.reductions import Reductions, dense_shape
 from pipette_opt.costs.sharded import sharded_costs
 from pipette_opt.parallel import HostTile, ParallelConfig, gpus_of_a_host, ranks_of_a_host
+from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.specs import Instance, LayerKind
+
+MAX_LEVELS = 128
+"""Largest number of levels of ring hops; on 16 hosts with symmetric links, each pair has its own. Chosen."""
+
+MAX_HOSTS_OF_LEVELS = 200
+"""With more hosts than this, no model names the hosts, so that levels are not needed. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,8 +52,9 @@ class Beside:
         Seconds added to the first forward and to the last backward of a chunk, shape ``(rates, chunks, pp)``.
     ready_s
         Earliest end of a chunk's first forward, seconds, shape ``(rates, chunks, pp)``.
-    part_s
-        Mean seconds of one chunk's gradient reduction, without the first chunk, shape ``(rates, pp)``.
+    queued_s
+        Seconds of the gradient reductions of all chunks up to each, without the first chunk, which follow one another,
+        shape ``(rates, chunks, pp)``.
     stages
         Number of pipeline stages in a grid row (on one host).
     """
@@ -48,7 +62,7 @@ class Beside:
     first_s: FloatArray
     last_s: FloatArray
     ready_s: FloatArray
-    part_s: FloatArray
+    queued_s: FloatArray
     stages: int
 
     def of_paths_s(self, counts: PathCounts) -> FloatArray:
@@ -58,15 +72,9 @@ class Beside:
         All seconds of a path are in the column of the stage where the path ends.
         """
         paths, _, pp = counts.first.shape
-        rates, every_path = len(self.first_s), np.arange(paths)
-        first, begun = counts.without_begun(counts.first), np.flatnonzero(counts.begun >= 0)
-        by_stage = np.einsum("rcs,kcs->rks", first, self.first_s) + np.einsum("rcs,kcs->rks", counts.last, self.last_s)
-        chunk, stage = np.divmod(counts.begun[begun], pp)
-        by_stage[begun, :, stage] += self.ready_s[:, chunk, stage].T
-        by_stage[every_path, :, counts.stage] += (counts.parts - 1)[:, None] * self.part_s[:, counts.stage].T
-        by_row = by_stage.reshape(paths, rates, pp // self.stages, self.stages).sum(axis=3)
+        every_path, by_row = np.arange(paths), self.by_row_s(counts)
         added = np.zeros((paths, pp))
-        if rates == 1:
+        if by_row.shape[1] == 1:
             added[every_path, counts.stage] = by_row[:, 0].sum(axis=1)
             return added
         from scipy.optimize import linear_sum_assignment  # takes half a second to load
@@ -76,15 +84,115 @@ class Beside:
             added[path, counts.stage[path]] = by_row[path, rate, of_row].sum()
         return added
 
+    def by_row_s(self, counts: PathCounts) -> FloatArray:
+        """Return the seconds that the rings of each grid row add to each path, shape ``(num_paths, rates, rows)``."""
+        paths, _, pp = counts.first.shape
+        rates, every_path = len(self.first_s), np.arange(paths)
+        first, begun = counts.without_begun(counts.first), np.flatnonzero(counts.begun >= 0)
+        by_stage = np.einsum("rcs,kcs->rks", first, self.first_s) + np.einsum("rcs,kcs->rks", counts.last, self.last_s)
+        chunk, stage = np.divmod(counts.begun[begun], pp)
+        by_stage[begun, :, stage] += self.ready_s[:, chunk, stage].T
+        by_stage[every_path, :, counts.stage] += self.queued_s[:, counts.parts - 1, counts.stage].T
+        by_row: FloatArray = by_stage.reshape(paths, rates, pp // self.stages, self.stages).sum(axis=3)
+        return by_row
+
 
 @lru_cache(maxsize=4096)
 def least_beside(instance: Instance, config: ParallelConfig, tile: HostTile) -> Beside | None:
     """Return the least cost of overlapped communication; ``None`` without overlap."""
     if not config.overlap_grad_reduce:
         return None
+    return _beside(instance, config, tile, *least_rings_s(instance, config, tile))
+
+
+class RingLevels(NamedTuple):
+    """
+    Levels of the slowest hop of a grid row's rings, fastest first.
+
+    Parameters
+    ----------
+    of_hop
+        Level of a hop from host i to host j, shape ``(num_nodes, num_nodes)``; ``UNUSABLE_TICKS`` without a link.
+    beside
+        Overlapped communication, with the levels as rates.
+    """
+
+    of_hop: IntArray
+    beside: Beside
+
+
+@lru_cache(maxsize=256)
+def ring_levels(instance: Instance, config: ParallelConfig, tile: HostTile) -> RingLevels | None:
+    """
+    Return the levels of ring hops; ``None`` if no overlapped collective leaves a host.
+
+    Times of a level are the least of its hops, and never below those of the level before.
+    """
+    is_large = instance.cluster.num_nodes > MAX_HOSTS_OF_LEVELS or config.num_distributed_optimizer_instances > 1
+    if not config.overlap_grad_reduce or config.sharding_stage > 1 or is_large:
+        return None
+    if dense_shape(config, tile).num_hosts == 1:
+        return None
+    rings = Reductions(instance, config, tile, EachLink(instance.cluster, instance.stack))
+    model, training, known = instance.model, instance.training, dict[tuple[RingTraffic, bool], FloatArray]()
+
+    def ring_s(traffic: RingTraffic, experts: bool) -> FloatArray:
+        if (traffic, experts) not in known:
+            known[traffic, experts] = np.atleast_2d(rings.experts_s(traffic) if experts else rings.dense_s(traffic))
+        return known[traffic, experts]
+
+    def of_stages(traffic: Callable[..., list[RingTraffic]]) -> list[list[FloatArray]]:
+        both = [[ring_s(each, False) for each in traffic(model, training, config)]]
+        if model.num_experts is not None:
+            both.append([ring_s(each, True) for each in traffic(model, training, config, experts=True)])
+        return both
+
+    reduction = of_stages(gradient_traffic)
+    gather = of_stages(parameter_traffic) if config.overlap_param_gather else None
+    of_hop = _levels_of(sum(known.values(), start=np.zeros((1, 1))))
+    number = int(of_hop[of_hop < UNUSABLE_TICKS].max(initial=-1)) + 1
+    if number == 0:
+        return None
+
+    def least_s(parts: list[list[FloatArray]]) -> FloatArray:
+        """Return the least seconds of each level and stage, shape ``(levels, pp)``."""
+        by_part = [np.stack([_least_of(of_hop, of_stage, number) for of_stage in part], axis=1) for part in parts]
+        total: FloatArray = np.sum(by_part, axis=0)
+        return total
+
+    return RingLevels(
+        of_hop=read_only(of_hop, np.int64),
+        beside=_beside(instance, config, tile, least_s(reduction), None if gather is None else least_s(gather)),
+    )
+
+
+def _levels_of(seconds: FloatArray) -> IntArray:
+    """Return the level of each hop by its seconds; levels have equal width if there are more values than levels."""
+    levels = np.full(seconds.shape, UNUSABLE_TICKS, dtype=np.int64)
+    is_link = np.isfinite(seconds) & ~np.eye(len(seconds), dtype=np.bool_)
+    values = np.unique(seconds[is_link])
+    if len(values) > MAX_LEVELS:
+        values = np.unique(values[np.searchsorted(values, np.linspace(values[0], values[-1], MAX_LEVELS + 1)[:-1])])
+    levels[is_link] = np.searchsorted(values, seconds[is_link], side="right") - 1
+    return levels
+
+
+def _least_of(of_hop: IntArray, seconds: FloatArray, number: int) -> FloatArray:
+    """Return the least seconds of a ring with a hop of at least each level, shape ``(number,)``."""
+    if seconds.size == 1:  # equal for all hops
+        return np.full(number, seconds.item())
+    least, is_link = np.full(number, np.inf), of_hop < UNUSABLE_TICKS
+    np.minimum.at(least, of_hop[is_link], seconds[is_link])
+    lowest: FloatArray = np.minimum.accumulate(least[::-1])[::-1]
+    return lowest
+
+
+def _beside(
+    instance: Instance, config: ParallelConfig, tile: HostTile, reduction: FloatArray, gather: FloatArray | None
+) -> Beside:
+    """Return the cost of overlapped communication for given seconds of reduction and gather, ``(rates, pp)`` each."""
     compute, chunks = stage_compute(instance, config), config.num_chunks
     forward, backward = (seconds.min(axis=0) for seconds in chunk_seconds(instance, config, compute, tile))
-    reduction, gather = least_rings_s(instance, config, tile)
     buckets, slowdown = num_buckets(instance.model, config), instance.stack.overlap_slowdown
     each = len(reduction)
     beside = exposed(
@@ -111,7 +219,7 @@ def least_beside(instance: Instance, config: ParallelConfig, tile: HostTile) -> 
         first_s=first,
         last_s=least(beside.last_extra_s),
         ready_s=least(beside.ready_s),
-        part_s=reduction * (1.0 - config.chunk_shares[0]) / max(chunks - 1, 1),
+        queued_s=reduction[:, None, :] * (np.cumsum(config.chunk_shares, axis=0) - config.chunk_shares[0]),
         stages=tile.stages,
     )
 

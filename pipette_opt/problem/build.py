@@ -27,7 +27,7 @@ from pipette_opt.parallel import (
     microbatches_of,
     ranks_of_a_host,
 )
-from pipette_opt.problem.beside import Beside, least_beside, pass_seconds
+from pipette_opt.problem.beside import Beside, RingLevels, least_beside, pass_seconds, ring_levels
 from pipette_opt.problem.data import CandidateData, Paths, ProblemData
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.problem.ticks import (
@@ -70,10 +70,13 @@ def with_paths(
     config, tile, paths = candidate.config, candidate.tile, candidate.paths
     compute = stage_compute(instance, config)
     chunk_s, beside = pass_seconds(instance, config, compute, tile), least_beside(instance, config, tile)
+    levels = ring_levels(instance, config, tile)
     for further in counts:
-        more = _paths(config, tile, further, chunk_s, data.tick_s, beside)
+        more = _paths(config, tile, further, chunk_s, data.tick_s, beside, levels)
         paths = more if paths is None else paths.joined(more)
-    return replace(candidate, paths=paths)
+    if levels is None:
+        return replace(candidate, paths=paths)
+    return replace(candidate, paths=paths, ring_level=levels.of_hop)
 
 
 def build_problem_data(
@@ -340,18 +343,32 @@ def _paths(
     chunk_s: tuple[FloatArray, FloatArray],
     tick_s: float,
     beside: Beside | None = None,
+    levels: RingLevels | None = None,
 ) -> Paths:
     """
     Return paths with the chunk times (forward, backward) of a configuration and with its overlapped
     communication.
     """
+    rings: dict[str, IntArray] = {}
     forward, backward = chunk_s
     if beside is None:
         counts = counts.take(counts.parts == 1)
     operations = counts.forward if beside is None else counts.without_begun(counts.forward)
     work = np.einsum("rcs,kcs->rks", operations, forward) + np.einsum("rcs,kcs->rks", counts.backward, backward)
     if beside is not None:
-        work += beside.of_paths_s(counts)[:, None, :]
+        least = beside.of_paths_s(counts)
+        work += least[:, None, :]
+        if levels is not None:
+            added = np.floor(levels.beside.by_row_s(counts) / tick_s).astype(np.int64).swapaxes(1, 2)
+            nothing = np.zeros((1, added.shape[2]), dtype=np.int64)
+            table, ring = np.unique(
+                np.concatenate([nothing, added.reshape(-1, added.shape[2])]), axis=0, return_inverse=True
+            )
+            rings = {
+                "least_ticks": np.ceil(least.sum(axis=1) / tick_s).astype(np.int64),
+                "row_ring": ring.reshape(-1)[1:].reshape(added.shape[:2]),
+                "ring_ticks": table,
+            }
     layers = np.array(config.layers_per_chunk) * (tile.nodes_per_slot > 1)
     return Paths(
         stage=counts.stage,
@@ -360,6 +377,7 @@ def _paths(
         backward_layers=(counts.backward * layers).sum(axis=1),
         up=counts.up,
         down=counts.down,
+        **rings,
     )
 
 

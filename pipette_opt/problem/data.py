@@ -42,6 +42,15 @@ class Paths:
         shape ``(num_paths, pp)``. Zero if tensor and context groups stay inside hosts.
     up, down
         Number of transfers of a path from each stage to the next (cyclic) and back, shape ``(num_paths, pp)``.
+    least_ticks
+        Part of ``work_ticks`` that overlapped rings add at least, shape ``(num_paths,)``; by default 0.
+    row_ring
+        Row of ``ring_ticks`` with what the rings of each grid row add to a path, shape ``(num_paths, rows)``; by
+        default no rows.
+    ring_ticks
+        Ticks that overlapped rings add, by the level of their slowest hop (``CandidateData.ring_level``), ascending,
+        shape ``(num_rings, levels)``. The first ring adds nothing. The sum over the grid rows replaces
+        ``least_ticks`` where it is larger.
     """
 
     stage: IntArray
@@ -50,11 +59,17 @@ class Paths:
     backward_layers: IntArray
     up: IntArray
     down: IntArray
+    least_ticks: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    row_ring: IntArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    ring_ticks: IntArray = field(default_factory=lambda: np.zeros((1, 1), dtype=np.int64))
 
     def __post_init__(self) -> None:
-        for name in PATH_ARRAYS:
-            object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
         num_paths, _, pp = self.work_ticks.shape
+        if len(self.least_ticks) != num_paths:
+            object.__setattr__(self, "least_ticks", np.zeros(num_paths, dtype=np.int64))
+            object.__setattr__(self, "row_ring", np.zeros((num_paths, 0), dtype=np.int64))
+        for name in (*PATH_ARRAYS, "ring_ticks"):
+            object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
         if self.stage.shape != (num_paths,):
             raise ValueError(f"stage must have shape ({num_paths},), got {self.stage.shape}.")
         for name in ("forward_layers", "backward_layers", "up", "down"):
@@ -66,19 +81,51 @@ class Paths:
 
     def take(self, rows: IntArray | BoolArray) -> "Paths":
         """Return the selected paths; ``rows`` holds indices or a mask."""
-        return Paths(**{name: getattr(self, name)[rows] for name in PATH_ARRAYS})
+        return Paths(**{name: getattr(self, name)[rows] for name in PATH_ARRAYS}, ring_ticks=self.ring_ticks)
+
+    def added_ticks(self, levels: IntArray) -> IntArray:
+        """
+        Return the ticks that overlapped rings add beyond ``work_ticks``, shape ``(num_paths,)``.
+
+        ``levels``: level of the slowest ring hop of each grid row.
+        """
+        rows = np.arange(self.row_ring.shape[1])
+        added: IntArray = self.ring_ticks[self.row_ring, levels[rows]].sum(axis=1) - self.least_ticks
+        return np.maximum(added, 0)
 
     def joined(self, other: "Paths") -> "Paths":
         """Return the paths of both sets, without duplicates."""
-        both = Paths(
-            **{name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in PATH_ARRAYS},
-        )
+        sets = (self, other)
+        levels, rows = (max(paths.shape_of_rings[axis] for paths in sets) for axis in (0, 1))
+        tables = [np.broadcast_to(paths.ring_ticks, (len(paths.ring_ticks), levels)) for paths in sets]
+        rings, ring_of = np.unique(np.concatenate(tables), axis=0, return_inverse=True)  # the first adds nothing
+        firsts = (0, len(self.ring_ticks))
+        row_ring = [np.zeros((len(paths), rows), dtype=np.int64) for paths in sets]
+        for index, paths, first in zip(row_ring, sets, firsts, strict=True):
+            if paths.row_ring.size:
+                index[:] = ring_of.reshape(-1)[first + paths.row_ring]
+        arrays = {name: np.concatenate([getattr(paths, name) for paths in sets]) for name in PATH_ARRAYS[:-1]}
+        both = Paths(**arrays, row_ring=np.concatenate(row_ring), ring_ticks=rings)
         flat = np.concatenate([getattr(both, name).reshape(len(both), -1) for name in PATH_ARRAYS], axis=1)
-        _, first = np.unique(flat, axis=0, return_index=True)
-        return both.take(np.sort(first))
+        _, first_of = np.unique(flat, axis=0, return_index=True)
+        return both.take(np.sort(first_of))
+
+    @property
+    def shape_of_rings(self) -> tuple[int, int]:
+        """Number of levels of ring hops, and of grid rows whose rings add ticks."""
+        return self.ring_ticks.shape[1], self.row_ring.shape[1]
 
 
-PATH_ARRAYS = ("stage", "work_ticks", "forward_layers", "backward_layers", "up", "down")
+PATH_ARRAYS = (
+    "stage",
+    "work_ticks",
+    "forward_layers",
+    "backward_layers",
+    "up",
+    "down",
+    "least_ticks",
+    "row_ring",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,6 +158,9 @@ class CandidateData:
     ring_floor_ticks
         Gradient reduction of each stage if all hops stay inside hosts, shape ``(pp,)``; zero if dp is 1. The reduction
         of a stage takes the maximum of this time and of the times of its hops between hosts.
+    ring_level
+        Level of a gradient ring whose slowest hop is from host i to host j, for rings that overlap with compute, shape
+        ``(num_nodes, num_nodes)``; ``UNUSABLE_TICKS`` without a link. Empty ``(0, 0)`` without such rings.
     tensor_forward_ticks, tensor_backward_ticks
         Exposed time of one layer and micro-batch for a ring whose slowest hop is from host i to host j, shape
         ``(num_nodes, num_nodes)``; empty ``(0, 0)`` if ``K`` is 1. The rings are those of tensor groups that span
@@ -152,6 +202,7 @@ class CandidateData:
     rounding_ticks: int
     embedding_ticks: IntArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     embedding_floor_ticks: int = 0
+    ring_level: IntArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     paths: Paths | None = None
     least_ticks: int = 0
 
@@ -166,6 +217,7 @@ class CandidateData:
             "tensor_forward_ticks",
             "tensor_backward_ticks",
             "embedding_ticks",
+            "ring_level",
             "memory_need_mib",
         ):
             object.__setattr__(self, name, read_only(getattr(self, name), np.int64))

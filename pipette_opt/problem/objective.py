@@ -26,7 +26,7 @@ class PlacedTicks:
     embedding
         All-reduce of tied word embeddings, after the reductions of the first and the last stage.
     path_work
-        Compute of each path, tensor communication between hosts included, shape ``(num_paths, D)``.
+        Compute of each path, with tensor communication between hosts and overlapped rings, shape ``(num_paths, D)``.
     """
 
     forward: IntArray
@@ -74,6 +74,7 @@ def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> Place
     if candidate.paths is not None:
         by_host = candidate.paths.work_ticks[:, kinds, stage[:, None, None]]  # (num_paths, pp, D, K)
         work = path_work(candidate.paths, by_host.max(axis=3), hop_forward, hop_backward)
+        work = work + candidate.paths.added_ticks(ring_levels(candidate, nodes))[:, None]
     return PlacedTicks(
         forward=forward,
         backward=backward,
@@ -136,6 +137,15 @@ def finish_ticks(data: ProblemData, candidate: CandidateData, placed: PlacedTick
     return _finish_paths(candidate.paths, placed)
 
 
+def ring_levels(candidate: CandidateData, nodes: IntArray) -> IntArray:
+    """Return the level of the slowest ring hop of each grid row, shape ``(P,)``; 0 without overlapped rings."""
+    if not candidate.ring_level.size:
+        return np.zeros(candidate.grid[0], dtype=np.int64)
+    rings = nodes.reshape(len(nodes), candidate.ring_length, -1)
+    levels: IntArray = candidate.ring_level[rings, np.roll(rings, -1, axis=1)].max(axis=(1, 2))
+    return np.where(levels < UNUSABLE_TICKS, levels, 0)  # an unusable link costs more elsewhere
+
+
 def largest_ticks(candidate: CandidateData) -> int:
     """Return an upper bound on the objective of every placement on usable links, integer ticks."""
     link = _largest_usable(candidate.p2p_ticks) + candidate.intra_p2p_ticks
@@ -149,7 +159,8 @@ def largest_ticks(candidate: CandidateData) -> int:
     else:
         paths = candidate.paths
         work = paths.work_ticks.max(axis=1) + (paths.forward_layers + paths.backward_layers) * layer
-        schedule = int((work + (paths.up + paths.down) * link).sum(axis=1).max())
+        slowest = np.full(candidate.grid[0], paths.shape_of_rings[0] - 1)
+        schedule = int(((work + (paths.up + paths.down) * link).sum(axis=1) + paths.added_ticks(slowest)).max())
     return schedule + ring + candidate.optimizer_ticks
 
 

@@ -27,7 +27,8 @@ class PathCounts:
         pp)``. Overlapped communication may lengthen such passes.
     parts
         Number of chunks whose reduction follows the path, if reductions overlap, shape ``(num_paths,)``. One chunk
-        after the stage's last backward, all chunks after the last backward of the last chunk.
+        after the stage's last backward, all chunks after the last backward of the last chunk, ``n`` chunks after that
+        of the ``n``-th.
     begun
         First forward (``chunk * pp + stage``) of a path that begins with a wait for parameters, or -1, shape
         ``(num_paths,)``.

@@ -46,7 +46,12 @@ def _lift(candidate: CandidateData) -> CandidateData:
     length = candidate.ring_length
     if length < 3 or not candidate.ring_ticks.size:
         return candidate
-    return replace(candidate, ring_ticks=np.stack([lifted(ticks, length) for ticks in candidate.ring_ticks]))
+    level = candidate.ring_level
+    return replace(
+        candidate,
+        ring_ticks=np.stack([lifted(ticks, length) for ticks in candidate.ring_ticks]),
+        ring_level=lifted(level, length) if level.size else level,
+    )
 
 
 def lifted(ticks: IntArray, length: int) -> IntArray:

@@ -5,6 +5,7 @@ Every time has a non-negative weight. So costs are variables bounded from below,
 for each of its terms.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +51,8 @@ class _CandidateObjective:
         self._known: dict[tuple[int, int, int], Expr] = {}
         self._largest: dict[int, int] = {}
         self._tied: Expr | None = None
+        self._beside: dict[tuple[int, int], Expr] = {}
+        self._levels: dict[int, list[IntVar]] = {}
         self.rows: list[int] = (np.arange(self.candidate.num_stages) // self.candidate.tile.stages).tolist()
 
     def add(self) -> None:
@@ -88,6 +91,7 @@ class _CandidateObjective:
         """
         known = self.variables.bounds[self.index] - self.candidate.optimizer_ticks
         columns = [self._links(column) for column in range(self.grid.shape[1])]
+        most_added = paths.added_ticks(np.full(self.grid.shape[0], paths.shape_of_rings[0] - 1)).tolist()
         for column, links in enumerate(columns):
             hops = [self._tensor_hop(row, column) for row in range(self.grid.shape[0])]
             for path in range(len(paths)):
@@ -98,9 +102,43 @@ class _CandidateObjective:
                     terms += [(n, link[ends]) for n, link in zip(counts[path].tolist(), links, strict=False)]
                 for counts, ends in ((paths.forward_layers, 0), (paths.backward_layers, 1)):
                     terms += [(n, hops[row][ends]) for n, row in zip(counts[path].tolist(), self.rows, strict=True)]
-                total = _together(terms)
-                if sum(count * self._most(term) for count, term in total) > known:
-                    self._ends([count * term for count, term in total] + [self.candidate.optimizer_ticks])
+                self._add_path(terms, known)
+                if most_added[path] > 0 and self._most_of(terms) + most_added[path] > known:
+                    of_rows = enumerate(paths.row_ring[path].tolist())
+                    beside = [(1, self._ring_beside(paths, ring, row)) for row, ring in of_rows]
+                    self._add_path([*terms, *beside, (-1, int(paths.least_ticks[path]))], known)
+
+    def _add_path(self, terms: list[tuple[int, Expr]], known: int) -> None:
+        """Add a path as a lower bound of the objective, unless it cannot exceed ``known`` ticks."""
+        if self._most_of(terms) > known:
+            self._ends([*(count * term for count, term in _together(terms)), self.candidate.optimizer_ticks])
+
+    def _most_of(self, terms: list[tuple[int, Expr]]) -> int:
+        return sum(count * self._most(term) for count, term in _together(terms))
+
+    def _ring_beside(self, paths: Paths, ring: int, row: int) -> Expr:
+        """Return what the overlapped rings of a grid row add to a path, by the level of their slowest hop."""
+        ticks = paths.ring_ticks[ring]
+        least, more = int(ticks[0]), np.diff(ticks)
+        if not more.any():
+            return least
+        if (ring, row) not in self._beside:
+            reached = self._reached_levels(row)
+            added = self._time("beside", least, least + int(more[: len(reached)].sum()))
+            self._at_least(added, least + LinearExpr.weighted_sum(reached, more[: len(reached)].tolist()))
+            self._beside[ring, row] = added
+        return self._beside[ring, row]
+
+    def _reached_levels(self, row: int) -> list[IntVar]:
+        """Return a literal for each level of ring hops but the first: the slowest hop of a row is at least there."""
+        if row not in self._levels:
+            level = self._slowest_hop(ring_hops(self.candidate, row), self.candidate.ring_level)
+            number = self._most(level)
+            self._levels[row] = [self.model.new_bool_var(f"level_{self.index}_{row}") for _ in range(number)]
+            self._at_least(LinearExpr.sum(self._levels[row]), level)
+            for lower, higher in itertools.pairwise(self._levels[row]):
+                self.model.add_implication(higher, lower)
+        return self._levels[row]
 
     def _path_work(self, paths: Paths, path: int, row: int, column: int) -> tuple[int, Expr]:
         """Return the compute of a path on the stages of a grid row, as a weighted term."""

@@ -48,6 +48,7 @@ def _tables(merged: Merged) -> IntArray:
     pairs = [
         relaxed.p2p_ticks,
         *relaxed.ring_ticks,
+        relaxed.ring_level,
         relaxed.tensor_forward_ticks,
         relaxed.tensor_backward_ticks,
         relaxed.embedding_ticks,
