@@ -12,11 +12,12 @@ steps repeat:
 Annealing places first: it is quick and finds most of the paths that matter. Then the solver proves. When the solver's
 optimum is a placement whose relaxation equals the simulated time, the gap is closed.
 
+If collectives overlap with compute, a path also has waits for parameters, slowdown and queued reductions. All grow with
+the ring time of a grid row, so they are functions of the slowest hop of its ring.
+
 Some relaxations never become exact. If expert-parallel groups span hosts, relaxations count all-to-alls over the best
-links. If collectives overlap with compute, relaxations count waits for parameters, slowdown and queued reductions over
-the best rings that the grid rows can have together. Such candidates are simulated on every placement if these are few,
-which settles them. Otherwise local search swaps hosts, and the relaxation, or the simulator over the best links,
-remains their bound.
+links. Such candidates are simulated on every placement if these are few, which settles them. Otherwise local search
+swaps hosts, and the relaxation, or the simulator over the best links, remains their bound.
 
 Candidates that cannot beat the best plan are not placed. They are ruled out by their paths over the best links, or by
 simulating with all links as fast as the fastest: no operation starts later when a time gets shorter. After the proof,

@@ -7,6 +7,7 @@ from pipette_opt.base.units import counted
 from pipette_opt.certify.opening import bound_by_slowest_host, place_once
 from pipette_opt.certify.state import OpenCandidate, SearchState
 from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.steps import PROVERS
 from pipette_opt.problem.build import experts_stay_inside, hops_decide
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
 from pipette_opt.simulate.swap_search import MAX_ORDERS, best_of_all, improve_by_swaps, num_orders
@@ -15,6 +16,9 @@ from pipette_opt.specs import Instance
 
 MAX_MOVES = 640_000
 """Largest number of moves of one annealing run. Chosen."""
+
+MAX_FIRST_MOVES = 160_000
+"""Largest number of moves of one annealing run before the first proof, which often needs no more. Chosen."""
 
 EVERY_PLACEMENT = "judge of every placement"
 """Name of the bound of a candidate configuration whose placements were all simulated."""
@@ -31,8 +35,9 @@ def anneal_open(state: SearchState, clock: Clock) -> None:
     Anneal each candidate configuration, simulate it and add its critical paths, until annealing finds nothing new or
     time is over.
     """
+    most_moves = MAX_MOVES if PROVERS in state.done else MAX_FIRST_MOVES
     while not (state.is_over or clock.is_over):
-        able = [entry for entry in state.could_win() if entry.moves <= MAX_MOVES]
+        able = [entry for entry in state.could_win() if entry.moves <= most_moves]
         if not able:
             return
         state.report(f"placing {counted(len(able), 'candidate')} for the simulator")
@@ -44,14 +49,19 @@ def anneal_open(state: SearchState, clock: Clock) -> None:
 
 def is_relaxation_exact(instance: Instance, candidate: CandidateData) -> bool:
     """
-    Return whether annealing places a candidate configuration for the simulated time.
+    Return whether the longest path through the schedule reaches the simulated time at some placement.
 
-    It may not in three cases. Experts send to other hosts: the relaxation has the best links. Collectives overlap with
-    compute: annealing has the best rings. Rings have several hosts in some NVLink domains: it has as many as possible.
+    It may not in four cases. Experts send to other hosts: the relaxation has the best links. Rings have several hosts
+    in some NVLink domains: it has as many as possible. Collectives overlap with compute that depends on the placement:
+    it has the compute of the fastest host. There are so many hosts that overlapped rings have no levels: it has the
+    best rings.
     """
     config, tile = candidate.config, candidate.tile
     certain = experts_stay_inside(instance, config, tile) and hops_decide(instance, config, tile)
-    return certain and not config.overlap_grad_reduce
+    if not config.overlap_grad_reduce:
+        return certain
+    is_alike = len(instance.cluster.gpu_kinds) == 1 and tile.nodes_per_slot == 1
+    return certain and is_alike and (candidate.ring_level.size > 0 or candidate.ring_length == 1)
 
 
 def settle_few_orders(state: SearchState, clock: Clock) -> None:

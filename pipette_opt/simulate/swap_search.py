@@ -1,9 +1,8 @@
 """
 Placement by the simulator alone: every placement of a candidate configuration, or a swap local search.
 
-If expert-parallel groups span hosts, their all-to-alls depend on all links of a group together. If collectives overlap
-with compute, waits for parameters depend on the schedule. The integer relaxations express neither. So the simulator
-places these candidates, many placements at a time.
+If expert-parallel groups span hosts, their all-to-alls depend on all links of a group together, which the integer
+relaxations do not express. So the simulator places these candidates, many placements at a time.
 """
 
 from collections.abc import Iterator

@@ -138,7 +138,24 @@ class _CandidateObjective:
             self._at_least(LinearExpr.sum(self._levels[row]), level)
             for lower, higher in itertools.pairwise(self._levels[row]):
                 self.model.add_implication(higher, lower)
+            if len(self._levels) == self.grid.shape[0]:
+                self._add_room_for_rings()
         return self._levels[row]
+
+    def _add_room_for_rings(self) -> None:
+        """
+        Add that only as many grid rows have fast rings as there is room for.
+
+        These constraints follow from the hosts of the rows. They strengthen the linear relaxation.
+        """
+        rows = self.grid.shape[0]
+        room = np.minimum(rows_within(self.candidate, self.variables.copies), rows)
+        for level, (here, above) in enumerate(itertools.pairwise([*room.tolist(), rows])):
+            slower = [reached[level] for reached in self._levels.values() if level < len(reached)]
+            if here < above and slower:
+                constraint = self.model.add(LinearExpr.sum(slower) >= len(slower) - here)
+                if condition := self.variables.condition(self.index):
+                    constraint.only_enforce_if(condition)
 
     def _path_work(self, paths: Paths, path: int, row: int, column: int) -> tuple[int, Expr]:
         """Return the compute of a path on the stages of a grid row, as a weighted term."""
@@ -322,6 +339,29 @@ class _CandidateObjective:
         condition = [*self.variables.condition(self.index), *when]
         if condition:
             constraint.only_enforce_if(condition)
+
+
+def rows_within(candidate: CandidateData, copies: IntArray) -> IntArray:
+    """
+    Return the largest number of grid rows whose rings have no hop above each level, shape ``(levels,)``.
+
+    The hosts of such a ring are connected by hops of that level.
+
+    Parameters
+    ----------
+    copies
+        Number of cells that each host may be in, shape ``(num_nodes,)``.
+    """
+    from scipy.sparse.csgraph import connected_components  # takes a while to load
+
+    hops = np.minimum(candidate.ring_level, candidate.ring_level.T)
+    levels = int(hops[hops < UNUSABLE_TICKS].max(initial=-1)) + 1
+    room, rings_of_a_row = np.zeros(levels, dtype=np.int64), candidate.tile.tensor_nodes
+    for level in range(levels):
+        _, group = connected_components(hops <= level, directed=False)
+        hosts = np.bincount(group, weights=copies).astype(np.int64)
+        room[level] = (hosts // candidate.ring_length).sum() // rings_of_a_row
+    return room
 
 
 def _together(terms: list[tuple[int, Expr]]) -> list[tuple[int, Expr]]:
