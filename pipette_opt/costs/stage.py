@@ -23,7 +23,7 @@ class StageParameters(NamedTuple):
     experts
         Routed experts.
     matrices
-        Those of ``own`` in matrix products of the layers.
+        Parameters in matrix products of the layers, without routed experts.
     """
 
     own: FloatArray
