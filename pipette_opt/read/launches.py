@@ -23,16 +23,14 @@ from typing import Any, TypeVar
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.launchers import (
     HOSTS_FIRST,
-    LAUNCHERS,
-    PYTHON,
     PYTHON_MODULES,
     PYTHON_NAME,
-    PYTHON_TOOLS,
     REMOTE,
     REMOTE_VALUES,
-    SBATCH,
     SHELLS,
     Launcher,
+    known_launchers,
+    launcher_table,
 )
 
 TRAINING_OPTIONS = (
@@ -84,7 +82,9 @@ class Starter:
     @property
     def is_launcher(self) -> bool:
         """Return whether the program starts the processes of a job, as a launcher or a remote shell does."""
-        return self.name in REMOTE or (self.name in LAUNCHERS and LAUNCHERS[self.name].role == "launcher")
+        return self.name in REMOTE or (
+            self.name in known_launchers() and known_launchers()[self.name].role == "launcher"
+        )
 
     def number(self, options: Sequence[str]) -> int | None:
         """
@@ -147,8 +147,8 @@ class Launch(_Started):
         return self._innermost_number("processes")
 
     def _innermost_number(self, field_name: str) -> int | None:
-        launchers = [starter for starter in reversed(self.launchers) if starter.name in LAUNCHERS]
-        numbers = [starter.number(getattr(LAUNCHERS[starter.name], field_name)) for starter in launchers]
+        launchers = [starter for starter in reversed(self.launchers) if starter.name in known_launchers()]
+        numbers = [starter.number(getattr(known_launchers()[starter.name], field_name)) for starter in launchers]
         return next((number for number in numbers if number is not None), None)
 
 
@@ -252,16 +252,16 @@ def launch_document(
 
 
 def _launcher_named(name: str, words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
-    """Return the key of a launcher in :data:`LAUNCHERS`, and the words after its name; ``None`` if it is not listed."""
+    """Return the key of a known launcher, and the words after its name; ``None`` if it is not known."""
     for length in (2, 1, 0):
         key = " ".join((name, *words[:length]))
-        if len(words) >= length and key in LAUNCHERS:
+        if len(words) >= length and key in known_launchers():
             return key, words[length:]
     return None, words
 
 
 def _started_by_launcher(name: str, words: Sequence[str]) -> Started:
-    launcher = LAUNCHERS[name]
+    launcher = known_launchers()[name]
     options = _Options.read(name, launcher, words)
     starter = Starter(name=name, options=tuple(words[: options.length]), values=options.values)
     if any(option in options.values for option in launcher.not_a_start):
@@ -280,7 +280,7 @@ def _started_by_launcher(name: str, words: Sequence[str]) -> Started:
     around = _Started(launchers=(starter,), environment=environment, notes=options.notes)
     if name == "env":
         rest = [*_split_string(options.values), *rest]
-    if launcher is SBATCH:
+    if launcher is known_launchers()["sbatch"]:
         return _around(around, _submitted(options.values, rest))
     if launcher.role == "launcher":
         rest = _only_program(name, rest)
@@ -343,7 +343,7 @@ def _started_by_python(words: Sequence[str], launched: bool = False) -> Started:
                     return other
                 module = [cluster[3]] if cluster[3] else []
                 return _started_by_module(words, [*module, *words[index + 1 :]], launched)
-        taken, options, _ = _option("python", PYTHON, words[index:])
+        taken, options, _ = _option("python", launcher_table().python, words[index:])
         if {"h", "help", "V", "version"} & {option for option, _ in options}:
             return other
         index += taken
@@ -365,8 +365,9 @@ def _started_by_module(words: Sequence[str], rest: Sequence[str], launched: bool
     if module in PYTHON_MODULES:
         known, behind = _launcher_named(PYTHON_MODULES[module], rest[1:])
         return _started_by_launcher(known, behind) if known is not None else other
-    if module in PYTHON_TOOLS:
-        tool = PYTHON_TOOLS[module]
+    tools = launcher_table().python_tools
+    if module in tools:
+        tool = tools[module]
         options = _Options.read(module, tool, rest[1:])
         found = _program(rest[1 + options.length :], is_module="m" in options.values, launched=launched)
     else:
@@ -451,7 +452,8 @@ def takes_value(words: Sequence[str]) -> bool:
     if not re.fullmatch(r"-\w|--?\w[\w-]+", option):
         return False
     names = (PurePosixPath(word).name for word in reversed(words[:-1]))
-    launcher = next((LAUNCHERS[name] for name in names if name in LAUNCHERS), None)
+    known = known_launchers()
+    launcher = next((known[name] for name in names if name in known), None)
     name = option.lstrip("-")
     written = name.replace("_", "-") if launcher is not None and launcher.writing == "argparse" else name
     return launcher is not None and launcher.values_of(written) == 1
@@ -602,4 +604,4 @@ def _is_program(word: str) -> bool:
     name = PurePosixPath(word).name
     if _is_script(word) or PYTHON_NAME.fullmatch(name) or name in SHELLS:
         return True
-    return any(name == known.split()[0] for known in LAUNCHERS)
+    return any(name == known.split()[0] for known in known_launchers())

@@ -9,7 +9,7 @@ from typing import Any
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, TYPED_ARGUMENTS, looks_like
 from pipette_opt.read.launch_file import is_launch, without_document
-from pipette_opt.read.launchers import LAUNCHERS
+from pipette_opt.read.launchers import known_launchers
 from pipette_opt.read.megatron_printed import is_printed, printed_words
 from pipette_opt.read.megatron_table import field_of, megatron_options
 from pipette_opt.read.scripts import ScriptLaunch, UnknownArgument, argument_problem, read_script
@@ -155,7 +155,9 @@ def _without_torchrun(words: Sequence[str]) -> list[str]:
     for word in words:
         if word.startswith("--"):
             name = field_of(word.partition("=")[0])
-            skipped = name not in megatron_options() and name.replace("_", "-") in LAUNCHERS["torchrun"].num_values
+            skipped = (
+                name not in megatron_options() and name.replace("_", "-") in known_launchers()["torchrun"].num_values
+            )
         if not skipped:
             kept.append(word)
     return kept

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import whole_number
-from pipette_opt.read.launchers import SBATCH
+from pipette_opt.read.launchers import known_launchers
 from pipette_opt.read.launches import read_options
 
 LONG_NAMES: Mapping[str, str] = {
@@ -53,9 +53,6 @@ _FIRST_PROCESS = {"SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"
 """Variables of a batch script, which runs as the first process on the first host of its job."""
 
 
-_HEADER = replace(SBATCH, all_take_values=True)
-"""Options of ``#SBATCH`` lines; as no program follows them, a word after an unknown option is its value."""
-
 _MADE_UP = {"SLURM_JOB_ID": "1", "SLURM_JOBID": "1", "SLURM_JOB_NODELIST": "localhost", "SLURM_NODELIST": "localhost"}
 """Placeholder values of variables that every Slurm job has."""
 
@@ -66,7 +63,8 @@ def sbatch_options(text: str, where: str) -> dict[str, str]:
 
     As in sbatch, later lines override earlier ones, and the first line that is neither blank nor a comment ends them.
     """
-    found: dict[str, str] = {}
+    # No program follows the options, so a word after an unknown option is its value.
+    header, found = replace(known_launchers()["sbatch"], all_take_values=True), dict[str, str]()
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip() and not line.startswith("#"):
             break
@@ -77,7 +75,7 @@ def sbatch_options(text: str, where: str) -> dict[str, str]:
             words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
         except ValueError as error:
             raise InputError(place, f"#SBATCH has a quote that is not closed ({error}).") from None
-        options = read_options(place, _HEADER, words)
+        options = read_options(place, header, words)
         found |= {LONG_NAMES.get(name, name): value for name, value in options.items()}
     return found
 

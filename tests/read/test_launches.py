@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.launchers import LAUNCHERS
+from pipette_opt.read.launchers import known_launchers
 from pipette_opt.read.launches import (
     LAUNCH_KEYS,
     Launch,
@@ -277,7 +277,7 @@ def test_document() -> None:
 
 def test_table_of_launchers() -> None:
     """No option is listed with two different numbers of values, and every row has its source."""
-    for name, launcher in LAUNCHERS.items():
+    for name, launcher in known_launchers().items():
         listed = [*launcher.flags.split(), *launcher.values.split(), *launcher.pairs.split()]
         assert len(set(listed)) == len(listed), (name, sorted(o for o in listed if listed.count(o) > 1))
         assert launcher.source

@@ -16,7 +16,7 @@ from pipette_opt.read.capture import guard
 from pipette_opt.read.capture.records import num_starts, outer_of, read_records, started_by, write_record
 from pipette_opt.read.capture.stand_in import CONTAINERS, LAUNCHERS, PYTHONS
 from pipette_opt.read.capture.stand_ins import stand_ins
-from pipette_opt.read.launchers import LAUNCHERS as KNOWN
+from pipette_opt.read.launchers import known_launchers
 from pipette_opt.read.launches import Launch, ShellScript, launch_document, launch_of, may_train
 from pipette_opt.read.sbatch_header import made_up_variables, sbatch_options, slurm_variables
 
@@ -131,7 +131,7 @@ class _Run:
         except InputError as error:
             write_record(self.folder, "refused", words, environment, problem=str(error))
             return False
-        if name in KNOWN and KNOWN[name].role == "wrapper":
+        if name in known_launchers() and known_launchers()[name].role == "wrapper":
             return True  # nohup, env and similar wrappers execute the command after them, which is checked then
         if isinstance(found, Launch):
             write_record(self.folder, "start", words, environment, past=words[0])
