@@ -3,143 +3,16 @@
 import difflib
 import logging
 import re
+import tomllib
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from pipette_opt.base.errors import MAX_SHOWN, InputError, shown
+from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.fields import Fields
 
 logger = logging.getLogger(__name__)
-
-HARMLESS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "names a file, a class or a version": (
-            "auto_map",
-            "finetuning_task",
-            "name_or_path",
-            "tokenizer_class",
-            "transformers_version",
-        ),
-        "number format of the stored weights; --precision sets that of training": (
-            "dtype",
-            "quantization_config",
-            "torch_dtype",
-        ),
-        "of inference": (
-            "attn_implementation",
-            "do_sample",
-            "generation_config",
-            "max_length",
-            "max_new_tokens",
-            "repetition_penalty",
-            "temperature",
-            "top_k",
-            "top_p",
-            "use_cache",
-        ),
-        "choice of a kernel": (
-            "attention_implementation",
-            "experts_implementation",
-            "moe_implementation",
-            "use_flash_attention",
-            "use_grouped_mm",
-        ),
-        "without effect where no layer has a window": ("max_window_layers",),
-        "numbers of special tokens": (
-            "bos_token_id",
-            "decoder_start_token_id",
-            "eos_token_id",
-            "mask_token_id",
-            "pad_token_id",
-            "sep_token_id",
-            "unk_token_id",
-        ),
-        "output of a forward pass": (
-            "output_attentions",
-            "output_hidden_states",
-            "output_router_logits",
-            "return_dict",
-            "torchscript",
-            "use_return_dict",
-        ),
-        "of heads for classification and other tasks": (
-            "classifier_dropout",
-            "id2label",
-            "is_decoder",
-            "label2id",
-            "num_labels",
-            "prefix",
-            "problem_type",
-            "summary_activation",
-            "summary_first_dropout",
-            "summary_proj_to_labels",
-            "summary_type",
-            "summary_use_proj",
-            "task_specific_params",
-        ),
-        "sums in another order": ("pretraining_tp", "reorder_and_upcast_attn"),
-        "a term of the loss, which the training chooses": (
-            "aux_loss_alpha",
-            "mtp_loss_scaling_factor",
-            "router_aux_loss_coef",
-            "router_z_loss_coef",
-            "seq_aux",
-            "z_loss_coef",
-        ),
-    }
-)
-"""Keys that change neither the model nor time nor memory, whatever their value, by reason."""
-
-REQUIRED: Mapping[str, tuple[tuple[object, ...], str]] = MappingProxyType(
-    {
-        "is_encoder_decoder": ((False,), "only decoders are supported"),
-        "add_cross_attention": ((False,), "only decoders are supported"),
-        "tie_encoder_decoder": ((False,), "only decoders are supported"),
-        "pruned_heads": (({},), "every layer must have all its heads"),
-        "chunk_size_feed_forward": ((0,), "Megatron's MLP takes all tokens at once"),
-        "attn_logit_softcapping": ((), "Megatron-Core has no soft cap of attention scores"),
-        "final_logit_softcapping": ((), "Megatron-Core has no soft cap of logits"),
-        "logit_scale": ((1,), "Megatron-Core does not scale logits"),
-        "logits_scaling": ((1,), "Megatron-Core does not scale logits"),
-        "embedding_multiplier": ((1,), "Megatron-LM does not scale embeddings"),
-        "residual_multiplier": ((1,), "Megatron-Core does not scale residuals"),
-        "attention_multiplier": ((), "Megatron-LM has no argument for another scale of attention"),
-        "query_pre_attn_scalar": ((), "Megatron-LM has no argument for another scale of attention"),
-        "scale_attn_weights": ((True,), "Megatron-Core always scales attention by the size of a head"),
-        "scale_attn_by_inverse_layer_idx": ((False,), "Megatron-LM divides and multiplies again, which cancels"),
-        "clip_qkv": ((), "Megatron-Core does not clip queries, keys and values"),
-        "alibi": ((False,), "Megatron-Core has no ALiBi"),
-        "qk_layernorm": ((False,), "only families whose queries and keys are normalised head by head are supported"),
-        "use_qk_norm": ((False,), "only families whose queries and keys are normalised head by head are supported"),
-        "attention_bias": ((False,), "this family has no such biases"),
-        "mlp_bias": ((False,), "this family has no such biases"),
-        "lm_head_bias": ((False,), "Megatron's output head has no bias"),
-        "use_bias": ((False,), "this family has no such biases"),
-        "sliding_window": ((), "this family has no windows"),
-        "use_sliding_window": ((False,), "this family has no windows"),
-        "layer_types": ((), "this family has layers of one kind, full_attention"),
-        "full_attn_mod": ((1,), "every layer must have full attention"),
-        "interpolate_factor": ((1,), "positions must not be interpolated apart from rope_scaling"),
-        "rope_type": (("default",), "rope_scaling sets how positions are scaled"),
-        "use_mrope": ((False,), "positions of images and video are not supported"),
-        "rope_interleaved": ((False,), "this family rotates halves of a head"),
-        "norm_type": (("layer_norm",), "only layer_norm is known for this key"),
-        "mlp_type": (("default",), "only the default MLP is known"),
-        "kv_lora_rank": ((), "multi-head latent attention is not supported"),
-        "q_lora_rank": ((), "multi-head latent attention is not supported"),
-        "num_nextn_predict_layers": ((0,), "multi-token prediction is not supported"),
-        "num_mtp_modules": ((0,), "multi-token prediction is not supported"),
-        "n_group": ((1,), "routing in groups of experts is not supported"),
-        "topk_group": ((1,), "routing in groups of experts is not supported"),
-        "topk_method": (("greedy",), "only the experts with the highest scores are supported"),
-        "scoring_func": (("softmax",), "only routers with a softmax are supported"),
-        "routed_scaling_factor": ((1,), "scaled outputs of experts are not supported"),
-        "router_jitter_noise": ((0,), "noise of the router is not supported"),
-        "ep_size": ((1,), "expert parallelism is an option here"),
-    }
-)
-"""Keys that a family does not read: their values without effect, and the error text for any other value."""
 
 _STRUCTURE = re.compile(
     r"(^|_)(index|indexer|experts?|layers?|heads?|hidden|intermediate|dims?|size|width|rank|ranks|attention|attn|mlp|ffn|"
@@ -157,7 +30,30 @@ _TASK = re.compile(r"For(?P<task>[A-Z]\w*)|(?P<model>(?:Reward|DoubleHeads)Model
 _LANGUAGE_MODEL = ("CausalLM", "ConditionalGeneration", "PreTraining", "Generation")
 """Beginnings of task names whose head is the output layer of a language model."""
 
-_HARMLESS = {key for keys in HARMLESS.values() for key in keys}
+
+class Required(NamedTuple):
+    """Values of a key that have no effect, and the error text for any other value."""
+
+    values: tuple[object, ...]
+    why: str
+
+
+@cache
+def harmless_keys() -> frozenset[str]:
+    """Return the keys that change neither the model nor time nor memory, whatever their value."""
+    return frozenset(key for keys in _table()["harmless"].values() for key in keys)
+
+
+@cache
+def required_keys() -> Mapping[str, Required]:
+    """Return the keys that a family does not read, each with the values that it may have."""
+    return {key: Required(tuple(row["values"]), row["why"]) for key, row in _table()["required"].items()}
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    """Return the content of ``data/hugging_face_keys.toml``."""
+    return tomllib.loads(shipped_path("data", "hugging_face_keys.toml").read_text(encoding="utf-8"))
 
 
 class Keys(Fields):
@@ -212,9 +108,9 @@ class Keys(Fields):
         """
         self._check_head()
         for name, value in self.data.items():
-            if name in self.asked or name in _HARMLESS or name.startswith("_") or value is None:
+            if name in self.asked or name in harmless_keys() or name.startswith("_") or value is None:
                 continue
-            if name in REQUIRED:
+            if name in required_keys():
                 self._check_required(name, value)
             else:
                 self._check_unknown(name, value)
@@ -243,10 +139,10 @@ class Keys(Fields):
 
     def _check_required(self, name: str, value: object) -> None:
         """
-        Raise ``InputError`` unless the value of a key in ``REQUIRED``, which this family does not read, has no
+        Raise ``InputError`` unless the value of a key in :func:`required_keys`, which this family does not read, has no
         effect.
         """
-        allowed, why = REQUIRED[name]
+        allowed, why = required_keys()[name]
         if name == "layer_types" and isinstance(value, list) and {*map(str, value)} <= {"full_attention", "attention"}:
             return
         if not any(
@@ -260,8 +156,10 @@ class Keys(Fields):
         Raise ``InputError`` for an unknown key that is misspelt or may change the model; otherwise note the key for a
         warning.
         """
-        near = difflib.get_close_matches(name[:MAX_SHOWN], [*self.asked, *_HARMLESS, *REQUIRED], n=1, cutoff=0.85)
-        if near and near[0] not in _HARMLESS:
+        near = difflib.get_close_matches(
+            name[:MAX_SHOWN], [*self.asked, *harmless_keys(), *required_keys()], n=1, cutoff=0.85
+        )
+        if near and near[0] not in harmless_keys():
             raise InputError(self.where, f"unknown key {name!r} ({shown(value)}). Did you mean {near[0]}?")
         is_off = value is False or value in ([], {}, "")
         if _STRUCTURE.search(name) and not _TRAINING_WORDS.search(name) and not is_off:

@@ -15,7 +15,7 @@ from pipette_opt.base.types import FloatArray, is_number, read_only
 from pipette_opt.base.units import GB, US, number_of
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_json, read_text
-from pipette_opt.read.kinds_of_files import PIPETTE_MATRICES, reads
+from pipette_opt.read.kinds_of_files import reads
 
 MPIGRAPH_MB = 2**20
 """Bytes in a megabyte of mpiGraph, which prints bytes per us times 10^6 / 2^20 (``MBsec`` in ``mpiGraph.c``)."""
@@ -180,7 +180,7 @@ def is_pipette_json(data: object) -> bool:
     return any(isinstance(table, dict) and bool(keys & table.keys()) for table in (data, inner))
 
 
-@reads(PIPETTE_MATRICES)
+@reads()
 def read_pipette_json(path: str | Path) -> HostMatrix:
     """
     Read ``{"gpus": [...], "bandwidth": [[...]]}`` in mpiGraph's MB/s (2^20 bytes); the row sends to the column.

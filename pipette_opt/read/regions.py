@@ -22,7 +22,7 @@ from pipette_opt.base.units import GB, US, counted, number_of, whole_number
 from pipette_opt.read.fields import did_you_mean, unused_keys
 from pipette_opt.read.files import read_csv
 from pipette_opt.read.gpus import read_gpu_entry
-from pipette_opt.read.kinds_of_files import REGIONS_TABLE, reads
+from pipette_opt.read.kinds_of_files import reads
 from pipette_opt.read.matrices import latencies_csv, matrix_csv
 from pipette_opt.read.nics import INTER_NODE_LATENCY_US, Nics
 
@@ -57,7 +57,7 @@ REGION_COLUMNS = ("region_a", "region_b", "delay_ms", "bandwidth_Gbps")
 ZONE_COLUMNS = ("zone_a", "gpu_a", "gpus_a", "zone_b", "gpu_b", "gpus_b", "max_bw_GBps")
 
 
-@reads(REGIONS_TABLE)
+@reads()
 def read_region_links(path: str | Path, gpu: str | None = None) -> RegionLinks:
     """
     Return the links in a table of pairs of regions or zones.

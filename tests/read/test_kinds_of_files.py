@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read import kinds_of_files
 from pipette_opt.read.cluster import read_cluster
-from pipette_opt.read.kinds_of_files import KINDS, LAUNCH_SCRIPT, binary_kind, kind_of, looks_like
+from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, binary_kind, file_kinds, kind_of, looks_like
 from pipette_opt.read.model import read_model
 from pipette_opt.read.runs import read_runs
 
@@ -88,7 +89,14 @@ def test_hostile_texts_take_no_time(part: str) -> None:
 
 def test_names_of_kinds_begin_with_what_they_are() -> None:
     """They stand behind 'It looks like'."""
-    assert all(kind.name and not kind.name.endswith(".") for kind in KINDS)
+    assert all(kind.name and not kind.name.endswith(".") for kind in file_kinds())
+
+
+def test_kinds_that_readers_accept_are_known() -> None:
+    """A reader names its kinds by constants; each is in the table."""
+    accepted = {value for name, value in vars(kinds_of_files).items() if name.isupper() and isinstance(value, str)}
+    assert LAUNCH_SCRIPT in accepted
+    assert accepted <= {kind.name for kind in file_kinds()}
 
 
 @pytest.mark.skipif(not FORMATS.is_dir(), reason=f"{FORMATS} is not here")
