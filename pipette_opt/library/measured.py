@@ -1,19 +1,20 @@
 """Measured runs of the user, ``--measured``: launches with figures, logs and tables, read into anchors of the stack."""
 
+import csv
 import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from itertools import combinations
-from math import exp, log
+from math import exp, inf, log
 from pathlib import Path
 
 import numpy as np
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.files import is_file, is_folder, write_atomically
-from pipette_opt.base.units import GB, GIB, three_digits, whole_number
+from pipette_opt.base.units import GB, GIB, counted, three_digits, whole_number
 from pipette_opt.calibrate.cases import Skipped, make_case, why_untimed
 from pipette_opt.calibrate.memory import memory_run, shipped_predictor
 from pipette_opt.calibrate.memory_calibration import refit_constants
@@ -27,11 +28,11 @@ from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.exported import ARGUMENTS, exported_names, is_exported, launch_in
 from pipette_opt.read.megatron_args import MegatronArgs, read_megatron_args
 from pipette_opt.read.megatron_logs import SUFFIXES, import_runs
-from pipette_opt.read.runs import MeasuredRun, read_runs
+from pipette_opt.read.runs import MeasuredRun, read_rows, read_runs
 from pipette_opt.read.scripts import read_script, script_environment
 from pipette_opt.report.plan_file import read_plan
 from pipette_opt.simulate.least_times import peak_gpu_seconds
-from pipette_opt.specs import Instance, StackSpec
+from pipette_opt.specs import ClusterSpec, Instance, StackSpec
 from pipette_opt.specs.memory_constants import HIDDEN
 from pipette_opt.specs.stack import Anchor, MeasuredMemory
 from pipette_opt.tune.folder import JOB as TUNE
@@ -119,7 +120,9 @@ def with_measured(job: Job, words: Sequence[str] | None) -> Job:
     return replace(job, instance=instance, inputs={**job.inputs, "stack": asdict(instance.stack)})
 
 
-def with_anchors(instance: Instance, words: Sequence[str], num_gpus: int | None = None) -> Instance:
+def with_anchors(
+    instance: Instance, words: Sequence[str], num_gpus: int | None = None, cluster: ClusterSpec | None = None
+) -> Instance:
     """
     Return the instance with further anchors of its stack; see :func:`with_measured`.
 
@@ -127,8 +130,10 @@ def with_anchors(instance: Instance, words: Sequence[str], num_gpus: int | None 
     ----------
     num_gpus
         Number of GPUs of launches; ``None`` for all GPUs of the cluster.
+    cluster
+        Hosts that launches ran on; by default those of the instance.
     """
-    job = Job(instance=instance, num_gpus=num_gpus, inputs={})
+    job = Job(instance=replace(instance, cluster=cluster or instance.cluster), num_gpus=num_gpus, inputs={})
     runs = [run for word in dict.fromkeys(words) for run in _runs_of(job, word)]
     _check_memories(runs)
     anchors = list(instance.stack.anchors)
@@ -148,6 +153,12 @@ def with_anchors(instance: Instance, words: Sequence[str], num_gpus: int | None 
     _warn_of_strays(anchors)
     stack = _with_memory(instance.stack, runs)
     return replace(instance, stack=replace(stack, anchors=tuple(anchors)))
+
+
+def jobs_of_bands(instance: Instance, others: str) -> str:
+    """Return words for the jobs whose times a band holds: by the user's own runs, or ``others`` without any."""
+    runs = len(instance.stack.anchors)
+    return f"jobs, by {counted(runs, 'run')} of your own," if runs else others
 
 
 def _with_memory(stack: StackSpec, runs: Sequence[_Run]) -> StackSpec:
@@ -179,7 +190,7 @@ def _runs_of(job: Job, word: str) -> Iterator[_Run]:
         yield _launched(job, place, word, figure.strip())
         return
     if path.suffix.lower() == ".csv":
-        runs = read_runs(path)
+        runs = [(f"{word}, row {run.row}", run) for run in read_runs(path)]
     elif is_file(path / TUNE) or is_file(path / RECORD):
         yield from _trials(job, path)
         return
@@ -192,7 +203,7 @@ def _runs_of(job: Job, word: str) -> Iterator[_Run]:
         return
     else:
         raise InputError(OPTION, f"must be LAUNCH=98.2s, a log ({', '.join(SUFFIXES)}) or a runs.csv, got {word!r}.")
-    found = [read for run in runs if (read := _row(job, word, run)) is not None]
+    found = [read for place, run in runs if (read := _row(job, place, run)) is not None]
     if not found:
         raise InputError(word, "has no run with a measured time, peak or failure.")
     yield from found
@@ -232,7 +243,7 @@ def _trials(job: Job, folder: Path) -> Iterator[_Run]:
 def _launched(job: Job, place: str, word: str, figure: str) -> _Run:
     """Return a run of a launch with its figure, or with what its log says."""
     match, is_log = _FIGURE.fullmatch(figure), Path(figure).suffix.lower() in SUFFIXES
-    if figure.lower() != OOM and not is_log and (match is None or float(match["number"]) <= 0):
+    if figure.lower() != OOM and not is_log and (match is None or not 0 < float(match["number"]) < inf):
         raise InputError(
             OPTION,
             "must end in a time (=98.2s; ms, s or min), a peak (=61.3GiB or GB, with :reserved, :allocated or "
@@ -242,6 +253,8 @@ def _launched(job: Job, place: str, word: str, figure: str) -> _Run:
         raise InputError(OPTION, f"has no launch before the figure; give it as train.sh{word}.")
     run = _launch(job, place)
     if is_log:
+        if not is_file(figure):
+            raise InputError(figure, f"is to be the log of {place}, but does not exist.")
         return _with_log(run, [Path(figure)])
     if match is None:
         return replace(run, memory=_memory(run, None))
@@ -366,19 +379,23 @@ def _memory(run: _Run, peak_gib: float | None, kind: str = "reserved") -> Memory
     )
 
 
-def _logged(job: Job, path: Path) -> list[MeasuredRun]:
-    """Return the runs of a log, or of a folder of logs, of Megatron-LM."""
+def _logged(job: Job, path: Path) -> list[tuple[str, MeasuredRun]]:
+    """Return the runs of a log, or of a folder of logs, of Megatron-LM, each with its log."""
     from tempfile import TemporaryDirectory
 
     cluster = job.instance.cluster
     text, _ = import_runs([path], gpu=cluster.gpu_kinds[0].name, gpus_per_node=cluster.gpus_per_node)
+    logs = [path / str(row["notes"]).partition(";")[0] for row in csv.DictReader(text.splitlines())]
     with TemporaryDirectory() as folder:
         table = Path(folder) / "runs.csv"
         write_atomically(table, text)
-        return read_runs(table)
+        runs, bad = read_rows(table)
+    for row in bad:
+        raise InputError(str(path if is_file(path) else logs[row.row]), row.problem)
+    return [(str(path if is_file(path) else logs[run.row]), run) for run in runs]
 
 
-def _row(job: Job, word: str, run: MeasuredRun) -> _Run | None:
+def _row(job: Job, place: str, run: MeasuredRun) -> _Run | None:
     """Return a run of a table on the hosts of the job; ``None`` if nothing was measured."""
     time_s = None if run.oom else run.iter_time_s
     if time_s is None and run.peak_mem_bytes is None and run.oom is None:
@@ -388,7 +405,7 @@ def _row(job: Job, word: str, run: MeasuredRun) -> _Run | None:
     is_ours = run.gpus_per_node == per_node and num_hosts <= cluster.num_nodes
     is_ours = is_ours and run.gpu is not None and [run.gpu.gpu.name] == [gpu.name for gpu in cluster.gpu_kinds]
     ours = subset_cluster(cluster, cluster.hosts[:num_hosts]) if is_ours else None
-    case, place = make_case(run, job.instance.stack, ours), f"{word}, row {run.row}"
+    case = make_case(run, job.instance.stack, ours)
     reason = case.reason if isinstance(case, Skipped) else why_untimed(case)
     if isinstance(case, Skipped) or reason:
         raise InputError(place, f"cannot be predicted: {reason}.")

@@ -78,9 +78,9 @@ def plan_of_job(given: "Plan | Path", instance: "Instance") -> "Plan":
 
 def plan_on_changed_hosts(
     given: "Plan | Path", cluster: "ClusterSpec | Path | None", lost: str | None, joined: str | None
-) -> "tuple[Plan, Instance, dict[str, Any]]":
+) -> "tuple[Plan, Instance, ClusterSpec, dict[str, Any]]":
     """
-    Return a plan, its job on the hosts that are left or joined, and the inputs to record in a new plan.
+    Return a plan, its job on the hosts that are left or joined, all hosts, and the inputs to record in a new plan.
 
     ``cluster`` may be newer than the plan's own cluster file, and contain the joined hosts.
     """
@@ -117,7 +117,7 @@ def plan_on_changed_hosts(
         "exclude_hosts": compress_hosts(excluded) if excluded else None,
         "speed": speed_record(speeds),
     }
-    return replace(old, inputs=inputs), instance, inputs
+    return replace(old, inputs=inputs), instance, spec, inputs
 
 
 def plan_with_band(plan: "Plan", instance: "Instance") -> "Plan":

@@ -19,7 +19,7 @@ from pipette_opt.library.arguments import (
     texts,
     watcher_of,
 )
-from pipette_opt.library.measured import with_measured
+from pipette_opt.library.measured import jobs_of_bands, with_measured
 from pipette_opt.library.prices import priced
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.options.description import JobOptions
@@ -174,7 +174,7 @@ def recommended(
     return Recommendation(
         offers=tuple(found),
         choices=choices(found, deadline_s),
-        sentences=tuple(in_words(found, deadline_s)),
+        sentences=tuple(in_words(found, deadline_s, jobs_of_bands(job.instance, "similar jobs"))),
         num_places=len(places),
     )
 

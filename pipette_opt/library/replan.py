@@ -21,9 +21,11 @@ from pipette_opt.optimize import OptimizeParams
 from pipette_opt.options.values import checked, threads
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
+from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.replan import changed_hosts
 from pipette_opt.replan.changed_hosts import Replanned
 from pipette_opt.specs import ClusterSpec
+from pipette_opt.worlds.bands import with_band
 
 
 def replan(
@@ -132,8 +134,8 @@ def replanned(
         raise InputError("--num-gpus", f"must be >= 1, got {num_gpus}.")
     if micro_batches is not None:
         one_of("--micro-batches", micro_batches, ("equal", "unequal"))
-    old, instance, inputs = plan_on_changed_hosts(given, cluster, lost, joined)
-    instance = with_anchors(instance, measured_runs, old.config.world_size)
+    old, instance, all_hosts, inputs = plan_on_changed_hosts(given, cluster, lost, joined)
+    instance = with_anchors(instance, measured_runs, old.config.world_size, all_hosts)
     inputs = {**inputs, "stack": asdict(instance.stack)} if measured_runs else inputs
     if micro_batches is not None:
         training = replace(instance.training, unequal_microbatches=micro_batches == "unequal")
@@ -157,4 +159,7 @@ def replanned(
     )
     chosen = replace(found.chosen, plan=plan_with_band(found.chosen.plan, instance))
     options = tuple(chosen if option is found.chosen else option for option in found.options)
+    if instance.stack.anchors and set(old.hosts) <= set(all_hosts.hosts):
+        before = replace(instance, cluster=subset_cluster(all_hosts, old.hosts))
+        old = replace(old, estimate=with_band(old.estimate, before, old.config, old.placement))
     return replace(found, chosen=chosen, options=options), old

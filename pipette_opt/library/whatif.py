@@ -18,7 +18,7 @@ from pipette_opt.library.arguments import (
     texts,
     watcher_of,
 )
-from pipette_opt.library.measured import with_anchors
+from pipette_opt.library.measured import jobs_of_bands, with_anchors
 from pipette_opt.library.plans import plan_on_cluster
 from pipette_opt.library.prices import priced
 from pipette_opt.optimize import OptimizeParams
@@ -31,7 +31,7 @@ from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.replan import changes as made
 from pipette_opt.replan.changes import Change
 from pipette_opt.replan.whatif import Answer, WhatIf
-from pipette_opt.specs import ClusterSpec
+from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.specs.host_names import with_blocks
 
 SAME = 5e-4
@@ -221,7 +221,9 @@ def answered(
         num_questions=len(changes),
         changed=tuple(changed),
         recorded_s=plan.estimate.iteration_time_s,
-        sentences=tuple(line for line in (band_words(asking.today()), *in_words(asked, changes, answers)) if line),
+        sentences=tuple(
+            line for line in (_band_words(asking.today(), instance), *in_words(asked, changes, answers)) if line
+        ),
     )
 
 
@@ -326,13 +328,14 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
     return [f"- {line}" for line in found]
 
 
-def band_words(today: Answer) -> str:
+def _band_words(today: Answer, instance: Instance) -> str:
     """Return a sentence on the error band of the predicted times; empty if no band is known."""
     if today.low_s is None or today.high_s is None or today.expected_s is None:
         return ""
     low, high = (end / today.expected_s for end in (today.low_s, today.high_s))
     return (
-        f"- Times are expected times: nine in ten jobs like this take {low:.2f} to {high:.2f} times as long. "
+        f"- Times are expected times: nine in ten {jobs_of_bands(instance, 'jobs like this')} take {low:.2f} to "
+        f"{high:.2f} times as long. "
         "The range after a change holds for nine in ten pairs of public runs of the same job."
     )
 

@@ -182,12 +182,19 @@ def choices(found: Sequence[Offer], deadline_s: float | None) -> dict[str, Offer
     return chosen
 
 
-def in_words(found: Sequence[Offer], deadline_s: float | None) -> list[str]:
-    """Return the choices as sentences, and what is proven about the deadline."""
+def in_words(found: Sequence[Offer], deadline_s: float | None, runs: str = "similar jobs") -> list[str]:
+    """
+    Return the choices as sentences, and what is proven about the deadline.
+
+    Parameters
+    ----------
+    runs
+        Words for the runs whose times the error bands hold.
+    """
     chosen = choices(found, deadline_s)
     if not chosen:
         return ["No configuration is legal and fits in memory on any of these hosts."]
-    sentences = _band_words(found)
+    sentences = _band_words(found, runs)
     for offer in dict.fromkeys(chosen.values()):
         words = ", ".join(word for word, other in chosen.items() if other == offer)
         sentences.append(f"{words[0].upper()}{words[1:]}: {_told(offer)}.")
@@ -219,7 +226,7 @@ def in_words(found: Sequence[Offer], deadline_s: float | None) -> list[str]:
     return sentences
 
 
-def _band_words(found: Sequence[Offer]) -> list[str]:
+def _band_words(found: Sequence[Offer], runs: str) -> list[str]:
     """Return a sentence on the error of the times, from the widest error band; empty if no offer has a band."""
     shares = [
         (offer.low_s / offer.expected_s, offer.high_s / offer.expected_s)
@@ -230,7 +237,7 @@ def _band_words(found: Sequence[Offer]) -> list[str]:
         return []
     low, high = min(low for low, _ in shares), max(high for _, high in shares)
     return [
-        f"Times are expected times: nine of ten similar jobs take between {100 * (1 - low):.0f} % less and "
+        f"Times are expected times: nine of ten {runs} take between {100 * (1 - low):.0f} % less and "
         f"{100 * (high - 1):.0f} % more."
     ]
 

@@ -121,8 +121,11 @@ def runs(numbers: Sequence[int]) -> str:
 
 def _headline(old: Plan, new: Plan) -> Text:
     before, after = old.estimate, new.estimate
-    change = after.tokens_per_s / before.tokens_per_s - 1
-    before_s = after.expected_s * before.iteration_time_s / after.iteration_time_s
+    before_s = before.expected_s
+    if before.band is None or not before.band.is_own:  # the error of this kind of job is that of the new plan
+        before_s = after.expected_s * before.iteration_time_s / after.iteration_time_s
+    before_tokens_per_s = before.tokens_per_s * before.iteration_time_s / before_s
+    change = after.expected_tokens_per_s / before_tokens_per_s - 1
     text = Text()
     text.append(f"\n{new.config.label()}", style="bold")
     used, listed = len(new.placement.nodes_used), counted(len(new.hosts), "host")

@@ -17,6 +17,7 @@ from pipette_opt.job.read import Job
 from pipette_opt.library.measured import with_anchors, with_measured
 from pipette_opt.parallel import Placement, identity_placement
 from pipette_opt.prepare import load_predictor
+from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.exported import SCRIPTS
 from pipette_opt.read.megatron_args import read_megatron_args
 from pipette_opt.read.stack import read_stack, write_stack
@@ -153,6 +154,11 @@ def test_an_exported_script_without_its_arguments(tmp_path: Path) -> None:
         (lambda launch, _: f"{launch}=1ms", "is impossible"),
         (lambda launch, time_s: f"{launch}={1000 * time_s}s", "times the predicted"),
         (lambda launch, _: f"{launch}=fast", "must end in a time"),
+        (lambda launch, _: f"{launch}=1e400s", "must end in a time"),
+        (lambda launch, _: f"{launch}=0s", "must end in a time"),
+        (lambda launch, _: f"{launch}=-3s", "must end in a time"),
+        (lambda launch, _: f"{launch}=nan", "must end in a time"),
+        (lambda launch, _: f"{launch}=gone.log", r"gone\.log: is to be the log of .*, but does not exist"),
         (lambda _, __: "train.txt.gz", "must be LAUNCH=98.2s"),
     ],
 )
@@ -298,3 +304,40 @@ def test_an_empty_word_is_no_folder_of_logs(job: Instance) -> None:
     """It does not read the folder in which the command was typed."""
     with pytest.raises(InputError, match="is empty"):
         with_anchors(job, [""])
+
+
+def test_a_launch_on_more_hosts_than_are_left(job: Instance, tmp_path: Path) -> None:
+    """A run before a host was lost counts on the hosts that there were."""
+    path = tmp_path / "train.sh"
+    path.write_text(TORCHRUN.format(hosts=2))
+    left = replace(job, cluster=subset_cluster(job.cluster, job.cluster.hosts[:1]))
+    with pytest.raises(InputError, match="starts 16 GPUs, but the job's hosts have 8"):
+        with_anchors(left, [f"{path}={simulated_s(job)}s"])
+    known = with_anchors(left, [f"{path}={simulated_s(job)}s"], cluster=job.cluster)
+    assert known.cluster == left.cluster
+    assert known.stack.anchors[0].log_ratio == pytest.approx(0.0, abs=1e-5)
+
+
+PRINTED = """\
+------------------------ arguments ------------------------
+{arguments}
+-------------------- end of arguments ---------------------
+"""
+LIKE_MEGATRON = """\
+world_size 16, tensor_model_parallel_size 2, pipeline_model_parallel_size 2, num_layers 24, hidden_size 2048,
+ffn_hidden_size 8192, num_attention_heads 16, seq_length 2048, micro_batch_size 1, global_batch_size 64,
+padded_vocab_size 51200, max_position_embeddings 2048, bf16 True, use_distributed_optimizer True"""
+
+
+def test_errors_of_logs_name_the_log(job: Instance, tmp_path: Path) -> None:
+    """Not a row of a table that the user never saw: neither in errors nor in the name of the run."""
+    words = [word.split() for word in LIKE_MEGATRON.split(",")]
+    arguments = "\n".join(f"  {name} {'.' * (48 - len(name))} {value}" for name, value in words)
+    steps = LOG.partition("end of arguments ---------------------\n")[2]
+    (tmp_path / "good.log").write_text(PRINTED.format(arguments=arguments) + steps.format(ms=9000.0))
+    found = with_anchors(job, [str(tmp_path)])
+    assert found.stack.anchors[0].run == f"{tmp_path}/good.log: 9.00 s"
+    memory = "[Rank 0] (after 12 iterations) memory (MB) | allocated: 900.0 | max reserved: 900000.0\n"
+    (tmp_path / "wrong.log").write_text((tmp_path / "good.log").read_text() + memory)
+    with pytest.raises(InputError, match=r"^\S*/wrong\.log: peak_mem_gib="):
+        with_anchors(job, [str(tmp_path)])
