@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 from instances import Variant, best_by_enumeration, one_candidate_cluster, placements, random_problem
 
+from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Solution
@@ -51,7 +53,8 @@ def known_of(data: ProblemData, **params: object) -> Incumbent:
 
 def given(seconds: float, stop: threading.Event | None = None) -> TimeSlice:
     """A slice of time with one thread."""
-    return TimeSlice(ends=time.perf_counter() + seconds, stop=stop or threading.Event())
+    watcher = Watcher() if stop is None else Watcher(stop=stop)
+    return TimeSlice(clock=Clock(watcher=watcher).after(seconds))
 
 
 class EngineConformance:

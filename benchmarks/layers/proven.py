@@ -7,7 +7,6 @@ bound of the pipeline. Searches are solved in ascending order of their bounds, e
 far, until a bound shows that no other search can be faster.
 """
 
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from benchmarks.layers.strategies import (
     objective_s,
 )
 from pipette_opt.base.types import FloatArray
+from pipette_opt.plans.clock import Clock
 from pipette_opt.solver.stoppable import TimeSlice
 
 
@@ -73,7 +73,7 @@ def prove(known: Sequence[Search], budget_gb: float, seconds: float = 10.0, work
         Time limit; the bound shows what is not proven by then.
     """
     began = time.perf_counter()
-    slice_ = TimeSlice(ends=began + seconds, stop=threading.Event(), workers=workers, seed=seed)
+    slice_ = TimeSlice(clock=Clock().after(seconds), workers=workers, seed=seed)
     problems = {search: problem_of(search, usable_mb(budget_gb)) for search in known}
     bounds = {search: relaxed_s(problem) for search, problem in problems.items()}
     best: Decision | None = None
@@ -82,7 +82,7 @@ def prove(known: Sequence[Search], budget_gb: float, seconds: float = 10.0, work
     for search in sorted(problems, key=lambda search: bounds[search]):
         if bounds[search] >= best_s:
             break
-        if slice_.seconds_left <= 0:
+        if slice_.clock.is_over:
             proven_s = min(proven_s, bounds[search])
             break
         found = choose_strategies(problems[search], slice_, best_s)

@@ -12,8 +12,6 @@ the change. A stage visits a layout at most once in each run. That is optimal if
 triangle inequality, which is checked.
 """
 
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,6 +30,7 @@ from ortools.sat.python.cp_model import (
 )
 
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
+from pipette_opt.plans.clock import Clock
 from pipette_opt.solver.stoppable import TimeSlice
 
 RESOLUTION = 10**10
@@ -186,7 +185,7 @@ def choose_strategies(
         Upper bound; slower choices are not searched.
     """
     if slice_ is None:
-        slice_ = TimeSlice(ends=time.perf_counter() + 10.0, stop=threading.Event())
+        slice_ = TimeSlice(clock=Clock().after(10.0))
     return _Model(problem, to_beat_s).solve(slice_)
 
 

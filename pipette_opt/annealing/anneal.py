@@ -1,7 +1,6 @@
 """Simulated annealing over the placements of promising candidates (configurations with a host tile)."""
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +10,8 @@ import numpy as np
 from pipette_opt.annealing.candidate_search import CandidateSearch
 from pipette_opt.annealing.coarse import coarse_starts
 from pipette_opt.base.types import IntArray
+from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.problem.solution import Result, Solution, checked_solution, result_of
@@ -128,19 +129,15 @@ class _Shapes:
 
 
 class _Budget:
-    """Remaining moves and seconds; ``ends`` is the deadline on the clock of ``time.perf_counter``."""
+    """Remaining moves and time."""
 
-    def __init__(self, max_moves: int | None, ends: float | None = None, stop: threading.Event | None = None) -> None:
-        self.moves_left, self.ends, self.stop = max_moves, ends, stop
+    def __init__(self, max_moves: int | None, clock: Clock) -> None:
+        self.moves_left, self.clock = max_moves, clock
 
     @property
     def is_over(self) -> bool:
         """Return whether moves or time are used up, or the stop event is set."""
-        if self.stop is not None and self.stop.is_set():
-            return True
-        if self.moves_left is not None and self.moves_left <= 0:
-            return True
-        return self.ends is not None and time.perf_counter() >= self.ends
+        return self.clock.is_over or (self.moves_left is not None and self.moves_left <= 0)
 
     def take(self, moves: int, moves_per_s: float = np.inf) -> int:
         """
@@ -148,10 +145,7 @@ class _Budget:
 
         ``moves_per_s`` is the expected speed.
         """
-        taken = moves
-        if self.ends is not None:
-            seconds = max(self.ends - time.perf_counter(), 0.0)
-            taken = int(min(taken, max(seconds * moves_per_s, 1_000)))
+        taken = int(min(moves, max(self.clock.left_s * moves_per_s, 1_000)))
         if self.moves_left is not None:
             taken = min(taken, self.moves_left)
             self.moves_left -= taken
@@ -186,9 +180,9 @@ def anneal(
         Its pool has the best placement of every candidate that was annealed. Its lower bound is the least optimistic
         time.
     """
-    started = time.perf_counter()
-    ends = None if params.time_limit_s is None else started + params.time_limit_s
-    budget = _Budget(params.max_moves, ends, stop)
+    clock = Clock(watcher=Watcher() if stop is None else Watcher(stop=stop))
+    clock = clock if params.time_limit_s is None else clock.after(params.time_limit_s)
+    budget = _Budget(params.max_moves, clock)
     bounds = [optimistic_ticks(data, candidate) for candidate in data.candidates]
     chosen = range(len(data.candidates)) if candidates is None else candidates
     order = sorted((index for index in chosen if bounds[index] < UNUSABLE_TICKS), key=lambda index: bounds[index])
@@ -198,7 +192,7 @@ def anneal(
         searches = _run_pipette(data, params, bounds, order, budget)
     begun = [search for search in searches if search.best < UNUSABLE_TICKS]
     found = [checked_solution(data, search.index, search.cells()) for search in begun]
-    return result_of([solution for solution in found if solution is not None], bounds, started)
+    return result_of([solution for solution in found if solution is not None], bounds, clock.watcher.started)
 
 
 class _Tuned:
@@ -330,14 +324,13 @@ class _Share:
 
     def __init__(self, budget: _Budget, parts: int) -> None:
         self.budget = budget
-        now = time.perf_counter()
-        self.ends = None if budget.ends is None else now + (budget.ends - now) / parts
+        self.clock = budget.clock.slice(1 / parts)
         self.moves_floor = None if budget.moves_left is None else budget.moves_left * (parts - 1) // parts
 
     @property
     def is_over(self) -> bool:
         """Return whether this part of the budget is used up."""
-        if self.budget.is_over or (self.ends is not None and time.perf_counter() >= self.ends):
+        if self.budget.is_over or self.clock.is_over:
             return True
         left = self.budget.moves_left
         return left is not None and self.moves_floor is not None and left <= self.moves_floor

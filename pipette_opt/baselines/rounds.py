@@ -1,7 +1,6 @@
 """Solver as comparisons run it: annealing and proof alternate, each round twice as long as the round before."""
 
 import threading
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -9,6 +8,8 @@ import numpy as np
 
 from pipette_opt.annealing.anneal import AnnealingParams
 from pipette_opt.annealing.threads import anneal_on_threads
+from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result, Solution, result_of
 from pipette_opt.solver.incumbent import OnProgress
@@ -35,28 +36,26 @@ def place(
     bounds and placements of the round before; the engines themselves start anew. The last round uses the rest of the
     time limit.
     """
-    started, stop = time.perf_counter(), stop or threading.Event()
-    ends = started + params.time_limit_s
+    clock = Clock(watcher=Watcher() if stop is None else Watcher(stop=stop)).after(params.time_limit_s)
     bounds = np.zeros(len(data.candidates), dtype=np.int64)
     best_of: dict[int, Solution] = {}
     seconds, seed, pruned = FIRST_S_PER_HOST * data.num_nodes, params.seed, 0
     while True:
-        left_s = max(0.0, ends - time.perf_counter())
+        left_s = clock.left_s
         is_last = left_s <= 2 * (seconds + MIN_PROOF_S)
         annealing = AnnealingParams(time_limit_s=min(seconds, left_s / 2), seed=seed)
-        annealed = anneal_on_threads(data, annealing, params.num_workers, stop, tuple(best_of.values()))
+        annealed = anneal_on_threads(data, annealing, params.num_workers, clock.stop, tuple(best_of.values()))
         _keep(best_of, [solution for result in annealed for solution in result.solutions])
         known = zip(data.candidates, bounds.tolist(), strict=True)
         bounded = replace(data, candidates=tuple(replace(each, least_ticks=bound) for each, bound in known))
-        left_s = max(0.0, ends - time.perf_counter())
-        settings = replace(params, time_limit_s=left_s if is_last else max(seconds, MIN_PROOF_S), seed=seed)
-        result = solve(bounded, settings, tuple(best_of.values()), on_progress, stop)
+        settings = replace(params, time_limit_s=clock.left_s if is_last else max(seconds, MIN_PROOF_S), seed=seed)
+        result = solve(bounded, settings, tuple(best_of.values()), on_progress, clock.stop)
         _keep(best_of, result.solutions)
         bounds, pruned = np.maximum(bounds, result.candidate_bounds), max(pruned, result.num_pruned)
-        result = result_of(best_of.values(), bounds, started)
+        result = result_of(best_of.values(), bounds, clock.watcher.started)
         best = result.solution
         close = best and best.objective_ticks - result.lower_bound_ticks <= params.gap_limit * best.objective_ticks
-        if close or result.status == "INFEASIBLE" or stop.is_set() or ends - time.perf_counter() <= 0:
+        if close or result.status == "INFEASIBLE" or clock.is_over:
             return replace(result, num_pruned=pruned)
         seconds, seed = 2 * seconds, seed + 1
 

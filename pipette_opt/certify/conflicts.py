@@ -6,7 +6,6 @@ requirement stays dropped if no plan exists without it either. The remaining set
 requirements, some configuration is legal and fits. Other orders find other such sets; the shortest are reported first.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +20,7 @@ from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.options.names import option_name
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import load_predictor
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
 
@@ -79,7 +79,7 @@ def conflicts(
     An empty set means that no configuration is legal even without any requirement.
     """
     asked = Question(instance=instance, space=space, risk=max_oom_risk)
-    required, begun = requirements(asked), time.perf_counter()
+    required, clock = requirements(asked), Clock().after(more_orders_s)
     known: dict[frozenset[str], bool] = {}
 
     def possible(kept: Sequence[Requirement]) -> bool:
@@ -100,7 +100,7 @@ def conflicts(
                 kept = fewer
         names = tuple(requirement.name for requirement in kept)
         found[frozenset(names)] = names
-        if time.perf_counter() - begun > more_orders_s:
+        if clock.is_over:
             break
     least = [names for key, names in found.items() if not any(other < key for other in found)]
     return sorted(least, key=lambda names: (len(names), sum(map(len, names))))

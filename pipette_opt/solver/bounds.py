@@ -10,7 +10,6 @@ objective never falls when a time grows. Paths use many links, so their bound al
 many distinct arcs.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -20,6 +19,7 @@ import numpy as np
 
 from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.base.units import ceil_div
+from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.best_links import best_kind, best_path_work, has_room, optimistic_ticks, scarce_kinds
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import PlacedTicks, finish_ticks
@@ -33,17 +33,17 @@ MAX_HOSTS_TO_BOUND = 200
 """With more hosts than this, matching takes too long and the bound uses only the best links. Chosen."""
 
 
-def lower_bounds(data: ProblemData, cutoff: int = UNUSABLE_TICKS, ends: float | None = None) -> IntArray:
+def lower_bounds(data: ProblemData, cutoff: int = UNUSABLE_TICKS, clock: Clock | None = None) -> IntArray:
     """
     Return lower bounds on all candidate configurations, integer ticks, shape ``(num_candidates,)``; ``UNUSABLE_TICKS``
     without a placement.
 
-    Bounds by matching are computed until the clock (``time.perf_counter``) reaches ``ends``, smallest bounds over the
-    best links first. Candidates whose bound over the best links reaches ``cutoff`` keep it.
+    Bounds by matching are computed until the clock is over, smallest bounds over the best links first. Candidates whose
+    bound over the best links reaches ``cutoff`` keep it.
     """
     bounds = np.array([optimistic_ticks(data, candidate) for candidate in data.candidates], dtype=np.int64)
     for index in np.argsort(bounds, kind="stable").tolist():
-        if bounds[index] >= cutoff or (ends is not None and time.perf_counter() >= ends):
+        if bounds[index] >= cutoff or (clock is not None and clock.is_over):
             break
         bounds[index] = max(bounds[index], candidate_bound(data, data.candidates[index]))
     return bounds

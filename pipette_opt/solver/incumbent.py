@@ -4,7 +4,6 @@ clock.
 """
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -12,6 +11,8 @@ from operator import attrgetter
 import numpy as np
 
 from pipette_opt.base.types import IntArray
+from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.problem.objective import largest_ticks
 from pipette_opt.problem.solution import Result, Solution, checked_solution, result_of
@@ -55,8 +56,8 @@ class Incumbent:
         stop: threading.Event | None = None,
     ) -> None:
         self.data, self.params = data, params
-        self.stop = stop if stop is not None else threading.Event()
-        self.started = time.perf_counter()
+        watcher = Watcher() if stop is None else Watcher(stop=stop)
+        self.clock = Clock(watcher=watcher).after(params.time_limit_s)
         self.bounds: IntArray = np.zeros(len(data.candidates), dtype=np.int64)
         self.proven_by: dict[int, str] = {}
         self.found: dict[int, Solution] = {}
@@ -90,24 +91,9 @@ class Incumbent:
         return self.upper - 1 if self.found else largest_ticks(self.data.candidates[index])
 
     @property
-    def passed_s(self) -> float:
-        """Wall time since the start, seconds."""
-        return time.perf_counter() - self.started
-
-    @property
-    def ends(self) -> float:
-        """End of the time limit, on the clock of ``time.perf_counter``."""
-        return self.started + self.params.time_limit_s
-
-    @property
-    def seconds_left(self) -> float:
-        """Remaining wall time, seconds."""
-        return self.ends - time.perf_counter()
-
-    @property
     def is_over(self) -> bool:
         """Return whether the time limit is reached, the search was stopped, or the gap is within its limit."""
-        if self.stop.is_set() or self.seconds_left <= 0:
+        if self.clock.is_over:
             return True
         return bool(self.found) and self.upper - self.lower <= self.params.gap_limit * self.upper
 
@@ -172,11 +158,11 @@ class Incumbent:
             upper = self.upper if self.found else None
             if (upper, lower) != self._reported:
                 self._reported = (upper, lower)
-                self._on_progress(self.passed_s, upper, 0 if lower >= UNUSABLE_TICKS else lower)
+                self._on_progress(self.clock.watcher.elapsed_s, upper, 0 if lower >= UNUSABLE_TICKS else lower)
 
     def result(self) -> Result:
         """Return the best solutions and bounds found so far."""
-        result = result_of(self.found.values(), self.bounds, self.started)
+        result = result_of(self.found.values(), self.bounds, self.clock.watcher.started)
         number = len(self.data.candidates)
         proven_by = tuple(self.proven_by.get(index, WITHOUT_SEARCH) for index in range(number))
         return replace(result, num_pruned=number - len(self.searched), proven_by=proven_by)

@@ -12,13 +12,12 @@ gets the least slowest hop of a ring of ``D`` different hosts through it, or a l
   ``D`` hosts.
 """
 
-import math
-import time
 from dataclasses import replace
 
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, IntArray
+from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 
 MAX_HOSTS_OF_PATHS = 256
@@ -28,17 +27,17 @@ MAX_STEPS = 8
 """Largest number of hops in a walk; longer walks hardly raise the bound. Chosen."""
 
 
-def lift_rings(data: ProblemData, seconds: float = math.inf) -> ProblemData:
+def lift_rings(data: ProblemData, clock: Clock | None = None) -> ProblemData:
     """
     Return the problem with raised ring costs; the objective of every placement stays equal.
 
     Parameters
     ----------
-    seconds
-        Wall time, seconds, after which the remaining candidate configurations are left unchanged.
+    clock
+        Time after which the remaining candidate configurations are left unchanged.
     """
-    ends = time.perf_counter() + seconds
-    candidates = (_lift(each) if time.perf_counter() < ends else each for each in data.candidates)
+    clock = clock or Clock()
+    candidates = (each if clock.is_over else _lift(each) for each in data.candidates)
     return replace(data, candidates=tuple(candidates))
 
 

@@ -58,7 +58,7 @@ class CpSatModel(Engine):
         return self._is_possible([index])
 
     def _go_on(self, index: int, given: TimeSlice) -> int:
-        self.solve([index], given.workers, given.seconds_left)
+        self.solve([index], given.workers, given.clock.left_s)
         return int(self.incumbent.bounds[index])
 
     def next_batch(self) -> list[int]:
@@ -106,7 +106,7 @@ class CpSatModel(Engine):
 
     def _is_possible(self, batch: list[int]) -> bool:
         """Return whether this engine is enabled and can build the batch's model in the remaining time."""
-        data, left_s = self.incumbent.data, max(self.incumbent.seconds_left, 0.0)
+        data, left_s = self.incumbent.data, self.incumbent.clock.left_s
         pairs = sum(_num_pairs(data, data.candidates[index]) for index in batch)
         return self.name in self.incumbent.params.engines and pairs <= min(0.5 * left_s * PAIRS_PER_S, MAX_PAIRS)
 
@@ -151,9 +151,9 @@ class CpSatModel(Engine):
             try:
                 ended.wait(POLL_S)
             except KeyboardInterrupt:
-                self.incumbent.stop.set()
+                self.incumbent.clock.stop.set()
             closed = not any(self.incumbent.is_open(index) for index in batch)
-            if closed or self.incumbent.stop.is_set():
+            if closed or self.incumbent.clock.stop.is_set():
                 run.solver.stop_search()
         if run.error is not None:
             raise run.error
@@ -180,7 +180,7 @@ class _Run:
         parameters.random_seed = params.seed
         parameters.log_search_progress = params.log
         parameters.catch_sigint_signal = False
-        parameters.max_time_in_seconds = min(slice_s, max(incumbent.seconds_left, 0.0))
+        parameters.max_time_in_seconds = min(slice_s, incumbent.clock.left_s)
         self.solver.best_bound_callback = lambda bound: incumbent.report(list(bounds), _whole(bound))
 
     def __str__(self) -> str:

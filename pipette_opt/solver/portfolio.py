@@ -10,7 +10,6 @@ Two decisions are made by the engines themselves. :mod:`~pipette_opt.solver.mode
 the time of a call of the exact model. :mod:`~pipette_opt.solver.class_assignment.search` chooses the classes of hosts.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -147,10 +146,9 @@ class Portfolio:
     def _slice(self, row: Row, index: int, number: int) -> TimeSlice:
         incumbent, engine = self.incumbent, self.engines[row.engine]
         slice_s = row.slices * incumbent.params.first_slice_s * 2 ** engine.visits[index]
-        seconds = min(max(slice_s, row.calls * engine.call_s(index)) / number, incumbent.seconds_left)
+        seconds = min(max(slice_s, row.calls * engine.call_s(index)) / number, incumbent.clock.left_s)
         return TimeSlice(
-            ends=time.perf_counter() + seconds,
-            stop=incumbent.stop,
+            clock=incumbent.clock.after(seconds),
             workers=incumbent.params.num_workers,
             seed=incumbent.params.seed,
         )

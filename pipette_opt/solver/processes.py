@@ -6,7 +6,6 @@ rounds.
 """
 
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -97,16 +96,17 @@ def solve_in_processes(
     incumbent.bounds = optimistic.copy()
     seconds, made = ROUND_S, 0
     while not incumbent.is_over and incumbent.open_candidates():
-        round_s = min(seconds, max(incumbent.seconds_left, MIN_ROUND_S))
+        round_s = min(seconds, max(incumbent.clock.left_s, MIN_ROUND_S))
+        half = incumbent.clock.after(round_s / 2)
         pieces = _pieces(incumbent, round_s, backend.num_workers, made)
-        begun, known = time.perf_counter(), (incumbent.upper, incumbent.bounds.sum())
+        known = incumbent.upper, incumbent.bounds.sum()
         made += len(pieces)
-        for _, outcome in backend.run(work_on, pieces, incumbent.stop):
+        for _, outcome in backend.run(work_on, pieces, incumbent.clock.stop):
             for solution in outcome.solutions:
                 incumbent.offer(solution)
             for index, bound, name in zip(outcome.indices, outcome.bounds, outcome.proven_by, strict=True):
                 incumbent.prove(index, bound, name)
-        if known == (incumbent.upper, incumbent.bounds.sum()) and time.perf_counter() < begun + round_s / 2:
+        if known == (incumbent.upper, incumbent.bounds.sum()) and not half.is_over:
             break  # no engine has anything left to do
         seconds *= ROUND_GROWTH
     incumbent.searched.update(np.flatnonzero(optimistic < incumbent.upper).tolist())

@@ -60,10 +60,9 @@ def _prove(incumbent: Incumbent, portfolio: Portfolio) -> None:
     Compute bounds without a search, then let engines search batches of candidate configurations, smallest
     bounds first.
     """
-    limit_s = max(0.0, incumbent.seconds_left)
-    ends = incumbent.ends - (1 - WITHOUT_SEARCH_SHARE) * limit_s
-    incumbent.data = lift_rings(incumbent.data, LIFTING_SHARE * limit_s)
-    incumbent.bounds = lower_bounds(incumbent.data, incumbent.upper, ends)
+    without_search = incumbent.clock.slice(WITHOUT_SEARCH_SHARE)
+    incumbent.data = lift_rings(incumbent.data, incumbent.clock.slice(LIFTING_SHARE))
+    incumbent.bounds = lower_bounds(incumbent.data, incumbent.upper, without_search)
     incumbent.report()
     while not incumbent.is_over:
         batch = portfolio.model.next_batch()

@@ -1,10 +1,11 @@
 """CP-SAT solves in a thread of their own, which can be stopped, and time slices for them."""
 
 import threading
-import time
 from dataclasses import dataclass, replace
 
 from ortools.sat.python import cp_model
+
+from pipette_opt.plans.clock import Clock
 
 POLL_S = 0.05
 """Seconds between two checks of the stop event. Chosen."""
@@ -21,24 +22,16 @@ class TimeSlice:
 
     Parameters
     ----------
-    ends
-        End of the slice, on the clock of ``time.perf_counter``.
-    stop
-        Event that ends the slice early.
+    clock
+        End of the slice, and the event that ends it early.
     share
         Fraction of the remaining time that one solve may take.
     """
 
-    ends: float
-    stop: threading.Event
+    clock: Clock
     workers: int = 1
     seed: int = 0
     share: float = 1.0
-
-    @property
-    def seconds_left(self) -> float:
-        """Remaining wall time, seconds."""
-        return self.ends - time.perf_counter()
 
     def part(self, share: float) -> "TimeSlice":
         """Return a slice in which a solve takes at most ``share`` of the time left when it starts."""
@@ -46,16 +39,16 @@ class TimeSlice:
 
     def check(self) -> None:
         """Raise :class:`OutOfTimeError` if the slice is over or stopped; to be called before a model is solved."""
-        if self.stop.is_set() or time.perf_counter() >= self.ends:
+        if self.clock.is_over:
             raise OutOfTimeError
 
     def solve(self, model: cp_model.CpModel, solver: cp_model.CpSolver) -> int:
         """Solve a model within the slice. Return CP-SAT's status."""
         solver.parameters.num_workers = self.workers
         solver.parameters.random_seed = self.seed
-        solver.parameters.max_time_in_seconds = max(0.0, self.share * (self.ends - time.perf_counter()))
+        solver.parameters.max_time_in_seconds = self.share * self.clock.left_s
         solver.parameters.catch_sigint_signal = False
-        status = solve_until(solver, model, self.stop)
+        status = solve_until(solver, model, self.clock.stop)
         if status == cp_model.MODEL_INVALID:
             raise AssertionError(f"CP-SAT rejects the model: {model.validate()}")
         return status

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from instances import SMALL_SHAPES, SPANS, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
+from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.best_links import has_room, optimistic_ticks
 from pipette_opt.problem.data import UNUSABLE_TICKS, Paths, ProblemData
 from pipette_opt.solver.bounds import candidate_bound, least_cost, lower_bounds
@@ -141,4 +142,4 @@ def test_levels_are_looked_at_where_they_can_matter() -> None:
     expected = [whole if one < cutoff else one for one, whole in zip(quick, full, strict=True)]
     assert lower_bounds(data).tolist() == full
     assert lower_bounds(data, cutoff).tolist() == expected
-    assert lower_bounds(data, ends=0.0).tolist() == quick
+    assert lower_bounds(data, clock=Clock(ends_s=0.0)).tolist() == quick

@@ -7,6 +7,7 @@ import pytest
 from instances import Variant, random_problem
 
 from pipette_opt.base.types import IntArray, P2PMode
+from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.lifting import lift_rings, lifted
@@ -90,5 +91,5 @@ def test_objectives_stay(p2p: P2PMode, exact: float) -> None:
 def test_stops_in_time() -> None:
     """Without time nothing is raised."""
     data = random_problem(np.random.default_rng(5), [(2, 3, 1)], 10, Variant())
-    assert lift_rings(data, 0.0).candidates == data.candidates
+    assert lift_rings(data, Clock(ends_s=0.0)).candidates == data.candidates
     assert lift_rings(data).candidates != data.candidates

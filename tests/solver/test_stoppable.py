@@ -6,6 +6,8 @@ import time
 import pytest
 from ortools.sat.python import cp_model
 
+from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.solver.stoppable import OutOfTimeError, TimeSlice, solve_until
 
 
@@ -57,7 +59,7 @@ def test_its_errors_are_raised() -> None:
 def test_a_slice_of_time() -> None:
     """Solves within it; what is done before a model hears when it is over, or stopped."""
     stop = threading.Event()
-    given = TimeSlice(ends=time.perf_counter() + 60, stop=stop)
+    given = TimeSlice(clock=Clock(watcher=Watcher(stop=stop)).after(60))
     given.check()
     solver = cp_model.CpSolver()
     assert given.part(0.5).part(0.5).solve(pigeons(2), solver) == cp_model.INFEASIBLE
@@ -65,7 +67,7 @@ def test_a_slice_of_time() -> None:
     stop.set()
     with pytest.raises(OutOfTimeError):
         given.check()
-    over = TimeSlice(ends=time.perf_counter(), stop=threading.Event())
+    over = TimeSlice(clock=Clock(ends_s=0.0))
     with pytest.raises(OutOfTimeError):
         over.check()
     assert over.solve(pigeons(12), cp_model.CpSolver()) == cp_model.UNKNOWN
@@ -76,4 +78,4 @@ def test_invalid_models_are_no_answers() -> None:
     model = cp_model.CpModel()
     model.new_int_var(3, 1, "")
     with pytest.raises(AssertionError, match="rejects"):
-        TimeSlice(ends=time.perf_counter() + 60, stop=threading.Event()).solve(model, cp_model.CpSolver())
+        TimeSlice(clock=Clock().after(60)).solve(model, cp_model.CpSolver())

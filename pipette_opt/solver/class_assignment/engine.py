@@ -54,9 +54,7 @@ class ClassAssignment(Engine):
             return incumbent.ceiling_of(index)
 
         return search.run(
-            given.seconds_left,
-            workers=given.workers,
-            stop=given.stop,
+            given,
             on_bound=lambda bound: self.prove(index, bound),
             on_pattern=on_pattern,
         )

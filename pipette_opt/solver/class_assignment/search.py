@@ -1,9 +1,8 @@
 """Search over patterns (host class of each cell): raises a lower bound and refines the classes step by step."""
 
 import logging
-import threading
-import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -137,22 +136,19 @@ class MergedSearch:
 
     def run(
         self,
-        seconds: float,
+        given: TimeSlice,
         *,
-        workers: int = 1,
-        stop: threading.Event | None = None,
         on_bound: OnBound = lambda bound: None,
         on_pattern: OnPattern | None = None,
     ) -> int:
         """
-        Search for ``seconds``. Return the lower bound, integer ticks; it exceeds the objective ceiling if no better
+        Search for a time slice. Return the lower bound, integer ticks; it exceeds the objective ceiling if no better
         placement exists.
         """
-        ends = time.perf_counter() + seconds
-        stop = stop or threading.Event()
-        while self.bound <= self.ceiling and not stop.is_set():
-            started, number = time.perf_counter(), self.merged.classes.number
-            complete = self._bisect(ends, workers, stop, on_bound, on_pattern)
+        clock = given.clock
+        while self.bound <= self.ceiling and not clock.stop.is_set():
+            before_s, number = clock.left_s, self.merged.classes.number
+            complete = self._bisect(given, on_bound, on_pattern)
             logger.info(
                 "%d classes of hosts (costs within %g %%): bound %d, pattern %s, ceiling %d, %s in %.2f s",
                 number,
@@ -161,10 +157,10 @@ class MergedSearch:
                 None if self._best is None else self._best[0],
                 self.ceiling,
                 "done" if complete else "not done",
-                time.perf_counter() - started,
+                before_s - clock.left_s,
             )
             self.ended = self.bound > self.ceiling
-            if time.perf_counter() >= ends or self.ended:
+            if clock.is_over or self.ended:
                 break
             if not complete:
                 self.slice_s *= SLICE_GROWTH
@@ -174,9 +170,7 @@ class MergedSearch:
                 break
         return self.bound
 
-    def _bisect(
-        self, ends: float, workers: int, stop: threading.Event, on_bound: OnBound, on_pattern: OnPattern | None
-    ) -> bool:
+    def _bisect(self, given: TimeSlice, on_bound: OnBound, on_pattern: OnPattern | None) -> bool:
         """
         Solve models until the best pattern (host class of each cell) is near the bound. Return ``False`` if a model
         took too long.
@@ -187,11 +181,11 @@ class MergedSearch:
         high = self.ceiling if self._best is None else min(self.ceiling, self._best[0] - 1)
         reach = self._first_reach
         probe = high if self._minimises else self.bound + int(reach * (high - self.bound))
-        while self.bound <= self.ceiling and not stop.is_set():
-            left = min(self.slice_s, ends - time.perf_counter())
+        while self.bound <= self.ceiling and not given.clock.stop.is_set():
+            left = min(self.slice_s, given.clock.left_s)
             if left <= 0:
                 return False
-            proven, pattern = self._solve(probe, left, workers, stop)
+            proven, pattern = self._solve(probe, replace(given, clock=given.clock.after(left), seed=self.seed))
             if proven > self.bound:
                 self.bound = proven
                 on_bound(self.bound)
@@ -223,7 +217,7 @@ class MergedSearch:
             return NEAR_PATTERN
         return 0.0 if (self.merged.classes.sizes[np.unique(self._best[1])] == 1).all() else NEAR_PATTERN
 
-    def _solve(self, ceiling: int, seconds: float, workers: int, stop: threading.Event) -> tuple[int, IntArray | None]:
+    def _solve(self, ceiling: int, given: TimeSlice) -> tuple[int, IntArray | None]:
         """
         Return a lower bound in integer ticks, and a pattern (host class of each cell) that costs at most the objective
         ceiling; ``None`` if none was found.
@@ -237,7 +231,6 @@ class MergedSearch:
             model.proto.clear_objective()
         solver = cp_model.CpSolver()
         solver.parameters.linearization_level = 0  # linear relaxations cost more time than they save here
-        given = TimeSlice(ends=time.perf_counter() + seconds, stop=stop, workers=workers, seed=self.seed)
         status = given.solve(model, solver)
         if status == cp_model.INFEASIBLE:
             return ceiling + 1, None

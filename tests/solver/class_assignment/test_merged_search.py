@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conformance import given
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
 from pipette_opt.annealing.anneal import AnnealingParams, anneal
@@ -74,7 +75,7 @@ def test_it_ends_with_the_optimum(variant: Variant) -> None:
             return least[0]
 
         search = MergedSearch(data, candidate, 0, least[0], random_classes(rng, data, candidate))
-        found = search.run(60.0, on_bound=bounds.append, on_pattern=on_pattern)
+        found = search.run(given(60.0), on_bound=bounds.append, on_pattern=on_pattern)
         assert search.ended
         assert all(bound <= optimum for bound in bounds)
         assert bounds == sorted(bounds)
@@ -101,7 +102,7 @@ def test_it_ends_with_the_optimum_without_minimising(
 
         classes = random_classes(rng, data, candidate)
         search = MergedSearch(data, candidate, 0, largest_ticks(candidate), classes)
-        assert search.run(60.0, on_pattern=on_pattern) == optimum
+        assert search.run(given(60.0), on_pattern=on_pattern) == optimum
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
@@ -115,7 +116,7 @@ def test_it_sees_more_than_single_links(p2p: P2PMode) -> None:
     assert annealed is not None
     bound, stop = candidate_bound(data, candidate), threading.Event()
     search = MergedSearch(data, candidate, bound, annealed.objective_ticks - 1, classes)
-    assert search.run(60.0, stop=stop, on_bound=lambda bound: stop.set()) > bound
+    assert search.run(given(60.0, stop), on_bound=lambda bound: stop.set()) > bound
 
 
 def test_it_goes_on_and_stops() -> None:
@@ -127,9 +128,9 @@ def test_it_goes_on_and_stops() -> None:
     stop = threading.Event()
     stop.set()
     search = MergedSearch(data, candidate, 17, 10**12, classes)
-    assert search.run(60.0, stop=stop) == 17
-    assert search.run(0.0) == 17
-    before = search.run(1.0)
+    assert search.run(given(60.0, stop)) == 17
+    assert search.run(given(0.0)) == 17
+    before = search.run(given(1.0))
     assert before > 17
     search.narrow(before + 3, 10**11)
     assert search.bound == before + 3
@@ -154,7 +155,7 @@ def test_it_looks_in_the_middle_once_a_model_took_too_long(monkeypatch: pytest.M
     search = MergedSearch(data, data.candidates[0], 0, 1_000_000, classes)
     search.slice_s = 0.01
     monkeypatch.setattr(search, "_solve", no_answer)
-    search.run(60.0, stop=stop)
+    search.run(given(60.0, stop))
     assert probes[0] == 100_000
     rounds = np.flatnonzero(np.diff(probes) > 0) + 1  # within a round each probe is below the one before
     assert [probes[number] for number in rounds] == [500_000] * len(rounds)
@@ -166,7 +167,7 @@ def test_it_has_nothing_to_do_above_the_ceiling() -> None:
     data = one_candidate_cluster(np.random.default_rng(0), "tree", (4, 4, 1))
     classes = first_classes(data, data.candidates[0])
     assert classes is not None
-    assert MergedSearch(data, data.candidates[0], 11, 10, classes).run(60.0) == 11
+    assert MergedSearch(data, data.candidates[0], 11, 10, classes).run(given(60.0)) == 11
 
 
 def test_hosts_without_classes() -> None:
@@ -195,9 +196,9 @@ def test_equal_racks(p2p: P2PMode) -> None:
         used += bool(interchangeable(merge(data, candidate, classes)))
         optimum = best_by_enumeration(data, candidate)
         search = MergedSearch(data, candidate, 0, optimum, classes)
-        assert search.run(60.0) == optimum
+        assert search.run(given(60.0)) == optimum
         search = MergedSearch(data, candidate, 0, optimum - 1, classes)
-        assert search.run(60.0) == optimum
+        assert search.run(given(60.0)) == optimum
     assert used > 8
 
 
