@@ -37,7 +37,7 @@ from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.solver.joint import Joined, join
 from pipette_opt.solver.layouts import near_layouts
 from pipette_opt.solver.open_families import JointLimits
-from pipette_opt.solver.pruning import BoundedCandidates, FirstPlan, Pruned, prune
+from pipette_opt.solver.pruning import BoundedCandidates, FirstPlan, Pruned, Pruning, prune
 from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
 from pipette_opt.specs import ClusterSpec, Instance
 
@@ -322,18 +322,14 @@ class _Bounding:
 
     def pruned(self, memory: MemoryCheck, *, anneals: bool = True) -> Pruned:
         """Prune configurations by cheap bounds, in a fraction of the remaining time."""
-        return prune(
-            self.instance,
-            fitting_candidates(memory),
-            memory.capacity_bytes,
-            self.clock.step(BOUNDS),
+        pruning = Pruning(
             keep=self.question.keep,
             known=self.first,
             annealing_s=self.clock.step(TIME_TO_BEAT).left_s if anneals else 0.0,
-            work=self.work,
             given=self.question.instance if self.has_slots else None,
             family_bound_s=(lambda config: 0.0) if self.joined is None else self.joined.split_bound_s,
         )
+        return prune(self.work, fitting_candidates(memory), memory.capacity_bytes, self.clock.step(BOUNDS), pruning)
 
 
 def with_configurations(
@@ -358,16 +354,12 @@ def with_configurations(
     instance, joined, pruned = prepared.instance, prepared.joined, prepared.pruned
     assert pruned is not None
     capacity_bytes = prepared.memory.capacity_bytes
-    more = prune(
-        instance,
-        fitting,
-        capacity_bytes,
-        clock.slice(1 - BUILDING.share),
+    pruning = Pruning(
         known=first,
-        work=prepared.work,
         given=prepared.given if prepared.has_slots else None,
         family_bound_s=lambda config: max(least_s(config), 0.0 if joined is None else joined.split_bound_s(config)),
     )
+    more = prune(prepared.work, fitting, capacity_bytes, clock.slice(1 - BUILDING.share), pruning)
     built, more = _build_kept(
         instance, more, capacity_bytes, lambda config: config == first.config, clock, prepared.links
     )
@@ -495,7 +487,7 @@ def candidate_overview(
     enumeration = enumerate_with_reasons(instance, space)
     memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     fitting = fitting_candidates(memory)
-    bounded = BoundedCandidates(instance, fitting, memory.capacity_bytes, relaxed=False, reductions=True)
+    bounded = BoundedCandidates(WorkBounds(instance), fitting, memory.capacity_bytes, reductions=True)
     chosen = bounded.most_promising(len(fitting) if top is None else top)
     fastest = {config: bounded.bounds_s[config] for config in chosen if bounded.bounds_s[config] < float("inf")}
     rows = [

@@ -8,6 +8,7 @@ from pipette_opt import prepare as module
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.prepare import MAX_LINK_BYTES, Question, fitting_candidates, load_predictor, prepare, prunes
 from pipette_opt.problem.build import build_problem_data, build_relaxations
@@ -59,7 +60,7 @@ def test_sizes_at_512_hosts() -> None:
     space = SearchSpace(tensor_parallel=(8,), pipeline_parallel=(4, 8), virtual_pipeline=(1,), micro_batch_size=(1, 2))
     memory = keep_fitting(instance, enumerate_candidates(instance, space), load_predictor(0.01, instance), 0.01)
     fitting = fitting_candidates(memory)
-    bounded = BoundedCandidates(instance, fitting, memory.capacity_bytes, relaxed=True, reductions=False)
+    bounded = BoundedCandidates(WorkBounds(instance), fitting, memory.capacity_bytes)
     assert max(array.size for one in bounded for array in arrays_of(one.data).values()) == 1
     limit = 20 * 512**2 * 8
     relaxations = build_relaxations(

@@ -12,6 +12,7 @@ from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reas
 from pipette_opt.candidates.coverage import DIMENSIONS, listed
 from pipette_opt.certify.conflicts import conflicts, in_words
 from pipette_opt.certify.labels import pinned
+from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck
 from pipette_opt.memory.predictor import IGNORED_RISK
@@ -248,7 +249,7 @@ def _fastest_listed(instance: Instance, space: SearchSpace, max_oom_risk: float)
     memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     if not memory.fitting:
         return "", None
-    first = prune(instance, fitting_candidates(memory), memory.capacity_bytes).first
+    first = prune(WorkBounds(instance), fitting_candidates(memory), memory.capacity_bytes).first
     if first is None:
         return "", None
     return f"the fastest there, {first.config.label()},", _time(instance, first)

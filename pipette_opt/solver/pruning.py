@@ -122,57 +122,59 @@ class Pruned:
         )
 
 
-def prune(
-    instance: Instance,
-    fitting: Sequence[FittingCandidate],
-    capacity_bytes: IntArray,
-    clock: Clock | None = None,
-    *,
-    keep: Callable[[ParallelConfig], bool] = lambda config: False,
-    known: FirstPlan | None = None,
-    annealing_s: float = 0.0,
-    work: WorkBounds | None = None,
-    given: Instance | None = None,
-    family_bound_s: Callable[[ParallelConfig], float] = lambda config: 0.0,
-) -> Pruned:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning:
     """
-    Rule out configurations that cannot be faster than a plan on the listed hosts.
+    Settings of :func:`prune`.
 
     Parameters
     ----------
-    clock
-        Time limit; once it is over, only a few of the most promising bounded configurations are kept, and the bound on
-        the others may be below the time to beat.
     keep
         Predicate of configurations that are kept whatever their bound.
     known
         Warm start: a simulated plan whose time has to be beaten.
     annealing_s
         Seconds for annealing a better time to beat, if many configurations are left.
-    work
-        Cache of compute-only bounds, extended by this call.
     given
-        Job with the links of single GPUs, if ``instance`` has relaxed hosts. The time to beat may then be out of reach
+        Job with the links of single GPUs, if the bounds are of relaxed hosts. The time to beat may then be out of reach
         for every order of GPUs, so more configurations are kept.
     family_bound_s
         Function to the bound of a configuration's partition family, seconds; 0 if none is known.
     """
+
+    keep: Callable[[ParallelConfig], bool] = lambda config: False
+    known: FirstPlan | None = None
+    annealing_s: float = 0.0
+    given: Instance | None = None
+    family_bound_s: Callable[[ParallelConfig], float] = lambda config: 0.0
+
+
+def prune(
+    work: WorkBounds,
+    fitting: Sequence[FittingCandidate],
+    capacity_bytes: IntArray,
+    clock: Clock | None = None,
+    pruning: Pruning | None = None,
+) -> Pruned:
+    """
+    Rule out configurations that cannot be faster than a plan on the listed hosts.
+
+    Parameters
+    ----------
+    work
+        Compute-only bounds of the job, extended by this call.
+    clock
+        Time limit; once it is over, only a few of the most promising bounded configurations are kept, and the bound on
+        the others may be below the time to beat.
+    """
+    instance, pruning = work.instance, pruning or Pruning()
+    given, annealing_s = pruning.given, pruning.annealing_s
     clock, variants = clock or Clock(), dict[ParallelConfig, list[FittingCandidate]]()
     for candidate in fitting:
         variants.setdefault(without_overlap(candidate.config), []).append(candidate)
     alone = [FittingCandidate(config=base, need_bytes=members[0].need_bytes) for base, members in variants.items()]
-    bounded = BoundedCandidates(
-        instance,
-        alone,
-        capacity_bytes,
-        relaxed=True,
-        reductions=False,
-        clock=clock,
-        work=work,
-        family_bound_s=family_bound_s,
-        enough_s=float("inf") if known is None else known.seconds,
-    )
-    first = _first_plan(instance, bounded, variants, clock, known)
+    bounded = BoundedCandidates(work, alone, capacity_bytes, clock, pruning)
+    first = _first_plan(instance, bounded, variants, clock, pruning.known)
     promising = bounded.most_promising(KEPT, _to_beat_s(given, first, clock))
     if len(promising) > MANY and first is not None and annealing_s > 0:
         bases = [without_overlap(first.config), *sorted(promising, key=lambda base: bounded.bounds_s[base])]
@@ -182,7 +184,10 @@ def prune(
     if first is not None:
         promising.add(without_overlap(first.config))
     kept = [
-        member for base, members in variants.items() for member in members if base in promising or keep(member.config)
+        member
+        for base, members in variants.items()
+        for member in members
+        if base in promising or pruning.keep(member.config)
     ]
     by_family = frozenset(
         base for base, bound_s in bounded.of_families_s.items() if 0 < bounded.bounds_s[base] <= bound_s
@@ -235,16 +240,14 @@ class BoundedCandidates:
 
     Parameters
     ----------
-    relaxed, reductions
-        Arguments of :func:`~pipette_opt.problem.build.build_problem_data`.
+    work
+        Compute-only bounds of the job.
     clock
         Time limit; once it is over, no further tile is built, unless none has been built.
-    work
-        Cache of compute-only bounds.
-    family_bound_s
-        Function to the bound of a configuration's partition family, seconds; 0 if none is known.
-    enough_s
-        Configurations whose compute-only bound reaches this time are not bounded by their family, seconds.
+    pruning
+        Bounds of families, only asked for configurations whose compute-only bound is below the known plan.
+    reductions
+        Whether bounds count gradient reductions, and use the analytical 1F1B model where it holds.
 
     Attributes
     ----------
@@ -258,21 +261,19 @@ class BoundedCandidates:
 
     def __init__(
         self,
-        instance: Instance,
+        work: WorkBounds,
         fitting: Sequence[FittingCandidate],
         capacity_bytes: IntArray,
-        *,
-        relaxed: bool,
-        reductions: bool,
         clock: Clock | None = None,
-        work: WorkBounds | None = None,
-        family_bound_s: Callable[[ParallelConfig], float] = lambda config: 0.0,
-        enough_s: float = float("inf"),
+        pruning: Pruning | None = None,
+        *,
+        reductions: bool = False,
     ) -> None:
-        work = work or WorkBounds(instance)
+        instance, pruning = work.instance, pruning or Pruning()
+        enough_s = float("inf") if pruning.known is None else pruning.known.seconds
         self.bounds_s = {candidate.config: work(candidate.config) for candidate in fitting}
         able = [config for config, bound_s in self.bounds_s.items() if bound_s < enough_s]
-        self.of_families_s = {config: family_bound_s(config) for config in able}
+        self.of_families_s = {config: pruning.family_bound_s(config) for config in able}
         self.bounds_s.update(
             (config, max(self.bounds_s[config], bound_s)) for config, bound_s in self.of_families_s.items()
         )
@@ -288,7 +289,7 @@ class BoundedCandidates:
             build_problem_data,
             instance,
             capacity_bytes=capacity_bytes,
-            relaxed=relaxed,
+            relaxed=not reductions,
             reductions=reductions,
             links=links,
         )

@@ -118,4 +118,4 @@ def _first_plan(
     fitting = [FittingCandidate(config=fits.config, need_bytes=fits.need_bytes) for fits in memory.fitting]
     if not fitting:
         return None
-    return prune(instance, fitting, memory.capacity_bytes, clock, work=work).first
+    return prune(work, fitting, memory.capacity_bytes, clock).first

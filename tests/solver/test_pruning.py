@@ -20,7 +20,7 @@ from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Question, fitting_candidates, load_predictor, prepare, prunes
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.solver import pruning
-from pipette_opt.solver.pruning import prune
+from pipette_opt.solver.pruning import Pruning, prune
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 
@@ -169,8 +169,8 @@ def test_annealing_gives_a_better_time_to_beat(monkeypatch: pytest.MonkeyPatch) 
     fitting = fitting_candidates(prepared.memory)
     monkeypatch.setattr(pruning, "MANY", 1)
     monkeypatch.setattr(pruning, "anneal", lambda data, params: anneal(data, moves))  # not by the clock
-    plain = prune(prepared.instance, fitting, prepared.memory.capacity_bytes)
-    annealed = prune(prepared.instance, fitting, prepared.memory.capacity_bytes, annealing_s=1.0)
+    plain = prune(prepared.work, fitting, prepared.memory.capacity_bytes)
+    annealed = prune(prepared.work, fitting, prepared.memory.capacity_bytes, pruning=Pruning(annealing_s=1.0))
     assert plain.first is not None
     assert annealed.first is not None
     assert annealed.first.seconds < 0.999 * plain.first.seconds
