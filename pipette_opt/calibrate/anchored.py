@@ -143,8 +143,8 @@ class _Rows:
         index = next((index for index, run in enumerate(self.runs) if run.row == anchor), None)
         if index is None or np.isnan(self._log_ratio(index)):
             known = [run.row for place, run in enumerate(self.runs) if not np.isnan(self._log_ratio(place))]
-            there = f"the table has them in {named(known)}" if known else "the table has none"
-            raise InputError("--anchor", f"must be a row with a measured and a predicted time ({there}), got {anchor}.")
+            have = f"the table has them in {named(known)}" if known else "the table has none"
+            raise InputError("--anchor", f"must be a row with a measured and a predicted time ({have}), got {anchor}.")
         rows = next(rows for rows in self._alike(("source", "gpu_name")) if index in rows)
         moved, others = bands.copy(), [row for row in rows if row != index]
         moved[rows] = self._known(index).bands(self.terms[rows])

@@ -54,6 +54,8 @@ class TrialRecord:
         Measured iteration time and memory; ``None`` without.
     problem
         Reason why the trial was refused; empty if it was not.
+    note
+        Sentence on what the result leaves open; empty without.
     run
         Text of ``--run`` by which the trial was started; ``None`` if the user starts it.
     """
@@ -70,6 +72,7 @@ class TrialRecord:
     time_s: float | None = None
     peak_bytes: float | None = None
     problem: str = ""
+    note: str = ""
     run: str | None = None
 
     @property

@@ -86,6 +86,19 @@ def exit_code(folder: Path) -> int | None:
         return None
 
 
+def ended(folder: Path) -> float:
+    """Return when the command of a trial ended, seconds since 1970; 0 if unknown."""
+    try:
+        return (folder / EXIT).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def submitted(folder: Path) -> list[tuple[str, str]]:
+    """Return the Slurm jobs that a trial's command submitted, each with its cluster; an empty text for the own one."""
+    return list(dict.fromkeys(SUBMITTED.findall(_output(folder))))
+
+
 def stop(folder: Path) -> str:
     """
     End the command of a trial, and cancel the Slurm jobs that it submitted.
@@ -107,7 +120,7 @@ def stop(folder: Path) -> str:
         deadline = time.monotonic() + GRACE_S
         while is_running(folder) and time.monotonic() < deadline:
             time.sleep(0.05)
-    return "; ".join(["stopped", *(_cancelled(*job) for job in dict.fromkeys(SUBMITTED.findall(_output(folder))))])
+    return "; ".join(["stopped", *(_cancelled(*job) for job in submitted(folder))])
 
 
 def _cancelled(job: str, cluster: str) -> str:

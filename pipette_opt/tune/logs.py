@@ -1,15 +1,18 @@
 """Result of a trial, read from the logs of its run."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_output
-from pipette_opt.base.units import GIB
+from pipette_opt.base.units import GIB, three_digits
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.megatron_logs import WARM_UP, Reports, read_as_log, reports_of
+
+SAME = 1.05
+"""Largest ratio of two times of one run in several logs. Chosen."""
 
 UNSET = {"None": "1", "": "1"}
 """Printed values of arguments that are not set, as the size that they stand for."""
@@ -30,12 +33,25 @@ class LogResult:
         Number of reported iterations, warm-up included.
     ran_out
         Whether the log has an out-of-memory error.
+    note
+        Sentence on other logs with another result; empty without.
     """
 
     time_s: float | None = None
     peak_bytes: float | None = None
     num_reports: int = 0
     ran_out: bool = False
+    note: str = ""
+
+    def words(self) -> str:
+        """Return the result in words, such as ``4.20 s``."""
+        return "out of memory" if self.time_s is None else f"{three_digits(self.time_s)} s"
+
+    def is_unlike(self, other: "LogResult") -> bool:
+        """Return whether the times of two results differ by more than a run's noise, or only one ran out of memory."""
+        if self.time_s is None or other.time_s is None:
+            return self.time_s is not other.time_s
+        return max(self.time_s, other.time_s) > SAME * min(self.time_s, other.time_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +88,21 @@ def read_result(
     """
     present = [file for file in files if file.is_file()]
     found: LogResult | NoResult = NoResult(problem="there is no log")
+    results: dict[str, LogResult] = {}
     for file in sorted(present, key=lambda file: (file.stat().st_mtime, file.name)):
         result = _read(file, expected, warm_up, needs_arguments=needs_arguments)
+        if isinstance(result, LogResult):
+            results[file.name] = result
         if isinstance(result, LogResult) or result.is_wrong or not isinstance(found, LogResult):
             found = result
-    return found
+    return replace(found, note=_other_results(results)) if isinstance(found, LogResult) else found
+
+
+def _other_results(results: Mapping[str, LogResult]) -> str:
+    """Return a sentence on logs whose result is unlike that of the last; empty without such logs."""
+    *others, last = results
+    unlike = [f"{name} says {results[name].words()}" for name in others if results[name].is_unlike(results[last])]
+    return f"{last} counts, as the latest; {', '.join(unlike)}" if unlike else ""
 
 
 def expected_arguments(config: ParallelConfig, global_batch_size: int, seq_length: int) -> dict[str, str]:

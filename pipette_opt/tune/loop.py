@@ -42,6 +42,9 @@ PLANNING_S = 5.0
 POLL_S = 0.5
 """Seconds between two looks at running trials. Chosen."""
 
+LATE_S = 20.0
+"""Seconds that a log may appear or grow after its command ended. Chosen: caches of NFS are seconds old."""
+
 QUIET_S = 60.0
 """Seconds without change after which a log with fewer iterations than asked for counts as complete. Chosen."""
 
@@ -271,13 +274,18 @@ class Tuner:
             hosts=hosts,
         )
         try:
-            plan = self._export(record, self.listing.risks[chosen])
+            plan, files = self._exported(record, self.listing.risks[chosen])
         except (InputError, InfeasibleError) as error:
             if self.stop.is_set():  # the search for a placement was interrupted
                 return True
+            if isinstance(error, InputError) and error.where.startswith("--"):  # an option, wrong for all trials
+                raise
+            problem = f"it cannot be exported: {error}"
             self.folder.trial(number).mkdir(parents=True, exist_ok=True)
-            self._keep(replace(record, status="refused", problem=f"it cannot be exported: {error}"), "is refused")
+            self._keep(replace(record, status="refused", problem=problem), f"is refused: {problem}")
             return True
+        write_folder(self.folder.trial(number), files)
+        write_plan(plan, self.folder.trial(number) / PLAN)
         simulated_s = plan.estimate.iteration_time_s
         low_s, middle_s, high_s = (simulated_s / record.predicted_s * end for end in self.view.band_s(chosen))
         record = replace(
@@ -292,16 +300,13 @@ class Tuner:
         self._start(record)
         return True
 
-    def _export(self, record: TrialRecord, risk: float) -> Plan:
-        """Write the plan and the launch files of a trial."""
-        settings, folder = self.settings, self.folder.trial(record.trial)
+    def _exported(self, record: TrialRecord, risk: float) -> tuple[Plan, dict[str, str]]:
+        """Return the plan and the launch files of a trial."""
+        settings = self.settings
         instance = self._on_hosts(record.hosts)
         params = OptimizeParams(time_limit_s=PLANNING_S, workers=settings.workers, max_oom_risk=risk)
         plan = plan_of(instance, record.config, params, Watcher(stop=self.stop), self._inputs_on(record.hosts))
-        files = with_iterations(export(plan, settings.format, settings.options), settings.steps)
-        write_folder(folder, files)
-        write_plan(plan, folder / PLAN)
-        return plan
+        return plan, dict(with_iterations(export(plan, settings.format, settings.options), settings.steps))
 
     def _start(self, record: TrialRecord, message: str = "") -> None:
         """Start the command of a trial, or ask the user to."""
@@ -328,12 +333,20 @@ class Tuner:
             if result.is_wrong if isinstance(result, NoResult) else self._is_complete(record, result):
                 self._finish(record, result)
         elif not launch.is_running(folder):
-            self._finish(record, self._result(record))
+            result = self._result(record)
+            if isinstance(result, LogResult) or result.is_wrong or not self._may_come_late(record):
+                self._finish(record, result)
         elif time.time() - (record.started or 0.0) > self.settings.run_timeout_s:
             limit_s = self.settings.run_timeout_s
             limit = f"the command did not end within {limit_s:g} s (--run-timeout) and was {launch.stop(folder)}"
             result = self._result(record)
             self._finish(record, result if isinstance(result, LogResult) else NoResult(problem=limit))
+
+    def _may_come_late(self, record: TrialRecord) -> bool:
+        """Return whether the log of a command that ended may still appear: a shared file system shows it later."""
+        folder = self.folder.trial(record.trial)
+        waited_s = time.time() - launch.ended(folder)
+        return waited_s < LATE_S and (launch.exit_code(folder) == 0 or not self._logs(record))
 
     def _finish(self, record: TrialRecord, result: LogResult | NoResult) -> None:
         """Record the result of a trial, and weigh the worlds again."""
@@ -343,13 +356,17 @@ class Tuner:
             code = launch.exit_code(folder)
             if self.settings.run is not None and code not in (0, None) and not result.is_wrong:
                 problem = f"the command ended with exit code {code}, and {problem}{launch.last_line(folder)}"
+            elif code == 0 and launch.submitted(folder) and not result.is_wrong:
+                problem += "; the command ended before its Slurm job: use sbatch --wait"
             record = replace(record, status="refused", problem=problem)
         elif result.ran_out:
             record = replace(record, status="ran out", peak_bytes=None)
         elif problem := implausible(record, result.time_s or 0.0):
             record = replace(record, status="refused", problem=problem)
         else:
-            record = replace(record, status="timed", time_s=result.time_s, peak_bytes=result.peak_bytes)
+            record = replace(
+                record, status="timed", time_s=result.time_s, peak_bytes=result.peak_bytes, note=result.note
+            )
         if record.status == "refused":
             self.failures.append(record)
         else:

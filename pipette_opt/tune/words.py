@@ -12,6 +12,9 @@ from pipette_opt.tune.choice import SURE
 from pipette_opt.tune.folder import TrialRecord, band_words
 from pipette_opt.tune.loop import Progress, Tuned
 
+LEAST_SHOWN = 5e-5
+"""Least regret that is not shown as none."""
+
 
 def state_line(progress: Progress) -> str:
     """Return the state of a search in a line: trials, those that run, and what is known so far."""
@@ -40,10 +43,13 @@ def verdict(tuned: Tuned) -> str:
     """Return the result of a search in a sentence: the best measured configuration, and how far it may be from best."""
     if tuned.best is None:
         return f"No trial has a time: {tuned.reason}."
+    of = counted(tuned.num_listed, "configuration")
+    far = f"it is at most {percent(tuned.regret)} slower than the best of {of}"
+    if tuned.regret < LEAST_SHOWN:
+        far = f"it is the fastest of {of}"
     trials, time_s = counted(len(tuned.records), "trial"), three_digits(tuned.best.time_s or 0.0)
     return (
-        f"Fastest of {trials}: {tuned.best.config.label()}, {time_s} s an iteration. With {SURE:.0%} confidence it is "
-        f"at most {percent(tuned.regret)} slower than the best of {counted(tuned.num_listed, 'configuration')}."
+        f"Fastest of {trials}: {tuned.best.config.label()}, {time_s} s an iteration. With {SURE:.0%} confidence {far}."
     )
 
 
@@ -66,5 +72,6 @@ def trials_table(records: Sequence[TrialRecord]) -> RenderableType:
 
 
 def problems(records: Sequence[TrialRecord]) -> list[str]:
-    """Return a line for each refused trial, with the reason."""
-    return [f"- trial {record.trial} is refused: {record.problem}" for record in records if record.problem]
+    """Return a line for each refused trial, with the reason, and for each result that leaves something open."""
+    refused = [f"- trial {record.trial} is refused: {record.problem}" for record in records if record.problem]
+    return refused + [f"- trial {record.trial}: {record.note}" for record in records if record.note]

@@ -16,12 +16,13 @@ from fake_trainer import PEAK
 from plain_worlds import plain_worlds
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.units import GIB
+from pipette_opt.base.units import GIB, three_digits
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.specs import Instance, TrainingSpec
-from pipette_opt.tune import launch
+from pipette_opt.tune import launch, loop
 from pipette_opt.tune.folder import RECORD, TuneFolder
 from pipette_opt.tune.loop import Progress, Tuned, Tuner, TuneSettings, host_groups, trial_space
+from pipette_opt.tune.words import problems
 
 pytestmark = pytest.mark.search
 
@@ -74,6 +75,12 @@ def inputs_of(instance: Instance) -> dict[str, object]:
     from dataclasses import asdict
 
     return {"model": asdict(instance.model), "training": asdict(instance.training)}
+
+
+@pytest.fixture(autouse=True)
+def no_shared_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs are there when a command ends."""
+    monkeypatch.setattr(loop, "LATE_S", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +181,44 @@ def test_a_slurm_job_of_a_stopped_command_is_cancelled(tmp_path: Path, monkeypat
     assert (tmp_path / "cancelled").read_text() == "--clusters=b 41\n"
     scancel.write_text("#!/bin/sh\necho Invalid job id >&2\nexit 1\n")
     assert launch.stop(folder) == "stopped; Slurm job 41 may still run, as scancel failed: Invalid job id"
+
+
+def test_a_log_may_appear_after_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log of a command that ended well is waited for."""
+    monkeypatch.setattr(loop, "LATE_S", 30.0)
+    late = f"{command('time_s')} > part; (sleep 1; mv part train.log) > /dev/null 2>&1 &"
+    found = tuner(tmp_path / "state", "", run=late, log="{dir}/train.log", budget=1).run()
+    assert found.records[0].status == "timed"
+
+
+def test_a_job_that_was_only_submitted(tmp_path: Path) -> None:
+    """``sbatch`` without ``--wait`` returns at once; the trial says so."""
+    found = tuner(tmp_path / "state", "", run="echo Submitted batch job 41", budget=1).run()
+    assert found.records[0].problem.endswith("; the command ended before its Slurm job: use sbatch --wait")
+
+
+def test_two_logs_with_other_times(tmp_path: Path) -> None:
+    """The latest counts, and the other is named."""
+    both = f"{command('time_s')} > a.log; sleep 0.05; {command('2 * time_s')} > b.log"
+    found = tuner(tmp_path / "state", "", run=both, log="{dir}/?.log", budget=1).run()
+    record = found.records[0]
+    assert record.note == f"b.log counts, as the latest; a.log says {three_digits((record.time_s or 0.0) / 2)} s"
+    assert problems(found.records) == [f"- trial 1: {record.note}"]
+
+
+def test_options_that_no_trial_can_have_end_the_search(tmp_path: Path) -> None:
+    """A missing image and a full disk are no faults of a configuration."""
+    with pytest.raises(InputError, match="--image: is required"):
+        tuner(tmp_path / "state", "time_s", format="kubernetes").run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "write_folder", full_disk)
+        with pytest.raises(InputError, match="No space left"):
+            tuner(tmp_path / "other", "time_s").run()
+
+
+def full_disk(folder: Path, files: object) -> None:
+    """Fail as on a full disk."""
+    raise InputError(str(folder), "cannot be opened: No space left on device.")
 
 
 def test_implausible_times_are_refused(tmp_path: Path) -> None:
