@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.all_to_all import exchange_lines
+from benchmarks.curves import Curve, fit_curve
 from benchmarks.measured import measured_folder
 from pipette_opt import __version__
 from pipette_opt.base.files import write_atomically
@@ -35,7 +36,6 @@ from pipette_opt.costs.collectives import (
     tree_edges,
     tree_s,
 )
-from pipette_opt.costs.curves import Curve, fit_curve
 from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 
 ROOT = Path(__file__).resolve().parents[1]

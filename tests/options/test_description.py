@@ -7,10 +7,10 @@ from typing import get_args
 import jsonschema
 import pytest
 
+from benchmarks import options_page as reference
 from pipette_opt.base import types
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.options import reference
 from pipette_opt.options.description import JobOptions, Measured, SpaceOptions, field_of, fields_of
 from pipette_opt.specs.precision import FP8_RECIPES
 from pipette_opt.specs.training import DISPATCHER_WORDS
@@ -41,7 +41,7 @@ def test_a_search_space_has_the_declared_fields() -> None:
 
 
 def test_page_and_schema_are_fresh() -> None:
-    """``python -m pipette_opt.options.reference`` was run after the last change."""
+    """``python -m benchmarks.options_page`` was run after the last change."""
     page = Path(__file__).parents[2] / "docs" / "job.md"
     schema = shipped_path("data", "schemas", "job.schema.json")
     assert page.read_text(encoding="utf-8") == reference.page()

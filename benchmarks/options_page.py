@@ -1,7 +1,7 @@
 """
 Reference page and JSON schema of job files, generated from the declarations of options.
 
-``python -m pipette_opt.options.reference`` writes ``docs/job.md`` and ``data/schemas/job.schema.json`` of a checkout.
+``python -m benchmarks.options_page`` writes ``docs/job.md`` and ``data/schemas/job.schema.json`` of a checkout.
 """
 
 import json
@@ -61,7 +61,7 @@ An option on the command line counts before the file, and the command says so. A
 another section or has no effect on a command is refused with its place. Files are looked for as written, then beside
 the job file.
 
-Made by `python -m pipette_opt.options.reference`; the schema for editors is `data/schemas/job.schema.json`.
+Made by `python -m benchmarks.options_page`; the schema for editors is `data/schemas/job.schema.json`.
 """
 
 
@@ -166,7 +166,7 @@ def _schema_of(field: Field) -> dict[str, Any]:
 
 def main() -> None:
     """Write the reference page and the JSON schema of the checkout."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[1]
     (root / "docs" / "job.md").write_text(page(), encoding="utf-8")
     text = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
     (root / "data" / "schemas" / "job.schema.json").write_text(text, encoding="utf-8")

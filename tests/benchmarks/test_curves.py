@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from benchmarks.curves import Curve, fit_curve
 from pipette_opt.base.errors import InputError
 from pipette_opt.costs.collectives import RingTraffic, all_reduce_traffic, gather_traffic
-from pipette_opt.costs.curves import Curve, fit_curve
 
 TRUE = Curve(start_s=2e-5, step_s=3e-6, bytes_per_s=2e11)
 TRAFFIC = [

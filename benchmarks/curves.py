@@ -2,7 +2,7 @@
 Latency-bandwidth curves: constants of a cluster file, fitted to times measured by message size.
 
 A collective takes ``start + steps * step + hop_bytes / bytes_per_s``, and a message is a collective with one step:
-Hockney's model (Parallel Computing 20, 1994), which the rest of ``costs/`` computes with. Its three constants are
+Hockney's model (Parallel Computing 20, 1994), which ``pipette_opt/costs`` computes with. Its three constants are
 linear in the times, so least squares of the relative errors finds them, none below zero. Outliers get less weight
 (iteratively reweighted, Huber).
 """
