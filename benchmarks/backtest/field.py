@@ -29,7 +29,7 @@ LIKELY = 0.5
 def predictions(path: Path = MEASURED) -> list[Prediction]:
     """Return the predicted time and memory of every row, by the shipped stack."""
     stack = read_stack()
-    memory = partial(memory_columns, framework=stack.memory, max_oom_risk=0.01)
+    memory = partial(memory_columns, memory_constants=stack.memory, max_oom_risk=0.01)
     return list(predict_runs(measured_runs(path), stack, memory=memory, rivals=False))
 
 

@@ -18,13 +18,13 @@ RISK = 0.01
 
 def fitted_stack(seen: Sequence[MeasuredRun], base: StackSpec) -> StackSpec:
     """Return the stack with memory constants fitted to the runs, calibrated by their times."""
-    framework = calibrate_memory(seen, base)
-    started = replace(base, memory=framework) if framework.largest_job else base
+    memory_constants = calibrate_memory(seen, base)
+    started = replace(base, memory=memory_constants) if memory_constants.largest_job else base
     return calibrate_runs(seen, started, validate=False).stack
 
 
 def predicted(tested: Sequence[MeasuredRun], stack: StackSpec) -> list[Prediction]:
     """Return predicted times, and predicted memory if the stack has fitted memory constants."""
     with_memory = stack.memory != MEGATRON_CORE
-    memory = partial(memory_columns, framework=stack.memory, max_oom_risk=RISK) if with_memory else None
+    memory = partial(memory_columns, memory_constants=stack.memory, max_oom_risk=RISK) if with_memory else None
     return anchored(predict_runs(tested, stack, memory=memory), stack, None)[0]

@@ -168,7 +168,7 @@ def measured_row(name: str, cases: Sequence[Case], division: Division, correctio
     row = {"measured": name, "peaks": str(len(cases)), **division.label}
     for title, each in (("formula alone", None), ("with network", correction)):
         predictor = DividedPredictor(
-            network=shipped.network, framework=shipped.framework, division=division, correction=each
+            network=shipped.network, memory_constants=shipped.memory_constants, division=division, correction=each
         )
         ratios = log_ratios([memory_run(case, predictor) for case in cases])
         row |= _columns(title, _summary(np.abs(np.expm1(-ratios)) * 100))

@@ -17,7 +17,7 @@ from benchmarks.memory.learning import LearningPoint, Reliability, learning_curv
 from benchmarks.memory.rivals import MARGIN, Verdicts, best_kept, train_pipette, verdicts, wilson
 from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
-from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability, upper_gib
+from pipette_opt.calibrate.memory_spread import fit_with_errors, oom_probability, upper_gib
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs.memory_constants import MemoryConstants
@@ -194,7 +194,7 @@ def evaluate_memory(
         known, tested = split_cases(split, folder)
         known_runs, runs = [run for _, run in known], [run for _, run in tested]
         start = read_stack().memory
-        fitted = fit_framework(known_runs, start)
+        fitted = fit_with_errors(known_runs, start)
         methods += evaluate_methods(split.name, fitted, known, tested, max_oom_risk, with_pipette=with_pipette)
         notes += unlabelled_notes(split.name, fitted, tested, max_oom_risk)
         if any(run.peak_gib is not None for run in runs):
@@ -215,11 +215,11 @@ def evaluate_memory(
 
 
 def unlabelled_notes(
-    name: str, framework: MemoryConstants, tested: Sequence[tuple[MeasuredRun, MemoryRun]], max_oom_risk: float
+    name: str, memory_constants: MemoryConstants, tested: Sequence[tuple[MeasuredRun, MemoryRun]], max_oom_risk: float
 ) -> list[str]:
     """Return a note on rows that the file calls feasible although the job ran out of memory later."""
     runs = [memory for run, memory in tested if run.oom is False and memory.ran_out is None]
-    refused = sum(oom_probability(predict_memory(framework, run)) > max_oom_risk for run in runs)
+    refused = sum(oom_probability(predict_memory(memory_constants, run)) > max_oom_risk for run in runs)
     if not runs:
         return []
     return [f"{name}: {len(runs)} jobs ran and then ran out of memory: no label; {refused} of them are refused."]
@@ -242,7 +242,7 @@ def known_pairs(path: Path) -> tuple[tuple[MeasuredRun, MemoryRun], ...]:
 
 def evaluate_methods(
     name: str,
-    framework: MemoryConstants,
+    memory_constants: MemoryConstants,
     known: Sequence[tuple[MeasuredRun, MemoryRun]],
     tested: Sequence[tuple[MeasuredRun, MemoryRun]],
     max_oom_risk: float,
@@ -255,7 +255,7 @@ def evaluate_methods(
     Pipette's network needs at least 20 peaks to learn from.
     """
     runs = [run for _, run in tested]
-    ours = [predict_memory(framework, run) for run in runs]
+    ours = [predict_memory(memory_constants, run) for run in runs]
     formula, fullest = np.array([run.formula_gib for run in runs if run.formula_gib is not None]).T
     capacity = np.array([run.capacity_gib for run in runs])
     risks = np.array([oom_probability(prediction) for prediction in ours])
@@ -325,13 +325,14 @@ def _result(
     )
 
 
-def coverage_of(split: str, framework: MemoryConstants, runs: Sequence[MemoryRun]) -> list[Coverage]:
+def coverage_of(split: str, memory_constants: MemoryConstants, runs: Sequence[MemoryRun]) -> list[Coverage]:
     """Return the attained coverage of the upper bounds on measured peaks, for each stated risk."""
     measured = [run for run in runs if run.peak_gib is not None]
     results = []
     for risk in RISKS:
         below = sum(
-            (run.peak_gib or 0.0) <= upper_gib(framework, predict_memory(framework, run), risk) for run in measured
+            (run.peak_gib or 0.0) <= upper_gib(memory_constants, predict_memory(memory_constants, run), risk)
+            for run in measured
         )
         low, high = wilson(below, len(measured))
         results.append(
@@ -340,10 +341,12 @@ def coverage_of(split: str, framework: MemoryConstants, runs: Sequence[MemoryRun
     return results
 
 
-def slices_of(split: str, framework: MemoryConstants, tested: Sequence[tuple[MeasuredRun, MemoryRun]]) -> list[Slice]:
+def slices_of(
+    split: str, memory_constants: MemoryConstants, tested: Sequence[tuple[MeasuredRun, MemoryRun]]
+) -> list[Slice]:
     """Return the errors of peaks by each field of ``SLICED`` that has several values."""
     measured = [(run, memory) for run, memory in tested if memory.peak_gib is not None]
-    errors = peak_errors(framework, [memory for _, memory in measured])
+    errors = peak_errors(memory_constants, [memory for _, memory in measured])
     off = np.abs(np.exp(-errors) - 1)
     found = []
     for name in SLICED:

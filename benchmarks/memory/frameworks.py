@@ -18,7 +18,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.memory import memory_runs
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
-from pipette_opt.calibrate.memory_spread import fit_framework
+from pipette_opt.calibrate.memory_spread import fit_with_errors
 from pipette_opt.cli.program import run_command
 from pipette_opt.memory.twins import without_twins
 from pipette_opt.read.stack import read_stack, write_stack
@@ -52,7 +52,9 @@ def frameworks(
     if not folder.is_dir():
         raise InputError("--folder", f"is no folder of measured runs: {folder}.")
     out.mkdir(parents=True, exist_ok=True)
-    fitted = fit_framework(memory_runs(measured_runs(folder / "hf_ultrascale_h100.csv"), read_stack()), NO_PLACEHOLDERS)
+    fitted = fit_with_errors(
+        memory_runs(measured_runs(folder / "hf_ultrascale_h100.csv"), read_stack()), NO_PLACEHOLDERS
+    )
     nanotron = without_twins(fitted)  # constants of a stack, not single runs of others
     tested = memory_runs(measured_runs(folder / "hf_ultrascale_h100.csv"), read_stack())
     write(
@@ -92,9 +94,9 @@ def frameworks(
     )
 
 
-def errors(framework: MemoryConstants, runs: list[MemoryRun]) -> str:
+def errors(memory_constants: MemoryConstants, runs: list[MemoryRun]) -> str:
     """Return mean and median of absolute errors as text."""
-    off = np.abs(np.expm1(-peak_errors(framework, runs)))
+    off = np.abs(np.expm1(-peak_errors(memory_constants, runs)))
     return f"mean {off.mean():.1%}, median {np.median(off):.1%} of {len(off)} peaks"
 
 

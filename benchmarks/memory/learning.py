@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.memory.rivals import Verdicts, verdicts, wilson
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
-from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability
+from pipette_opt.calibrate.memory_spread import fit_with_errors, oom_probability
 from pipette_opt.specs.memory_constants import MemoryConstants
 
 SIZES = (0, 5, 10, 20, 50, 100, 200)
@@ -74,7 +74,7 @@ def learning_curve(
     for size in (*(size for size in sizes if size < len(known)), len(known)):
         tries = draws if 0 < size < len(known) else 1
         chosen = [[known[index] for index in rng.permutation(len(known))[:size]] for _ in range(tries)]
-        found = [_score(fit_framework(runs, base), tested) for runs in chosen]
+        found = [_score(fit_with_errors(runs, base), tested) for runs in chosen]
         errors, accuracies = np.array(found).T
         points.append(
             LearningPoint(
@@ -88,21 +88,21 @@ def learning_curve(
     return points
 
 
-def _score(framework: MemoryConstants, tested: Sequence[MemoryRun]) -> tuple[float, float]:
-    errors = np.abs(np.exp(-peak_errors(framework, tested)) - 1)
-    verdict = label_verdicts(framework, tested, 0.5)
+def _score(memory_constants: MemoryConstants, tested: Sequence[MemoryRun]) -> tuple[float, float]:
+    errors = np.abs(np.exp(-peak_errors(memory_constants, tested)) - 1)
+    verdict = label_verdicts(memory_constants, tested, 0.5)
     return float(errors.mean()) if len(errors) else float("nan"), verdict.accuracy
 
 
-def label_verdicts(framework: MemoryConstants, tested: Sequence[MemoryRun], risk: float) -> Verdicts:
+def label_verdicts(memory_constants: MemoryConstants, tested: Sequence[MemoryRun], risk: float) -> Verdicts:
     """Return how often labelled runs would be refused at a risk, rightly or wrongly."""
-    probability, ran_out = _labelled(framework, tested)
+    probability, ran_out = _labelled(memory_constants, tested)
     return verdicts(probability > risk, ran_out.astype(bool))
 
 
-def reliability(split: str, framework: MemoryConstants, tested: Sequence[MemoryRun]) -> list[Reliability]:
+def reliability(split: str, memory_constants: MemoryConstants, tested: Sequence[MemoryRun]) -> list[Reliability]:
     """Return predicted probabilities against outcomes for each bin; empty bins are left out."""
-    probability, ran_out = _labelled(framework, tested)
+    probability, ran_out = _labelled(memory_constants, tested)
     bins = []
     for low, high in pairwise(EDGES):
         inside = (probability >= low) & ((probability < high) | (high == EDGES[-1]))
@@ -120,10 +120,10 @@ def reliability(split: str, framework: MemoryConstants, tested: Sequence[MemoryR
     return bins
 
 
-def _labelled(framework: MemoryConstants, tested: Sequence[MemoryRun]) -> tuple[FloatArray, FloatArray]:
+def _labelled(memory_constants: MemoryConstants, tested: Sequence[MemoryRun]) -> tuple[FloatArray, FloatArray]:
     """Return the probability of every labelled run, and 1 for runs that ran out of memory, otherwise 0."""
     runs = [run for run in tested if run.ran_out is not None]
-    probability = np.array([oom_probability(predict_memory(framework, run)) for run in runs])
+    probability = np.array([oom_probability(predict_memory(memory_constants, run)) for run in runs])
     return probability, np.array([float(bool(run.ran_out)) for run in runs])
 
 

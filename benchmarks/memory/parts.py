@@ -49,7 +49,9 @@ class PeakParts:
 def measured_parts(folder: Path) -> list[PeakParts]:
     """Return every row of ``SOURCES`` that can be predicted, from the files that exist."""
     predictor = shipped_predictor()
-    tensors = replace(predictor, framework=replace(predictor.framework, group_gib=0.0))  # NCCL's buffers are no tensors
+    tensors = replace(
+        predictor, memory_constants=replace(predictor.memory_constants, group_gib=0.0)
+    )  # NCCL's buffers are no tensors
     found = []
     for source, file, choose in SOURCES:
         runs = [run for run in measured_runs(folder / file) if choose(run)] if (folder / file).is_file() else []

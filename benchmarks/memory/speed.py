@@ -30,7 +30,7 @@ def main() -> None:
     job, model, configs = TrainingSpec(global_batch_size=1024, seq_length=4096), read_model("llama-3-8b"), grid()
     lines = [f"Python {platform.python_version()}, numpy {np.__version__}, {os.cpu_count()} cores"]
     for name in (None, "nanotron"):
-        predictor = MemoryPredictor.load(framework=None if name is None else read_stack(name).memory)
+        predictor = MemoryPredictor.load(memory_constants=None if name is None else read_stack(name).memory)
         seconds, busy = [], []
         for _ in range(repeats):
             start, work = time.perf_counter(), time.process_time()

@@ -193,9 +193,9 @@ def _features(runs: Sequence[MemoryRun]) -> FloatArray:
     return features
 
 
-def log_ratios(runs: Sequence[MemoryRun], framework: MemoryConstants | None = None) -> FloatArray:
+def log_ratios(runs: Sequence[MemoryRun], memory_constants: MemoryConstants | None = None) -> FloatArray:
     """Return ``log(measured / predicted)``, with the predicted tensors not limited by the device's memory."""
-    constants = (framework or MemoryConstants()).vector() * SHOWN
+    constants = (memory_constants or MemoryConstants()).vector() * SHOWN
     rows = np.array([float((run.regressors[run.measured_rows] @ constants).max()) for run in runs])
     ratio: FloatArray = np.log(np.array([run.peak_gib for run in runs], dtype=np.float64) / rows)
     return ratio

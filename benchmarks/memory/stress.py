@@ -8,7 +8,7 @@ terms.
 from pathlib import Path
 
 from benchmarks.memory.evaluation import Split, coverage_of, evaluate_methods, split_cases
-from pipette_opt.calibrate.memory_spread import fit_framework
+from pipette_opt.calibrate.memory_spread import fit_with_errors
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
 
@@ -70,7 +70,7 @@ def stress_rows(folder: Path, max_oom_risk: float = 0.01) -> list[dict[str, str]
     rows = []
     for split in STRESS:
         known, tested = split_cases(split, folder)
-        fitted = fit_framework([run for _, run in known], read_stack().memory)
+        fitted = fit_with_errors([run for _, run in known], read_stack().memory)
         result = evaluate_methods(split.name, fitted, known, tested, max_oom_risk, with_pipette=False)[0]
         covered = coverage_of(split.name, fitted, [run for _, run in tested])
         verdict = result.verdicts

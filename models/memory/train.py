@@ -80,7 +80,7 @@ def _tune(runs: Path, data: Path, weights: Path | None, base: str, out: Path) ->
     table = markdown_table(pd.DataFrame(tuning_rows(tuning)))
     source = f"memory fitted to {runs.name}, with the network {out.name}"
     write_weights(out, tuning.predictor.network)
-    found = replace(stack, name=out.stem, source=source, memory=tuning.framework)
+    found = replace(stack, name=out.stem, source=source, memory=tuning.memory_constants)
     write_stack(found, out.with_suffix(".yaml"))
     card = tuning_card(table, runs=runs.name, num_runs=tuning.num_runs, improves=tuning.improves)
     write_atomically(out.with_suffix(".md"), card)

@@ -11,7 +11,7 @@ from pipette_opt.calibrate.cases import Case, make_cases
 from pipette_opt.calibrate.memory import measured_stages, memory_run, usable_for_memory
 from pipette_opt.calibrate.memory_calibration import fit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
-from pipette_opt.calibrate.memory_spread import FOLDS, fit_framework
+from pipette_opt.calibrate.memory_spread import FOLDS, fit_with_errors
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
@@ -58,7 +58,7 @@ class Tuning:
     """
 
     predictor: MemoryPredictor
-    framework: MemoryConstants
+    memory_constants: MemoryConstants
     errors: tuple[TuningErrors, ...]
     improves: bool
     num_runs: int
@@ -92,16 +92,16 @@ def tune_memory(
         errors.append(lesson.evaluate(which, splits))
         if progress is not None:
             progress(done + 1, len(parts) + 1)
-    found = fit_framework([memory_run(case, start) for case in cases], lesson.base)
+    found = fit_with_errors([memory_run(case, start) for case in cases], lesson.base)
     tuned = lesson.tune(cases, found)
     improves = errors[0].tuned < errors[0].constants
     if improves:
-        found = fit_framework([memory_run(case, tuned) for case in cases], lesson.base)
+        found = fit_with_errors([memory_run(case, tuned) for case in cases], lesson.base)
     if progress is not None:
         progress(len(parts) + 1, len(parts) + 1)
     return Tuning(
         predictor=tuned if improves else start,
-        framework=found,
+        memory_constants=found,
         errors=tuple(errors),
         improves=improves,
         num_runs=len(peaks),
@@ -168,11 +168,11 @@ class _Lesson:
         start, fitted, best = off.mean(axis=1).tolist()
         return TuningErrors(which=which, num_peaks=off.shape[1], start=start, constants=fitted, tuned=best)
 
-    def tune(self, cases: Sequence[Case], framework: MemoryConstants) -> MemoryPredictor:
+    def tune(self, cases: Sequence[Case], memory_constants: MemoryConstants) -> MemoryPredictor:
         """Return the predictor fine-tuned on the errors that the constants leave in these cases."""
         features, wanted = [], []
         for case in cases:
-            found = self._wanted(case, framework)
+            found = self._wanted(case, memory_constants)
             if found is not None:
                 features.append(found[0])
                 wanted.append(found[1])
@@ -181,7 +181,7 @@ class _Lesson:
         runs = Lessons(features=np.stack(features), log_ratio=np.array(wanted))
         return replace(self.start, network=tune_network(self.start.network, runs, self.traces, self.params))
 
-    def _wanted(self, case: Case, framework: MemoryConstants) -> tuple[np.ndarray, float] | None:
+    def _wanted(self, case: Case, memory_constants: MemoryConstants) -> tuple[np.ndarray, float] | None:
         """
         Return the features of the measured stage and the wanted ``log(peak / formula)``.
 
@@ -191,10 +191,10 @@ class _Lesson:
         if run.peak_gib is None:
             return None
         stages = measured_stages(case.run, case.config.pipeline_model_parallel_size)
-        weights = run.regressors[run.measured_rows] * (framework.vector() * SHOWN)
+        weights = run.regressors[run.measured_rows] * (memory_constants.vector() * SHOWN)
         totals = weights.sum(axis=1)
         fullest = int(totals.argmax())
-        if fullest >= len(stages) or totals[fullest] > predict_memory(framework, run).usable_gib:
+        if fullest >= len(stages) or totals[fullest] > predict_memory(memory_constants, run).usable_gib:
             return None
         share = weights[fullest, REGRESSORS.index("counted")] / totals[fullest]
         change = np.clip(np.log(run.peak_gib / totals[fullest]) / share, -MAX_CHANGE, MAX_CHANGE)
@@ -203,8 +203,8 @@ class _Lesson:
         return row[0], float(self.start.network.log_ratio(row)[0] + change)
 
 
-def _off(framework: MemoryConstants, runs: Sequence[MemoryRun]) -> np.ndarray:
-    return np.abs(np.expm1(-peak_errors(framework, runs)))
+def _off(memory_constants: MemoryConstants, runs: Sequence[MemoryRun]) -> np.ndarray:
+    return np.abs(np.expm1(-peak_errors(memory_constants, runs)))
 
 
 def tuning_rows(tuning: Tuning) -> list[dict[str, str]]:

@@ -13,7 +13,7 @@ from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.cases import Case, Skipped, make_cases
 from pipette_opt.calibrate.left_out import without_copies
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
-from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability, upper_gib
+from pipette_opt.calibrate.memory_spread import fit_with_errors, oom_probability, upper_gib
 from pipette_opt.calibrate.software import software_of
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.predictor import MemoryPredictor, stage_works
@@ -139,7 +139,7 @@ def fit_memory(
                 start,
                 f"no peak was measured and all {len(known)} runs {outcome}, which does not determine the constants",
             )
-    found = fit_framework(known, start)
+    found = fit_with_errors(known, start)
     needs = [predict_memory(found, run).needed_gib for run in known]
     absurd = sum(not need > 0 for need in needs)
     if absurd:
@@ -149,7 +149,9 @@ def fit_memory(
     return found, None
 
 
-def memory_columns(case: Case | Skipped, framework: MemoryConstants, max_oom_risk: float = 0.01) -> Mapping[str, float]:
+def memory_columns(
+    case: Case | Skipped, memory_constants: MemoryConstants, max_oom_risk: float = 0.01
+) -> Mapping[str, float]:
     """
     Return the memory columns of a back-test: predicted peak, its upper bound (GiB) and the probability of OOM.
 
@@ -161,34 +163,38 @@ def memory_columns(case: Case | Skipped, framework: MemoryConstants, max_oom_ris
     if isinstance(case, Skipped):
         return {}
     run = memory_run(case)
-    memory = predict_memory(framework, run)
+    memory = predict_memory(memory_constants, run)
     return {
         "predicted_peak_mem_gib": memory.taken_gib,
-        "upper_peak_mem_gib": min(upper_gib(framework, memory, max_oom_risk), max(run.capacity_gib, memory.taken_gib)),
+        "upper_peak_mem_gib": min(
+            upper_gib(memory_constants, memory, max_oom_risk), max(run.capacity_gib, memory.taken_gib)
+        ),
         "oom_probability": oom_probability(memory),
     }
 
 
-def memory_notes(framework: MemoryConstants, reason: str | None = None) -> list[str]:
+def memory_notes(memory_constants: MemoryConstants, reason: str | None = None) -> list[str]:
     """Return notes for people on fitted memory constants; ``reason`` is the reason if nothing was learned."""
-    if reason is not None or not framework.largest_job:
+    if reason is not None or not memory_constants.largest_job:
         return [f"memory: constants unchanged: {reason or 'no run has memory'}"]
-    notes = [f"memory: predictions are off by {framework.spread:.1%} (standard deviation of the certain parts)"]
-    kinds = {name.removesuffix("_spread"): getattr(framework, name) for name in KINDS}
+    notes = [f"memory: predictions are off by {memory_constants.spread:.1%} (standard deviation of the certain parts)"]
+    kinds = {name.removesuffix("_spread"): getattr(memory_constants, name) for name in KINDS}
     if any(kinds.values()):
         parts = ", ".join(f"{name}s {value:.0%}" for name, value in kinds.items())
         notes.append(f"memory: additional standard deviation of uncertain parts: {parts}")
-    for version in framework.versions:
-        notes.append(f"memory: version {version} takes {framework.factor(version):.3f} times that of the last row")
-    if framework.twins:
+    for version in memory_constants.versions:
+        notes.append(
+            f"memory: version {version} takes {memory_constants.factor(version):.3f} times that of the last row"
+        )
+    if memory_constants.twins:
         notes.append(
             f"memory: runs with equal work per rank on other numbers of replicas have similar errors (correlation "
-            f"{framework.alike:.2f}); {len(framework.twins)} works are remembered"
+            f"{memory_constants.alike:.2f}); {len(memory_constants.twins)} works are remembered"
         )
-    if framework.errors:
+    if memory_constants.errors:
         notes.append(
-            f"memory: bounds rest on the errors of {len(framework.errors)} held-out runs; beyond "
-            f"{framework.largest_job:.0f} GPUs they are {framework.shift:.2g} times as wide"
+            f"memory: bounds rest on the errors of {len(memory_constants.errors)} held-out runs; beyond "
+            f"{memory_constants.largest_job:.0f} GPUs they are {memory_constants.shift:.2g} times as wide"
         )
     else:
         notes.append("memory: fewer than 20 measured peaks, so bounds rest on an assumed standard deviation")

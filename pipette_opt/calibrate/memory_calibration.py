@@ -55,7 +55,7 @@ HOPS: Sequence[Mapping[str, float]] = (
 
 OPTIONAL = "gathered_per_layer"
 """
-Constant that a framework either has or lacks: inputs of sequence parallelism are kept gathered for the backward pass.
+Constant that a stack either has or lacks: inputs of sequence parallelism are kept gathered for the backward pass.
 
 A small value stands in for other terms (in few runs waiting buffers also grow with layers). Unless the starting stack
 has the constant, it is kept only if Schwarz's criterion prefers it over one parameter less (Annals of Statistics 6,
@@ -122,35 +122,35 @@ def fit_constants(runs: Sequence[MemoryRun], base: MemoryConstants, doubt: float
     0 multiplies the priors' standard deviations ``SPREADS``.
     """
     has_peaks = _have_peaks(runs)
-    framework = _alternate(runs, base, doubt, has_peaks)
+    memory_constants = _alternate(runs, base, doubt, has_peaks)
     for values in HOPS:
-        posterior = _Posterior(runs, base, framework.spread, doubt)
-        hopped = posterior.maximise(replace(framework, **values))  # type: ignore[arg-type]
+        posterior = _Posterior(runs, base, memory_constants.spread, doubt)
+        hopped = posterior.maximise(replace(memory_constants, **values))  # type: ignore[arg-type]
         undecided = UNDECIDED if len(runs) >= FEW_RUNS else -UNDECIDED
-        if posterior.loss(_state(hopped)) < posterior.loss(_state(framework)) + undecided:
-            framework = hopped
+        if posterior.loss(_state(hopped)) < posterior.loss(_state(memory_constants)) + undecided:
+            memory_constants = hopped
     if has_peaks:
         if getattr(base, OPTIONAL) == 0:
-            framework = _simplified(runs, base, framework, doubt)
-        return replace(framework, spread=robust_spread(peak_errors(framework, runs)))
+            memory_constants = _simplified(runs, base, memory_constants, doubt)
+        return replace(memory_constants, spread=robust_spread(peak_errors(memory_constants, runs)))
     tries = [(_Posterior(runs, base, spread, doubt), spread) for spread in LABEL_SPREADS]
-    fits = [(posterior, replace(posterior.maximise(framework), spread=spread)) for posterior, spread in tries]
+    fits = [(posterior, replace(posterior.maximise(memory_constants), spread=spread)) for posterior, spread in tries]
     return min(fits, key=lambda pair: pair[0].loss(_state(pair[1])) + _spread_penalty(pair[1].spread))[1]
 
 
 def _alternate(runs: Sequence[MemoryRun], base: MemoryConstants, doubt: float, has_peaks: bool) -> MemoryConstants:
     """Return constants and standard deviation, fitted in turn a few times."""
-    framework = base
+    memory_constants = base
     for _ in range(4):
-        framework = _Posterior(runs, base, framework.spread, doubt).maximise(framework)
+        memory_constants = _Posterior(runs, base, memory_constants.spread, doubt).maximise(memory_constants)
         if has_peaks:
-            framework = replace(framework, spread=robust_spread(peak_errors(framework, runs)))
-    return framework
+            memory_constants = replace(memory_constants, spread=robust_spread(peak_errors(memory_constants, runs)))
+    return memory_constants
 
 
-def _is_without(framework: MemoryConstants, runs: Sequence[MemoryRun]) -> bool:
+def _is_without(memory_constants: MemoryConstants, runs: Sequence[MemoryRun]) -> bool:
     """Return whether a stack lacks the constant ``OPTIONAL``; false if the runs have too few peaks to show it."""
-    return getattr(framework, OPTIONAL) == 0 and _have_peaks(runs)
+    return getattr(memory_constants, OPTIONAL) == 0 and _have_peaks(runs)
 
 
 def _have_peaks(runs: Sequence[MemoryRun]) -> bool:
@@ -158,14 +158,18 @@ def _have_peaks(runs: Sequence[MemoryRun]) -> bool:
 
 
 def _simplified(
-    runs: Sequence[MemoryRun], base: MemoryConstants, framework: MemoryConstants, doubt: float
+    runs: Sequence[MemoryRun], base: MemoryConstants, memory_constants: MemoryConstants, doubt: float
 ) -> MemoryConstants:
     """Return the fit without the constant ``OPTIONAL`` if it is hardly less likely; otherwise the given fit."""
-    posterior = _Posterior(runs, base, framework.spread, doubt)
-    lacking = replace(framework, **{OPTIONAL: 0.0})  # type: ignore[arg-type]
-    without = _Posterior(runs, base, framework.spread, doubt, without_optional=True).maximise(lacking)
+    posterior = _Posterior(runs, base, memory_constants.spread, doubt)
+    lacking = replace(memory_constants, **{OPTIONAL: 0.0})  # type: ignore[arg-type]
+    without = _Posterior(runs, base, memory_constants.spread, doubt, without_optional=True).maximise(lacking)
     by_chance = 0.5 * np.log(len(runs))
-    return without if posterior.loss(_state(without)) < posterior.loss(_state(framework)) + by_chance else framework
+    return (
+        without
+        if posterior.loss(_state(without)) < posterior.loss(_state(memory_constants)) + by_chance
+        else memory_constants
+    )
 
 
 def _spread_penalty(spread: float) -> float:
@@ -189,9 +193,9 @@ def robust_spread(errors: FloatArray) -> float:
     return float(np.clip(np.sqrt(both), SMALLEST_SPREAD, LARGEST_SPREAD))
 
 
-def _state(framework: MemoryConstants) -> FloatArray:
+def _state(memory_constants: MemoryConstants) -> FloatArray:
     """Return the numbers that are fitted: constants of the regressors, then unusable memory (GiB)."""
-    return np.append(framework.vector(), framework.unusable_gib)
+    return np.append(memory_constants.vector(), memory_constants.unusable_gib)
 
 
 def _prior_precision() -> FloatArray:

@@ -91,27 +91,27 @@ class RunMemory:
     more: float = 1.0
 
 
-def predict_memory(framework: MemoryConstants, run: MemoryRun) -> RunMemory:
+def predict_memory(memory_constants: MemoryConstants, run: MemoryRun) -> RunMemory:
     """Return the predicted memory of a run: the peak that a measurement shows, and the need."""
-    usable = run.capacity_gib - framework.unusable_gib
-    constants = framework.vector()
-    regressors = run.regressors * framework.factor(run.version)
-    needs = as_twins_take(framework, regressors, constants * NEEDED, run.work) @ (constants * NEEDED)
+    usable = run.capacity_gib - memory_constants.unusable_gib
+    constants = memory_constants.vector()
+    regressors = run.regressors * memory_constants.factor(run.version)
+    needs = as_twins_take(memory_constants, regressors, constants * NEEDED, run.work) @ (constants * NEEDED)
     fullest = int(needs.argmax())
-    rows = as_twins_take(framework, regressors, constants * SHOWN, run.work)[run.measured_rows]
+    rows = as_twins_take(memory_constants, regressors, constants * SHOWN, run.work)[run.measured_rows]
     room = max(usable - float((rows @ (constants * HIDDEN)).max()), 1e-3)
-    widths = framework.widths(rows, constants * SHOWN, run.num_gpus)
+    widths = memory_constants.widths(rows, constants * SHOWN, run.num_gpus)
     taken, seen = _taken(rows, constants, room, widths)
     more = 1.0
-    if run.other_regressors is not None and not framework.largest_job:
+    if run.other_regressors is not None and not memory_constants.largest_job:
         more = max(_taken(run.other_regressors[run.measured_rows], constants, room, widths)[0] / taken, 1.0)
     return RunMemory(
         taken_gib=taken,
         needed_gib=float(needs[fullest]),
         usable_gib=usable,
         taken_spread=float(widths[seen]),
-        needed_spread=float(framework.widths(regressors[fullest], constants * NEEDED, run.num_gpus)),
-        shift=framework.shift if run.num_gpus > framework.largest_job > 0 else 1.0,
+        needed_spread=float(memory_constants.widths(regressors[fullest], constants * NEEDED, run.num_gpus)),
+        shift=memory_constants.shift if run.num_gpus > memory_constants.largest_job > 0 else 1.0,
         more=more,
     )
 
@@ -140,7 +140,9 @@ def _taken(rows: FloatArray, constants: FloatArray, usable: float, widths: Float
     return float(taken[fullest]), fullest
 
 
-def peak_errors(framework: MemoryConstants, runs: Sequence[MemoryRun]) -> FloatArray:
+def peak_errors(memory_constants: MemoryConstants, runs: Sequence[MemoryRun]) -> FloatArray:
     """Return ``log(measured / predicted)`` for each run with a measured peak."""
-    pairs = [(run.peak_gib, predict_memory(framework, run).taken_gib) for run in runs if run.peak_gib is not None]
+    pairs = [
+        (run.peak_gib, predict_memory(memory_constants, run).taken_gib) for run in runs if run.peak_gib is not None
+    ]
     return np.array([np.log(measured / predicted) for measured, predicted in pairs])

@@ -78,7 +78,7 @@ class _LeftOut:
         return len(self.errors)
 
 
-def fit_framework(runs: Sequence[MemoryRun], base: MemoryConstants) -> MemoryConstants:
+def fit_with_errors(runs: Sequence[MemoryRun], base: MemoryConstants) -> MemoryConstants:
     """Return fitted constants with standard deviations and held-out errors; the starting stack if there are no runs."""
     if not runs:
         return base
@@ -106,14 +106,14 @@ def learn_spread(runs: Sequence[MemoryRun], base: MemoryConstants, found: Memory
     return replace(fitted, errors=errors, alike=alike, twins=twins)
 
 
-def error_quantile(framework: MemoryConstants, risk: float) -> float:
+def error_quantile(memory_constants: MemoryConstants, risk: float) -> float:
     """
     Return the error, in standard deviations, that is exceeded with probability at most ``risk``.
 
     If the fit kept its errors, the result is a split conformal quantile, and at least the largest error for small
     risks. Otherwise it is a quantile of Student's t, since errors have tails.
     """
-    errors = np.array(framework.errors)
+    errors = np.array(memory_constants.errors)
     if not len(errors):
         return _student_quantile(risk)
     normal = NormalDist().inv_cdf(1 - risk)
@@ -136,21 +136,21 @@ def oom_probability(memory: RunMemory) -> float:
     return float(normal_beyond(np.array(room / memory.needed_spread)))
 
 
-def upper_gib(framework: MemoryConstants, memory: RunMemory, risk: float) -> float:
+def upper_gib(memory_constants: MemoryConstants, memory: RunMemory, risk: float) -> float:
     """Return the memory of the measured stages that is exceeded with probability ``risk``, GiB."""
     most = memory.taken_gib * memory.more
-    return most * float(np.exp(error_quantile(framework, risk) * memory.shift * memory.taken_spread))
+    return most * float(np.exp(error_quantile(memory_constants, risk) * memory.shift * memory.taken_spread))
 
 
-def _left_out(framework: MemoryConstants, outside: Sequence[MemoryRun]) -> _LeftOut:
+def _left_out(memory_constants: MemoryConstants, outside: Sequence[MemoryRun]) -> _LeftOut:
     """Return the errors of a fit on the runs with measured peaks."""
     measured = [run for run in outside if run.peak_gib is not None]
-    constants = framework.vector() * SHOWN
+    constants = memory_constants.vector() * SHOWN
     errors, parts = np.zeros(len(measured)), np.zeros((len(measured), len(KINDS)))
     work = []
     for index, run in enumerate(measured):
         rows = run.regressors[run.measured_rows]
-        errors[index] = np.log((run.peak_gib or 0.0) / predict_memory(framework, run).taken_gib)
+        errors[index] = np.log((run.peak_gib or 0.0) / predict_memory(memory_constants, run).taken_gib)
         fullest = int((rows @ constants).argmax())
         parts[index] = shares(rows[fullest], constants)
         work.append(run.work[run.measured_rows[fullest]] if run.work else "")
@@ -219,7 +219,7 @@ def _learn_shift(runs: Sequence[MemoryRun], base: MemoryConstants, fitted: Memor
     larger = [run for run in runs if run.num_gpus == largest and run.peak_gib is not None]
     if min(sum(run.peak_gib is not None for run in smaller), len(larger)) < MIN_ERRORS:
         return fitted
-    small = without_twins(fit_framework(smaller, base))  # most larger jobs have no offsets
+    small = without_twins(fit_with_errors(smaller, base))  # most larger jobs have no offsets
     shifted = _left_out(small, larger)
     after = shifted.errors / _widths(shifted, {name: getattr(small, name) for name in USUAL})
     doublings = np.log2(largest / small.largest_job)

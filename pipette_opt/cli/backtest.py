@@ -88,7 +88,7 @@ def backtest(
     stack = read_stack(calibration) if calibration else read_stack()
     measured, bad = read_rows(runs)
     hosts = read_cluster(cluster) if cluster else None
-    memory = partial(memory_columns, framework=stack.memory, max_oom_risk=max_oom_risk)
+    memory = partial(memory_columns, memory_constants=stack.memory, max_oom_risk=max_oom_risk)
     predictions = predict_runs(measured, stack, hosts, memory=memory)
     predictions, known = anchored(
         predictions,

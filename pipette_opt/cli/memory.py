@@ -128,7 +128,7 @@ def predict(
         if reasons:
             raise InputError("memory predict", f"{reasons[0]}.")
         constants = None if framework is None else read_stack(framework).memory
-        predictor = MemoryPredictor.load(weights, framework=constants)
+        predictor = MemoryPredictor.load(weights, memory_constants=constants)
         prediction = predictor.predict(
             spec,
             training,

@@ -196,8 +196,8 @@ def memory(
     planned, instance = plan_and_instance(plan, cluster)
     predictor = stack_predictor(instance.stack)
     found = run_fullest(instance, planned.config, predictor, device)
-    framework = anchored(predictor.framework, found)
-    write_stack(replace(instance.stack, memory=framework), out)
+    memory_constants = anchored(predictor.memory_constants, found)
+    write_stack(replace(instance.stack, memory=memory_constants), out)
     how = "allocated on the GPU" if device == "cuda" else "counted without a GPU, kernels standing as their outputs"
     say(
         f"stage {found.stage}: megatron-core's tensors take {gib(found.measured_bytes):.2f} GiB ({how}), "

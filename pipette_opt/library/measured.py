@@ -366,9 +366,9 @@ def _memory(run: _Run, peak_gib: float | None, kind: str = "reserved") -> Memory
     if peak_gib is not None and kind == "allocated":
         peak_gib *= RESERVED_OVER_ALLOCATED
     if peak_gib is not None and kind == "nvidia-smi":
-        framework = instance.stack.memory
-        outside = float((regressors @ (framework.vector() * HIDDEN)).max())
-        peak_gib = max(peak_gib - framework.unusable_gib - outside, 1e-3)
+        memory_constants = instance.stack.memory
+        outside = float((regressors @ (memory_constants.vector() * HIDDEN)).max())
+        peak_gib = max(peak_gib - memory_constants.unusable_gib - outside, 1e-3)
     return MemoryRun(
         regressors=regressors,
         measured_rows=np.arange(len(regressors)),

@@ -77,6 +77,6 @@ def run_fullest(
     )
 
 
-def anchored(framework: MemoryConstants, anchor: Anchor) -> MemoryConstants:
+def anchored(memory_constants: MemoryConstants, anchor: Anchor) -> MemoryConstants:
     """Return the memory constants with this measurement, in place of an older measurement of equal work."""
-    return replace(framework, anchors={**framework.anchors, anchor.work: anchor.offset})
+    return replace(memory_constants, anchors={**memory_constants.anchors, anchor.work: anchor.offset})

@@ -108,21 +108,21 @@ class MemoryPredictor:
     ----------
     network
         Weights of the network.
-    framework
+    memory_constants
         Memory constants, by default Megatron-Core's.
     """
 
     network: NetworkWeights
-    framework: MemoryConstants = MEGATRON_CORE
+    memory_constants: MemoryConstants = MEGATRON_CORE
 
     @classmethod
-    def load(cls, path: str | Path | None = None, *, framework: MemoryConstants | None = None) -> Self:
+    def load(cls, path: str | Path | None = None, *, memory_constants: MemoryConstants | None = None) -> Self:
         """
         Return a predictor with the shipped weights, or with those of a file. Raises ``InputError`` if the file is
         unusable.
         """
         network = _shipped_network() if path is None else read_weights(Path(path))
-        return cls(network=network, framework=framework or MEGATRON_CORE)
+        return cls(network=network, memory_constants=memory_constants or MEGATRON_CORE)
 
     def predict(
         self,
@@ -158,9 +158,9 @@ class MemoryPredictor:
         formula = formula_bytes(table)
         counted, outside = self._counted(table, formula)
         facts = _stage_facts(table, training, configs, gpus_per_node, intra_node_bytes_per_s)
-        work = work_keys(table, facts) if self.framework.twins or self.framework.anchors else ()
-        if self.framework.anchors:
-            counted = as_anchored(self.framework, counted, work)
+        work = work_keys(table, facts) if self.memory_constants.twins or self.memory_constants.anchors else ()
+        if self.memory_constants.anchors:
+            counted = as_anchored(self.memory_constants, counted, work)
         regressors = stage_regressors(table, formula, counted, facts)
         predicted, spread, parts = self._fullest(formula, counted, regressors, configs, work)
         sending = np.repeat(
@@ -197,15 +197,15 @@ class MemoryPredictor:
         work: Sequence[str],
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the bytes of each stage at its fullest moment, the deviation of their log, and their components."""
-        constants = self.framework.vector() * NEEDED
-        regressors = np.stack([as_twins_take(self.framework, moment, constants, work) for moment in regressors])
+        constants = self.memory_constants.vector() * NEEDED
+        regressors = np.stack([as_twins_take(self.memory_constants, moment, constants, work) for moment in regressors])
         moment, rows = (regressors @ constants).argmax(axis=0), np.arange(regressors.shape[1])
         fullest = regressors[moment, rows]
         num_gpus = np.repeat(
             np.array([config.world_size for config in configs], dtype=np.float64),
             [config.pipeline_model_parallel_size for config in configs],
         )
-        spread = self.framework.widths(fullest, constants, num_gpus)
+        spread = self.memory_constants.widths(fullest, constants, num_gpus)
         parts = stage_components(formula, counted_bytes, fullest * constants * GIB, moment)
         return fullest @ constants * GIB, spread, parts
 
@@ -226,7 +226,7 @@ class MemoryPredictor:
             Standard deviation of ``log(real / predicted)``; by default the stack's.
         """
         room = np.log(np.maximum(np.asarray(capacity_bytes, dtype=np.float64), 1.0) / np.asarray(predicted_bytes))
-        return normal_beyond(room / (self.framework.spread if spread is None else spread))
+        return normal_beyond(room / (self.memory_constants.spread if spread is None else spread))
 
     def at_floor(self, probability: float) -> bool:
         """Return whether a probability is so small that the data only support "at most ``SMALLEST_RISK``"."""
@@ -238,7 +238,7 @@ class MemoryPredictor:
 
     def room_bytes(self, memory_bytes: int) -> int:
         """Return the usable bytes of a GPU with ``memory_bytes``, without CUDA's context and libraries."""
-        return max(memory_bytes - int(self.framework.unusable_gib * GIB), 0)
+        return max(memory_bytes - int(self.memory_constants.unusable_gib * GIB), 0)
 
     def counted(
         self, model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig]
@@ -280,7 +280,7 @@ class MemoryPredictor:
 
 def stack_predictor(stack: StackSpec) -> MemoryPredictor:
     """Load the shipped memory predictor with the memory constants of the stack."""
-    return MemoryPredictor.load(framework=stack.memory)
+    return MemoryPredictor.load(memory_constants=stack.memory)
 
 
 def token_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:

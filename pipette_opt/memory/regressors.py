@@ -2,7 +2,7 @@
 Regressors of memory: factors that each memory constant of a stack is multiplied with, for every stage.
 
 A stage's memory is the sum of constants times regressors. The thresholds below say when hosts run ahead of GPUs, which
-buffers reuse a freed block, and how NCCL's buffers grow with bandwidth. :mod:`framework` defines the constants.
+buffers reuse a freed block, and how NCCL's buffers grow with bandwidth. Constants: ``specs/memory_constants.py``.
 """
 
 from dataclasses import dataclass

@@ -56,7 +56,7 @@ def work_keys(table: StageTable, facts: StageFacts) -> tuple[str, ...]:
 
 
 def as_twins_take(
-    framework: MemoryConstants, regressors: FloatArray, constants: FloatArray, work: Sequence[str]
+    memory_constants: MemoryConstants, regressors: FloatArray, constants: FloatArray, work: Sequence[str]
 ) -> FloatArray:
     """
     Scale each row's regressors by the expected error that equal-work runs show.
@@ -70,22 +70,24 @@ def as_twins_take(
     work
         Work key of each row; empty if unknown.
     """
-    if not framework.twins or not work:
+    if not memory_constants.twins or not work:
         return regressors
-    offsets = np.array([framework.twins.get(key, 0.0) for key in work]) * framework.widths(regressors, constants)
+    offsets = np.array([memory_constants.twins.get(key, 0.0) for key in work]) * memory_constants.widths(
+        regressors, constants
+    )
     scaled: FloatArray = regressors * np.exp(offsets)[:, None]
     return scaled
 
 
-def as_anchored(framework: MemoryConstants, counted_bytes: FloatArray, work: Sequence[str]) -> FloatArray:
+def as_anchored(memory_constants: MemoryConstants, counted_bytes: FloatArray, work: Sequence[str]) -> FloatArray:
     """Scale each row's counted tensors by measured over counted memory of a rank with equal work that was run alone."""
-    anchored: FloatArray = counted_bytes * np.exp([framework.anchors.get(key, 0.0) for key in work])
+    anchored: FloatArray = counted_bytes * np.exp([memory_constants.anchors.get(key, 0.0) for key in work])
     return anchored
 
 
-def without_twins(framework: MemoryConstants) -> MemoryConstants:
+def without_twins(memory_constants: MemoryConstants) -> MemoryConstants:
     """Return the constants without corrections by equal-work runs."""
-    return replace(framework, alike=0.0, twins={})
+    return replace(memory_constants, alike=0.0, twins={})
 
 
 def believed(errors: FloatArray) -> FloatArray:

@@ -81,13 +81,13 @@ def replay_jobs(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[ReplayJob
     for index, run in enumerate(chosen):
         members.setdefault(job_name(run), []).append(index)
     times, terms = _described(cases)
-    framework = stack.memory
+    memory_constants = stack.memory
 
     def job(name: str, rows: list[int]) -> ReplayJob:
         known = [row for row in rows if np.isfinite(times[row])]
         others = [row for row in rows if row not in set(known)]
         ours = [case for row in known if isinstance(case := cases[row], Case)]
-        memories = [predict_memory(framework, memory_run(case)) for case in ours]
+        memories = [predict_memory(memory_constants, memory_run(case)) for case in ours]
         memory = MemoryOdds(
             usable_bytes=GIB * np.array([memory.usable_gib for memory in memories]),
             needed_bytes=GIB * np.array([memory.needed_gib for memory in memories]),

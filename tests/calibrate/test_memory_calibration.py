@@ -9,7 +9,7 @@ from factories import make_regressors
 
 from pipette_opt.calibrate.memory_calibration import fit_constants, refit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
-from pipette_opt.calibrate.memory_spread import error_quantile, fit_framework, oom_probability, upper_gib
+from pipette_opt.calibrate.memory_spread import error_quantile, fit_with_errors, oom_probability, upper_gib
 from pipette_opt.specs.memory_constants import MemoryConstants, needed
 
 TRUTH = MemoryConstants(counted=1.02, activations=0.35, whole_logit_bytes=6.0, logit_bytes=4.0, unusable_gib=2.0)
@@ -76,9 +76,11 @@ def gathering_runs(kept: float, seed: int, *, peaks: bool = True) -> list[Memory
     return runs
 
 
-def mean_error(framework: MemoryConstants, runs: Sequence[MemoryRun]) -> float:
+def mean_error(memory_constants: MemoryConstants, runs: Sequence[MemoryRun]) -> float:
     """Of the peaks, relative."""
-    pairs = [(run.peak_gib, predict_memory(framework, run).taken_gib) for run in runs if run.peak_gib is not None]
+    pairs = [
+        (run.peak_gib, predict_memory(memory_constants, run).taken_gib) for run in runs if run.peak_gib is not None
+    ]
     return float(np.mean([abs(predicted / measured - 1) for measured, predicted in pairs]))
 
 
@@ -86,7 +88,9 @@ def mean_error(framework: MemoryConstants, runs: Sequence[MemoryRun]) -> float:
 def test_five_runs_help_and_fifty_are_good() -> None:
     """Error on unseen runs: far off unfitted, useful with five, near the noise with fifty."""
     unseen = random_runs(200, seed=9)
-    errors = [mean_error(fit_framework(random_runs(count, seed=1), MemoryConstants()), unseen) for count in (0, 5, 50)]
+    errors = [
+        mean_error(fit_with_errors(random_runs(count, seed=1), MemoryConstants()), unseen) for count in (0, 5, 50)
+    ]
     assert errors[0] > 0.1
     assert errors[1] < 0.6 * errors[0]
     assert errors[2] < 0.03
@@ -106,7 +110,7 @@ def test_a_few_spoiled_peaks_do_not_decide() -> None:
 @pytest.mark.search
 def test_labels_alone_find_the_edge() -> None:
     """Without a single peak, nine in ten of unseen runs are on the right side."""
-    fitted = fit_framework(random_runs(150, seed=3, peaks=False), MemoryConstants())
+    fitted = fit_with_errors(random_runs(150, seed=3, peaks=False), MemoryConstants())
     unseen = random_runs(300, seed=7, peaks=False)
     right = [(oom_probability(predict_memory(fitted, run)) > 0.5) == run.ran_out for run in unseen]
     assert np.mean(right) > 0.9
@@ -116,7 +120,7 @@ def test_labels_alone_find_the_edge() -> None:
 @pytest.mark.search
 def test_bounds_cover_what_they_state() -> None:
     """On unseen runs of the same kind, 90 % and 98 % bounds hold within three binomial deviations."""
-    fitted = fit_framework(random_runs(150, seed=4), MemoryConstants())
+    fitted = fit_with_errors(random_runs(150, seed=4), MemoryConstants())
     unseen = [run for run in random_runs(400, seed=6) if run.peak_gib is not None]
     for risk in (0.1, 0.02):
         covered = np.mean(
@@ -128,18 +132,18 @@ def test_bounds_cover_what_they_state() -> None:
 def test_error_quantiles_are_conformal() -> None:
     """Of 99 errors, a risk of 1 % takes the largest, 2 % the second; beyond their reach, and without, tails decide."""
     errors = tuple(float(value) for value in np.linspace(-0.5, 0.48, 99))
-    framework = MemoryConstants(errors=errors, spread=0.05)
-    assert error_quantile(framework, 0.01) == errors[-1]
-    assert error_quantile(framework, 0.02) == errors[-2]
-    assert error_quantile(framework, 0.001) > errors[-1]
+    memory_constants = MemoryConstants(errors=errors, spread=0.05)
+    assert error_quantile(memory_constants, 0.01) == errors[-1]
+    assert error_quantile(memory_constants, 0.02) == errors[-2]
+    assert error_quantile(memory_constants, 0.001) > errors[-1]
 
 
 @pytest.mark.parametrize(("risk", "table"), [(0.5, 0.0), (0.1, 1.533), (0.05, 2.132), (0.01, 3.747), (0.001, 7.173)])
 def test_without_errors_quantiles_are_students(risk: float, table: float) -> None:
     """Four degrees of freedom, by the table; as far below the median as above it."""
-    framework = MemoryConstants(spread=0.05)
-    assert error_quantile(framework, risk) == pytest.approx(table, abs=1e-3)
-    assert error_quantile(framework, 1 - risk) == pytest.approx(-table, abs=1e-3)
+    memory_constants = MemoryConstants(spread=0.05)
+    assert error_quantile(memory_constants, risk) == pytest.approx(table, abs=1e-3)
+    assert error_quantile(memory_constants, 1 - risk) == pytest.approx(-table, abs=1e-3)
 
 
 def test_a_device_has_what_was_reserved_on_it() -> None:
@@ -206,7 +210,7 @@ def test_a_term_that_needs_a_start_is_found() -> None:
 
 def test_no_runs_leave_the_start() -> None:
     """Nothing measured, nothing changed."""
-    assert fit_framework([], TRUTH) == TRUTH
+    assert fit_with_errors([], TRUTH) == TRUTH
 
 
 @pytest.mark.search
@@ -241,7 +245,7 @@ def test_parts_of_memory_stay_physical_with_few_peaks(count: int) -> None:
         taken = (static + saved) * float(np.exp(0.03 * rng.normal()))
         runs.append(MemoryRun(regressors=regressors, measured_rows=np.array([0, 1]), capacity_gib=80.0, peak_gib=taken,
                               group=str(index)))  # fmt: skip
-    found = fit_framework(runs, MemoryConstants())
+    found = fit_with_errors(runs, MemoryConstants())
     assert found.step_state_bytes < 1.0
     assert found.run_ahead_buffers < 5.0
     assert found.activations > -0.2

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
-from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability, quantile_limit, upper_gib
+from pipette_opt.calibrate.memory_spread import fit_with_errors, oom_probability, quantile_limit, upper_gib
 from pipette_opt.specs.memory_constants import KINDS, REGRESSORS, MemoryConstants
 
 CERTAIN, BUFFERS = REGRESSORS.index("counted"), REGRESSORS.index("run_ahead_buffers")
@@ -37,16 +37,16 @@ def runs(count: int, seed: int, *, num_gpus: int = 16, shift: float = 0.0) -> li
     return found
 
 
-def covered(framework: MemoryConstants, outside: list[MemoryRun], risk: float) -> float:
+def covered(memory_constants: MemoryConstants, outside: list[MemoryRun], risk: float) -> float:
     """Share of peaks at or below their bound."""
-    bounds = [upper_gib(framework, predict_memory(framework, run), risk) for run in outside]
+    bounds = [upper_gib(memory_constants, predict_memory(memory_constants, run), risk) for run in outside]
     return float(np.mean([(run.peak_gib or 0) <= bound for run, bound in zip(outside, bounds, strict=True)]))
 
 
 @pytest.mark.search
 def test_uncertain_terms_get_wider_bounds() -> None:
     """The bound of a job without buffers is tight, of one with half its memory in buffers wide; both cover."""
-    fitted = fit_framework(runs(200, 1), START)
+    fitted = fit_with_errors(runs(200, 1), START)
     assert fitted.spread < 0.03
     assert fitted.buffer_spread > 0.15
     unseen = runs(600, 2)
@@ -73,11 +73,11 @@ def test_larger_jobs_get_wider_bounds() -> None:
 @pytest.mark.search
 def test_growth_is_measured_where_sizes_differ() -> None:
     """Errors five times as large on the larger jobs: the variance grows more than where they are alike."""
-    alike = fit_framework(runs(60, 4, num_gpus=8) + runs(60, 5, num_gpus=16), START)
-    worse = fit_framework(runs(60, 4, num_gpus=8) + runs(60, 5, num_gpus=16, shift=0.1), START)
+    alike = fit_with_errors(runs(60, 4, num_gpus=8) + runs(60, 5, num_gpus=16), START)
+    worse = fit_with_errors(runs(60, 4, num_gpus=8) + runs(60, 5, num_gpus=16, shift=0.1), START)
     assert alike.growth < 0.6
     assert worse.growth > 1
-    assert fit_framework(runs(120, 6), START).growth == START.growth
+    assert fit_with_errors(runs(120, 6), START).growth == START.growth
 
 
 @pytest.mark.search
@@ -88,7 +88,7 @@ def test_rare_errors_of_larger_jobs_widen_bounds_alone() -> None:
         replace(run, peak_gib=1.5 * (run.peak_gib or 0)) if run.num_gpus == 16 and index % 10 == 0 else run
         for index, run in enumerate(known)
     ]
-    fitted = fit_framework(odd, START)
+    fitted = fit_with_errors(odd, START)
     assert fitted.shift > 1.5
     assert fitted.growth < 0.6
     (run,) = runs(1, 3)
@@ -117,7 +117,7 @@ def test_the_limit_of_a_quantile_nears_it() -> None:
 @pytest.mark.search
 def test_few_peaks_keep_usual_widths() -> None:
     """Four peaks teach no width; six teach some, without conformal errors."""
-    four, six = (fit_framework(runs(count, 7), START) for count in (4, 6))
+    four, six = (fit_with_errors(runs(count, 7), START) for count in (4, 6))
     assert all(getattr(four, name) == 0 for name in KINDS)
     assert all(getattr(six, name) > 0 for name in KINDS)
     assert not six.errors
@@ -125,12 +125,12 @@ def test_few_peaks_keep_usual_widths() -> None:
 
 def test_room_decides_the_risk() -> None:
     """A job with room for two standard deviations has a probability of 2 % of running out; its bound is wider."""
-    framework = replace(START, spread=0.05, base_gib=0.0, unusable_gib=0.0)
+    memory_constants = replace(START, spread=0.05, base_gib=0.0, unusable_gib=0.0)
     regressors = np.zeros((1, len(REGRESSORS)))
     regressors[0, CERTAIN] = 50.0
     capacity = 50.0 * np.exp(2.0537 * 0.05)
     memory = predict_memory(
-        framework, MemoryRun(regressors=regressors, measured_rows=np.array([0]), capacity_gib=capacity)
+        memory_constants, MemoryRun(regressors=regressors, measured_rows=np.array([0]), capacity_gib=capacity)
     )
     assert oom_probability(memory) == pytest.approx(0.02, rel=1e-3)
-    assert upper_gib(framework, memory, 0.02) == pytest.approx(50.0 * np.exp(2.9985 * 0.05), rel=1e-4)
+    assert upper_gib(memory_constants, memory, 0.02) == pytest.approx(50.0 * np.exp(2.9985 * 0.05), rel=1e-4)

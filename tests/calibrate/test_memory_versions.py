@@ -8,7 +8,7 @@ import pytest
 from factories import kept_in_file
 
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
-from pipette_opt.calibrate.memory_spread import fit_framework
+from pipette_opt.calibrate.memory_spread import fit_with_errors
 from pipette_opt.specs.memory_constants import REGRESSORS, MemoryConstants
 
 pytestmark = pytest.mark.search
@@ -31,7 +31,7 @@ def sweep(factors: dict[str, float], count: int) -> list[MemoryRun]:
 def test_versions_are_told_apart() -> None:
     """The older version takes an eighth more: found within a hundredth, and the constants are those of the newer."""
     runs = sweep({"1.0": 1.125, "2.0": 1.0}, 20)
-    fitted = fit_framework(runs, MemoryConstants())
+    fitted = fit_with_errors(runs, MemoryConstants())
     assert dict(fitted.versions).keys() == {"1.0"}
     assert fitted.factor("1.0") == pytest.approx(1.125, abs=0.01)
     assert fitted.factor("2.0") == fitted.factor("of the future") == 1.0
@@ -44,9 +44,9 @@ def test_versions_are_told_apart() -> None:
 def test_without_versions_nothing_changes() -> None:
     """One version, or a second one with three runs: no factor but 1."""
     runs = sweep({"1.0": 1.0}, 20)
-    assert fit_framework(runs, MemoryConstants()).versions == {}
+    assert fit_with_errors(runs, MemoryConstants()).versions == {}
     few = sweep({"0.9": 1.3}, 3) + runs
-    assert fit_framework(few, MemoryConstants()).versions == {}
+    assert fit_with_errors(few, MemoryConstants()).versions == {}
 
 
 def test_versions_go_through_a_file(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_plan_is_anchored() -> None:
     found = run_fullest(job, SHARDED, predictor, "cpu")
     (before,) = predictor.predict(SMALL, job.training, [SHARDED], gpus_per_node=8)
     assert found.stage == before.predicted_bytes.argmax()
-    again = replace(predictor, framework=anchored(predictor.framework, found))
+    again = replace(predictor, memory_constants=anchored(predictor.memory_constants, found))
     (after,) = again.predict(SMALL, job.training, [SHARDED], gpus_per_node=8)
     counted, _ = predictor.counted(SMALL, job.training, [SHARDED])
     moved = after.predicted_bytes - before.predicted_bytes

@@ -38,11 +38,11 @@ def test_what_was_measured_replaces_what_is_counted(ratio: float, tmp_path: Path
     """That stage alone, in proportion; the file keeps it; a second run of the same work replaces the first."""
     predictor = MemoryPredictor.load()
     found = run(ratio, predictor)
-    framework = anchored(anchored(MemoryConstants(), replace(found, measured_bytes=1)), found)
-    kept = kept_in_file(framework, tmp_path)
+    memory_constants = anchored(anchored(MemoryConstants(), replace(found, measured_bytes=1)), found)
+    kept = kept_in_file(memory_constants, tmp_path)
     assert kept.anchors == {found.work: pytest.approx(np.log(ratio), abs=1e-5)}
     before, after = (
-        MemoryPredictor.load(framework=one).predict(LLAMA_8B, JOB, [CHOSEN], gpus_per_node=8)[0]
+        MemoryPredictor.load(memory_constants=one).predict(LLAMA_8B, JOB, [CHOSEN], gpus_per_node=8)[0]
         for one in (MemoryConstants(), kept)
     )
     counted = predictor.counted(LLAMA_8B, JOB, [CHOSEN])[0]

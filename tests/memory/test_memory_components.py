@@ -31,12 +31,14 @@ def stack_of(seed: int) -> MemoryConstants:
 def test_parts_add_up(number: int) -> None:
     """Random stages under random stacks and the shipped ones: parts are not negative, their sum is the prediction."""
     point = sample_point(7, number)
-    for framework in (
+    for memory_constants in (
         MemoryConstants(),
         stack_of(number),
         *(read_stack(name).memory for name in ("nanotron", "deepspeed")),
     ):
-        (found,) = MemoryPredictor.load(framework=framework).predict(point.model, point.training, [point.config])
+        (found,) = MemoryPredictor.load(memory_constants=memory_constants).predict(
+            point.model, point.training, [point.config]
+        )
         assert found.components.shape == (point.config.pipeline_model_parallel_size, len(COMPONENTS))
         np.testing.assert_array_equal(found.components.sum(axis=1), found.predicted_bytes)
         assert (found.components >= 0).all()

@@ -24,7 +24,7 @@ def predictor() -> MemoryPredictor:
 
 def sized(usable: int, predictor: MemoryPredictor, name: str = "sized") -> GpuSpec:
     """A GPU on which a stage may use that many bytes."""
-    return replace(A100_80, name=name, memory_bytes=usable + int(predictor.framework.unusable_gib * GIB))
+    return replace(A100_80, name=name, memory_bytes=usable + int(predictor.memory_constants.unusable_gib * GIB))
 
 
 def check(
@@ -79,7 +79,7 @@ def test_order_and_capacity_are_kept(predictor: MemoryPredictor) -> None:
     candidates = [replace(ONE_HOST, micro_batch_size=size) for size in (2, 1, 64)]
     result = check((A100_80, A100_40), 2, candidates, predictor)
     assert [checked.config for checked in result.fitting] == candidates[:2]
-    expected = [kind.memory_bytes - int(predictor.framework.unusable_gib * GIB) for kind in (A100_80, A100_40)]
+    expected = [kind.memory_bytes - int(predictor.memory_constants.unusable_gib * GIB) for kind in (A100_80, A100_40)]
     np.testing.assert_array_equal(result.capacity_bytes, expected)
 
 

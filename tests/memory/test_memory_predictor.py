@@ -48,7 +48,7 @@ def shipped() -> MemoryPredictor:
 @pytest.mark.search
 def test_shipped_network_is_close_to_unseen_traces() -> None:
     """Random points of another seed: 0.5 % off on average, none more than 10 %."""
-    predictor = MemoryPredictor.load(framework=BARE)
+    predictor = MemoryPredictor.load(memory_constants=BARE)
     errors = []
     for index in range(6):
         point = sample_point(4321, index)
@@ -154,7 +154,7 @@ def test_an_empty_stage_needs_next_to_nothing(shipped: MemoryPredictor) -> None:
 
 def test_ten_thousand_predictions_are_quick() -> None:
     """Ten thousand stages with the constants of a stack: 0.1 s on a quiet machine (`benchmarks/memory/speed.py`)."""
-    predictor = MemoryPredictor.load(framework=MemoryConstants())
+    predictor = MemoryPredictor.load(memory_constants=MemoryConstants())
     configs = [make_config(tp, 8, dp, mbs, 32) for tp in (1, 2, 4, 8) for dp in (1, 2, 4) for mbs in (1, 2, 4)] * 35
     start = time.process_time()
     found = predictor.predict(LLAMA_8B, JOB, configs, gpus_per_node=8)

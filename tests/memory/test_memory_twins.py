@@ -8,7 +8,7 @@ import pytest
 from factories import kept_in_file
 
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
-from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability
+from pipette_opt.calibrate.memory_spread import fit_with_errors, oom_probability
 from pipette_opt.memory.predictor import MemoryPredictor, stage_works
 from pipette_opt.memory.twins import as_twins_take, believed, likeliest_alike, twin_offsets, twin_share, without_twins
 from pipette_opt.parallel import ParallelConfig
@@ -116,32 +116,32 @@ def test_few_micro_batches_are_other_work() -> None:
 
 def test_rows_are_scaled_by_their_width() -> None:
     """0.8 widths of 5 %: 4 % more, of that work; others and unknown ones stay."""
-    framework = MemoryConstants(spread=0.05, twins={"a": 0.8})
+    memory_constants = MemoryConstants(spread=0.05, twins={"a": 0.8})
     regressors = np.concatenate([run(10.0, "").regressors] * 2)
-    constants = framework.vector() * SHOWN
-    found = as_twins_take(framework, regressors, constants, ("a", "b"))
+    constants = memory_constants.vector() * SHOWN
+    found = as_twins_take(memory_constants, regressors, constants, ("a", "b"))
     assert found.sum(axis=1) == pytest.approx([10 * np.exp(0.04), 10])
-    assert as_twins_take(framework, regressors, constants, ()) is regressors
+    assert as_twins_take(memory_constants, regressors, constants, ()) is regressors
     assert as_twins_take(MemoryConstants(), regressors, constants, ("a", "b")) is regressors
 
 
 def test_what_a_twin_took_is_predicted() -> None:
     """Taken and needed alike; without a twin nothing changes, and how sure it is never does."""
     plain, knowing = (MemoryConstants(spread=0.05, twins=twins) for twins in ({}, {"a": -1.0}))
-    before, after = (predict_memory(framework, run(40.0, "a")) for framework in (plain, knowing))
+    before, after = (predict_memory(memory_constants, run(40.0, "a")) for memory_constants in (plain, knowing))
     assert after.taken_gib / before.taken_gib == pytest.approx(np.exp(-0.05), rel=1e-3)
     assert after.needed_gib / before.needed_gib == pytest.approx(np.exp(-0.05))
     assert (after.taken_spread, after.needed_spread) == (before.taken_spread, before.needed_spread)
     for other in ("b", ""):
-        found, usual = (predict_memory(framework, run(40.0, other)) for framework in (knowing, plain))
+        found, usual = (predict_memory(memory_constants, run(40.0, other)) for memory_constants in (knowing, plain))
         assert astuple(found) == astuple(usual)
 
 
 def test_no_twin_makes_what_is_surely_out_fit() -> None:
     """4 widths too much: with the luckiest twins there can be, still out 99 times of 100."""
-    framework = MemoryConstants(spread=0.05, group_gib=0.0, twins={"a": -MAX_OF_TWIN})
-    room = 80 - framework.unusable_gib
-    memory = predict_memory(framework, run(room * np.exp(4 * 0.05), "a"))
+    memory_constants = MemoryConstants(spread=0.05, group_gib=0.0, twins={"a": -MAX_OF_TWIN})
+    room = 80 - memory_constants.unusable_gib
+    memory = predict_memory(memory_constants, run(room * np.exp(4 * 0.05), "a"))
     assert oom_probability(memory) > 0.99
 
 
@@ -169,14 +169,14 @@ def works(count: int, seed: int, common: float, *, named: bool = True) -> tuple[
 def test_a_fit_learns_from_twins(tmp_path: Path) -> None:
     """Four fifths in common: known works are predicted with an error a quarter smaller, at least; the file keeps it."""
     small, large = works(40, 1, 0.8)
-    fitted = fit_framework(small, MemoryConstants())
+    fitted = fit_with_errors(small, MemoryConstants())
     assert 0.6 < fitted.alike < 0.95
     assert len(fitted.twins) == 40
     plain = without_twins(fitted)
     kept = kept_in_file(fitted, tmp_path)
     before, after = (
-        np.mean([abs(predict_memory(framework, one).taken_gib / (one.peak_gib or 0.0) - 1) for one in large])
-        for framework in (plain, kept)
+        np.mean([abs(predict_memory(memory_constants, one).taken_gib / (one.peak_gib or 0.0) - 1) for one in large])
+        for memory_constants in (plain, kept)
     )
     assert after < 0.75 * before
 
@@ -184,14 +184,14 @@ def test_a_fit_learns_from_twins(tmp_path: Path) -> None:
 @pytest.mark.search
 def test_a_fit_without_names_or_likeness_stays() -> None:
     """Works that nobody knows: no twins at all. Nothing in common: nearly none of their errors."""
-    assert fit_framework(works(40, 2, 0.8, named=False)[0], MemoryConstants()).twins == {}
+    assert fit_with_errors(works(40, 2, 0.8, named=False)[0], MemoryConstants()).twins == {}
     small, large = works(60, 3, 0.0)
-    fitted = fit_framework(small, MemoryConstants())
+    fitted = fit_with_errors(small, MemoryConstants())
     assert fitted.alike < 0.3
     plain = without_twins(fitted)
     before, after = (
-        np.mean([abs(predict_memory(framework, one).taken_gib / (one.peak_gib or 0.0) - 1) for one in large])
-        for framework in (plain, fitted)
+        np.mean([abs(predict_memory(memory_constants, one).taken_gib / (one.peak_gib or 0.0) - 1) for one in large])
+        for memory_constants in (plain, fitted)
     )
     assert after == pytest.approx(before, rel=0.05)
 
@@ -200,14 +200,14 @@ def test_a_fit_without_names_or_likeness_stays() -> None:
 def test_twins_of_another_fit_are_forgotten() -> None:
     """They are errors of its constants: a new fit starts without."""
     base = MemoryConstants(alike=0.5, twins={"old": 1.0})
-    assert fit_framework(works(20, 4, 0.0, named=False)[0], base).twins == {}
-    assert fit_framework([run(10.0, "", peak=11.0)], base).twins == {}
+    assert fit_with_errors(works(20, 4, 0.0, named=False)[0], base).twins == {}
+    assert fit_with_errors([run(10.0, "", peak=11.0)], base).twins == {}
 
 
 def test_twins_go_through_a_file(tmp_path: Path) -> None:
     """What no calibration can say is refused."""
-    framework = MemoryConstants(alike=0.5, twins={"0a1b": 0.25, "ff00": -1.0})
-    assert kept_in_file(framework, tmp_path) == framework
+    memory_constants = MemoryConstants(alike=0.5, twins={"0a1b": 0.25, "ff00": -1.0})
+    assert kept_in_file(memory_constants, tmp_path) == memory_constants
     with pytest.raises(ValueError, match=r"twins.0a must be within 1.25 of 0, got 1.5"):
         MemoryConstants(twins={"0a": 1.5})
     with pytest.raises(ValueError, match=r"alike must be a number in \[0, 1\], got 2.0"):
@@ -219,7 +219,7 @@ def test_a_plan_gains_from_a_twin() -> None:
     first, _ = stage_works(MODEL, TRAINING, [CONFIG], gpus_per_node=8)
     asked = replace(CONFIG, data_parallel_size=8)
     plain, knowing = (
-        MemoryPredictor.load(framework=MemoryConstants(spread=0.05, twins=twins)).predict(
+        MemoryPredictor.load(memory_constants=MemoryConstants(spread=0.05, twins=twins)).predict(
             MODEL, TRAINING, [asked], gpus_per_node=8
         )[0]
         for twins in ({}, {first: 1.0})
@@ -234,7 +234,7 @@ def test_a_plan_gains_from_a_twin() -> None:
 def test_bounds_are_as_wide_as_without_twins() -> None:
     """Names of works change neither constants nor widths, nor what is learnt of larger jobs: most have no twin."""
     named, nameless = (
-        fit_framework([one for part in works(25, 5, 0.8, named=known) for one in part], MemoryConstants())
+        fit_with_errors([one for part in works(25, 5, 0.8, named=known) for one in part], MemoryConstants())
         for known in (True, False)
     )
     assert len(named.twins) == 25

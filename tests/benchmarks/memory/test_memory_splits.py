@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.memory.evaluation import SPLITS, coverage_of, evaluate_memory, evaluate_methods, split_cases
-from pipette_opt.calibrate.memory_spread import fit_framework
+from pipette_opt.calibrate.memory_spread import fit_with_errors
 from pipette_opt.specs.memory_constants import MemoryConstants
 
 pytestmark = pytest.mark.search
@@ -26,7 +26,7 @@ def test_an_absent_folder_is_said(tmp_path: Path) -> None:
 def test_small_jobs_teach_larger_ones() -> None:
     """H100 sweep, 8-16 GPUs to 32: median error below 6 %, at most one missed; and better than the formula."""
     known, tested = split_cases(SPLITS[0], FOLDER)
-    fitted = fit_framework([run for _, run in known], MemoryConstants())
+    fitted = fit_with_errors([run for _, run in known], MemoryConstants())
     ours, formula, *_ = evaluate_methods("h100", fitted, known, tested, 0.01, with_pipette=False)
     assert ours.median_error < 0.06
     assert ours.verdicts.missed <= 1
@@ -39,7 +39,7 @@ def test_small_jobs_teach_larger_ones() -> None:
 def test_labels_of_one_size_judge_the_others() -> None:
     """WANT 13B, 64 GPUs to the rest, without one peak: nearly nothing missed, and 96 % right at even odds."""
     known, tested = split_cases(SPLITS[1], FOLDER)
-    fitted = fit_framework([run for _, run in known], MemoryConstants())
+    fitted = fit_with_errors([run for _, run in known], MemoryConstants())
     at_default = evaluate_methods("want", fitted, known, tested, 0.01, with_pipette=False)[0].verdicts
     even = evaluate_methods("want", fitted, known, tested, 0.5, with_pipette=False)[0].verdicts
     assert at_default.missed <= 1
@@ -51,7 +51,7 @@ def test_stages_of_uneven_pipelines() -> None:
     """Mist's stages, calibrated on L4: those on A10G within 6 % in the mean."""
     split = next(one for one in SPLITS if "Aceso" in one.name)
     known, tested = split_cases(split, FOLDER)
-    fitted = fit_framework([run for _, run in known], MemoryConstants())
+    fitted = fit_with_errors([run for _, run in known], MemoryConstants())
     assert len(tested) > 100
     assert evaluate_methods("mist", fitted, known, tested, 0.01, with_pipette=False)[0].mean_error < 0.06
 

@@ -186,26 +186,26 @@ def test_groups_weigh_by_their_links() -> None:
 
 def test_widths_follow_shares() -> None:
     """Half certain, half buffers at 30 %: sqrt(0.02^2 + (0.5 * 0.3)^2)."""
-    framework = MemoryConstants(counted=1.0, run_ahead_buffers=1.0, spread=0.02, buffer_spread=0.3)
+    memory_constants = MemoryConstants(counted=1.0, run_ahead_buffers=1.0, spread=0.02, buffer_spread=0.3)
     row = np.zeros(len(REGRESSORS))
     row[REGRESSORS.index("counted")] = row[REGRESSORS.index("run_ahead_buffers")] = 10.0
-    assert framework.widths(row, framework.vector()) == pytest.approx(np.hypot(0.02, 0.15))
+    assert memory_constants.widths(row, memory_constants.vector()) == pytest.approx(np.hypot(0.02, 0.15))
 
 
 def test_numbers_go_through_a_file(tmp_path: Path) -> None:
     """What is written is read, errors included."""
-    framework = MemoryConstants(activations=0.25, group_gib=0.5, unusable_gib=3.0, errors=(-0.1, 0.0, 0.2))
-    assert kept_in_file(framework, tmp_path) == framework
+    memory_constants = MemoryConstants(activations=0.25, group_gib=0.5, unusable_gib=3.0, errors=(-0.1, 0.0, 0.2))
+    assert kept_in_file(memory_constants, tmp_path) == memory_constants
 
 
 def test_a_predictor_with_a_framework_is_coherent() -> None:
     """At the upper bound of a risk, the probability is that risk; more room, less of it."""
-    predictor = MemoryPredictor.load(framework=MemoryConstants(activations=0.3, spread=0.05))
+    predictor = MemoryPredictor.load(memory_constants=MemoryConstants(activations=0.3, spread=0.05))
     (prediction,) = predictor.predict(MODEL, TRAINING, [CONFIG], max_oom_risk=0.02)
     risk = predictor.oom_probability(prediction.predicted_bytes, prediction.upper_bytes, prediction.spread)
     assert risk == pytest.approx([0.02, 0.02], rel=1e-3)
     assert (predictor.oom_probability(prediction.predicted_bytes, prediction.upper_bytes * 2) < 0.001).all()
-    (plain,) = MemoryPredictor.load(framework=MemoryConstants()).predict(MODEL, TRAINING, [CONFIG])
+    (plain,) = MemoryPredictor.load(memory_constants=MemoryConstants()).predict(MODEL, TRAINING, [CONFIG])
     assert (prediction.predicted_bytes > plain.predicted_bytes).all()
 
 
@@ -214,7 +214,7 @@ def test_a_predictor_widens_for_jobs_beyond_the_fit() -> None:
     job = replace(TRAINING, global_batch_size=128)
     config = replace(CONFIG, data_parallel_size=16)
     inside, beyond = (
-        MemoryPredictor.load(framework=MemoryConstants(spread=0.04, growth=0.5, largest_job=largest)).predict(
+        MemoryPredictor.load(memory_constants=MemoryConstants(spread=0.04, growth=0.5, largest_job=largest)).predict(
             MODEL, job, [config]
         )[0]
         for largest in (64, 16)
