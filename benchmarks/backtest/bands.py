@@ -25,9 +25,11 @@ import yaml
 
 from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
+from benchmarks.worlds.rows import SOURCES as PUBLISHERS
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, why_untimed
+from pipette_opt.calibrate.described import describe_cases
 from pipette_opt.calibrate.metrics import ORDERED, job_of, pairs_of_jobs, reliable_ratio
 from pipette_opt.calibrate.predict import predicted_times_s
 from pipette_opt.read.backtests import ComparedRun, write_backtests
@@ -42,6 +44,8 @@ from pipette_opt.worlds.bands import (
     any_kind,
     job_kind,
 )
+from pipette_opt.worlds.prior import shipped_priors
+from pipette_opt.worlds.worlds import Worlds
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -109,6 +113,29 @@ class Point:
     compared: ComparedRun | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Held:
+    """Bands of the runs of a source that makes none of them: share of runs inside, median width, median error."""
+
+    inside: float
+    width: float
+    error: float
+
+    @classmethod
+    def of(cls, ends: FloatArray, ratios: FloatArray) -> "Held":
+        """Return what bands hold of measured over predicted times; ``ends`` has low end, middle and high end."""
+        low, middle, high = ends.T
+        return cls(
+            inside=float(((low <= ratios) & (ratios <= high)).mean()),
+            width=float(np.median((high - low) / middle)),
+            error=float(np.median(np.abs(middle / ratios - 1))),
+        )
+
+    def cells(self) -> str:
+        """Return the cells of a table's row."""
+        return f"{self.inside:.0%} | {self.width:.2f} | {100 * self.error:.1f} %"
+
+
 def main() -> None:
     """Predict the runs, write the table, and print how the bands hold."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -128,14 +155,15 @@ def main() -> None:
     write_backtests("benchmarks/backtest/bands.py", compared, options.backtests)
     for name, row in table["kinds"].items():
         print(name, row)
-    checked = [file for file in CHECKED_ONLY if (folder / f"{file}.csv").is_file()]
+    checked = points_of(folder, [file for file in CHECKED_ONLY if (folder / f"{file}.csv").is_file()])
     notes = []
-    for (kind, source), own in _by_source(points_of(folder, checked)).items():
+    for (kind, source), own in _by_source(checked).items():
         inside = np.mean([_is_inside(point, table) for point in own])
         notes.append(f"Not used for any band: {len(own)} runs of {source}, {kind}: {inside:.0%} inside.")
         print(notes[-1])
     if options.page is not None:
-        write_atomically(options.page, page_of(points, table, notes))
+        without = compared_bands(folder, [*points, *checked])
+        write_atomically(options.page, "\n".join([page_of(points, table, notes), *worlds_lines(without)]))
 
 
 def page_of(points: Sequence[Point], table: Mapping[str, Any], notes: Sequence[str]) -> str:
@@ -150,7 +178,7 @@ def page_of(points: Sequence[Point], table: Mapping[str, Any], notes: Sequence[s
         *(f"- {line}" for line in notes),
         "",
         "Measured over predicted iteration time, shipped stack, nothing fitted: `python -m benchmarks.backtest.bands "
-        "--page PAGE`. A calibrated stack has bands of its own, of runs that its fit did not see.",
+        "--page PAGE`. A calibrated stack has the bands of the worlds.",
         "",
         "| public runs of | runs | sources | middle | band | source left out | larger jobs |",
         "|---|---|---|---|---|---|---|",
@@ -187,6 +215,57 @@ def page_of(points: Sequence[Point], table: Mapping[str, Any], notes: Sequence[s
         "",
     ]
     return "\n".join(lines)
+
+
+def compared_bands(folder: Path, points: Sequence[Point]) -> dict[str, tuple[int, Held, Held]]:
+    """Return by source its number of runs, and what bands of the other sources hold: by this table, and by worlds."""
+    publishers = {table: publisher for publisher, tables in PUBLISHERS.items() for table in tables}
+    found = {}
+    for source in dict.fromkeys(point.source for point in points):
+        own = [point for point in points if point.source == source]
+        table = _spreads_of([point for point in points if point.source not in (source, *CHECKED_ONLY)])
+        priors = shipped_priors()
+        prior = priors.without[publishers[source]] if source in publishers else priors.all_sources
+        cases = [case for case in cases_of(folder / f"{source}.csv") if case.run.iter_time_s is not None]
+        times_s, terms = describe_cases(cases)
+        ends = np.array([_ends_of(point, table) for point in own])
+        worlds = Worlds(prior=prior).bands(terms[np.isfinite(times_s)])
+        ratios = _ratios(own)
+        found[source] = (len(own), Held.of(ends, ratios), Held.of(worlds, ratios))
+    return found
+
+
+def worlds_lines(compared: Mapping[str, tuple[int, Held, Held]]) -> list[str]:
+    """Return the section of the page that compares these bands with those of the worlds, answer first."""
+    runs = np.array([number for number, _, _ in compared.values()])
+    ours, worlds = ([held[number] for held in compared.values()] for number in (1, 2))
+    shares = [float(runs @ [held.inside for held in side] / runs.sum()) for side in (ours, worlds)]
+    widths = [float(np.median([held.width for held in side])) for side in (ours, worlds)]
+    lines = [
+        "## Worlds without a run",
+        "",
+        f"The prior's own bands (5 to 95 % of `data/worlds.yaml`) hold {shares[1]:.0%} of the runs, these "
+        f"{shares[0]:.0%}; the median source's width is {widths[1]:.2f} of the time, here {widths[0]:.2f}. So bands "
+        "without a measured run stay those of this table.",
+        "",
+        "Each source is left out of both.",
+        "",
+        "| source | runs | inside | width | error of the middle | worlds: inside | width | error |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for source, (number, held, of_worlds) in compared.items():
+        lines.append(f"| {source} | {number} | {held.cells()} | {of_worlds.cells()} |")
+    return [*lines, ""]
+
+
+def _ends_of(point: Point, table: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Return low end, middle and high end of the band of a run, over its predicted time."""
+    any_job = table["kinds"][any_kind(point.kind)]
+    row = table["kinds"].get(point.kind, any_job)
+    variance = table["beyond"][WORLD_SIZE] * max(0.0, np.ceil(np.log2(point.num_gpus / row["largest_gpus"])))
+    more = [table["beyond"][name] for name in DISTANCES if point.sizes.get(name, 1) > any_job["seen"][name]]
+    low, high = _ends(row, table["reach"], max([variance, *more]))
+    return low, row["middle"], high
 
 
 def _ends(row: Mapping[str, Any], reach: float, variance: float = 0.0) -> tuple[float, float]:
@@ -428,13 +507,9 @@ def _share(points: Sequence[Point], portions: Sequence[BoolArray]) -> float | No
 
 def _is_inside(point: Point, table: Mapping[str, Any]) -> bool:
     """Return whether a run lies inside the band of its kind, or else of any job, in a table."""
-    any_job = table["kinds"].get(any_kind(point.kind))
-    if any_job is None:
+    if any_kind(point.kind) not in table["kinds"]:
         return False
-    row = table["kinds"].get(point.kind, any_job)
-    variance = table["beyond"][WORLD_SIZE] * max(0.0, np.ceil(np.log2(point.num_gpus / row["largest_gpus"])))
-    more = [table["beyond"][name] for name in DISTANCES if point.sizes.get(name, 1) > any_job["seen"][name]]
-    low, high = _ends(row, table["reach"], max([variance, *more]))
+    low, _, high = _ends_of(point, table)
     return bool(low <= point.ratio <= high)
 
 

@@ -133,7 +133,7 @@ class _Result:
         """Return whether the largest jobs, or else groups, are predicted better without their own runs."""
         for ours, theirs in ((self.larger, other.larger), (self.held_out, other.held_out)):
             if ours is not None and theirs is not None:
-                return ours.rms < theirs.rms
+                return ours.median < theirs.median
         return False
 
 
@@ -271,10 +271,10 @@ def _notes(known: KnownRuns, base_larger: Errors | None, result: _Result) -> tup
     notes = []
     if result.is_fitted:
         notes.append("a strange stack: its constants are fitted; anchors tell what they leave")
-    if base_larger is not None and result.larger is not None and result.larger.rms > base_larger.rms:
+    if base_larger is not None and result.larger is not None and result.larger.median > base_larger.median:
         notes.append(
-            f"the largest jobs are {base_larger.mean:.1%} off by the starting stack and {result.larger.mean:.1%} by "
-            "the smaller runs: do not trust this calibration for larger jobs than it has seen"
+            f"the largest jobs are {base_larger.median:.1%} off in the median by the starting stack, and "
+            f"{result.larger.median:.1%} by the smaller runs: do not trust this calibration for larger jobs than it has seen"
         )
     if len(known.runs) < FEW_RUNS:
         notes.append(f"only {units.counted(len(known.runs), 'run')}: bands are wide away from them")

@@ -46,8 +46,8 @@ class Errors:
     ----------
     mean, p90
         Mean and 90 % quantile of ``|predicted / measured - 1|``.
-    rms
-        Root mean square of ``log(measured / predicted)``.
+    median
+        Median of ``|predicted / measured - 1|``.
     bias
         Median of ``predicted / measured``.
     spearman
@@ -62,7 +62,7 @@ class Errors:
     num_runs: int
     mean: float
     p90: float
-    rms: float
+    median: float
     bias: float
     spearman: float
     regret: float
@@ -116,7 +116,7 @@ def measure(predicted: FloatArray, measured: FloatArray, jobs: Sequence[object] 
         num_runs=len(ratio),
         mean=float(error.mean()),
         p90=float(np.quantile(error, 0.9)),
-        rms=float(np.sqrt((np.log(ratio) ** 2).mean())),
+        median=float(np.median(error)),
         bias=float(np.median(ratio)),
         spearman=spearman(predicted, measured),
         regret=max(_regret(predicted[chosen], measured[chosen]) for chosen in _places(jobs or [0] * len(ratio))),
