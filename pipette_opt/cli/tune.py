@@ -242,12 +242,15 @@ def _show_replayed(found: "Replayed", out: Path, *, json: bool) -> None:
     from pipette_opt.base.files import write_atomically
     from pipette_opt.base.units import counted
     from pipette_opt.calibrate.left_out import left_out_lines
-    from pipette_opt.cli.output import say, say_written, show_json
+    from pipette_opt.cli.output import say, say_written, show, show_json
 
     write_atomically(out, found.csv())
     if json:
-        show_json({"jobs": found.num_jobs, "trials": [asdict(step) for step in found.steps]})
+        show_json(
+            {"summary": found.summary(), "jobs": found.num_jobs, "trials": [asdict(step) for step in found.steps]}
+        )
         return
+    show(found.summary())
     for line in left_out_lines(found.left_out, found.num_rows):
         say(line)
     say(f"{counted(len(found.steps), 'trial')} of {counted(found.num_jobs, 'job')}")

@@ -1,14 +1,15 @@
 """``tune``: search for the fastest configuration by trials, on a cluster or on a table of measured runs."""
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from os import fspath
 from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
+from pipette_opt.base.units import counted, percent
 from pipette_opt.calibrate.left_out import LeftOut, unread
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.job.read import Job
@@ -25,6 +26,9 @@ from pipette_opt.worlds.worlds import Worlds
 
 BUDGET = 8
 """Default number of trials. Chosen."""
+
+SHOWN_TRIALS = (1, 2, 3)
+"""Numbers of trials after which the summary of a replay says the regret."""
 
 UNTIL = 0.02
 """Default regret at which a search on a cluster ends: about the noise of a run. Chosen."""
@@ -43,15 +47,39 @@ class Replayed:
         Number of jobs and rows in the table.
     left_out
         Rows that cannot be read, each with the reason.
+    least_s
+        Least time in the table of each job that has one, by name.
     """
 
     steps: tuple[Step, ...]
     num_jobs: int
     num_rows: int
     left_out: tuple[LeftOut, ...] = ()
+    least_s: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return lines_at_most(f"{len(self.steps)} trials of {self.num_jobs} jobs", [])
+        return lines_at_most(f"{len(self.steps)} trials of {self.num_jobs} jobs", [self.summary()])
+
+    def regret_after(self, trials: int) -> float:
+        """Return the regret of the best row after some trials, mean over jobs; 1 for a job without a time yet."""
+        best_s = {step.job: step.best_s for step in self.steps if step.trial <= trials}
+        regrets = [
+            1.0 if (found_s := best_s.get(job)) is None else found_s / least_s - 1
+            for job, least_s in self.least_s.items()
+        ]
+        return sum(regrets) / max(len(regrets), 1)
+
+    def summary(self) -> str:
+        """Return a sentence on the regret after the first trials."""
+        if not self.least_s:
+            return "No job has a row with a time."
+        regrets = ", ".join(percent(self.regret_after(trials)) for trials in SHOWN_TRIALS)
+        after = ", ".join(map(str, SHOWN_TRIALS))
+        failed = any(step.best_s is None and step.job in self.least_s for step in self.steps)
+        return (
+            f"After {after} trials the best is {regrets} slower than the job's fastest row (mean of "
+            f"{counted(len(self.least_s), 'job')}{'; 100% while a job has no time' if failed else ''})."
+        )
 
     def csv(self) -> str:
         """Return the trials as CSV text, with the columns of :data:`~pipette_opt.tune.replay.COLUMNS`."""
@@ -191,8 +219,13 @@ def replayed(
             job, Worlds.load(job.source or runs.stem if leave_out_source else None), budget=budget, until=until
         )
     ]
+    times = {job.name: [run.iter_time_s for run in job.runs if run.iter_time_s is not None] for job in jobs}
     return Replayed(
-        steps=tuple(steps), num_jobs=len(jobs), num_rows=len(measured) + len(bad), left_out=tuple(unread(bad))
+        steps=tuple(steps),
+        num_jobs=len(jobs),
+        num_rows=len(measured) + len(bad),
+        left_out=tuple(unread(bad)),
+        least_s={name: min(found) for name, found in times.items() if found},
     )
 
 
