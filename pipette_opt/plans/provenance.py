@@ -37,15 +37,12 @@ def _sources(instance: Instance) -> Iterator[tuple[str, Origin]]:
 
 def _constants(stack: StackSpec) -> Iterator[tuple[str, Origin]]:
     """Yield the constants of a stack with their origins. All count as measured if the stack was fitted."""
-    names_of = {
-        origin: [name for name in CONSTANTS if stack.origins.get(name, "assumed") == origin] for origin in ORIGINS
-    }
     if stack.fitted is not None and stack.fitted.get("constants") != KEPT:
         yield f"constants of the stack {stack.name}", "measured"
-    elif len(names_of["assumed"]) == len(CONSTANTS):
+    elif len(stack.names_of("assumed")) == len(CONSTANTS):
         yield f"constants of the stack {stack.name}", "assumed"
     else:
         for origin in ORIGINS[:2]:
-            if names_of[origin]:
-                yield f"{', '.join(names_of[origin])} of the stack {stack.name}", origin
+            if names := stack.names_of(origin):
+                yield f"{', '.join(names)} of the stack {stack.name}", origin
         yield f"the other constants of the stack {stack.name}", "assumed"

@@ -8,13 +8,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from pipette_opt.base.units import percent
+from pipette_opt.plans.provenance import ORIGINS
 from pipette_opt.read.backtests import BackTest, of_model, read_backtests
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.report.cells import QUIET, columns_table, spaced, titled
 from pipette_opt.specs import LayerKind, ModelSpec, NotModelled, StackSpec
 from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.specs.precision import PRECISION_RECIPES
-from pipette_opt.specs.stack import CONSTANTS
 from pipette_opt.worlds.bands import FP8, WIDE, KindBand, kind_of, shipped_bands
 
 PLAIN = ("fp32", "fp16", "bf16")
@@ -66,9 +66,6 @@ def support_of(name: str, model: ModelSpec, entry: CatalogueEntry, stack: StackS
     """Collect the shipped knowledge about a model on a GPU type; ``name`` is the user's name of the model."""
     gpu, by_gpu = entry.gpu, of_model(read_backtests(), model)
     tested = by_gpu.get(gpu.name, ())
-    origins = {
-        origin: [name for name in CONSTANTS if stack.origins.get(name, "assumed") == origin] for origin in ORIGINS
-    }
     bands = shipped_bands().kinds
     kinds = {kind: bands[kind] for precision in (WIDE, FP8) if (kind := kind_of(model, precision, gpu.name)) in bands}
     layers = Counter(map(_kind_words, model.layers))
@@ -80,7 +77,7 @@ def support_of(name: str, model: ModelSpec, entry: CatalogueEntry, stack: StackS
         layers=dict(layers),
         not_modelled=not_modelled_of(model, None),
         formats={origin: _origin(entry, origin) for origin in _formats(entry)},
-        constants={origin: tuple(names) for origin, names in origins.items() if names},
+        constants={origin: tuple(names) for origin in ORIGINS if (names := stack.names_of(origin))},
         links=f"assumed: a share of the nominal rate inside a host ({entry.intra_node_bytes_per_s / 1e9:g} GB/s) and "
         "between hosts; measured where the cluster file says so",
         tested=tested,
@@ -88,10 +85,6 @@ def support_of(name: str, model: ModelSpec, entry: CatalogueEntry, stack: StackS
         kinds=kinds,
         verdict=_verdict(name, entry, tested, by_gpu, kinds),
     )
-
-
-ORIGINS = ("measured", "interpolated", "assumed")
-"""Origins of a constant, the best first."""
 
 
 def _kind_words(kind: LayerKind) -> str:

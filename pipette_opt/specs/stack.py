@@ -175,6 +175,10 @@ class StackSpec:
             if not 0 < factor < float("inf"):
                 raise ValueError(f"versions: {version} must be > 0, got {factor}.")
 
+    def names_of(self, origin: Origin) -> list[str]:
+        """Return the names of the time constants of an origin."""
+        return [name for name in CONSTANTS if self.origins.get(name, "assumed") == origin]
+
     def with_constants(self, values: Mapping[str, float]) -> "StackSpec":
         """Return a copy with these constants changed."""
         return replace(self, **values)  # type: ignore[arg-type]

@@ -13,8 +13,11 @@ from factories import make_plan, plan_of, scrambled_plan, small_config, small_in
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
+from pipette_opt.base.typed import typed
 from pipette_opt.plans.plan import Band, Plan
 from pipette_opt.report.plan_file import keep_plan, plan_from_dict, plan_to_dict, read_plan, write_plan
+from pipette_opt.specs import StackSpec
+from pipette_opt.specs.memory_constants import MemoryConstants
 
 
 def assert_equal(one: Any, two: Any) -> None:
@@ -150,6 +153,17 @@ def test_older_plans_have_constants_without_a_price(caplog: pytest.LogCaptureFix
     content = plan_to_dict(replace(plan, inputs={**plan.inputs, "stack": stack}))
     assert plan_from_dict(content).inputs["stack"] == {"matmul_speed": 0.5}
     assert "inputs.stack: not used: flush_s;" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("recorded", "read"), [(None, {}), ({"spread": 0.02, "twin_0a": 0.5}, {"spread": 0.02, "twins": {"0a": 0.5}})]
+)
+def test_older_plans_have_numbered_memory_constants(recorded: object, read: dict[str, object]) -> None:
+    """Null stood for Megatron-Core's constants, and each number of a list had a name."""
+    plan = make_plan()
+    content = plan_to_dict(replace(plan, inputs={**plan.inputs, "stack": {"memory": recorded}}))
+    stack = typed(StackSpec, plan_from_dict(content).inputs["stack"], "here", closed=True)
+    assert stack == StackSpec(memory=MemoryConstants(**read))
 
 
 def test_bands_of_older_files_have_no_middle() -> None:
