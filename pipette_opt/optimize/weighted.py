@@ -37,7 +37,7 @@ def optimize_weighted(
     Raises the errors of :func:`~pipette_opt.optimize.optimize`.
     """
     preference = replace(Preference.by_time(params), factor=weights.factor)
-    on_plan, best = watcher.on_plan, float("inf")
+    best = float("inf")
     steps: list[ChoiceStep] = []
     plans: list[Plan] = []
 
@@ -48,42 +48,39 @@ def optimize_weighted(
         nonlocal best
         if value_of(plan) < best:
             best = value_of(plan)
-            on_plan(plan)
+            watcher.on_plan(plan)
 
     limits, is_whole = weights.limits_below(float("inf")), False
-    watcher.on_plan = show_better
-    try:
-        while limits is not None:
-            left = max(1, weights.num_factors - len(steps))
-            share_s = max(params.time_limit_s - watcher.elapsed_s, MIN_STEP * params.time_limit_s) / left
-            to_beat_s = min([params.to_beat_s, *(step.value / weights.base for step in steps)])
-            step_params = replace(params, time_limit_s=watcher.elapsed_s + share_s, to_beat_s=to_beat_s)
-            try:
-                state = begun(instance, replace(space, limits=limits), step_params, watcher)
-                state.preference = preference
-                plan = complete(state, inputs)
-            except (InfeasibleError, InputError):
-                if not plans:
-                    raise
-                is_whole = True
-                break
-            plans.append(plan)
-            fastest = plan.config if plan.fastest is None else plan.fastest.config
-            factor, bound_s = weights.factor(fastest), plan.certificate.lower_bound_s
-            steps.append(
-                ChoiceStep(
-                    limits=limits,
-                    plan=fastest.label(),
-                    factor=factor,
-                    iteration_time_s=plan.certificate.best_s,
-                    lower_bound_s=bound_s,
-                )
+    inner = replace(watcher, on_plan=show_better)
+    while limits is not None:
+        left = max(1, weights.num_factors - len(steps))
+        share_s = max(params.time_limit_s - inner.elapsed_s, MIN_STEP * params.time_limit_s) / left
+        to_beat_s = min([params.to_beat_s, *(step.value / weights.base for step in steps)])
+        step_params = replace(params, time_limit_s=inner.elapsed_s + share_s, to_beat_s=to_beat_s)
+        try:
+            state = begun(instance, replace(space, limits=limits), step_params, inner)
+            state.preference = preference
+            plan = complete(state, inputs)
+        except (InfeasibleError, InputError):
+            if not plans:
+                raise
+            is_whole = True
+            break
+        plans.append(plan)
+        fastest = plan.config if plan.fastest is None else plan.fastest.config
+        factor, bound_s = weights.factor(fastest), plan.certificate.lower_bound_s
+        steps.append(
+            ChoiceStep(
+                limits=limits,
+                plan=fastest.label(),
+                factor=factor,
+                iteration_time_s=plan.certificate.best_s,
+                lower_bound_s=bound_s,
             )
-            limits = weights.limits_below(factor)
-            if watcher.stop.is_set() or weights.base * bound_s >= min(step.value for step in steps):
-                break
-    finally:
-        watcher.on_plan = on_plan
+        )
+        limits = weights.limits_below(factor)
+        if inner.stop.is_set() or weights.base * bound_s >= min(step.value for step in steps):
+            break
     choice = choice_of(params.objective, weights, steps, is_whole=is_whole or limits is None)
 
     def rank(plan: Plan) -> tuple[tuple[int, ...], float]:
