@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 _BLOCK = re.compile(r"^```(?P<language>\w+)(?: title=\"(?P<path>[^\"]+)\")?\n(?P<text>.*?)^```$", re.M | re.S)
 
-COPIED = ("pipette_opt", "data", "models", "docs")
+COPIED = ("pipette_opt", "benchmarks", "data", "models", "docs")
 """Folders of the checkout that a page may change."""
 
 
