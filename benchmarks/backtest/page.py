@@ -13,7 +13,6 @@ from pipette_opt import __version__
 from pipette_opt.calibrate.metrics import measure, measure_predictions
 from pipette_opt.calibrate.predict import Prediction
 from pipette_opt.calibrate.tables import form_rows, group_rows
-from pipette_opt.specs import StackSpec
 
 GOOD_PICK = 0.02
 """Maximum excess over the best measured run with which a pick counts as good. Chosen."""
@@ -34,8 +33,7 @@ def head(today: str) -> str:
         "fastest among those predicted to fit with a risk of at most 1 %, also of runs that ran out of memory. The "
         "table has the number of groups whose pick ran and was within 2 % of the fastest, and the worst pick. Memory "
         "is calibrated on the same rows as the times. All formulas have the same costs, ours. No constant belongs to a "
-        "row, a model or a group; factors of layers belong to a shape (width, micro-batch, tensor ranks, sequence "
-        "length, kernels).\n"
+        "row, a model or a group.\n"
     )
 
 
@@ -129,11 +127,3 @@ def own_predictor(predictions: Sequence[Prediction]) -> str:
     theirs, measured = np.array(pairs, dtype=np.float64).T
     errors = measure(theirs, measured)
     return f"AMP's own predictor on the same runs: mean {errors.mean:.1%}, rank {errors.spearman:.3f}.\n"
-
-
-def learned_layers(stack: StackSpec) -> str:
-    """Return a sentence on the fitted layer factors."""
-    if stack.layers is None:
-        return "Factors of layers did not help runs left out, so there are none."
-    factors = [shape.factor for shape in stack.layers.shapes]
-    return f"Factors of {len(factors)} shapes of layers, {min(factors):.2f} to {max(factors):.2f}."

@@ -72,7 +72,7 @@ def _judge(experiment: Experiment, folder: Path, base: StackSpec) -> tuple[str, 
     if seen:
         fitted = [name for name in CONSTANTS if getattr(stack, name) != getattr(base, name)]
         constants = ", ".join(f"{name} {getattr(stack, name):.3g}" for name in fitted)
-        detail.append(f"\nConstants: {constants}. {page.learned_layers(stack)}")
+        detail.append(f"\nConstants: {constants or 'kept'}.")
     return page.result_row(experiment.name, timed, predictions, experiment.target), "\n".join(detail) + "\n"
 
 

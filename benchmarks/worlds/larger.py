@@ -71,7 +71,8 @@ def larger_jobs(rows: Sequence[Row], prior: Worlds) -> Larger | None:
     except InputError:  # the smaller runs contradict each other
         return None
     cases = [case for case in make_cases([row.run for row in tested], fit.stack) if isinstance(case, Case)]
-    known = KnownRuns.of(cases, fit.stack, None, prior.given(observations_of(fit.stack.anchors)))
+    before = Worlds(prior=prior.prior.centred()) if fit.is_fitted else prior
+    known = KnownRuns.of(cases, fit.stack, None, before.given(observations_of(fit.stack.anchors)))
     low, middle, high = known.prior.bands(known.terms).T
     ratios = np.exp(known.log_ratio)
     return Larger(

@@ -90,7 +90,7 @@ def anchored(
         runs=[predictions[index].run for index in timed],
         terms=describe_cases(cases, cluster)[1] if cases else np.zeros((0, 0)),
         predicted_s=np.array([predictions[index].iter_time_s for index in timed], dtype=np.float64),
-        own=observations_of(stack.anchors),
+        stack=stack,
         leave_out_source=leave_out_source,
     )
     bands = rows.unknown()
@@ -117,19 +117,20 @@ class _Rows:
     ----------
     terms
         Terms of the predictions, shape ``(num_runs, num_terms)``.
-    own
-        Runs that the stack was calibrated with.
+    stack
+        Stack of the predictions; the worlds know the runs that it was calibrated with.
     """
 
     runs: Sequence[MeasuredRun]
     terms: FloatArray
     predicted_s: FloatArray
-    own: Sequence[Observation]
+    stack: StackSpec
     leave_out_source: bool
 
     def worlds(self, run: MeasuredRun) -> Worlds:
         """Return the worlds before any run of the table is known."""
-        return Worlds.load(run.source if self.leave_out_source else None).given(self.own)
+        worlds = Worlds.load(run.source if self.leave_out_source else None, is_fitted=self.stack.is_fitted)
+        return worlds.given(observations_of(self.stack.anchors))
 
     def unknown(self) -> FloatArray:
         """Return the bands before any run is known, over the predicted time, shape ``(num_runs, 3)``."""

@@ -16,7 +16,7 @@ from pipette_opt.base import units
 from pipette_opt.base.errors import InputError
 from pipette_opt.calibrate.cases import Case, Skipped, make_cases, why_untimed
 from pipette_opt.calibrate.common import common_factor, slowed
-from pipette_opt.calibrate.fit_notes import INTERRUPTED, layer_notes, mixed_notes, repeat_notes, version_notes
+from pipette_opt.calibrate.fit_notes import INTERRUPTED, mixed_notes, repeat_notes, version_notes
 from pipette_opt.calibrate.free import informed_constants
 from pipette_opt.calibrate.held_out import HeldOut
 from pipette_opt.calibrate.known_runs import KnownRuns
@@ -127,6 +127,7 @@ class _Result:
     larger: Errors | None
     held_out: Errors | None = None
     is_fitted: bool = False
+    strays: tuple[LeftOut, ...] = ()
     interrupted: bool = False
 
     def is_better_than(self, other: "_Result") -> bool:
@@ -193,12 +194,12 @@ def calibrate_runs(
     known = _of_versions(known, last)
     result = _validated(_Result(known=known, larger=known.larger(MIN_OTHERS)), known.groups, validate)
     if known.worlds().shares[KINDS.index("strange")] > STRANGE and len(known.cases) >= MIN_FITTED:
-        fitted = _fitted(replace(known, prior=prior), validate)
+        fitted = _fitted(replace(known, prior=Worlds(prior=prior.prior.centred())), validate)
         result = fitted if fitted.is_better_than(result) else result
     known = result.known
     anchors = (*(() if result.is_fitted else base.anchors), *known.anchors(file))
     stack = replace(known.stack, anchors=tuple(dict.fromkeys(anchors)))
-    return Fit(
+    fit = Fit(
         stack=stack,
         runs=tuple(known.runs),
         base_errors=base_errors,
@@ -207,17 +208,17 @@ def calibrate_runs(
         larger=result.larger,
         base_larger=base_larger,
         is_fitted=result.is_fitted,
-        left_out=(*left_out, *strays),
+        left_out=(*left_out, *strays, *result.strays),
         notes=(
             *repeat_notes(known.runs),
             *_notes(known, base_larger, result),
             *mixed_notes(known.runs, known.log_ratio),
-            *(layer_notes(stack) if result.is_fitted else ()),
             *version_notes(stack, known.runs, last),
             *((INTERRUPTED,) if result.interrupted else ()),
         ),
         interrupted=result.interrupted,
     )
+    return replace(fit, stack=replace(stack, fitted=fit.record()))
 
 
 def _check_agreement(known: KnownRuns, strays: Sequence[LeftOut]) -> None:
@@ -254,7 +255,8 @@ def _fitted(known: KnownRuns, validate: bool) -> _Result:
     )
     found, stack = problem.fit()
     others = HeldOut(problem=problem, found=found)
-    result = _Result(known=known.on(stack), larger=others.larger(MIN_OTHERS), is_fitted=True)
+    known, strays = known.on(stack).without_unfitted()
+    result = _Result(known=known, larger=others.larger(MIN_OTHERS), is_fitted=True, strays=tuple(strays))
     return _validated(result, others.groups, validate)
 
 

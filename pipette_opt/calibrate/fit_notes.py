@@ -82,17 +82,6 @@ def mixed_notes(runs: Sequence[MeasuredRun], residuals: FloatArray) -> list[str]
     ]
 
 
-def layer_notes(stack: StackSpec) -> list[str]:
-    """Return notes on the learned correction factors of layers."""
-    if stack.layers is None:
-        return [
-            "layer times are those of the formula: factors per layer shape did not improve the prediction "
-            "of held-out runs"
-        ]
-    factors = [shape.factor for shape in stack.layers.shapes]
-    return [f"layers of {len(factors)} shapes take {min(factors):.2f} to {max(factors):.2f} of the formula's time"]
-
-
 def version_notes(stack: StackSpec, runs: Sequence[MeasuredRun], last: str) -> list[str]:
     """Return notes on the time factors of software versions, and on versions with too few runs."""
     several = len({run_version(run) for run in runs}) > 1

@@ -150,10 +150,24 @@ class KnownRuns:
             farthest = int(away.argmax())
             if away[farthest] <= MAX_AWAY:
                 break
-            longer = three_digits(float(np.exp(ratios[farthest])))
-            run = self.cases[rows.pop(farthest)].run
-            strays.append(LeftOut(run.row, f"takes {longer} times what all other runs say"))
+            strays.append(self._stray(rows.pop(farthest), float(ratios[farthest]), "all other runs say"))
         return self._some(rows), strays
+
+    def without_unfitted(self) -> tuple["KnownRuns", list[LeftOut]]:
+        """
+        Return the runs that the stack fits, and the runs left out.
+
+        A fit ignores runs far from all others, and worlds would give them to their neighbours. The spread of the others
+        is that of their median error, as for normal errors.
+        """
+        ratios = self.log_ratio
+        far = np.abs(ratios) > max(np.log(LEAST_STRAY), MAX_AWAY * 1.4826 * float(np.median(np.abs(ratios))))
+        strays = [self._stray(row, ratios[row], "the fitted constants say") for row in np.flatnonzero(far).tolist()]
+        return self._some(np.flatnonzero(~far).tolist()), strays
+
+    def _stray(self, row: int, log_ratio: float, source: str) -> LeftOut:
+        """Return the run at an index as left out, with the ratio of its time to that of the source."""
+        return LeftOut(self.cases[row].run.row, f"takes {three_digits(float(np.exp(log_ratio)))} times what {source}")
 
     def _largest(self, fewest: int) -> list[int]:
         """Return the indices of the runs with the most GPUs; none with fewer than ``fewest`` others."""

@@ -10,7 +10,6 @@ from pipette_opt.base.units import ceil_div
 from pipette_opt.calibrate.cases import Case
 from pipette_opt.calibrate.descent import NOISE, Descent, LeastSquares, descend
 from pipette_opt.calibrate.free import FreeConstant
-from pipette_opt.calibrate.layers import learn_layers
 from pipette_opt.calibrate.run_times import RunTimes
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
@@ -94,7 +93,7 @@ class Problem:
 
     def fit(self, start: Descent | None = None, known_slopes: FloatArray | None = None) -> tuple[Descent, StackSpec]:
         """
-        Fit the constants; return the descent over their logarithms, and the fitted stack with learned layer factors.
+        Fit the constants; return the descent over their logarithms, and the fitted stack.
 
         Parameters
         ----------
@@ -106,18 +105,7 @@ class Problem:
         squares = replace(self.squares(), known_slopes=known_slopes)
         start = start or self._best_start()
         found = descend(squares, start.values, MAX_ITERATIONS, start.slopes)
-        return found, self.with_learned_layers(self.stack_of(found.values))
-
-    def with_learned_layers(self, stack: StackSpec) -> StackSpec:
-        """Return the stack with correction factors of layers learned from these runs."""
-        plain = replace(stack, layers=None)
-        layers = learn_layers(self.cases, self.with_stack_s, self.measured_s, plain)
-        return replace(stack, layers=layers)
-
-    def residuals(self, stack: StackSpec) -> FloatArray:
-        """Return the logarithm of measured over predicted time of each run."""
-        left: FloatArray = np.log(self.measured_s / self.with_stack_s(stack))
-        return left
+        return found, self.stack_of(found.values)
 
     def with_stack_s(self, stack: StackSpec) -> FloatArray:
         """Return the predicted iteration time of each run with this stack, seconds."""

@@ -31,7 +31,7 @@ class RegretSearch:
 
     def __init__(self, prepared: Prepared, quantile: float | None, bound_s: float, fastest: ParallelConfig) -> None:
         instance, memory = prepared.instance, prepared.memory
-        self.quantile, self.worlds = quantile, anchored(instance.stack.anchors)
+        self.quantile, self.worlds = quantile, anchored(instance.stack)
         self.groups = Groups(instance, memory.fitting, memory.capacity_bytes, fastest, prepared.work)
         self.groups.least_s = bound_s
 

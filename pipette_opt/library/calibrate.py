@@ -164,7 +164,7 @@ def calibrated(
         )
     source = f"fitted to {counted(len(fit.runs), 'run')} of {runs.name}"
     return Calibrated(
-        stack=replace(fit.stack, name=name, source=source, fitted=fit.record(), memory=with_memory.memory),
+        stack=replace(fit.stack, name=name, source=source, memory=with_memory.memory),
         fit=fit,
         left_out=(*left_out, *fit.left_out),
         num_rows=total,

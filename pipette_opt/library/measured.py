@@ -150,7 +150,7 @@ def with_anchors(
         )
     anchors = list(dict.fromkeys(anchors))  # a plan may already start from a run that is given again
     _check_repetitions(anchors)
-    _warn_of_strays(anchors)
+    _warn_of_strays(instance.stack, anchors)
     stack = _with_memory(instance.stack, runs)
     return replace(instance, stack=replace(stack, anchors=tuple(anchors)))
 
@@ -438,11 +438,11 @@ def _check_time(run: _Run, predicted_s: float) -> None:
         )
 
 
-def _warn_of_strays(anchors: Sequence[Anchor]) -> None:
+def _warn_of_strays(stack: StackSpec, anchors: Sequence[Anchor]) -> None:
     """Log a warning for each run that all others contradict: far from its time in the worlds that they leave."""
     for anchor in anchors if 1 < len(anchors) <= MAX_CHECKED else ():
         others = tuple(other for other in anchors if other is not anchor)
-        mean, sd = anchored(others).mean_and_sd(np.array([anchor.terms]), measured=True)
+        mean, sd = anchored(replace(stack, anchors=others)).mean_and_sd(np.array([anchor.terms]), measured=True)
         away = anchor.log_ratio - float(mean[0])
         if abs(away) > MAX_AWAY * float(sd[0]):
             logger.warning(

@@ -145,7 +145,7 @@ def tuned(
             job.instance,
             space,
             job.inputs,
-            worlds=anchored(job.instance.stack.anchors),
+            worlds=anchored(job.instance.stack),
             folder=folder,
             settings=settings,
             report=on_progress,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pipette_opt.specs import Instance, StackSpec
 from pipette_opt.specs.efficiency import Origin
 from pipette_opt.specs.memory_constants import MEGATRON_CORE
-from pipette_opt.specs.stack import CONSTANTS, KEPT
+from pipette_opt.specs.stack import CONSTANTS
 
 ORIGINS: tuple[Origin, ...] = ("measured", "interpolated", "assumed")
 """Origins of figures, in the order of their sentences in a plan's notes."""
@@ -37,7 +37,7 @@ def _sources(instance: Instance) -> Iterator[tuple[str, Origin]]:
 
 def _constants(stack: StackSpec) -> Iterator[tuple[str, Origin]]:
     """Yield the constants of a stack with their origins. All count as measured if the stack was fitted."""
-    if stack.fitted is not None and stack.fitted.get("constants") != KEPT:
+    if stack.is_fitted:
         yield f"constants of the stack {stack.name}", "measured"
     elif len(stack.names_of("assumed")) == len(CONSTANTS):
         yield f"constants of the stack {stack.name}", "assumed"

@@ -179,6 +179,11 @@ class StackSpec:
         """Return the names of the time constants of an origin."""
         return [name for name in CONSTANTS if self.origins.get(name, "assumed") == origin]
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether a calibration fitted the constants; stacks of older versions do not say, and are fitted."""
+        return self.fitted is not None and self.fitted.get("constants") != KEPT
+
     def with_constants(self, values: Mapping[str, float]) -> "StackSpec":
         """Return a copy with these constants changed."""
         return replace(self, **values)  # type: ignore[arg-type]

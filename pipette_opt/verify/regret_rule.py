@@ -27,7 +27,7 @@ def regret_holds(searched: Searched, plan: Plan) -> Iterator[str]:
     if group_of(plan.config) not in groups.numbers:
         yield f"{plan.config.label()} is not among the {len(groups.numbers)} groups of configurations"
         return
-    worlds = anchored(instance.stack.anchors)
+    worlds = anchored(instance.stack)
     right = regret_of(plan.config, plan.estimate.iteration_time_s, groups, worlds, recorded_times_s(plan))
     if worlds.observations:
         before = Worlds(prior=worlds.prior)

@@ -23,7 +23,7 @@ from pipette_opt.plans.plan import FEW_RUNS, MEASURED_RUNS, Band, IterationTime
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_yaml
 from pipette_opt.specs import Instance, ModelSpec
-from pipette_opt.specs.stack import Anchor
+from pipette_opt.specs.stack import Anchor, StackSpec
 from pipette_opt.worlds.terms import TERMS, describe
 from pipette_opt.worlds.worlds import Observation, Worlds
 
@@ -328,7 +328,7 @@ def job_band(
         config, cluster.gpus_per_node, np.arange(cluster.num_nodes), "tp-cp-ep-dp-pp"
     )
     _, terms = describe(instance, [(config, usual)])
-    low, middle, high = anchored(instance.stack.anchors).bands(terms, SHARE)[0].tolist()
+    low, middle, high = anchored(instance.stack).bands(terms, SHARE)[0].tolist()
     return Band(
         low_s=low * iteration_time_s,
         middle_s=middle * iteration_time_s,
@@ -340,9 +340,13 @@ def job_band(
     )
 
 
-@lru_cache(maxsize=8)
-def anchored(anchors: tuple[Anchor, ...]) -> Worlds:
+def anchored(stack: StackSpec) -> Worlds:
     """Return the worlds after the measured runs of a stack; ``InputError`` for runs of another version."""
+    return _anchored(stack.anchors, is_fitted=stack.is_fitted)
+
+
+@lru_cache(maxsize=8)
+def _anchored(anchors: tuple[Anchor, ...], *, is_fitted: bool) -> Worlds:
     for anchor in anchors:
         if len(anchor.terms) != len(TERMS):
             raise InputError(
@@ -350,7 +354,7 @@ def anchored(anchors: tuple[Anchor, ...]) -> Worlds:
                 f"has {len(anchor.terms)} terms, and this version of pipette-opt has {len(TERMS)}; solve again with "
                 "--measured.",
             )
-    return Worlds.load().given(observations_of(anchors))
+    return Worlds.load(is_fitted=is_fitted).given(observations_of(anchors))
 
 
 def observations_of(anchors: Iterable[Anchor]) -> list[Observation]:

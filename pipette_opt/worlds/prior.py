@@ -79,6 +79,10 @@ class Prior:
         for name in ("mean", "sd"):
             object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
 
+    def centred(self) -> "Prior":
+        """Return the prior for a stack whose constants are fitted, so that slopes have a mean of 0."""
+        return replace(self, mean=np.zeros(len(TERMS)))
+
     def of(self, kind: Kind) -> "Prior":
         """Return the prior of the stacks of one kind."""
         slopes = np.full(len(TERMS), kind.slopes)

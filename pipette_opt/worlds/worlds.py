@@ -82,7 +82,7 @@ class Worlds:
         object.__setattr__(self, "_kinds", kinds)
 
     @classmethod
-    def load(cls, leave_out_source: str | None = None) -> "Worlds":
+    def load(cls, leave_out_source: str | None = None, *, is_fitted: bool = False) -> "Worlds":
         """
         Return the worlds of the shipped prior.
 
@@ -91,8 +91,11 @@ class Worlds:
         leave_out_source
             Public source whose runs the prior must not know, see
             :meth:`~pipette_opt.worlds.prior.Priors.leaving_out`.
+        is_fitted
+            Whether the constants of the stack are fitted, see :meth:`~pipette_opt.worlds.prior.Prior.centred`.
         """
-        return cls(prior=shipped_priors().leaving_out(leave_out_source))
+        prior = shipped_priors().leaving_out(leave_out_source)
+        return cls(prior=prior.centred() if is_fitted else prior)
 
     def given(self, observations: Sequence[Observation]) -> "Worlds":
         """Return the worlds after further measured runs; their order does not matter."""
