@@ -67,7 +67,7 @@ def test_trials_on_slurm(tmp_path: Path) -> None:
             "PRETRAIN": str(tmp_path / "trainer.py"),
             "SCRIPTED": "'oom' if mbs == 2 and pp == 1 else sleep(3) or time_s * 1.2 * 1.5 ** log2(pp)",
         },
-        timeout_s=240,
+        timeout_s=400,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     answer = json.loads((tmp_path / "answer.json").read_text())
