@@ -181,7 +181,7 @@ class StackSpec:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether a calibration fitted the constants; stacks of older versions do not say, and are fitted."""
+        """True if a calibration fitted the constants; stacks of older versions do not say, and are fitted."""
         return self.fitted is not None and self.fitted.get("constants") != KEPT
 
     def with_constants(self, values: Mapping[str, float]) -> "StackSpec":
