@@ -91,19 +91,17 @@ def _simulate_all(state: SearchState, entry: OpenCandidate, clock: Clock) -> boo
 
 def swap_hosts(state: SearchState, clock: Clock) -> None:
     """
-    Improve placements by swapping hosts in the simulator, for candidate configurations whose relaxation is not
-    exact.
+    Bound candidate configurations by the slowest host. Improve placements by swapping hosts in the simulator, where
+    relaxations are not exact.
     """
     instance = state.prepared.instance
     for entry in state.could_win():
         candidate = entry.candidate
-        if is_relaxation_exact(instance, candidate):
-            continue
         if clock.is_over or state.is_over:
             return
         state.report("placing by the simulator")
         bound_by_slowest_host(state, entry)
-        if not state.may_be_faster(entry):
+        if not state.may_be_faster(entry) or is_relaxation_exact(instance, candidate):
             continue
         if num_orders(state.data, candidate) <= MAX_ORDERS:
             _simulate_all(state, entry, clock)

@@ -26,7 +26,7 @@ from pipette_opt.costs.compute import StageCompute, layer_and_idle_s, stage_comp
 from pipette_opt.costs.context import inside_layer_s, inside_stages_s
 from pipette_opt.costs.exchange import expert_layer_s
 from pipette_opt.costs.links import BestLinks, EachLink
-from pipette_opt.costs.overlap import exposed, hiding_s, num_buckets, shown_gather_s
+from pipette_opt.costs.overlap import UNLIMITED_S, exposed, hiding_s, num_buckets, shown_gather_s
 from pipette_opt.costs.reductions import Reductions, dense_shape
 from pipette_opt.costs.sharded import sharded_costs
 from pipette_opt.parallel import HostTile, ParallelConfig, gpus_of_a_host, ranks_of_a_host
@@ -55,6 +55,8 @@ class Beside:
     queued_s
         Seconds of the gradient reductions of all chunks up to each, without the first chunk, which follow one another,
         shape ``(rates, chunks, pp)``.
+    later_s
+        Seconds of the reduction of the first stage, shape ``(rates,)``.
     stages
         Number of pipeline stages in a grid row (on one host).
     """
@@ -63,16 +65,17 @@ class Beside:
     last_s: FloatArray
     ready_s: FloatArray
     queued_s: FloatArray
+    later_s: FloatArray
     stages: int
 
-    def of_paths_s(self, counts: PathCounts) -> FloatArray:
+    def of_paths_s(self, counts: PathCounts, later: float = 0.0) -> FloatArray:
         """
         Return the seconds that overlapped communication adds to each path, shape ``(num_paths, pp)``.
 
-        All seconds of a path are in the column of the stage where the path ends.
+        All seconds of a path are in the column of the stage where the path ends. ``later``: as in :meth:`by_row_s`.
         """
         paths, _, pp = counts.first.shape
-        every_path, by_row = np.arange(paths), self.by_row_s(counts)
+        every_path, by_row = np.arange(paths), self.by_row_s(counts, later)
         added = np.zeros((paths, pp))
         if by_row.shape[1] == 1:
             added[every_path, counts.stage] = by_row[:, 0].sum(axis=1)
@@ -84,14 +87,25 @@ class Beside:
             added[path, counts.stage[path]] = by_row[path, rate, of_row].sum()
         return added
 
-    def by_row_s(self, counts: PathCounts) -> FloatArray:
-        """Return the seconds that the rings of each grid row add to each path, shape ``(num_paths, rates, rows)``."""
+    def by_row_s(self, counts: PathCounts, later: float = 0.0) -> FloatArray:
+        """
+        Return the seconds that the rings of each grid row add to each path, shape ``(num_paths, rates, rows)``.
+
+        Parameters
+        ----------
+        later
+            Fraction of the first stage's last backward that is left when its first bucket is reduced: then the paths
+            end there, and this fraction of the reduction is added.
+        """
         paths, _, pp = counts.first.shape
         rates, every_path = len(self.first_s), np.arange(paths)
         first, begun = counts.without_begun(counts.first), np.flatnonzero(counts.begun >= 0)
-        by_stage = np.einsum("rcs,kcs->rks", first, self.first_s) + np.einsum("rcs,kcs->rks", counts.last, self.last_s)
+        last = counts.last.astype(np.float64)
+        last[:, 0, 0] -= later
+        by_stage = np.einsum("rcs,kcs->rks", first, self.first_s) + np.einsum("rcs,kcs->rks", last, self.last_s)
         chunk, stage = np.divmod(counts.begun[begun], pp)
         by_stage[begun, :, stage] += self.ready_s[:, chunk, stage].T
+        by_stage[:, :, 0] += later * self.later_s
         by_stage[every_path, :, counts.stage] += self.queued_s[:, counts.parts - 1, counts.stage].T
         by_row: FloatArray = by_stage.reshape(paths, rates, pp // self.stages, self.stages).sum(axis=3)
         return by_row
@@ -219,9 +233,22 @@ def _beside(
         first_s=first,
         last_s=least(beside.last_extra_s),
         ready_s=least(beside.ready_s),
+        later_s=reduction[:, 0],
         queued_s=reduction[:, None, :] * (np.cumsum(config.chunk_shares, axis=0) - config.chunk_shares[0]),
         stages=tile.stages,
     )
+
+
+def later_share(instance: Instance, config: ParallelConfig) -> float:
+    """
+    Return the fraction of the first stage's last backward that is left when its first bucket of gradients is complete.
+
+    0 if the stage's exposed reduction (:func:`~pipette_opt.costs.overlap.stage_rings`) already counts the first bucket.
+    """
+    if not config.overlap_grad_reduce or config.num_chunks > 1 or config.sharding_stage > 1:
+        return 0.0
+    _, backward = hiding_s(instance, config, stage_compute(instance, config), least=False)
+    return 0.0 if backward[0] < UNLIMITED_S else 1.0 - 1.0 / float(num_buckets(instance.model, config)[0])
 
 
 def least_rings_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> tuple[FloatArray, FloatArray | None]:

@@ -27,7 +27,7 @@ from pipette_opt.parallel import (
     microbatches_of,
     ranks_of_a_host,
 )
-from pipette_opt.problem.beside import Beside, RingLevels, least_beside, pass_seconds, ring_levels
+from pipette_opt.problem.beside import Beside, RingLevels, later_share, least_beside, pass_seconds, ring_levels
 from pipette_opt.problem.data import CandidateData, Paths, ProblemData
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.problem.ticks import (
@@ -70,10 +70,13 @@ def with_paths(
     config, tile, paths = candidate.config, candidate.tile, candidate.paths
     compute = stage_compute(instance, config)
     chunk_s, beside = pass_seconds(instance, config, compute, tile), least_beside(instance, config, tile)
-    levels = ring_levels(instance, config, tile)
+    levels, later = ring_levels(instance, config, tile), later_share(instance, config)
     for further in counts:
         more = _paths(config, tile, further, chunk_s, data.tick_s, beside, levels)
         paths = more if paths is None else paths.joined(more)
+        if later > 0:
+            to_first = further.take(further.stage == 0)
+            paths = paths.joined(_paths(config, tile, to_first, chunk_s, data.tick_s, beside, levels, later))
     if levels is None:
         return replace(candidate, paths=paths)
     return replace(candidate, paths=paths, ring_level=levels.of_hop)
@@ -344,22 +347,26 @@ def _paths(
     tick_s: float,
     beside: Beside | None = None,
     levels: RingLevels | None = None,
+    later: float = 0.0,
 ) -> Paths:
     """
-    Return paths with the chunk times (forward, backward) of a configuration and with its overlapped
-    communication.
+    Return paths with the chunk times (forward, backward) of a configuration and with its overlapped communication.
+
+    ``later``: fraction of the first stage's last backward before which paths end, see :meth:`Beside.by_row_s`.
     """
     rings: dict[str, IntArray] = {}
     forward, backward = chunk_s
     if beside is None:
         counts = counts.take(counts.parts == 1)
     operations = counts.forward if beside is None else counts.without_begun(counts.forward)
-    work = np.einsum("rcs,kcs->rks", operations, forward) + np.einsum("rcs,kcs->rks", counts.backward, backward)
+    done = counts.backward.astype(np.float64)
+    done[:, 0, 0] -= later
+    work = np.einsum("rcs,kcs->rks", operations, forward) + np.einsum("rcs,kcs->rks", done, backward)
     if beside is not None:
-        least = beside.of_paths_s(counts)
+        least = beside.of_paths_s(counts, later)
         work += least[:, None, :]
         if levels is not None:
-            added = np.floor(levels.beside.by_row_s(counts) / tick_s).astype(np.int64).swapaxes(1, 2)
+            added = np.floor(levels.beside.by_row_s(counts, later) / tick_s).astype(np.int64).swapaxes(1, 2)
             nothing = np.zeros((1, added.shape[2]), dtype=np.int64)
             table, ring = np.unique(
                 np.concatenate([nothing, added.reshape(-1, added.shape[2])]), axis=0, return_inverse=True
@@ -374,7 +381,7 @@ def _paths(
         stage=counts.stage,
         work_ticks=np.floor(work / tick_s),
         forward_layers=(operations * layers).sum(axis=1),
-        backward_layers=(counts.backward * layers).sum(axis=1),
+        backward_layers=np.floor((done * layers).sum(axis=1)),
         up=counts.up,
         down=counts.down,
         **rings,

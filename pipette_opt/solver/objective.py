@@ -7,6 +7,7 @@ for each of its terms.
 
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
@@ -52,7 +53,7 @@ class _CandidateObjective:
         self._largest: dict[int, int] = {}
         self._tied: Expr | None = None
         self._beside: dict[tuple[int, int], Expr] = {}
-        self._levels: dict[int, list[IntVar]] = {}
+        self._reached: dict[int, list[IntVar]] = {}
         self.rows: list[int] = (np.arange(self.candidate.num_stages) // self.candidate.tile.stages).tolist()
 
     def add(self) -> None:
@@ -118,29 +119,36 @@ class _CandidateObjective:
 
     def _ring_beside(self, paths: Paths, ring: int, row: int) -> Expr:
         """Return what the overlapped rings of a grid row add to a path, by the level of their slowest hop."""
-        ticks = paths.ring_ticks[ring]
-        least, more = int(ticks[0]), np.diff(ticks)
+        by_level = paths.ring_ticks[ring, self._steps]
+        least, more = int(by_level[0]), np.diff(by_level)
         if not more.any():
             return least
         if (ring, row) not in self._beside:
-            reached = self._reached_levels(row)
-            added = self._time("beside", least, least + int(more[: len(reached)].sum()))
-            self._at_least(added, least + LinearExpr.weighted_sum(reached, more[: len(reached)].tolist()))
+            added = self._time("beside", least, int(by_level[-1]))
+            self._at_least(added, least + LinearExpr.weighted_sum(self._reached_steps(row), more.tolist()))
             self._beside[ring, row] = added
         return self._beside[ring, row]
 
-    def _reached_levels(self, row: int) -> list[IntVar]:
-        """Return a literal for each level of ring hops but the first: the slowest hop of a row is at least there."""
-        if row not in self._levels:
-            level = self._slowest_hop(ring_hops(self.candidate, row), self.candidate.ring_level)
-            number = self._most(level)
-            self._levels[row] = [self.model.new_bool_var(f"level_{self.index}_{row}") for _ in range(number)]
-            self._at_least(LinearExpr.sum(self._levels[row]), level)
-            for lower, higher in itertools.pairwise(self._levels[row]):
+    @cached_property
+    def _steps(self) -> IntArray:
+        """Levels of ring hops that two hosts can have, ascending."""
+        level = self.candidate.ring_level
+        usable = (level < UNUSABLE_TICKS) & pairs_apart(self.variables.copies)
+        return np.unique(level[usable])
+
+    def _reached_steps(self, row: int) -> list[IntVar]:
+        """Return a literal for each of the levels but the first: the slowest ring hop of a row is at least there."""
+        if row not in self._reached:
+            level, steps = self.candidate.ring_level, self._steps
+            step = np.where(level < UNUSABLE_TICKS, np.searchsorted(steps, level), UNUSABLE_TICKS)
+            slowest = self._slowest_hop(ring_hops(self.candidate, row), step)
+            self._reached[row] = [self.model.new_bool_var(f"level_{self.index}_{row}") for _ in steps[1:]]
+            self._at_least(LinearExpr.sum(self._reached[row]), slowest)
+            for lower, higher in itertools.pairwise(self._reached[row]):
                 self.model.add_implication(higher, lower)
-            if len(self._levels) == self.grid.shape[0]:
+            if len(self._reached) == self.grid.shape[0]:
                 self._add_room_for_rings()
-        return self._levels[row]
+        return self._reached[row]
 
     def _add_room_for_rings(self) -> None:
         """
@@ -149,13 +157,11 @@ class _CandidateObjective:
         These constraints follow from the hosts of the rows. They strengthen the linear relaxation.
         """
         rows = self.grid.shape[0]
-        room = np.minimum(rows_within(self.candidate, self.variables.copies), rows)
-        for level, (here, above) in enumerate(itertools.pairwise([*room.tolist(), rows])):
-            slower = [reached[level] for reached in self._levels.values() if level < len(reached)]
-            if here < above and slower:
-                constraint = self.model.add(LinearExpr.sum(slower) >= len(slower) - here)
-                if condition := self.variables.condition(self.index):
-                    constraint.only_enforce_if(condition)
+        room = np.minimum(rows_within(self.candidate, self._steps, self.variables.copies), rows).tolist()
+        for step, (here, above) in enumerate(itertools.pairwise(room)):
+            if here < above:
+                slower = [reached[step] for reached in self._reached.values()]
+                self._at_least(LinearExpr.sum(slower), rows - here)
 
     def _path_work(self, paths: Paths, path: int, row: int, column: int) -> tuple[int, Expr]:
         """Return the compute of a path on the stages of a grid row, as a weighted term."""
@@ -341,9 +347,9 @@ class _CandidateObjective:
             constraint.only_enforce_if(condition)
 
 
-def rows_within(candidate: CandidateData, copies: IntArray) -> IntArray:
+def rows_within(candidate: CandidateData, levels: IntArray, copies: IntArray) -> IntArray:
     """
-    Return the largest number of grid rows whose rings have no hop above each level, shape ``(levels,)``.
+    Return the largest number of grid rows whose rings have no hop above each of the levels, shape ``(len(levels),)``.
 
     The hosts of such a ring are connected by hops of that level.
 
@@ -355,12 +361,11 @@ def rows_within(candidate: CandidateData, copies: IntArray) -> IntArray:
     from scipy.sparse.csgraph import connected_components  # takes a while to load
 
     hops = np.minimum(candidate.ring_level, candidate.ring_level.T)
-    levels = int(hops[hops < UNUSABLE_TICKS].max(initial=-1)) + 1
-    room, rings_of_a_row = np.zeros(levels, dtype=np.int64), candidate.tile.tensor_nodes
-    for level in range(levels):
+    room = np.zeros(len(levels), dtype=np.int64)
+    for index, level in enumerate(levels.tolist()):
         _, group = connected_components(hops <= level, directed=False)
         hosts = np.bincount(group, weights=copies).astype(np.int64)
-        room[level] = (hosts // candidate.ring_length).sum() // rings_of_a_row
+        room[index] = (hosts // candidate.ring_length).sum() // candidate.tile.tensor_nodes
     return room
 
 

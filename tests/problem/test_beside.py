@@ -143,3 +143,20 @@ def test_unequal_chunks(is_equal: bool, slowdown: float) -> None:
     found = shares(made, configs, rng)
     assert max(found) <= 1 + 1e-6
     assert min(found) > (0.95 if is_equal else 0.0)
+
+
+def test_buckets_of_experts_are_reduced_during_the_last_backward() -> None:
+    """With experts on one host, the relaxation is exact also where the first stage's reduction decides the end."""
+    rng = np.random.default_rng(3)
+    made = job(rng.uniform(0.2, 2.0, (8, 8)), 0.1)
+    made = replace(made, model=replace(made.model, num_experts=4, moe_ffn_hidden_size=4096))
+    config = make_config(
+        dp=16,
+        num_layers=8,
+        expert_model_parallel_size=2,
+        use_distributed_optimizer=True,
+        overlap_grad_reduce=True,
+        ddp_bucket_size=10_000_000,
+    )
+    (found,) = shares(made, [config], rng)
+    assert 1 - 1e-6 <= found <= 1 + 1e-9

@@ -53,7 +53,7 @@ def merge(data: ProblemData, candidate: CandidateData, classes: HostClasses, tol
         candidate,
         p2p_ticks=least(np.where(missing, UNUSABLE_TICKS, candidate.p2p_ticks)),
         ring_ticks=np.stack([least(ticks) for ticks in candidate.ring_ticks]),
-        ring_level=block_minima(candidate.ring_level, classes) if candidate.ring_level.size else candidate.ring_level,
+        ring_level=least(candidate.ring_level),
         tensor_forward_ticks=least(candidate.tensor_forward_ticks),
         tensor_backward_ticks=least(candidate.tensor_backward_ticks),
         embedding_ticks=least(candidate.embedding_ticks),
