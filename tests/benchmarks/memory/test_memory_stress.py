@@ -36,10 +36,10 @@ def test_what_is_judged_was_not_seen() -> None:
 
 @needs_measurements
 def test_bounds_hold_where_more_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A risk of 1 % misses at most one in a hundred jobs of three splits; at most one bound fails its interval."""
+    """A risk of 1 % misses at most one in a hundred jobs of three splits; bounds of at most one split fail."""
     monkeypatch.setattr(memory_stress, "STRESS", STRESS[2:5])
     rows = stress_rows(FOLDER)
     missed, died = (sum(int(row["missed OOM"].split(" of ")[part]) for row in rows) for part in (0, 1))
     assert died > 50
     assert missed <= 0.01 * died
-    assert sum("fails" in cell for row in rows for cell in row.values()) <= 1
+    assert sum(any("fails" in cell for cell in row.values()) for row in rows) <= 1
