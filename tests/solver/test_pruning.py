@@ -15,7 +15,7 @@ from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import tile_placement, without_overlap
 from pipette_opt.plans.plan import Plan
-from pipette_opt.plans.steps import BOUNDS, BOUNDS_AGAIN
+from pipette_opt.plans.steps import BOUNDS, BOUNDS_AGAIN, JOINT_AGAIN, JOINT_LEAST
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Question, fitting_candidates, load_predictor, prepare, prunes
 from pipette_opt.simulate.estimate import estimate
@@ -124,6 +124,10 @@ def optimum(three_hosts: Instance) -> Plan:
     return optimize(three_hosts, FEW, OptimizeParams(time_limit_s=20.0, workers=1))
 
 
+MORE = (JOINT_AGAIN, JOINT_LEAST, BOUNDS_AGAIN)
+"""Steps that bound configurations which were left out."""
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_limit_that_ends_while_configurations_are_bounded(
     three_hosts: Instance, optimum: Plan, monkeypatch: pytest.MonkeyPatch, stopped: bool
@@ -132,7 +136,7 @@ def test_a_limit_that_ends_while_configurations_are_bounded(
     monkeypatch.setattr(pruning, "CONFIGURATIONS_AT_ONCE", 1)
     monkeypatch.setattr(pruning, "KEPT", 2)
     monkeypatch.setattr(module, "BOUNDS", replace(BOUNDS, share=0.0))
-    monkeypatch.setattr(rounds, "ROUND", tuple(move for move in rounds.ROUND if move.step is not BOUNDS_AGAIN))
+    monkeypatch.setattr(rounds, "ROUND", tuple(move for move in rounds.ROUND if move.step not in MORE))
     watcher = Watcher()
     if stopped:
         watcher.stop.set()
