@@ -24,7 +24,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.attention import attention_times_s
-from pipette_opt.costs.collectives import RingTraffic, tensor_traffic
+from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, tensor_traffic
 from pipette_opt.costs.compute import StageCompute
 from pipette_opt.costs.exchange import least_exchange_s
 from pipette_opt.costs.layer_kinds import counted_layers
@@ -32,10 +32,7 @@ from pipette_opt.costs.links import BestLinks, Links, NoLinks, RingShape
 from pipette_opt.layers.attention import AttentionBranch
 from pipette_opt.parallel import HostTile, ParallelConfig, gpus_of_a_host
 from pipette_opt.specs import Instance, LayerKind, ModelSpec, TrainingSpec
-from pipette_opt.specs.activations import micro_batch_tokens
-
-_NOTHING = RingTraffic(0.0, 0, 0)
-"""Traffic of a ring that sends nothing."""
+from pipette_opt.specs.activations import exchange_ranks, micro_batch_tokens
 
 
 def key_value_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
@@ -53,22 +50,12 @@ def context_traffic(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig
 ) -> tuple[RingTraffic, RingTraffic]:
     """
-    Return a rank's traffic of context parallelism per layer and micro-batch: forward and backward.
+    Return a rank's traffic of keys and values around their ring, per layer and micro-batch: forward and backward.
 
-    Full recomputation and recomputation of the attention core repeat the forward's traffic. An all-to-all is one step,
-    in which a rank sends every other rank its part, with one call for each tensor.
+    Full recomputation and recomputation of the attention core repeat the forward's traffic.
     """
-    steps = config.context_parallel_size - 1
+    steps = config.context_parallel_size // exchange_ranks(training, config) - 1
     again = config.recomputes("core_attn")
-    if training.cp_comm_type == "a2a":
-        tokens = micro_batch_tokens(training, config)
-        width = (model.query_projection_size + model.attention_output_size) / config.tensor_model_parallel_size
-        held = key_value_bytes(model, training, config) + tokens * width * training.parameter_bytes
-        sent = steps / config.context_parallel_size * held
-        calls = 4 if steps else 0
-        return RingTraffic(sent, calls, calls), RingTraffic(
-            (1 + again) * sent, (1 + again) * calls, (1 + again) * calls
-        )
     gathered = steps * key_value_bytes(model, training, config)
     if training.cp_comm_type == "all_gather":
         return (
@@ -81,6 +68,25 @@ def context_traffic(
     )
 
 
+def exchanged_traffic(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig
+) -> tuple[RingTraffic, RingTraffic]:
+    """
+    Return a rank's traffic of the exchange of heads per layer and micro-batch: forward and backward.
+
+    An all-to-all is one step, in which a rank sends every other rank its part, with one call for each tensor. It is
+    repeated like the traffic of :func:`context_traffic`.
+    """
+    ranks, times = exchange_ranks(training, config), 1 + config.recomputes("core_attn")
+    if ranks == 1:
+        return NO_TRAFFIC, NO_TRAFFIC
+    tokens = micro_batch_tokens(training, config)
+    width = (model.query_projection_size + model.attention_output_size) / config.tensor_model_parallel_size
+    held = key_value_bytes(model, training, config) + tokens * width * training.parameter_bytes
+    sent, calls = (ranks - 1) / ranks * held, 4
+    return RingTraffic(sent, calls, calls), RingTraffic(times * sent, times * calls, times * calls)
+
+
 def hidden_by_attention_s(instance: Instance, config: ParallelConfig, kind: LayerKind) -> tuple[float, float]:
     """
     Return the attention time of one layer that overlaps with the ring, forward and backward, seconds.
@@ -88,9 +94,9 @@ def hidden_by_attention_s(instance: Instance, config: ParallelConfig, kind: Laye
     The fastest GPU type counts. All blocks but the last overlap, since nothing is sent during the last one. The time is
     0 for all-to-alls and gathers.
     """
-    if instance.training.cp_comm_type != "p2p":
+    share = 1.0 - exchange_ranks(instance.training, config) / config.context_parallel_size
+    if share == 0.0 or instance.training.cp_comm_type == "all_gather":
         return 0.0, 0.0
-    share = 1.0 - 1.0 / config.context_parallel_size
     times = [
         attention_times_s(instance.model, instance.training, config, gpu, instance.stack, kind)
         for gpu in instance.cluster.gpu_kinds
@@ -151,55 +157,55 @@ def spanning_ring(
     )
 
 
-def has_context_ring(training: TrainingSpec, tile: HostTile) -> bool:
+def exchange_stays_inside(training: TrainingSpec, config: ParallelConfig, tile: HostTile) -> bool:
     """
-    Return whether the slowest hop determines the time of context groups over hosts; all-to-alls depend on all
-    links.
+    Return whether ranks that exchange heads share a host, so that the slowest hop determines the time of context
+    groups over hosts; all-to-alls over hosts depend on all links.
     """
-    return tile.context_nodes == 1 or training.cp_comm_type != "a2a"
+    return config.context_parallel_size // tile.context_nodes % exchange_ranks(training, config) == 0
 
 
 def _context_ring(instance: Instance, config: ParallelConfig, tile: HostTile, kind: LayerKind) -> SpanningRing:
     """
     Return the ring of context groups: a message from a group's last rank on a host to the next host, or a collective.
 
-    It has no traffic for layers without attention, and for all-to-alls.
+    It has no traffic for layers without attention.
     """
-    traffic, hidden = (_NOTHING, _NOTHING), (0.0, 0.0)
-    if kind.has_attention and has_context_ring(instance.training, tile):
+    traffic, hidden = (NO_TRAFFIC, NO_TRAFFIC), (0.0, 0.0)
+    if kind.has_attention:
         traffic = context_traffic(instance.model, instance.training, config)
         hidden = hidden_by_attention_s(instance, config, kind)
-    groups = config.tensor_model_parallel_size // tile.tensor_nodes
-    members = config.context_parallel_size // tile.context_nodes
-    sends = instance.training.cp_comm_type == "p2p"
-    shape = RingShape(members, tile.context_nodes, groups * members)
-    if sends:
-        shape = RingShape(members, 2, groups, messages=True)
+    exchanging = exchange_ranks(instance.training, config)
+    groups = config.tensor_model_parallel_size // tile.tensor_nodes * exchanging
+    members = max(config.context_parallel_size // tile.context_nodes // exchanging, 1)
+    shape = RingShape(members, 2, groups, messages=True)
+    if instance.training.cp_comm_type == "all_gather":
+        shape = RingShape(members, tile.context_nodes, groups * members)
     return SpanningRing(traffic, hidden, shape)
 
 
-def _least_context_s(
-    instance: Instance, config: ParallelConfig, tile: HostTile, kind: LayerKind
-) -> tuple[float, float]:
+def _exchange_s(instance: Instance, config: ParallelConfig, tile: HostTile | None) -> tuple[float, float]:
     """
-    Return the exposed time of context groups over hosts in a layer, over the best links, forward and backward,
-    seconds.
+    Return the time of the exchange of heads in a layer, forward and backward, seconds; over the best links if it
+    leaves hosts.
     """
-    if has_context_ring(instance.training, tile) or not kind.has_attention:
-        return _context_ring(instance, config, tile, kind).least_s(instance)
-    cp = config.context_parallel_size
-    here, gpus = cp // tile.context_nodes, gpus_of_a_host(config, tile)
+    ranks = exchange_ranks(instance.training, config)
+    traffic = exchanged_traffic(instance.model, instance.training, config)
+    if tile is None or exchange_stays_inside(instance.training, config, tile):
+        links, shape = NoLinks(instance.cluster, instance.stack), RingShape(ranks)
+        return float(links.ring_s(shape, traffic[0])[0]), float(links.ring_s(shape, traffic[1])[0])
+    here, gpus = config.context_parallel_size // tile.context_nodes, gpus_of_a_host(config, tile)
     forward, backward = (
         moved.num_calls
         * least_exchange_s(
             instance,
-            moved.hop_bytes / (cp - 1) / moved.num_calls,
+            moved.hop_bytes / (ranks - 1) / moved.num_calls,
             here,
-            tile.context_nodes,
+            ranks // here,
             gpus,
-            np.ones(cp + 1),
+            np.ones(ranks + 1),
         )
-        for moved in context_traffic(instance.model, instance.training, config)
+        for moved in traffic
     )
     return forward, backward
 
@@ -237,8 +243,8 @@ def inside_layer_s(
     """
     Return the exposed tensor and context communication of one layer and micro-batch, forward and backward, seconds.
 
-    The ring of :func:`spanning_ring` and the traffic of experts are not included. Context groups over hosts that are
-    not the spanning ring count over the best links: then tensor groups are the spanning ring, or they use all-to-alls.
+    The ring of :func:`spanning_ring` and the traffic of experts are not included. Context groups over hosts count over
+    the best links if tensor groups are the spanning ring, and so do all-to-alls over hosts.
 
     Parameters
     ----------
@@ -251,14 +257,18 @@ def inside_layer_s(
     found = [0.0, 0.0]
     model, training, inside = instance.model, instance.training, NoLinks(instance.cluster, instance.stack)
     parts = (1, 1) if tile is None else (tile.tensor_nodes, tile.context_nodes)
-    if tile is not None and parts[1] > 1 and (parts[0] > 1 or not has_context_ring(training, tile)):
-        found = list(_least_context_s(instance, config, tile, kind))
+    if kind.has_attention and exchange_ranks(training, config) > 1:
+        found = list(_exchange_s(instance, config, tile))
+    if tile is not None and min(parts) > 1:
+        for way, seconds in enumerate(_context_ring(instance, config, tile, kind).least_s(instance)):
+            found[way] += seconds
     if config.tensor_model_parallel_size > 1 and parts[0] == 1:
         shape = RingShape(config.tensor_model_parallel_size)
         for way, ring in enumerate(tensor_traffic(model, training, config, kind)):
             found[way] += max(float(inside.ring_s(shape, ring)[0]) - idle_s[way], 0.0)
     if config.context_parallel_size > 1 and kind.has_attention and parts[1] == 1:
-        hidden, shape = hidden_by_attention_s(instance, config, kind), RingShape(config.context_parallel_size)
+        hidden = hidden_by_attention_s(instance, config, kind)
+        shape = RingShape(config.context_parallel_size // exchange_ranks(training, config))
         for way, ring in enumerate(context_traffic(model, training, config)):
             found[way] += max(float(inside.ring_s(shape, ring)[0]) - hidden[way], 0.0)
     return found[0], found[1]

@@ -40,6 +40,7 @@ from pipette_opt.costs.unplaced import Costs, costs_of, in_a_vee
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.parallel.schedule import Layout
 from pipette_opt.specs import Instance
+from pipette_opt.specs.activations import exchange_ranks
 
 __all__ = ["PlacedBatch", "PlacedTimes", "placed_batch", "placed_batches", "placed_times"]
 
@@ -248,15 +249,17 @@ class _Batch:
         n, pp, dp, cp, tp = self.hosts.shape
         found = np.zeros((2, n, self.config.num_chunks, pp, dp))
         sent = None if self.experts is None else np.zeros_like(found)
-        context = tensor = None
+        context = exchange = tensor = None
         if cp > 1:
-            context = self._context(self.gpus.swapaxes(3, 4).reshape(n, pp * dp * tp, cp))
+            context, exchange = self._context()
         if tp > 1:
             tensor = self.links.rings(self.gpus.reshape(n, pp * dp * cp, tp), "a tensor-parallel group")
         for kind in dict.fromkeys(kind for costs in self.costs for kind in costs.layers):
             of_kind = [costs.of_kind(kind) for costs in self.costs]
             layers = np.stack([layer.layers for layer in of_kind]).astype(np.float64)[..., None]
             each = self._layer(context, [layer.context for layer in of_kind], [layer.attention for layer in of_kind])
+            none = [(0.0, 0.0)] * len(of_kind)
+            each += self._layer(exchange, [layer.exchange for layer in of_kind], none)
             each += self._layer(tensor, [layer.tensor for layer in of_kind], [layer.idle for layer in of_kind])
             found += layers * each[:, :, None]
             if self.experts is not None and sent is not None and kind[0].has_experts:
@@ -265,14 +268,21 @@ class _Batch:
                 sent += tokens
         return found, sent
 
-    def _context(self, groups: IntArray) -> Rings | ExchangedContext:
-        """Return the exchange of context-parallel groups; ``groups`` has shape ``(n, groups, cp)``."""
-        kind, who = self.instance.training.cp_comm_type, "a context-parallel group"
-        rings = self.links.rings(groups, who, messages=kind == "p2p")
-        if kind != "a2a":
-            return rings
-        size = groups.shape[2]
-        return ExchangedContext(rings, self.links.exchange(groups, who, np.ones(size + 1)), size)
+    def _context(self) -> tuple[Rings | None, ExchangedContext | None]:
+        """Return the rings of keys and values, and the exchange of heads, of context-parallel groups."""
+        training, who = self.instance.training, "a context-parallel group"
+        n, _, _, cp, _ = self.hosts.shape
+        size = exchange_ranks(training, self.config)
+        parts = self.gpus.swapaxes(3, 4).reshape(n, -1, cp // size, size)
+        rings = exchange = None
+        if size < cp:
+            groups = parts.swapaxes(2, 3).reshape(n, -1, cp // size)
+            rings = self.links.rings(groups, who, messages=training.cp_comm_type != "all_gather")
+        if size > 1:
+            groups = parts.reshape(n, -1, size)
+            inside = self.links.rings(groups, who)
+            exchange = ExchangedContext(inside, self.links.exchange(groups, who, np.ones(size + 1)), size)
+        return rings, exchange
 
     def _layer(
         self,

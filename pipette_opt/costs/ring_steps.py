@@ -18,7 +18,7 @@ the softmax are 1 / 64 of a pass and left out, as are the copies of half of the 
 
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
-from pipette_opt.specs.activations import micro_batch_tokens
+from pipette_opt.specs.activations import exchange_ranks, micro_batch_tokens
 
 ATTENTION_START_S = 12e-6
 """
@@ -89,9 +89,8 @@ def ring_steps(training: TrainingSpec, config: ParallelConfig) -> int:
     With ``p2p``, each follows a message of the ring. With gathered keys, one block follows: the later part of the
     sequence. After an all-to-all, a rank has a few heads of the whole sequence, in one block.
     """
-    if config.context_parallel_size == 1 or training.cp_comm_type == "a2a":
-        return 0
-    return config.context_parallel_size - 1 if training.cp_comm_type == "p2p" else 1
+    blocks = config.context_parallel_size // exchange_ranks(training, config)
+    return min(blocks - 1, 1) if training.cp_comm_type == "all_gather" else blocks - 1
 
 
 def ring_steps_s(
@@ -107,14 +106,11 @@ def ring_steps_s(
     )
     queries = one_pass * (model.query_projection_size + model.attention_output_size) / 2 / tp
     keys = one_pass * max(model.kv_projection_size / tp, model.kv_head_size)
+    steps = ring_steps(training, config)
+    if steps and training.cp_comm_type == "all_gather":
+        starts, gathered = steps * ATTENTION_START_S, config.context_parallel_size * keys
+        return starts + GATHERED_PASSES[0] * gathered, starts + GATHERED_PASSES[1] * gathered
     forward = FORWARD_QUERY_PASSES * queries + FORWARD_KEY_PASSES * keys + FORWARD_KERNELS * rates.kernel_s
     backward = BACKWARD_QUERY_PASSES * queries + BACKWARD_KEY_PASSES * keys + BACKWARD_KERNELS * rates.kernel_s
-    if training.cp_comm_type != "p2p" and config.context_parallel_size > 1:
-        starts = ring_steps(training, config) * ATTENTION_START_S
-        if training.cp_comm_type == "a2a":
-            moved = EXCHANGED_PASSES * (2 * queries + keys)
-            return moved, moved
-        gathered = config.context_parallel_size * keys
-        return starts + GATHERED_PASSES[0] * gathered, starts + GATHERED_PASSES[1] * gathered
-    steps = ring_steps(training, config)
-    return steps * (ATTENTION_START_S + forward), steps * (ATTENTION_START_S + backward)
+    moved = EXCHANGED_PASSES * (2 * queries + keys) if exchange_ranks(training, config) > 1 else 0.0
+    return moved + steps * (ATTENTION_START_S + forward), moved + steps * (ATTENTION_START_S + backward)

@@ -16,7 +16,7 @@ from pipette_opt.costs.collectives import (
     tensor_traffic,
 )
 from pipette_opt.costs.compute import StageCompute, stage_compute
-from pipette_opt.costs.context import context_traffic, hidden_by_attention_s
+from pipette_opt.costs.context import context_traffic, exchanged_traffic, hidden_by_attention_s
 from pipette_opt.costs.exchange import Beside, beside_exchange, expert_rings, passes
 from pipette_opt.costs.experts import expert_traffic
 from pipette_opt.costs.layer_kinds import CountedLayers, counted_layers
@@ -36,8 +36,8 @@ class LayerCosts(NamedTuple):
     ----------
     layers
         Number of layers of the type, shape ``(num_chunks, pp)``.
-    tensor, context
-        Tensor- and context-parallel traffic, without routed experts.
+    tensor, context, exchange
+        Tensor-parallel traffic, without routed experts; context-parallel traffic of rings, and of all-to-alls.
     idle, attention
         Seconds that hide the tensor and the context traffic.
     rings
@@ -51,6 +51,7 @@ class LayerCosts(NamedTuple):
     layers: IntArray
     tensor: tuple[RingTraffic, RingTraffic]
     context: tuple[RingTraffic, RingTraffic]
+    exchange: tuple[RingTraffic, RingTraffic]
     idle: tuple[float, float]
     attention: tuple[float, float]
     rings: tuple[RingTraffic, RingTraffic]
@@ -142,6 +143,7 @@ def _layer_costs(instance: Instance, counted: CountedLayers, compute: StageCompu
         layers=counted.layers,
         tensor=tensor_traffic(model, training, config, kind),
         context=context_traffic(model, training, config) if kind.has_attention else (NO_TRAFFIC, NO_TRAFFIC),
+        exchange=exchanged_traffic(model, training, config) if kind.has_attention else (NO_TRAFFIC, NO_TRAFFIC),
         idle=compute.idle_s(counted.is_recomputed),
         attention=_attention(instance, config, kind),
         rings=expert_rings(model, training, config) if routed is not None else (NO_TRAFFIC, NO_TRAFFIC),

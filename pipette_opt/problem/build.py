@@ -13,7 +13,7 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.base.units import MIB
 from pipette_opt.costs.collectives import hosts_of_a_domain
 from pipette_opt.costs.compute import StageCompute, stage_compute
-from pipette_opt.costs.context import has_context_ring
+from pipette_opt.costs.context import exchange_stays_inside
 from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import stage_rings
@@ -235,7 +235,7 @@ def has_analytical_model(instance: Instance, config: ParallelConfig, tile: HostT
     if config.sharding_stage > 1:
         return False
     alike = tile.nodes_per_slot == 1 or len(counted_layers(instance.model, config)) == 1
-    alike &= 1 in (tile.tensor_nodes, tile.context_nodes) and has_context_ring(instance.training, tile)
+    alike &= 1 in (tile.tensor_nodes, tile.context_nodes) and exchange_stays_inside(instance.training, config, tile)
     certain = experts_stay_inside(instance, config, tile) and hops_decide(instance, config, tile)
     return config.num_chunks == 1 and alike and certain
 

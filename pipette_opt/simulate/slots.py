@@ -271,7 +271,9 @@ def _host_ranks(instance: Instance, candidate: CandidateData) -> _HostRanks:
     }
     costs, m = costs_of(instance, config), microbatches_of(instance.training, config)
     kinds = costs.layers.values()
-    context = sum(kind.layers.sum(axis=0) * sum(ring.hop_bytes for ring in kind.context) for kind in kinds)
+    context = sum(
+        kind.layers.sum(axis=0) * sum(moved.hop_bytes for moved in (*kind.context, *kind.exchange)) for kind in kinds
+    )
     tensor = sum(kind.layers.sum(axis=0) * sum(ring.hop_bytes for ring in kind.tensor) for kind in kinds)
     hop_bytes = {
         (0, 1): max(ring.hop_bytes for ring in costs.gradient),

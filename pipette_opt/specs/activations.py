@@ -63,6 +63,16 @@ def tokens_of_rank(training: TrainingSpec, config: Degrees) -> int:
     return micro_batch_tokens(training, config) // shards
 
 
+def exchange_ranks(training: TrainingSpec, config: Degrees) -> int:
+    """
+    Return the number of consecutive ranks of a context group that exchange heads by all-to-all; 1 without exchange.
+
+    The ranks at equal places of these parts form the rings of keys and values, ``context_parallel_size`` over the
+    result long.
+    """
+    return config.context_parallel_size if training.cp_comm_type == "a2a" else 1
+
+
 def _tokens(training: TrainingSpec, micro_batch_size: Any, context_parallel_size: Any) -> Any:
     """Return the tokens of a micro-batch on a rank of context parallelism; sizes are numbers or arrays."""
     return training.seq_length * micro_batch_size // context_parallel_size
