@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from pipette_opt.cli import options as opt
-from pipette_opt.cli.moved import CommandGroup
 
 FIXED = (
     "virtual_pipeline",
@@ -23,7 +22,7 @@ FIXED = (
 )
 """Options of the search space that ``benchmark solve`` does not offer, because the baselines cannot search them."""
 
-app = typer.Typer(cls=CommandGroup, help="Compare the solver with baselines.", no_args_is_help=True)
+app = typer.Typer(help="Compare the solver with baselines.", no_args_is_help=True)
 
 
 @app.callback()

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.cli.moved import CommandGroup
 from pipette_opt.cli.options import Env
 
 if TYPE_CHECKING:
     from pipette_opt.parallel import ParallelConfig
     from pipette_opt.specs import ModelSpec
 
-app = typer.Typer(cls=CommandGroup, help="Predict the peak memory of a configuration.", no_args_is_help=True)
+app = typer.Typer(help="Predict the peak memory of a configuration.", no_args_is_help=True)
 
 
 @app.command()

@@ -158,7 +158,7 @@ def compute(
 
 @app.command("memory")
 def memory(
-    plan: Annotated[Path | None, typer.Option(help="Plan file; a rank of its fullest stage is run.")] = None,
+    plan: Annotated[Path, typer.Option(help="Plan file; a rank of its fullest stage is run.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Stack file to write, with the measured memory.")] = Path(
         "stack.yaml"
     ),
@@ -179,15 +179,12 @@ def memory(
     from dataclasses import replace
 
     from pipette_opt.base.units import gib
-    from pipette_opt.cli.moved import moved
     from pipette_opt.cli.output import check_file, check_place, say
     from pipette_opt.library.plans import plan_and_instance
     from pipette_opt.measure.anchor import anchored, run_fullest, usual_device
     from pipette_opt.memory.predictor import stack_predictor
     from pipette_opt.read.stack import write_stack
 
-    if plan is None:
-        raise moved("profile memory without --plan", "models.memory.collect --device cuda", "with --num-points 300")
     opt.one_of("--device", device, ("auto", "cuda", "cpu"))
     check_file(out, "the stack is written there")
     check_place(out)

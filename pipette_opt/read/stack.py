@@ -26,23 +26,6 @@ DEFAULT_NAME = "megatron-core"
 """Shipped stack that commands use without ``--calibration``."""
 
 
-RETIRED = (
-    "best_matmul",
-    "best_matmul_fp8",
-    "best_attention_forward",
-    "best_attention_backward",
-    "tile",
-    "smallest_tile",
-    "num_tiles_at_once",
-    "inner_half",
-    "ring_step",
-    "congestion",
-    "tensor_overlap",
-    "gradient_overlap",
-    "assumed_node_bytes_per_s",
-)
-"""Constants of stack files of older versions; such files are refused."""
-
 UNPRICED = ("flush_s", "refill_s", "refill_s_per_billion", "refill_half_gpus")
 """Constants of older versions for time lost near full memory, which nothing prices now. They are read and left out."""
 
@@ -69,12 +52,6 @@ def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
 @reads(STACK_FILE)
 def _read_stack_file(path: Path) -> StackSpec:
     content = read_yaml(path)
-    old = [name for name in RETIRED if isinstance(content, dict) and name in content]
-    if old:
-        problem = (
-            f"{', '.join(old)}: constants of an older version with other formulas; run `pipette-opt calibrate` again."
-        )
-        raise InputError(str(path), problem)
     data = Fields(str(path), stack_content(content, str(path)), (*CONSTANTS, *OTHERS))
     values = {name: value for name, value in data.data.items() if value is not None}
     values |= {"name": data.text("name", path.stem), "source": data.text("source", "")}

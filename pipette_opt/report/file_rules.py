@@ -1,6 +1,5 @@
 """Rules for fields of a plan file that only the file has: verdict, band, objective, unknown fields, cluster."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -27,10 +26,6 @@ FILE_RULES = (
     "cluster_is_reproduced",
 )
 """Names of the rules, in the order in which they are checked."""
-
-
-FORMER_FIELDS = ("certificate.closed_form", "alternatives.objective_s")
-"""Fields of plan files of older versions that are ignored: times by the analytical 1F1B model."""
 
 
 def broken_file_rules(content: Mapping[str, Any], instance: Instance, plan: Plan) -> list[str]:
@@ -140,13 +135,13 @@ def _nothing_else_is_said(content: Mapping[str, Any], plan: Plan) -> Iterator[st
 
 
 def _other_values(written: Any, parsed: Any, place: str) -> Iterator[str]:
-    """Yield differences between a file and the plan read from it; missing fields and former fields do not count."""
+    """Yield differences between a file and the plan read from it; missing fields do not count."""
     if isinstance(written, Mapping) and isinstance(parsed, Mapping):
         for name, value in written.items():
             at = f"{place}.{name}" if place else name
             if name in parsed:
                 yield from _other_values(value, parsed[name], at)
-            elif re.sub(r"\[\d+\]", "", at) not in FORMER_FIELDS:
+            else:
                 yield f"{at} is no field of a plan"
     elif isinstance(written, list) and isinstance(parsed, list) and len(written) == len(parsed):
         for index, (item, other) in enumerate(zip(written, parsed, strict=True)):

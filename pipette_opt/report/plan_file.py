@@ -6,7 +6,7 @@ coordinates of ranks and micro-batches, are written as well, and checked when th
 """
 
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -395,7 +395,7 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         global_batch_size=global_batch_size,
         launcher=file.launcher,
         p2p=file.p2p,
-        certificate=_read_certificate(file, where),
+        certificate=typed(Certificate, file.certificate, where, "certificate"),
         estimate=_read_estimate(file.estimate),
         memory=tuple(map(_read_memory, file.memory)),
         unused_hosts={unused.host: unused.reason for unused in file.unused_hosts},
@@ -520,33 +520,4 @@ def _read_memory(stage: Memory) -> StageMemory:
         oom_probability_at_most=stage.oom_probability_at_most,
         extrapolates=stage.extrapolates,
         components={name: round(size * GIB) for name, size in stage.components_gib.items()},
-    )
-
-
-FORMER_STEPS = {"groups of hosts": "any layers"}
-"""Present name of each proof step that older plan files name otherwise."""
-
-
-def _read_certificate(file: PlanFile, where: str) -> Certificate:
-    """
-    Read the certificate.
-
-    A certificate of an older version may refer to the analytical 1F1B model; it is converted to the simulated time.
-    """
-    found = typed(Certificate, file.certificate, where, "certificate")
-    proof = tuple(replace(part, by=FORMER_STEPS.get(part.by, part.by)) for part in found.proof)
-    found, seconds = replace(found, proof=proof), file.estimate.iteration_time_s
-    if "searched" in file.certificate or found.objective_s == seconds:
-        return found
-    bound_s = min(found.judge_lower_bound_s, seconds)
-    dependent_s = min(found.placement_dependent_s, seconds)
-    return replace(
-        found,
-        status="FEASIBLE",
-        objective_s=seconds,
-        lower_bound_s=bound_s,
-        judge_lower_bound_s=bound_s,
-        gap=(seconds - bound_s) / seconds,
-        placement_dependent_s=dependent_s,
-        placement_gap=(seconds - bound_s) / dependent_s if dependent_s > 0 else 0.0,
     )

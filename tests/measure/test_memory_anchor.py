@@ -6,10 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from factories import A100_80, LLAMA_8B, kept_in_file, make_cluster, make_config, make_job
-from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.cli.app import app
 from pipette_opt.measure.anchor import Anchor, anchored, run_fullest
 from pipette_opt.measure.megatron_rank import measure_rank
 from pipette_opt.memory.predictor import MemoryPredictor
@@ -65,10 +63,3 @@ def test_what_cannot_be_run_is_refused(options: dict[str, object], message: str)
     """By name, and with the device that could run it."""
     with pytest.raises(InputError, match=message):
         measure_rank(LLAMA_8B, JOB, replace(CHOSEN, **options), 0, "cpu")  # type: ignore[arg-type]
-
-
-def test_stages_of_random_models_run_elsewhere() -> None:
-    """Without a plan the message says which command runs them."""
-    found = CliRunner().invoke(app, ["profile", "memory", "--device", "cpu"])
-    assert isinstance(found.exception, InputError)
-    assert "is now `python -m models.memory.collect --device cuda`" in str(found.exception)

@@ -60,7 +60,6 @@ def test_layers_are_read_as_written(tmp_path: Path) -> None:
         ("streaming: 1.5\n", "streaming must be a number in [1e-09, 1], got 1.5"),
         ("matmul_speed: 0\n", "matmul_speed must be a number in [1e-09, 1e+15], got 0"),
         ("matmul_sped: 0.5\n", "Did you mean matmul_speed"),
-        ("best_matmul: 0.8\ntile: 128\n", "best_matmul, tile: constants of an older version"),
         ("host_kernel_s: -1\n", "host_kernel_s must be a number in [0, 1e+15], got -1"),
         ("micro_batch_s: .nan\n", "micro_batch_s must be a number in [0, 1e+15], got nan"),
         ("micro_batch_s: 1.0e+16\n", "micro_batch_s must be a number in [0, 1e+15], got 1e+16"),

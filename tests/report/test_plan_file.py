@@ -280,26 +280,6 @@ def test_plan_conforms_to_schema(name: str) -> None:
         assert not validator.is_valid(damaged), path
 
 
-def test_a_certificate_of_the_closed_form_is_turned_into_one_of_the_simulator() -> None:
-    """Files of before have another objective; what they prove of the simulated time stays."""
-    content = plan_to_dict(make_plan())
-    proof, seconds = content["certificate"], content["estimate"]["iteration_time_s"]
-    for name in ("searched", "not_searched", "proof"):
-        del proof[name]
-    changes = {"status": "OPTIMAL", "objective_s": seconds * 1.01, "lower_bound_s": seconds * 1.01, "gap": 0.0}
-    proof |= {**changes, "placement_gap": 0.0, "judge_lower_bound_s": seconds * 0.9}
-    found = plan_from_dict(content).certificate
-    assert (found.status, found.objective_s, found.lower_bound_s) == ("FEASIBLE", seconds, seconds * 0.9)
-    assert found.gap == pytest.approx(0.1)
-
-
-def test_a_step_of_a_proof_has_its_present_name() -> None:
-    """Files of before call bounds of families after groups of hosts."""
-    content = plan_to_dict(make_plan())
-    content["certificate"]["proof"] = [{"by": "groups of hosts", "configurations": 1, "bound_s": 9.0, "named": []}]
-    assert [one.by for one in plan_from_dict(content).certificate.proof] == ["any layers"]
-
-
 def test_a_field_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     """Readers of JSON differ in which of two they take, so a person may see another value than was checked."""
     path = tmp_path / "plan.json"

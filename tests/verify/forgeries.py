@@ -211,14 +211,6 @@ def fast_baseline(content: Content) -> None:
     content["baselines"] = [{"name": "rule", "parallel": content["parallel"], **times}]
 
 
-def older_with_half_the_objective(content: Content) -> None:
-    """An objective that readers of older files replace by the simulated time; the file still says it."""
-    certificate = content["certificate"]
-    del certificate["searched"], content["verdict"]
-    for name in ("objective_s", "lower_bound_s", "judge_lower_bound_s"):
-        certificate[name] /= 2
-
-
 FORGERIES = (
     Forgery("memory.0.predicted_gib", "50", "memory_is_reproduced", put("memory.0.predicted_gib", 50.0)),
     Forgery("memory.0.upper_gib", "60", "memory_is_reproduced", put("memory.0.upper_gib", 60.0)),
@@ -437,12 +429,6 @@ FORGERIES = (
     Forgery("estimate.speedup", "5", "nothing_else_is_said", put("estimate.speedup", 5.0)),
     Forgery("memory.0.measured", "true", "nothing_else_is_said", put("memory.0.measured", True)),
     Forgery("certified_by", "somebody", "nothing_else_is_said", put("certified_by", "somebody")),
-    Forgery(
-        "certificate.objective_s, as in an older file",
-        "half of it",
-        "nothing_else_is_said",
-        older_with_half_the_objective,
-    ),
     Forgery("inputs.gpus", "another generation", "cluster_is_reproduced", put("inputs.gpus.a100-80gb", 90)),
     Forgery("estimate.iteration_time_s", "0", "reader", put("estimate.iteration_time_s", 0.0)),
     Forgery("estimate.breakdown.compute", "1e308", "reader", put("estimate.breakdown.compute", 1e308)),
