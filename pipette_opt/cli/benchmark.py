@@ -58,12 +58,12 @@ def solve(
     from dataclasses import asdict, replace
 
     from pipette_opt.baselines.compare import METHODS, compare_methods, prepare_all
+    from pipette_opt.baselines.table import benchmark_table
     from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
     from pipette_opt.cli.output import check_place, live_progress, say, show, show_json, write_csv
     from pipette_opt.job.space import search_space
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.plans.watcher import Watcher
-    from pipette_opt.report.lists import benchmark_table
 
     check_place(csv)
     job = opt.read_job(job_options)

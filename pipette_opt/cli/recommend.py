@@ -51,7 +51,7 @@ def recommend(
     from pipette_opt.job.space import search_space
     from pipette_opt.library.recommend import recommended
     from pipette_opt.plans.watcher import Watcher
-    from pipette_opt.report.questions import offers_table
+    from pipette_opt.replan.question_tables import offers_table
 
     watcher = Watcher(begun=begun)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):

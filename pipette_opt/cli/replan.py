@@ -64,7 +64,7 @@ def replan(
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.library.replan import replanned
     from pipette_opt.plans.watcher import Watcher
-    from pipette_opt.report.moves import moves_csv, moves_to_dict, replan_tables
+    from pipette_opt.replan.load_tables import moves_csv, moves_to_dict, replan_tables
     from pipette_opt.report.plan_file import keep_plan
     from pipette_opt.report.tables import verdict_line
 

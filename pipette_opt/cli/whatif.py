@@ -104,7 +104,7 @@ def whatif(
     from pipette_opt.cli.output import live_progress, say, show, show_json
     from pipette_opt.library.whatif import answered
     from pipette_opt.plans.watcher import Watcher
-    from pipette_opt.report.questions import answers_table
+    from pipette_opt.replan.question_tables import answers_table
 
     asked = {
         "without": without,

@@ -1,7 +1,6 @@
 """Tables of other plans: the fastest found, the next best, and the fastest for each risk of running out of memory."""
 
 from rich.console import RenderableType
-from rich.text import Text
 
 from pipette_opt.base.units import counted, gib
 from pipette_opt.plans.plainness import WITHIN, unevenness
@@ -54,7 +53,7 @@ def alternatives_table(plan: Plan) -> RenderableType:
             _proof(alternative),
             alternative.reason,
         ]
-        table.add_row(*map(Text, cells))
+        table.add_row(*cells)
     return spaced(table)
 
 
@@ -72,7 +71,7 @@ def risks_table(plan: Plan) -> list[RenderableType]:
             f"{gib(choice.capacity_bytes):.1f} GiB",
             _risk(choice.plan),
         ]
-        table.add_row(*map(Text, cells))
+        table.add_row(*cells)
     return [spaced(table)]
 
 

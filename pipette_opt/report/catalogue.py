@@ -69,14 +69,14 @@ def gpus_table(rows: Iterable[GpuRow]) -> RenderableType:
     for row in rows:
         host = row.usual_host
         table.add_row(
-            Text(row.name),
-            Text(f"{row.memory_gib:.0f}"),
-            Text(f"{row.memory_bandwidth_gb_per_s:,.0f}"),
-            Text(_peak(row, "bf16")),
-            Text(_peak(row, "fp8")),
-            Text(f"{row.intra_node['bandwidth_gb_per_s']:g} GB/s"),
-            Text("-" if host is None else f"{host['gpus_per_node']} GPUs, {host['nics']}"),
-            Text(f"{row.public_runs:,}" if row.public_runs else "none"),
+            row.name,
+            f"{row.memory_gib:.0f}",
+            f"{row.memory_bandwidth_gb_per_s:,.0f}",
+            _peak(row, "bf16"),
+            _peak(row, "fp8"),
+            f"{row.intra_node['bandwidth_gb_per_s']:g} GB/s",
+            "-" if host is None else f"{host['gpus_per_node']} GPUs, {host['nics']}",
+            f"{row.public_runs:,}" if row.public_runs else "none",
             Text(short_source(row.source), style=QUIET),
         )
     legend = (
@@ -100,13 +100,13 @@ def models_table(rows: Iterable[ModelRow]) -> RenderableType:
             heads += f"/{row.num_query_groups}"
         experts = "-" if row.num_experts is None else f"{row.moe_router_topk} of {row.num_experts}"
         table.add_row(
-            Text(row.name),
-            Text(f"{(row.num_parameters - row.num_mtp_parameters) / 1e9:,.2f} B"),
-            Text(str(row.num_layers)),
-            Text(str(row.hidden_size)),
-            Text(heads),
-            Text(str(row.max_position_embeddings)),
-            Text(experts),
+            row.name,
+            f"{(row.num_parameters - row.num_mtp_parameters) / 1e9:,.2f} B",
+            str(row.num_layers),
+            str(row.hidden_size),
+            heads,
+            str(row.max_position_embeddings),
+            experts,
             Text(paper_or_page(row.source), style=QUIET),
         )
     legend = (

@@ -1,6 +1,7 @@
 """Table styles, and formats of values in table cells."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -12,9 +13,17 @@ from pipette_opt.base.units import percent
 GOOD, FAIR, BAD, QUIET = "green", "yellow", "red", "dim"
 
 
-def columns_table(*headers: str) -> Table:
+class Columns(Table):
+    """Table whose cells are texts as they stand: rich reads no cell as markup."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """Add a row of texts and other renderables."""
+        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
+def columns_table(*headers: str) -> Columns:
     """Return an empty table with these columns; a header that ends in ``>`` aligns its column to the right."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
+    table = Columns(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
     for header in headers:
         right = header.endswith(" >")
         table.add_column(Text(header.removesuffix(" >")), justify="right" if right else "left", no_wrap=right)

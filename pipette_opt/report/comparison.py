@@ -71,11 +71,11 @@ def comparison(
         ("the plan", plan.config.label(), plan.estimate),
     ):
         table.add_row(
-            Text(name),
-            Text(label),
-            Text(f"{three_digits(time.expected_s)} s"),
-            Text(three_digits(time.expected_tokens_per_s)),
-            Text(f"{three_digits(100 * time.expected_mfu)} %"),
+            name,
+            label,
+            f"{three_digits(time.expected_s)} s",
+            three_digits(time.expected_tokens_per_s),
+            f"{three_digits(100 * time.expected_mfu)} %",
         )
     return Group(spaced(table), Text(), faster_words(estimate, plan.estimate, uncounted))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,6 +14,7 @@ from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
 from pipette_opt.report.beside_tables import fastest_words
 from pipette_opt.report.cells import QUIET, columns_table, risk, words
 from pipette_opt.report.tables import configuration_words, folded_hosts, host_grid, verdict_line
+from pipette_opt.simulate.paying import PayingOption
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
 
@@ -37,30 +38,11 @@ MAX_HOSTS_SHOWN = 60
 """Maximum characters for stages and hosts; a longer list shows its first and last row. Chosen: a line."""
 
 
-class Paying(Protocol):
-    """An option that would save time, see :class:`~pipette_opt.simulate.paying.PayingOption`."""
-
-    @property
-    def option(self) -> str:
-        """Option as a launch script writes it."""
-        ...
-
-    @property
-    def saved_share(self) -> float:
-        """Share of the simulated iteration that the option saves."""
-        ...
-
-    @property
-    def condition(self) -> str:
-        """Requirement or cost that the simulated time leaves out."""
-        ...
-
-
 def first_screen(
     plan: Plan,
     *,
     flags: Sequence[Sequence[str]] = (),
-    paying: Sequence[Paying] = (),
+    paying: Sequence[PayingOption] = (),
     today: Sequence[str] = (),
     next_steps: Sequence[str] = (),
 ) -> list[RenderableType]:
@@ -293,7 +275,7 @@ def _target_words(plan: Plan) -> str:
     return f"{target.objective}: {three_digits(target.value)} {target.unit}, {gap}"
 
 
-def paying_words(paying: Sequence[Paying]) -> str:
+def paying_words(paying: Sequence[PayingOption]) -> str:
     """Return unsearched options that would save time, each with its saving and condition."""
     lines = [f"{paid.option}: about {100 * paid.saved_share:.0f} % ({paid.condition})" for paid in paying[:MAX_OPTIONS]]
     if len(paying) > MAX_OPTIONS:
@@ -319,7 +301,7 @@ def _next_best(plan: Plan) -> Iterator[RenderableType]:
         if other.oom_probability is not None:
             at_risk = risk(other.oom_probability, at_most=other.oom_probability_at_most)
         proof = "" if other.lower_bound_s is None else "proven" if other.is_proven else "open"
-        table.add_row(*map(Text, (other.config.label(), _against(plan, other), at_risk, proof)))
+        table.add_row(*(other.config.label(), _against(plan, other), at_risk, proof))
     yield Group(Text(), table)
 
 

@@ -22,7 +22,7 @@ def left_out_table(entries: Sequence[NotModelled]) -> list[RenderableType]:
     table.expand = True
     for (option, value), members in groupby(entries, key=lambda entry: (entry.option, entry.value)):
         found = list(members)
-        table.add_row(Text(f"{option} {value}".strip(), style=FAIR), Text(_takes(found)), Text(found[0].why))
+        table.add_row(Text(f"{option} {value}".strip(), style=FAIR), _takes(found), found[0].why)
     return [spaced(table)]
 
 

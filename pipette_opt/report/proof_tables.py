@@ -77,13 +77,7 @@ def proof_tables(certificate: Certificate) -> list[RenderableType]:
         first = number == 0 or rows[number - 1][0] is not part
         least = "" if part.bound_s is None or not first else seconds_text(part.bound_s)
         name = "" if reason.name == part.by else reason.name
-        table.add_row(
-            Text(part.by if first else ""),
-            Text(name),
-            Text(f"{reason.configurations:,}"),
-            Text(least),
-            Text(reason.example),
-        )
+        table.add_row(part.by if first else "", name, f"{reason.configurations:,}", least, reason.example)
     return [spaced(table)]
 
 

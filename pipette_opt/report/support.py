@@ -148,17 +148,17 @@ def support_table(found: Support) -> RenderableType:
     parts: list[RenderableType] = [Text(found.verdict)]
     layers = columns_table("layers", "number >")
     for kind, count in found.layers.items():
-        layers.add_row(Text(kind), Text(str(count)))
+        layers.add_row(kind, str(count))
     parts.append(titled("Modelled", spaced(layers)))
     lines = [f"{entry.option} {entry.value}".strip() + f": {entry.why}" for entry in found.not_modelled] or ["Nothing."]
     parts.append(titled("Not counted", spaced(Text("\n".join(lines)))))
     origins = columns_table("constants", "origin")
     for word, origin in found.formats.items():
-        origins.add_row(Text(f"products in {word}"), Text(origin))
+        origins.add_row(f"products in {word}", origin)
     for origin, names in found.constants.items():
-        origins.add_row(Text(", ".join(names)), Text(origin))
-    origins.add_row(Text("links"), Text(found.links))
-    origins.add_row(Text("memory"), Text("counted; overheads beside tensors interpolated between traced layers"))
+        origins.add_row(", ".join(names), origin)
+    origins.add_row("links", found.links)
+    origins.add_row("memory", "counted; overheads beside tensors interpolated between traced layers")
     parts.append(titled("Origin of the numbers", spaced(origins)))
     parts.append(titled("Tested against", spaced(_tests_table(found))))
     legend = (
@@ -173,9 +173,9 @@ def _tests_table(found: Support) -> RenderableType:
     for test in (*found.tested, *found.elsewhere):
         sizes = "-".join(map(str, dict.fromkeys(test.gpus)))
         cells = [test.gpu, test.precision, str(test.runs), sizes, f"{test.middle:.2f}", percent(test.error), test.by]
-        table.add_row(*map(Text, cells))
+        table.add_row(*cells)
     for kind, band in found.kinds.items():
         by = "benchmarks/backtest/bands.py"
         cells = ["of its kind", kind, str(band.runs), f"-{band.largest_gpus}", f"{band.middle:.2f}", "", by]
-        table.add_row(*map(Text, cells))
+        table.add_row(*cells)
     return table if table.row_count else Text("No public run of this model, nor of its kind on such GPUs.")

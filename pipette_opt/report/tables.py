@@ -173,7 +173,7 @@ def target_tables(plan: Plan) -> list[RenderableType]:
             "" if size.value is None else f"{size.value:,.4g}",
             "" if size.bound is None else f"{size.bound:,.4g}",
         ]
-        table.add_row(*map(Text, cells))
+        table.add_row(*cells)
     return [titled("Objective", Group(head, table))]
 
 
@@ -208,10 +208,10 @@ def memory_table(memory: Sequence[StageMemory]) -> RenderableType:
         full = _fullness(stage)
         style = BAD if full > 1 else FAIR if full > NARROW_MARGIN else GOOD
         table.add_row(
-            Text(f"stage {stage.stage}{' *' if stage.extrapolates else ''}"),
-            Text(f"{gib(stage.predicted_bytes):.1f} GiB"),
-            Text(f"{gib(stage.upper_bytes):.1f} GiB"),
-            Text(f"{gib(stage.capacity_bytes):.1f} GiB"),
+            f"stage {stage.stage}{' *' if stage.extrapolates else ''}",
+            f"{gib(stage.predicted_bytes):.1f} GiB",
+            f"{gib(stage.upper_bytes):.1f} GiB",
+            f"{gib(stage.capacity_bytes):.1f} GiB",
             Bar(filled=stage.predicted_bytes / stage.capacity_bytes, reached=full, style=style),
             Text(risk(stage.oom_probability, at_most=stage.oom_probability_at_most), style=style),
         )
@@ -229,7 +229,7 @@ def components_table(memory: Sequence[StageMemory]) -> list[RenderableType]:
     table = columns_table("of the peak, GiB", *(f"{name} >" for name in names))
     for stage in shown:
         parts = (Text(f"{gib(stage.components[name]):.1f}") for name in names)
-        table.add_row(Text(f"stage {stage.stage}"), *parts)
+        table.add_row(f"stage {stage.stage}", *parts)
     return [spaced(table)]
 
 
@@ -242,13 +242,13 @@ def hosts_tables(plan: Plan) -> list[RenderableType]:
     """Tables of the hosts of each stage, in data-parallel order, and of unused hosts with the reason."""
     table = columns_table("stages", "hosts, in data-parallel order")
     for stages, hosts in host_grid(plan):
-        table.add_row(Text(stages), Text(folded_hosts(hosts)))
+        table.add_row(stages, folded_hosts(hosts))
     parts: list[RenderableType] = [spaced(table)]
     if plan.unused_hosts:
         unused = columns_table("left out", "why")
         for reason in dict.fromkeys(plan.unused_hosts.values()):
             hosts = [host for host, why in plan.unused_hosts.items() if why == reason]
-            unused.add_row(Text(folded_hosts(hosts), style=FAIR), Text(reason))
+            unused.add_row(Text(folded_hosts(hosts), style=FAIR), reason)
         parts.append(spaced(unused))
     return parts
 
@@ -258,11 +258,11 @@ def baselines_table(plan: Plan) -> RenderableType:
     table = columns_table("instead of this plan", "configuration", "iteration >", "to the plan >", "took >")
     for baseline in plan.baselines:
         table.add_row(
-            Text(baseline.name),
-            Text(baseline.config.label()),
-            Text(seconds_text(baseline.iteration_time_s)),
+            baseline.name,
+            baseline.config.label(),
+            seconds_text(baseline.iteration_time_s),
             _against(baseline.iteration_time_s, plan.estimate.iteration_time_s),
-            Text(f"{baseline.wall_time_s:.1f} s"),
+            f"{baseline.wall_time_s:.1f} s",
         )
     return spaced(table)
 

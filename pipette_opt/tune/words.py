@@ -60,13 +60,13 @@ def trials_table(records: Sequence[TrialRecord]) -> RenderableType:
     for record in records:
         style = GOOD if record.time_s is not None and record.time_s == least_s else ""
         table.add_row(
-            Text(str(record.trial)),
-            Text("-" if record.expected_s is None else band_words(record.expected_s)),
+            str(record.trial),
+            "-" if record.expected_s is None else band_words(record.expected_s),
             Text("-" if record.time_s is None else f"{three_digits(record.time_s)} s", style=style),
-            Text("-" if record.peak_bytes is None else f"{record.peak_bytes / GIB:.1f}"),
-            Text(f"{record.fits:.0%}"),
+            "-" if record.peak_bytes is None else f"{record.peak_bytes / GIB:.1f}",
+            f"{record.fits:.0%}",
             Text(record.status, style=BAD if record.status in ("ran out", "refused") else ""),
-            Text(record.config.label()),
+            record.config.label(),
         )
     return spaced(table)
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from consoles import shown
 
+from pipette_opt.replan.question_tables import answers_table, offers_table
 from pipette_opt.replan.recommend import Offer
 from pipette_opt.replan.whatif import Answer
-from pipette_opt.report.questions import answers_table, offers_table
 
 ANSWER = Answer(
     name="without n1",

@@ -5,7 +5,7 @@ from dataclasses import replace
 from factories import make_plan
 
 from pipette_opt.plans.plan import MEASURED_RUNS, Band, Plan
-from pipette_opt.report.moves import _headline
+from pipette_opt.replan.load_tables import _headline
 
 
 def expecting(plan: Plan, factor: float, source: str) -> Plan:

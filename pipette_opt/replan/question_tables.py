@@ -1,72 +1,14 @@
 """Tables of ``whatif`` answers and of ``recommend`` offers."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from pipette_opt.base.units import three_digits
+from pipette_opt.replan.recommend import Offer
+from pipette_opt.replan.whatif import Answer
 from pipette_opt.report.cells import BAD, GOOD, QUIET, columns_table, spaced, titled
-
-
-class AnswerLike(Protocol):
-    """An answer in a table; fields as in :class:`~pipette_opt.replan.whatif.Answer`."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def iteration_time_s(self) -> float | None: ...  # noqa: D102
-    @property
-    def expected_s(self) -> float | None: ...  # noqa: D102
-    @property
-    def tokens_per_s(self) -> float | None: ...  # noqa: D102
-    @property
-    def change(self) -> float | None: ...  # noqa: D102
-    @property
-    def as_it_is_s(self) -> float | None: ...  # noqa: D102
-    @property
-    def bound_s(self) -> float | None: ...  # noqa: D102
-    @property
-    def is_proven(self) -> bool: ...  # noqa: D102
-    @property
-    def config(self) -> str: ...  # noqa: D102
-    @property
-    def num_gpus(self) -> int: ...  # noqa: D102
-    @property
-    def price_per_million_tokens(self) -> float | None: ...  # noqa: D102
-    @property
-    def why(self) -> str: ...  # noqa: D102
-
-
-class OfferLike(Protocol):
-    """An offer in a table; fields as in :class:`~pipette_opt.replan.recommend.Offer`."""
-
-    @property
-    def hosts(self) -> str: ...  # noqa: D102
-    @property
-    def num_hosts(self) -> int: ...  # noqa: D102
-    @property
-    def num_gpus(self) -> int: ...  # noqa: D102
-    @property
-    def config(self) -> str: ...  # noqa: D102
-    @property
-    def iteration_time_s(self) -> float | None: ...  # noqa: D102
-    @property
-    def bound_s(self) -> float | None: ...  # noqa: D102
-    @property
-    def expected_s(self) -> float | None: ...  # noqa: D102
-    @property
-    def tokens_per_s(self) -> float | None: ...  # noqa: D102
-    @property
-    def run_s(self) -> float | None: ...  # noqa: D102
-    @property
-    def worst_run_s(self) -> float | None: ...  # noqa: D102
-    @property
-    def price(self) -> float | None: ...  # noqa: D102
-    @property
-    def why(self) -> str: ...  # noqa: D102
-
 
 DAY_S = 86400.0
 
@@ -74,7 +16,7 @@ NO_CHANGE = 5e-5
 """Largest relative change that is shown as none. Chosen: percentages have a digit after the point."""
 
 
-def answers_table(title: str, answers: Sequence[AnswerLike], own: str | None = None) -> RenderableType:
+def answers_table(title: str, answers: Sequence[Answer], own: str | None = None) -> RenderableType:
     """
     Table with a row for each answer; it has a price column if a price is known.
 
@@ -105,7 +47,7 @@ def answers_table(title: str, answers: Sequence[AnswerLike], own: str | None = N
     return titled(title, table)
 
 
-def offers_table(offers: Sequence[OfferLike]) -> RenderableType:
+def offers_table(offers: Sequence[Offer]) -> RenderableType:
     """Table with a row for each combination of GPU type and number of hosts."""
     has_runs = any(offer.run_s is not None for offer in offers)
     has_prices = any(offer.price is not None for offer in offers)
@@ -125,16 +67,16 @@ def offers_table(offers: Sequence[OfferLike]) -> RenderableType:
             cells += ["-" if run_s is None else f"{run_s / DAY_S:,.1f}" for run_s in (offer.run_s, offer.worst_run_s)]
         if has_prices:
             cells.append("-" if offer.price is None else three_digits(offer.price))
-        table.add_row(*map(Text, cells), Text(offer.why or offer.config, style=BAD if offer.why else ""))
+        table.add_row(*cells, Text(offer.why or offer.config, style=BAD if offer.why else ""))
     return spaced(table)
 
 
-def at_best(answer: AnswerLike) -> str:
+def at_best(answer: Answer) -> str:
     """Return the lower bound on the time of all searched plans, or ``proven`` if the plan found reaches it."""
     return "proven" if answer.is_proven else _expected(answer, answer.bound_s)
 
 
-def _expected(row: AnswerLike | OfferLike, simulated_s: float | None) -> str:
+def _expected(row: Answer | Offer, simulated_s: float | None) -> str:
     """Return the expected time for a simulated time: scaled by the row's ratio of expected to simulated time."""
     if simulated_s is None:
         return "-"
@@ -143,7 +85,7 @@ def _expected(row: AnswerLike | OfferLike, simulated_s: float | None) -> str:
     return f"{three_digits(simulated_s * row.expected_s / row.iteration_time_s)} s"
 
 
-def _configuration(answer: AnswerLike, own: str | None, before: str | None) -> Text:
+def _configuration(answer: Answer, own: str | None, before: str | None) -> Text:
     """Return the configuration, ``as it is`` or ``as above`` for a repeated one, or the reason why no plan exists."""
     if answer.why:
         return Text(answer.why, style=BAD)

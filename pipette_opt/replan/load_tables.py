@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 from rich import box
 from rich.console import RenderableType
@@ -15,36 +15,13 @@ from pipette_opt.base.units import GB, counted, percent, three_digits
 from pipette_opt.plans.moves import Move
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.verdict import expected_time
+from pipette_opt.replan.changed_hosts import Option
 
 MAX_HOSTS = 24
 """Maximum number of hosts in the table; the CSV has all. Chosen."""
 
 
-class OptionLike(Protocol):
-    """A new plan of ``replan``, with the parameters that ranks must load."""
-
-    @property
-    def plan(self) -> Plan:
-        """The new plan."""
-        ...
-
-    @property
-    def moves(self) -> tuple[Move, ...]:
-        """Parameters that each rank must load."""
-        ...
-
-    @property
-    def num_loads(self) -> int:
-        """Number of hosts that must load parameters."""
-        ...
-
-    @property
-    def bytes_to_load(self) -> int:
-        """Bytes to load, summed over all ranks."""
-        ...
-
-
-def replan_tables(old: Plan, chosen: OptionLike, options: Sequence[OptionLike]) -> list[RenderableType]:
+def replan_tables(old: Plan, chosen: Option, options: Sequence[Option]) -> list[RenderableType]:
     """Return a headline, the table of plans by number of loads, and the loads of the chosen plan."""
     return [_headline(old, chosen.plan), _trade_off(chosen, options), *_moves_tables(chosen.moves)]
 
@@ -71,9 +48,7 @@ def moves_csv(moves: Sequence[Move]) -> str:
     return out.getvalue()
 
 
-def moves_to_dict(
-    chosen: OptionLike, options: Sequence[OptionLike], unequal: OptionLike | None = None
-) -> dict[str, Any]:
+def moves_to_dict(chosen: Option, options: Sequence[Option], unequal: Option | None = None) -> dict[str, Any]:
     """Return the loads as a document for ``--json``; ``unequal`` is the plan with unequal numbers of micro-batches."""
     return {
         "iteration_time_s": chosen.plan.estimate.iteration_time_s,
@@ -137,7 +112,7 @@ def _headline(old: Plan, new: Plan) -> Text:
     return text
 
 
-def _trade_off(chosen: OptionLike, options: Sequence[OptionLike]) -> Table:
+def _trade_off(chosen: Option, options: Sequence[Option]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="speed against moves", title_justify="left", title_style="bold")
     for name in ("hosts that load", "to load, GB", "iteration", "slower than the fastest"):
         table.add_column(name, justify="right")
