@@ -44,6 +44,11 @@ class Degree(NamedTuple):
         return self.value or self.field
 
     @property
+    def word(self) -> str:
+        """Word for texts: ``expert``."""
+        return self.plain[0] if self.plain else self.short
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Other names of the option, with dashes, the shortest first."""
         long = (name.replace("_", "-") for name in (self.field, self.megatron_option) if name != self.option)

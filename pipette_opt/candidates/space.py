@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
+from pipette_opt.base.degrees import DEGREES
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.offload import offload_of
 from pipette_opt.base.typed import typed
@@ -17,8 +18,7 @@ from pipette_opt.parallel.layout import layout_layers
 from pipette_opt.parallel.recompute import known_word
 
 PINNABLE = (
-    *("num_gpus", "max_gpus", "tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel"),
-    *("expert_parallel", "expert_tensor_parallel", "virtual_pipeline", "micro_batch_size", "max_micro_batch_size"),
+    *("num_gpus", "max_gpus", *(degree.option for degree in DEGREES), "max_micro_batch_size"),
     *("max_virtual_pipeline", "sequence_parallel", "use_distributed_optimizer", "data_parallel_sharding_strategy"),
     *("num_distributed_optimizer_instances", "recompute", "offload", "layers_per_stage"),
 )

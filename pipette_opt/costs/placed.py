@@ -7,9 +7,11 @@ tensor-parallel rings of all stages; their context-parallel rings; all-to-alls b
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 
+from pipette_opt.base.degrees import DEGREES, MICRO_BATCH
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import Collective, FloatArray, IntArray, RankOrder
 from pipette_opt.costs.collectives import (
@@ -44,13 +46,15 @@ from pipette_opt.specs.activations import exchange_ranks
 
 __all__ = ["PlacedBatch", "PlacedTimes", "placed_batch", "placed_batches", "placed_times"]
 
-Grid = tuple[int, int, int, int, int, int, int, int, int, str, RankOrder, bool, bool, bool]
+Grid = tuple[tuple[int, ...], int, int, str, RankOrder, bool, bool, bool]
 """
 Properties that all placements of a batch share.
 
-Tensor, context, data and pipeline size, chunks per stage, expert and expert tensor size, ZeRO stage, optimizer
-instances and their sharing, rank order; overlap of gradients, parameters and activations.
+Parallel degrees, ZeRO stage, optimizer instances and their sharing, rank order; overlap of gradients, parameters and
+activations.
 """
+
+_DEGREES = attrgetter(*(degree.number for degree in DEGREES if degree != MICRO_BATCH))
 
 
 def placed_times(
@@ -148,13 +152,7 @@ def costed_batch(
 def grid_of(config: ParallelConfig, placement: Placement) -> Grid:
     """Return the properties that placements in one batch share."""
     return (
-        config.tensor_model_parallel_size,
-        config.context_parallel_size,
-        config.data_parallel_size,
-        config.pipeline_model_parallel_size,
-        config.num_chunks,
-        config.expert_model_parallel_size,
-        config.expert_tensor_size,
+        _DEGREES(config),
         config.sharding_stage,
         config.num_distributed_optimizer_instances,
         config.outer_dp_sharding_strategy,

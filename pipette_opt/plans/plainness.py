@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 
+from pipette_opt.base.degrees import CHUNKS, DEGREES
 from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.parallel import ParallelConfig
 
@@ -74,13 +75,4 @@ def kind_of(config: ParallelConfig) -> tuple[object, ...]:
     Return degrees, micro-batch and kind of recomputation; the alternatives to a plan differ in at least one of
     them.
     """
-    return (
-        config.tensor_model_parallel_size,
-        config.pipeline_model_parallel_size,
-        config.data_parallel_size,
-        config.context_parallel_size,
-        config.expert_model_parallel_size,
-        config.expert_tensor_size,
-        config.micro_batch_size,
-        config.recomputation,
-    )
+    return *(getattr(config, degree.number) for degree in DEGREES if degree != CHUNKS), config.recomputation

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pipette_opt.base.degrees import CHUNKS, DATA, DEGREES, EXPERT_TENSOR, MICRO_BATCH, PIPELINE, TENSOR
 from pipette_opt.base.units import counted, gib, percent, three_digits
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plans.plan import IterationTime, Plan, StageMemory, Target
@@ -130,9 +131,7 @@ def configuration_words(config: ParallelConfig, global_batch_size: int) -> str:
     layout = config.pipeline_model_parallel_layout
     tensor, pipeline = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
     degrees = [f"tensor {tensor} x pipeline {pipeline} x data {config.data_parallel_size}"]
-    for name, size in (("context", config.context_parallel_size), ("expert", config.expert_model_parallel_size)):
-        if size > 1:
-            degrees.append(f"{name} {size}")
+    degrees += _further_degrees(config)
     layers = layout or f"{_runs(config.layers_per_stage)} {'a stage' if pipeline > 1 else 'in all'}"
     parts = [
         ", ".join(degrees),
@@ -358,11 +357,14 @@ def folded_hosts(hosts: Sequence[str]) -> str:
 
 def _degrees(config: ParallelConfig) -> str:
     text = f"{config.tensor_model_parallel_size} x {config.pipeline_model_parallel_size} x {config.data_parallel_size}"
-    if config.context_parallel_size > 1:
-        text += f", context {config.context_parallel_size}"
-    if config.expert_model_parallel_size > 1:
-        text += f", expert {config.expert_model_parallel_size}"
-    return text
+    return ", ".join([text, *_further_degrees(config)])
+
+
+def _further_degrees(config: ParallelConfig) -> list[str]:
+    """Return the degrees above 1 that texts name only then, each with its word."""
+    usual = (TENSOR, PIPELINE, DATA, EXPERT_TENSOR, CHUNKS, MICRO_BATCH)
+    sizes = ((degree.word, getattr(config, degree.number)) for degree in DEGREES if degree not in usual)
+    return [f"{word} {size}" for word, size in sizes if size > 1]
 
 
 def _rounds(config: ParallelConfig, global_batch_size: int) -> str:
