@@ -47,7 +47,7 @@ def simulated_s(job: Instance, one: ParallelConfig, tile: HostTile) -> np.ndarra
     return estimate_many(job, [(one, tile_placement(one, tile, nodes)) for nodes in every(job, one, tile)])
 
 
-@pytest.mark.parametrize("kind", ["p2p", "all_gather", "a2a"])
+@pytest.mark.parametrize("kind", ["p2p", "all_gather", "a2a", "a2a+p2p"])
 @pytest.mark.parametrize(
     ("model", "degrees"),
     [
@@ -72,6 +72,7 @@ def test_no_bound_is_above_a_placement(kind: str, model: str, degrees: dict[str,
             overlap_param_gather=overlap,
             sequence_parallel=degrees["tp"] > 1,
             expert_tensor_parallel_size=1 if model == "experts" else None,
+            context_a2a_size=2 if kind == "a2a+p2p" and degrees["context_parallel_size"] == 4 else 1,
             **degrees,
         )
         fitting = FittingCandidate(config=one, need_bytes=np.zeros(one.pipeline_model_parallel_size, dtype=np.int64))
@@ -93,6 +94,7 @@ def test_no_bound_is_above_a_placement(kind: str, model: str, degrees: dict[str,
         (1, "p2p", {"tensor_parallel": (1,), "context_parallel": (4,), "pipeline_parallel": (1, 2)}),
         (2, "a2a", {"tensor_parallel": (2,), "context_parallel": (2,), "pipeline_parallel": (1,)}),
         (3, "p2p", {"tensor_parallel": (4,), "context_parallel": (2,)}),
+        (5, "a2a+p2p", {"tensor_parallel": (1,), "context_parallel": (4,), "pipeline_parallel": (1,)}),
     ],
 )
 def test_optimum_is_the_best_of_all_placements(seed: int, kind: str, pins: dict[str, tuple[int, ...]]) -> None:
@@ -139,6 +141,19 @@ def check_rank_map(plan: Plan) -> None:
         hosts[at[0], at[1], at[3]].add(entry["host"])
     assert all(len(group) == cp and len(set(np.diff(group))) == 1 for group in groups.values())
     assert all(len(on) > 1 for on in hosts.values())
+
+
+def test_ranks_that_exchange_heads_stay_on_a_host() -> None:
+    """Four context ranks over hosts of two GPUs: a ring of all, or of two pairs; pairs may also be pinned."""
+    job = given(6, batch=4)
+    job = replace(job, training=replace(job.training, cp_comm_type="a2a+p2p"))
+    space = SearchSpace(
+        num_gpus=8, recompute=(None,), tensor_parallel=(1,), pipeline_parallel=(1,), context_parallel=(4, 8)
+    )
+    sizes = {(one.context_parallel_size, one.context_a2a_size) for one in enumerate_candidates(job, space)}
+    assert sizes == {(4, 1), (4, 2), (8, 1), (8, 2)}
+    pinned = enumerate_candidates(job, replace(space, context_a2a=(2,)))
+    assert {one.context_a2a_size for one in pinned} == {2}
 
 
 def test_context_groups_over_hosts_are_searched_by_default() -> None:

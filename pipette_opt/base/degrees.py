@@ -63,6 +63,9 @@ DATA = Degree("dp", "data_parallel", "data_parallel_size", plain=("data",))
 
 CONTEXT = Degree("cp", "context_parallel", "context_parallel_size", plain=("context",))
 
+CONTEXT_A2A = Degree("ulysses", "context_a2a", "context_a2a_size")
+"""Ranks of a context group that exchange heads: the first of Megatron's ``hierarchical_context_parallel_sizes``."""
+
 EXPERT = Degree("ep", "expert_parallel", "expert_model_parallel_size", ("expert-parallel-size",), ("expert", "experts"))
 
 EXPERT_TENSOR = Degree("etp", "expert_tensor_parallel", "expert_tensor_parallel_size", value="expert_tensor_size")
@@ -79,5 +82,5 @@ CHUNKS = Degree(
 
 MICRO_BATCH = Degree("mbs", "micro_batch_size", "micro_batch_size", plain=("micro-batch",))
 
-DEGREES = (TENSOR, PIPELINE, DATA, CONTEXT, EXPERT, EXPERT_TENSOR, CHUNKS, MICRO_BATCH)
+DEGREES = (TENSOR, PIPELINE, DATA, CONTEXT, CONTEXT_A2A, EXPERT, EXPERT_TENSOR, CHUNKS, MICRO_BATCH)
 """Degrees in the order in which options and labels name them."""

@@ -69,9 +69,9 @@ def combinations(
     split_of: dict[tuple[int, int], list[tuple[LayerSplit, str | None]]] = {}
     for degrees in _degrees(space, num_gpus, instance.cluster.gpus_per_node):
         offloads = _offloads(instance, space)
-        packings: dict[tuple[int, int | None], dict[str, str]] = {}
+        packings: dict[tuple[int, int, int | None], dict[str, str]] = {}
         illegal: dict[tuple[object, ...], dict[str, str]] = {}
-        fixed: dict[tuple[bool, int, int | None], dict[str, str]] = {}
+        fixed: dict[tuple[bool, tuple[int, int, int | None]], dict[str, str]] = {}
         overlaps = {zero: len(_overlaps(space, degrees.dp * degrees.cp > 1, zero)) for zero in (False, True)}
         for mbs, chunks, recompute in product(
             _micro_batch_sizes(instance, space), _chunk_counts(space, degrees.pp), _recomputations(instance, space)
@@ -97,8 +97,9 @@ def combinations(
             if splits and known is not None and not _splits(instance, known, degrees.pp, chunks):
                 # Take back the combination that was counted as impossible to split.
                 yield Combination([], -1, {"layers": _no_split(instance, space, degrees.pp, chunks)})
-            for (split, layout), (sequence_parallel, tp_overlap), sharing, (ep, etp), offload in product(
+            for (split, layout), exchange, (sequence_parallel, tp_overlap), sharing, (ep, etp), offload in product(
                 splits,
+                _exchange_sizes(instance, space, degrees),
                 _tensor_choices(instance, space, degrees),
                 sharings,
                 _expert_degrees(instance, space, degrees),
@@ -108,12 +109,14 @@ def combinations(
                 shared = sharing.get("zero_stage"), sharing.get("num_distributed_optimizer_instances")
                 kept = offload, None if offload is None else sharing.get("use_distributed_optimizer")
                 is_split = sum(split) == instance.model.num_layers and min(split) >= 1
-                deciding = mbs, chunks, recompute, sequence_parallel, ep, etp, None if is_split else split, shared, kept
+                ranks, held = (exchange, ep, etp), None if is_split else split
+                deciding = mbs, chunks, recompute, sequence_parallel, ranks, held, shared, kept
                 config = None
                 if deciding not in illegal or not (only_counted or illegal[deciding]):
                     config = ParallelConfig(
                         tensor_model_parallel_size=degrees.tp,
                         context_parallel_size=degrees.cp,
+                        context_a2a_size=exchange,
                         expert_model_parallel_size=ep,
                         expert_tensor_parallel_size=etp,
                         pipeline_model_parallel_size=degrees.pp,
@@ -130,22 +133,20 @@ def combinations(
                         tp_comm_overlap=tp_overlap,
                     )
                 if config is not None and deciding not in illegal:
-                    if (ep, etp) not in packings:
-                        packings[ep, etp] = _packing(instance, config)
-                    if (sequence_parallel, ep, etp) not in fixed:
+                    if ranks not in packings:
+                        packings[ranks] = _packing(instance, config)
+                    if (sequence_parallel, ranks) not in fixed:
                         names = [name for name in LEGALITY_RULES if name not in OF_MICRO_BATCHES]
-                        fixed[sequence_parallel, ep, etp] = broken_rules(
-                            instance.model, instance.training, config, names
-                        )
+                        fixed[sequence_parallel, ranks] = broken_rules(instance.model, instance.training, config, names)
                     reasons = {
-                        **fixed[sequence_parallel, ep, etp],
+                        **fixed[sequence_parallel, ranks],
                         **broken_rules(instance.model, instance.training, config, OF_MICRO_BATCHES),
                     }
                     ordered = {name: reasons[name] for name in LEGALITY_RULES if name in reasons} if reasons else {}
                     illegal[deciding] = {
                         **ordered,
                         **beyond_limits(space, config),
-                        **packings[ep, etp],
+                        **packings[ranks],
                     }
                 optimizer = sharing.get("use_distributed_optimizer", False)
                 broken, count = illegal[deciding], 1 if "zero_stage" in sharing else overlaps[optimizer]
@@ -250,6 +251,13 @@ def _context_sizes(space: SearchSpace, tp: int, num_gpus: int, per_host: int) ->
     spreads = None in (space.tensor_parallel, space.pipeline_parallel, space.data_parallel)
     sizes = _divisors(num_gpus // tp)
     return tuple(cp for cp in sizes if inside % cp == 0 or (spreads and cp % inside == 0))
+
+
+def _exchange_sizes(instance: Instance, space: SearchSpace, degrees: _Degrees) -> tuple[int, ...]:
+    """Return the numbers of context ranks that exchange heads to try; given sizes are returned unchecked."""
+    if space.context_a2a is not None:
+        return space.context_a2a
+    return _divisors(degrees.cp)[:-1] if degrees.cp > 1 and instance.training.cp_comm_type == "a2a+p2p" else (1,)
 
 
 def _pipeline_sizes(space: SearchSpace, left: int) -> tuple[int, ...]:
@@ -402,6 +410,10 @@ def _packing(instance: Instance, config: ParallelConfig) -> dict[str, str]:
     if has_user_buffers(instance.training, config) and config.tensor_model_parallel_size > reach:
         tp = config.tensor_model_parallel_size
         reason = f"tp_comm_overlap: user buffers of {tp} tensor ranks do not leave an NVLink domain of {reach} GPUs"
+        return {"packing": reason}
+    here = max(gpus_per_node // config.tensor_model_parallel_size, 1)
+    if config.context_parallel_size > here and here % config.context_a2a_size:
+        reason = f"hosts of {here} context ranks do not divide into context_a2a_size={config.context_a2a_size}"
         return {"packing": reason}
     if instance.model.num_experts is not None and config.tensor_model_parallel_size > gpus_per_node:
         slot = config.tensor_model_parallel_size

@@ -6,7 +6,7 @@ out.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pipette_opt.base.degrees import DEGREES, EXPERT, EXPERT_TENSOR
+from pipette_opt.base.degrees import CONTEXT_A2A, DEGREES, EXPERT, EXPERT_TENSOR
 from pipette_opt.base.units import counted
 from pipette_opt.candidates.enumeration import Enumeration
 from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace
@@ -52,6 +52,8 @@ def searched_values(instance: Instance, enumeration: Enumeration) -> dict[str, t
     names = dict(DIMENSIONS)
     if instance.model.num_experts is None:
         del names[EXPERT.option], names[EXPERT_TENSOR.option]
+    if instance.training.cp_comm_type != "a2a+p2p":
+        del names[CONTEXT_A2A.option]
     if enumeration.values("offload") == (None,):
         del names["offload"]
     if enumeration.values("tp_comm_overlap") == (False,):

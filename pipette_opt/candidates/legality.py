@@ -22,7 +22,7 @@ from pipette_opt.candidates.expert_rules import (
 from pipette_opt.layers.branches import named_branches
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
-from pipette_opt.specs.activations import host_keeps, micro_batch_tokens, tokens_of_rank
+from pipette_opt.specs.activations import exchange_ranks, host_keeps, micro_batch_tokens, tokens_of_rank
 
 Rule = Callable[[ModelSpec, TrainingSpec, ParallelConfig], str | None]
 """
@@ -99,22 +99,25 @@ def context_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelC
     does not support windows. Only ``a2a`` supports other softmax types; it needs whole query groups on each rank. Only
     ``p2p`` supports values narrower than keys, as in latent attention. Layers with a state are computed with none.
     """
-    cp, kind = config.context_parallel_size, training.cp_comm_type
+    cp, kind, exchange = config.context_parallel_size, training.cp_comm_type, exchange_ranks(training, config)
+    if config.context_a2a_size > 1 and (kind != "a2a+p2p" or cp % exchange):
+        wanted = f"needs cp_comm_type=a2a+p2p and to divide context_parallel_size={cp}, got {kind}"
+        return f"context_a2a_size={config.context_a2a_size} {wanted}"
     if cp == 1:
         return None
     if training.attention_kernel == "unfused":
         return f"context_parallel_size={cp} needs a fused attention kernel, got unfused"
     for layer in dict.fromkeys(model.layers):
         mixer = model.mixer(layer)
-        if mixer is not None and kind not in mixer.context_types:
+        if mixer is not None and not set(kind.split("+")).issubset(mixer.context_types):
             name, types = layer.mixer.replace("_", " "), " or ".join(mixer.context_types)
             wanted = f"needs cp_comm_type={types}, got {kind}" if types else "is not modelled"
             return f"context_parallel_size={cp} with {name} {wanted}"
     if model.softmax_type != "vanilla" and kind != "a2a":
         return f"context_parallel_size={cp} with softmax_type={model.softmax_type} needs cp_comm_type=a2a, got {kind}"
     groups = max(model.num_query_groups // config.tensor_model_parallel_size, 1)
-    if kind == "a2a" and groups % cp:
-        return f"cp_comm_type=a2a needs query groups of a tensor rank, {groups}, in {cp} equal parts"
+    if groups % exchange:
+        return f"cp_comm_type={kind} needs query groups of a tensor rank, {groups}, in {exchange} equal parts"
     return None
 
 

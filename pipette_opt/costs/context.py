@@ -13,6 +13,9 @@ gradient and then the gradients of the other three. It supports windows and sink
 2407.21783) gathers keys and values of all ranks before attention, and again in the backward pass. Then it scatters
 their gradients. ``a2a`` and ``all_gather`` do not overlap with attention.
 
+``a2a+p2p`` (USP, arXiv 2405.07719) exchanges heads among consecutive ranks of a group, and sends keys and values around
+rings of the ranks at equal places of these parts.
+
 Over several hosts, messages of a ring go from the last rank of a host to the next host, in one flow for each group.
 Gathers are NCCL's rings. All-to-alls send from every rank to every other, like those of experts.
 """
@@ -191,10 +194,11 @@ def _exchange_s(instance: Instance, config: ParallelConfig, tile: HostTile | Non
     """
     ranks = exchange_ranks(instance.training, config)
     traffic = exchanged_traffic(instance.model, instance.training, config)
-    if tile is None or exchange_stays_inside(instance.training, config, tile):
+    here = config.context_parallel_size if tile is None else config.context_parallel_size // tile.context_nodes
+    if tile is None or ranks < 2 * here:  # at least a part of the groups share a host
         links, shape = NoLinks(instance.cluster, instance.stack), RingShape(ranks)
         return float(links.ring_s(shape, traffic[0])[0]), float(links.ring_s(shape, traffic[1])[0])
-    here, gpus = config.context_parallel_size // tile.context_nodes, gpus_of_a_host(config, tile)
+    gpus = gpus_of_a_host(config, tile)
     forward, backward = (
         moved.num_calls
         * least_exchange_s(

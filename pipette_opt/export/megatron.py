@@ -75,6 +75,7 @@ MODEL_FIELDS = tuple(field.name for field in fields(ModelSpec) if field.name not
 
 CONFIG_FIELDS = (
     "context_parallel_size",
+    "context_a2a_size",
     "expert_model_parallel_size",
     "virtual_pipeline_model_parallel_size",
     "pipeline_model_parallel_layout",
@@ -260,6 +261,9 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
         ("--pipeline-model-parallel-size", str(config.pipeline_model_parallel_size)),
         ("--context-parallel-size", str(config.context_parallel_size)),
     ]
+    if recorded_training(plan).cp_comm_type == "a2a+p2p" and config.context_parallel_size > 1:
+        sizes = config.context_a2a_size, config.context_parallel_size // config.context_a2a_size
+        options.append(("--hierarchical-context-parallel-sizes", *map(str, sizes)))
     if config.expert_model_parallel_size > 1:
         options.append(("--expert-model-parallel-size", str(config.expert_model_parallel_size)))
     if expert_size is not None:

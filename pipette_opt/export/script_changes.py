@@ -78,8 +78,8 @@ _CHOICES = (
     ),
     _Choice(
         purpose="GPUs that share each sequence",
-        options=("context_parallel_size",),
-        config_fields=("context_parallel_size",),
+        options=("context_parallel_size", "hierarchical_context_parallel_sizes"),
+        config_fields=("context_parallel_size", "context_a2a_size"),
         cause="compute",
     ),
     _Choice(

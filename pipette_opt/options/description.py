@@ -286,6 +286,13 @@ class SpaceOptions:
             "other degrees are given."
         ),
     ] = None
+    context_a2a: Annotated[
+        Sizes | None,
+        _parallel(
+            "Allowed numbers of context ranks that exchange heads by all-to-all (Ulysses degree) in jobs with "
+            "cp_comm_type a2a+p2p; by default every divisor that stays inside a host."
+        ),
+    ] = None
     expert_parallel: Annotated[
         Sizes | None, _parallel("Allowed expert-parallel sizes; by default every divisor of the number of experts.")
     ] = None

@@ -27,6 +27,7 @@ COUNTS = (
     "data_parallel_size",
     "micro_batch_size",
     "context_parallel_size",
+    "context_a2a_size",
     "expert_model_parallel_size",
     "expert_tensor_size",
     "recompute_num_layers",
@@ -57,6 +58,10 @@ class ParallelConfig:
         With ``full``: ``uniform`` recomputes all layers, this number at a time from the input of the first; ``block``
         recomputes the first layers of each chunk, up to this number and one at a time, and keeps the activations of the
         others. All stages share the number (Megatron-Core, ``TransformerBlock._checkpointed_forward``).
+    context_a2a_size
+        Consecutive ranks of a context group that exchange heads by all-to-all (DeepSpeed-Ulysses), so that the ring of
+        keys and values has ``context_parallel_size / context_a2a_size`` ranks. Above 1 with the communication type
+        ``a2a+p2p`` only. The two are Megatron-Core's ``hierarchical_context_parallel_sizes``.
     expert_tensor_parallel_size
         Tensor-parallel ranks of one expert; ``None`` for ``tensor_model_parallel_size``.
     zero_stage
@@ -90,6 +95,7 @@ class ParallelConfig:
     micro_batch_size: Size
     layers_per_stage: tuple[Count, ...]
     context_parallel_size: Size = 1
+    context_a2a_size: Size = 1
     expert_model_parallel_size: Size = 1
     virtual_pipeline_model_parallel_size: Count | None = None
     sequence_parallel: bool = False
@@ -221,6 +227,7 @@ class ParallelConfig:
             self.data_parallel_size,
             self.micro_batch_size,
             self.context_parallel_size,
+            self.context_a2a_size,
             self.expert_model_parallel_size,
             self.expert_tensor_size,
             self.recompute_num_layers,
@@ -396,6 +403,8 @@ class ParallelConfig:
         ]
         if self.context_parallel_size > 1:
             parts.append(f"cp{self.context_parallel_size}")
+        if self.context_a2a_size > 1:
+            parts.append(f"ulysses{self.context_a2a_size}")
         if self.virtual_pipeline_model_parallel_size:
             parts.append(f"vpp{self.virtual_pipeline_model_parallel_size}")
         if self.sequence_parallel:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipette_opt.base.degrees import DEGREES
+from pipette_opt.base.degrees import CONTEXT, CONTEXT_A2A, DEGREES
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.options.names import option_name
 
@@ -60,6 +60,9 @@ def _words(name: str, value: Any, where: str, degrees: Mapping[str, Any]) -> lis
         return [] if value else ["--no-overlap-p2p-communication"]
     if name == "virtual_pipeline" and value == 1:
         return []
+    if name == CONTEXT_A2A.option:
+        rings = degrees.get(CONTEXT.option, (1,))[0] // value
+        return option_words("hierarchical_context_parallel_sizes", [value, rings])
     return option_words(MEGATRON_NAMES.get(name, name), value)
 
 

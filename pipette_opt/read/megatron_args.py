@@ -128,6 +128,13 @@ class MegatronArgs:
         except ValueError as error:
             raise InputError(self.where, str(error)) from None
 
+    def _exchange_ranks(self) -> int:
+        """Return the context ranks that exchange heads: the first of two levels of context parallelism."""
+        levels = self.options.get("hierarchical_context_parallel_sizes")
+        if levels is None or self.context_parallel_size == 1 or self.training_fields.get("cp_comm_type") != "a2a+p2p":
+            return 1
+        return int(levels[0])
+
     def parallel_config(self, num_layers: int, num_gpus: int) -> ParallelConfig:
         """
         Return the configuration of the launch on ``num_gpus`` GPUs; the data-parallel size follows from the other
@@ -148,6 +155,7 @@ class MegatronArgs:
                 pipeline_model_parallel_size=pp,
                 data_parallel_size=num_gpus // (ranks * pp),
                 context_parallel_size=self.context_parallel_size,
+                context_a2a_size=self._exchange_ranks(),
                 expert_model_parallel_size=self.expert_model_parallel_size,
                 micro_batch_size=self.micro_batch_size or 1,
                 layers_per_stage=layers,

@@ -27,6 +27,10 @@ class Degrees(Protocol):
         """Context-parallel ranks that share a sequence."""
 
     @property
+    def context_a2a_size(self) -> int:
+        """Consecutive ranks of a context group that exchange heads by all-to-all."""
+
+    @property
     def micro_batch_size(self) -> int:
         """Sequences in one micro-batch."""
 
@@ -70,7 +74,7 @@ def exchange_ranks(training: TrainingSpec, config: Degrees) -> int:
     The ranks at equal places of these parts form the rings of keys and values, ``context_parallel_size`` over the
     result long.
     """
-    return config.context_parallel_size if training.cp_comm_type == "a2a" else 1
+    return config.context_parallel_size if training.cp_comm_type == "a2a" else config.context_a2a_size
 
 
 def _tokens(training: TrainingSpec, micro_batch_size: Any, context_parallel_size: Any) -> Any:

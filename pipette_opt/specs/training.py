@@ -28,8 +28,8 @@ BACKENDS = ("deepep", "hybridep")
 DISPATCHER_WORDS = (*DISPATCHERS, *BACKENDS)
 """Accepted names of a dispatcher: Megatron-Core's, and the kernel libraries of ``flex``."""
 
-ContextKind = Literal["p2p", "all_gather", "a2a"]
-CONTEXT_KINDS = ("p2p", "all_gather", "a2a")
+ContextKind = Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
+CONTEXT_KINDS = ("p2p", "all_gather", "a2a", "a2a+p2p")
 """
 Communication types of context parallelism, by Megatron-Core's names;
 ``costs/context.py`` has the traffic of each.

@@ -79,6 +79,14 @@ EDGES = [
         ),
         {"tp": 4},
     ),
+    *[
+        ("context parallel", ({"num_query_groups": 4}, {"cp_comm_type": kind}, broken), mended)
+        for kind, broken, mended in (
+            ("a2a+p2p", {"context_parallel_size": 4, "context_a2a_size": 3}, {"context_a2a_size": 2}),
+            ("a2a+p2p", {"tp": 2, "context_parallel_size": 4, "context_a2a_size": 4}, {"context_a2a_size": 2}),
+            ("p2p", {"context_parallel_size": 4, "context_a2a_size": 2}, {"context_a2a_size": 1}),
+        )
+    ],
     (
         "context parallel",
         ({}, {"attention_kernel": "unfused"}, {"context_parallel_size": 2}),

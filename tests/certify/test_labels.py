@@ -34,8 +34,9 @@ def test_the_pins_are_read() -> None:
 
 def test_labels_are_read_as_tables_have_them() -> None:
     """Each word of a label, and layers in runs."""
-    found = pinned(SPACE, "tp8 pp3 dp2 mbs1 cp2 vpp2 sp block3 dopt overlap layers12x2,8")
+    found = pinned(SPACE, "tp8 pp3 dp2 mbs1 cp2 ulysses2 vpp2 sp block3 dopt overlap layers12x2,8")
     assert (found.tensor_parallel, found.context_parallel, found.virtual_pipeline) == ((8,), (2,), (2,))
+    assert found.context_a2a == (2,)
     assert (found.sequence_parallel, found.use_distributed_optimizer, found.recompute) == ((True,), (True,), ("block",))
     assert (found.overlap_grad_reduce, found.overlap_param_gather) == (True, False)
     assert found.layers_per_stage == ((12, 12, 8),)

@@ -67,6 +67,51 @@ def test_other_exchanges_by_hand(kind: str) -> None:
     assert hidden == (0.0, 0.0)
 
 
+def test_an_exchange_inside_a_ring_by_hand() -> None:
+    """
+    The same job with pairs that exchange heads: the ring has one step, and hides behind half of attention.
+
+    Half of what a rank holds of all four tensors goes to its neighbour.
+    """
+    job = make_job(make_cluster(2), LLAMA_8B, seq_length=32768)
+    training = replace(job.training, cp_comm_type="a2a+p2p")
+    one = make_config(tp=2, pp=1, dp=2, num_layers=32, context_parallel_size=4, context_a2a_size=2)
+    held, queries = 2 * 8192 * 4 * 128 * 2, 8192 * 16 * 128 * 2
+    assert context_traffic(LLAMA_8B, training, one) == ((held, 1, 1), (2 * held, 1, 1))
+    assert exchanged_traffic(LLAMA_8B, training, one) == ((1 / 2 * (held + 2 * queries), 4, 4),) * 2
+    assert ring_steps(training, one) == 1
+    core = attention_times_s(LLAMA_8B, training, one, job.cluster.gpu_kinds[0], job.stack, LayerKind())
+    hidden = hidden_by_attention_s(replace(job, training=training), one, LayerKind())
+    assert hidden == pytest.approx((0.5 * core[0], 0.5 * core[1]))
+
+
+@pytest.mark.parametrize(("size", "kind"), [(1, "p2p"), (4, "a2a")])
+def test_an_exchange_of_one_rank_is_a_ring_and_of_all_is_none(size: int, kind: str) -> None:
+    """Levels of one rank and of all ranks take the times of the other communication types, on random links."""
+    rng = np.random.default_rng(11)
+    job = make_job(make_random_cluster(rng, 4, gpus=2, intra_node_bytes_per_s=5 * GB), LLAMA_8B, seq_length=4096)
+    levels, flat = (replace(job, training=replace(job.training, cp_comm_type=word)) for word in ("a2a+p2p", kind))
+    one = make_config(tp=1, pp=1, dp=2, num_layers=32, context_parallel_size=4)
+    placement = identity_placement(one, 2, np.arange(4), "tp-cp-ep-dp-pp")
+    found = placed_times(levels, replace(one, context_a2a_size=size), placement)
+    known = placed_times(flat, one, placement)
+    for name in ("tensor_forward_s", "tensor_backward_s", "forward_s", "backward_s"):
+        assert getattr(found, name) == pytest.approx(getattr(known, name))
+
+
+def test_pairs_send_half_of_the_keys_over_hosts() -> None:
+    """Four ranks on two hosts: two rings of two share the link, each with one step instead of three."""
+    job = make_job(make_cluster(2, 1.0, gpus=2, nics_per_node=1), LLAMA_8B, seq_length=32768)
+    job = replace(job, training=replace(job.training, cp_comm_type="a2a+p2p"))
+    one = make_config(tp=1, pp=1, dp=1, num_layers=32, context_parallel_size=4, context_a2a_size=2)
+    times = placed_times(job, one, identity_placement(one, 2, np.arange(2), "tp-cp-ep-dp-pp"))
+    ring = context_traffic(LLAMA_8B, job.training, one)[0].hop_bytes / (1.0 * GB / 2)
+    swap = NoLinks(job.cluster, job.stack).ring_s(RingShape(2), exchanged_traffic(LLAMA_8B, job.training, one)[0])[0]
+    shown = max(ring - hidden_by_attention_s(job, one, LayerKind())[0], 0.0)
+    assert shown > 0
+    assert times.tensor_forward_s[0, 0, 0] == pytest.approx(32 * (shown + float(swap)))
+
+
 def test_an_all_to_all_moves_less_than_a_ring_of_many_keys() -> None:
     """With a group for each head a ring sends all keys to all, an all-to-all a quarter of its four parts."""
     job = make_job(make_cluster(2), LLAMA_8B, seq_length=32768)

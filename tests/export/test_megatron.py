@@ -370,3 +370,21 @@ def test_recorded_training_is_what_counts() -> None:
     )
     assert values(plan)["--seq-length"] == "2048"
     assert values(plan)["--attention-backend"] == "unfused"
+
+
+def test_levels_of_context_parallelism_come_back() -> None:
+    """A launch with two levels is read, and the export writes the levels that the plan has."""
+    levels = "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2"
+    args = parse_megatron_args(f"--tensor-model-parallel-size 1 --micro-batch-size 1 --bf16 {levels}", "launch")
+    config = args.parallel_config(LLAMA_8B.num_layers, 8)
+    assert (config.context_parallel_size, config.context_a2a_size) == (4, 2)
+    assert args.not_modelled == ()
+    job = make_job(make_cluster(2, gpus=4), LLAMA_8B)
+    job = replace(job, training=args.training(job.training))
+    written = values(plan_of(job, config, (0, 1)))
+    assert written["--cp-comm-type"] == "a2a+p2p"
+    assert written["--hierarchical-context-parallel-sizes"] == "2 2"
+    ring = replace(config, context_a2a_size=1)
+    assert values(plan_of(job, ring, (0, 1)))["--hierarchical-context-parallel-sizes"] == "1 4"
+    alone = replace(ring, context_parallel_size=1, data_parallel_size=8)
+    assert "--hierarchical-context-parallel-sizes" not in values(plan_of(job, alone, (0, 1)))

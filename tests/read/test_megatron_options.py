@@ -106,7 +106,7 @@ TIME_OFF = {
     "--tensor-model-parallel-size 2 --tp-comm-overlap": "either",
     "--num-distributed-optimizer-instances 2": "either",
     "--overlap-moe-expert-parallel-comm --delay-wgrad-compute": "less",
-    "--context-parallel-size 2 --cp-comm-type a2a+p2p": "either",
+    "--context-parallel-size 2 --cp-comm-type a2a p2p": "either",
     "--fp8-format hybrid --fp8-recipe custom": "either",
     "--optimizer sgd": "either",
 }
@@ -114,7 +114,7 @@ MEMORY_OFF = {
     "--num-distributed-optimizer-instances 2": "more",
     "--cuda-graph-impl local": "more",
     "--overlap-moe-expert-parallel-comm --delay-wgrad-compute": "more",
-    "--context-parallel-size 2 --cp-comm-type a2a+p2p": "either",
+    "--context-parallel-size 2 --cp-comm-type a2a p2p": "either",
     "--fp8-format hybrid --fp8-recipe custom": "either",
     "--optimizer sgd": "either",
 }
@@ -138,6 +138,7 @@ def test_what_is_not_modelled_is_said(options: str) -> None:
         "--optimizer adam --cuda-graph-impl none --fp8-recipe mxfp8",
         "--tensor-model-parallel-size 1 --tp-comm-overlap",
         "--context-parallel-size 1 --cp-comm-type a2a",
+        "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2",
         "--moe-permute-fusion --moe-router-fusion",
         "--recompute-granularity full --recompute-modules mlp",
         "--num-distributed-optimizer-instances 1 --cpu-offloading-num-layers 0",
