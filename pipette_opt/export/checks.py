@@ -2,7 +2,9 @@
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.recorded import refuse_async_sends
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan, rank_rows
+from pipette_opt.specs import TrainingSpec
 
 
 def check_map(plan: Plan) -> None:
@@ -41,6 +43,13 @@ def check_equal_microbatches(target: str, plan: Plan) -> None:
             f"global batch of {padded}, which takes the same time; if {padded - batch} of its sequences are padding, "
             "give them a loss mask of 0.",
         )
+
+
+def context_levels(training: TrainingSpec, config: ParallelConfig) -> tuple[int, int] | None:
+    """Return the ranks that exchange heads and those of a ring, if context groups have these two levels."""
+    if training.cp_comm_type != "a2a+p2p" or config.context_parallel_size == 1:
+        return None
+    return config.context_a2a_size, config.context_parallel_size // config.context_a2a_size
 
 
 def expert_tensor_size(plan: Plan, num_experts: int | None) -> int | None:

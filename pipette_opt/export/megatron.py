@@ -11,7 +11,7 @@ from itertools import islice
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.splits import is_megatron_split, pipeline_split_options
-from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
+from pipette_opt.export.checks import check_megatron_can, context_levels, expert_tensor_size
 from pipette_opt.export.extra_arguments import divided_by_torch, left_out_lines
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten
 from pipette_opt.export.shell import SOURCED, array_lines, comment
@@ -261,8 +261,8 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
         ("--pipeline-model-parallel-size", str(config.pipeline_model_parallel_size)),
         ("--context-parallel-size", str(config.context_parallel_size)),
     ]
-    if recorded_training(plan).cp_comm_type == "a2a+p2p" and config.context_parallel_size > 1:
-        sizes = config.context_a2a_size, config.context_parallel_size // config.context_a2a_size
+    sizes = context_levels(recorded_training(plan), config)
+    if sizes is not None:
         options.append(("--hierarchical-context-parallel-sizes", *map(str, sizes)))
     if config.expert_model_parallel_size > 1:
         options.append(("--expert-model-parallel-size", str(config.expert_model_parallel_size)))

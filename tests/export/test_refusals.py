@@ -242,6 +242,16 @@ def test_nemo_sets_back_what_a_recipe_may_have_set() -> None:
     assert "model.pipeline_model_parallel_layout='Et*9|t*8|t*7|t*8L'" in found
 
 
+def test_nemo_says_how_context_ranks_exchange() -> None:
+    """Two levels are a list; a plain ring is the recipe's own default."""
+    levels = configured(context_parallel_size=4, context_a2a_size=2, data_parallel_size=1)(llama_plan())
+    words = hydra_words(overrides(trained(cp_comm_type="a2a+p2p")(levels)))
+    assert {"model.cp_comm_type='a2a+p2p'", "model.hierarchical_context_parallel_sizes=[2,2]"} <= set(words)
+    gathered = configured(context_parallel_size=2, data_parallel_size=2)(llama_plan())
+    assert overrides(trained(cp_comm_type="all_gather")(gathered))["model"]["cp_comm_type"] == "all_gather"
+    assert not any("cp_comm_type" in word for word in hydra_words(overrides(gathered)))
+
+
 def test_nemo_says_what_is_sent_beside_compute() -> None:
     """Gradients, parameters, and the sends of an interleaved schedule, which then are not batched."""
     plan = configured(overlap_grad_reduce=True, overlap_param_gather=True, ddp_bucket_size=7)(llama_plan())

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
+from pipette_opt.export.checks import check_megatron_can, context_levels, expert_tensor_size
 from pipette_opt.export.megatron import (
     TRIAL_ITERATIONS,
     Option,
@@ -43,6 +43,7 @@ TRAINING_FIELDS = (
     "accumulate_allreduce_grads_in_fp32",
     "attention_kernel",
     "tp_comm_overlap",
+    "cp_comm_type",
     "moe_token_dispatcher_type",
     "moe_flex_dispatcher_backend",
     "moe_flex_dispatcher_num_sms",
@@ -67,6 +68,7 @@ MODEL_FIELDS = tuple(field.name for field in fields(ModelSpec) if field.name not
 
 CONFIG_FIELDS = (
     "context_parallel_size",
+    "context_a2a_size",
     "expert_model_parallel_size",
     "expert_tensor_parallel_size",
     "virtual_pipeline_model_parallel_size",
@@ -144,6 +146,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
             "tensor_model_parallel_size": config.tensor_model_parallel_size,
             "pipeline_model_parallel_size": config.pipeline_model_parallel_size,
             "context_parallel_size": config.context_parallel_size,
+            **_context(training, config),
             "expert_model_parallel_size": config.expert_model_parallel_size,
             "expert_tensor_parallel_size": expert_tensor_size(plan, model.num_experts),
             "sequence_parallel": config.sequence_parallel,
@@ -162,6 +165,17 @@ def overrides(plan: Plan) -> dict[str, Any]:
         "dist": {"use_tp_pp_dp_mapping": plan.placement.order == "tp-cp-ep-pp-dp"},
         **_optimizer(config),
         "mixed_precision": _mixed_precision(training),
+    }
+
+
+def _context(training: TrainingSpec, config: ParallelConfig) -> dict[str, Any]:
+    """Return the fields of the exchange of context-parallel ranks, if it is no plain ring."""
+    if config.context_parallel_size == 1 or training.cp_comm_type == "p2p":
+        return {}
+    sizes = context_levels(training, config)
+    return {
+        "cp_comm_type": training.cp_comm_type,
+        **({} if sizes is None else {"hierarchical_context_parallel_sizes": list(sizes)}),
     }
 
 
