@@ -163,6 +163,8 @@ class MemoryPredictor:
             counted = as_anchored(self.memory_constants, counted, work)
         regressors = stage_regressors(table, formula, counted, facts)
         predicted, spread, parts = self._fullest(formula, counted, regressors, configs, work)
+        lifted = np.maximum(self._state_bytes(table, formula) / predicted, 1.0)
+        predicted, parts = predicted * lifted, parts * lifted[:, None]
         sending = np.repeat(
             [
                 token_buffer_bytes(model, training, config) + user_buffer_bytes(model, training, config)
@@ -208,6 +210,12 @@ class MemoryPredictor:
         spread = self.memory_constants.widths(fullest, constants, num_gpus)
         parts = stage_components(formula, counted_bytes, fullest * constants * GIB, moment)
         return fullest @ constants * GIB, spread, parts
+
+    def _state_bytes(self, table: StageTable, formula: FormulaBytes) -> FloatArray:
+        """Return the bytes of weights, gradients and optimizer state of each stage: no constant predicts less."""
+        held = np.maximum(table.gradient + min(self.memory_constants.parameter_bytes, 0.0), table.element)
+        state: FloatArray = formula.static + (held / table.gradient - 1) * formula.gradients
+        return state
 
     def oom_probability(
         self,

@@ -93,7 +93,7 @@ def stage_regressors(
     always = {
         "base_gib": np.full(table.num_rows, float(GIB)),
         "group_gib": GIB * facts.link * num_groups(table.tensor, facts.replicas, facts.pipeline),
-        "parameter_bytes": size,
+        "parameter_bytes": formula.gradients / table.gradient,
         "placeholders": formula.placeholders,
         "gradient_copy_bytes": size * (facts.replicas > 1) * ~sharded,
     }

@@ -60,7 +60,7 @@ class MemoryConstants:
         Memory that depends on neither model nor job: workspaces. Assumed: those of cuBLAS and cuBLASLt on Hopper, 32
         MiB each (github.com/pytorch/pytorch pull request 120925).
     parameter_bytes
-        Bytes per parameter beyond the counted weights and gradients; -2 where gradients stay in 16 bits.
+        Bytes beyond the counted tensors per parameter whose gradient a rank holds; -2 where gradients stay in 16 bits.
     placeholders
         Fraction of the empty gradients that Transformer Engine keeps, one for each shape of a layer's matrices; 0 where
         products do not add to the main gradients.
@@ -135,7 +135,7 @@ class MemoryConstants:
 
     counted: Annotated[float, Meta(ge=0.5, le=HIGHEST)] = 1.0
     base_gib: Amount = 0.0625
-    parameter_bytes: Annotated[float, Meta(ge=-2.5, le=HIGHEST)] = 0.0
+    parameter_bytes: Annotated[float, Meta(ge=-2, le=HIGHEST)] = 0.0
     placeholders: Amount = 1.0
     gradient_copy_bytes: Amount = 0.0
     step_bytes: Amount = 0.0

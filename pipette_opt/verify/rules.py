@@ -332,6 +332,7 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
     tp, stage_of_zero = config.tensor_model_parallel_size, config.sharding_stage
     recipe = training.recipe
     only_copies = recipe is not None and training.fp8_param_gather
+    held = training.gradient_bytes + min(instance.stack.memory.parameter_bytes, 0.0)
     on_gpu = 1.0 - host_keeps(training, config).optimizer_offload_fraction
     weight = recipe.copies * recipe.element_bytes if recipe is not None and only_copies else training.parameter_bytes
 
@@ -341,7 +342,7 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
         replicas.
         """
         state = on_gpu * (training.optimizer_bytes - 4 * (training.optimizer == "muon")) / config.state_groups
-        kept = ((state, 1), (training.gradient_bytes, 2), (weight, 3))
+        kept = ((state, 1), (max(held, training.parameter_bytes), 2), (weight, 3))
         return sum(size / (owners if stage_of_zero >= first else 1) for size, first in kept)
 
     layers, replicas = config.layers_per_stage[stage], config.sharing_ranks

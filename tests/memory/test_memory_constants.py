@@ -107,6 +107,23 @@ def test_the_step_has_no_activations() -> None:
     assert not regressors(moment=1)["step_state_bytes"].any()
 
 
+def test_narrow_gradients_save_only_what_a_rank_holds() -> None:
+    """Under ZeRO-3, four replicas share the gradients; whole ones exist only of a gathered layer and the table."""
+    size = regressors()["parameter_bytes"]
+    shared = regressors(replace(CONFIG, use_distributed_optimizer=True, zero_stage=3))["parameter_bytes"]
+    unit = (16777216 / 2 + 2 * 1024 + 32768 * 1024 / 2) / GIB
+    assert shared == pytest.approx(size / 4 + unit, rel=1e-3)
+
+
+def test_no_constant_predicts_less_than_the_state() -> None:
+    """By hand: 2 bytes of weights, 2 of narrow gradients, 12 of the optimizer, whatever else the constants take off."""
+    least = MemoryConstants(counted=0.5, parameter_bytes=-2.0, base_gib=0.0, placeholders=0.0, group_gib=0.0)
+    (found,) = MemoryPredictor.load(memory_constants=least).predict(MODEL, TRAINING, [CONFIG])
+    state = 16 * regressors()["parameter_bytes"] * GIB
+    assert (found.predicted_bytes >= state - 1).all()
+    assert found.components.sum(axis=1).tolist() == found.predicted_bytes.tolist()
+
+
 def test_large_activations_leave_room_for_the_step() -> None:
     """Gradients of a step find freed blocks where micro-batches are large; small ones leave most of them without."""
     sharded = replace(CONFIG, use_distributed_optimizer=True, tensor_model_parallel_size=1)

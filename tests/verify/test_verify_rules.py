@@ -32,6 +32,7 @@ from pipette_opt.plans.plan import Baseline, Imbalance, Plan, RiskChoice
 from pipette_opt.prepare import load_predictor
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
 from pipette_opt.specs import Instance, YarnScaling
+from pipette_opt.specs.memory_constants import MemoryConstants
 from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.verify import CONTENT_RULES, MAP_RULES, verify_content
 from pipette_opt.verify.rules import _whole_in_chunks, configuration_is_legal, settings_are_the_given
@@ -420,6 +421,18 @@ def test_state_floor_by_hand() -> None:
     plan = remembered(small_plan(), 0, predicted_bytes=0)
     assert "memory_fits" in broken(small_instance(), remembered(plan, 0, upper_bytes=int(floor) - 1))
     assert "memory_fits" not in broken(small_instance(), remembered(plan, 0, upper_bytes=int(floor)))
+
+
+def test_state_floor_of_narrow_gradients() -> None:
+    """A stack whose gradients stay in 16 bits takes 2 + 2 + 12 / 4 bytes; a constant cannot save more than that."""
+    floor = 4 * (12 * 1024**2 + 7 * 1024) / 2 * 7
+    given = small_instance()
+    narrow = replace(given, stack=replace(given.stack, memory=MemoryConstants(parameter_bytes=-2.0)))
+    plan = remembered(small_plan(), 0, predicted_bytes=0)
+    assert "memory_fits" in broken(narrow, remembered(plan, 0, upper_bytes=int(floor) - 1))
+    assert "memory_fits" not in broken(narrow, remembered(plan, 0, upper_bytes=int(floor)))
+    with pytest.raises(ValueError, match="parameter_bytes"):
+        MemoryConstants(parameter_bytes=-2.25)
 
 
 def test_coordinates_are_checked_against_division(monkeypatch: pytest.MonkeyPatch) -> None:
