@@ -6,7 +6,7 @@ that share a host pair: the messages of one stage boundary in one direction; the
 tensor-parallel rings of all stages; their context-parallel rings; all-to-alls between experts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -89,6 +89,7 @@ def placed_batches(
     instance: Instance,
     placed: Sequence[tuple[ParallelConfig, Placement]],
     known: dict[ParallelConfig, Costs] | None = None,
+    links: Callable[[Instance], PlacedLinks] = PlacedLinks,
 ) -> list[tuple[IntArray, PlacedBatch]]:
     """
     Return the times of many placements, in batches of equal degrees.
@@ -99,13 +100,15 @@ def placed_batches(
     ----------
     known
         Cache of each configuration's costs that do not depend on the placement; read and extended.
+    links
+        Links that price the collectives.
     """
     grids: dict[Grid, list[int]] = {}
     for index, (config, placement) in enumerate(placed):
         grids.setdefault(grid_of(config, placement), []).append(index)
     known = {} if known is None else known
     return [
-        (np.array(members), placed_batch(instance, [placed[index] for index in members], known))
+        (np.array(members), placed_batch(instance, [placed[index] for index in members], known, links))
         for members in grids.values()
     ]
 
@@ -114,6 +117,7 @@ def placed_batch(
     instance: Instance,
     placed: Sequence[tuple[ParallelConfig, Placement]],
     known: dict[ParallelConfig, Costs] | None = None,
+    links: Callable[[Instance], PlacedLinks] = PlacedLinks,
 ) -> PlacedBatch:
     """
     Return the times of placements with equal degrees (:data:`Grid`).
@@ -122,16 +126,21 @@ def placed_batch(
     ----------
     known
         Cache of each configuration's costs that do not depend on the placement; read and extended.
+    links
+        Links that price the collectives.
     """
     known = {} if known is None else known
     for config, _ in placed:
         if config not in known:
             known[config] = costs_of(instance, config)
-    return costed_batch(instance, placed, [known[config] for config, _ in placed])
+    return costed_batch(instance, placed, [known[config] for config, _ in placed], links)
 
 
 def costed_batch(
-    instance: Instance, placed: Sequence[tuple[ParallelConfig, Placement]], costs: list[Costs]
+    instance: Instance,
+    placed: Sequence[tuple[ParallelConfig, Placement]],
+    costs: list[Costs],
+    links: Callable[[Instance], PlacedLinks] = PlacedLinks,
 ) -> PlacedBatch:
     """
     Return the times of placements with equal degrees, given the costs of their configurations.
@@ -146,7 +155,7 @@ def costed_batch(
     check_expert_ranks(instance.model, first, placement.order)
     ranks = RankGrid.of(first, placement.order).ranks()
     gpus = np.stack([gpu_numbers(instance.cluster, where.node, where.local_rank) for _, where in placed])
-    return _Batch(instance, [config for config, _ in placed], costs, gpus[:, ranks]).times()
+    return _Batch(links(instance), [config for config, _ in placed], costs, gpus[:, ranks]).times()
 
 
 def grid_of(config: ParallelConfig, placement: Placement) -> Grid:
@@ -173,11 +182,11 @@ class _Batch:
         GPU of each rank from :func:`gpu_numbers`, shape ``(n, pp, dp, cp, tp)``.
     """
 
-    def __init__(self, instance: Instance, configs: list[ParallelConfig], costs: list[Costs], gpus: IntArray) -> None:
-        self.instance, self.configs, self.costs, self.gpus = instance, configs, costs, gpus
-        self.hosts = host_of(instance.cluster, gpus)
+    def __init__(self, links: PlacedLinks, configs: list[ParallelConfig], costs: list[Costs], gpus: IntArray) -> None:
+        self.links, self.configs, self.costs, self.gpus = links, configs, costs, gpus
+        self.instance = links.instance
+        self.hosts = host_of(self.instance.cluster, gpus)
         self.config = configs[0]  # all have these degrees
-        self.links = PlacedLinks(instance)
         experts = [each.experts for each in costs if each.experts is not None]
         self.experts = PlacedExperts(self.links, self.config, experts, gpus) if experts else None
 

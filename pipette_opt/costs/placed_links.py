@@ -50,7 +50,7 @@ class PlacedLinks:
             farthest = farthest_latency_s(cluster, host_of(cluster, groups))
             tree = (RingHops(pace, members, farthest),)
             return Rings(cluster, self.instance.stack, algorithm, inside, num_hosts, members, tree)
-        rate = flow_rates(cluster, source, target, shared)
+        rate = self.hop_rates(source, target, shared, num_hosts)
         self.note_missing(who, rate, source, target)
         if cluster.levels or cluster.known_latency_s is not None:
             if across is not None:
@@ -59,6 +59,14 @@ class PlacedLinks:
             return Rings(cluster, self.instance.stack, algorithm, inside, num_hosts, members, hops)
         pace = rate.min(axis=2) if across is None else np.minimum(rate.min(axis=2), across)
         return Rings(cluster, self.instance.stack, algorithm, inside, num_hosts, members, (RingHops(pace, opened),))
+
+    def hop_rates(self, source: IntArray, target: IntArray, flows: IntArray, num_hosts: IntArray) -> FloatArray:
+        """
+        Return the bytes per second of one of ``flows`` flows over each hop of rings, infinite without a hop.
+
+        ``num_hosts``: hosts of each ring, shape ``(n, groups)``; hops are the last axis of the others.
+        """
+        return flow_rates(self.instance.cluster, source, target, flows)
 
     def exchange(self, groups: IntArray, who: str, shares: FloatArray, *, hands_on: bool = False) -> "PlacedExchange":
         """

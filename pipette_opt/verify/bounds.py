@@ -3,23 +3,34 @@ Lower bounds on the time of every placement of a configuration: its compute alon
 links.
 
 Compute alone costs microseconds and mostly suffices (:mod:`pipette_opt.costs.work`). The simulation gives every link
-the speed of the fastest link. The simulated time never falls when a transfer takes longer, so the result bounds all
-placements with the same rectangles of stages and replicas per host. Neither bound needs the solver.
+the speed of the fastest link, but groups of several hosts only what links among as many different hosts allow
+(:class:`IdealLinks`). The simulated time never falls when a transfer takes longer, so the result bounds all placements
+with the same rectangles of stages and replicas per host. Neither bound needs the solver.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache, partial
 from itertools import permutations
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.base.types import FloatArray, IntArray, read_only
+from pipette_opt.costs.placed import placed_batches
+from pipette_opt.costs.placed_links import PlacedExchange, PlacedLinks
 from pipette_opt.costs.unplaced import costs_of
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import CheckedConfig
-from pipette_opt.parallel import HostTile, ParallelConfig, Placement, host_tiles, tile_placement
-from pipette_opt.simulate.many import estimate_many
+from pipette_opt.parallel import (
+    HostTile,
+    ParallelConfig,
+    Placement,
+    host_tiles,
+    microbatches_of,
+    tile_placement,
+)
+from pipette_opt.simulate.many import estimate_many, simulate_batches
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
 
 AT_ONCE = 1000
@@ -70,9 +81,127 @@ def cheap_bounds_s(
         ideal = replace(instance, cluster=ideal_cluster(instance.cluster, kind, both_ways=both_ways))
         for start in range(0, len(packings), AT_ONCE):
             batch = packings[start : start + AT_ONCE]
-            times = estimate_many(ideal, [_on_first_hosts(checked[number].config, tile) for number, tile in batch])
+            placed = [_on_first_hosts(checked[number].config, tile) for number, tile in batch]
+            microbatches = np.array([microbatches_of(instance.training, config) for config, _ in placed])
+            batches = placed_batches(ideal, placed, links=partial(IdealLinks, instance.cluster))
+            times = simulate_batches(batches, microbatches, instance.p2p)
             np.minimum.at(bounds, [number for number, _ in batch], times)
     return bounds
+
+
+class IdealLinks(PlacedLinks):
+    """
+    Links of an ideal cluster that knows how many hosts a group has.
+
+    Groups of ``k`` hosts of one placement have ``k`` different hosts. So no ring's slowest hop exceeds the largest rate
+    at which links, in their faster direction, connect ``k`` hosts. In an all-to-all, each host sends to ``k - 1`` hosts
+    and receives from them; the busiest of the ``k`` hosts takes no less than the ``k``-th fastest host over its own
+    best links. NVLink domains are left as they are.
+
+    Parameters
+    ----------
+    given
+        Cluster whose links are measured.
+    ideal
+        Job on the ideal cluster.
+    """
+
+    def __init__(self, given: ClusterSpec, ideal: Instance) -> None:
+        super().__init__(ideal)
+        self.given = given
+
+    def hop_rates(self, source: IntArray, target: IntArray, flows: IntArray, num_hosts: IntArray) -> FloatArray:
+        """Return the bytes per second of a flow over each hop, at most what connects the hosts of its ring."""
+        rates = super().hop_rates(source, target, flows, num_hosts)
+        if self.given.most_in_domain > 1:
+            return rates
+        for count, hosts in _pairs(flows, np.broadcast_to(num_hosts[..., None], flows.shape)):
+            most = connecting_bytes_per_s(self.given, count)[hosts] / count
+            if most > 0.0:
+                these = (flows == count) & (num_hosts[..., None] == hosts)
+                rates[these] = np.minimum(rates[these], most)
+        return rates
+
+    def exchange(self, groups: IntArray, who: str, shares: FloatArray, *, hands_on: bool = False) -> PlacedExchange:
+        """Return all-to-alls in which the busiest host takes at least as long as over its own best links."""
+        exchange = super().exchange(groups, who, shares, hands_on=hands_on)
+        if self.given.most_in_domain > 1:
+            return exchange
+        alike, place = np.unique(groups.reshape(len(groups), -1), axis=0, return_inverse=True)
+        slower = np.stack([self._slowdown(hosts.reshape(groups.shape[1:])) for hosts in alike])
+        return exchange._replace(load_s_per_byte=exchange.load_s_per_byte * slower[place.reshape(-1)])
+
+    def _slowdown(self, groups: IntArray) -> FloatArray:
+        """
+        Return by which factor the fastest links understate the load of the all-to-alls of a placement, 1 or more.
+
+        All members of all groups must send equally much to all hosts of their group, and no host to others; the factors
+        of other placements are 1.
+
+        Parameters
+        ----------
+        groups
+            Hosts of the members, shape ``(groups, members)``. The factors have shape ``(groups,)``.
+        """
+        sets = [np.unique(hosts, return_counts=True) for hosts in groups]
+        of_host: dict[int, tuple[int, ...]] = {}
+        ranks = np.bincount(groups.ravel())
+        for hosts, members in sets:
+            together = tuple(hosts.tolist())
+            if len(set(members.tolist())) > 1 or any(of_host.setdefault(h, together) != together for h in together):
+                return np.ones(len(groups))
+        found = np.ones(len(groups))
+        for group, (hosts, _) in enumerate(sets):
+            if len(hosts) > 1:
+                given_s, ideal_s = (
+                    busiest_host_s_per_byte(cluster, int(ranks[hosts[0]]))[len(hosts)]
+                    for cluster in (self.given, self.instance.cluster)
+                )
+                found[group] = given_s / ideal_s if given_s < np.inf else 1.0
+        return found
+
+
+def _pairs(flows: IntArray, num_hosts: IntArray) -> list[tuple[int, int]]:
+    """Return the distinct pairs of a number of flows and a number of hosts, for hops that exist."""
+    hops = flows > 0
+    return list(map(tuple, np.unique(np.stack([flows[hops], num_hosts[hops]], axis=1), axis=0).tolist()))
+
+
+@lru_cache(maxsize=1024)
+def connecting_bytes_per_s(cluster: ClusterSpec, num_flows: int) -> FloatArray:
+    """
+    Return the largest rate at which links connect each number of hosts, bytes/s, shape ``(num_nodes + 1,)``; 0 if none.
+
+    A link counts in its faster direction, with ``num_flows`` flows together. From each host in turn, the connected
+    hosts grow by the fastest link to a further host; so the slowest link so far is the largest rate that connects as
+    many.
+    """
+    rates = np.nan_to_num(cluster.pair_bytes_per_s(num_flows))
+    links = np.maximum(rates, rates.T)
+    starts, found = np.arange(len(links)), np.zeros(len(links) + 1)
+    reached, ways, slowest = np.eye(len(links), dtype=np.bool_), links.copy(), np.full(len(links), np.inf)
+    for size in range(2, len(links) + 1):
+        further = np.where(reached, -1.0, ways).argmax(axis=1)
+        slowest = np.minimum(slowest, ways[starts, further])
+        reached[starts, further], ways = True, np.maximum(ways, links[further])
+        found[size] = slowest.max()
+    return read_only(found, np.float64)
+
+
+@lru_cache(maxsize=1024)
+def busiest_host_s_per_byte(cluster: ClusterSpec, num_flows: int) -> FloatArray:
+    """
+    Return the least seconds in which the busiest of each number of hosts sends a byte to each other host of them.
+
+    Shape ``(num_nodes + 1,)``; it receives one from each at the same time.
+    """
+    rates = cluster.pair_bytes_per_s(num_flows)
+    apart = np.where(np.eye(len(rates), dtype=np.bool_) | np.isnan(rates), np.inf, 1.0 / rates)
+    sent, received = (np.cumsum(np.sort(way, axis=1), axis=1) for way in (apart, apart.T))
+    loads = np.sort(np.maximum(sent, received), axis=0)  # of k + 1 hosts in column k - 1
+    found = np.zeros(len(rates) + 1)
+    found[2:] = loads[np.arange(1, len(rates)), np.arange(len(rates) - 1)]
+    return read_only(found, np.float64)
 
 
 def num_without_room(instance: Instance, checked: Sequence[CheckedConfig], capacity_bytes: IntArray) -> int:

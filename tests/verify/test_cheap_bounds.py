@@ -1,17 +1,29 @@
 """Bounds that need no search, against every placement simulated one by one."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from all_placements import least_s
 from factories import A100_40, A100_80, TINY, make_cluster, make_config, make_job, make_random_cluster
 
+from pipette_opt.base.units import GB
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import stack_predictor
+from pipette_opt.parallel import without_overlap
+from pipette_opt.problem.build import FittingCandidate
+from pipette_opt.solver.pruning import BoundedCandidates
 from pipette_opt.specs import Instance
-from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
+from pipette_opt.verify.bounds import (
+    busiest_host_s_per_byte,
+    cheap_bounds_s,
+    connecting_bytes_per_s,
+    fastest_placement_s,
+)
+from pipette_opt.verify.common import REPRODUCED
 
 SPACE = SearchSpace(micro_batch_size=(1,), recompute=(None,), context_parallel=(1,))
 
@@ -19,6 +31,62 @@ SPACE = SearchSpace(micro_batch_size=(1,), recompute=(None,), context_parallel=(
 def checked(job: Instance) -> MemoryCheck:
     """Every legal configuration of a few that fits."""
     return keep_fitting(job, enumerate_candidates(job, SPACE)[::7], stack_predictor(job.stack))
+
+
+def made_job(seed: int, experts: bool) -> Instance:
+    """A job of four hosts with one or two GPUs; odd seeds have a slow link to each second host."""
+    rng, num, gpus = np.random.default_rng(seed), 4, 1 + seed // 2 % 2
+    rates = rng.uniform(2.0, 40.0, (num, num))
+    if seed % 2:
+        far = np.arange(num) % 2 == 0
+        rates[far[:, None] != far] /= rng.uniform(3.0, 50.0)
+    sizes = {"num_layers": 4, "hidden_size": 768, "num_attention_heads": 12, "num_query_groups": 12}
+    sizes |= {"num_experts": 8, "moe_router_topk": 2} if experts else {}
+    model = replace(TINY, ffn_hidden_size=3072, **sizes)
+    return make_job(make_cluster(num, rates, gpus=gpus, nics_per_node=1), model, 12, 1024)
+
+
+@pytest.mark.search
+@pytest.mark.parametrize("experts", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_search_claims_no_stronger_cheap_bound(seed: int, experts: bool) -> None:
+    """
+    Tensor groups, context groups and all-to-alls over hosts are bounded at least as well as by the search, so it never
+    counts more configurations as ruled out; and no placement is below.
+    """
+    job = made_job(seed, experts)
+    found = enumerate_candidates(job, replace(SPACE, context_parallel=(1, 2)))
+    over_hosts = [c for c in found if max(c.tensor_model_parallel_size, c.expert_model_parallel_size) > 2]
+    assert over_hosts
+    memory = keep_fitting(job, [*over_hosts[::7], *found[::23]], stack_predictor(job.stack))
+    configs = [fits.config for fits in memory.fitting]
+    bounds = cheap_bounds_s(job, memory.fitting, memory.capacity_bytes)
+    least = least_s(job, configs)
+    assert (bounds <= [least[config] * (1 + 1e-9) for config in configs]).all()
+    bounds = np.maximum(bounds, cheap_bounds_s(job, memory.fitting, memory.capacity_bytes, both_ways=True))
+    bases = {
+        base: FittingCandidate(config=base, need_bytes=fits.need_bytes)
+        for fits in memory.fitting
+        for base in [without_overlap(fits.config)]
+    }
+    searched = BoundedCandidates(WorkBounds(job), list(bases.values()), memory.capacity_bytes)
+    assert list(searched)
+    assert (bounds >= [searched.bounds_s[without_overlap(config)] * (1 - REPRODUCED) for config in configs]).all()
+
+
+def test_connected_hosts_bound_rings() -> None:
+    """Fast links join hosts 0 and 1, and 2 and 3; a ring of three hosts crosses a slow link between the pairs."""
+    links = np.full((4, 4), 2.0)
+    links[0, 1], links[3, 2], links[1, 2] = 40.0, 30.0, 5.0
+    cluster = make_cluster(4, links, gpus=1, nics_per_node=1)
+    assert connecting_bytes_per_s(cluster, 1) == pytest.approx([0.0, 0.0, 40.0 * GB, 5.0 * GB, 5.0 * GB])
+
+
+def test_the_busiest_host_bounds_exchanges() -> None:
+    """Host 3 has only slow links, so three hosts do without it: host 1 is the busiest of the others."""
+    links = np.array([[0, 10, 5, 1], [10, 0, 4, 1], [5, 4, 0, 1], [1, 1, 1, 0]], dtype=float)
+    found = busiest_host_s_per_byte(make_cluster(4, links, gpus=1, nics_per_node=1), 1) * GB
+    assert found == pytest.approx([0, 0, 0.1, 0.2 + 0.25, 3.0])
 
 
 @pytest.mark.parametrize("seed", range(3))
