@@ -144,7 +144,7 @@ def check_rank_map(plan: Plan) -> None:
 
 
 def test_ranks_that_exchange_heads_stay_on_a_host() -> None:
-    """Four context ranks over hosts of two GPUs: a ring of all, or of two pairs; pairs may also be pinned."""
+    """Context groups over hosts of two GPUs: a ring of all ranks, or of pairs; pairs may also be pinned."""
     job = given(6, batch=4)
     job = replace(job, training=replace(job.training, cp_comm_type="a2a+p2p"))
     space = SearchSpace(

@@ -257,7 +257,7 @@ def _exchange_sizes(instance: Instance, space: SearchSpace, degrees: _Degrees) -
     """Return the numbers of context ranks that exchange heads to try; given sizes are returned unchecked."""
     if space.context_a2a is not None:
         return space.context_a2a
-    return _divisors(degrees.cp)[:-1] if degrees.cp > 1 and instance.training.cp_comm_type == "a2a+p2p" else (1,)
+    return _divisors(degrees.cp) if instance.training.cp_comm_type == "a2a+p2p" else (1,)
 
 
 def _pipeline_sizes(space: SearchSpace, left: int) -> tuple[int, ...]:

@@ -100,9 +100,10 @@ def context_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelC
     ``p2p`` supports values narrower than keys, as in latent attention. Layers with a state are computed with none.
     """
     cp, kind, exchange = config.context_parallel_size, training.cp_comm_type, exchange_ranks(training, config)
-    if config.context_a2a_size > 1 and (kind != "a2a+p2p" or cp % exchange):
-        wanted = f"needs cp_comm_type=a2a+p2p and to divide context_parallel_size={cp}, got {kind}"
-        return f"context_a2a_size={config.context_a2a_size} {wanted}"
+    if config.context_a2a_size > 1 and kind != "a2a+p2p":
+        return f"context_a2a_size={config.context_a2a_size} needs cp_comm_type=a2a+p2p, got {kind}"
+    if cp % exchange:
+        return f"context_a2a_size={exchange} does not divide context_parallel_size={cp}"
     if cp == 1:
         return None
     if training.attention_kernel == "unfused":

@@ -73,8 +73,8 @@ class SearchSpace(SpaceOptions):
         Allowed degrees. ``None`` for degrees with which tensor and context group together share a host or fill whole
         hosts, if tensor groups fit into a host. If all other degrees are pinned: only degrees inside a host.
     context_a2a
-        Allowed numbers of ranks of a context group that exchange heads; ``None`` for every divisor of the group below
-        its size with ``cp_comm_type`` ``a2a+p2p``, else 1.
+        Allowed numbers of ranks of a context group that exchange heads; ``None`` for every divisor of the group with
+        ``cp_comm_type`` ``a2a+p2p``, else 1. They share a host.
     expert_parallel
         Allowed degrees; ``None`` for every divisor of the experts that the ranks of a stage can hold. A model without
         experts has 1.

@@ -177,14 +177,15 @@ class _Words(dict[str, Any]):
 
 def _wrong_levels(options: Options) -> bool:
     """
-    Return whether the sizes of hierarchical context parallelism are not numbers or have another product than
-    its size.
+    Return whether the sizes of hierarchical context parallelism are not numbers, have another product than its size,
+    or are not the two of ``a2a+p2p``.
     """
     sizes = options.get("hierarchical_context_parallel_sizes")
     if sizes is None:
         return False
     numbers = all(whole_number(str(size)) is not None for size in sizes)
-    return not numbers or prod(map(int, sizes)) != options["context_parallel_size"]
+    two = "a2a+p2p" not in options.get("cp_comm_type", ()) or len(sizes) == 2
+    return not numbers or not two or prod(map(int, sizes)) != options["context_parallel_size"]
 
 
 def _capacity(options: Options) -> bool:

@@ -401,7 +401,11 @@ def test_a_strategy_that_is_not_given_is_said() -> None:
         ("--moe-token-drop-policy random", "must be probs or position, got 'random'"),
         (f"{DENSE} --overlap-moe-expert-parallel-comm", "--overlap-moe-expert-parallel-comm needs --num-experts"),
         ("--context-parallel-size 4 --cp-comm-type a2a+p2p", "needs --hierarchical-.*-sizes, with a product of 4"),
-        ("--context-parallel-size 8 --hierarchical-context-parallel-sizes 2 2", "with a product of 8, got 2 2"),
+        ("--context-parallel-size 8 --hierarchical-context-parallel-sizes 2 2", "with a product of 8, .*got 2 2"),
+        (
+            "--context-parallel-size 8 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2 2",
+            "two with --cp-comm-type a2a.p2p, got 2 2 2",
+        ),
         (f"{DENSE} --window-size 127,0 --window-attn-skip-freq [1,0,1]", "each of the 8 layers, got 3 numbers"),
         (f"{DENSE} --position-embedding-type rope --no-rope-freq [1,0,1]", "each of the 8 layers, got 3 numbers"),
     ],
