@@ -46,14 +46,15 @@ def calibrate(
         show,
         show_json,
     )
-    from pipette_opt.library.calibrate import calibrated
-    from pipette_opt.read.stack import write_stack
+    from pipette_opt.library.arguments import for_commands
+    from pipette_opt.library.calibrate import calibrate as library_calibrate
 
     check_place(out)
     check_stdout(json, out)
-    found = calibrated(runs, base, cluster, out=out, name=name, max_runs=max_runs, validate=validate, seed=seed)
+    found = for_commands(library_calibrate)(
+        runs, out=out, base=base, cluster=cluster, name=name, max_runs=max_runs, validate=validate, seed=seed
+    )
     fit = found.fit
-    write_stack(found.stack, out)
     if json:
         errors = {} if fit is None else {"fit": fit.errors, "held_out": fit.held_out, "larger": fit.larger}
         show_json(

@@ -59,7 +59,9 @@ def estimate(
     """
     from pipette_opt.base.errors import InputError
     from pipette_opt.cli.output import is_verbose, say, show, show_json
-    from pipette_opt.library.estimate import compared_with, estimated
+    from pipette_opt.library.arguments import for_commands, given_of
+    from pipette_opt.library.estimate import compared_with
+    from pipette_opt.library.estimate import estimate as library_estimate
 
     if plan is not None:
         options = ["hosts", *(name for name in fields_of(opt.JobOptions) if name not in OF_PLANS)]
@@ -69,7 +71,15 @@ def estimate(
             raise InputError(
                 option, "has no effect on a plan file, which contains this setting; use it only with --args."
             )
-    current = estimated(plan, args, job_options, hosts=hosts, max_oom_risk=max_oom_risk, schedule=schedule, trace=trace)
+    current = for_commands(library_estimate)(
+        plan,
+        args=args,
+        hosts=hosts,
+        max_oom_risk=max_oom_risk,
+        schedule=schedule,
+        trace=trace,
+        **given_of(job_options),
+    )
     for remark in current.remarks:
         say(remark)
     compared = compared_with(measured, current.estimate, current.memory, max_oom_risk)

@@ -100,25 +100,30 @@ def export(
 
     from pipette_opt.base.files import is_stdout
     from pipette_opt.cli.output import answer, console, say, show_json
-    from pipette_opt.export.folder import write_folder
-    from pipette_opt.export.launch_options import LaunchOptions, parse_resource
     from pipette_opt.export.script_changes import changes_text
-    from pipette_opt.library.export import exported
+    from pipette_opt.library.arguments import for_commands
+    from pipette_opt.library.export import export as library_export
 
-    options = LaunchOptions(
+    found = for_commands(library_export)(
+        plan,
+        target,
+        out=None if json or is_stdout(out) else out,
+        force=force,
+        diff=diff,
+        env=env,
+        cluster=cluster,
         image=image,
         job_name=job_name,
         account=account,
         partition=partition,
         time=time,
         segment=segment,
-        container_mounts=tuple(container_mounts or ()),
-        rdma_resource=tuple(parse_resource(resource) for resource in rdma_resource or ()),
+        container_mounts=container_mounts,
+        rdma_resource=rdma_resource,
         host_network=host_network,
         host_ipc=host_ipc,
         shm_size=shm_size,
     )
-    found = exported(plan, target, options, script=diff, env=env, cluster=cluster)
     for note in found.notes:
         say(note)
     if diff is not None:
@@ -134,6 +139,5 @@ def export(
                 say(f"# {name}")
             console().out(text, end="" if text.endswith("\n") else "\n")
     else:
-        write_folder(out, found.files, force=force)
         for name in found.files:
             say(f"wrote {out / name}")

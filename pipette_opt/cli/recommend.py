@@ -48,25 +48,25 @@ def recommend(
 
     from pipette_opt.base.units import counted
     from pipette_opt.cli.output import live_progress, say, show, show_json
-    from pipette_opt.job.space import search_space
-    from pipette_opt.library.recommend import recommended
+    from pipette_opt.library.arguments import for_commands, given_of
+    from pipette_opt.library.recommend import recommend as library_recommend
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.question_tables import offers_table
 
     watcher = Watcher(begun=begun)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
-        found = recommended(
-            job_options,
-            lambda job: search_space(job, space_options),
+        found = for_commands(library_recommend)(
+            **given_of(job_options),
+            **given_of(space_options),
             hosts=hosts,
             tokens=tokens,
             deadline=deadline,
-            gpu_price=gpu_price or (),
+            gpu_price=gpu_price,
             max_oom_risk=max_oom_risk,
             time_limit_s=time_limit,
             workers=workers,
             seed=seed,
-            watcher=watcher,
+            on_progress=watcher,
         )
     if json:
         chosen = {word: found.offers.index(offer) for word, offer in found.choices.items()}

@@ -62,7 +62,8 @@ def replan(
 
     from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
-    from pipette_opt.library.replan import replanned
+    from pipette_opt.library.arguments import for_commands
+    from pipette_opt.library.replan import replan as library_replan
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.load_tables import moves_csv, moves_to_dict, replan_tables
     from pipette_opt.report.plan_file import keep_plan
@@ -72,21 +73,21 @@ def replan(
     check_stdout(json, out, moves_out)
     watcher = Watcher(begun=begun)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
-        found, old = replanned(
+        found = for_commands(library_replan)(
             plan,
-            cluster,
+            cluster=cluster,
             lost=lost,
             joined=joined,
             max_moves=max_moves,
             tolerance=tolerance,
             num_gpus=num_gpus,
             micro_batches=micro_batches,
-            measured_runs=measured_runs or (),
+            measured_runs=measured_runs,
             max_oom_risk=max_oom_risk,
             time_limit_s=time_limit,
             workers=workers,
             seed=seed,
-            watcher=watcher,
+            on_progress=watcher,
         )
     chosen = found.chosen.plan
     keep_plan(chosen, out)
@@ -99,7 +100,7 @@ def replan(
     else:
         stdout = next((path for path in (out, moves_out) if is_stdout(path)), None)
         verdict = verdict_line(chosen.verdict)
-        show(verdict, *replan_tables(old, found.chosen, found.options), verdict, beside=stdout)
+        show(verdict, *replan_tables(found.old, found.chosen, found.options), verdict, beside=stdout)
         say_written(out, "plan")
         if moves_out is not None:
             say_written(moves_out, "what each rank must load")

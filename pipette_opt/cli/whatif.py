@@ -102,34 +102,32 @@ def whatif(
 
     from pipette_opt.base.units import counted
     from pipette_opt.cli.output import live_progress, say, show, show_json
-    from pipette_opt.library.whatif import answered
+    from pipette_opt.library.arguments import for_commands
+    from pipette_opt.library.whatif import whatif as library_whatif
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.question_tables import answers_table
 
-    asked = {
-        "without": without,
-        "repair": repair,
-        "add_hosts": add_hosts,
-        "num_gpus": num_gpus,
-        "link_speed": link_speed,
-        "gpu": gpu,
-        "global_batch_size": global_batch_size,
-        "seq_length": seq_length,
-        "precision": precision,
-    }
     watcher = Watcher(begun=begun)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
-        found = answered(
+        found = for_commands(library_whatif)(
             plan,
-            cluster,
-            asked,
-            gpu_price=gpu_price or (),
-            measured_runs=measured_runs or (),
+            cluster=cluster,
+            without=without,
+            repair=repair,
+            add_hosts=add_hosts,
+            num_gpus=num_gpus,
+            link_speed=link_speed,
+            gpu=gpu,
+            global_batch_size=global_batch_size,
+            seq_length=seq_length,
+            precision=precision,
+            gpu_price=gpu_price,
+            measured_runs=measured_runs,
             max_oom_risk=max_oom_risk,
             time_limit_s=time_limit,
             workers=workers,
             seed=seed,
-            watcher=watcher,
+            on_progress=watcher,
         )
     if json:
         today, *answers = [asdict(answer) | {"is_proven": answer.is_proven} for answer in (found.today, *found.answers)]

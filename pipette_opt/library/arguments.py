@@ -1,10 +1,11 @@
 """Conversion of a function's arguments into job options, and errors that name the arguments."""
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
@@ -25,8 +26,13 @@ Named = str | PathLike[str]
 Listed = str | int | float | Iterable[str | int | float]
 """A value or several values; text may hold several, separated by commas."""
 
-Told = Callable[[Progress], None]
-"""Callback for progress: gets seconds, step, best time found and lower bound; may be called from any thread."""
+Told = Callable[[Progress], None] | Watcher
+"""
+Callback for progress, from any thread: gets seconds, step, best time found and lower bound. Or a watcher, whose
+event stops the search.
+"""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def described(
@@ -71,6 +77,13 @@ def described(
     return JobOptions(**job), SpaceOptions(**space), made
 
 
+def given_of(options: JobOptions | SpaceOptions) -> dict[str, Any]:
+    """Return the options that differ from their defaults as arguments of a function."""
+    kind: type = type(options)
+    declared = fields_of(kind)
+    return {name: value for name in declared if (value := getattr(options, name)) != declared[name].default}
+
+
 def job_and_space(
     cluster: Named | ClusterSpec | None,
     model: Named | ModelSpec | None,
@@ -99,6 +112,8 @@ def argument_errors(**places: str) -> Iterator[None]:
     """
     Context in which errors name arguments instead of options: ``seq_length`` instead of ``--seq-length``.
 
+    Decorates the functions of the library; :func:`for_commands` returns them without it.
+
     Parameters
     ----------
     places
@@ -109,6 +124,11 @@ def argument_errors(**places: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise type(error)(arguments.get(error.where) or _argument(error.where), error.problem) from None
+
+
+def for_commands(function: Function) -> Function:
+    """Return a function of the library whose errors name options of the command line."""
+    return cast(Function, inspect.unwrap(function))
 
 
 def _argument(where: str) -> str:
@@ -143,5 +163,7 @@ def texts(value: str | Iterable[str] | None) -> list[str] | None:
 
 
 def watcher_of(on_progress: Told | None) -> Watcher:
-    """Return a watcher that calls ``on_progress``, if given."""
+    """Return ``on_progress`` if it is a watcher, else a watcher that calls it."""
+    if isinstance(on_progress, Watcher):
+        return on_progress
     return Watcher() if on_progress is None else Watcher(on_progress=on_progress)

@@ -58,6 +58,7 @@ class Calibrated:
         return left_out_lines(self.left_out, self.num_rows)
 
 
+@argument_errors()
 def calibrate(
     runs: Named,
     *,
@@ -96,49 +97,15 @@ def calibrate(
     InputError
         If an argument or a file is wrong, or no row can be used. ``where`` names the argument or the file.
     """
-    with argument_errors():
-        file = None if out is None else Path(out)
-        found = calibrated(
-            Path(runs),
-            fspath(base),
-            cluster_or_file(cluster),
-            out=file,
-            name=name,
-            max_runs=max_runs,
-            validate=validate,
-            seed=seed,
-        )
-        if file is not None:
-            write_stack(found.stack, file)
-        return found
-
-
-def calibrated(
-    runs: Path,
-    base: str,
-    cluster: ClusterSpec | Path | None,
-    *,
-    out: Path | None,
-    name: str | None,
-    max_runs: int,
-    validate: bool,
-    seed: int,
-) -> Calibrated:
-    """
-    Fit a stack to a file of runs, like :func:`calibrate`, with errors that name options of the command line.
-
-    Parameters
-    ----------
-    out
-        Path that the stack will be written to by the caller; gives the stack its name.
-    """
     for option, value, least in (("--seed", seed, 0), ("--max-runs", max_runs, MIN_SAMPLE)):
         if value < least:
             raise InputError(option, f"must be >= {least}, got {value}.")
-    measured, bad = read_rows(runs)
-    start, total, left_out = read_stack(base), len(measured) + len(bad), unread(bad)
-    hosts = None if cluster is None else described_cluster(cluster)[0]
-    name = name or (runs.stem if out is None or is_stdout(out) else out.stem)
+    file, measured_in = None if out is None else Path(out), Path(runs)
+    measured, bad = read_rows(measured_in)
+    start, total, left_out = read_stack(fspath(base)), len(measured) + len(bad), unread(bad)
+    today = cluster_or_file(cluster)
+    hosts = None if today is None else described_cluster(today)[0]
+    name = name or (measured_in.stem if file is None or is_stdout(file) else file.stem)
     aside = [note] if (note := unused_columns(measured)) else []
     if not measured:
         raise InputError(
@@ -146,27 +113,22 @@ def calibrated(
         )
     memory, untold = fit_memory(measured, start)
     with_memory = start if untold else replace(start, memory=memory)
+    fit = None
     try:
         fit = calibrate_runs(
-            measured, with_memory, hosts, max_runs=max_runs, seed=seed, validate=validate, file=runs.name
+            measured, with_memory, hosts, max_runs=max_runs, seed=seed, validate=validate, file=measured_in.name
         )
     except InputError as error:
         if error.where != "calibrate" or untold:
             raise InputError(error.where, "\n- ".join([error.problem, *left_out_lines(left_out, total)])) from None
-        source = f"memory fitted to {runs.name}, times as {start.name}"
-        notes = [*aside, f"times: {error.problem}", f"times stay those of {start.name}", *memory_notes(memory)]
-        return Calibrated(
-            stack=replace(with_memory, name=name, source=source),
-            fit=None,
-            left_out=tuple(left_out),
-            num_rows=total,
-            notes=tuple(notes),
-        )
-    source = f"fitted to {counted(len(fit.runs), 'run')} of {runs.name}"
-    return Calibrated(
-        stack=replace(fit.stack, name=name, source=source, memory=with_memory.memory),
-        fit=fit,
-        left_out=(*left_out, *fit.left_out),
-        num_rows=total,
-        notes=(*aside, *fit.notes, *memory_notes(memory, untold)),
-    )
+        stack, source = with_memory, f"memory fitted to {measured_in.name}, times as {start.name}"
+        notes = [f"times: {error.problem}", f"times stay those of {start.name}", *memory_notes(memory)]
+    else:
+        stack = replace(fit.stack, memory=with_memory.memory)
+        source = f"fitted to {counted(len(fit.runs), 'run')} of {measured_in.name}"
+        left_out = [*left_out, *fit.left_out]
+        notes = [*fit.notes, *memory_notes(memory, untold)]
+    stack = replace(stack, name=name, source=source)
+    if file is not None:
+        write_stack(stack, file)
+    return Calibrated(stack=stack, fit=fit, left_out=tuple(left_out), num_rows=total, notes=(*aside, *notes))

@@ -27,6 +27,7 @@ ARGUMENTS, HOSTS = "the current arguments", "host order"
 """Places in error messages for wrong Megatron arguments and for a wrong host order."""
 
 
+@argument_errors(args=ARGUMENTS, hosts=HOSTS, plan="estimate")
 def estimate(
     plan: Plan | Named | None = None,
     *,
@@ -68,42 +69,13 @@ def estimate(
     InputError
         If an argument or a file is wrong; ``where`` names the argument, or the file and its field.
     """
-    with argument_errors(args=ARGUMENTS, hosts=HOSTS, plan="estimate"):
-        options, degrees, made = described(cluster, model, training, job)
-        if degrees != SpaceOptions():
-            raise InputError(next(iter(job)), "has no effect: the Megatron arguments in args set the degrees.")
-        for_launches = {"hosts": hosts, "model": model, "training": training, **job}
-        useless = [name for name, value in for_launches.items() if value is not None]
-        if plan is not None and useless:
-            raise InputError(useless[0], "has no effect on a plan, which contains this setting; use it only with args.")
-        return estimated(
-            None if plan is None else plan_or_file(plan),
-            None if args is None else fspath(args),
-            options,
-            made,
-            hosts=hosts,
-            max_oom_risk=max_oom_risk,
-            schedule=schedule,
-            trace=None if trace is None else Path(trace),
-        )
-
-
-def estimated(
-    plan: Plan | Path | None,
-    args: str | None,
-    options: JobOptions,
-    made: Made | None = None,
-    *,
-    hosts: str | None = None,
-    max_oom_risk: float = 0.01,
-    schedule: str | None = None,
-    trace: Path | None = None,
-) -> Current:
-    """
-    Simulate a plan on the cluster of ``options``, or the launch ``args`` for the job of ``options``.
-
-    Errors name options of the command line. See :func:`estimate` for the parameters.
-    """
+    options, degrees, made = described(cluster, model, training, job)
+    if degrees != SpaceOptions():
+        raise InputError(next(iter(job)), "has no effect: the Megatron arguments in args set the degrees.")
+    for_launches = {"hosts": hosts, "model": model, "training": training, **job, "measured_runs": None}
+    useless = [name for name, value in for_launches.items() if value is not None]
+    if plan is not None and useless:
+        raise InputError(useless[0], "has no effect on a plan, which contains this setting; use it only with args.")
     if (plan is None) == (args is None):
         raise InputError(
             "estimate", "needs either a plan file or the Megatron arguments of your launch (--args), and not both."
@@ -111,20 +83,20 @@ def estimated(
     if not 0 < max_oom_risk <= 1:
         raise InputError("--max-oom-risk", f"must be in (0, 1], got {max_oom_risk:g}.")
     if plan is not None:
-        cluster = options.cluster if made is None else made.cluster or options.cluster
-        current = simulated_plan(plan, cluster, max_oom_risk, options.measured_runs or ())
+        today = made.cluster or options.cluster
+        current = simulated_plan(plan_or_file(plan), today, max_oom_risk, options.measured_runs or ())
     else:
-        current = _launch(args or "", options, made, hosts, max_oom_risk)
+        current = _launch(fspath(args or ""), options, made, hosts, max_oom_risk)
     if schedule is not None:
         current = with_schedule(current, schedule, max_oom_risk)
     if trace is not None:
         from pipette_opt.simulate.trace import write_trace
 
-        write_trace(trace, current.instance, current.config, current.placement, current.schedule)
+        write_trace(Path(trace), current.instance, current.config, current.placement, current.schedule)
     return current
 
 
-def _launch(args: str, options: JobOptions, made: Made | None, hosts: str | None, max_oom_risk: float) -> Current:
+def _launch(args: str, options: JobOptions, made: Made, hosts: str | None, max_oom_risk: float) -> Current:
     """Simulate Megatron arguments; they also fill in the parts of the job that ``options`` leave out."""
     from pipette_opt.read.megatron_args import read_megatron_args
     from pipette_opt.read.scripts import script_environment

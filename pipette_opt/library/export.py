@@ -50,6 +50,7 @@ class Exported:
         return lines_at_most(f"{self.target}{f' against {self.script}' if self.script else ''}", [*files, *changes])
 
 
+@argument_errors()
 def export(
     plan: Plan | Named,
     format: str = "rankmap-json",  # noqa: A002 - as the option of the command line
@@ -102,61 +103,35 @@ def export(
         If the format cannot express the plan, an option has no effect, or the plan's files have changed since.
         ``where`` names the argument or the file.
     """
-    with argument_errors():
-        options = LaunchOptions(
-            image=image,
-            job_name=job_name,
-            account=account,
-            partition=partition,
-            time=time,
-            segment=segment,
-            container_mounts=tuple(texts(container_mounts) or ()),
-            rdma_resource=tuple(parse_resource(resource) for resource in texts(rdma_resource) or ()),
-            host_network=host_network,
-            host_ipc=host_ipc,
-            shm_size=shm_size,
-        )
-        found = exported(
-            plan_or_file(plan),
-            format,
-            options,
-            script=None if diff is None else fspath(diff),
-            env=texts(env),
-            cluster=None if cluster is None else Path(cluster),
-        )
-        if out is not None:
-            write_folder(Path(out), found.files, force=force)
-        return found
-
-
-def exported(
-    given: Plan | Path,
-    target: str,
-    options: LaunchOptions,
-    *,
-    script: str | None = None,
-    env: Sequence[str] | None = None,
-    cluster: Path | None = None,
-) -> Exported:
-    """
-    Return the files of a plan, or the changes of a launch script; see :func:`export`.
-
-    Errors name options of the command line.
-    """
-    if env and script is None:
+    if env and diff is None:
         raise InputError("--env", "has no effect without --diff, the launch script that reads these variables.")
-    plan, path = opened(given)
+    opened_plan, path = opened(plan_or_file(plan))
     notes = [
         f"{missing} does not exist, so it could not be compared with the file that the plan was made from"
-        for missing in check_inputs(plan, path, cluster)
+        for missing in check_inputs(opened_plan, path, None if cluster is None else Path(cluster))
     ]
-    if script is not None:
-        changes, where = _changes(plan, script, target, env)
-        return Exported(target=target, files={}, changes=changes, script=where, notes=tuple(notes))
-    files = files_of(plan, target, options)
-    if not hosts_are_named(plan):
-        notes.append(unnamed_note(len(plan.placement.nodes_used)))
-    return Exported(target=target, files=files, notes=tuple(notes))
+    if diff is not None:
+        changes, where = _changes(opened_plan, fspath(diff), format, texts(env))
+        return Exported(target=format, files={}, changes=changes, script=where, notes=tuple(notes))
+    options = LaunchOptions(
+        image=image,
+        job_name=job_name,
+        account=account,
+        partition=partition,
+        time=time,
+        segment=segment,
+        container_mounts=tuple(texts(container_mounts) or ()),
+        rdma_resource=tuple(parse_resource(resource) for resource in texts(rdma_resource) or ()),
+        host_network=host_network,
+        host_ipc=host_ipc,
+        shm_size=shm_size,
+    )
+    files = files_of(opened_plan, format, options)
+    if not hosts_are_named(opened_plan):
+        notes.append(unnamed_note(len(opened_plan.placement.nodes_used)))
+    if out is not None:
+        write_folder(Path(out), files, force=force)
+    return Exported(target=format, files=files, notes=tuple(notes))
 
 
 def _changes(plan: Plan, script: str, target: str, env: Sequence[str] | None) -> tuple[tuple[Change, ...], str]:

@@ -1,7 +1,7 @@
 """``recommend``: which and how many hosts to use."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,6 @@ from pipette_opt.optimize import OptimizeParams
 from pipette_opt.options.description import JobOptions
 from pipette_opt.options.values import checked, sizes, threads
 from pipette_opt.plans.summary import lines_at_most
-from pipette_opt.plans.watcher import Watcher
 from pipette_opt.replan.recommend import Offer, Place, choices, in_words, numbers_of_hosts, offers
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
 
@@ -62,6 +61,7 @@ class Recommendation:
         return lines_at_most(f"{len(self.offers)} of {self.num_places} kinds and numbers of hosts", self.sentences)
 
 
+@argument_errors()
 def recommend(
     cluster: Named | ClusterSpec | None = None,
     model: Named | ModelSpec | None = None,
@@ -114,55 +114,15 @@ def recommend(
     InputError
         If an argument or a file is wrong; ``where`` names the argument, or the file and its field.
     """
-    with argument_errors():
-        options, pinned, made = described(cluster, model, training, {**job, "gpu": comma_text(gpu)})
-        if options.num_gpus is not None:
-            raise InputError("num_gpus", "has no effect here; give hosts, the numbers of hosts to compare.")
-        return recommended(
-            options,
-            lambda read: search_space(read, pinned, space),
-            made=made,
-            hosts=comma_text(hosts),
-            tokens=tokens,
-            deadline=deadline,
-            gpu_price=texts(gpu_price) or (),
-            max_oom_risk=max_oom_risk,
-            time_limit_s=time_limit_s,
-            workers=workers,
-            seed=seed,
-            watcher=watcher_of(on_progress),
-        )
-
-
-def recommended(
-    options: JobOptions,
-    space: Callable[[Job], SearchSpace],
-    *,
-    made: Made | None = None,
-    hosts: str | None,
-    tokens: float | None,
-    deadline: str | None,
-    gpu_price: Sequence[str],
-    max_oom_risk: float,
-    time_limit_s: float | None,
-    workers: int | None,
-    seed: int,
-    watcher: Watcher,
-) -> Recommendation:
-    """
-    Plan the job on each GPU type and number of hosts; see :func:`recommend`. Errors name options of the command line.
-
-    Parameters
-    ----------
-    space
-        Function that returns the search space of the job on hosts of the first GPU type.
-    """
+    options, pinned, made = described(cluster, model, training, {**job, "gpu": comma_text(gpu)})
+    if options.num_gpus is not None:
+        raise InputError("num_gpus", "has no effect here; give hosts, the numbers of hosts to compare.")
     if tokens is not None and not 0 < tokens < 1e20:
         raise InputError("--tokens", f"must be > 0 and below 1e20, got {tokens:g}.")
     if deadline is not None and tokens is None:
         raise InputError("--deadline", "needs --tokens, the number of tokens of the training run.")
     deadline_s = None if deadline is None else _seconds(deadline)
-    places, job = _places(options, made, hosts, gpu_price)
+    places, first = _places(options, made, comma_text(hosts), texts(gpu_price) or ())
     params = checked(
         OptimizeParams,
         time_limit_s=ROW_S * len(places) if time_limit_s is None else time_limit_s,
@@ -170,11 +130,11 @@ def recommended(
         seed=seed,
         max_oom_risk=max_oom_risk,
     )
-    found = offers(places, space(job), tokens, params, watcher)
+    found = offers(places, search_space(first, pinned, space), tokens, params, watcher_of(on_progress))
     return Recommendation(
         offers=tuple(found),
         choices=choices(found, deadline_s),
-        sentences=tuple(in_words(found, deadline_s, jobs_of_bands(job.instance, "similar jobs"))),
+        sentences=tuple(in_words(found, deadline_s, jobs_of_bands(first.instance, "similar jobs"))),
         num_places=len(places),
     )
 

@@ -1,8 +1,7 @@
 """``replan``: a new plan after hosts are lost or join."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.job.read import one_of
@@ -20,7 +19,6 @@ from pipette_opt.library.plans import plan_on_changed_hosts, plan_with_band
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.options.values import checked, threads
 from pipette_opt.plans.plan import Plan
-from pipette_opt.plans.watcher import Watcher
 from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.replan import changed_hosts
 from pipette_opt.replan.changed_hosts import Replanned
@@ -28,6 +26,7 @@ from pipette_opt.specs import ClusterSpec
 from pipette_opt.worlds.bands import with_band
 
 
+@argument_errors()
 def replan(
     plan: Plan | Named,
     *,
@@ -86,47 +85,6 @@ def replan(
     InfeasibleError
         If no plan fits in memory, or every plan needs more moves.
     """
-    with argument_errors():
-        return replanned(
-            plan_or_file(plan),
-            cluster_or_file(cluster),
-            lost=lost,
-            joined=joined,
-            max_moves=max_moves,
-            tolerance=tolerance,
-            num_gpus=num_gpus,
-            micro_batches=micro_batches,
-            measured_runs=texts(measured_runs) or (),
-            max_oom_risk=max_oom_risk,
-            time_limit_s=time_limit_s,
-            workers=workers,
-            seed=seed,
-            watcher=watcher_of(on_progress),
-        )[0]
-
-
-def replanned(
-    given: Plan | Path,
-    cluster: ClusterSpec | Path | None,
-    *,
-    lost: str | None,
-    joined: str | None,
-    max_moves: int | None,
-    tolerance: float,
-    num_gpus: int | None,
-    micro_batches: str | None,
-    measured_runs: Sequence[str],
-    max_oom_risk: float,
-    time_limit_s: float,
-    workers: int | None,
-    seed: int,
-    watcher: Watcher,
-) -> tuple[Replanned, Plan]:
-    """
-    Search a plan for the hosts that are available now; return the result and the old plan. See :func:`replan`.
-
-    Errors name options of the command line.
-    """
     for option, least in (("--max-moves", max_moves), ("--tolerance", tolerance)):
         if least is not None and not least >= 0:
             raise InputError(option, f"must be >= 0, got {least:g}.")
@@ -134,9 +92,10 @@ def replanned(
         raise InputError("--num-gpus", f"must be >= 1, got {num_gpus}.")
     if micro_batches is not None:
         one_of("--micro-batches", micro_batches, ("equal", "unequal"))
-    old, instance, all_hosts, inputs = plan_on_changed_hosts(given, cluster, lost, joined)
-    instance = with_anchors(instance, measured_runs, old.config.world_size, all_hosts)
-    inputs = {**inputs, "stack": asdict(instance.stack)} if measured_runs else inputs
+    old, instance, all_hosts, inputs = plan_on_changed_hosts(plan_or_file(plan), cluster_or_file(cluster), lost, joined)
+    runs = texts(measured_runs) or ()
+    instance = with_anchors(instance, runs, old.config.world_size, all_hosts)
+    inputs = {**inputs, "stack": asdict(instance.stack)} if runs else inputs
     if micro_batches is not None:
         training = replace(instance.training, unequal_microbatches=micro_batches == "unequal")
         instance, inputs = replace(instance, training=training), {**inputs, "training": asdict(training)}
@@ -154,7 +113,7 @@ def replanned(
         max_loads=max_moves,
         tolerance=tolerance,
         params=params,
-        watcher=watcher,
+        watcher=watcher_of(on_progress),
         inputs={**inputs, "max_oom_risk": max_oom_risk},
     )
     chosen = replace(found.chosen, plan=plan_with_band(found.chosen.plan, instance))
@@ -162,4 +121,4 @@ def replanned(
     if instance.stack.anchors and set(old.hosts) <= set(all_hosts.hosts):
         before = replace(instance, cluster=subset_cluster(all_hosts, old.hosts))
         old = replace(old, estimate=with_band(old.estimate, before, old.config, old.placement))
-    return replace(found, chosen=chosen, options=options), old
+    return replace(found, old=old, chosen=chosen, options=options)

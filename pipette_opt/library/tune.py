@@ -3,12 +3,10 @@
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from os import fspath
 from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import counted, percent
 from pipette_opt.calibrate.left_out import LeftOut, unread
 from pipette_opt.candidates import SearchSpace
@@ -23,9 +21,6 @@ from pipette_opt.tune.loop import Progress, Tuned, Tuner, TuneSettings, fingerpr
 from pipette_opt.tune.replay import Step, replay, replay_jobs, trials_csv
 from pipette_opt.worlds.bands import anchored
 from pipette_opt.worlds.worlds import Worlds
-
-BUDGET = 8
-"""Default number of trials. Chosen."""
 
 SHOWN_TRIALS = (1, 2, 3)
 """Numbers of trials after which the summary of a replay says the regret."""
@@ -154,14 +149,8 @@ def tuned(
         return search.run()
 
 
-def replay_tune(
-    runs: Named,
-    *,
-    out: Named | None = None,
-    budget: int = BUDGET,
-    until: float | None = None,
-    leave_out_source: bool = False,
-    calibration: Named | None = None,
+def replayed(
+    runs: Path, *, budget: int, until: float | None, leave_out_source: bool, calibration: str | None
 ) -> Replayed:
     """
     Search each job of a table of measured runs for its fastest configuration; the table stands for the cluster.
@@ -171,12 +160,6 @@ def replay_tune(
 
     Parameters
     ----------
-    runs
-        Path of the measured runs, ``runs.csv``.
-    out
-        Path of the CSV file of trials to write; without it nothing is written.
-    budget
-        Largest number of trials of a job.
     until
         Stated regret at which the search of a job ends, such as 0.02; without it the budget is spent.
     leave_out_source
@@ -189,23 +172,6 @@ def replay_tune(
     InputError
         If an argument or the file is wrong, or no row has a result.
     """
-    with argument_errors():
-        found = replayed(
-            Path(runs),
-            budget=budget,
-            until=until,
-            leave_out_source=leave_out_source,
-            calibration=None if calibration is None else fspath(calibration),
-        )
-        if out is not None:
-            write_atomically(Path(out), found.csv())
-        return found
-
-
-def replayed(
-    runs: Path, *, budget: int, until: float | None, leave_out_source: bool, calibration: str | None
-) -> Replayed:
-    """Search each job of a table, like :func:`replay_tune`, with errors that name options of the command line."""
     check_limits(budget, until)
     measured, bad = read_rows(runs)
     stack = read_stack(calibration) if calibration else read_stack()

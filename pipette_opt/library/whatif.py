@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError
@@ -25,7 +24,6 @@ from pipette_opt.optimize import OptimizeParams
 from pipette_opt.options.values import checked, numbers, sizes, threads
 from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.summary import lines_at_most
-from pipette_opt.plans.watcher import Watcher
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.replan import changes as made
@@ -86,6 +84,7 @@ def _line(answer: Answer) -> str:
     return ", ".join(word for word in (f"{answer.name}: {found}", answer.config) if word)
 
 
+@argument_errors()
 def whatif(
     plan: Plan | Named,
     *,
@@ -152,7 +151,7 @@ def whatif(
     InputError
         If an argument or a file is wrong; ``where`` names the argument, or the file and its field.
     """
-    asked = {
+    asked: dict[str, Any] = {
         "without": texts(without),
         "repair": texts(repair),
         "add_hosts": comma_text(add_hosts),
@@ -163,44 +162,11 @@ def whatif(
         "seq_length": comma_text(seq_length),
         "precision": comma_text(precision),
     }
-    with argument_errors():
-        return answered(
-            plan_or_file(plan),
-            cluster_or_file(cluster),
-            asked,
-            gpu_price=texts(gpu_price) or (),
-            measured_runs=texts(measured_runs) or (),
-            max_oom_risk=max_oom_risk,
-            time_limit_s=time_limit_s,
-            workers=workers,
-            seed=seed,
-            watcher=watcher_of(on_progress),
-        )
-
-
-def answered(
-    given: Plan | Path,
-    cluster: ClusterSpec | Path | None,
-    asked: Mapping[str, Any],
-    *,
-    gpu_price: Sequence[str],
-    measured_runs: Sequence[str],
-    max_oom_risk: float,
-    time_limit_s: float | None,
-    workers: int | None,
-    seed: int,
-    watcher: Watcher,
-) -> Answers:
-    """
-    Answer the questions in ``asked``, whose keys are the parameters of :func:`whatif`.
-
-    Errors name options of the command line.
-    """
-    plan, instance, changed = plan_on_cluster(given, cluster)
-    instance = with_anchors(instance, measured_runs, plan.config.world_size)
+    plan, instance, changed = plan_on_cluster(plan_or_file(plan), cluster_or_file(cluster))
+    instance = with_anchors(instance, texts(measured_runs) or (), plan.config.world_size)
     if changed:  # what was proven is of another cluster
         plan = replace(plan, certificate=replace(plan.certificate, lower_bound_s=0.0))
-    instance, kinds = priced(instance, gpu_price)
+    instance, kinds = priced(instance, texts(gpu_price) or ())
     if all(value is None for value in asked.values()):
         if instance.cluster.num_nodes == 1:
             raise InputError(
@@ -208,11 +174,11 @@ def answered(
                 "needs an option such as --add-hosts 1: the plan has a single host, so the default questions do "
                 "not apply.",
             )
-        asked = {**asked, "without": [EACH], "repair": [EACH], "add_hosts": "1"}
+        asked |= {"without": [EACH], "repair": [EACH], "add_hosts": "1"}
     if time_limit_s is not None and not time_limit_s > 0:
         raise InputError("--time-limit", f"must be > 0, got {time_limit_s:g}.")
     params = checked(OptimizeParams, workers=threads(workers), seed=seed, max_oom_risk=max_oom_risk)
-    asking = WhatIf(plan, instance, params, watcher)
+    asking = WhatIf(plan, instance, params, watcher_of(on_progress))
     changes = questions(asking, asked, kinds)
     answers = asking.ask(changes, time_limit_s)
     return Answers(

@@ -97,6 +97,8 @@ class Replanned:
 
     Parameters
     ----------
+    old
+        The plan that ran before.
     chosen
         The plan to continue with.
     options
@@ -111,6 +113,7 @@ class Replanned:
         Pinned options of the old plan that the number of hosts cannot satisfy.
     """
 
+    old: Plan
     chosen: Option
     options: tuple[Option, ...]
     unequal: Option | None = None
@@ -175,7 +178,7 @@ def replan(
         groups = None
     void = void_pins(old, sizes_of(instance.cluster) if num_gpus is None else [num_gpus])
     loosened = tuple("--" + name.replace("_", "-") for name in void)
-    return Replanned(chosen=chosen, options=tuple(front), unequal=unequal, groups=groups, loosened=loosened)
+    return Replanned(old=old, chosen=chosen, options=tuple(front), unequal=unequal, groups=groups, loosened=loosened)
 
 
 def _inputs_of(instance: Instance, inputs: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -96,18 +96,17 @@ def test_the_file_has_a_row_per_trial() -> None:
     assert rows[-1]["best_so_far_s"] == "1"
 
 
-def test_the_command_writes_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function of the library reads the table, and writes the file."""
-    from pipette_opt.library.tune import replay_tune
+def test_a_file_of_runs_is_replayed(tmp_path: Path) -> None:
+    """The function of the library reads the table."""
+    from pipette_opt.library.tune import replayed
 
-    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "runs.csv"
     lines = [
         "source,gpu,gpus_per_node,num_gpus,model,seq_len,gbs,mbs,tp,pp,dp,iter_time_s,oom",
         "mine,a100-80gb,8,8,llama-3-8b,4096,64,1,8,1,1,9.5,false",
         "mine,a100-80gb,8,8,llama-3-8b,4096,64,1,4,2,1,8.5,false",
     ]
-    Path("runs.csv").write_text("\n".join(lines) + "\n")
-    found = replay_tune("runs.csv", out="trials.csv", leave_out_source=True)
+    runs.write_text("\n".join(lines) + "\n")
+    found = replayed(runs, budget=8, until=None, leave_out_source=True, calibration=None)
     assert found.num_jobs == 1
-    assert Path("trials.csv").read_text() == found.csv()
     assert found.steps[-1].best_s == 8.5
