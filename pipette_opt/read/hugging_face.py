@@ -45,10 +45,7 @@ def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
 
 
 def _text_part(config: dict[str, Any], where: str) -> dict[str, Any]:
-    """
-    Return the text part of a model with images or sound, and warn of its other parts; return other configs
-    unchanged.
-    """
+    """Return the text part of a model with images or sound, warning of other parts; other configs are unchanged."""
     held = next((key for key in _TEXT_PARTS if isinstance(config.get(key), dict)), None)
     if held is None:
         return config
@@ -62,10 +59,7 @@ def _text_part(config: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _family(keys: Keys) -> Family:
-    """
-    Return the family that reads the ``model_type`` of a ``config.json``. ``InputError`` for a model that is not
-    supported.
-    """
+    """Return the family that reads a ``config.json``. ``InputError`` for a ``model_type`` that is not supported."""
     config, where = keys.data, keys.where
     model_type = config.get("model_type")
     if not isinstance(model_type, str):

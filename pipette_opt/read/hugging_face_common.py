@@ -13,16 +13,27 @@ GELU = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh")
 """Names of GELU. Megatron's fused kernel uses the tanh form for all; ``--no-bias-gelu-fusion`` uses the exact form."""
 
 
-def llama_like(keys: Keys) -> dict[str, Any]:
-    """Return the fields of Llama-like models: RMSNorm, rotary positions, SwiGLU, no biases."""
-    activation(keys, "hidden_act", "silu", SILU)
+def llama_like(
+    keys: Keys,
+    act: tuple[str, str, tuple[str, ...]] = ("hidden_act", "silu", SILU),
+    positions: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """
+    Return the fields of Llama-like models: RMSNorm, rotary positions, gated activation, no biases.
+
+    Parameters
+    ----------
+    act
+        Key of the activation, its default, and the names that Megatron-LM has for this family.
+    positions
+        Fields of the positions; ``None`` to read rotary positions from their usual keys.
+    """
+    activation(keys, *act)
     return (
         common(keys)
-        | rotary_fields(keys)
+        | (rotary_fields(keys) if positions is None else positions)
         | {
-            "num_query_groups": keys.whole("num_key_value_heads", keys.whole("num_attention_heads")),
             "gated_linear_unit": True,
-            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
             "add_bias_linear": False,
             "add_qkv_bias": False,
             "normalization": "RMSNorm",
@@ -32,16 +43,18 @@ def llama_like(keys: Keys) -> dict[str, Any]:
 
 
 def common(keys: Keys) -> dict[str, Any]:
-    """Return sizes and initialisation of a model from their usual keys."""
+    """Return sizes, tied embeddings and initialisation of a model from their usual keys."""
     heads, hidden = keys.whole("num_attention_heads"), keys.whole("hidden_size")
     return {
         "num_layers": keys.whole("num_hidden_layers"),
         "hidden_size": hidden,
         "ffn_hidden_size": keys.whole("intermediate_size"),
         "num_attention_heads": heads,
+        "num_query_groups": keys.whole("num_key_value_heads", heads),
         "kv_channels": keys.whole("head_dim", per_head(keys, hidden, heads)),
         "vocab_size": keys.whole("vocab_size"),
         "max_position_embeddings": keys.whole("max_position_embeddings"),
+        "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
         "attention_dropout": keys.not_negative("attention_dropout", 0.0),
         "init_method_std": keys.positive("initializer_range", 0.02),
     }

@@ -74,15 +74,19 @@ class Keys(Fields):
         self.asked.add(name)
         return super().has(name)
 
-    def given(self, name: str) -> bool:
-        """Return whether the key exists, even if null."""
-        self.asked.add(name)
-        return name in self.data
-
     def value(self, name: str) -> Any:
         """Return the value of a key; ``None`` if the key is absent."""
         self.asked.add(name)
         return self.data.get(name)
+
+    def given_or(self, name: str, default: Any) -> Any:
+        """Return the value of a key, also null; the default if the key is absent."""
+        self.asked.add(name)
+        return self.data.get(name, default)
+
+    def ignore(self, *names: str) -> None:
+        """Mark keys as known, with values that change nothing."""
+        self.asked.update(names)
 
     def wrong(self, name: str, why: str) -> InputError:
         """Return an ``InputError`` for the value of a key that is not supported, with the reason."""
@@ -119,10 +123,7 @@ class Keys(Fields):
             logger.warning("%s: not used: %s", self.where, named)
 
     def _check_head(self) -> None:
-        """
-        Raise ``InputError`` if ``architectures`` names a head other than a language model's; warn of a class without a
-        head.
-        """
+        """Raise ``InputError`` if ``architectures`` names another head than a language model's; warn if none."""
         names = self.value("architectures")
         if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise self.wrong("architectures", 'must be a list of names of classes, e.g. ["LlamaForCausalLM"]')
@@ -138,10 +139,7 @@ class Keys(Fields):
                 )
 
     def _check_required(self, name: str, value: object) -> None:
-        """
-        Raise ``InputError`` unless the value of a key in :func:`required_keys`, which this family does not read, has no
-        effect.
-        """
+        """Raise ``InputError`` unless the value of a key in :func:`required_keys` has no effect."""
         allowed, why = required_keys()[name]
         if name == "layer_types" and isinstance(value, list) and {*map(str, value)} <= {"full_attention", "attention"}:
             return
@@ -152,10 +150,7 @@ class Keys(Fields):
             raise self.wrong(name, why)
 
     def _check_unknown(self, name: str, value: object) -> None:
-        """
-        Raise ``InputError`` for an unknown key that is misspelt or may change the model; otherwise note the key for a
-        warning.
-        """
+        """Raise ``InputError`` for an unknown key that is misspelt or may change the model; note others to warn."""
         near = difflib.get_close_matches(
             name[:MAX_SHOWN], [*self.asked, *harmless_keys(), *required_keys()], n=1, cutoff=0.85
         )

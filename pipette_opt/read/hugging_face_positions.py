@@ -102,10 +102,7 @@ def window_fields(keys: Keys, window: int | None, windowed: Sequence[bool]) -> d
 
 
 def layer_frequency_of(flags: Sequence[bool]) -> int | tuple[int, ...] | None:
-    """
-    Return the marked layers in Megatron's form: ``None`` for no layer, N for every Nth layer, or 0 and 1 for each
-    layer.
-    """
+    """Return the marked layers in Megatron's form: ``None`` for none, N for every Nth, or 0 and 1 for each layer."""
     if not any(flags):
         return None
     first = list(flags).index(True) + 1
@@ -114,17 +111,16 @@ def layer_frequency_of(flags: Sequence[bool]) -> int | tuple[int, ...] | None:
     return tuple(int(flag) for flag in flags)
 
 
-def windowed_layers(keys: Keys, num_layers: int, default: Sequence[bool]) -> Sequence[bool]:
-    """Return for each layer whether it has a window, from ``layer_types`` or else the family's default."""
+def windowed_layers(
+    keys: Keys, num_layers: int, default: Sequence[bool], marked: str = _LOCAL, other: str = _GLOBAL
+) -> Sequence[bool]:
+    """Return for each layer whether it is of the kind ``marked``, from ``layer_types`` or else the family's default."""
     types = keys.value("layer_types")
     if types is None:
         return default
-    known = (_GLOBAL, _LOCAL)
-    if not isinstance(types, list) or len(types) != num_layers or any(kind not in known for kind in types):
-        raise InputError(
-            keys.where, f"layer_types must be {num_layers} times {' or '.join(known)}; other kinds are not supported."
-        )
-    return [kind == _LOCAL for kind in types]
+    if not isinstance(types, list) or len(types) != num_layers or any(kind not in (other, marked) for kind in types):
+        raise keys.wrong("layer_types", f"it must be {num_layers} times {other} or {marked}")
+    return [kind == marked for kind in types]
 
 
 def _skipping(windowed: Sequence[bool]) -> int | tuple[int, ...] | None:

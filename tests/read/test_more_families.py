@@ -146,7 +146,7 @@ def test_granite_without_experts() -> None:
     assert read(dense).num_experts is None
     plain = read(dense | {"layer_types": ["attention"] * 40, "position_embedding_type": "rope"})
     assert (plain.num_layers, plain.ffn_hidden_size, plain.hybrid_layer_pattern) == (40, 8192, None)
-    with pytest.raises(InputError, match=r"layer_types: .* it must be 40 times mamba or attention"):
+    with pytest.raises(InputError, match=r"layer_types: .* it must be 40 times attention or mamba"):
         read(dense | {"layer_types": ["full_attention"] * 40})
     with pytest.raises(InputError, match="num_experts_per_tok: 10 is not supported; with num_local_experts 0"):
         read(dense | {"num_experts_per_tok": 10})

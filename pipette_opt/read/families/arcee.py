@@ -17,8 +17,6 @@ def arcee(keys: Keys) -> dict[str, Any]:
         | rotary_fields(keys)
         | biases(keys)
         | {
-            "num_query_groups": keys.whole("num_key_value_heads", keys.whole("num_attention_heads")),
-            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
             "activation_func": "squared_relu",
             "normalization": "RMSNorm",
             "norm_epsilon": keys.positive("rms_norm_eps"),

@@ -32,7 +32,7 @@ def _llama(keys: Keys) -> dict[str, Any]:
 @family("mistral", num_key_value_heads=8)
 def _mistral(keys: Keys) -> dict[str, Any]:
     # MistralConfig: a window of 4,096 tokens by default.
-    window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
+    window = keys.given_or("sliding_window", 4096)
     return llama_like(keys) | window_fields(keys, window, [True] * keys.whole("num_hidden_layers"))
 
 
@@ -61,7 +61,7 @@ def _qwen3(keys: Keys) -> dict[str, Any]:
 def _qwen(keys: Keys) -> dict[str, Any]:
     """Return the fields of Qwen 2 and 3; sliding windows, if any, are in the layers after ``max_window_layers``."""
     layers = keys.whole("num_hidden_layers")
-    window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
+    window = keys.given_or("sliding_window", 4096)
     first = count(keys, "max_window_layers") if keys.has("max_window_layers") else 28
     windowed = windowed_layers(keys, layers, [layer >= first for layer in range(layers)])
     window = window if keys.flag("use_sliding_window", False) else None
@@ -99,7 +99,7 @@ def _olmo3(keys: Keys) -> dict[str, Any]:
     keys.has_local_positions = True
     layers = keys.whole("num_hidden_layers")
     windowed = windowed_layers(keys, layers, [(layer + 1) % 4 != 0 for layer in range(layers)])
-    window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
+    window = keys.given_or("sliding_window", 4096)
     found = _olmo2(keys) | window_fields(keys, window, windowed)
     base = local_rotary_base(keys, float(found["rotary_base"]))
     scaled = found["position_embedding_type"] == "yarn" or base != found["rotary_base"]
@@ -136,7 +136,7 @@ def _smollm3(keys: Keys) -> dict[str, Any]:
         rotated = [int((layer + 1) % interval != 0) for layer in range(layers)]
     if not isinstance(rotated, list) or len(rotated) != layers or any(flag not in (0, 1) for flag in rotated):
         raise keys.wrong("no_rope_layers", f"it must have 0 or 1 for each of the {layers} layers")
-    keys.value("max_window_layers")  # written by older versions, read by none
+    keys.ignore("max_window_layers")  # written by older versions, read by none
     windowed = windowed_layers(keys, layers, [not flag for flag in rotated])
     window = keys.value("sliding_window") if keys.flag("use_sliding_window", False) else None
     return (
@@ -150,7 +150,7 @@ def _smollm3(keys: Keys) -> dict[str, Any]:
 @family("phi3", rms_norm_eps=1e-05)
 def _phi3(keys: Keys) -> dict[str, Any]:
     # Phi3Config: one dropout for both; its "yarn" of old files is longrope, which Megatron does not have.
-    keys.value("original_max_position_embeddings")  # of longrope
+    keys.ignore("original_max_position_embeddings")  # of longrope
     fields = llama_like(keys)
     if fields["position_embedding_type"] == "yarn":
         raise keys.wrong("rope_scaling", "Phi-3's is longrope, which Megatron does not have")
@@ -166,7 +166,7 @@ def _phi3(keys: Keys) -> dict[str, Any]:
 def _gpt2(keys: Keys) -> dict[str, Any]:
     hidden, heads = keys.whole("n_embd"), keys.whole("n_head")
     activation(keys, "activation_function", "gelu_new", GELU)
-    keys.value("n_ctx")  # n_positions again, in old files
+    keys.ignore("n_ctx")  # n_positions again, in old files
     return {
         "num_layers": keys.whole("n_layer"),
         "hidden_size": hidden,
@@ -188,15 +188,12 @@ def _gpt2(keys: Keys) -> dict[str, Any]:
 def _gpt_neox(keys: Keys) -> dict[str, Any]:
     if not keys.flag("attention_bias", True):
         raise keys.wrong("attention_bias", "Megatron-LM has no biases in all linear layers except attention")
-    for name in ("attention_probs_dropout_prob", "hidden_dropout_prob"):
-        keys.value(name)  # of old files; GPTNeoXConfig does not read them
+    keys.ignore("attention_probs_dropout_prob", "hidden_dropout_prob")  # of old files; GPTNeoXConfig does not read them
     activation(keys, "hidden_act", "gelu", GELU)
     return (
         common(keys)
         | rotary_fields(keys, ("rotary_emb_base", "rotary_pct"))
         | {
-            "num_query_groups": keys.whole("num_attention_heads"),
-            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
             "norm_epsilon": keys.positive("layer_norm_eps", 1e-5),
             "hidden_dropout": keys.not_negative("hidden_dropout", 0.0),
             "parallel_residual": keys.flag("use_parallel_residual", True),
@@ -213,8 +210,6 @@ def _starcoder2(keys: Keys) -> dict[str, Any]:
         common(keys)
         | rotary_fields(keys)
         | {
-            "num_query_groups": keys.whole("num_key_value_heads"),
-            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
             "add_bias_linear": bias,
             "add_qkv_bias": bias,
             "norm_epsilon": keys.positive("norm_epsilon", 1e-5),
@@ -234,8 +229,6 @@ def _nemotron(keys: Keys) -> dict[str, Any]:
         | rotary_fields(keys, ("rope_theta", "rope_percent"))
         | biases(keys)
         | {
-            "num_query_groups": keys.whole("num_key_value_heads", keys.whole("num_attention_heads")),
-            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
             "activation_func": "squared_relu",
             "norm_epsilon": keys.positive("norm_eps", 1e-5),
             "layernorm_zero_centered_gamma": True,

@@ -6,6 +6,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.read.family import family
 from pipette_opt.read.hugging_face_common import biases, count, llama_like
 from pipette_opt.read.hugging_face_keys import Keys
+from pipette_opt.read.hugging_face_positions import windowed_layers
 from pipette_opt.specs import Mamba
 from pipette_opt.specs.model_checks import ROTARY_FIELDS
 
@@ -34,24 +35,17 @@ def granite_hybrid(keys: Keys) -> dict[str, Any]:
     A hybrid becomes a layer pattern with one branch per layer. Without experts, the shared MLP is the only MLP.
     """
     layers = keys.whole("num_hidden_layers")
-    default = ["mamba"] * layers
-    types = default if keys.value("layer_types") is None else keys.value("layer_types")
-    known = ("mamba", "attention")
-    if not isinstance(types, list) or len(types) != layers or any(name not in known for name in types):
-        raise keys.wrong("layer_types", f"it must be {layers} times mamba or attention")
+    with_mamba = windowed_layers(keys, layers, [True] * layers, "mamba", "attention")
     found = _granite(keys) | _mlp(keys)
     if keys.text("position_embedding_type", "rope") == "nope":
         found = {name: value for name, value in found.items() if name not in ROTARY_FIELDS}
         found["position_embedding_type"] = "none"
     sizes = _mamba_sizes(keys)
-    if "mamba" not in types:
+    if not any(with_mamba):
         return found
     mlp = "-" if "num_experts" not in found else "E"
-    pattern = "".join(("M" if name == "mamba" else "*") + mlp for name in types)
-    try:
-        return found | {"num_layers": len(pattern), "hybrid_layer_pattern": pattern, "mamba": Mamba(**sizes)}
-    except ValueError as error:
-        raise InputError(keys.where, str(error)) from None
+    pattern = "".join(("M" if is_mamba else "*") + mlp for is_mamba in with_mamba)
+    return found | {"num_layers": len(pattern), "hybrid_layer_pattern": pattern, "mamba": Mamba(**sizes)}
 
 
 def _granite(keys: Keys) -> dict[str, Any]:
@@ -92,7 +86,7 @@ def _mamba_sizes(keys: Keys) -> dict[str, int]:
         raise keys.wrong("mamba_d_conv", "Megatron-Core's convolution sees four tokens and has a bias")
     if keys.flag("mamba_proj_bias", False):
         raise keys.wrong("mamba_proj_bias", "this family has no such biases")
-    keys.value("mamba_chunk_size")  # of the scan's computation
+    keys.ignore("mamba_chunk_size")  # of the scan's computation
     heads = keys.whole("mamba_n_heads", 128)
     width = keys.whole("mamba_expand", 2) * keys.whole("hidden_size")
     head = keys.value("mamba_d_head")

@@ -9,7 +9,6 @@ from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.read.hugging_face_positions import (
     layer_frequency_of,
     local_rotary_base,
-    rotary_fields,
     window_fields,
     windowed_layers,
 )
@@ -33,12 +32,11 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
     ``quantization_config`` is ignored, as it describes the stored weights.
     """
     layers = keys.whole("num_hidden_layers")
-    for name in ("quantization_config", "initial_context_length", "experts_per_token", "swiglu_limit"):
-        keys.value(name)
+    keys.ignore("quantization_config", "initial_context_length", "experts_per_token", "swiglu_limit")
     if not keys.flag("attention_bias", True):
         raise keys.wrong("attention_bias", "this family has biases in all linear layers")
     windowed = windowed_layers(keys, layers, [layer % 2 == 0 for layer in range(layers)])
-    window = keys.value("sliding_window") if keys.given("sliding_window") else 128
+    window = keys.given_or("sliding_window", 128)
     return (
         llama_like(keys)
         | experts(keys, "num_local_experts", None)
@@ -68,48 +66,35 @@ def gemma3_text(keys: Keys) -> dict[str, Any]:
     """Return the fields of Gemma 3: windows in five of six layers, normed queries and keys, post-norms, gated GELU."""
     layers = keys.whole("num_hidden_layers")
     keys.has_local_positions = True
-    for name in ("query_pre_attn_scalar", "cache_implementation", "use_bidirectional_attention", "hidden_act"):
-        keys.value(name)  # scales of attention, and settings of generation
+    # Scales of attention, and settings of generation.
+    keys.ignore("query_pre_attn_scalar", "cache_implementation", "use_bidirectional_attention", "hidden_act")
     no_attention_bias(keys)
-    activation(keys, "hidden_activation", "gelu_pytorch_tanh", ("gelu_pytorch_tanh",))
     every = keys.whole("sliding_window_pattern", keys.whole("_sliding_window_pattern", 6))
     windowed = windowed_layers(keys, layers, [(layer + 1) % every != 0 for layer in range(layers)])
-    window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
+    gelu = "gelu_pytorch_tanh"
     return (
-        common(keys)
-        | rotary_fields(keys)
+        llama_like(keys, ("hidden_activation", gelu, (gelu,)))
         | {
-            "num_query_groups": keys.whole("num_key_value_heads"),
-            "gated_linear_unit": True,
             "activation_func": "gelu",
-            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
-            "add_bias_linear": False,
-            "add_qkv_bias": False,
             "qk_layernorm": True,
-            "normalization": "RMSNorm",
             "layernorm_zero_centered_gamma": True,
-            "norm_epsilon": keys.positive("rms_norm_eps", 1e-6),
             "post_norms": True,
             "local_rotary_base": local_rotary_base(keys, keys.positive("rope_local_base_freq", 10000.0)),
         }
-        | window_fields(keys, window, windowed)
+        | window_fields(keys, keys.given_or("sliding_window", 4096), windowed)
     )
 
 
-@family("llama4_text", has_experts=True)
+@family("llama4_text", has_experts=True, num_key_value_heads=8, rope_theta=500000.0, rms_norm_eps=1e-5)
 def llama4_text(keys: Keys) -> dict[str, Any]:
-    """
-    Return the fields of Llama 4's text model: chunked attention, no rotary positions in every 4th layer, top-1
-    experts.
-    """
+    """Return the fields of Llama 4's text: chunked attention, no rotary positions in every 4th layer, top-1 experts."""
     layers, width = keys.whole("num_hidden_layers"), keys.whole("intermediate_size")
     no_attention_bias(keys)
     if keys.flag("use_qk_norm", False):
         raise keys.wrong("use_qk_norm", "it is a norm without weights, which is not modelled; set it to false")
-    for name in ("attn_temperature_tuning", "attn_scale", "floor_scale", "layer_types", "output_router_logits"):
-        keys.value(name)  # scales of queries for very long sequences; layer_types repeats no_rope_layers
-    for name in ("router_aux_loss_coef", "router_jitter_noise", "for_llm_compressor", "rope_scaling", "no_rope_layers"):
-        keys.value(name)
+    # Scales of queries for very long sequences; layer_types repeats no_rope_layers.
+    keys.ignore("attn_temperature_tuning", "attn_scale", "floor_scale", "layer_types", "output_router_logits")
+    keys.ignore("router_aux_loss_coef", "router_jitter_noise", "for_llm_compressor", "rope_scaling", "no_rope_layers")
     step = keys.whole("interleave_moe_layer_step", 1)
     listed = keys.value("moe_layers")
     with_experts = range(step - 1, layers, step) if listed is None else listed
@@ -118,21 +103,14 @@ def llama4_text(keys: Keys) -> dict[str, Any]:
     rotated = keys.value("no_rope_layers") or [int((layer + 1) % 4 != 0) for layer in range(layers)]
     if len(rotated) != layers:
         raise keys.wrong("no_rope_layers", f"it must have 0 or 1 for each of the {layers} layers")
-    activation(keys, "hidden_act", "silu", ("silu", "swish"))
-    found = common(keys)
-    return found | {
-        "ffn_hidden_size": keys.whole("intermediate_size_mlp", 16384),
-        "num_query_groups": keys.whole("num_key_value_heads", 8),
-        "gated_linear_unit": True,
-        "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
-        "add_bias_linear": False,
-        "add_qkv_bias": False,
-        "normalization": "RMSNorm",
-        "norm_epsilon": keys.positive("rms_norm_eps", 1e-5),
+    positions = {
         "position_embedding_type": "rope",
-        "rotary_base": round(keys.positive("rope_theta", 500000.0)),
+        "rotary_base": round(keys.positive("rope_theta")),
         "rotary_interleaved": True,
         "no_rope_freq": layer_frequency_of([not flag for flag in rotated]),
+    }
+    return llama_like(keys, positions=positions) | {
+        "ffn_hidden_size": keys.whole("intermediate_size_mlp", 16384),
         "attention_chunk_size": keys.whole("attention_chunk_size", 8192),
         "num_experts": keys.whole("num_local_experts", 16),
         "moe_router_topk": keys.whole("num_experts_per_tok", 1),
@@ -143,21 +121,13 @@ def llama4_text(keys: Keys) -> dict[str, Any]:
     }
 
 
-@family("nemotron_h", has_experts=True)
+@family("nemotron_h", has_experts=True, num_key_value_heads=8)
 def nemotron_h(keys: Keys) -> dict[str, Any]:
     """Return the fields of Nemotron-H and Nemotron 3: a pattern of Mamba-2, attention, MLP and expert layers."""
     pattern = keys.text("hybrid_override_pattern")
-    for name in (
-        "num_hidden_layers",
-        "layers_block_type",
-        "expand",
-        "time_step_limit",
-        "time_step_min",
-        "time_step_max",
-    ):
-        keys.value(name)  # repeats of the pattern, and initial values of steps
-    for name in ("time_step_floor", "time_step_rank", "mamba_dt_init", "mamba_hidden_act", "rescale_prenorm_residual"):
-        keys.value(name)
+    # Repeats of the pattern, and initial values of steps.
+    keys.ignore("num_hidden_layers", "layers_block_type", "expand", "time_step_limit", "time_step_min", "time_step_max")
+    keys.ignore("time_step_floor", "time_step_rank", "mamba_dt_init", "mamba_hidden_act", "rescale_prenorm_residual")
     for name in ("num_logits_to_keep", "use_mamba_kernels", "residual_in_fp32", "sliding_window", "moe_latent_size"):
         if keys.value(name) and name in ("sliding_window", "moe_latent_size"):
             raise keys.wrong(name, "for this model_type it must be absent or false")
@@ -169,28 +139,17 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
     if keys.whole("chunk_size", 128) < 1 or keys.whole("conv_kernel", 4) != 4:
         raise keys.wrong("conv_kernel", "Megatron-Core's convolution sees four tokens")
     activation(keys, "mlp_hidden_act", "relu2", ("relu2",))
-    hidden, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
-    found: dict[str, Any] = {
+    keys.assume({"num_hidden_layers": 1, "head_dim": keys.whole("attention_head_dim", 128)})
+    epsilon = keys.positive("layer_norm_epsilon", keys.positive("norm_eps", 1e-5))
+    found = common(keys) | {
         "num_layers": len(pattern),
-        "hidden_size": hidden,
-        "ffn_hidden_size": keys.whole("intermediate_size"),
-        "num_attention_heads": heads,
-        "num_query_groups": keys.whole("num_key_value_heads", 8),
-        "kv_channels": keys.whole("head_dim", keys.whole("attention_head_dim", 128)),
-        "vocab_size": keys.whole("vocab_size"),
-        "max_position_embeddings": keys.whole("max_position_embeddings"),
-        "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
         "add_bias_linear": False,
         "add_qkv_bias": False,
         "normalization": "RMSNorm",
-        "norm_epsilon": keys.positive(
-            "rms_norm_eps", keys.positive("layer_norm_epsilon", keys.positive("norm_eps", 1e-5))
-        ),
+        "norm_epsilon": keys.positive("rms_norm_eps", epsilon),
         "activation_func": "squared_relu",
         "position_embedding_type": "none",
-        "attention_dropout": keys.not_negative("attention_dropout", 0.0),
         "hidden_dropout": keys.not_negative("hidden_dropout", 0.0),
-        "init_method_std": keys.positive("initializer_range", 0.02),
         "hybrid_layer_pattern": pattern,
     }
     if "M" in pattern:
@@ -200,7 +159,7 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
     if keys.whole("n_group", 1) != 1 or keys.whole("topk_group", 1) != 1:
         raise keys.wrong("n_group", "this family is supported without groups of experts only")
     scale = keys.positive("routed_scaling_factor", 1.0)
-    keys.value("norm_topk_prob")  # Megatron-Core divides sigmoid scores by their sum
+    keys.ignore("norm_topk_prob")  # Megatron-Core divides sigmoid scores by their sum
     extra = (("--moe-router-enable-expert-bias",), ("--moe-router-score-function", "sigmoid"))
     return (found | experts(keys, "n_routed_experts")) | {
         "moe_shared_expert_intermediate_size": count(keys, "n_shared_experts")
@@ -210,15 +169,12 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
 
 
 def _mamba(keys: Keys) -> Mamba:
-    try:
-        return Mamba(
-            num_heads=keys.whole("mamba_num_heads"),
-            head_dim=keys.whole("mamba_head_dim", 64),
-            num_groups=keys.whole("n_groups", 8),
-            state_dim=keys.whole("ssm_state_size", 128),
-        )
-    except ValueError as error:
-        raise InputError(keys.where, str(error)) from None
+    return Mamba(
+        num_heads=keys.whole("mamba_num_heads"),
+        head_dim=keys.whole("mamba_head_dim", 64),
+        num_groups=keys.whole("n_groups", 8),
+        state_dim=keys.whole("ssm_state_size", 128),
+    )
 
 
 @family(
@@ -233,11 +189,8 @@ def _mamba(keys: Keys) -> Mamba:
     shared_expert_intermediate_size=512,
 )
 def qwen3_next(keys: Keys) -> dict[str, Any]:
-    """
-    Return the fields of Qwen3-Next: gated delta nets, gated attention in every fourth layer, experts in every
-    layer.
-    """
-    keys.value("intermediate_size")  # of dense layers, which the model does not have
+    """Return the fields of Qwen3-Next: gated delta nets, gated attention in every fourth layer, experts in all."""
+    keys.ignore("intermediate_size")  # of dense layers, which the model does not have
     return _delta_nets(keys) | _gated_experts(keys)
 
 
@@ -270,7 +223,7 @@ def _gate_and_mtp(keys: Keys) -> dict[str, Any]:
         raise keys.wrong("attn_output_gate", "this family's attention has a gate")
     if keys.flag("mtp_use_dedicated_embeddings", False):
         raise keys.wrong("mtp_use_dedicated_embeddings", "Megatron-Core's prediction depths share the embedding")
-    keys.value("mamba_ssm_dtype")  # type of the state
+    keys.ignore("mamba_ssm_dtype")  # type of the state
     return {"mtp_num_layers": count(keys, "mtp_num_hidden_layers")}
 
 
@@ -293,29 +246,20 @@ def _delta_nets(keys: Keys) -> dict[str, Any]:
             "supported.",
         )
     no_attention_bias(keys)
-    types = keys.value("layer_types")
     interval = keys.whole("full_attention_interval", 4)
-    default = ["full_attention" if (n + 1) % interval == 0 else "linear_attention" for n in range(layers)]
-    types = default if types is None else types
-    known = ("full_attention", "linear_attention")
-    if not isinstance(types, list) or len(types) != layers or any(kind not in known for kind in types):
-        raise keys.wrong("layer_types", f"it must be {layers} times full_attention or linear_attention")
-    full = layer_frequency_of([kind == "full_attention" for kind in types])
-    linear = tuple(int(kind == "linear_attention") for kind in types)
-    try:
-        net = GatedDeltaNet(
-            conv_kernel_dim=keys.whole("linear_conv_kernel_dim", 4),
-            key_head_dim=keys.whole("linear_key_head_dim", 128),
-            value_head_dim=keys.whole("linear_value_head_dim", 128),
-            num_key_heads=keys.whole("linear_num_key_heads", 16),
-            num_value_heads=keys.whole("linear_num_value_heads", 32),
-        )
-    except ValueError as error:
-        raise InputError(keys.where, str(error)) from None
+    linear = windowed_layers(keys, layers, [(n + 1) % interval != 0 for n in range(layers)], "linear_attention")
+    full = layer_frequency_of([not is_linear for is_linear in linear])
+    net = GatedDeltaNet(
+        conv_kernel_dim=keys.whole("linear_conv_kernel_dim", 4),
+        key_head_dim=keys.whole("linear_key_head_dim", 128),
+        value_head_dim=keys.whole("linear_value_head_dim", 128),
+        num_key_heads=keys.whole("linear_num_key_heads", 16),
+        num_value_heads=keys.whole("linear_num_value_heads", 32),
+    )
     return llama_like(keys) | {
         "qk_layernorm": True,
         "layernorm_zero_centered_gamma": True,
         "attention_output_gate": True,
-        "linear_attention_freq": full if isinstance(full, int) else linear,
+        "linear_attention_freq": full if isinstance(full, int) else tuple(map(int, linear)),
         "gated_delta_net": net if any(linear) else None,
     }

@@ -20,10 +20,7 @@ from pipette_opt.specs import LatentAttention, SparseAttention
     num_experts_per_tok=2,
 )
 def mixtral(keys: Keys) -> dict[str, Any]:
-    """
-    Return the fields of Mixtral: experts as wide as ``intermediate_size`` in every layer, 2 of 8 per token by
-    default.
-    """
+    """Return the fields of Mixtral: experts as wide as ``intermediate_size`` in every layer, 2 of 8 by default."""
     return (
         llama_like(keys)
         | experts(keys, "num_local_experts", None)
@@ -68,8 +65,7 @@ def _qwen_moe(keys: Keys) -> dict[str, Any]:
     layers, step, dense = keys.whole("num_hidden_layers"), keys.whole("decoder_sparse_step", 1), _listed_layers(keys)
     if keys.flag("use_sliding_window", False):
         raise keys.wrong("use_sliding_window", "which layers have a window depends on the version of transformers")
-    for name in ("sliding_window", "max_window_layers"):
-        keys.value(name)  # without effect unless use_sliding_window is set
+    keys.ignore("sliding_window", "max_window_layers")  # without effect unless use_sliding_window is set
     no_attention_bias(keys)
     with_experts = tuple(int(layer not in dense and (layer + 1) % step == 0) for layer in range(layers))
     return (llama_like(keys) | experts(keys)) | {
@@ -88,10 +84,7 @@ def _listed_layers(keys: Keys) -> frozenset[int]:
 
 @family("olmoe", has_experts=True, rms_norm_eps=1e-05, num_experts=64, num_experts_per_tok=8)
 def olmoe(keys: Keys) -> dict[str, Any]:
-    """
-    Return the fields of OLMoE: experts as wide as ``intermediate_size``, queries and keys normalised over all
-    heads.
-    """
+    """Return the fields of OLMoE: experts as wide as ``intermediate_size``, queries and keys normed over all heads."""
     no_attention_bias(keys)
     return (llama_like(keys) | experts(keys, width="intermediate_size")) | {
         "qk_layernorm": True,
@@ -104,7 +97,7 @@ def olmoe(keys: Keys) -> dict[str, Any]:
 def dots1(keys: Keys) -> dict[str, Any]:
     """Return the fields of dots.llm1: DeepSeek-V3's experts, grouped queries, normalised queries and keys."""
     no_attention_bias(keys)
-    keys.value("layer_types")  # all full attention
+    keys.ignore("layer_types")  # all full attention
     return llama_like(keys) | _shared_and_dense(keys) | _router(keys) | {"qk_layernorm": True}
 
 
@@ -187,17 +180,14 @@ def bailing_moe(keys: Keys) -> dict[str, Any]:
     tie_word_embeddings=True,
 )
 def ernie_moe(keys: Keys) -> dict[str, Any]:
-    """
-    Return the fields of ERNIE 4.5 MoE: experts from layer ``moe_layer_start_index`` on, with a balancing bias
-    each.
-    """
+    """Return the fields of ERNIE 4.5 MoE: experts from ``moe_layer_start_index`` on, with a balancing bias each."""
     layers, width = keys.whole("num_hidden_layers"), keys.whole("moe_intermediate_size")
     first, step = count(keys, "moe_layer_start_index"), keys.whole("moe_layer_interval", 1)
     last = keys.value("moe_layer_end_index")
     last = layers - 1 if last in (None, -1) else last
     if not isinstance(last, int) or isinstance(last, bool):
         raise keys.wrong("moe_layer_end_index", "it must be a layer, or -1")
-    keys.value("num_nextn_predict_layers")  # transformers ignores it
+    keys.ignore("num_nextn_predict_layers")  # transformers ignores it
     bias = keys.flag("use_bias", False)
     with_experts = tuple(int((n + 1) % step == 0 and first <= n <= last) for n in range(layers))
     return llama_like(keys) | {
@@ -264,8 +254,8 @@ def deepseek_v3(keys: Keys) -> dict[str, Any]:
     if keys.whole("moe_layer_freq", 1) != 1:
         raise InputError(keys.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
     no_attention_bias(keys)
-    for name in ("quantization_config", "qk_head_dim", "rope_interleave"):
-        keys.value(name)  # stored weights; a sum; channels that form a pair
+    # Stored weights; a sum; channels that form a pair.
+    keys.ignore("quantization_config", "qk_head_dim", "rope_interleave")
     sizes = {name: keys.whole(key) for name, key in _LATENT_KEYS.items() if name != "q_lora_rank" or keys.has(key)}
     found, heads = llama_like(keys) | _shared_and_dense(keys), keys.whole("num_attention_heads")
     if keys.whole("num_key_value_heads", heads) != heads:
@@ -288,7 +278,7 @@ def deepseek_v3(keys: Keys) -> dict[str, Any]:
 @family("deepseek_v32", "glm_moe_dsa", has_experts=True, v_head_dim=128)
 def deepseek_v32(keys: Keys) -> dict[str, Any]:
     """Return the fields of DeepSeek-V3.2 and GLM-5: DeepSeek-V3 with sparse attention."""
-    keys.value("indexer_rope_interleave")  # channels that form a pair
+    keys.ignore("indexer_rope_interleave")  # channels that form a pair
     sizes = SparseAttention(
         n_heads=keys.whole("index_n_heads"), head_dim=keys.whole("index_head_dim"), topk=keys.whole("index_topk")
     )
