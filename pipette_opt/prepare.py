@@ -196,10 +196,7 @@ def _chosen_sizes(question: Question, work: WorkBounds, clock: Clock) -> WorldSi
 
 
 def _bound_of_other_sizes_s(question: Question, space: SearchSpace, clock: Clock) -> float:
-    """
-    Return a lower bound on plans with numbers of GPUs that the space leaves out, seconds; infinite if it leaves none
-    out.
-    """
+    """Return a lower bound on plans with GPU numbers outside of the space, seconds; infinite if it has all."""
     if not space.world_sizes:
         return float("inf")
     clock, enough_s = clock.step(WORLD_SIZES), float("inf") if question.first is None else question.first.seconds

@@ -17,10 +17,7 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.problem.solution import Result, Solution, checked_solution, result_of
 
 SHARED_MOVES = 100_000
-"""
-A restart of at least this many moves offers all its archived placements to candidate configurations with an equal grid.
-Chosen.
-"""
+"""A restart of at least this many moves offers all its archived placements to candidates of equal grid. Chosen."""
 
 TEMPERED_MOVES, MAX_TEMPERED_MOVES = 200_000, 2_000_000
 """Restart length at which replica exchange takes over on small grids, and largest length of one turn, moves. Chosen."""
@@ -102,10 +99,7 @@ class _Shapes:
                 self.found.setdefault(grid, []).append(np.concatenate([known.nodes.ravel(), unused]))
 
     def join(self, search: CandidateSearch) -> None:
-        """
-        Offer a new candidate configuration the known placements of its grid shape; a large shape gets coarse starts
-        from its first candidate.
-        """
+        """Offer a new candidate the known placements of its grid shape; large shapes get coarse starts."""
         if search.simple is not None and search.is_large and search.grid not in self.searches:
             search.starts = coarse_starts(self.data, self.data.candidates[search.index])
             self.found.setdefault(search.grid, []).extend(search.starts)
@@ -114,10 +108,7 @@ class _Shapes:
         self.searches.setdefault(search.grid, []).append(search)
 
     def share(self, search: CandidateSearch, *, archive: bool) -> None:
-        """
-        Offer a candidate configuration's best placement, with ``archive`` also its archived ones, to other candidates
-        of its grid shape.
-        """
+        """Offer a candidate's best placement, with ``archive`` also archived ones, to others of its grid shape."""
         placements = [search.best_nodes.copy(), *(search.archived_nodes() if archive else ())]
         known = self.found.setdefault(search.grid, [])
         known.append(placements[0])
@@ -219,10 +210,7 @@ class _Tuned:
         self._shapes, self._budget = shapes, budget
 
     def run(self) -> list[CandidateSearch]:
-        """
-        Anneal until the budget is used up or no candidate configuration can improve. The first candidate is always
-        placed.
-        """
+        """Anneal until the budget is used up or no candidate can improve. The first candidate is always placed."""
         for _ in self._in_turns():
             if self._budget.is_over:
                 break

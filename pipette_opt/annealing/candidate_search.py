@@ -36,10 +36,7 @@ GENERAL_HOT = 4.0
 """Factor on the temperatures in the general kernel, which accepts moves by the hard maximum. Chosen."""
 
 SCHEDULES = ((1.0, 10.0, False), (2.0, 5.0, False), (1.0, 20.0, False), (0.4, 10.0, True))
-"""
-Schedules of restarts, taken in turn: temperature factor, softness of the soft maxima, start from the best.
-Chosen.
-"""
+"""Schedules of restarts, taken in turn: temperature factor, softness of the soft maxima, start at the best. Chosen."""
 
 LARGE_CELLS = 256
 """From this number of cells, annealing refines coarse placements, as a random start would take too long. Chosen."""
@@ -53,10 +50,7 @@ On more cells, the factor falls in proportion, because one swap changes a smalle
 """
 
 SETTLED_MOVES, SETTLED_FACTOR, SETTLED_SOFTNESS = 200, 0.4, 10.0
-"""
-Number of moves per cell and start that suffice to compare coarse starts; temperature factor and softness then.
-Chosen.
-"""
+"""Moves per cell and start that suffice to compare coarse starts; temperature factor and softness then. Chosen."""
 
 NUM_REPLICAS, REPLICA_SOFTNESS = 10, 10.0
 HOTTEST, HOTTEST_CELLS, COLDEST = 1.5, 64, 3.0
@@ -109,10 +103,7 @@ class CandidateSearch:
         self.times = np.zeros((6, len(t.row)), dtype=np.int64)
 
     def offer(self, nodes: IntArray) -> None:
-        """
-        Keep a placement if it fits and is better than the best; ``nodes`` lists all hosts, those of the grid
-        first.
-        """
+        """Keep a placement if it fits and is better than the best; ``nodes`` lists all hosts, the grid's first."""
         if kernels.fits(self.tables, nodes):
             value = self.value(nodes)
             if value < self.best:
@@ -180,10 +171,7 @@ class CandidateSearch:
         return LARGE_FACTOR_CELLS / self.archived.shape[1]
 
     def temper(self, moves: int, is_over: Callable[[], bool]) -> None:
-        """
-        Continue replica exchange for about ``moves`` moves; only for candidate configurations that the plain-grid
-        kernel supports.
-        """
+        """Continue replica exchange for about ``moves`` moves; only for candidates of the plain-grid kernel."""
         if self.replicas is None:
             self.replicas = _Replicas(self)
         self.replicas.run(moves, is_over)

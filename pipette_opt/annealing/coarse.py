@@ -109,10 +109,7 @@ def _chosen(neighbours: Neighbours, number: int, unit: int, *, slow_last: bool) 
 def _filled(
     order: IntArray, usual: FloatArray, shape: tuple[int, int], bands: list[int], *, columns: bool, every: int
 ) -> IntArray:
-    """
-    Return a grid whose bands of columns or rows have consecutive hosts; in each band, slow hosts come last and
-    apart.
-    """
+    """Return a grid whose bands of columns or rows have consecutive hosts; slow hosts come last in each, apart."""
     P, D = shape
     grid = np.empty(shape, dtype=np.int64)
     is_slow = usual > SLOW * np.median(usual)

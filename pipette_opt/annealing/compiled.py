@@ -72,10 +72,7 @@ class Tables(NamedTuple):
 
 
 def tables(data: ProblemData, candidate: CandidateData) -> Tables:
-    """
-    Return the arrays of a candidate configuration; a link that must not be used costs more than any plan
-    without it.
-    """
+    """Return the arrays of a candidate; a link that must not be used costs more than any plan without it."""
     row = np.arange(candidate.num_stages) // candidate.tile.stages
     paths = candidate.paths or _no_paths(candidate)
     watched = _watched_stages(candidate, row)
@@ -393,10 +390,7 @@ def ring_of_row(t, nodes, row, ring):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def slowest_end(t, nodes, finish, ring):  # type: ignore[no-untyped-def]
-    """
-    Return the objective from the ends of all columns, the rings, and the embeddings of first and last stage,
-    ticks.
-    """
+    """Return the objective from the ends of all columns, the rings, and the embeddings of both ends, ticks."""
     worst = np.int64(0)
     ends = np.int64(0)
     last = ring.shape[0] - 1

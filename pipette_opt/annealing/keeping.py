@@ -20,10 +20,7 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.problem.solution import Solution, checked_solution
 
 PENALTIES = (1.0, 0.2, 0.05, 0.01, 0.003, 0.001, 0.0)
-"""
-Penalties per host that must load, as a fraction of the start's distance to the bound; from few loads to many.
-Chosen.
-"""
+"""Penalties per host that must load, as a fraction of the start's distance to the bound; few loads first. Chosen."""
 
 PROBE = 500
 """Number of swaps in the first run, which measures their speed. Chosen."""

@@ -272,10 +272,7 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
 
 @njit(cache=True, nogil=True)
 def _pipette_move(order, choice, state):  # type: ignore[no-untyped-def]
-    """
-    Apply a Pipette move to a sequence of hosts: reverse a part, move or swap hosts, move a part unchanged or
-    reversed.
-    """
+    """Apply a Pipette move to a sequence of hosts: reverse a part, move or swap hosts, move a part either way."""
     n = order.shape[0]
     low, high = below(state, n), below(state, n)
     low, high = min(low, high), max(low, high)

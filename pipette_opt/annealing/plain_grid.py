@@ -66,10 +66,7 @@ class Grid(NamedTuple):
 
 
 def has_grid(t: Tables) -> bool:
-    """
-    Return whether the plain-grid kernels support the candidate configuration: single hosts as cells, and an analytical
-    1F1B model.
-    """
+    """Return whether the plain-grid kernels support the candidate: single hosts as cells, analytical 1F1B."""
     return int(t.shape[2]) == 1 and int(t.scalars[0]) in (BLOCKING, ASYNC)
 
 
@@ -174,10 +171,7 @@ def column_times(d, pp, work, between, wait, guess, blocking):  # type: ignore[n
 
 @njit(cache=True, nogil=True)
 def slowest_hop(least, hop, index):  # type: ignore[no-untyped-def]
-    """
-    Return the reduction of a watched stage (able to decide the end), integer ticks: its slowest hop, at least
-    ``least``.
-    """
+    """Return the reduction of a watched stage (able to decide the end), ticks: its slowest hop, or ``least``."""
     slowest = least
     for d in range(hop.shape[1]):
         slowest = max(slowest, hop[index, d])
@@ -201,10 +195,7 @@ def _finish(g, nodes, total, finish):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def ends_below(g, nodes, d, total, ring, limit):  # type: ignore[no-untyped-def]
-    """
-    Return whether all watched stages (able to decide the end) of a column end before ``limit``, their reductions
-    included.
-    """
+    """Return whether all watched stages (able to decide the end) of a column end before ``limit``, with reductions."""
     D, W = g.sizes[1], g.sizes[4]
     if total + ring[0] >= limit:
         return False

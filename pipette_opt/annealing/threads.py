@@ -20,10 +20,7 @@ def anneal_on_threads(
     stop: threading.Event | None = None,
     start: Sequence[Solution] = (),
 ) -> list[Result]:
-    """
-    Anneal on each thread from known placements. Return the results by thread; the first thread has the seed of
-    ``params``.
-    """
+    """Anneal on each thread from known placements; return results by thread. The first has the seed of ``params``."""
     settings = [replace(params, seed=params.seed + SEED_STEP * number) for number in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(lambda setting: anneal(data, setting, stop=stop, start=start), settings))

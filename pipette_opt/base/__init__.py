@@ -1,4 +1,1 @@
-"""
-Tools that every package may import: array types, units, errors, atomic files, shipped files, compiled kernels,
-processes.
-"""
+"""Tools of every package: array types, units, errors, atomic files, shipped files, compiled kernels, processes."""

@@ -78,10 +78,7 @@ class JoblibBackend:
             logger.warning("%d of %d tasks failed %d times and are skipped", len(left), len(tasks), MAX_ATTEMPTS)
 
     def _once(self, work: Work, tasks: dict[int, Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
-        """
-        Yield results of one attempt in order of completion; a reader thread collects them so that a stop is
-        noticed.
-        """
+        """Yield results of an attempt in order of completion; a reader thread collects them, to notice a stop."""
         from joblib import Parallel, delayed
 
         results: queue.SimpleQueue[tuple[int, Any] | BaseException | None] = queue.SimpleQueue()

@@ -26,10 +26,7 @@ class InputError(PipetteError, ValueError):
 
 
 class OverwriteError(PipetteError):
-    """
-    Output file that is also an input of the command. Not an ``InputError``:
-    the content of the file is not at fault.
-    """
+    """Output file that is also an input of the command. No ``InputError``: the file's content is not at fault."""
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(f"{where}: {problem}")

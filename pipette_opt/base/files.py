@@ -86,10 +86,7 @@ def note_input(path: str | Path) -> None:
 
 
 def note_targets(*paths: str | Path | None) -> None:
-    """
-    Announce the outputs of the current command before it reads anything;
-    reading any of them then raises an error.
-    """
+    """Announce the outputs of the command before it reads anything; reading any of them then raises an error."""
     check_targets(*paths)
     for path in paths if _runs else ():
         file = None if path is None or is_stdout(path) else _file_of(path)
@@ -125,10 +122,7 @@ def _file_of(path: str | Path) -> tuple[int, int] | None:
 
 
 def is_file(path: str | Path) -> bool:
-    """
-    Return whether a text is the path of a regular file; ``False`` for texts that cannot be a path, such as too long
-    ones.
-    """
+    """Return whether a text is the path of a regular file; ``False`` for texts that cannot be a path."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
@@ -169,10 +163,7 @@ def _check_unchanged(path: Path, content: bytes) -> None:
 
 
 def read_output(path: str | Path) -> bytes:
-    """
-    Return the content of a file that the command may replace;
-    like :func:`read_bytes`, but without protecting the file.
-    """
+    """Return the content of a file that the command may replace; like :func:`read_bytes`, without protecting it."""
     own = str(path).startswith(("/dev/fd/", "/proc/self/fd/")) or str(path) == "/dev/stdin"
     handle = os.open(path, os.O_RDONLY | (0 if own else os.O_NONBLOCK))
     with os.fdopen(handle, "rb") as file:

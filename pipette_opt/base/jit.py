@@ -51,10 +51,7 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _find_by_contents(compiled: Any, folder: Path) -> None:
-    """
-    Set a kernel's cache folder and drop numba's check of the source date;
-    the folder's name already covers the content.
-    """
+    """Set a kernel's cache folder and drop numba's check of the source date; the folder's name covers the content."""
     from numba.core import caching
 
     cached = compiled._cache

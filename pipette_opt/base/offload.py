@@ -1,7 +1,4 @@
-"""
-Offloading to host memory, written as one word: optimizer states, inputs of modules,
-or activations of whole layers.
-"""
+"""Offloading to host memory, as one word: optimizer states, inputs of modules, or activations of whole layers."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -70,10 +67,7 @@ class Offload:
 
     @property
     def word(self) -> str | None:
-        """
-        Offloading as text, such as ``optimizer:0.5+core_attn``, its parts in a fixed order; ``None`` if nothing is
-        offloaded.
-        """
+        """Offloading as text, such as ``optimizer:0.5+core_attn``, in a fixed order; ``None`` for no offloading."""
         share, parts = self.optimizer_offload_fraction, []
         if share:
             parts.append("optimizer" if share == 1 else f"optimizer:{share:g}")
@@ -83,10 +77,7 @@ class Offload:
         return "+".join(parts) or None
 
     def has_all_of(self, other: "Offload") -> bool:
-        """
-        Return whether everything that ``other`` offloads is offloaded here too: then no more GPU memory and no less
-        time.
-        """
+        """Return whether all that ``other`` offloads is offloaded here, too: no more GPU memory, no less time."""
         return (
             self.optimizer_offload_fraction >= other.optimizer_offload_fraction
             and self.cpu_offloading_num_layers >= other.cpu_offloading_num_layers
@@ -100,10 +91,7 @@ NOTHING = Offload()
 
 @lru_cache(maxsize=256)
 def offload_of(word: str | None) -> Offload:
-    """
-    Return the offloading that a text such as ``optimizer:0.5+core_attn`` stands for; ``ValueError`` for an unknown
-    text.
-    """
+    """Return the offloading of a text such as ``optimizer:0.5+core_attn``; ``ValueError`` for an unknown text."""
     fields: dict[str, Any] = {}
     modules = []
     for part in () if word in (None, "none") else str(word).split("+"):

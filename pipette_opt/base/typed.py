@@ -166,10 +166,7 @@ def _plain(kind: Any) -> Any:
 
 @cache
 def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """
-    Return the type of each field by its name in the file, and whether it is required;
-    empty for types without fields.
-    """
+    """Return the type of each field by its name in the file, and whether it is required; empty without fields."""
     if not (isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, msgspec.Struct))):
         return {}
     hints, info = get_type_hints(kind, include_extras=True), inspect.type_info(kind)
@@ -220,10 +217,7 @@ def check_limits(spec: Hashable) -> None:
 
 @cache
 def limits_of(kind: type) -> list[tuple[str, float, float, str]]:
-    """
-    Return name, lower limit, upper limit and description of each number field of a dataclass that has a lower
-    limit.
-    """
+    """Return name, lower and upper limit, and description of each number field with a lower limit."""
     found = []
     for name, (hint, _) in _fields(kind).items():
         info = inspect.type_info(hint)

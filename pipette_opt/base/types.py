@@ -11,10 +11,7 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 P2PMode = Literal["blocking", "async"]
-"""
-Pipeline sends: ``blocking`` if a stage waits for them (Megatron-Core's 1F1B without interleaving),
-else ``async``.
-"""
+"""Pipeline sends: ``blocking`` if a stage waits for them (Megatron-Core's plain 1F1B), else ``async``."""
 
 Collective = Literal["ring", "hierarchical", "tree"]
 """Algorithm that reduces gradients over several hosts; see ``costs/collectives.py``."""

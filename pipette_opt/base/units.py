@@ -53,10 +53,7 @@ _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?
 
 
 def number_of(text: str) -> float:
-    """
-    Return the decimal number in a text; ``ValueError`` for ``nan``, ``inf``,
-    ``1_0`` and digits other than 0 to 9.
-    """
+    """Return the decimal number in a text; ``ValueError`` for ``nan``, ``inf``, ``1_0`` and non-ASCII digits."""
     value = float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
     if not math.isfinite(value):
         raise ValueError(f"{text[:40]!r} is no number")

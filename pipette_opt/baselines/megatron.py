@@ -56,10 +56,7 @@ def listed_nodes(grid: tuple[int, int, int], tile: HostTile) -> IntArray:
 
 
 def listed_solutions(data: ProblemData) -> Iterator[Solution]:
-    """
-    Yield the solution of every candidate with a tiling of consecutive ranks, on hosts in listed order, if it can run
-    there.
-    """
+    """Yield the solution of every candidate with consecutive ranks on hosts in listed order, if it can run there."""
     for index, candidate in enumerate(data.candidates):
         if candidate.tile.contiguous and candidate.num_cells <= data.num_nodes:
             solution = checked_solution(data, index, identity_nodes(candidate))

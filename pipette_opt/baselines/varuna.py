@@ -195,10 +195,7 @@ class _Simulation:
 
 
 def _is_known(data: ProblemData, candidate: CandidateData) -> bool:
-    """
-    Return whether Varuna can express the candidate: no tensor parallelism, whole hosts of consecutive
-    pipeline ranks.
-    """
+    """Return whether Varuna can express the candidate: no tensor parallelism, hosts of consecutive stages."""
     config, tile = candidate.config, candidate.tile
     plain = config.tensor_model_parallel_size == config.context_parallel_size == config.num_chunks == 1
     along = tile.replicas == 1 or tile.stages == candidate.num_stages

@@ -249,10 +249,7 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
 
 
 def has_experts(run: MeasuredRun) -> bool:
-    """
-    Return whether a run's model has experts; Megatron's ``MoELayer`` then needs sequence parallelism on tensor
-    ranks.
-    """
+    """Return whether a run's model has experts, which need sequence parallelism on tensor ranks (``MoELayer``)."""
     return run_model(run).num_experts is not None
 
 

@@ -26,10 +26,7 @@ STEP = 0.02
 """Step of a value (a logarithm) for numerical derivatives. Chosen."""
 
 TOLERANCE, STALE_TOLERANCE = 2e-4, 3e-3
-"""
-Smallest relative gain of an iteration: below it the descent ends if derivatives are new,
-or else renews them. Chosen.
-"""
+"""Smallest relative gain of an iteration; below, the descent ends if derivatives are new, or renews them. Chosen."""
 
 MAX_DAMPINGS = 6
 """Most tries of a step per iteration, each with more damping. Chosen."""

@@ -15,10 +15,7 @@ INTERRUPTED = "cross-validation was interrupted, so the error on other groups of
 
 
 UNEQUAL = 1.5
-"""
-Longest over shortest time of equal jobs that causes a note; repeated runs usually differ by a few percent.
-Chosen.
-"""
+"""Longest over shortest time of equal jobs that causes a note; repeated runs differ by a few percent. Chosen."""
 
 MAX_REPEATS = 5
 """Most notes on equal jobs with unequal times; the most unequal come first. Chosen."""
@@ -39,10 +36,7 @@ APART = 1.1
 
 
 def repeat_notes(runs: Sequence[MeasuredRun]) -> list[str]:
-    """
-    Return notes on equal rows with very different times; their runs differ in something that the file does not
-    record.
-    """
+    """Return notes on equal rows with very different times; the file does not record what differs."""
     jobs: dict[tuple[object, ...], list[MeasuredRun]] = {}
     for run in runs:
         key = (*(getattr(run, name) for name in JOB_FIELDS), *sorted(run.extra.items()))

@@ -54,10 +54,7 @@ FREE = (
     FreeConstant(name="straggling", spread=1.0, start=0.01, between_hosts=True),
     FreeConstant(name="assumed_links", spread=1.0, largest=1.0, between_hosts=True),
 )
-"""
-All constants that a fit may change; ``spread`` is the standard deviation of their logarithms among stacks and
-clusters.
-"""
+"""All constants that a fit may change; ``spread`` is the standard deviation of their logarithms among stacks."""
 
 
 def informed_constants(cases: Sequence[Case], cluster: ClusterSpec | None) -> tuple[FreeConstant, ...]:

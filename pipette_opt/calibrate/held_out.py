@@ -33,10 +33,7 @@ class HeldOut:
     found: Descent
 
     def groups(self) -> Errors | None:
-        """
-        Return the errors of a cross-validation over groups, in at most ``FOLDS`` folds;
-        ``None`` with a single group.
-        """
+        """Return the errors of a cross-validation over groups, in at most ``FOLDS`` folds; ``None`` for one group."""
         runs = self.problem.runs
         groups = list(dict.fromkeys(run.group for run in runs))
         folds = min(FOLDS, len(groups))
@@ -51,10 +48,7 @@ class HeldOut:
         return measure(np.concatenate(predicted), np.concatenate(measured))
 
     def larger(self, fewest: int) -> Errors | None:
-        """
-        Return the errors on the jobs with the most GPUs, by a fit to all others; ``None`` with fewer than ``fewest``
-        others.
-        """
+        """Return the errors on the jobs with the most GPUs, by a fit to the others; ``None`` below ``fewest``."""
         runs = self.problem.runs
         most = max(run.num_gpus for run in runs)
         out = [index for index, run in enumerate(runs) if run.num_gpus == most]

@@ -93,10 +93,7 @@ def out_of_memory(run: MeasuredRun) -> bool | None:
 
 
 def usable_for_memory(run: MeasuredRun) -> bool:
-    """
-    Return whether a memory fit may use a run; false for a version with unexplained failures (``after_pp_fix``
-    false).
-    """
+    """Return whether a memory fit may use a run: not one with unexplained failures (``after_pp_fix`` false)."""
     return not (run.extra.get("after_pp_fix", "").lower() == "false" and (run.pp or 1) > 1)
 
 

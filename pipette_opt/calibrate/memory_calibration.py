@@ -42,10 +42,7 @@ SPREADS = {
     "group_gib": 0.25,
     "unusable_gib": 0.5,
 }
-"""
-Standard deviations of the priors: differences among stacks. For logits, which no trace shows,
-one copy in 16 bits.
-"""
+"""Standard deviations of the priors: differences among stacks; for logits, not in traces, a copy in 16 bits."""
 
 HOPS: Sequence[Mapping[str, float]] = (
     {"run_ahead_buffers": 40.0, "pile_up_buffers": 40.0},
@@ -69,10 +66,7 @@ ALIKE_WITHIN = 5.0
 """Prior standard deviation of the difference of the two constants ``ALIKE``."""
 
 UNDECIDED = 1.0
-"""
-Log likelihood by which a restart from ``HOPS`` may be worse and still be taken: predicting too little memory costs
-more.
-"""
+"""Log likelihood by which a restart from ``HOPS`` may be worse: predicting too little memory costs more."""
 
 FEW_RUNS = 20
 """Number of runs below which a restart from ``HOPS`` must be better by ``UNDECIDED``. Chosen."""
@@ -106,10 +100,7 @@ STATE = (*REGRESSORS, "unusable_gib")
 
 
 def refit_constants(runs: Sequence[MemoryRun], base: MemoryConstants, start: MemoryConstants) -> MemoryConstants:
-    """
-    Return constants fitted to a part of the runs, with the standard deviation and starting values of a fit to more
-    runs.
-    """
+    """Return constants fitted to some of the runs, with standard deviation and start of a fit to more runs."""
     return _Posterior(runs, base, start.spread, without_optional=_is_without(start, runs)).maximise(start)
 
 
@@ -173,10 +164,7 @@ def _simplified(
 
 
 def _spread_penalty(spread: float) -> float:
-    """
-    Return the prior penalty of a standard deviation; it is smallest at 3 %,
-    and OOM labels alone hardly determine it.
-    """
+    """Return the prior penalty of a standard deviation, smallest at 3 %; OOM labels alone hardly determine it."""
     return float(0.5 * (np.log(spread / TYPICAL_SPREAD) / 0.4) ** 2)
 
 
@@ -293,10 +281,7 @@ class _Posterior:
         return errors, slopes
 
     def _beyond_device(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """
-        Return the excess of peaks over the GPU's memory in units of ``LIMIT_GIB``, at least 0,
-        and its derivatives.
-        """
+        """Return the excess of peaks over the GPU's memory in units of ``LIMIT_GIB``, >= 0, and its derivatives."""
         hidden = self.peaks.largest(state[:-1] * SHOWN) * HIDDEN
         beyond = (self.measured + hidden @ state[:-1] + state[-1] - self.peaks.capacity) / LIMIT_GIB
         slopes = np.column_stack([hidden, np.ones(len(hidden))]) / LIMIT_GIB
@@ -321,10 +306,7 @@ class _Posterior:
 
 
 class _Stacked:
-    """
-    Regressors of many runs as one matrix, and the row numbers of each run,
-    padded with the number of a missing row.
-    """
+    """Regressors of many runs as one matrix, and the row numbers of each run, padded by a missing row's."""
 
     def __init__(self, parts: Sequence[FloatArray], runs: Sequence[MemoryRun]) -> None:
         self.rows = np.concatenate(parts) if parts else np.zeros((0, len(REGRESSORS)))

@@ -64,10 +64,7 @@ LARGEST_SHIFT = 3.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LeftOut:
-    """
-    Errors of runs, mostly held out, with each run's shares of the parts ``KINDS``,
-    its GPUs and its work per rank.
-    """
+    """Errors of runs, mostly held out, with each run's shares of ``KINDS``, its GPUs and its work per rank."""
 
     errors: FloatArray
     parts: FloatArray

@@ -180,10 +180,7 @@ def _grouped(items: Sequence[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def measure_predictions(predictions: Iterable[Prediction], column: str = OURS) -> Errors | None:
-    """
-    Return the errors of our predictions, or of a rival's, over runs with a measured time;
-    ``None`` without such runs.
-    """
+    """Return the errors of our, or of a rival's, predictions over runs with a measured time; ``None`` without."""
     found = [
         (value, prediction.measured_s, job_of(prediction.run))
         for prediction in predictions
@@ -260,10 +257,7 @@ def _pick_of_job(predictions: Sequence[Prediction], max_oom_risk: float) -> Pick
 
 
 def spearman(left: FloatArray, right: FloatArray) -> float:
-    """
-    Return the rank correlation, with equal values at their mean rank;
-    NaN with fewer than three or constant values.
-    """
+    """Return the rank correlation, with equal values at their mean rank; NaN for less than three or constant values."""
     if len(left) < 3:
         return float("nan")
     ranks = np.array([_ranks(left), _ranks(right)])

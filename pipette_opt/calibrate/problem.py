@@ -139,10 +139,7 @@ class Problem:
         return descend(self.squares(), best.values, 0)
 
     def _start(self, slow_host: bool) -> FloatArray:
-        """
-        Return starting logarithms; with a fast host its constants have no derivative,
-        so a slow host is tried as well.
-        """
+        """Return starting logarithms, also with a slow host: constants of a fast one have no derivative."""
         values = self.centre.copy()
         for index, constant in enumerate(self.free):
             if slow_host and constant.slow is not None:

@@ -52,10 +52,7 @@ def varuna_form_s(times: PlacedTimes, num_microbatches: int) -> float:
 
 
 def megatron_form_s(times: PlacedTimes, num_microbatches: int) -> float:
-    """
-    Return the iteration time by Megatron-LM (Narayanan et al., SC 2021):
-    ``(m + (pp - 1) / chunks) (f + b)``, seconds.
-    """
+    """Return iteration seconds by Megatron-LM (Narayanan et al., SC 2021): ``(m + (pp - 1) / chunks) (f + b)``."""
     chunks, pp = times.forward_s.shape[:2]
     return float((num_microbatches + (pp - 1) / chunks) * _stage_s(times))
 

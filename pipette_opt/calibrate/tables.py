@@ -13,10 +13,7 @@ from pipette_opt.calibrate.rivals import RIVALS
 
 
 def group_rows(predictions: Sequence[Prediction], max_oom_risk: float) -> list[dict[str, object]]:
-    """
-    Return one entry per group with a measured time: name, errors of our times,
-    and the pick if memory is predicted.
-    """
+    """Return an entry per group with a measured time: name, errors of our times, pick if memory is predicted."""
     rows: list[dict[str, object]] = []
     for (model, seq_len, num_gpus, kernel), members in by_group(predictions).items():
         errors = measure_predictions(members)
@@ -80,10 +77,7 @@ def group_table(predictions: Sequence[Prediction], max_oom_risk: float) -> Table
 
 
 def form_rows(predictions: Sequence[Prediction]) -> list[dict[str, object]]:
-    """
-    Return errors of our simulator and of other systems' formulas over all runs, with worst regret and mean rank of
-    groups.
-    """
+    """Return errors of our simulator and of others' formulas over all runs, worst regret and mean rank of groups."""
     rows: list[dict[str, object]] = []
     for column in (OURS, *RIVALS):
         errors = measure_predictions(predictions, column)

@@ -171,10 +171,7 @@ def _offloads(instance: Instance, space: SearchSpace) -> tuple[str | None, ...]:
 
 
 def _recomputations(instance: Instance, space: SearchSpace) -> tuple[Recomputation | None, ...]:
-    """
-    Return the recomputation choices to try; for models with experts also modules,
-    unless the user pinned recomputation.
-    """
+    """Return the recomputation choices to try; with experts also modules, unless the user pinned recomputation."""
     if space.recompute != RECOMPUTATIONS or instance.model.num_experts is None:
         return (*space.recompute, *space.more_recompute)
     return (*RECOMPUTATIONS[:2], *OF_EXPERTS, *space.more_recompute, *RECOMPUTATIONS[2:])
@@ -282,20 +279,14 @@ def _chunk_counts(space: SearchSpace, pp: int) -> tuple[int, ...]:
 
 
 def _chunk_refusal(chunks: int, pp: int) -> str | None:
-    """
-    Return the reason why interleaving is impossible: it needs a pipeline (``initialize_model_parallel``); ``None`` if
-    not.
-    """
+    """Return why interleaving is impossible: it needs a pipeline (``initialize_model_parallel``); or ``None``."""
     if chunks > 1 and pp == 1:
         return f"virtual_pipeline_model_parallel_size={chunks} needs pipeline_model_parallel_size >= 2, got 1"
     return None
 
 
 def _splits(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> list[tuple[LayerSplit, str | None]]:
-    """
-    Return the layers of each stage to try, each with a Megatron-Core layout if its chunks are unequal,
-    else ``None``.
-    """
+    """Return the layers of each stage to try, each with a Megatron-Core layout if chunks are unequal, or ``None``."""
     if space.layers_per_stage is None:
         usual = layer_splits(instance.model.num_layers, pp, chunks, space.uneven_layers)
         more = (split for split in space.more_splits if len(split) == pp and fit_chunks(split, chunks))
@@ -339,10 +330,7 @@ def _tensor_choices(instance: Instance, space: SearchSpace, degrees: _Degrees) -
 
 
 def tensor_overlaps(instance: Instance, space: SearchSpace, tp: int, sequence_parallel: bool) -> tuple[bool, ...]:
-    """
-    Return the values of ``tp_comm_overlap`` to try: both if the space leaves it open and user buffers are
-    possible.
-    """
+    """Return the values of ``tp_comm_overlap`` to try: both if the space leaves it open and user buffers exist."""
     if instance.training.tp_comm_overlap or space.tp_comm_overlap is False:
         return (False,)
     if space.tp_comm_overlap:

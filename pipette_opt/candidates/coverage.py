@@ -1,7 +1,4 @@
-"""
-Coverage of a search space: the values that its legal configurations have, and the choices of the job that it leaves
-out.
-"""
+"""Coverage of a search space: values of its legal configurations, and choices of the job that it leaves out."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -55,10 +55,7 @@ class Enumeration:
         return dict(sorted(self.reasons, key=lambda reason: (self.reasons[reason], reason)))
 
     def values(self, name: str) -> tuple[Any, ...]:
-        """
-        Return the distinct values of a property among the legal configurations, ascending,
-        ``None`` first; cached.
-        """
+        """Return the distinct values of a property among the legal configurations, ascending, ``None`` first."""
         if name not in self._values:
             found = {getattr(config, name) for config in self.candidates}
             self._values[name] = tuple(sorted(found, key=lambda value: (str(type(value)), value)))
@@ -120,10 +117,7 @@ def enumerate_more(instance: Instance, space: SearchSpace, known: SearchSpace, e
 
 
 def _counted(sizes: Sequence[int], found: Iterable[Combination], before: Enumeration | None = None) -> Enumeration:
-    """
-    Return the enumeration of these combinations, added to ``before``;
-    a configuration that comes twice counts once.
-    """
+    """Return the enumeration of these combinations, added to ``before``; duplicates count once."""
     candidates = [] if before is None else list(before.candidates)
     reasons = Counter({} if before is None else before.reasons)
     first_broken = Counter({} if before is None else before.first_broken)

@@ -9,10 +9,7 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 
 
 def experts(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """
-    Rule: every expert-parallel rank has equally many experts; a dense model has no expert parallelism
-    (``BaseMoELayer``).
-    """
+    """Rule: expert-parallel ranks have equally many experts; a dense model has none such (``BaseMoELayer``)."""
     ep = config.expert_model_parallel_size
     if model.num_experts is None:
         return f"expert_model_parallel_size={ep} needs experts; the model has none" if ep > 1 else None

@@ -25,10 +25,7 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.activations import exchange_ranks, host_keeps, micro_batch_tokens, tokens_of_rank
 
 Rule = Callable[[ModelSpec, TrainingSpec, ParallelConfig], str | None]
-"""
-Function that returns the reason why a configuration is illegal, with its numbers;
-``None`` if the rule is satisfied.
-"""
+"""Function that returns why a configuration is illegal, with its numbers; ``None`` if the rule is satisfied."""
 
 
 def attention_heads(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
@@ -328,10 +325,7 @@ OF_MICRO_BATCHES = (
     *("expert overlap", "layers", "batch", "interleaving", "cuda graphs", "fp8 shapes", "recompute modules"),
     *("offloading", "sharded parameters"),
 )
-"""
-Rules that depend on micro-batch, chunks, layers per stage, recomputation or sharding;
-others depend on degrees only.
-"""
+"""Rules on micro-batch, chunks, layers per stage, recomputation or sharding; others depend on degrees only."""
 
 
 def broken_rules(

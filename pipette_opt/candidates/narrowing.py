@@ -30,10 +30,7 @@ FEW_SIZES = (1, 2, 4)
 """Micro-batch sizes of a narrowed space; larger sizes seldom fit where they would be faster. Chosen."""
 
 FEW_WORLD_SIZES = 3
-"""
-Most numbers of GPUs in a narrowed space, by smallest lower bound on the time;
-the last step keeps only one. Chosen.
-"""
+"""Most numbers of GPUs in a narrowed space, by smallest lower bound on the time; the last step keeps one. Chosen."""
 
 FEW_CHUNKS = (1, 2)
 """Numbers of model chunks per stage in a narrowed space. Chosen."""
@@ -76,10 +73,7 @@ def _with_values(space: SearchSpace, name: str, values: Any) -> SearchSpace:
 
 
 def _fewer_sizes(space: SearchSpace, most: int) -> Iterator[tuple[str, Any]]:
-    """
-    Yield a step that keeps the first ``most`` of ``space.world_sizes``, which are ordered by their chance to be
-    fastest.
-    """
+    """Yield a step that keeps the first ``most`` of ``space.world_sizes``, the likeliest to be fastest first."""
     if len(space.world_sizes) > most:
         yield "world_sizes", space.world_sizes[:most]
 

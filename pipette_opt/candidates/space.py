@@ -191,10 +191,7 @@ class SearchSpace(SpaceOptions):
             raise InputError("--layers-per-stage", "must have a number of layers for every stage, got none.")
 
     def _check_sharding(self) -> None:
-        """
-        Raise ``InputError`` for unknown sharding names, contradictory options,
-        or groups without shared gradients.
-        """
+        """Raise ``InputError`` for unknown sharding names, contradictory options, or groups that share no gradients."""
         given, option = self.data_parallel_sharding_strategy, "--data-parallel-sharding-strategy"
         unknown = [word for word in (*(given or ()), *self.more_sharding) if word not in SHARDING_STRATEGIES]
         if unknown:

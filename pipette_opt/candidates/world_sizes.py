@@ -86,10 +86,7 @@ def _most_gpus(instance: Instance, space: SearchSpace) -> int:
 
 
 def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
-    """
-    Return the most GPUs that a legal configuration keeps busy, as rated in :func:`choose_num_gpus`; 0 if nothing is
-    legal.
-    """
+    """Return the most GPUs that a legal configuration keeps busy, see :func:`choose_num_gpus`; 0 if none is legal."""
     # Overlapped all-to-alls need expert ranks and chunks, which the smallest space does not have.
     instance = replace(instance, training=replace(instance.training, overlap_moe_expert_parallel_comm=False))
     busiest = 0.0

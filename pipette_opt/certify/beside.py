@@ -188,10 +188,7 @@ class _Finder:
     def _place_fastest(
         self, configs: Sequence[ParallelConfig], below_s: float = float("inf")
     ) -> SimulatedSolution | None:
-        """
-        Return the fastest plan of the configurations that is below ``below_s`` seconds; ``None`` if none is found in
-        time.
-        """
+        """Return the fastest plan of the configurations below ``below_s`` seconds; ``None`` if none is in time."""
         numbers = count()
         waiting = [(self._bounds_s[config], next(numbers), config) for config in configs]
         heapify(waiting)
@@ -214,10 +211,7 @@ class _Finder:
     def _better(
         self, best: SimulatedSolution | None, config: ParallelConfig, below_s: float
     ) -> SimulatedSolution | None:
-        """
-        Return the faster of ``best`` and the configuration's best plan; plans of at least ``below_s`` seconds do not
-        count.
-        """
+        """Return the faster of ``best`` and the configuration's best plan below ``below_s`` seconds."""
         known = self._best.get(config)
         if known is None or known.estimate.iteration_time_s >= below_s:
             return best

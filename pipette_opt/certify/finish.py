@@ -44,10 +44,7 @@ from pipette_opt.simulate.solutions import (
 from pipette_opt.specs import Instance
 
 SHOWN_IMBALANCE = 1.3
-"""
-Expert imbalance (busiest rank's load over the mean) at which a plan made for even loads is simulated again.
-Chosen.
-"""
+"""Expert imbalance (busiest rank's load over the mean) at which a plan for even loads is simulated again. Chosen."""
 
 
 def finish_plan(

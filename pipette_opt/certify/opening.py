@@ -1,7 +1,4 @@
-"""
-First step of the certificate: find the candidate configurations that could be faster than the best plan, and their
-first paths.
-"""
+"""First step of the certificate: candidates that could be faster than the best plan, and their first paths."""
 
 from dataclasses import replace
 from operator import attrgetter
@@ -25,10 +22,7 @@ SLOWEST_HOST = "judge with the slowest host"
 """Name of the bound of :func:`bound_by_slowest_host` in the certificate."""
 
 OPENED_PER_PLACING = 4
-"""
-Number of candidate configurations bounded before the most promising candidate without a placement is placed.
-Chosen.
-"""
+"""Number of candidates bounded before the most promising one without a placement is placed. Chosen."""
 
 SLOWER_LINK = 1.5
 """Factor by which each link in turn is slowed down, to find the paths through it. Chosen."""
@@ -42,10 +36,7 @@ def has_unopened(state: SearchState) -> int | None:
 
 
 def open_candidates(state: SearchState, clock: Clock) -> None:
-    """
-    Add to the state the candidate configurations that could be faster with all links as fast as the fastest, most
-    promising first.
-    """
+    """Add to the state the candidates that could be faster over the fastest links, most promising first."""
     data, opened = state.data, {entry.index for entry in state.open}
     for candidate in data.candidates:
         ticks = optimistic_ticks(data, candidate)
@@ -83,10 +74,7 @@ def place_once(state: SearchState, entry: OpenCandidate) -> None:
 
 
 def _opened(state: SearchState, index: int, candidate: CandidateData, bound_ticks: int) -> OpenCandidate | None:
-    """
-    Return the candidate configuration with its critical paths over the best links; ``None`` if the simulator rules it
-    out over these.
-    """
+    """Return the candidate with its critical paths over the best links; ``None`` if these rule it out."""
     deciding = np.ones(candidate.num_stages, dtype=np.bool_)
     best = _over_best_links(state, candidate)
     if best is not None:

@@ -1,7 +1,4 @@
-"""
-Placement of candidate configurations by annealing, and by swap local search with the simulator where relaxations are
-not exact.
-"""
+"""Placement of candidates by annealing, and by swaps in the simulator where relaxations are not exact."""
 
 from pipette_opt.base.units import counted
 from pipette_opt.certify.opening import bound_by_slowest_host, place_once
@@ -24,17 +21,11 @@ EVERY_PLACEMENT = "judge of every placement"
 """Name of the bound of a candidate configuration whose placements were all simulated."""
 
 FEW_ORDERS = 120
-"""
-Candidate configurations with at most this many placements are simulated on all of them before annealing: 5 hosts.
-Chosen.
-"""
+"""Candidates with at most this many placements are simulated on all of them before annealing: 5 hosts. Chosen."""
 
 
 def anneal_open(state: SearchState, clock: Clock) -> None:
-    """
-    Anneal each candidate configuration, simulate it and add its critical paths, until annealing finds nothing new or
-    time is over.
-    """
+    """Anneal each candidate, simulate it and add its critical paths, until nothing is new or time is over."""
     most_moves = MAX_MOVES if PROVERS in state.done else MAX_FIRST_MOVES
     while not (state.is_over or clock.is_over):
         able = [entry for entry in state.could_win() if entry.moves <= most_moves]
@@ -74,10 +65,7 @@ def settle_few_orders(state: SearchState, clock: Clock) -> None:
 
 
 def _simulate_all(state: SearchState, entry: OpenCandidate, clock: Clock) -> bool:
-    """
-    Find a candidate configuration's best placement by simulating all; its time becomes the bound. Return whether time
-    sufficed.
-    """
+    """Simulate all placements of a candidate; the best time becomes the bound. Return whether time sufficed."""
     settled = best_of_all(state.prepared.instance, state.data, entry.candidate, clock)
     if settled is None:
         return False

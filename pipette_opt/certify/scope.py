@@ -1,7 +1,4 @@
-"""
-Coverage of a certificate: values searched, choices left out, and number of configurations ruled out for each
-reason.
-"""
+"""Coverage of a certificate: values searched, choices left out, and configurations ruled out by each reason."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -30,10 +30,7 @@ CLOSE_ENOUGH = 1e-6
 """Relative improvement below which no faster plan is searched, as ticks are not much finer. Chosen."""
 
 FIRST_MOVES = 20_000
-"""
-Number of moves of a candidate configuration's first annealing; doubles after annealing that finds nothing new.
-Chosen.
-"""
+"""Number of moves of a candidate's first annealing; doubles after annealing that finds nothing new. Chosen."""
 
 PATHS = "critical paths over the best links"
 """Name of the first bound of a candidate configuration that is not ruled out."""
@@ -186,10 +183,7 @@ class SearchState:
 
     @property
     def is_closed(self) -> bool:
-        """
-        Return whether the gap of the listed configurations is at most the gap limit, or their bound reaches the time to
-        beat.
-        """
+        """Return whether the listed configurations' gap is within the limit, or their bound reaches the time."""
         if not np.isfinite(self.fastest_s):
             return False
         if self.listed_bound_s >= self.params.to_beat_s:

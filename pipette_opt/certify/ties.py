@@ -73,10 +73,7 @@ def settle_ties(
 
 
 def _simpler(prepared: Prepared, best: SimulatedSolution) -> Iterator[SimulatedSolution]:
-    """
-    Yield plans with simpler configurations of equal degrees, on the hosts and host tile (part of the model on one host)
-    of ``best``.
-    """
+    """Yield plans with simpler configurations of equal degrees, on the hosts and host tile of ``best``."""
     for index, candidate in enumerate(prepared.problem.candidates):
         if (candidate.grid, candidate.tile) != (best.candidate.grid, best.candidate.tile):
             continue

@@ -57,10 +57,7 @@ class Weights:
         return max([self.base, *(above.factor for above in self.larger if getattr(config, above.name) > above.most)])
 
     def limits_below(self, factor: float) -> tuple[str, ...] | None:
-        """
-        Return the limits that select exactly the configurations with a factor below ``factor``; ``None`` if none is
-        below.
-        """
+        """Return the limits that select exactly the configurations below ``factor``; ``None`` if none is below."""
         if self.base >= factor:
             return None
         return tuple(f"{above.name}<={above.most}" for above in self.larger if above.factor >= factor)

@@ -1,7 +1,4 @@
-"""
-Explanation why a configuration is not the plan: a rule it breaks, a stage that does not fit, or the time it
-loses.
-"""
+"""Explanation why a configuration is not the plan: a broken rule, a stage that does not fit, or lost time."""
 
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -241,10 +238,7 @@ def _where(own: IterationTime, best: IterationTime) -> list[str]:
 
 
 def _fastest_listed(instance: Instance, space: SearchSpace, max_oom_risk: float) -> tuple[str, IterationTime | None]:
-    """
-    Return the fastest configuration of the space on hosts in listed order, as text, and its time; ``None`` if none
-    fits.
-    """
+    """Return the fastest configuration on hosts in listed order, as text, and its time; ``None`` if none fits."""
     enumeration = enumerate_with_reasons(instance, space)
     memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     if not memory.fitting:

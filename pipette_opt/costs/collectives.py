@@ -93,10 +93,7 @@ def all_reduce_traffic(message_bytes: float, group_size: int) -> RingTraffic:
 
 
 def gather_traffic(message_bytes: float, group_size: int) -> RingTraffic:
-    """
-    Return the traffic of a ring all-gather or reduce-scatter: ``(n - 1) / n`` of the whole message in ``n - 1``
-    steps.
-    """
+    """Return the traffic of a ring all-gather or reduce-scatter: ``(n - 1) / n`` of the message in ``n - 1`` steps."""
     steps = group_size - 1
     return RingTraffic(hop_bytes=steps / group_size * message_bytes, num_steps=steps)
 
@@ -149,10 +146,7 @@ def parameter_traffic(
 def gathered_bytes(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
 ) -> list[float]:
-    """
-    Return the bytes of the gathered parameters on one rank of each stage, length ``pp``; ``experts``: routed experts
-    only.
-    """
+    """Return the bytes of gathered parameters on a rank of each stage, length ``pp``; ``experts``: routed ones only."""
     counts = _replicas_and_parameters(model, config, experts)[1]
     matrices = counts if experts else stage_parameters(model, config).matrices.tolist()
     saved = training.parameter_bytes - training.gather_bytes
@@ -174,10 +168,7 @@ def has_tied_stages(model: ModelSpec, config: ParallelConfig) -> bool:
 
 
 def embedding_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> RingTraffic:
-    """
-    Return the traffic of the all-reduce of tied embedding gradients between a rank of the first and of the last
-    stage.
-    """
+    """Return the traffic of the all-reduce of tied embedding gradients between first and last stage."""
     tp = config.tensor_model_parallel_size
     return all_reduce_traffic(model.padded_vocab_size(tp) / tp * model.hidden_size * training.gradient_bytes, 2)
 

@@ -188,10 +188,7 @@ def _context_ring(instance: Instance, config: ParallelConfig, tile: HostTile, ki
 
 
 def _exchange_s(instance: Instance, config: ParallelConfig, tile: HostTile | None) -> tuple[float, float]:
-    """
-    Return the time of the exchange of heads in a layer, forward and backward, seconds; over the best links if it
-    leaves hosts.
-    """
+    """Return seconds of the exchange of heads in a layer, both passes; over the best links if it leaves hosts."""
     ranks = exchange_ranks(instance.training, config)
     traffic = exchanged_traffic(instance.model, instance.training, config)
     here = config.context_parallel_size if tile is None else config.context_parallel_size // tile.context_nodes

@@ -24,18 +24,12 @@ from pipette_opt.specs import ClusterSpec, Instance, LayerKind, ModelSpec, Stack
 
 
 def passes(config: ParallelConfig) -> tuple[int, int]:
-    """
-    Return how often the forward and the backward pass exchange the forward's tokens; recomputed experts do it
-    again.
-    """
+    """Return how often forward and backward pass exchange the forward's tokens; recomputed experts do so again."""
     return 1, 1 + config.recomputes("moe")
 
 
 def expert_rings(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> tuple[RingTraffic, RingTraffic]:
-    """
-    Return the traffic of rings over neighbouring ranks for a layer with experts and a micro-batch, forward and
-    backward.
-    """
+    """Return the traffic of rings over neighbouring ranks, for a layer with experts and a micro-batch, both passes."""
     traffic = expert_traffic(model, training, config)
     if not traffic.num_rings:
         return NO_TRAFFIC, NO_TRAFFIC
@@ -126,10 +120,7 @@ def beside_exchange(instance: Instance, config: ParallelConfig, kind: LayerKind)
 def shown_exchange_s(
     exchange_s: FloatArray | float, idle_s: FloatArray | float, compute_s: FloatArray | float, stack: StackSpec
 ) -> FloatArray:
-    """
-    Return the exposed time of the exchange in one pass of a layer, seconds; other arguments as in
-    :class:`Beside`.
-    """
+    """Return exposed seconds of the exchange in one pass of a layer; other arguments as in :class:`Beside`."""
     left = np.maximum(np.asarray(exchange_s) - idle_s, 0.0)
     hidden = np.minimum(left, compute_s)
     shown: FloatArray = left - hidden + stack.overlap_slowdown * hidden
@@ -180,10 +171,7 @@ def _ring_floor_s(instance: Instance, ring: RingTraffic, size: int, ranks: int, 
 def _exchange_floor_s(
     instance: Instance, config: ParallelConfig, traffic: ExpertTraffic, ranks: int, gpus: int
 ) -> float:
-    """
-    Return the time of an all-to-all over the best links, seconds, with the best number of hosts in an NVLink
-    domain.
-    """
+    """Return seconds of an all-to-all over the best links, with the best number of hosts in an NVLink domain."""
     ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
     part, block, most = traffic.sent_bytes / ep, ep * etp, most_sent_bytes_per_s(instance.training)
     shares = distinct_shares(instance.model, instance.training, config)

@@ -63,10 +63,7 @@ summed over the width (3). With probabilities in fp32 it is more.
 """
 
 BIAS_KERNELS = (2, 4)
-"""
-Number of launches for the biases of one expert, forward and backward, besides one to concatenate the results.
-Counted.
-"""
+"""Launches for the biases of one expert, forward and backward, besides one to concatenate the results. Counted."""
 
 
 def expert_kernels(model: ModelSpec, config: ParallelConfig) -> int:

@@ -69,10 +69,7 @@ def expert_replicas(config: ParallelConfig) -> int:
 
 
 def coupled_replicas(model: ModelSpec, config: ParallelConfig) -> int:
-    """
-    Return the number of consecutive replicas that exchange tokens, hence wait for each other in every layer with
-    experts.
-    """
+    """Return the number of consecutive replicas that exchange tokens, hence wait for each other."""
     if model.num_experts is None:
         return 1
     slot = config.tensor_model_parallel_size * config.context_parallel_size

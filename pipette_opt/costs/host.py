@@ -43,10 +43,7 @@ def pipeline_crosses_hosts(instance: Instance, config: ParallelConfig) -> bool:
 
 
 def _kernels(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, kind: LayerKind) -> dict[str, int]:
-    """
-    Return the kernel launches of one pass by part of the layer, with the names of CUDA graph modules; the rest is
-    ``moe``.
-    """
+    """Return the kernel launches of a pass by part of the layer, named as CUDA graph modules; the rest is ``moe``."""
     norms = (0 if training.fused_norm else 6) + model.more_norms * (1 if training.fused_norm else 7)
     found = {"attn": 0, "mlp": 0}
     for branch in model.branches(kind):

@@ -78,10 +78,7 @@ def held_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[LayerKind
 def with_mtp_layers(
     model: ModelSpec, layers: Mapping[LayerKind, IntArray], num_mtp_layers: int
 ) -> Mapping[LayerKind, IntArray]:
-    """
-    Return the layers with ``num_mtp_layers`` multi-token-prediction layers of each type added to the last stage's last
-    chunk.
-    """
+    """Return the layers with ``num_mtp_layers`` prediction layers of each type added to the last chunk."""
     found = dict(layers)
     for kind in model.mtp_layers if num_mtp_layers else ():
         last = np.zeros_like(found[kind])
@@ -99,10 +96,7 @@ def _counted(model: ModelSpec, of_chunk: IntArray, first: IntArray) -> Mapping[L
 
 @lru_cache(maxsize=REMEMBERED)
 def recomputed_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[LayerKind, IntArray]:
-    """
-    Return the number of entirely recomputed layers of each type, shape ``(num_chunks, pp)``: the first of each
-    chunk.
-    """
+    """Return the entirely recomputed layers of each type, shape ``(num_chunks, pp)``: the first of each chunk."""
     return _counted(model, np.array(config.layers_per_chunk), np.array(config.recomputed_per_chunk))
 
 

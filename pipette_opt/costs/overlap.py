@@ -224,10 +224,7 @@ def shown_gather_s(
 
 
 def num_buckets(model: ModelSpec, config: ParallelConfig) -> IntArray:
-    """
-    Return the number of buckets of each stage's first chunk, shape ``(pp,)``; only the first stage has more
-    than one.
-    """
+    """Return the buckets of each stage's first chunk, shape ``(pp,)``; only the first stage has several."""
     ranks = config.data_parallel_size * config.context_parallel_size
     size = config.ddp_bucket_size or max(SMALLEST_BUCKET, BUCKET_PER_RANK * ranks)
     buckets = np.ones(config.pipeline_model_parallel_size, dtype=np.int64)

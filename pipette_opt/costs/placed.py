@@ -351,10 +351,7 @@ class _Batch:
         return slowest
 
     def _reductions(self) -> tuple[FloatArray, FloatArray | None]:
-        """
-        Return gradient reduction and parameter gather of each stage, the slowest of its rings, seconds, ``(n, pp)``
-        each.
-        """
+        """Return gradient reduction and parameter gather of each stage's slowest ring, seconds, ``(n, pp)`` each."""
         dp, cp = self.hosts.shape[2:4]
         beside = self.config.overlap_param_gather
         algorithm = self.instance.allreduce

@@ -133,10 +133,7 @@ class PlacedLinks:
 
 
 class PlacedExchange(NamedTuple):
-    """
-    All-to-alls of placements, arrays of shape ``(n, groups)``; see
-    :func:`~pipette_opt.costs.exchange.exchange_s`.
-    """
+    """All-to-alls of placements, shape ``(n, groups)``; see :func:`~pipette_opt.costs.exchange.exchange_s`."""
 
     instance: Instance
     port_s_per_byte: FloatArray
@@ -204,10 +201,7 @@ def _hops_at_best(
 
 
 def farthest_latency_s(cluster: ClusterSpec, hosts: IntArray) -> FloatArray | float:
-    """
-    Return the latency between the two hosts of a group that are farthest apart, seconds; members are the last
-    axis.
-    """
+    """Return seconds of latency between the farthest two hosts of a group; members are the last axis."""
     if not cluster.levels and cluster.known_latency_s is None:
         return cluster.inter_node_latency_s
     between = cluster.pair_latency_s[hosts[..., :, None], hosts[..., None, :]]
@@ -352,10 +346,7 @@ def slowest_share(cluster: ClusterSpec) -> FloatArray | float:
 def _ring_rates(
     links: GpuLinks, gpus: IntArray, source: IntArray, target: IntArray, num_hosts: IntArray, members: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """
-    Return the bandwidth that slots allow rings between hosts, and inside hosts, bytes/s, shape ``(n, groups)``
-    each.
-    """
+    """Return the bandwidth that slots allow rings between and inside hosts, bytes/s, shape ``(n, groups)`` each."""
     from pipette_opt.costs._slots import ring_rates
 
     across, inside = ring_rates(gpus, source, target, num_hosts, members, link_arrays(links))
@@ -368,10 +359,7 @@ def spread(traffic: RingArrays, num_axes: int) -> RingArrays:
 
 
 def flow_rates(cluster: ClusterSpec, source: IntArray, target: IntArray, flows: IntArray) -> FloatArray:
-    """
-    Return the bytes per second of one of ``flows`` flows from host to host, infinite for 0 flows; arrays of one
-    shape.
-    """
+    """Return bytes/s of one of ``flows`` flows from host to host, infinite for 0 flows; arrays of one shape."""
     rates = np.full(flows.shape, np.inf)
     used_places = np.flatnonzero(flows)
     if not len(used_places):

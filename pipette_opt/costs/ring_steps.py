@@ -30,10 +30,7 @@ SGLang and vLLM on A100, H100 and B200 to 20,258 causal forward kernels of head 
 """
 
 FORWARD_QUERY_PASSES = 5
-"""
-Forward passes over the queries' size. Counted: query read, partial output written; then merged, two reads and a
-write.
-"""
+"""Forward passes over the queries' size. Counted: query read, part written; merged: two reads, a write."""
 
 FORWARD_KEY_PASSES = 3
 """Forward passes over the keys' size. Counted: half of keys and values copied (a read and a write each), then read."""
@@ -57,10 +54,7 @@ FORWARD_KERNELS = 1
 """Number of kernels that follow the attention kernel of a forward block: the merging. Counted."""
 
 BACKWARD_KERNELS = 4
-"""
-Number of kernels that follow the attention kernel of a backward block: preprocessing, cast, two additions.
-Counted.
-"""
+"""Kernels that follow the attention kernel of a backward block: preprocessing, cast, two additions. Counted."""
 
 EXCHANGED_PASSES = 4
 """
@@ -96,10 +90,7 @@ def ring_steps(training: TrainingSpec, config: ParallelConfig) -> int:
 def ring_steps_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
-    """
-    Return the time of one layer's further blocks, or of its exchange, beside FLOPs, forward and backward,
-    seconds.
-    """
+    """Return seconds of a layer's further blocks, or of its exchange, beside FLOPs, forward and backward."""
     tp = config.tensor_model_parallel_size
     one_pass = (
         micro_batch_tokens(training, config) * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)

@@ -90,10 +90,7 @@ def _rings(
     *,
     experts: bool = False,
 ) -> ShardedRings:
-    """
-    Return the rings of parameters that ``size`` ranks share; ``counts`` is the number of parameters of each
-    stage.
-    """
+    """Return the rings of parameters that ``size`` ranks share; ``counts`` are the parameters of each stage."""
     full, groups = config.sharding_stage == 3, config.num_distributed_optimizer_instances
     whole = gathered_bytes(model, training, config, experts=experts)
     forward, backward, outer = [], [], []
@@ -126,10 +123,7 @@ def _outer(gradient_bytes: float, parameter_bytes: float, config: ParallelConfig
 def once_traffic(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
 ) -> list[RingTraffic]:
-    """
-    Return the traffic at the end of the iteration, length ``pp``: ZeRO 2 gathers parameters, ZeRO 3 sends
-    nothing.
-    """
+    """Return the traffic at an iteration's end, length ``pp``: ZeRO 2 gathers parameters, ZeRO 3 sends nothing."""
     if config.sharding_stage == 2:
         return parameter_traffic(model, training, config, experts=experts)
     return [NO_TRAFFIC] * config.pipeline_model_parallel_size

@@ -163,10 +163,7 @@ class PlacedBatch:
 
     @classmethod
     def of(cls, times: Sequence[PlacedTimes]) -> "PlacedBatch":
-        """
-        Stack times with equal shapes and overlap; an optional array that only some placements have gets its default
-        elsewhere.
-        """
+        """Stack times of equal shapes and overlap; optional arrays that a placement lacks get their default."""
         stacked: dict[str, Any] = {
             name: _stacked([getattr(each, name) for each in times]) for name in (*ARRAYS, "optimizer_s", "embedding_s")
         }

@@ -154,18 +154,12 @@ def _layer_costs(instance: Instance, counted: CountedLayers, compute: StageCompu
 
 
 def _attention(instance: Instance, config: ParallelConfig, kind: LayerKind) -> tuple[float, float]:
-    """
-    Return the attention time of one layer that hides context-parallel communication, forward and backward,
-    seconds.
-    """
+    """Return seconds of attention of a layer that hide context-parallel communication, forward and backward."""
     return hidden_by_attention_s(instance, config, kind) if config.context_parallel_size > 1 else (0.0, 0.0)
 
 
 def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:
-    """
-    Return the costs with the output head and the last norm on the first stage, which then needs no copy of
-    embeddings.
-    """
+    """Return the costs with output head and last norm on the first stage, which needs no copy of embeddings."""
     chunks, layers = config.num_chunks, config.layers_per_stage
     if config.pipeline_model_parallel_size == 1:
         return costs

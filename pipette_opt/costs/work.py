@@ -99,10 +99,7 @@ class WorkBounds:
         self._kind_of_layer = np.array([number[kind] for kind in instance.model.layers])
 
     def __call__(self, config: ParallelConfig) -> float:
-        """
-        Return a lower bound on every plan of the configuration, seconds; infinite if no host tile (part of the model on
-        one host) is legal.
-        """
+        """Return a lower bound on every plan of the configuration, seconds; infinite if no host tile is legal."""
         key = _DECIDING(config)
         if key not in self._seconds:
             self._seconds[key] = _work_s(self.instance, config, self._known)
@@ -267,10 +264,7 @@ def _path_counts(instance: Instance, config: ParallelConfig, num_microbatches: i
 
 
 def _work_s(instance: Instance, config: ParallelConfig, known: dict[Any, Any]) -> _Pieces | None:
-    """
-    Return the operations' times on each GPU type and over the best links; ``None`` if no host tile (part of the model
-    on one host) is legal.
-    """
+    """Return the operations' times on each GPU type and over the best links; ``None`` if no host tile is legal."""
     check_timed(instance.model, config)
     tiles = list(host_tiles(config, instance.cluster.gpus_per_node, instance.launcher))
     if not tiles:
@@ -380,10 +374,7 @@ def _parameter_s(instance: Instance, shape: RingShape) -> float:
 
 
 def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple[FloatArray, FloatArray]:
-    """
-    Return the compute of layers, embeddings and head on one GPU type, followed by a zero, and the GPU's waits for the
-    host, seconds.
-    """
+    """Return compute of layers, embeddings and head on a GPU type, then a zero, and waits for the host, seconds."""
     model, training, rates = instance.model, instance.training, instance.stack
     pieces, idle = [], np.full(2, np.inf)
     for kind in dict.fromkeys(model.layers):
@@ -398,10 +389,7 @@ def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple
 def _experts_s(
     instance: Instance, config: ParallelConfig, tiles: list[HostTile], kind: LayerKind, known: dict[Any, Any]
 ) -> Iterator[float]:
-    """
-    Yield for each host tile (part of the model on one host) a lower bound on the exchange of an expert layer, forward
-    plus backward, seconds.
-    """
+    """Yield for each host tile a lower bound on the exchange of an expert layer, forward plus backward, seconds."""
     alike = _layer_key(instance, config), kind
     for ranks, gpus in {(ranks_of_a_host(config, tile), gpus_of_a_host(config, tile)) for tile in tiles}:
         if (key := (alike, ranks, gpus)) not in known:

@@ -133,10 +133,7 @@ def check_inputs(plan: "Plan", path: Path, cluster: Path | None = None) -> list[
 
 
 def check_matrices(cluster: Path, recorded: Mapping[str, Any], plan: Path) -> list[str]:
-    """
-    Compare the link matrices beside a cluster file with the hashes in the plan; return the paths of missing
-    matrices.
-    """
+    """Compare the link matrices beside a cluster file with the plan's hashes; return paths of missing ones."""
     missing, both = [], []
     for field in ("matrices", "inside_matrices"):
         matrices = recorded.get(field) or {}
@@ -167,10 +164,7 @@ def check_file(found: Path, sha256: str, plan: Path, option: str) -> None:
 
 
 def find_input(recorded: Path, plan: Path, example: object) -> Path | None:
-    """
-    Return the present path of an input file: as recorded, beside the plan, or among the shipped examples; else
-    ``None``.
-    """
+    """Return the present path of an input file: as recorded, beside the plan, or a shipped example; else ``None``."""
     candidates = [recorded, plan.parent / recorded.name]
     if example:
         from pipette_opt.base.shipped import shipped_path

@@ -178,10 +178,7 @@ def _check_needed(options: JobOptions, made: Made, shown: "Example | None") -> N
 
 
 def _changed_cluster(options: JobOptions, cluster: "ClusterSpec") -> "tuple[ClusterSpec, dict[str, Any]]":
-    """
-    Return the cluster with the given speeds and prices, without excluded hosts, and the record of these for
-    ``plan.json``.
-    """
+    """Return the cluster with given speeds and prices, without excluded hosts, and their record for ``plan.json``."""
     from pipette_opt.read.cluster import exclude_hosts
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.prices import parse_prices, with_prices
@@ -234,10 +231,7 @@ def _unmodelled_flags(options: JobOptions) -> "Iterator[NotModelled]":
 
 
 def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImbalance, ...]":
-    """
-    Return the load imbalance of ranks, from loads of single experts, for each expert-parallel size that divides the
-    experts.
-    """
+    """Return the load imbalance of ranks, by loads of experts, for each expert-parallel size that divides them."""
     if options.expert_loads is None:
         if options.expert_placement != "listed":
             raise InputError("--expert-placement", "needs --expert-loads.")

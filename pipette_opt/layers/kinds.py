@@ -22,10 +22,7 @@ Mlp = Literal["dense", "experts", "none"]
 """MLP of a layer: dense, or routed experts (with or without shared experts)."""
 
 LayerFrequency = int | tuple[int, ...] | None
-"""
-Selection of layers: every N-th layer by Megatron's rule, or 0 or 1 for each layer;
-``None`` if all layers are alike.
-"""
+"""Selection of layers: every N-th by Megatron's rule, or 0 or 1 for each; ``None`` if all layers are alike."""
 
 MAX_LEADING = 6
 """

@@ -25,10 +25,7 @@ MAMBA_CHUNK, DELTA_CHUNK = 128, 64
 
 
 class Recurrent(Protocol):
-    """
-    Interface of a recurrent mixer (Mamba-2, gated delta net):
-    sizes of one layer that costs, memory and legality read.
-    """
+    """Interface of a recurrent mixer (Mamba-2, gated delta net): sizes of a layer for costs, memory, legality."""
 
     @property
     def in_size(self) -> int:
@@ -120,18 +117,12 @@ class Mamba:
 
     @property
     def in_size(self) -> int:
-        """
-        Outputs of the input product: the convolution's channels, a gate per head channel,
-        and a step size per head.
-        """
+        """Outputs of the input product: channels of the convolution, a gate per head channel, a step per head."""
         return self.conv_size + self.out_size + self.num_heads
 
     @property
     def split_vectors(self) -> int:
-        """
-        Parameters that tensor ranks split, without both products: convolution with bias; step, decay and skip per head;
-        norm.
-        """
+        """Parameters that tensor ranks split, without products: convolution, step, decay, skip of heads; norm."""
         return self.conv_size * (self.conv_kernel_dim + 1) + 3 * self.num_heads + self.out_size
 
     @property
@@ -146,10 +137,7 @@ class Mamba:
 
     @property
     def model_flops(self) -> float:
-        """
-        Multiplications of the recurrence per token, by Megatron-LM's count (``mamba_layer_flops``): 7 / 2 per state
-        channel.
-        """
+        """Multiplications of the recurrence per token (Megatron's ``mamba_layer_flops``): 7 / 2 per state channel."""
         return 3.5 * self.out_size * self.state_dim
 
     @property
@@ -165,10 +153,7 @@ class Mamba:
 
     @property
     def scan_bytes(self) -> float:
-        """
-        Bytes that the forward scan reads and writes per token: inputs and outputs in 16 bits, chunk states in fp32
-        three times.
-        """
+        """Bytes of the forward scan per token: inputs and outputs in 16 bits, chunk states in fp32 three times."""
         states = 3 * 4.0 * self.out_size * self.state_dim / MAMBA_CHUNK
         return 2.0 * (2 * self.out_size + 2 * self.num_groups * self.state_dim) + states
 
@@ -223,10 +208,7 @@ class GatedDeltaNet:
 
     @property
     def in_size(self) -> int:
-        """
-        Outputs of the input product: the convolution's channels, a gate per value channel, and two numbers per value
-        head.
-        """
+        """Outputs of the input product: channels of the convolution, a gate per value channel, two per value head."""
         return self.conv_size + self.out_size + 2 * self.num_value_heads
 
     @property
@@ -246,10 +228,7 @@ class GatedDeltaNet:
 
     @property
     def model_flops(self) -> float:
-        """
-        Multiplications of the recurrence per token: decay, delta, update and query,
-        each over the state of every head.
-        """
+        """Multiplications of the recurrence per token: decay, delta, update, query, each over all heads' states."""
         return 4.0 * self.out_size * self.key_head_dim
 
     @property
@@ -266,10 +245,7 @@ class GatedDeltaNet:
 
     @property
     def scan_bytes(self) -> float:
-        """
-        Bytes that the forward scan reads and writes per token: tensors between its kernels and, twice, chunk states; 16
-        bits.
-        """
+        """Bytes of the forward scan per token: tensors between its kernels and, twice, chunk states; 16 bits."""
         keys = self.num_value_heads * self.key_head_dim
         states = 2.0 * self.out_size * self.key_head_dim / DELTA_CHUNK
         return 2.0 * (2 * self.num_key_heads * self.key_head_dim + 5 * self.out_size + 2 * keys + states)

@@ -12,10 +12,7 @@ from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
 from pipette_opt.specs.memory_constants import LARGEST_OFFSET, MemoryConstants
 
 Measure = Callable[[ModelSpec, TrainingSpec, ParallelConfig, int, str], int]
-"""
-Function that returns the peak bytes of a rank's tensors: (model, training, configuration, stage,
-device) to bytes.
-"""
+"""Function of (model, training, configuration, stage, device) that returns the peak bytes of a rank's tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

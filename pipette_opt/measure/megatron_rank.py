@@ -97,10 +97,7 @@ def _check(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, dev
 
 @contextmanager
 def _process_groups(config: ParallelConfig, stage: int) -> Iterator[None]:
-    """
-    Set up megatron-core's process groups of one replica, as the first rank of the stage sees them; tear them down at
-    exit.
-    """
+    """Set up megatron-core's process groups of a replica, as the stage's first rank sees them; end them at exit."""
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import initialize_rng_tracker
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -225,10 +222,7 @@ def has_transformer_engine() -> bool:
 
 
 def _block(transformer: Any, model: ModelSpec, config: ParallelConfig, stage: int, on_gpu: bool) -> Any:
-    """
-    Return the layer specification of the stage: Transformer Engine's, or megatron-core's with stand-ins for fused
-    kernels.
-    """
+    """Return the layer specification: Transformer Engine's, or megatron-core's with stand-ins for fused kernels."""
     from megatron.core.models.gpt import gpt_layer_specs
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 

@@ -42,10 +42,7 @@ def passes_of(
     num_microbatches: int | None = None,
     schedule: Schedule | None = None,
 ) -> list[Pass]:
-    """
-    Return the passes of a stage to run; ``ValueError`` for a stage or schedule that does not fit the
-    configuration.
-    """
+    """Return the passes of a stage to run; ``ValueError`` unless stage and schedule fit the configuration."""
     if num_microbatches is None:
         num_microbatches = microbatches_of(training, config)
     if not 0 <= stage < config.pipeline_model_parallel_size:

@@ -1,7 +1,4 @@
-"""
-Stand-ins for fused kernels: outputs of the same size, and the tensors that the kernels keep for the backward
-pass.
-"""
+"""Stand-ins for fused kernels: outputs of equal size, and the tensors that the kernels keep for the backward pass."""
 # ruff: noqa: D102 (forward and backward are names of torch)
 
 from typing import Any
@@ -21,10 +18,7 @@ def apply(function: Any, *inputs: Any) -> Tensor:
 
 
 class Normalise(Function):
-    """
-    Stand-in for a norm over vectors of ``width`` channels: keeps input and fp32 statistics (LayerNorm 2, RMSNorm 1
-    each).
-    """
+    """Stand-in for a norm over ``width`` channels: keeps input and fp32 statistics (LayerNorm 2, RMSNorm 1 each)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, width: int, num_statistics: int) -> Tensor:

@@ -84,10 +84,7 @@ class FormulaBytes:
 
     @property
     def step_is_fullest(self) -> BoolArray:
-        """
-        Mask of stages where the optimizer step needs more memory than any forward or backward pass, shape
-        ``(num_rows,)``.
-        """
+        """Mask of stages whose optimizer step needs more memory than any pass, shape ``(num_rows,)``."""
         beyond: BoolArray = self._step_beyond > np.maximum(self._pass_work, np.maximum(self.recomputed, self.head))
         return beyond
 

@@ -117,10 +117,7 @@ class MemoryPredictor:
 
     @classmethod
     def load(cls, path: str | Path | None = None, *, memory_constants: MemoryConstants | None = None) -> Self:
-        """
-        Return a predictor with the shipped weights, or with those of a file. Raises ``InputError`` if the file is
-        unusable.
-        """
+        """Return a predictor with the shipped weights, or a file's. ``InputError`` if the file is unusable."""
         network = _shipped_network() if path is None else read_weights(Path(path))
         return cls(network=network, memory_constants=memory_constants or MEGATRON_CORE)
 

@@ -102,10 +102,7 @@ def twin_share(alike: float, count: int) -> float:
 
 
 def twin_offsets(work: Sequence[str], errors: FloatArray, alike: float) -> dict[str, float]:
-    """
-    Return each work key with the expected error of another run with that key, in standard deviations; empty if
-    ``alike`` is 0.
-    """
+    """Return the expected error of another run of each work key, in standard deviations; empty if ``alike`` is 0."""
     if not alike:
         return {}
     return {

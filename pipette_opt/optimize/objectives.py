@@ -33,10 +33,7 @@ from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.objective import Objective
 
 MAX_SIZES = 48
-"""
-Largest number of host counts that are searched, those with most divisors; a search takes a second or more.
-Chosen.
-"""
+"""Most host counts that are searched, those with most divisors; a search takes a second or more. Chosen."""
 
 MIN_SEARCH_S = 1.0
 """Least time for the search of one host count, seconds; enumeration may take as long. Chosen."""
@@ -248,10 +245,7 @@ class _Search:
 
 
 def _sizes(instance: Instance, space: SearchSpace, objective: Objective, inputs: Mapping[str, Any]) -> Iterator[_Size]:
-    """
-    Yield a search for every number of whole hosts that the space allows, fewest first; for cost, for every
-    price cap.
-    """
+    """Yield a search for every number of whole hosts of the space, fewest first; for cost, for every price cap."""
     cluster, per_host = instance.cluster, instance.cluster.gpus_per_node
     floor_s = least_gpu_seconds(instance)
     for num_gpus in _numbers(instance, space):

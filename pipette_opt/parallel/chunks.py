@@ -34,10 +34,7 @@ def fit_chunks(layers_per_stage: tuple[int, ...], num_chunks: int) -> bool:
 
 
 def deal_layers(layers_per_stage: Sequence[int], num_chunks: int) -> tuple[tuple[int, ...], ...]:
-    """
-    Return the layers of each chunk of each stage, shape ``(num_chunks, pp)``;
-    the stages must pass :func:`fit_chunks`.
-    """
+    """Return the layers of each stage's chunks, shape ``(num_chunks, pp)``; the stages must pass :func:`fit_chunks`."""
     missing = missing_layers(layers_per_stage, num_chunks)
     held = [[ceil_div(layers, num_chunks) for layers in layers_per_stage] for _ in range(num_chunks)]
     held[0][0] -= missing[0]

@@ -199,10 +199,7 @@ class ParallelConfig:
             )
 
     def _keep_layout(self, layout: str) -> None:
-        """
-        Store a layout in its shortest form, or ``None`` if it is the default division; ``ValueError`` if it contradicts
-        stages.
-        """
+        """Store a layout in its shortest form, ``None`` for the default; ``ValueError`` if it contradicts stages."""
         try:
             held = layout_layers(layout, self.pipeline_model_parallel_size)
         except ValueError as error:
@@ -217,10 +214,7 @@ class ParallelConfig:
         object.__setattr__(self, "pipeline_model_parallel_layout", _shortest_layout(held))
 
     def _counts(self) -> tuple[int, ...]:
-        """
-        Return the values of :data:`COUNTS`; written out for speed,
-        as searches make a hundred thousand configurations.
-        """
+        """Return the values of :data:`COUNTS`; written out for speed, as searches make 100,000 configurations."""
         return (
             self.tensor_model_parallel_size,
             self.pipeline_model_parallel_size,
@@ -277,10 +271,7 @@ class ParallelConfig:
 
     @property
     def recomputation(self) -> Recomputation | None:
-        """
-        Recomputation as search spaces name it, such as ``selective``, ``block``,
-        ``full`` or ``moe_act+layernorm``.
-        """
+        """Recomputation as search spaces name it: ``selective``, ``block``, ``full``, ``moe_act+layernorm``, ...."""
         if self.recompute_granularity == "full" and self.recompute_method == "block":
             return "block"
         if self.recompute_granularity == "selective" and self.recompute_modules != CORE:
@@ -307,10 +298,7 @@ class ParallelConfig:
 
     @property
     def layers_per_chunk(self) -> tuple[tuple[int, ...], ...]:
-        """
-        Transformer layers of each chunk of each stage, shape ``(num_chunks, pp)``; the data passes chunk 0 of all
-        stages first.
-        """
+        """Layers of each stage's chunks, shape ``(num_chunks, pp)``; data passes chunk 0 of all stages first."""
         if self.pipeline_model_parallel_layout is not None:
             return layout_layers(self.pipeline_model_parallel_layout, self.pipeline_model_parallel_size)
         return deal_layers(self.layers_per_stage, self.num_chunks)
@@ -322,10 +310,7 @@ class ParallelConfig:
 
     @property
     def chunk_shares(self) -> FloatArray:
-        """
-        Share of a stage's layers in each of its chunks, shape ``(num_chunks, pp)``; equal shares for a stage without
-        layers.
-        """
+        """Share of a stage's layers in each chunk, shape ``(num_chunks, pp)``; equal shares without layers."""
         held = np.array(self.layers_per_chunk, dtype=np.float64)
         shares: FloatArray = np.where(held.sum(axis=0) > 0, held / np.maximum(held.sum(axis=0), 1), 1 / len(held))
         return shares
@@ -344,10 +329,7 @@ class ParallelConfig:
 
     @property
     def microbatch_group_size(self) -> int:
-        """
-        Number that a replica's micro-batches must be a multiple of:
-        the number of stages with interleaving, else 1.
-        """
+        """Divisor of a replica's number of micro-batches: the number of stages with interleaving, else 1."""
         return 1 if self.virtual_pipeline_model_parallel_size is None else self.pipeline_model_parallel_size
 
     def num_microbatches(self, global_batch_size: int, *, unequal: bool = False) -> int:
@@ -446,10 +428,7 @@ class ParallelConfig:
 
 @lru_cache(maxsize=1 << 12)
 def _shortest_layout(held: tuple[tuple[int, ...], ...]) -> str | None:
-    """
-    Return the shortest layout text for a list of layers per chunk; ``None`` if Megatron-Core divides layers so by
-    default.
-    """
+    """Return the shortest layout text for layers per chunk; ``None`` if Megatron-Core divides so by default."""
     stages = tuple(map(sum, zip(*held, strict=True)))
     is_usual = fit_chunks(stages, len(held)) and held == deal_layers(stages, len(held))
     return None if is_usual else layout_of(held)
@@ -463,10 +442,7 @@ def without_recomputation(config: ParallelConfig) -> ParallelConfig:
 
 
 def with_offload(config: ParallelConfig, word: str | None) -> ParallelConfig:
-    """
-    Return a copy with another offloading choice, such as ``optimizer:0.5``; the choice must be valid and is not
-    checked.
-    """
+    """Return a copy with another offloading choice, such as ``optimizer:0.5``, which is not checked."""
     return _changed(config, offload=word)
 
 

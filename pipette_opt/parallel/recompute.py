@@ -1,7 +1,4 @@
-"""
-Recomputation in the backward pass, as one word: none, modules of layers, first layers of each chunk,
-or all layers.
-"""
+"""Recomputation in the backward pass, as a word: none, modules of layers, first layers of chunks, or all layers."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -26,10 +23,7 @@ CORE = ("core_attn",)
 
 
 def modules_in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """
-    Return each module once, in the order of :data:`RECOMPUTE_MODULES`;
-    ``ValueError`` for an unknown name or no name.
-    """
+    """Return each module once, in the order of :data:`RECOMPUTE_MODULES`; ``ValueError`` for unknown or no names."""
     found = set(names)
     unknown = sorted(found - set(RECOMPUTE_MODULES))
     if unknown or not found:
@@ -63,10 +57,7 @@ def known_word(word: Recomputation | None) -> Recomputation | None:
 
 
 def amount(word: Recomputation | None) -> int:
-    """
-    Return the rank of a recomputation choice by amount: none, then modules by number, then ``block``,
-    then ``full``.
-    """
+    """Return the rank of a recomputation choice by amount: none, modules by number, ``block``, ``full``."""
     if word is None:
         return 0
     ends = {"block": len(RECOMPUTE_MODULES) + 1, "full": len(RECOMPUTE_MODULES) + 2}

@@ -17,10 +17,7 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, IntArray, read_only
 
 FORWARD, BACKWARD, INPUT, WEIGHT = range(4)
-"""
-Kinds of operations: forward, whole backward, and the two halves of a backward:
-gradients of inputs, and of weights.
-"""
+"""Kinds of operations: forward, whole backward, and its two halves: gradients of inputs, and of weights."""
 
 LETTERS = "FBIW"
 """Letter of each kind of operation, in the order of ``FORWARD``, ``BACKWARD``, ``INPUT``, ``WEIGHT``."""
@@ -179,10 +176,7 @@ def has_group(num_stages: int, num_microbatches: int, group_size: int) -> bool:
 
 
 def smallest_group(num_stages: int, num_microbatches: int) -> int | None:
-    """
-    Return the smallest group size that :func:`has_group` allows, which needs the fewest activations; ``None`` if none
-    is.
-    """
+    """Return the smallest group size that :func:`has_group` allows, with fewest activations; ``None`` without one."""
     sizes = range(num_stages, num_microbatches + 1)
     return next((size for size in sizes if has_group(num_stages, num_microbatches, size)), None)
 
@@ -253,9 +247,6 @@ def in_flight(schedule: Schedule) -> IntArray:
 
 
 def max_in_flight(schedule: Schedule) -> IntArray:
-    """
-    Return the most activations (each of one chunk and one micro-batch) that a stage holds at once,
-    shape ``(pp,)``.
-    """
+    """Return the most activations (of a chunk and a micro-batch) that a stage holds at once, shape ``(pp,)``."""
     most: IntArray = in_flight(schedule).max(axis=1)
     return most

@@ -11,10 +11,7 @@ Status = Literal["OPTIMAL", "FEASIBLE"]
 """Status of a certificate: the plan is proven optimal, or a gap remains."""
 
 JointStatus = Literal["INFEASIBLE", "FEASIBLE"]
-"""
-Result of the CP-SAT model over all splits of the layers: no other split can be as fast as the plan, or one may
-be.
-"""
+"""Result of the CP-SAT model over all splits of the layers: no other can be as fast as the plan, or one may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,8 +236,5 @@ class Certificate:
 
     @property
     def shown_gap(self) -> float:
-        """
-        Largest share of the plan's time that another plan could save: ``(objective_s - lower_bound_s) /
-        objective_s``.
-        """
+        """Largest share of the time that another plan could save: ``(objective_s - lower_bound_s) / objective_s``."""
         return (self.objective_s - self.lower_bound_s) / self.objective_s

@@ -63,10 +63,7 @@ class Progress:
 
 
 def share_of_progress(rate: FailureRate, num_hosts: int, interval_s: float) -> float:
-    """
-    Return the share of the time that is progress: ``interval_s`` over the mean seconds that this work takes, in
-    [0, 1].
-    """
+    """Return the share of the time that is progress: ``interval_s`` over mean seconds of this work, in [0, 1]."""
     mean_s = rate.host_mean_days * DAY_S / num_hosts
     exponent = (interval_s + rate.save_s) / mean_s
     if exponent + rate.recovery_s / mean_s > 700.0:

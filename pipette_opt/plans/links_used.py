@@ -16,10 +16,7 @@ Coordinates = tuple[int, int, int, int]
 
 
 def coordinates_of(plan: Plan) -> Iterator[Coordinates]:
-    """
-    Yield the coordinates of each rank: tensor changes fastest, then context, then data and pipeline by the rank
-    order.
-    """
+    """Yield the coordinates of each rank: tensor changes fastest, then context, data and pipeline by rank order."""
     config = plan.config
     tp, cp = config.tensor_model_parallel_size, config.context_parallel_size
     dp, pp = config.data_parallel_size, config.pipeline_model_parallel_size

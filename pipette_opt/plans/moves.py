@@ -191,10 +191,7 @@ def _all_parameters(shard: Shard, model: ModelSpec) -> int:
 
 
 def _owned_states(shard: Shard, model: ModelSpec) -> int:
-    """
-    Return the number of optimizer states in a rank's shard. Expert states are sharded among ranks with the same
-    experts.
-    """
+    """Return the optimizer states in a rank's shard. Expert states are sharded among ranks with equal experts."""
     _, tensor, _, block = shard.slice_of_layers
     replicas, experts = shard.optimizer[1], _expert_parameters(tuple(shard.layers), shard.head, shard, model)
     same_experts = max(replicas * tensor // block, 1)

@@ -390,10 +390,7 @@ class Plan:
 
 
 def why_slower(best: IterationTime, other: IterationTime) -> str:
-    """
-    Return a text that says why a plan was not chosen: how much slower it is, and the cause of time that grew
-    most.
-    """
+    """Return why a plan was not chosen: how much slower it is, and the cause of time that grew most."""
     slower = other.iteration_time_s / best.iteration_time_s - 1
     if slower < -AS_GOOD:
         return f"{-slower:.1%} faster, less plain"

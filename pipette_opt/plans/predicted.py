@@ -7,10 +7,7 @@ FEW_RUNS = 20
 """Number of measured runs of a kind of job below which output warns that few runs were measured. Chosen."""
 
 AS_GOOD = 1e-6
-"""
-Relative difference below which two iteration times count as equal; solver ticks (integer time units) are hardly
-finer.
-"""
+"""Relative difference below which two iteration times count as equal; solver ticks are hardly finer."""
 
 OWN_RUNS = "that the stack was calibrated with"
 MEASURED_RUNS = "that you measured"

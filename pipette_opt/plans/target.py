@@ -36,10 +36,7 @@ def value_of(plan: Plan, cluster: ClusterSpec, objective: Objective) -> float:
 
 
 def best_value_of(plan: Plan, cluster: ClusterSpec, objective: Objective) -> float:
-    """
-    Return the minimised objective of the fastest plan found: of ``plan`` itself, unless a plainer plan was
-    preferred.
-    """
+    """Return the minimised objective of the fastest plan found: of ``plan``, unless a plainer one was preferred."""
     fastest = plan.fastest
     if fastest is None or fastest.iteration_time_s is None:
         return value_of(plan, cluster, objective)

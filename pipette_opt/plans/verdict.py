@@ -53,10 +53,7 @@ def verdict(
 
 
 def links_measured(inputs: Mapping[str, Any], num_hosts: int) -> bool:
-    """
-    Return whether links between hosts were measured; ``False`` for ``--nodes`` or a cluster file without
-    matrices.
-    """
+    """Return whether links between hosts were measured; ``False`` for ``--nodes`` or files without matrices."""
     cluster = inputs.get("cluster")
     if not isinstance(cluster, Mapping) or num_hosts == 1:
         return True

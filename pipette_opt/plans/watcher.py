@@ -11,10 +11,7 @@ from pipette_opt.plans.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """
-    Progress of a run: current step, seconds since the start, simulated time of the fastest plan, and proven lower
-    bound.
-    """
+    """Progress of a run: step, seconds since the start, simulated time of the fastest plan, proven lower bound."""
 
     step: str
     elapsed_s: float
@@ -48,10 +45,7 @@ class Watcher:
 
     @contextmanager
     def loading_kernels(self) -> Iterator[None]:
-        """
-        Exclude the seconds inside the ``with`` block from the time limit. Kernels are compiled once per
-        installation.
-        """
+        """Exclude the seconds inside the ``with`` block from the time limit. Kernels are compiled once."""
         self.report("loading compiled kernels (the first time they are compiled)")
         begun = time.perf_counter()
         yield

@@ -340,10 +340,7 @@ def pass_seconds(
 def chunk_seconds(
     instance: Instance, config: ParallelConfig, compute: StageCompute, tile: HostTile
 ) -> tuple[FloatArray, FloatArray]:
-    """
-    Return forward and backward seconds of each chunk, with communication inside a host: ``(num_kinds, num_chunks,
-    pp)``.
-    """
+    """Return seconds of each chunk's passes, with communication inside a host: ``(num_kinds, num_chunks, pp)``."""
     ranks, gpus = ranks_of_a_host(config, tile), gpus_of_a_host(config, tile)
     forward, backward = inside_stages_s(
         instance, config, compute, tile, lambda alike, kind: expert_layer_s(instance, alike, kind, ranks, gpus)

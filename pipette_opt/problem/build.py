@@ -1,7 +1,4 @@
-"""
-Construction of the integer placement problem: one candidate for each configuration and host tile (part of the model on
-one host), times in ticks.
-"""
+"""Construction of the integer placement problem: one candidate for each configuration and host tile, times in ticks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

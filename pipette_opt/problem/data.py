@@ -234,18 +234,12 @@ class CandidateData:
 
     @property
     def num_links(self) -> int:
-        """
-        Number of stages that send activations to the next stage; with interleaving, the last stage sends to the
-        first.
-        """
+        """Number of stages that send activations to the next stage; interleaved, the last sends to the first."""
         return self.num_stages - (self.config.num_chunks == 1)
 
     @property
     def wraps(self) -> bool:
-        """
-        Return whether hosts of the last grid row send activations to hosts of the first, as interleaved
-        schedules do.
-        """
+        """Return whether hosts of the last grid row send activations to the first, as in interleaved schedules."""
         return self.config.num_chunks > 1 and self.grid[0] > 1
 
     @property
@@ -307,10 +301,7 @@ class ProblemData:
         return len(self.kind_of_node)
 
     def joined(self, other: "ProblemData") -> "ProblemData":
-        """
-        Return the problem with the candidate configurations of another problem appended; hosts and tick length must be
-        equal.
-        """
+        """Return the problem with another's candidates appended; hosts and tick length must be equal."""
         return replace(self, candidates=(*self.candidates, *other.candidates))
 
     def allowed(self, candidate: CandidateData) -> BoolArray:

@@ -147,18 +147,12 @@ class LayerFamily:
 
     @property
     def schedule(self) -> tuple[int, int, int]:
-        """
-        Number of stages, micro-batches and chunks; partition families with equal numbers have equal paths through the
-        schedule.
-        """
+        """Number of stages, micro-batches and chunks; families with equal numbers have equal paths."""
         return self.config.pipeline_model_parallel_size, self.num_microbatches, self.config.num_chunks
 
     @property
     def least_optimizer_s(self) -> float:
-        """
-        Lower bound on the optimizer seconds of any partition: the largest stage has at least the mean number of units
-        (layers in each chunk).
-        """
+        """Lower bound on optimizer seconds of any partition: the largest stage has at least the mean units."""
         units = ceil_div(self.num_units, self.config.pipeline_model_parallel_size)
         return self.optimizer_s + max(self.step_s * units + min(float(self.fixed_step_s.min()), 0.0), 0.0)
 
@@ -172,10 +166,7 @@ class LayerFamily:
         return sized if self.recomputed is None else replace(sized, recompute_num_layers=recomputed)
 
     def units_of(self, layers: Sequence[int]) -> list[int] | None:
-        """
-        Return the units of each stage for the given layers per stage; ``None`` if the partition family does not contain
-        them.
-        """
+        """Return the units of each stage for the given layers per stage; ``None`` if the family lacks them."""
         chunks, own = self.config.num_chunks, self.config.layers_per_stage
         if len(layers) != len(own):
             return None

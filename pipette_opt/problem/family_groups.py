@@ -77,10 +77,7 @@ def far_families(
 
 
 def groups_of(instance: Instance, family: LayerFamily) -> IntArray:
-    """
-    Return the group of near hosts of each host, shape ``(num_nodes,)``, for the concurrent flows between two
-    stages.
-    """
+    """Return each host's group of near hosts, shape ``(num_nodes,)``, for the flows between two stages."""
     flows = gpus_of_a_host(family.config, family.tile) // family.tile.stages
     return near_groups(instance.cluster, flows, family.grid[0] * family.hosts_per_row)
 

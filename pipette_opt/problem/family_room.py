@@ -76,10 +76,7 @@ def most_units(
 
 
 def num_units(model: ModelSpec, config: ParallelConfig) -> int:
-    """
-    Return the number of units (layers in each chunk) that the stages share; the layers of ``config`` count as the first
-    unit of each stage.
-    """
+    """Return number of units that the stages share; the layers of ``config`` count as the first unit of each stage."""
     layers = config.layers_per_stage
     return len(layers) + (model.num_layers - sum(layers)) // config.num_chunks
 
@@ -94,10 +91,7 @@ def has_room(most: IntArray, number: int) -> bool:
 
 
 def _most_legal(model: ModelSpec, config: ParallelConfig, num_kinds: int) -> IntArray:
-    """
-    Return the largest legal number of units of each stage, ignoring memory: 1 for stages that cannot get further
-    layers.
-    """
+    """Return the largest legal number of units of each stage, ignoring memory: 1 for stages that cannot get more."""
     pp, layers = config.pipeline_model_parallel_size, config.layers_per_stage
     units: IntArray = np.full((num_kinds, pp), 1 + (model.num_layers - sum(layers)) // config.num_chunks)
     units[:, : num_closed(model, config)] = 1
@@ -157,10 +151,7 @@ class RecomputedUnits:
         return self._fewest
 
     def _need_bytes(self, asked: Sequence[tuple[int, int]]) -> list[IntArray]:
-        """
-        Return the predicted bytes of each stage, shape ``(pp,)``, for each pair of units (layers in each chunk) and
-        recomputed layers.
-        """
+        """Return the predicted bytes of each stage, shape ``(pp,)``, for each pair of units and recomputed layers."""
         kept, _ = pure_configs(self.config)
         closed, pp = num_closed(self.instance.model, self.config), self.config.pipeline_model_parallel_size
         sized = [

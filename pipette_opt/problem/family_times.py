@@ -142,10 +142,7 @@ def _unit_s(seconds: Sequence[FloatArray], sized: Sequence[ParallelConfig]) -> F
 def _of_layers(
     model: ModelSpec, timed: _Timed, seconds: Callable[[ParallelConfig, StageCompute], FloatArray]
 ) -> dict[LayerKind, FloatArray]:
-    """
-    Return the seconds of one layer of each type in a chunk; ``seconds`` returns arrays with last axes chunks and
-    stages.
-    """
+    """Return seconds of a layer of each type in a chunk; ``seconds`` returns arrays with last axes chunks, stages."""
     if not timed.probes:
         held = [seconds(*computed) for computed in timed.sized]
         kind = model.layers[pattern_of(model.layers).leading]
@@ -179,10 +176,7 @@ def _with_recomputation(
 
 
 def _least_again_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> FloatArray:
-    """
-    Return the least seconds that recomputing a layer adds, over all layer types, for each GPU type:
-    ``(num_kinds,)``.
-    """
+    """Return the least seconds that recomputing a layer of any type adds, for each GPU type: ``(num_kinds,)``."""
     kept, again = (
         [layer_seconds(instance, alike, tile, kind)[1] for kind in dict.fromkeys(instance.model.layers)]
         for alike in pure_configs(config)
@@ -246,10 +240,7 @@ def _family(
 
 
 def _slots_cross(instance: Instance, family: LayerFamily, timed: _Timed, far: BoolArray) -> LayerFamily:
-    """
-    Return the partition family whose slots span several groups of hosts; ``far`` masks host pairs in different
-    groups.
-    """
+    """Return the family whose slots span several groups of hosts; ``far`` masks pairs in different groups."""
     best, each = (
         tensor_ticks(instance, *timed.sized[0], family.tile, links, FINE_TICK_S, np.floor)
         for links in (BestLinks(instance.cluster, instance.stack), EachLink(instance.cluster, instance.stack))
@@ -313,10 +304,7 @@ def _rings(instance: Instance, config: ParallelConfig, tile: HostTile, most_byte
 
 
 def _shares(model: ModelSpec, config: ParallelConfig) -> tuple[dict[LayerKind, float], dict[LayerKind, float]]:
-    """
-    Return the fraction of a period's dense parameters, and of its expert parameters, that one layer of each
-    type has.
-    """
+    """Return the fraction of a period's dense, and of its expert, parameters in one layer of each type."""
     leading, period = pattern_of(model.layers)
     kinds, parts = model.layers[leading : leading + period], parts_on_rank(model, config)
 
@@ -336,10 +324,7 @@ def _embedding_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> 
 
 
 def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> FloatArray:
-    """
-    Return the least seconds of a transfer between hosts of each pair of GPU types, shape ``(num_kinds,
-    num_kinds)``.
-    """
+    """Return the least seconds of a transfer between each pair of GPU types, shape ``(num_kinds, num_kinds)``."""
     cluster = instance.cluster
     fastest = cluster.fastest_bytes_per_s_of_kinds(num_flows)
     with np.errstate(divide="ignore"):

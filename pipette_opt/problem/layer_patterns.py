@@ -66,10 +66,7 @@ def grown(model: ModelSpec, config: ParallelConfig) -> ParallelConfig:
 
 
 def beyond(least: ParallelConfig, units: Sequence[int]) -> ParallelConfig:
-    """
-    Return the configuration with the given units (layers in each chunk) on each stage; the layers of ``least`` are the
-    first unit.
-    """
+    """Return the configuration with the given units on each stage; the layers of ``least`` are the first unit."""
     chunks = least.num_chunks
     held = (own + chunks * (int(count) - 1) for own, count in zip(least.layers_per_stage, units, strict=True))
     return replace(least, layers_per_stage=tuple(held))

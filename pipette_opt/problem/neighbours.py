@@ -71,10 +71,7 @@ def find_neighbours(links: IntArray) -> Neighbours | None:
 
 
 def _racks(joins: FloatArray) -> IntArray:
-    """
-    Return the rack of each host, cut where the distance of merged groups rises most; all 0 if the rise is too
-    small.
-    """
+    """Return the rack of each host, cut where the distance of merged groups rises most; 0 if it rises little."""
     from scipy.cluster.hierarchy import fcluster
 
     number = len(joins) + 1

@@ -169,10 +169,7 @@ def _largest_usable(ticks: IntArray) -> int:
 
 
 def period_ticks(placed: PlacedTicks, p2p: P2PMode) -> IntArray:
-    """
-    Return the time between two micro-batches in steady state for each column, rounded up to ticks, shape
-    ``(D,)``.
-    """
+    """Return the time between two micro-batches in steady state of each column, ticks rounded up, shape ``(D,)``."""
     cost = placed.forward + placed.backward
     if p2p == "blocking":
         wait = np.zeros((len(cost) + 1, cost.shape[1]), dtype=np.int64)
@@ -199,10 +196,7 @@ def _finish_closed(data: ProblemData, candidate: CandidateData, placed: PlacedTi
 
 
 def _finish_paths(paths: Paths, placed: PlacedTicks) -> IntArray:
-    """
-    Return the earliest end of each stage's last backward by the relaxation's paths, integer ticks, shape ``(pp,
-    D)``.
-    """
+    """Return the earliest end of each stage's last backward by the relaxation's paths, ticks, shape ``(pp, D)``."""
     links = len(placed.send_forward)
     length = placed.path_work + paths.up[:, :links] @ placed.send_forward + paths.down[:, :links] @ placed.send_backward
     finish = np.zeros((paths.up.shape[1], length.shape[1]), dtype=np.int64)

@@ -61,10 +61,7 @@ class PathCounts:
         return self.take(stages[self.stage])
 
     def without_begun(self, operations: IntArray) -> IntArray:
-        """
-        Return the passes without the first forward of paths that wait for parameters; its end time is given
-        otherwise.
-        """
+        """Return the passes without the first forward of paths that wait for parameters, whose end is given."""
         waiting_paths = np.flatnonzero(self.begun >= 0)
         chunk, stage = np.divmod(self.begun[waiting_paths], operations.shape[2])
         rest = operations.copy()

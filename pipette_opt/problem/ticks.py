@@ -135,10 +135,7 @@ def ring_ticks(rings: Reductions, ring: StageRing, tick_s: float, rounding: Roun
 def ring_floor(
     instance: Instance, config: ParallelConfig, tile: HostTile, ring: StageRing, tick_s: float, rounding: Rounding
 ) -> int:
-    """
-    Return the ticks of a stage's gradient rings if links between hosts take no time, with the least time of expert
-    rings.
-    """
+    """Return ticks of a stage's gradient rings if links between hosts take no time; expert rings at their least."""
     rings = Reductions(instance, config, tile, NoLinks(instance.cluster, instance.stack))
     return int(ticks_of(ring.shown_s(rings.dense_s, rings.experts_s)[0], tick_s, rounding))
 

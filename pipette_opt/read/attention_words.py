@@ -10,10 +10,7 @@ FLASH = re.compile(
     r"flash_?(attn|attention)?_?v?(?P<version>\d)?[\d.]*|fa_?v?(?P<short>\d)[\d.]*|fused_(attn|attention)"
     r"|te|transformer_engine|cudnn|(torch_)?sdpa|flex(_?attention)?|xformers|(mem(ory)?_)?efficient(_attention)?"
 )
-"""
-Names of kernels that keep no attention scores in memory: FlashAttention, cuDNN in Transformer Engine, PyTorch
-SDPA.
-"""
+"""Kernels that keep no attention scores in memory: FlashAttention, cuDNN in Transformer Engine, PyTorch SDPA."""
 
 FUSED_SOFTMAX = re.compile(r"unfused|fused(_softmax)?|core|local")
 """Names of kernels that keep the scores in memory and fuse scaling, mask and softmax, as Megatron-Core does."""
@@ -73,10 +70,7 @@ def attention_words(text: str) -> AttentionWords | None:
 
 
 def _with_remarks(name: str) -> AttentionWords | None:
-    """
-    Return the meaning of a flash kernel's name that ends in remarks, such as ``te_dotproductattention``; else
-    ``None``.
-    """
+    """Return the meaning of a flash kernel's name with remarks, such as ``te_dotproductattention``; or ``None``."""
     words = name.split("_")
     for end in range(len(words) - 1, 0, -1):
         remarks = words[end:]

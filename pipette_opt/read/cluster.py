@@ -142,10 +142,7 @@ def _memory_rate_text(num_gpus: int, bytes_per_s: float) -> str:
 
 
 def matrix_files(path: str | Path, part: Literal["inter_node", "intra_node"] = "inter_node") -> list[str]:
-    """
-    Return the names of the matrix files of a valid cluster file, relative to the file, for links between or inside
-    hosts.
-    """
+    """Return the names of a cluster file's matrix files, relative to it, for links between or inside hosts."""
     links = read_yaml(path).get(part) or {}
     latencies = [str(links["latencies"])] if links.get("latencies") else []
     return [str(entry["file"]) for entry in links.get("matrices") or ()] + latencies
@@ -224,10 +221,7 @@ def cluster_document(
 
 
 def subset_cluster(cluster: ClusterSpec, hosts: Collection[str], where: str = "hosts") -> ClusterSpec:
-    """
-    Return the cluster with only ``hosts``, in the cluster's order. ``InputError`` at ``where`` for an unknown
-    host.
-    """
+    """Return the cluster with only ``hosts``, in its order. ``InputError`` at ``where`` for an unknown host."""
     for host in hosts:
         if host not in cluster.hosts:
             hint = did_you_mean(host, cluster.hosts)
@@ -323,10 +317,7 @@ def _gpus_per_node(fields: Fields, gpu: GpuSpec, assumed: list[str]) -> int:
 
 
 def _read_intra_node(intra: Fields, nodes: Sequence[NodeSpec], assumed: list[str]) -> tuple[float, float]:
-    """
-    Return bandwidth (bytes/s) and latency (s) inside a host, from the file or the catalogue's slowest GPU type
-    in use.
-    """
+    """Return bandwidth (bytes/s) and latency (s) inside a host, from the file or of the slowest GPU type in use."""
     catalogue = read_gpu_catalogue()
     kinds = dict.fromkeys(node.gpu.kind for node in nodes)
     known = [catalogue[name] for name in kinds if name in catalogue]

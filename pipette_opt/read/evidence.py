@@ -103,10 +103,7 @@ class LinkEvidence:
     all_at_once: bool = False
 
     def add_nccl_test(self, test: NcclTest, only_gpus: int | None = None) -> None:
-        """
-        Add a run of nccl-tests; with ``only_gpus``, a run with another number of GPUs per host adds only its host
-        names.
-        """
+        """Add a run of nccl-tests; one without ``only_gpus`` GPUs per host, if given, adds only its host names."""
         file = Path(test.source).name
         if test.problem and not test.failed:
             self.skipped.append(f"{test.kind or 'A test'} in {file} was not used: {test.problem}.")
@@ -260,10 +257,7 @@ class LinkEvidence:
         return found
 
     def changes(self, flows: int) -> Mapping[Pair, tuple[float, float]]:
-        """
-        Return mean and slowest bandwidth over the sources, bytes/s, of each host pair that several sources
-        measured.
-        """
+        """Return mean and slowest bandwidth, bytes/s, of each host pair that several sources measured."""
         found = {}
         for pair, snapshots in self.rates[flows].items():
             if len(snapshots) > 1:

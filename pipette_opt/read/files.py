@@ -24,10 +24,7 @@ from pipette_opt.read.kinds_of_files import binary_kind
 TOO_DEEP = "has lists or mappings inside each other that are too deep to be read."
 
 MAX_YAML_NODES = 2_000_000
-"""
-Largest number of values in a YAML file, counting repeats by aliases. Chosen: a matrix of 1,280 hosts has 1.6
-million.
-"""
+"""Most values in a YAML file, counting repeats by aliases. Chosen: a matrix of 1,280 hosts has 1.6 million."""
 
 
 def read_text(path: str | Path, *, keep_line_ends: bool = False) -> str:
@@ -103,10 +100,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """
-    Return the content of a JSON text. ``InputError`` for duplicate keys, too large numbers and control
-    characters.
-    """
+    """Return the content of a JSON text. ``InputError`` for duplicate keys, huge numbers and control characters."""
     for escape in _ESCAPE.finditer(text):
         if escape[1] in ("b", "f") or (escape[2] and _CONTROL.match(chr(int(escape[2], 16)))):
             line = text.count("\n", 0, escape.start()) + 1

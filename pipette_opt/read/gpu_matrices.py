@@ -175,10 +175,7 @@ def _own_blocks(where: str, singles: FloatArray, nodes: Sequence[NodeSpec]) -> F
 
 
 def _between(singles: FloatArray) -> FloatArray:
-    """
-    Return the bandwidths between GPUs of different hosts; an unmeasured pair gets the slowest rate between its
-    hosts.
-    """
+    """Return the bandwidths between GPUs of two hosts; an unmeasured pair gets the slowest rate between its hosts."""
     hosts = np.arange(len(singles))
     between = singles.copy()
     between[hosts, :, hosts] = np.nan
@@ -214,10 +211,7 @@ def gpu_csv(hosts: Sequence[str], links: GpuLinks) -> str:
 
 
 def inside_csvs(hosts: Sequence[str], links: GpuLinks) -> list[tuple[str, str]]:
-    """
-    Return, for each group of hosts with equal links inside, their names as ranges and the matrix of their GPUs
-    as CSV.
-    """
+    """Return, for each group of hosts with equal links inside, names as ranges and the matrix of GPUs as CSV."""
     names = [str(slot) for slot in range(links.num_slots)]
     off = np.eye(links.num_slots, dtype=np.bool_)
     return [

@@ -81,10 +81,7 @@ class UsualDomain:
     source: str
 
     def size(self, num_hosts: int) -> int:
-        """
-        Return the hosts per NVLink domain of a job: ``hosts`` if it divides or covers ``num_hosts``, else
-        ``used``.
-        """
+        """Return the hosts per NVLink domain of a job: ``hosts`` if it divides or covers ``num_hosts``, or ``used``."""
         return self.hosts if num_hosts <= self.hosts or num_hosts % self.hosts == 0 else self.used
 
 

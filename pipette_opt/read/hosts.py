@@ -19,10 +19,7 @@ _LEGAL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[0-9]+)?")
 
 
 def expand_hosts(hosts: object, where: str = "hosts") -> tuple[str, ...]:
-    """
-    Return the host names of a range, of several ranges separated by commas, or of a list of ranges, in written
-    order.
-    """
+    """Return the host names of a range, of ranges separated by commas, or of a list of ranges, in written order."""
     entries = hosts if isinstance(hosts, list) else [hosts]
     names: list[str] = []
     for entry in entries:
@@ -36,10 +33,7 @@ def expand_hosts(hosts: object, where: str = "hosts") -> tuple[str, ...]:
 
 
 def checked_host(name: str, where: str) -> str:
-    """
-    Return the name if it is a valid host name, safe in launch scripts and manifests. ``InputError`` for any
-    other.
-    """
+    """Return a valid host name, safe in launch scripts and manifests. ``InputError`` for any other."""
     if len(name) > MAX_NAME:
         raise InputError(
             where, f"host {shown(name)} has more than {MAX_NAME} characters, the maximum; shorten the name."

@@ -13,10 +13,7 @@ from pipette_opt.read.log_lines import Log
 NVLINK_BYTES_PER_S: Mapping[int, float] = MappingProxyType(
     {60: 18.0 * GB, 70: 20.0 * GB, 80: 20.0 * GB, 86: 12.0 * GB, 90: 20.6 * GB, 100: 40.1 * GB}
 )
-"""
-Bandwidth of one NVLink in one direction, bytes/s, by compute capability times ten (NCCL 2.27,
-``src/graph/topo.h``).
-"""
+"""Bandwidth of an NVLink one way, bytes/s, by compute capability times ten (NCCL 2.27, ``src/graph/topo.h``)."""
 
 _NVSWITCH, _GPU = "0x068000", "0x03"
 """PCI classes of NVSwitch and GPU, the possible ends of an NVLink, in NCCL's file."""
@@ -56,10 +53,7 @@ class InsideNode:
 
     @property
     def nvlink_bytes_per_s(self) -> float | None:
-        """
-        Bandwidth from one GPU to another over NVLink, bytes/s; ``None`` without NVLink or for an unknown GPU
-        type.
-        """
+        """Bandwidth from GPU to GPU over NVLink, bytes/s; ``None`` without NVLink or for an unknown GPU type."""
         known = [key for key in NVLINK_BYTES_PER_S if key <= (self.compute_capability or 0)]
         if not self.nvlinks or self.compute_capability is None or not known:
             return None
@@ -140,10 +134,7 @@ def parse_nvidia_smi_topology(log: Log, where: str) -> InsideNode:
 def _nearest(
     rows: Mapping[str, Sequence[str]], nic: str, gpus: Sequence[str], columns: Sequence[str], where: str
 ) -> int:
-    """
-    Return the distance class of a NIC from its nearest GPU: 0 through switches, 1 within a socket, 2 across
-    sockets.
-    """
+    """Return the distance of a NIC from its nearest GPU: 0 through switches, 1 within a socket, 2 across sockets."""
     ways = [_row(rows, gpu, columns, where)[columns.index(nic)] for gpu in gpus]
     return min(WAYS.get(way, len(WAYS)) for way in ways)
 

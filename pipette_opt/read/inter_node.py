@@ -118,10 +118,7 @@ def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> I
 
 
 def usual_host(nodes: Sequence[NodeSpec]) -> UsualHost | None:
-    """
-    Return the usual host with the slowest NICs among all GPU types; ``None`` if a type has no usual host with as many
-    GPUs.
-    """
+    """Return the GPU types' usual host with the slowest NICs; ``None`` if a type has none with as many GPUs."""
     catalogue = read_gpu_catalogue()
     names = dict.fromkeys(node.gpu.kind for node in nodes)
     hosts = [catalogue[name].usual_host if name in catalogue else None for name in names]

@@ -10,10 +10,7 @@ from typing import Any, Literal, NamedTuple
 from pipette_opt.base.shipped import shipped_path
 
 Role = Literal["launcher", "wrapper"]
-"""
-Role of a program: a ``launcher`` starts the processes of a job, a ``wrapper`` runs a command, such as in a
-container.
-"""
+"""Role of a program: a ``launcher`` starts a job's processes, a ``wrapper`` runs a command, as in a container."""
 
 Writing = Literal["getopt", "argparse", "mpi"]
 """Syntax of options: ``mpi`` has long names after a single dash; ``argparse`` accepts ``_`` for ``-``."""

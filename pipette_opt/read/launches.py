@@ -70,10 +70,7 @@ LAUNCH_KEYS = ("program", "launchers", "arguments", "environment", "sbatch", "no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """
-    Launcher or wrapper on a command line: ``options`` are its words as written, ``values`` its options by full
-    name.
-    """
+    """Launcher or wrapper on a command line: ``options``, its words as written; ``values``, by full name."""
 
     name: str
     options: tuple[str, ...] = ()
@@ -87,10 +84,7 @@ class Starter:
         )
 
     def number(self, options: Sequence[str]) -> int | None:
-        """
-        Return the number that the first given option among ``options`` sets; ``None`` if it is no positive whole
-        number.
-        """
+        """Return the number that the first given of ``options`` sets; ``None`` if no positive whole number."""
         texts = [self.values[option] for option in options if option in self.values]
         return int(texts[0]) if texts and re.fullmatch(r"[1-9]\d{0,8}", texts[0]) else None
 
@@ -130,18 +124,12 @@ class Launch(_Started):
 
     @property
     def num_processes_per_node(self) -> int | None:
-        """
-        Number of processes per host in the options of the innermost launcher that has the option; ``None`` if
-        none has.
-        """
+        """Number of processes per host by the innermost launcher with such an option; ``None`` without one."""
         return self._innermost_number("processes_per_node")
 
     @property
     def num_processes(self) -> int | None:
-        """
-        Number of processes of the job: hosts times processes per host, else the innermost launcher's option; or
-        ``None``.
-        """
+        """Number of processes of the job: hosts times processes per host, else the innermost option; or ``None``."""
         if self.num_nodes is not None and self.num_processes_per_node is not None:
             return self.num_nodes * self.num_processes_per_node
         return self._innermost_number("processes")
@@ -517,10 +505,7 @@ class _Options:
         return cls(length=index, values=dict(found), all_values=tuple(found), notes=tuple(notes))
 
     def environment(self, launcher: Launcher) -> dict[str, str]:
-        """
-        Return the environment variables in options: ``-x NAME=VALUE``, ``--export=ALL,NAME=VALUE``, ``-genv NAME
-        VALUE``.
-        """
+        """Return the variables in options: ``-x NAME=VALUE``, ``--export=ALL,NAME=VALUE``, ``-genv NAME VALUE``."""
         found: dict[str, str] = {}
         for option, value in self.all_values:
             if option in launcher.environment:

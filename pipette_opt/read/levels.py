@@ -139,10 +139,7 @@ def _groups(data: object, where: str, hosts: Sequence[str]) -> IntArray:
 def usual_levels(
     nodes: Sequence[NodeSpec], inside_bytes_per_s: float, inside_latency_s: float, assumed: list[str]
 ) -> tuple[Level, ...]:
-    """
-    Return the usual NVLink domains of rack GPUs as a level; empty for other GPUs or other numbers of GPUs per
-    host.
-    """
+    """Return the usual NVLink domains of rack GPUs as a level; empty for other GPUs or numbers of GPUs per host."""
     groups: list[int] = []
     sizes: list[int] = []
     sources: dict[str, None] = {}
@@ -183,10 +180,7 @@ def _usual_domain(node: NodeSpec) -> UsualDomain | None:
 
 
 def says_levels(cluster: ClusterSpec) -> bool:
-    """
-    Return whether a cluster file must have ``levels``, if only to state that its GPUs are in no usual NVLink
-    domain.
-    """
+    """Return whether a cluster file must have ``levels``, if only to say that its GPUs are in no usual domain."""
     return bool(cluster.levels) or (
         cluster.num_nodes > 1
         and not cluster.links_measured

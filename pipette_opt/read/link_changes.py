@@ -77,10 +77,7 @@ def _tables(cluster: ClusterSpec, hosts: Sequence[str]) -> dict[int, FloatArray]
 
 
 def _slope(logs: FloatArray) -> FloatArray:
-    """
-    Return the median slope per step of each pair, over all pairs of snapshots; NaN with fewer than two known
-    rates.
-    """
+    """Return the median slope per step of each pair, over all pairs of snapshots; NaN below two known rates."""
     slopes = np.stack([(logs[b] - logs[a]) / (b - a) for a, b in combinations(range(len(logs)), 2)])
     known = ~np.isnan(slopes).all(axis=0)
     found = np.full(known.shape, np.nan)
@@ -89,10 +86,7 @@ def _slope(logs: FloatArray) -> FloatArray:
 
 
 def changes_in_words(snapshots: Sequence[ClusterSpec]) -> list[str]:
-    """
-    Return sentences on changed hosts, GPUs, constants and links, from the first description of a cluster to the
-    last.
-    """
+    """Return sentences on changed hosts, GPUs, constants and links, from the first snapshot to the last."""
     old, new = snapshots[0], snapshots[-1]
     sentences = []
     for word, hosts in (

@@ -129,10 +129,7 @@ def filled(
 def rates_at_distance(
     bytes_per_s: FloatArray, hosts: Sequence[str], switches: SwitchTree
 ) -> Mapping[int | None, FloatArray]:
-    """
-    Return the measured bandwidths by distance of their hosts in the switch tree, nearest first; ``None`` if
-    unknown.
-    """
+    """Return the measured bandwidths by distance in the switch tree, nearest first; ``None`` if unknown."""
     rates: dict[int | None, list[float]] = {}
     for i, sender in enumerate(hosts):
         for j, receiver in enumerate(hosts):

@@ -488,10 +488,7 @@ def _cap(evidence: LinkEvidence, notes: list[str]) -> float | None:
 
 
 def _agreed(nodes: Sequence[InsideNode]) -> InsideNode | None:
-    """
-    Return the topology of a host that all topology files agree on; ``None`` without. ``InputError`` if they
-    differ.
-    """
+    """Return the topology of a host in all topology files; ``None`` without. ``InputError`` if they differ."""
     if len(set(nodes)) > 1:
         raise InputError(
             "links", f"the topologies of hosts differ ({nodes[0]} and {nodes[-1]}); give files of equal hosts only."

@@ -63,10 +63,7 @@ _HOST = re.compile(
     r"(?P<host>[A-Za-z][A-Za-z0-9._-]{0,252})(?:: | {1,60}\| )"
     r"|\[(?P<inside>[A-Za-z][A-Za-z._-]{0,200}\d[A-Za-z0-9._-]{0,200})\]:? "
 )
-"""
-Tags of pdsh, clush, pssh and docker compose. A word counts as a host only if such tags precede most lines of a
-log.
-"""
+"""Tags of pdsh, clush, pssh and docker compose. A word is a host only if such tags precede most lines of a log."""
 
 HOST_SHARE, LINES_OF_A_HOST = 0.5, 3
 """Smallest share of lines with a host tag, and smallest mean number of lines per host, for such tags. Chosen."""
@@ -193,10 +190,7 @@ def _tag_before(text: str) -> re.Match[str] | None:
 
 
 def _hosts_before(lines: Sequence[LogLine]) -> frozenset[str]:
-    """
-    Return the words that stand before most lines as host tags; empty if they are too few or too varied to be
-    hosts.
-    """
+    """Return the words before most lines as host tags; empty if they are too few or too varied to be hosts."""
     written = [line.text for line in lines if line.text.strip()]
     words = Counter(_host_of(match) for text in written if (match := _HOST.match(text + " ")) is not None)
     if not words or words.total() < HOST_SHARE * len(written) or words.total() < LINES_OF_A_HOST * len(words):

@@ -101,10 +101,7 @@ def latencies_csv(hosts: Sequence[str], latency_s: FloatArray) -> str:
 
 
 MAX_LATENCY_S = 1.0
-"""
-Largest valid latency of a message, seconds. Chosen to find values in nanoseconds or seconds in place of
-microseconds.
-"""
+"""Largest valid latency of a message, seconds. Chosen to find nanoseconds or seconds given for microseconds."""
 
 
 def _latency(where: str, text: str) -> float:

@@ -189,10 +189,7 @@ class MegatronArgs:
         return config
 
     def _fully_sharded(self, replicas: int) -> bool:
-        """
-        Return whether ``replicas`` replicas shard gradients (ZeRO 2 or 3), which are then sent in every
-        micro-batch.
-        """
+        """Return whether ``replicas`` replicas shard gradients (ZeRO 2 or 3), sent in every micro-batch."""
         return self.zero_stage is not None and self.zero_stage >= 2 and replicas > 1
 
     def _layout(self, num_layers: int) -> tuple[tuple[int, ...], ...]:
@@ -277,10 +274,7 @@ def arguments_behind(
 
 
 def written_arguments(source: str) -> tuple[str, str, str] | None:
-    """
-    Return the text of Megatron arguments, its place for errors, and a model name; ``None`` for other texts and
-    files.
-    """
+    """Return the text of Megatron arguments, its place for errors, and a model name; ``None`` for other sources."""
     text = source.strip()
     if text.startswith("--"):
         return text, "Megatron arguments", "megatron"
@@ -412,10 +406,7 @@ def _granularity(given: Mapping[str, Any]) -> RecomputeGranularity | None:
 
 
 def _modules(given: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """
-    Return the modules of selective recomputation; ``--moe-layer-recompute`` is an older option that adds a
-    module.
-    """
+    """Return the modules of selective recomputation; the older ``--moe-layer-recompute`` adds a module."""
     if _granularity(given) != "selective":
         return CORE
     named = list(given.get("recompute_modules", CORE)) + ["moe"] * bool(given.get("moe_layer_recompute"))

@@ -75,19 +75,13 @@ MAMBA_EXPANSION = 2
 
 
 def given_pattern(given: Mapping[str, Any]) -> str | None:
-    """
-    Return the hybrid layer pattern, from its current option or the older option of Megatron-Core 0.16; or
-    ``None``.
-    """
+    """Return the hybrid layer pattern, from its current option or that of Megatron-Core 0.16; or ``None``."""
     pattern = given.get("hybrid_layer_pattern", given.get("hybrid_override_pattern"))
     return None if pattern is None else str(pattern)
 
 
 def counts_of_pattern(given: Mapping[str, Any]) -> dict[str, int]:
-    """
-    Return the numbers of layers and of prediction depths in the hybrid pattern, which override the options for
-    them.
-    """
+    """Return the numbers of layers and prediction depths in the hybrid pattern, which override their options."""
     pattern = given_pattern(given)
     if pattern is None:
         return {}

@@ -158,10 +158,7 @@ def _query_groups(given: Mapping[str, Any], heads: int) -> int:
 
 
 def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...] | None:
-    """
-    Return the given options of ``PASSED_ON``, with their values, which ``export`` writes unchanged; else
-    ``None``.
-    """
+    """Return the given options of ``PASSED_ON``, with values, which ``export`` writes unchanged; or ``None``."""
     names = (*PASSED_ON, *(PASSED_ON_OF_EXPERTS if given.get("num_experts") else ()))
     found: list[tuple[str, ...]] = []
     for name in names:

@@ -233,10 +233,7 @@ def _value(option: MegatronOption, following: Sequence[str], where: str) -> Any:
 
 
 def _check_words(option: MegatronOption, words: Sequence[str], where: str) -> None:
-    """
-    Raise ``InputError`` for a word that Megatron does not accept; shell variables pass, as their values are
-    unknown.
-    """
+    """Raise ``InputError`` for a word that Megatron does not accept; shell variables, being unknown, pass."""
     for word in words:
         if option.choices and word not in option.choices and "$" not in word:
             raise InputError(where, f"{option.name} must be {' or '.join(option.choices)}, got {word!r}.")

@@ -80,10 +80,7 @@ class MegatronOption:
         )
 
     def not_modelled(self, words: Sequence[str]) -> list[NotModelled]:
-        """
-        Return notes on the effects that predictions leave out: one note if time and memory err alike, else one for
-        each.
-        """
+        """Return notes on effects that predictions leave out: one if time and memory err alike, else one for each."""
         value = " ".join(words)
         if self.time is not None and self.time == self.memory:
             return [self._entry(value, "both", self.time)]

@@ -74,10 +74,7 @@ def _token_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context_kind(given: Mapping[str, Any]) -> str | None:
-    """
-    Return the kind of context-parallel exchange; ``None`` for unsupported kinds (``a2a+p2p``, different kinds by
-    layer).
-    """
+    """Return the kind of context-parallel exchange; ``None`` for unsupported ones (``a2a+p2p``, different by layer)."""
     words = {str(word).replace("allgather", "all_gather") for word in given.get("cp_comm_type", ())}
     return words.pop() if len(words) == 1 and words.issubset(CONTEXT_KINDS) else None
 

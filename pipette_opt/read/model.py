@@ -72,10 +72,7 @@ def read_model(name_or_path: str | Path, vocab_size: int | None = None, environm
 
 
 def read_architecture(path: str | Path) -> ModelSpec:
-    """
-    Return the model in an architecture file: YAML with the fields of :class:`~pipette_opt.specs.ModelSpec`,
-    ``source``.
-    """
+    """Return the model in an architecture file: YAML with fields of :class:`~pipette_opt.specs.ModelSpec`."""
     path = Path(path)
     found = Fields(str(path), read_yaml(path), (*(field.name for field in fields(ModelSpec)), "hub_ids", "source"))
     values = {name: _number(name, value) for name, value in found.data.items() if value is not None}

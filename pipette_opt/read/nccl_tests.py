@@ -491,10 +491,7 @@ def _kind(draft: _Draft, source: str, given: str) -> tuple[str, str]:
 
 
 def _kind_of_name(name: str) -> str:
-    """
-    Return the usual name of a test, such as ``all_reduce`` for ``all_reduce_perf``; unknown tests keep their
-    name.
-    """
+    """Return the usual name of a test, such as ``all_reduce`` for ``all_reduce_perf``; others keep their name."""
     plain = name.removesuffix("_perf")
     return KINDS.get(plain.replace("_", "").lower(), plain)
 

@@ -17,10 +17,7 @@ ABOVE_CARD = 1.5
 
 
 def card_bytes_per_s(host: UsualHost) -> float:
-    """
-    Return the nominal bandwidth of a flow on a host's usual NICs, bytes/s: a whole NIC, or a GPU's share of
-    several.
-    """
+    """Return the nominal bandwidth of a flow on a host's usual NICs, bytes/s: a NIC, or a GPU's share of several."""
     return host.nics.nominal_bytes_per_s / min(host.nics.count, host.gpus_per_node)
 
 
@@ -62,10 +59,7 @@ def nvlink_domains(
 
 
 def _card_between(sender: CatalogueEntry, receiver: CatalogueEntry) -> float:
-    """
-    Return the NIC bandwidth of a flow between two hosts, bytes/s; infinite for GPUs not sold in multi-host
-    domains.
-    """
+    """Return the NIC bandwidth of a flow between hosts, bytes/s; infinite for GPUs not sold in such domains."""
     if (
         sender.usual_domain is None
         or receiver.usual_domain is None

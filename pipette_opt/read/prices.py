@@ -1,7 +1,4 @@
-"""
-Prices of GPU-hours from ``--gpu-price 2.5`` or ``--gpu-price gpu[03-04]=1.2``, in place of those in cluster
-files.
-"""
+"""Prices of GPU-hours from ``--gpu-price 2.5`` or ``--gpu-price gpu[03-04]=1.2``, in place of cluster files'."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -11,10 +11,7 @@ from pipette_opt.read.run_models import run_model
 from pipette_opt.specs.precision import PRECISION_RECIPES
 
 USUAL_MFU, MIN_MFU, MAX_MFU = 0.4, 0.03, 0.75
-"""
-Usual, smallest and largest MFU of public runs. Chosen: an error names a unit mistake that explains an MFU
-outside.
-"""
+"""Usual, smallest and largest MFU of public runs. Chosen: outside, an error names a unit mistake that fits."""
 
 MINUTE_S = 60.0
 

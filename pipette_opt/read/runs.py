@@ -80,10 +80,7 @@ FLAGS = (
 """Optional columns that are true or false."""
 
 BANDWIDTH_COLUMN = "node_bandwidth_gb_per_s"
-"""
-Optional column: aggregate bandwidth from all GPUs of a host to another host, GB/s, if runs are of several
-clusters.
-"""
+"""Optional column: bandwidth from all GPUs of a host to another host, GB/s, if runs are of several clusters."""
 
 FRAMEWORK_COLUMN = "framework"
 """Optional column: name of the training software, whose defaults fill empty cells."""

@@ -29,10 +29,7 @@ EXPORTED = "MEGATRON_ARGS"
 """Array with the options of a plan, in files that ``export`` writes."""
 
 _MAX_NAMED = 6
-"""
-Largest number of commands or variables that an error names. Chosen; the last commands are the nearest to a
-launch.
-"""
+"""Most commands or variables that an error names. Chosen; the last commands are the nearest to a launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,10 +225,7 @@ class _Reader:
         return self._note(started, command, shell)
 
     def _check_quotes(self, started: Started, command: ExternalCommand, shell: "Shell") -> None:
-        """
-        Raise ``InputError`` if a whole training command is in quotes: a launcher would take it as the name of a
-        program.
-        """
+        """Raise ``InputError`` if a whole training command is in quotes: launchers take it for a program's name."""
         name = started.program if isinstance(started, Launch) else ""
         if isinstance(started, OtherCommand) and started.words:
             name = started.words[0]
@@ -287,10 +281,7 @@ def _without_unknown_options(words: Sequence[str]) -> list[str]:
 
 
 def _as_written(problem: str, unknowns: Unknowns) -> str:
-    """
-    Return an error text with unknown parts written as the script has them, even if Python escaped their
-    placeholders.
-    """
+    """Return an error text with unknown parts as the script has them, even if Python escaped their placeholders."""
     signs = re.sub(r"\\U([0-9a-f]{8})", lambda found: chr(int(found[1], 16)), problem)
     return unknowns.rendered(signs)
 
@@ -323,10 +314,7 @@ def _may_be_option(word: str, unknown: Sequence[Unknown]) -> bool:
 
 
 def _without_launch(found: Evaluation, reader: _Reader, where: str, notes: Sequence[str]) -> ScriptLaunch:
-    """
-    Return the options in a file that starts no program, from its lines or an array. ``InputError`` without
-    options.
-    """
+    """Return the options in a file that starts no program, of its lines or an array. ``InputError`` without any."""
     lists = {name: words for name, words in found.lists.items() if any(word.startswith("--") for word in words)}
     options = reader.options or lists.get(EXPORTED) or (next(iter(lists.values())) if len(lists) == 1 else [])
     if options and not reader.others:

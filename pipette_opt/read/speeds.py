@@ -60,10 +60,7 @@ def with_speeds(cluster: ClusterSpec, speeds: Mapping[str, float], where: str = 
 
 
 def speed_record(speeds: Mapping[str, float]) -> dict[str, float] | None:
-    """
-    Return the record of speeds for ``plan.json``: speeds by host range such as ``gpu[03-04]``; ``None`` without
-    speeds.
-    """
+    """Return the record of speeds for ``plan.json``: by host range such as ``gpu[03-04]``; ``None`` without."""
     return folded_by_value(speeds) or None
 
 

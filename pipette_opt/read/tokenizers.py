@@ -34,10 +34,7 @@ class KnownTokenizer:
 
 
 def tokenizer_of(given: Mapping[str, Any]) -> KnownTokenizer | None:
-    """
-    Return the known tokenizer that Megatron-LM options name, else ``None``; the last part of a path is tried
-    first.
-    """
+    """Return the known tokenizer that Megatron-LM options name, or ``None``; a path's last part is tried first."""
     for name in NAMES:
         path = str(given.get(name, "")).lower().replace("_", "-")
         for part in reversed([part for part in path.split("/") if part]):

@@ -42,10 +42,7 @@ class Uncounted:
         return estimate.iteration_time_s - sum(saved.values())
 
     def lines(self) -> list[str]:
-        """
-        Return a sentence for each part of the critical path that options shorten, and one for options of unknown
-        effect.
-        """
+        """Return a sentence for each part of the critical path that options shorten, one for unknown effects."""
         by_part: dict[str, list[str]] = {}
         for option, part in self.parts.items():
             if self.saved_s[option] > 0:

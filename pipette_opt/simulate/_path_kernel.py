@@ -1,7 +1,4 @@
-"""
-Compiled search for critical paths, for :mod:`pipette_opt.simulate.longest_paths` and
-:mod:`pipette_opt.simulate.breakdown`.
-"""
+"""Compiled search for critical paths, for :mod:`.longest_paths` and :mod:`.breakdown`."""
 
 from typing import Any
 

@@ -33,10 +33,7 @@ from pipette_opt.costs.times import PlacedTimes
 
 
 def period_s(times: PlacedTimes, p2p: P2PMode) -> FloatArray:
-    """
-    Return the steady-state period of each replica, seconds per micro-batch, shape ``(dp,)``; 1F1B without
-    interleaving.
-    """
+    """Return each replica's steady-state period in plain 1F1B, seconds per micro-batch, shape ``(dp,)``."""
     _refuse_interleaving(times)
     cost = times.forward_s[0] + times.backward_s[0]
     if p2p == "blocking":

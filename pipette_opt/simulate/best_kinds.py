@@ -1,7 +1,4 @@
-"""
-Lower bound of a candidate configuration on hosts of several GPU types: the simulator over the best links
-between types.
-"""
+"""Lower bound of a candidate on several GPU types: the simulator over the best links between types."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -113,10 +110,7 @@ def columns_of_kinds(data: ProblemData, candidate: CandidateData) -> Iterator[In
 
 
 def _likely_columns(data: ProblemData, candidate: CandidateData) -> IntArray:
-    """
-    Return three columns with the mean number of hosts of each GPU type: slow hosts last, slow hosts first, random
-    order.
-    """
+    """Return three columns with the mean hosts of each GPU type: slow hosts last, slow hosts first, random order."""
     rows = candidate.grid[0]
     speed = np.argsort((candidate.forward_ticks + candidate.backward_ticks).sum(axis=1), kind="stable")
     hosts = np.bincount(data.kind_of_node, minlength=len(speed))[speed]

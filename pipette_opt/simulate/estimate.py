@@ -118,10 +118,7 @@ def reduction_parts_s(times: PlacedBatch) -> FloatArray:
 
 
 def last_backward(times: PlacedBatch, *, split_backward: bool) -> FloatArray:
-    """
-    Return the seconds that make the weight gradients of each chunk's last micro-batch, shape ``(n, num_chunks, pp,
-    dp)``.
-    """
+    """Return seconds of the weight gradients of each chunk's last micro-batch, shape ``(n, num_chunks, pp, dp)``."""
     work = weight_part(times) if split_backward else times.backward_s
     return work if times.last_extra_s is None else work + times.last_extra_s
 
@@ -154,10 +151,7 @@ def estimate(
 
 
 def _executed_flops_per_token(instance: Instance, config: ParallelConfig) -> float:
-    """
-    Return the FLOPs executed per token, recomputation included; block recomputation by its fraction of the
-    layers.
-    """
+    """Return the FLOPs executed per token, with recomputation; ``block`` by its fraction of the layers."""
     model, seq_length = instance.model, instance.training.seq_length
 
     def executed(granularity: RecomputeGranularity | None) -> float:

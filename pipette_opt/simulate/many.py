@@ -75,10 +75,7 @@ def simulate_batches(batches: Sequence[_Members], microbatches: IntArray, p2p: P
 
 
 def simulate_many(times: Sequence[PlacedTimes], num_microbatches: Sequence[int], p2p: P2PMode) -> FloatArray:
-    """
-    Return the iteration times in 1F1B, seconds, shape ``(len(times),)``; ``num_microbatches`` has one entry for
-    each.
-    """
+    """Return iteration times in 1F1B, seconds, shape ``(len(times),)``; ``num_microbatches`` has an entry for each."""
     result = np.empty(len(times))
     alike: dict[tuple[_Shape, int], list[int]] = {}
     for index, (placed, m) in enumerate(zip(times, num_microbatches, strict=True)):

@@ -56,10 +56,7 @@ def megatron_program(
 
 
 def schedule_program(schedule: Schedule, p2p: P2PMode, overlap_p2p: bool = True) -> Program:
-    """
-    Return the program of a schedule. Raise ``ValueError`` on deadlock, or if ``p2p`` is not known for the
-    schedule.
-    """
+    """Return the program of a schedule. ``ValueError`` on deadlock, or if ``p2p`` is not known for the schedule."""
     from pipette_opt.simulate import _kernel
 
     pp, m = schedule.num_stages, schedule.num_microbatches
@@ -88,10 +85,7 @@ def schedule_program(schedule: Schedule, p2p: P2PMode, overlap_p2p: bool = True)
 
 
 def _megatrons(schedule: Schedule) -> Schedule:
-    """
-    Return the schedule as Megatron-Core builds it; raise ``ValueError`` unless it is 1F1B, as blocking sends
-    need.
-    """
+    """Return the schedule as Megatron-Core builds it; ``ValueError`` unless it is 1F1B, as blocking sends need."""
     if not _is_megatrons(schedule):
         raise ValueError("blocking sends are known for 1F1B, interleaved or not; give p2p 'async' for this schedule.")
     return build_schedule(
@@ -114,10 +108,7 @@ def _is_megatrons(schedule: Schedule) -> bool:
 
 
 def _kinds_by_end(schedule: Schedule) -> IntArray:
-    """
-    Return the operation types, with special types for the first forward and last backward of a chunk, ``(pp,
-    num_ops)``.
-    """
+    """Return the operation types, with own ones for a chunk's first forward and last backward, ``(pp, num_ops)``."""
     kind, stage = schedule.kind.copy(), np.arange(schedule.num_stages)
     for chunk in range(schedule.num_chunks):
         forwards = (schedule.chunk == chunk) & (schedule.kind == FORWARD)

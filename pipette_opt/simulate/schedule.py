@@ -87,10 +87,7 @@ def dependencies(schedule: Schedule) -> tuple[IntArray, IntArray]:
 
 
 def _check_complete(schedule: Schedule) -> None:
-    """
-    Raise ``ValueError`` unless every stage does each forward once, and each backward once, whole or as two
-    halves.
-    """
+    """Raise ``ValueError`` unless every stage does each forward once, and each backward, whole or as two halves."""
     chunks, m = schedule.num_chunks, schedule.num_microbatches
     for stage in range(schedule.num_stages):
         piece = schedule.chunk[stage] * m + schedule.microbatch[stage]

@@ -201,10 +201,7 @@ def _swapped(
 
 
 def _moves(used: int, num_slots: int) -> list[IntArray]:
-    """
-    Return permutations of slots: all of them on small hosts, else swaps of two slots of which at least one has
-    a rank.
-    """
+    """Return permutations of slots: all on small hosts, else swaps of two slots of which at least one has a rank."""
     if num_slots <= MAX_REORDERED:
         return [np.array(order) for order in permutations(range(num_slots))]
     moves = []
@@ -299,10 +296,7 @@ def _host_ranks(instance: Instance, candidate: CandidateData) -> _HostRanks:
 
 
 def _scored(instance: Instance, links: GpuLinks, candidate: CandidateData, nodes: IntArray) -> list[IntArray]:
-    """
-    Return the orders with the best scores, equal on all hosts of a type, without and with stages reversed on
-    odd rows.
-    """
+    """Return the orders with the best scores, equal on hosts of a type, without and with odd rows reversed."""
     ranks = _host_ranks(instance, candidate)
     used = candidate.config.world_size // nodes.size
     orders = np.array(list(permutations(range(links.num_slots), used)), dtype=np.int64)
@@ -328,10 +322,7 @@ def _scored(instance: Instance, links: GpuLinks, candidate: CandidateData, nodes
 def _scores(
     links: GpuLinks, kind: int, ranks: _HostRanks, orders: IntArray, between: FloatArray | None, turned: bool
 ) -> FloatArray:
-    """
-    Return approximate seconds of each order: the slowest groups of each ring, and the sends; shape
-    ``(len(orders),)``.
-    """
+    """Return approximate seconds of each order: slowest groups of each ring, and sends; shape ``(len(orders),)``."""
     rings, inside = links.ring_bytes_per_s[kind], links.kinds[kind]
     slowest: dict[float, FloatArray] = {}
     for members, moved in ranks.groups:

@@ -112,10 +112,7 @@ def best_first(simulated: Sequence[SimulatedSolution]) -> list[SimulatedSolution
 
 
 def simplicity(config: ParallelConfig) -> tuple[int, ...]:
-    """
-    Return the sort key among equally fast configurations: fewer GPUs, less recomputation, fewer chunks come
-    first.
-    """
+    """Return the sort key of equally fast configurations: fewer GPUs, less recomputation, fewer chunks first."""
     return (
         config.world_size,
         amount(config.recomputation),
@@ -302,10 +299,7 @@ def unused_hosts(instance: Instance, data: ProblemData, best: SimulatedSolution)
 
 
 def _why_unused(instance: Instance, data: ProblemData, best: SimulatedSolution, node: int) -> str:
-    """
-    Explain the loss by the fastest swap of a used host for ``node``; only the best swaps by the objective are
-    simulated.
-    """
+    """Explain the loss by the fastest swap of a used host for ``node``; only the best by objective are simulated."""
     allowed, swaps = data.allowed(best.candidate), []
     for cell in np.ndindex(*best.nodes.shape):
         if allowed[cell[0], node]:

@@ -19,10 +19,7 @@ from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
 
 MAX_ORDERS = 5040
-"""
-Candidate configurations with at most this many placements are simulated on all of them: 7 hosts in any order.
-Chosen.
-"""
+"""Candidates with at most this many placements are simulated on all of them: 7 hosts in any order. Chosen."""
 
 ORDERS_AT_ONCE = 128
 """Number of placements simulated together. Chosen."""

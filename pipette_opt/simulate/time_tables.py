@@ -57,19 +57,13 @@ def weight_part(times: PlacedBatch) -> FloatArray:
 
 
 def link_table(times: PlacedBatch) -> FloatArray:
-    """
-    Return the transfer seconds from each stage to the next, back, and of no transfer: shape ``(n, 2 * pp + 1,
-    dp)``.
-    """
+    """Return transfer seconds from each stage to the next, back, and of none: shape ``(n, 2 * pp + 1, dp)``."""
     nothing = np.zeros((times.size, 1, times.send_forward_s.shape[2]))
     return np.concatenate([times.send_forward_s, times.send_backward_s, nothing], axis=1)
 
 
 def ready_table(times: PlacedBatch) -> FloatArray:
-    """
-    Return the earliest end of each chunk's forwards, by the arrival of its parameters, seconds, ``(n, num_chunks, pp,
-    dp)``.
-    """
+    """Return the earliest end of each chunk's forwards after its parameters, seconds, ``(n, num_chunks, pp, dp)``."""
     return np.zeros_like(times.forward_s) if times.ready_s is None else times.ready_s
 
 

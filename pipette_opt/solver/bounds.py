@@ -136,10 +136,7 @@ def _path_transfers(
     always = np.where(passes, often, UNUSABLE_TICKS).min(axis=1, initial=UNUSABLE_TICKS) * (links > 0)
 
     def adding_up(scenarios: PlacedTicks, more: IntArray, columns: int) -> PlacedTicks:
-        """
-        Raise each path so that its transfers in ``columns`` columns together cost at least that many distinct
-        links.
-        """
+        """Raise each path so that its transfers in ``columns`` columns cost at least that many distinct links."""
         least = {number: least_cost(both, number * columns) // columns for number in np.unique(links).tolist()}
         total = passes @ (scenarios.send_forward + scenarios.send_backward)[between] + more
         lacking = np.maximum(np.array([least[number] for number in links.tolist()])[:, None] - total, 0)
@@ -257,20 +254,14 @@ def _least_more(
 
 
 def _kinds_of(data: ProblemData, candidate: CandidateData, possible: BoolArray) -> BoolArray:
-    """
-    Return the GPU types of the hosts that each stage may have, shape ``(num_kinds, pp)``; hosts have ``(pp,
-    num_nodes)``.
-    """
+    """Return the GPU types that each stage may have, shape ``(num_kinds, pp)``; hosts have ``(pp, num_nodes)``."""
     kinds = np.zeros((len(candidate.forward_ticks), len(possible)), dtype=np.bool_)
     np.logical_or.at(kinds, data.kind_of_node, possible.T)
     return kinds
 
 
 def _least_tensor_hops(candidate: CandidateData) -> tuple[int, int] | None:
-    """
-    Return the least ticks of one layer's tensor communication between hosts, forward and backward; ``None`` without a
-    link.
-    """
+    """Return the least ticks of a layer's tensor communication between hosts, both passes; ``None`` without a link."""
     if candidate.grid[2] == 1:
         return 0, 0
     hops = int(candidate.tensor_forward_ticks.min()), int(candidate.tensor_backward_ticks.min())
@@ -278,10 +269,7 @@ def _least_tensor_hops(candidate: CandidateData) -> tuple[int, int] | None:
 
 
 def _ring_floor(data: ProblemData, candidate: CandidateData) -> IntArray | None:
-    """
-    Return the least ticks of each stage's reduction on the hosts of its row, shape ``(pp,)``; ``None`` if no ring
-    exists.
-    """
+    """Return the least ticks of each stage's reduction on hosts of its row, shape ``(pp,)``; ``None`` without rings."""
     _, D, K = candidate.grid
     ring = candidate.ring_floor_ticks.copy()
     if candidate.ring_length == 1:
@@ -299,10 +287,7 @@ def _ring_floor(data: ProblemData, candidate: CandidateData) -> IntArray | None:
 
 
 def least_embedding(candidate: CandidateData) -> int:
-    """
-    Return the least ticks of the tied-embedding reduction, which waits for the slowest of ``D * K`` distinct host
-    pairs.
-    """
+    """Return the least ticks of the tied-embedding reduction, the slowest of ``D * K`` distinct host pairs."""
     if not candidate.embedding_ticks.size:
         return candidate.embedding_floor_ticks
     apart = candidate.embedding_ticks.copy()

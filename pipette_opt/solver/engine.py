@@ -53,10 +53,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _go_on(self, index: int, given: TimeSlice) -> int:
-        """
-        Search one candidate configuration for one time slice. Return a lower bound on its objective, integer
-        ticks.
-        """
+        """Search a candidate for a time slice. Return a lower bound on its objective, ticks."""
 
     def prove(self, index: int, bound: int) -> None:
         """Record a lower bound on a candidate configuration's objective, integer ticks."""

@@ -160,10 +160,7 @@ def _are_pure(classes, able, spare):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _send(base, moved, links, classes, are_pure, sent):  # type: ignore[no-untyped-def]
-    """
-    Write to ``sent`` the seconds of each path outside its stages, with links between rows whose GPU types are
-    fixed.
-    """
+    """Write to ``sent`` the seconds of each path outside its stages, over links between rows of fixed GPU types."""
     rows = len(classes)
     for path in range(len(base)):
         sent[path] = base[path]

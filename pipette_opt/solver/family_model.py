@@ -139,10 +139,7 @@ class FamilyModel:
         self._add_links()
 
     def _on_kinds(self, stage: int, units: IntVar) -> tuple[list[IntVar], list[IntVar]]:
-        """
-        Return variables for the units of a stage by GPU type: on the type of a fast path, and on every type in
-        its row.
-        """
+        """Return variables for the units of a stage by GPU type: that of a fast path, and every type in its row."""
         family = self.family
         model, kinds, row, most = self.model, range(self.num_kinds), stage // family.tile.stages, family.num_units
         taken = [model.new_int_var(0, most, f"taken_{stage}_{kind}") for kind in kinds]
@@ -197,10 +194,7 @@ class FamilyModel:
                     enough.only_enforce_if(self.present[stage // family.tile.stages][kind])
 
     def _add_links(self) -> None:
-        """
-        Require that a transfer between rows takes at least as long as the best link between the GPU types of
-        the rows.
-        """
+        """Require that a transfer between rows takes at least the time of the best link between their GPU types."""
         family = self.family
         ticks = self._floor(np.where(np.isfinite(family.link_s), family.link_s, 0.0))
         least, most = int(ticks.min()), int(ticks.max())
@@ -297,10 +291,7 @@ class FamilyModel:
                 self.model.add(self.time >= LinearExpr.sum(own) + others)
 
     def _sent(self, transfers: IntArray) -> LinearExpr:
-        """
-        Return the ticks of a path's transfers; ``transfers`` counts those between each stage and the next
-        (cyclic).
-        """
+        """Return the ticks of a path's transfers; ``transfers`` counts them from each stage to the next (cyclic)."""
         family = self.family
         pp, per_row = family.config.pipeline_model_parallel_size, family.tile.stages
         rows = np.arange(pp) // per_row

@@ -20,10 +20,7 @@ def add_hint(model: CpModel, variables: Variables, solution: Solution) -> None:
 
 
 def _turned(nodes: IntArray) -> IntArray:
-    """
-    Return an equal placement with rotated rings, whose first cell has the host with the lowest index of the
-    first row.
-    """
+    """Return an equal placement with rotated rings, whose first cell has the lowest host of the first row."""
     first = nodes[0]
     column, part = divmod(int(first.argmin()), first.shape[1])
     turned: IntArray = _roll(nodes, column, part)

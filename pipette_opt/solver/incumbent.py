@@ -1,7 +1,4 @@
-"""
-State that all engines of a solve share: best placements, lower bounds of the candidate configurations, and the
-clock.
-"""
+"""State that all engines of a solve share: best placements, lower bounds of the candidates, and the clock."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -22,10 +19,7 @@ WITHOUT_SEARCH = "bounds without a search"
 """Name reported for bounds from best links, matching and raised ring costs, which need no search."""
 
 OnProgress = Callable[[float, int | None, int], None]
-"""
-Progress callback: seconds since the start, objective of the best solution (``None`` without one), lower bound;
-ticks.
-"""
+"""Progress callback: seconds since the start, best objective (``None`` without one), lower bound; ticks."""
 
 
 class Incumbent:
@@ -84,10 +78,7 @@ class Incumbent:
         return min(self.upper, int(self.bounds.min(initial=UNUSABLE_TICKS)))
 
     def ceiling_of(self, index: int) -> int:
-        """
-        Return the largest objective of a candidate configuration that would improve on the best solution, integer
-        ticks.
-        """
+        """Return the largest objective of a candidate that would improve on the best solution, ticks."""
         return self.upper - 1 if self.found else largest_ticks(self.data.candidates[index])
 
     @property
@@ -98,10 +89,7 @@ class Incumbent:
         return bool(self.found) and self.upper - self.lower <= self.params.gap_limit * self.upper
 
     def open_candidates(self) -> list[int]:
-        """
-        Return the indices of the candidate configurations that may beat the best solution, smallest lower
-        bounds first.
-        """
+        """Return the indices of the candidates that may beat the best solution, smallest lower bounds first."""
         open_ones = np.flatnonzero(self.bounds < self.upper)
         return sorted(open_ones.tolist(), key=lambda index: (int(self.bounds[index]), index))
 
@@ -135,10 +123,7 @@ class Incumbent:
                 self.report()
 
     def offer_hosts(self, index: int, nodes: IntArray) -> None:
-        """
-        Record a placement given as hosts of a candidate configuration's cells in grid order, as :meth:`offer`
-        does.
-        """
+        """Record a placement given as hosts of a candidate's cells in grid order, as :meth:`offer` does."""
         grid = self.data.candidates[index].grid
         self.offer(Solution(candidate=index, nodes=nodes.reshape(grid), objective_ticks=0))
 

@@ -37,10 +37,7 @@ from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
 UNKNOWN_TIME = 4.0
-"""
-Largest iteration time in a model while no plan is known, as a multiple of its partition families' least bound.
-Chosen.
-"""
+"""Largest iteration time in a model while no plan is known, as a multiple of its families' least bound. Chosen."""
 
 FIRST_CONFIGURATIONS = 512
 """
@@ -196,10 +193,7 @@ class _Joint(OpenFamilies):
         return self._joined()
 
     def _list_first(self) -> None:
-        """
-        Add the partition of the fastest simulated plan to those of the search, so that the search contains this
-        plan.
-        """
+        """Add the partition of the fastest simulated plan to the search, so that the search contains this plan."""
         first = None if self.first is None else self.first.config
         if first is not None and not self._is_usual(first) and first.layers_per_stage not in self.splits:
             self._hand_on(first.layers_per_stage, self.parts)
@@ -234,10 +228,7 @@ class _Joint(OpenFamilies):
     def _in_models(
         self, families: Sequence[LayerFamily], max_variables: int = MAX_VARIABLES
     ) -> Iterator[list[LayerFamily]]:
-        """
-        Yield consecutive groups of partition families with at most ``max_variables`` variables; at least one family in
-        each group.
-        """
+        """Yield consecutive groups of families with at most ``max_variables`` variables, at least one family each."""
         kinds = len(self.instance.cluster.gpu_kinds)
         members: list[LayerFamily] = []
         count = 0
@@ -264,10 +255,7 @@ class _Joint(OpenFamilies):
             self.parts += self._proven(part, max_splits)
 
     def _least_part(self) -> _Part | None:
-        """
-        Return the part with the least bound; first bound all waiting configurations whose compute-only bound is below
-        it.
-        """
+        """Return the part with the least bound; first bound all waiting configurations of lower compute-only bound."""
         while self.waiting and not self.clock.is_over:
             least_s = min((part.bound_s for part in self.parts), default=self.to_beat_s)
             if self.waiting[0][0] >= min(least_s, self.to_beat_s):
@@ -277,10 +265,7 @@ class _Joint(OpenFamilies):
         return min(self.parts, key=lambda part: part.bound_s, default=None)
 
     def _proven(self, part: _Part, max_splits: int) -> list[_Part]:
-        """
-        Search a part for one time slice, and return the parts that are left: none, the part itself, or two
-        halves.
-        """
+        """Search a part for a time slice, and return the parts that are left: none, the part itself, or halves."""
         if part.model is None:
             part.families = self._bound_again(part.families)
             if not part.families:
@@ -354,10 +339,7 @@ class _Joint(OpenFamilies):
             model.exclude(index, units)
 
     def _simulate(self, model: LayerModel, split: LayerSplit) -> tuple[float, int]:
-        """
-        Return the simulated seconds of a partition on hosts in listed order, and the number of new critical
-        paths.
-        """
+        """Return simulated seconds of a partition on hosts in listed order, and the number of new critical paths."""
         family = model.families[split.family]
         seconds, counts = self._simulated(family, split)
         new = 0 if counts is None else model.add_paths(family.schedule, counts)
@@ -385,10 +367,7 @@ class _Joint(OpenFamilies):
 
 
 def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator[ParallelConfig]:
-    """
-    Yield one configuration for each partition family that has several stages, with the fewest layers on each
-    stage.
-    """
+    """Yield a configuration for each partition family of several stages, with the fewest layers on each."""
     seen = set()
     for config in candidates:
         pp, chunks = config.pipeline_model_parallel_size, config.num_chunks

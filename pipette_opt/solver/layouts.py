@@ -74,10 +74,7 @@ def _chunk_counts(space: SearchSpace) -> tuple[int, ...]:
 
 
 def _starts(instance: Instance, config: ParallelConfig, chunks: int) -> list[ParallelConfig]:
-    """
-    Return the legal layouts to start from: the plan's stages in ``chunks`` chunks each, and chunks as equal as
-    possible.
-    """
+    """Return legal layouts to start from: the plan's stages in ``chunks`` chunks each, and chunks nearly equal."""
     pp, layers = config.pipeline_model_parallel_size, sum(config.layers_per_stage)
     if pp == 1:
         return []
@@ -118,10 +115,7 @@ def _room(
 def _improve(
     instance: Instance, plan: FirstPlan, fits: Callable[[ParallelConfig], bool], clock: Clock
 ) -> FirstPlan | None:
-    """
-    Return the plan after moving single layers as long as it gets faster and fits; ``None`` if no visited layout
-    fits.
-    """
+    """Return the plan after moving single layers while it gets faster and fits; ``None`` if no layout fits."""
     held: IntArray = np.array(plan.config.layers_per_chunk, dtype=np.int64)
     (seconds,) = _times_s(instance, plan, [plan.config])
     is_known, better = fits(plan.config), True
@@ -202,10 +196,7 @@ def _roughly_s(
 
 
 def with_layers(config: ParallelConfig, held: IntArray) -> ParallelConfig:
-    """
-    Return the configuration with the given layers in each chunk of each stage; ``held`` has shape
-    ``(num_chunks, pp)``.
-    """
+    """Return the configuration with the given layers in each chunk; ``held`` has shape ``(num_chunks, pp)``."""
     return replace(
         config,
         layers_per_stage=tuple(held.sum(axis=0).tolist()),
@@ -214,10 +205,7 @@ def with_layers(config: ParallelConfig, held: IntArray) -> ParallelConfig:
 
 
 def _moved(held: IntArray, source: int, target: int) -> IntArray | None:
-    """
-    Return the layers after moving one from chunk ``source`` to ``target``; ``None`` if a stage would have no
-    layers.
-    """
+    """Return the layers after moving one from chunk ``source`` to ``target``; ``None`` if a stage would have none."""
     after = held.copy()
     after.flat[source] -= 1
     after.flat[target] += 1

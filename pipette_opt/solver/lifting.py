@@ -80,18 +80,12 @@ def lifted(ticks: IntArray, length: int) -> IntArray:
 
 
 def _over_one(either: IntArray) -> IntArray:
-    """
-    Return the slowest hop of the best path between each two hosts over one further host, integer ticks, shape ``(n,
-    n)``.
-    """
+    """Return the slowest hop of the best path between two hosts over a further host, ticks, shape ``(n, n)``."""
     return np.stack([np.maximum(row, either).min(axis=1) for row in either])
 
 
 def _over_two(either: IntArray) -> IntArray:
-    """
-    Return the slowest hop of the best path between each two hosts over two further hosts, integer ticks, shape ``(n,
-    n)``.
-    """
+    """Return the slowest hop of the best path between two hosts over two further hosts, ticks, shape ``(n, n)``."""
     number = len(either)
     hosts = np.arange(number)
     best = np.full_like(either, UNUSABLE_TICKS)

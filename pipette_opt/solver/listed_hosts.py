@@ -17,10 +17,7 @@ from pipette_opt.specs import ClusterSpec
 
 
 def hosts_together(config: ParallelConfig, tile: HostTile) -> int:
-    """
-    Return the number of hosts of the largest expert, tensor or context group; such hosts should share an NVLink
-    domain.
-    """
+    """Return the hosts of the largest expert, tensor or context group, which should share an NVLink domain."""
     ranks = config.expert_model_parallel_size * config.expert_tensor_size
     return max(-(-ranks // ranks_of_a_host(config, tile)), tile.nodes_per_slot)
 

@@ -30,10 +30,7 @@ def bottleneck_level(ticks: IntArray, number: int) -> int:
 
 @njit(cache=True, nogil=True)
 def matching_size(usable):  # type: ignore[no-untyped-def]
-    """
-    Return the largest number of usable arcs with distinct senders and receivers, by augmenting paths (depth
-    first).
-    """
+    """Return the most usable arcs with distinct senders and receivers, by augmenting paths (depth first)."""
     n, m = usable.shape
     sender = np.full(m, -1, np.int64)
     stack = np.empty(n + 1, np.int64)

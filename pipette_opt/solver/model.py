@@ -28,10 +28,7 @@ MAX_PAIRS = 8_000_000
 """Largest number of host pairs over all hops of a model; larger models take too long to build and solve. Chosen."""
 
 PAIRS_PER_S = 500_000
-"""
-Host pairs that are added to a model per second. No model is built that would take half of the remaining time.
-Chosen.
-"""
+"""Host pairs added to a model per second. No model is built that would take half of the remaining time. Chosen."""
 
 
 class CpSatModel(Engine):
@@ -62,10 +59,7 @@ class CpSatModel(Engine):
         return int(self.incumbent.bounds[index])
 
     def next_batch(self) -> list[int]:
-        """
-        Return the open candidate configurations with the smallest bounds; fewer candidates after each slice that ended
-        without a proof.
-        """
+        """Return the open candidates with the smallest bounds; fewer after each slice without a proof."""
         ranked = self.incumbent.open_candidates()
         if not ranked:
             return []
@@ -225,10 +219,7 @@ class _Callback(cp_model.CpSolverSolutionCallback):
         self.run, self.variables = run, variables
 
     def on_solution_callback(self) -> None:
-        """
-        Read candidate configuration and hosts of a solution, compute its objective, and offer it to the
-        incumbent.
-        """
+        """Read candidate and hosts of a solution, compute its objective, and offer it to the incumbent."""
         incumbent = self.run.incumbent
         index = next(index for index, chosen in self.variables.chosen.items() if self.value(chosen))
         grid = self.variables.grid_of(index)

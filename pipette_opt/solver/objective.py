@@ -30,10 +30,7 @@ def add_objective(model: CpModel, data: ProblemData, variables: Variables) -> No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Transfer:
-    """
-    Transfer between two rows of one column, integer ticks: forward, backward, sum of both, and wait with blocking
-    sends.
-    """
+    """Transfer between two rows of a column, ticks: forward, backward, sum of both, wait with blocking sends."""
 
     send: Expr
     back: Expr
@@ -264,10 +261,7 @@ class _CandidateObjective:
         return _Transfer(send=send, back=back, both=both, wait=wait)
 
     def _ring(self, stage: int) -> Expr:
-        """
-        Return the gradient reduction of a stage: the slowest hop of its row's rings, or the time inside hosts if
-        longer.
-        """
+        """Return the gradient reduction of a stage: slowest hop of its row's rings, or the time inside hosts."""
         floor, ring_class = int(self.candidate.ring_floor_ticks[stage]), int(self.candidate.ring_class[stage])
         row = self.rows[stage]
         hops = ring_hops(self.candidate, row)
@@ -278,10 +272,7 @@ class _CandidateObjective:
         return self._known[row, ring_class, floor]
 
     def _embedding(self, stage: int) -> Expr:
-        """
-        Return the tied-embedding reduction that follows the reduction of the first or last stage; 0 for other
-        stages.
-        """
+        """Return the tied-embedding reduction after that of the first or last stage; 0 for other stages."""
         if stage not in (0, self.candidate.num_stages - 1):
             return 0
         if not self.candidate.embedding_ticks.size:
@@ -303,10 +294,7 @@ class _CandidateObjective:
         )
 
     def _slowest_hop(self, hops: list[tuple[Cell, Cell]], ticks: IntArray, floor: int = 0) -> Expr:
-        """
-        Return a variable that is at least ``floor`` and the cost of every hop; another rule excludes unusable
-        links.
-        """
+        """Return a variable of at least ``floor`` and the cost of every hop; another rule excludes unusable links."""
         usable = (ticks < UNUSABLE_TICKS) & pairs_apart(self.variables.copies)
         costs = np.where(usable, np.maximum(ticks, floor), 0)
         least, most = int(costs[usable].min(initial=UNUSABLE_TICKS)), int(costs.max(initial=floor))
@@ -320,10 +308,7 @@ class _CandidateObjective:
     def _follow(
         self, time: IntVar, tails: dict[int, IntVar], heads: dict[int, IntVar], costs: IntArray, least: int
     ) -> None:
-        """
-        Require that a time is at least the cost between the hosts of two cells; one constraint for each host of the
-        first cell.
-        """
+        """Require that a time is at least the cost between hosts of two cells; a constraint per host of the first."""
         for u, tail in tails.items():
             row = [int(costs[u, v]) for v in heads]
             if max(row) > least:

@@ -124,10 +124,7 @@ class OpenFamilies:
     known: dict[tuple[int, int, int], tuple[int, PathCounts]] = field(default_factory=dict)
     """All paths of each schedule, and the number of path sets from which they were merged."""
     rings: dict[tuple[ParallelConfig, HostTile, bool], Rings] = field(default_factory=dict)
-    """
-    Cached gradient reductions and parameter gathers, by configuration, host tile (part of the model on one host) and
-    crossing of host groups.
-    """
+    """Cached gradient reductions and parameter gathers, by configuration, host tile and crossing of host groups."""
     loaded: set[tuple[str, bool]] = field(default_factory=set)
     """Operations already run, each with whether the schedule was interleaved; their kernels are compiled."""
     seen: set[tuple[tuple[int, int, int], bytes]] = field(default_factory=set)
@@ -143,10 +140,7 @@ class OpenFamilies:
     roomy: set[ParallelConfig] = field(default_factory=set)
     """Configurations for which every layer partition fits into memory on every GPU type."""
     slower: dict[ParallelConfig, ParallelConfig] = field(default_factory=dict)
-    """
-    Faster configuration, by configuration with memory-saving options; the partition families of the faster one bound
-    both.
-    """
+    """Faster configuration, by that with memory-saving options; families of the faster one bound both."""
     least_s: dict[LayerFamily, float] = field(default_factory=dict)
     """Lower bound on all partitions of each family, including the usual ones, seconds."""
 
@@ -211,10 +205,7 @@ class OpenFamilies:
         return paths
 
     def _bound_again(self, families: Sequence[LayerFamily]) -> list[LayerFamily]:
-        """
-        Bound partition families again by all paths known now. Return the families that may still beat the
-        fastest plan.
-        """
+        """Bound families again by all paths known now. Return those that may still beat the fastest plan."""
         able = []
         for family in families:
             if self.clock.is_over:

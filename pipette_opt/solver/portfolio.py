@@ -108,10 +108,7 @@ class Portfolio:
         return worked
 
     def left_to_model(self, batch: Sequence[int]) -> list[int]:
-        """
-        Return the candidate configurations of the batch that are still open after the other engines, for the exact
-        model.
-        """
+        """Return the candidates of the batch that the other engines leave open, for the exact model."""
         able = self.model.name in self.engines
         return [index for index in batch if able and self.incumbent.is_open(index) and self.model.suits(index)]
 

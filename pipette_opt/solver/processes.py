@@ -54,10 +54,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcome:
-    """
-    Result of a process, with indices of the whole problem: solutions, and each candidate configuration's bound (ticks)
-    and engine.
-    """
+    """Result of a process, by indices of the whole problem: solutions, each candidate's bound (ticks) and engine."""
 
     indices: tuple[int, ...]
     solutions: tuple[Solution, ...]
@@ -114,10 +111,7 @@ def solve_in_processes(
 
 
 def _pieces(incumbent: Incumbent, seconds: float, workers: int, made: int) -> list[Piece]:
-    """
-    Return one task for each grid shape with open candidate configurations, up to the number of workers, smallest bounds
-    first.
-    """
+    """Return a task for each grid shape with open candidates, at most ``workers``, smallest bounds first."""
     shapes: dict[tuple[int, int, int], list[int]] = {}
     for index in incumbent.open_candidates():
         shapes.setdefault(incumbent.data.candidates[index].grid, []).append(index)

@@ -61,25 +61,16 @@ CONFIGURATIONS_AT_ONCE = 64
 """Number of configurations that are built together, as they share link times; takes 0.1 s. Chosen."""
 
 FLOAT_MARGIN = 1e-9
-"""
-Relative margin subtracted from bounds in doubles, and tolerance when comparing a relaxation with the simulator.
-Chosen.
-"""
+"""Relative margin subtracted from bounds in doubles, and tolerance of a relaxation against the simulator. Chosen."""
 
 
 SLOTS_SLACK = 1.05
-"""
-Configurations are kept up to this multiple of the best time without single-GPU links, where such links exist.
-Chosen.
-"""
+"""Configurations are kept up to this multiple of the best time without single-GPU links, where these exist. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FirstPlan:
-    """
-    Configuration placed on hosts, by default in their listed order, with its simulated time in seconds; a warm
-    start.
-    """
+    """Configuration placed on hosts, by default in listed order, with simulated seconds; a warm start."""
 
     config: ParallelConfig
     tile: HostTile
@@ -353,10 +344,7 @@ def _first_plan(
     clock: Clock,
     best: FirstPlan | None,
 ) -> FirstPlan | None:
-    """
-    Return the fastest plan of the most promising configurations, with each choice of overlap, on hosts in
-    listed order.
-    """
+    """Return the fastest plan of the best configurations, with each choice of overlap, on hosts in listed order."""
     loaded: set[bool] = set()
     sizes = {config.world_size for config in variants}
     simulated: Counter[int] = Counter()
@@ -392,10 +380,7 @@ def _annealed(
     best: FirstPlan,
     seconds: float,
 ) -> FirstPlan:
-    """
-    Return the fastest plan that annealing finds for the relaxations of the candidate configurations, or ``best`` if
-    none is faster.
-    """
+    """Return the fastest plan that annealing finds for the candidates' relaxations, or a faster ``best``."""
     data = build_problem_data(instance, candidates, capacity_bytes, relaxed=True)
     with clock.loading():
         anneal(data, AnnealingParams(time_limit_s=None, max_moves=1))

@@ -56,10 +56,7 @@ def solve(
 
 
 def _prove(incumbent: Incumbent, portfolio: Portfolio) -> None:
-    """
-    Compute bounds without a search, then let engines search batches of candidate configurations, smallest
-    bounds first.
-    """
+    """Compute bounds without a search, then let engines search batches of candidates, smallest bounds first."""
     without_search = incumbent.clock.slice(WITHOUT_SEARCH_SHARE)
     incumbent.data = lift_rings(incumbent.data, incumbent.clock.slice(LIFTING_SHARE))
     incumbent.bounds = lower_bounds(incumbent.data, incumbent.upper, without_search)

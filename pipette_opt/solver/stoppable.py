@@ -55,10 +55,7 @@ class TimeSlice:
 
 
 def solve_until(solver: cp_model.CpSolver, model: cp_model.CpModel, stop: threading.Event) -> int:
-    """
-    Solve a model until it is solved or ``stop`` is set. Return CP-SAT's status. A keyboard interrupt sets
-    ``stop``.
-    """
+    """Solve a model until it is solved or ``stop`` is set; return CP-SAT's status. An interrupt sets ``stop``."""
     ended, found, errors = threading.Event(), [int(cp_model.UNKNOWN)], []
 
     def run() -> None:

@@ -40,10 +40,7 @@ class Transfers:
     level: int
 
     def at_level(self, level: int) -> tuple[IntArray, IntArray]:
-        """
-        Return transfers in which each link in turn costs ``level`` ticks: forward and back, each ``(num_links,
-        scenarios)``.
-        """
+        """Return transfers where each link in turn costs ``level`` ticks: both ways, ``(num_links, scenarios)``."""
         number = len(self.between)
         send, back = (np.repeat(side[:, None], max(number, 1), axis=1) for side in self.least)
         here = (self.between, np.arange(number))

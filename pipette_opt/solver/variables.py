@@ -121,26 +121,17 @@ class Variables:
         return LinearExpr.sum([self.chosen[index] for index in grid.members])
 
     def condition(self, index: int) -> list[IntVar]:
-        """
-        Return the literals under which a candidate configuration's costs count: its choice, or none if it is the only
-        candidate.
-        """
+        """Return the literals under which a candidate's costs count: its choice, or none if it is the only one."""
         return [self.chosen[index]] if len(self.indices) > 1 else []
 
 
 def shape_of(candidate: CandidateData) -> tuple[Cell, int]:
-    """
-    Return the grid and the number of context parts of a slot, which together decide the cells that exchange
-    messages.
-    """
+    """Return the grid and the context parts of a slot, which decide the cells that exchange messages."""
     return candidate.grid, candidate.tile.context_nodes
 
 
 def ring_hops(candidate: CandidateData, row: int) -> list[tuple[Cell, Cell]]:
-    """
-    Return the hops of a row's gradient rings: column by column, and in each column through the context parts of the
-    slot.
-    """
+    """Return the hops of a row's gradient rings: column by column, in each through the slot's context parts."""
     _, D, K = candidate.grid
     if candidate.ring_length == 1:
         return []

@@ -45,10 +45,7 @@ class WorldSizes:
     bounds_s: Mapping[int, float]
 
     def left_out_s(self, space: SearchSpace) -> float:
-        """
-        Return a lower bound on plans with numbers of GPUs that the space leaves out, seconds; infinite if it leaves
-        none out.
-        """
+        """Return a lower bound on plans with GPU numbers outside of the space, seconds; infinite if it has all."""
         return min(
             (bound_s for num_gpus, bound_s in self.bounds_s.items() if num_gpus not in space.world_sizes),
             default=float("inf"),

@@ -13,10 +13,7 @@ from pipette_opt.specs.training import TrainingSpec
 
 
 class Degrees(Protocol):
-    """
-    Fields of a configuration that activation sizes depend on (:class:`~pipette_opt.parallel.ParallelConfig`
-    has them).
-    """
+    """Fields of a :class:`~pipette_opt.parallel.ParallelConfig` that activation sizes depend on."""
 
     @property
     def tensor_model_parallel_size(self) -> int:
@@ -111,10 +108,7 @@ def host_keeps(training: TrainingSpec, config: Degrees) -> Offload:
 
 
 def moved_bytes(model: ModelSpec, training: TrainingSpec, config: Degrees, kind: LayerKind) -> float:
-    """
-    Return the bytes that one layer offloads to the host in the forward pass of one micro-batch, and reloads in the
-    backward.
-    """
+    """Return the bytes that a layer offloads to the host in a micro-batch's forward, and reloads in its backward."""
     rank = on_rank(training, lambda name: getattr(config, name))
     return float(np.sum(offloaded_bytes(model, kind, rank, host_keeps(training, config))))
 

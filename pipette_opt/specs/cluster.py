@@ -15,10 +15,7 @@ from pipette_opt.specs.link_matrix import LinkMatrix as LinkMatrix
 from pipette_opt.specs.link_matrix import summed
 
 MIN_SPEED, MAX_SPEED = 0.01, 1.2
-"""
-Range of a host's ``speed``, as a share of its GPU type's peak. A faster GPU is another type; a slower one is broken.
-Chosen.
-"""
+"""Range of a host's ``speed``, as share of its GPU type's peak; faster is another type, slower is broken. Chosen."""
 
 SLOWEST_NVLINK = 100e9
 """
@@ -77,10 +74,7 @@ class GpuSpec:
         return self.name if self.speed == 1.0 else self.name.rpartition("@")[0]
 
     def at_speed(self, speed: float) -> "GpuSpec":
-        """
-        Return this GPU type at a share of its peak, named like ``h100-80gb@0.8``;
-        itself if it has that speed already.
-        """
+        """Return this GPU type at a share of its peak, named like ``h100-80gb@0.8``; itself at its own speed."""
         if speed == self.speed:
             return self
         scale = speed / self.speed
@@ -264,10 +258,7 @@ class ClusterSpec:
 
     @property
     def domain_of_node(self) -> IntArray:
-        """
-        NVLink domain of each host, numbered from 0, shape ``(num_nodes,)``; without NVLink domains every host has its
-        own.
-        """
+        """NVLink domain of each host, numbered from 0, shape ``(num_nodes,)``; without domains each has its own."""
         if self.levels and self.levels[0].scale_up:
             return self.levels[0].group_of_node
         return np.arange(self.num_nodes, dtype=np.int64)
@@ -460,10 +451,7 @@ class ClusterSpec:
 
     @property
     def usable_links(self) -> BoolArray:
-        """
-        Directed host pairs with a measurement or a level, shape ``(num_nodes, num_nodes)``;
-        False on the diagonal.
-        """
+        """Directed host pairs with a measurement or level, shape ``(num_nodes, num_nodes)``; False on the diagonal."""
         known = [~np.isnan(matrix.bytes_per_s) for matrix in self.link_matrices]
         known += [level.group_of_node[:, None] == level.group_of_node for level in self.levels]
         usable: BoolArray = np.logical_or.reduce(known) & ~np.eye(self.num_nodes, dtype=np.bool_)

@@ -6,10 +6,7 @@ from typing import Literal
 import numpy as np
 
 Origin = Literal["measured", "interpolated", "assumed"]
-"""
-Origin of a GPU type's constants: its own kernels, kernels of another GPU of its generation,
-or of another generation.
-"""
+"""Origin of a GPU type's constants: its own kernels, those of a GPU of its generation, or of another generation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,10 +129,7 @@ class GpuEfficiency:
     fp4: ProductLaw | None = None
 
     def law(self, name: Literal["narrow", "block", "fp4"]) -> ProductLaw:
-        """
-        Return the constants of matrix products in fp8 or fp4 by name;
-        ``narrow`` if no such kernels were measured.
-        """
+        """Return the constants of matrix products in fp8 or fp4 by name; ``narrow`` if none were measured."""
         law = {"narrow": self.narrow, "block": self.block, "fp4": self.fp4}[name]
         return self.narrow if law is None else law
 

@@ -7,10 +7,7 @@ import numpy as np
 from pipette_opt.base.types import FloatArray, IntArray, read_only
 
 MAX_SLOTS = 12
-"""
-Most GPUs per host for which links of single GPUs are kept: each of the up to 4,096 sets of GPUs has a figure.
-Chosen.
-"""
+"""Most GPUs per host for which links of single GPUs are kept: each of up to 4,096 sets of GPUs has a figure. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,10 +91,7 @@ class GpuLinks:
 
 
 def best_pairs(between: FloatArray) -> FloatArray:
-    """
-    Return the bandwidth of the fastest GPU pair of each two hosts, shape ``(num_nodes, num_nodes)``;
-    NaN if unmeasured.
-    """
+    """Return the bandwidth of the fastest GPU pair of two hosts, shape ``(num_nodes, num_nodes)``; NaN if unknown."""
     fastest: FloatArray = np.fmax.reduce(np.fmax.reduce(between, axis=3), axis=1)
     return fastest
 

@@ -22,10 +22,7 @@ def layer_frequency(text: str, option: str, where: str) -> int | tuple[int, ...]
 
 
 def layer_list(value: int | tuple[int, ...]) -> str:
-    """
-    Return a layer selection as an option's text: runs of equal numbers, e.g. ``[0]*3+[1]*9`` or
-    ``([0]*1+[1]*1)*24``.
-    """
+    """Return a layer selection as an option's text: runs of equal numbers, ``[0]*3+[1]*9``, ``([0]*1+[1]*1)*24``."""
     if isinstance(value, int):
         return str(value)
     size = next(n for n in range(1, len(value) + 1) if value == value[:n] * (len(value) // n))

@@ -351,10 +351,7 @@ class ModelSpec:
         return next((branch for branch in self.branches(kind) if branch.core), None)
 
     def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
-        """
-        Return the vocabulary size padded as Megatron pads it:
-        to a multiple of ``make_vocab_size_divisible_by * tp``.
-        """
+        """Return the vocabulary size as Megatron pads it: to a multiple of ``make_vocab_size_divisible_by * tp``."""
         multiple = self.make_vocab_size_divisible_by * tensor_model_parallel_size
         return ceil_div(self.vocab_size, multiple) * multiple
 

@@ -11,10 +11,7 @@ if TYPE_CHECKING:
     from pipette_opt.specs.model import ModelSpec
 
 LARGEST, MAX_LAYERS = 2**31 - 1, 100_000
-"""
-Largest accepted size, and largest number of layers; no model has more. Chosen,
-so that counts and bytes stay small.
-"""
+"""Largest accepted size, and most layers; no model has more. Chosen, so that counts and bytes stay small."""
 
 ROTARY_FIELDS = (
     "rotary_base",
@@ -81,10 +78,7 @@ def check_model(model: "ModelSpec") -> None:
 
 
 def _check_lists(model: "ModelSpec") -> None:
-    """
-    Raise ``ValueError`` unless layer patterns fit the number of layers, and Mamba and delta-net sizes are given if
-    used.
-    """
+    """Raise ``ValueError`` unless layer patterns fit the layers, and sizes of Mamba and delta nets are given."""
     pattern, linear = model.hybrid_layer_pattern, model.linear_attention_freq
     letters = pattern or ""
     if pattern is not None:
@@ -108,10 +102,7 @@ def _check_lists(model: "ModelSpec") -> None:
 
 
 def _check_norms(model: "ModelSpec") -> None:
-    """
-    Raise ``ValueError`` unless each branch has a norm, and ``qk_layernorm_across_heads`` and ``multipliers``
-    are valid.
-    """
+    """Raise ``ValueError`` unless branches have norms, ``qk_layernorm_across_heads`` and ``multipliers`` are valid."""
     if not (model.pre_norms or model.post_norms):
         raise ValueError("pre_norms=False needs post_norms=True: each branch has a norm.")
     if model.qk_layernorm_across_heads and (not model.qk_layernorm or model.multi_latent_attention is not None):
@@ -121,10 +112,7 @@ def _check_norms(model: "ModelSpec") -> None:
 
 
 def _check_latent(model: "ModelSpec") -> None:
-    """
-    Raise ``ValueError`` for fields that latent attention excludes:
-    grouped queries, QKV biases, ``yarn`` positions.
-    """
+    """Raise ``ValueError`` for fields that latent attention excludes: grouped queries, QKV biases, ``yarn``."""
     if model.num_query_groups != model.num_attention_heads:
         raise ValueError(
             f"multi_latent_attention has num_query_groups = num_attention_heads = {model.num_attention_heads}, "
@@ -139,10 +127,7 @@ def _check_latent(model: "ModelSpec") -> None:
 
 
 def _check_mtp(model: "ModelSpec") -> None:
-    """
-    Raise ``ValueError`` unless the fields of multi-token prediction are valid,
-    and unset without ``mtp_num_layers``.
-    """
+    """Raise ``ValueError`` unless fields of multi-token prediction are valid, and unset without ``mtp_num_layers``."""
     depths = model.mtp_num_layers
     if not isinstance(depths, int) or isinstance(depths, bool) or not 0 <= depths <= MAX_LAYERS:
         raise ValueError(f"mtp_num_layers must be a whole number from 0 to {MAX_LAYERS:,}, got {depths!r}.")
@@ -291,10 +276,7 @@ def _check_experts(model: "ModelSpec") -> None:
 
 
 def _check_groups(model: "ModelSpec", num_experts: int) -> None:
-    """
-    Raise ``ValueError`` unless expert groups are of equal size, and the chosen groups hold enough experts
-    (``moe_utils.py``).
-    """
+    """Raise ``ValueError`` unless expert groups are equal, and the chosen hold enough experts (``moe_utils.py``)."""
     groups, chosen = model.moe_router_num_groups, model.moe_router_group_topk
     if groups is not None and num_experts % groups:
         raise ValueError(f"moe_router_num_groups={groups} must divide num_experts={num_experts}.")

@@ -53,10 +53,7 @@ class PrecisionRecipe:
 
 
 ANY_LAYOUT = "mxfp8"
-"""
-Format that marks a GPU type whose products take operands in any layout (Transformer Engine:
-compute capability 10).
-"""
+"""Format of GPU types whose products take operands in any layout (Transformer Engine: compute capability 10)."""
 
 
 def fp8_copies(peaks: Iterable[Collection[str]]) -> int:

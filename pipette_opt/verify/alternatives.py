@@ -25,10 +25,7 @@ def named_alternatives(plan: Plan) -> list[tuple[str, Alternative]]:
 
 
 def alternatives_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """
-    Rule: each recorded alternative is legal, fits, has its recorded time and risk,
-    and is slower for the recorded reason.
-    """
+    """Rule: each alternative is legal, fits, has its recorded time and risk, and is slower for its reason."""
     seen = {plan.config}
     try:
         best = estimate(instance, plan.config, on_cluster(instance, plan))

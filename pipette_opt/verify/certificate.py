@@ -21,10 +21,7 @@ LEFT_OUT = ("legality rules", "memory", "fewer recomputed layers", "less on the 
 """Proof steps that rule out configurations before any lower bound is computed."""
 
 NOT_RUNNABLE = (*LEFT_OUT, "no placement")
-"""
-Proof steps without a lower bound: configurations that cannot run,
-or that only recompute or offload more than another.
-"""
+"""Proof steps without a lower bound: configurations that cannot run, or only recompute or offload more."""
 
 
 def plan_is_searched(searched: Searched, plan: Plan) -> Iterator[str]:

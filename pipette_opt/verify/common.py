@@ -24,10 +24,7 @@ REPRODUCED = 1e-6
 """Relative tolerance for a figure that is computed again, possibly on another machine. Chosen."""
 
 CLOSED_GAP = 2e-6
-"""
-Relative difference between equal times that rounding to the solver's integer time units (ticks) may cause.
-Chosen.
-"""
+"""Relative difference between equal times that rounding to the solver's ticks may cause. Chosen."""
 
 
 def on_cluster(instance: Instance, plan: Plan) -> Placement:

@@ -1,7 +1,4 @@
-"""
-Rule on exchanges of the plan's hosts: a faster exchange refutes the lower bound if placements are too many to
-list.
-"""
+"""Rule on exchanges of the plan's hosts: a faster one refutes the lower bound if placements are too many to list."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -201,10 +201,7 @@ def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def certificate_is_consistent(instance: Instance, plan: Plan) -> Iterator[str]:
-    """
-    Rule: lower bounds are at most the times they bound, gaps follow from both,
-    and only a plan with a closed gap is optimal.
-    """
+    """Rule: lower bounds are at most their times, gaps follow from both, and only a closed gap is optimal."""
     proof = plan.certificate
     if proof.status not in ("OPTIMAL", "FEASIBLE"):
         yield f"status is {proof.status!r}"
@@ -337,10 +334,7 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
     weight = recipe.copies * recipe.element_bytes if recipe is not None and only_copies else training.parameter_bytes
 
     def state_bytes(owners: float) -> float:
-        """
-        Return the bytes per parameter if ``owners`` ranks share it; optimizer state is also divided over groups of
-        replicas.
-        """
+        """Return the bytes per parameter that ``owners`` ranks share; optimizer state also over groups of replicas."""
         state = on_gpu * (training.optimizer_bytes - 4 * (training.optimizer == "muon")) / config.state_groups
         kept = ((state, 1), (max(held, training.parameter_bytes), 2), (weight, 3))
         return sum(size / (owners if stage_of_zero >= first else 1) for size, first in kept)

@@ -48,10 +48,7 @@ band.
 """
 
 SMALL = 2048
-"""
-Hidden size below which a model counts as small: host-dependent kernel launches take a large share of its time.
-Chosen.
-"""
+"""Hidden size below which a model counts as small: kernel launches take a large share of its time. Chosen."""
 
 WIDE, FP8, FP32 = "16 bit", "fp8", "fp32"
 """Precisions of matrix products in the names of job kinds."""
@@ -129,18 +126,12 @@ class BandTable:
     gpus: Mapping[str, int]
 
     def row(self, kind: str) -> KindBand:
-        """
-        Return the row of a kind of job; the row ``any job`` of the same model size if no run of this kind was
-        measured.
-        """
+        """Return the row of a kind of job; ``any job`` of the same model size if none of this kind was measured."""
         return self.kinds.get(kind) or self.kinds[any_kind(kind)]
 
 
 def any_kind(kind: str) -> str:
-    """
-    Return the name of the row for jobs of any kind with a model of the same size class (small or not) as
-    ``kind``.
-    """
+    """Return the name of the row for jobs of any kind with a model as small, or not, as that of ``kind``."""
     return f"{ANY_JOB}{SMALL_MODEL if SMALL_MODEL in kind else ''}"
 
 
@@ -153,10 +144,7 @@ def job_kind(instance: Instance) -> str:
 
 
 def kind_of(model: ModelSpec, precision: str, gpu: str) -> str:
-    """
-    Return the kind of a job, such as ``dense, 16 bit, Hopper``; a GPU without measured runs is its own
-    generation.
-    """
+    """Return the kind of a job, such as ``dense, 16 bit, Hopper``; a GPU without runs is its own generation."""
     family = gpu.lower().split("-")[0]
     generation = next((name for name, families in GENERATIONS.items() if family in families), gpu)
     shape = "mixture of experts" if model.num_experts is not None else "dense"
@@ -279,10 +267,7 @@ class JobBands:
     beyond: tuple[Beyond, ...]
 
     def more_gpus(self, num_gpus: int) -> Iterator[Beyond]:
-        """
-        Yield the numbers of GPUs above which the band widens, one per doubling of the largest run, up to
-        ``num_gpus``.
-        """
+        """Yield the numbers of GPUs above which the band widens, doublings of the largest run, to ``num_gpus``."""
         doublings = ceil(log2(max(1.0, num_gpus / self.largest_gpus)))
         for number in range(doublings):
             yield Beyond(name=WORLD_SIZE, most=self.largest_gpus << number, variance=self.per_doubling * (number + 1))

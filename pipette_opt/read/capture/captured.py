@@ -104,10 +104,7 @@ class _Run:
     first_start_s: float | None = None
 
     def is_over(self) -> bool:
-        """
-        Return whether the run must stop: by its time limit, the time since the first start, or the number of
-        starts.
-        """
+        """Return whether the run must stop: by its limit, the time since the first start, or the number of starts."""
         now = time.monotonic()
         starts = num_starts(self.folder)
         if self.first_start_s is None and starts:
@@ -116,10 +113,7 @@ class _Run:
         return late or now - self.began_s >= self.time_limit_s or starts >= MAX_STARTS
 
     def may_run(self, words: Sequence[str], pid: int) -> bool:
-        """
-        Return whether a command may run. A launcher or training program that was not intercepted is recorded,
-        not run.
-        """
+        """Return whether a command may run. A launcher or training program not intercepted is recorded, not run."""
         if not words or self._is_stand_in(words):
             return True
         if len(words) > 1 and "/" in words[1] and Path(words[1]).name in (*LAUNCHERS, *PYTHONS):
@@ -142,10 +136,7 @@ class _Run:
         return True
 
     def _is_stand_in(self, words: Sequence[str]) -> bool:
-        """
-        Return whether a command is a stand-in: the shell script or Python process that runs in place of a
-        launcher.
-        """
+        """Return whether a command is a stand-in: the script or Python process that runs for a launcher."""
         folder = f"{self.folder}{os.sep}"
         is_python = words[1:2] == ["-IS"] and words[2:3] == [f"{folder}stand_in.py"]
         return is_python or words[0].startswith(folder) or (len(words) > 1 and words[1].startswith(folder))
@@ -207,10 +198,7 @@ def capture(
 
 
 def _as_started(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """
-    Return the command and its ``NAME=VALUE`` settings. A script without execute permission gets ``bash`` in
-    front.
-    """
+    """Return the command and its ``NAME=VALUE`` settings. A script that is not executable gets ``bash`` in front."""
     words, settings = list(command), {}
     while words and re.match(r"[A-Za-z_]\w*=", words[0]):
         name, _, value = words.pop(0).partition("=")
@@ -289,10 +277,7 @@ def _nothing_started(records: Sequence[Mapping[str, Any]], ended: guard.Ended, g
 
 
 def _on_variables(header: Mapping[str, str], given: Mapping[str, str], scripts: Iterable[str]) -> list[str]:
-    """
-    Return notes on Slurm variables that the scripts use and that were set as Slurm would, or to placeholder
-    values.
-    """
+    """Return notes on Slurm variables that the scripts use, set as Slurm would or to placeholder values."""
     texts = "".join(map(_text, scripts))
     notes = []
     for beginning, variables in (

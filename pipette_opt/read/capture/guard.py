@@ -236,10 +236,7 @@ def _next_state() -> tuple[int, int]:
 
 
 def _wait(process: subprocess.Popen[bytes], watch: Watch) -> int | None:
-    """
-    Wait for an untraced process and its background processes. Return the exit code; ``None`` if the run must
-    stop.
-    """
+    """Wait for an untraced process and its background processes. Return the exit code, or ``None`` to stop."""
     while process.poll() is None:
         if watch.is_over():
             return None
@@ -307,10 +304,7 @@ def _send_go(pipe: IO[bytes]) -> None:
 
 @contextlib.contextmanager
 def _blocked_child_signal() -> Iterator[None]:
-    """
-    Block SIGCHLD inside the ``with`` block, so that ``sigtimedwait`` receives the signal. New threads inherit the
-    block.
-    """
+    """Block SIGCHLD inside the ``with`` block for ``sigtimedwait``. New threads inherit the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         yield

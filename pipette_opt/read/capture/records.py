@@ -14,10 +14,7 @@ from typing import Any, Literal
 from pipette_opt.read.launches import ShellScript, ShellText, Started, inside, launch_of
 
 Kind = Literal["start", "script", "left out", "refused"]
-"""
-Kinds of records: start of a training program, shell script under a launcher, command not run, command not
-understood.
-"""
+"""Kinds of records: start of a training program, script under a launcher, command not run or not understood."""
 
 OUTER = "PIPETTE_OPT_CAPTURE_OUTER"
 """Environment variable with the command lines of the launchers around a shell, as JSON."""

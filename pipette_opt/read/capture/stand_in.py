@@ -152,10 +152,7 @@ def _other(place: Path, words: Sequence[str], found: OtherCommand, environment: 
 
 
 def _shell(place: Path, words: Sequence[str], found: ShellText | ShellScript, environment: Mapping[str, str]) -> int:
-    """
-    Run the shell text or script under a launcher, with the variables that the launcher sets for its first
-    process.
-    """
+    """Run the shell text or script under a launcher, with the launcher's variables for its first process."""
     inner = {**environment, **_first_process_variables(found), **found.environment}
     inner[OUTER] = json.dumps([*outer_of(environment), list(words)])
     shell = shutil.which("bash", path=_real_path(place, base_environment(place))) or "/bin/sh"

@@ -31,10 +31,7 @@ case "$1" in
 esac
 exec {python} -IS {main} "$0" "$@"
 """
-"""
-Shell script that stands in for Python. Calls that cannot train are passed on at once: scripts may call Python
-often.
-"""
+"""Shell script that stands in for Python. Calls that cannot train are passed on at once, as they are many."""
 
 _MAIN = """import os, sys
 sys.path.insert(0, {package!r})

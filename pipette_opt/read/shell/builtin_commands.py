@@ -48,10 +48,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[((?:[^\]\"'$]|\"[^\"]*\"|'[^']*'|\
 
 
 def assignment_of(word: str) -> tuple[str, str | None, bool, str] | None:
-    """
-    Return name, subscript, whether the assignment appends, and source of the value; ``None`` if it is no
-    assignment.
-    """
+    """Return name, subscript, whether the assignment appends, and source of the value; ``None`` for others."""
     found = _ASSIGNMENT.match(word)
     return None if found is None else (found[1], found[2], found[3] == "+", word[found.end() :])
 

@@ -275,10 +275,7 @@ _MAX_SUBJECT = 2000
 
 
 def _regex_matches(shell: Values, left: str, right: str) -> Holds:
-    """
-    Return whether ``left =~ right`` holds; ``None`` if unknown, or if the expression may mean something else in
-    Python.
-    """
+    """Return whether ``left =~ right`` holds; ``None`` if unknown, or if the pattern may differ in Python."""
     pieces = shell.pieces_of(right)
     expression = "".join(re.escape(piece.text) if piece.kind == "quoted" else piece.text for piece in pieces)
     repeats = len(re.findall(r"(?<!\\)[*+{]", expression))

@@ -227,10 +227,7 @@ def _substitution(shell: Values, text: str, index: int, quoted: bool) -> tuple[l
 
 
 def _as_pieces(found: "str | list[str] | list[Piece]", kind: Literal["quoted", "expanded"]) -> list[Piece]:
-    """
-    Return a text, a list of texts or expanded parts as :class:`Piece` objects, with a break between texts of a
-    list.
-    """
+    """Return a text, a list of texts or expanded parts as :class:`Piece`, with breaks between texts of a list."""
     if isinstance(found, str):
         return [Piece(kind, found)]
     if found and isinstance(found[0], Piece):

@@ -115,10 +115,7 @@ class Shell(Values):
             self.line = line
 
     def _as_source(self, text: str) -> str:
-        """
-        Return a text as source code, with a variable in place of each part that is known only when the script
-        runs.
-        """
+        """Return a text as source code, with a variable for each part that is known only when the script runs."""
         if is_known(text):
             return text
         parts: list[str] = []
@@ -304,10 +301,7 @@ class Shell(Values):
         return [(_stripped(node.between(start, end)), line) for start, end, line in parts], redirects
 
     def _fields(self, words: Sequence[tuple[str, int]]) -> list[str]:
-        """
-        Return the words of a command after expansion. Assignments after ``export`` and similar commands stay as
-        written.
-        """
+        """Return the words of a command after expansion. Assignments after ``export`` and such stay as written."""
         fields: list[str] = []
         for word, line in words:
             self.line = line
@@ -324,10 +318,7 @@ class Shell(Values):
         return fields
 
     def _declared(self, word: str) -> str:
-        """
-        Return an assignment after ``export`` with its value expanded; bash expands all values before the first
-        assignment.
-        """
+        """Return an assignment after ``export`` with its value expanded; bash expands all values first."""
         found = assignment_of(word)
         assert found is not None
         value = found[3]
@@ -420,10 +411,7 @@ class Shell(Values):
             raise flow
 
     def _external(self, fields: list[str]) -> int | None:
-        """
-        Return the exit status of an external program, ``None`` if unknown, and write its output if the output is
-        captured.
-        """
+        """Return the exit status of an external program, ``None`` if unknown, and write its output if captured."""
         written = written_by(self, fields)
         if written is not None:
             self.write(written[0])
@@ -530,10 +518,7 @@ class Shell(Values):
         return Unknown(text=_first_line(shown), line=statements[0].line if statements else self.line)
 
     def either(self, alternatives: Sequence[Callable[[], object]], cause: Unknown) -> None:
-        """
-        Run every branch of an unknown condition from the current state, and continue with the common part of their
-        states.
-        """
+        """Run each branch of an unknown condition from the current state, and go on with what they share."""
         begun = self.state
         outcomes: list[tuple[State, Flow | None]] = []
         for alternative in alternatives:
@@ -559,10 +544,7 @@ class Shell(Values):
         begun: State,
         cause: Unknown,
     ) -> tuple[State, Flow | None]:
-        """
-        Return the common outcome of two branches; if only one branch starts a training program, the outcome of that
-        branch.
-        """
+        """Return the common outcome of two branches, or that of the only branch that starts a training program."""
         (first, first_flow), (second, second_flow) = first_outcome, second_outcome
         if first.launches != second.launches:
             for outcome, empty in ((first_outcome, second), (second_outcome, first)):

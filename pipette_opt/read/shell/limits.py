@@ -15,10 +15,7 @@ MAX_PARSE_S = 1.0
 """Longest time for parsing a script, seconds. Chosen: the parser takes about 0.001 s per kilobyte."""
 
 MAX_STEPS = 10_000
-"""
-Largest number of evaluated commands, words and loop rounds. Chosen so that an evaluation takes less than a
-second.
-"""
+"""Most evaluated commands, words and loop rounds. Chosen so that an evaluation takes less than a second."""
 
 MAX_TEXT = 500_000
 """Largest number of characters of a value. Chosen: more than Linux accepts in a command-line argument."""
@@ -66,10 +63,7 @@ class Budget:
             raise RefusalError(f"takes more than {MAX_STEPS:,} steps to evaluate; a loop may have no end.")
 
     def produce(self, characters: int) -> None:
-        """
-        Count characters before they are made. ``RefusalError`` above ``MAX_TEXT`` at once or ``MAX_PRODUCED``
-        in all.
-        """
+        """Count characters before they are made; ``RefusalError`` above ``MAX_TEXT`` or in all ``MAX_PRODUCED``."""
         if characters > MAX_TEXT:
             raise RefusalError(f"makes a text of more than {MAX_TEXT:,} characters.")
         self.produced += characters

@@ -18,10 +18,7 @@ _NEVER_OPTIONS = re.compile(
     rf"(?:\$\(|`)\s*(?:date|{'|'.join(ONE_WORD)})\b(?![^)`]*\+[\"']?-)[^)`;|&]*[)`]"
     r"|\$\{?(?:RANDOM|SRANDOM|EPOCHSECONDS|SECONDS|PPID|BASHPID|UID|EUID|\$)\}?"
 )
-"""
-Pattern of substitutions and variables whose words are never options, such as ``$(hostname)``, ``$(date)``,
-``$RANDOM``.
-"""
+"""Pattern of substitutions and variables that are never options, such as ``$(hostname)``, ``$RANDOM``."""
 
 FOLDERS = ("basename", "dirname")
 """Programs that print a single word for a single path, even if the path is unknown."""

@@ -147,10 +147,7 @@ class Values(ABC):
         return variable.text
 
     def unset_text(self, name: str) -> str:
-        """
-        Return the value that bash uses for an unset parameter, and record the use. ``RefusalError`` under ``set
-        -u``.
-        """
+        """Return bash's value for an unset parameter, and record the use. ``RefusalError`` under ``set -u``."""
         unread = self.unread_value(name)
         if unread is not None:
             return unread
@@ -310,10 +307,7 @@ class Values(ABC):
         self.state.variables[name] = replace(old, elements=elements, is_array=not old.is_map)
 
     def unknown_if_path(self, text: str) -> str:
-        """
-        Return a word that may be a pattern of file names: an unknown value if it looks like a path, else
-        unchanged.
-        """
+        """Return a word that may be a pattern of files: an unknown value if it looks like a path, else unchanged."""
         if "noglob" in self.state.options or not re.search(r"/|\.\w+$|^\*|\*$", text) or not is_known(text):
             return text
         return self.unknown(text, why="it depends on the files that are there", split=True)

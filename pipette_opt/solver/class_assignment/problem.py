@@ -87,10 +87,7 @@ def place_classes(merged: Merged, pattern: IntArray) -> PlacedTicks:
 
 
 def block_minima(ticks: IntArray, classes: HostClasses) -> IntArray:
-    """
-    Return the least cost from a host of each class to another host of each class, integer ticks, shape ``(classes,
-    classes)``.
-    """
+    """Return the least cost from a host of a class to another of each class, ticks, shape ``(classes, classes)``."""
     apart = np.array(ticks, dtype=np.int64)
     np.fill_diagonal(apart, UNUSABLE_TICKS)
     order = np.argsort(classes.of_host, kind="stable")

@@ -76,10 +76,7 @@ OnBound = Callable[[int], None]
 """Callback with each better lower bound, integer ticks."""
 
 OnPattern = Callable[[IntArray], int]
-"""
-Callback with hosts that match a pattern (host class of each cell), shape of the grid; returns the largest objective to
-look for, integer ticks.
-"""
+"""Callback with hosts that match a pattern, shape of the grid; returns the largest objective to look for, ticks."""
 
 
 class MergedSearch:
@@ -126,10 +123,7 @@ class MergedSearch:
         self._random = np.random.default_rng(seed)
 
     def narrow(self, floor: int, ceiling: int, nodes: IntArray | None = None) -> None:
-        """
-        Take over a better bound and objective ceiling from other engines, and the hosts of a good placement if one is
-        known.
-        """
+        """Take over better bound and objective ceiling from other engines, and a good placement if one is known."""
         self.bound, self.ceiling = max(self.bound, floor), min(self.ceiling, ceiling)
         if nodes is not None:
             self._nodes = nodes
@@ -141,10 +135,7 @@ class MergedSearch:
         on_bound: OnBound = lambda bound: None,
         on_pattern: OnPattern | None = None,
     ) -> int:
-        """
-        Search for a time slice. Return the lower bound, integer ticks; it exceeds the objective ceiling if no better
-        placement exists.
-        """
+        """Search for a time slice. Return the lower bound, ticks, above the ceiling if no better placement exists."""
         clock = given.clock
         while self.bound <= self.ceiling and not clock.stop.is_set():
             before_s, number = clock.left_s, self.merged.classes.number
@@ -171,10 +162,7 @@ class MergedSearch:
         return self.bound
 
     def _bisect(self, given: TimeSlice, on_bound: OnBound, on_pattern: OnPattern | None) -> bool:
-        """
-        Solve models until the best pattern (host class of each cell) is near the bound. Return ``False`` if a model
-        took too long.
-        """
+        """Solve models until the best pattern is near the bound. Return ``False`` if a model took too long."""
         complete = True
         if self._nodes is not None:
             self._keep(self.merged.classes.of_host[self._nodes])
@@ -242,10 +230,7 @@ class MergedSearch:
         return proven, pattern_of(solver, variables.grid_of(0))
 
     def _keep(self, pattern: IntArray) -> int:
-        """
-        Return the cost of a pattern (host class of each cell) in integer ticks, and keep it if it is the best
-        so far.
-        """
+        """Return the cost of a pattern in ticks, and keep it if it is the best so far."""
         placed = place_classes(self.merged, pattern)
         value = placed_objective_ticks(self.merged.data, self.merged.candidate, placed)
         if self._best is None or value < self._best[0]:
@@ -253,10 +238,7 @@ class MergedSearch:
         return value
 
     def _take(self, pattern: IntArray, on_pattern: OnPattern | None) -> int:
-        """
-        Offer hosts for a pattern (host class of each cell) as a placement, keep the pattern, and return its cost in
-        integer ticks.
-        """
+        """Offer hosts for a pattern as a placement, keep the pattern, and return its cost in ticks."""
         if on_pattern is not None:
             self.ceiling = min(self.ceiling, on_pattern(self._hosts(pattern)))
         return self._keep(pattern)
@@ -271,10 +253,7 @@ class MergedSearch:
         return nodes
 
     def _split(self) -> bool:
-        """
-        Set the cost tolerance to zero; if it is zero already, split classes. Return ``False`` if all are single
-        hosts.
-        """
+        """Set the cost tolerance to zero; if it is, split classes. Return ``False`` if all are single hosts."""
         assert self._best is not None
         classes: HostClasses | None = self.merged.classes
         if self.tolerance == 0.0:

@@ -160,10 +160,7 @@ def _embedding(candidate: CandidateData, placed: PlacedTicks) -> Callable[[int, 
 def _lucky(
     data: ProblemData, merged: Merged, hops: Sequence[_Hop], limit: int
 ) -> Iterator[tuple[float, _Hop, BoolArray]]:
-    """
-    Yield the links for which not all host pairs are fast enough: fraction of fast pairs, link, and mask of fast
-    pairs.
-    """
+    """Yield the links for which not all host pairs are fast: fraction of fast pairs, link, mask of fast pairs."""
     of_host = merged.classes.of_host
     for hop in hops:
         a, b = hop.classes

@@ -45,10 +45,7 @@ class HostClasses:
 
 
 def host_classes(data: ProblemData, candidate: CandidateData, most: int) -> HostClasses | None:
-    """
-    Return the partition with the smallest of :data:`TOLERANCES` that has at most ``most`` classes; ``None`` if none
-    has.
-    """
+    """Return the partition of the smallest of :data:`TOLERANCES` with at most ``most`` classes; or ``None``."""
     links = _links(candidate)
     alike = _alike(data, candidate)
     for tolerance in TOLERANCES:
@@ -75,10 +72,7 @@ def _links(candidate: CandidateData) -> FloatArray:
 
 
 def _alike(data: ProblemData, candidate: CandidateData) -> BoolArray:
-    """
-    Return a mask of host pairs with one GPU type and memory for the same grid rows, shape ``(num_nodes,
-    num_nodes)``.
-    """
+    """Return a mask of host pairs with one GPU type and room for equal rows, shape ``(num_nodes, num_nodes)``."""
     allowed = data.allowed(candidate)
     rooms = np.unique(allowed, axis=1, return_inverse=True)[1].ravel()
     same_rooms: BoolArray = rooms[:, None] == rooms[None, :]
@@ -87,10 +81,7 @@ def _alike(data: ProblemData, candidate: CandidateData) -> BoolArray:
 
 
 def _partition(links: FloatArray, alike: BoolArray, tolerance: float, most: int) -> IntArray | None:
-    """
-    Return the class of each host, the first class whose first member it resembles; ``None`` for more than ``most``
-    classes.
-    """
+    """Return the class of each host, the first whose first member it resembles; ``None`` for more than ``most``."""
     number = links.shape[1]
     of_host = np.full(number, -1, dtype=np.int64)
     third = np.unique(np.linspace(0, number - 1, min(number, MAX_COMPARED)).astype(np.int64))
