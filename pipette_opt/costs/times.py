@@ -1,7 +1,7 @@
 """Times of placed configurations in seconds: of a single placement, or of many placements with equal degrees."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +10,11 @@ from pipette_opt.base.types import FloatArray, IntArray, read_only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlacedTimes:
+class StageTimes:
     """
-    Times of every stage of every replica, in seconds.
+    Times of every stage of every replica, in seconds, of one placement or of several.
+
+    Shapes are those of one placement; with several, the first axis of every array is the placement.
 
     Parameters
     ----------
@@ -29,10 +31,6 @@ class PlacedTimes:
     reduction_s
         Gradient reduction of each stage, shape ``(pp,)``; includes the parameter gather of the distributed optimizer
         unless the gather overlaps with the forwards.
-    optimizer_s
-        Optimizer step.
-    embedding_s
-        All-reduce of the word embedding's gradient between the first and the last stage, if both hold it.
     weight_s
         Gradients of weights, included in ``backward_s``, for schedules that split the backward; shape of
         ``backward_s``. ``None``: half of the backward without tensor communication.
@@ -67,8 +65,6 @@ class PlacedTimes:
     send_forward_s: FloatArray
     send_backward_s: FloatArray
     reduction_s: FloatArray
-    optimizer_s: float
-    embedding_s: float = 0.0
     weight_s: FloatArray | None = None
     reduction_buckets: IntArray | None = None
     gather_s: FloatArray | None = None
@@ -83,39 +79,36 @@ class PlacedTimes:
     sharded_backward_s: FloatArray | None = None
     overlap_p2p: bool = True
 
+
+ARRAYS = tuple(part.name for part in fields(StageTimes) if part.default is MISSING)
+"""Names of the array fields that every placement has."""
+
+OPTIONAL = tuple(part.name for part in fields(StageTimes) if part.default is None and part.name != "reduction_buckets")
+"""Names of the fields of floats that may be ``None``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlacedTimes(StageTimes):
+    """
+    Times of a placement, in seconds.
+
+    Parameters
+    ----------
+    optimizer_s
+        Optimizer step.
+    embedding_s
+        All-reduce of the word embedding's gradient between the first and the last stage, if both hold it.
+    """
+
+    optimizer_s: float
+    embedding_s: float = 0.0
+
     def __post_init__(self) -> None:
         for name in (*ARRAYS, *OPTIONAL):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
         if self.reduction_buckets is not None:
             object.__setattr__(self, "reduction_buckets", read_only(self.reduction_buckets, np.int64))
-
-
-ARRAYS = (
-    "forward_s",
-    "backward_s",
-    "tensor_forward_s",
-    "tensor_backward_s",
-    "send_forward_s",
-    "send_backward_s",
-    "reduction_s",
-)
-"""Names of the array fields that every placement has."""
-
-OPTIONAL = (
-    "weight_s",
-    "gather_s",
-    "ready_s",
-    "first_extra_s",
-    "last_extra_s",
-    "shown_s",
-    "reduction_shares",
-    "expert_forward_s",
-    "expert_backward_s",
-    "sharded_forward_s",
-    "sharded_backward_s",
-)
-"""Names of the array fields that may be ``None``."""
 
 
 class MissingLink(NamedTuple):
@@ -127,7 +120,7 @@ class MissingLink(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlacedBatch:
+class PlacedBatch(StageTimes):
     """
     :class:`PlacedTimes` of several placements with equal degrees; the first axis of every field is the placement.
 
@@ -137,28 +130,8 @@ class PlacedBatch:
         One unmeasured link for each placement that uses one, by index of the placement; its times hold NaN.
     """
 
-    forward_s: FloatArray
-    backward_s: FloatArray
-    tensor_forward_s: FloatArray
-    tensor_backward_s: FloatArray
-    send_forward_s: FloatArray
-    send_backward_s: FloatArray
-    reduction_s: FloatArray
     optimizer_s: FloatArray
     embedding_s: FloatArray
-    weight_s: FloatArray | None = None
-    reduction_buckets: IntArray | None = None
-    gather_s: FloatArray | None = None
-    ready_s: FloatArray | None = None
-    first_extra_s: FloatArray | None = None
-    last_extra_s: FloatArray | None = None
-    shown_s: FloatArray | None = None
-    reduction_shares: FloatArray | None = None
-    expert_forward_s: FloatArray | None = None
-    expert_backward_s: FloatArray | None = None
-    sharded_forward_s: FloatArray | None = None
-    sharded_backward_s: FloatArray | None = None
-    overlap_p2p: bool = True
     missing: Mapping[int, MissingLink] = field(default_factory=dict)
 
     @classmethod
@@ -183,19 +156,15 @@ class PlacedBatch:
 
     def one(self, index: int) -> PlacedTimes:
         """Return the times of placement ``index``."""
+        names = (*ARRAYS, *OPTIONAL, "reduction_buckets")
+        arrays: dict[str, Any] = {
+            name: None if (all_ := getattr(self, name)) is None else all_[index] for name in names
+        }
         return PlacedTimes(
-            forward_s=self.forward_s[index],
-            backward_s=self.backward_s[index],
-            tensor_forward_s=self.tensor_forward_s[index],
-            tensor_backward_s=self.tensor_backward_s[index],
-            send_forward_s=self.send_forward_s[index],
-            send_backward_s=self.send_backward_s[index],
-            reduction_s=self.reduction_s[index],
             optimizer_s=float(self.optimizer_s[index]),
             embedding_s=float(self.embedding_s[index]),
-            reduction_buckets=None if self.reduction_buckets is None else self.reduction_buckets[index],
             overlap_p2p=self.overlap_p2p,
-            **{name: None if (all_ := getattr(self, name)) is None else all_[index] for name in OPTIONAL},
+            **arrays,
         )
 
     def some(self, rows: IntArray) -> "PlacedBatch":

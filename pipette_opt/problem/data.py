@@ -10,7 +10,7 @@ with their capacities. A candidate has one of two objectives.
   never below it. Times are rounded down, so nothing has to be subtracted.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -116,16 +116,8 @@ class Paths:
         return self.ring_ticks.shape[1], self.row_ring.shape[1]
 
 
-PATH_ARRAYS = (
-    "stage",
-    "work_ticks",
-    "forward_layers",
-    "backward_layers",
-    "up",
-    "down",
-    "least_ticks",
-    "row_ring",
-)
+PATH_ARRAYS = tuple(array.name for array in fields(Paths) if array.name != "ring_ticks")
+"""Names of the arrays with a row for each path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,7 +11,7 @@ A stage has one row for each of two moments: the passes, with activations, and t
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated
 
 import numpy as np
@@ -206,31 +206,10 @@ class MemoryConstants:
         return width
 
 
-REGRESSORS = (
-    "counted",
-    "base_gib",
-    "parameter_bytes",
-    "placeholders",
-    "gradient_copy_bytes",
-    "step_bytes",
-    "step_state_bytes",
-    "activations",
-    "attention_copies",
-    "norm_bytes",
-    "score_bytes",
-    "fused_score_bytes",
-    "logit_bytes",
-    "loss_spare_bytes",
-    "whole_logit_bytes",
-    "table_bytes",
-    "gathered_per_layer",
-    "run_ahead_buffers",
-    "pile_up_buffers",
-    "group_gib",
-)
-"""
-Names of the regressors, each with a constant of :class:`MemoryConstants`; memory is linear in these constants.
-"""
+_NAMES = tuple(constant.name for constant in fields(MemoryConstants))
+
+REGRESSORS = _NAMES[: _NAMES.index("group_gib") + 1]
+"""Names of the regressors, each with a constant of :class:`MemoryConstants`; memory is linear in these constants."""
 
 RETURNED = ("step_bytes",)
 """Regressors whose blocks the allocator returns when memory is short."""
