@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.backtest.table import ComparedRun, write_backtests
 from benchmarks.measured import shared_folder
 from pipette_opt.base.errors import InputError
 from pipette_opt.job.read import read_job
 from pipette_opt.library.current import current_of
 from pipette_opt.options.description import JobOptions
-from pipette_opt.read.backtests import ComparedRun, write_backtests
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.megatron_args import parse_megatron_args
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.backtest.table import write_backtests
 from benchmarks.latent_models import NARROW, SHARED, compared_with, recipe_text
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.backtests import write_backtests
 
 FAMILIES = {
     "GPT OSS 120B": "gpt_oss_120b",

@@ -23,16 +23,17 @@ from typing import Any
 import numpy as np
 import yaml
 
+from benchmarks.backtest.order import ORDERED, pairs_of_jobs, reliable_ratio
 from benchmarks.backtest.sources import measured_runs
+from benchmarks.backtest.table import ComparedRun, write_backtests
 from benchmarks.measured import measured_folder
 from benchmarks.worlds.rows import SOURCES as PUBLISHERS
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, why_untimed
 from pipette_opt.calibrate.described import describe_cases
-from pipette_opt.calibrate.metrics import ORDERED, job_of, pairs_of_jobs, reliable_ratio
+from pipette_opt.calibrate.metrics import job_of
 from pipette_opt.calibrate.predict import predicted_times_s
-from pipette_opt.read.backtests import ComparedRun, write_backtests
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun
 from pipette_opt.read.stack import read_stack
 from pipette_opt.worlds.bands import (

@@ -113,7 +113,7 @@ class BandTable:
         1, and its growth with the logarithm of the predicted ratio.
     apart
         Predicted ratio of two plans' times above which public runs kept the predicted order
-        (:func:`pipette_opt.calibrate.metrics.reliable_ratio`); ``None`` with too few pairs.
+        (``benchmarks/backtest/order.py``); ``None`` with too few pairs.
     gpus
         Number of runs by GPU type; absent for types without runs.
     """
