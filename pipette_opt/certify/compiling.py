@@ -54,11 +54,11 @@ class Sample:
 
 def compile_kernels(prepared: Prepared, stop: threading.Event) -> None:
     """Load all kernels that a search of these candidate configurations calls; compile them if needed."""
-    from pipette_opt.annealing.swaps import anneal_grid
+    from pipette_opt.annealing.kernels import anneal_tuned
 
     samples = list(_samples(prepared))
-    compiles = hasattr(anneal_grid, "py_func")  # not with NUMBA_DISABLE_JIT
-    if samples and compiles and not is_cached(anneal_grid):
+    compiles = hasattr(anneal_tuned, "py_func")  # not with NUMBA_DISABLE_JIT
+    if samples and compiles and not is_cached(anneal_tuned):
         try:
             _compile_beside(samples, stop)
         except OSError as error:

@@ -58,6 +58,13 @@ def test_a_machine_without_processes(prepared: Prepared, monkeypatch: pytest.Mon
     assert called == [len(PARTS)]
 
 
+def test_compiled_kernels_need_no_processes(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search whose kernels are in the cache starts no process, whatever kernels other searches have."""
+    compile_kernels(prepared, threading.Event())
+    monkeypatch.setattr(compiling, "JoblibBackend", lambda workers: pytest.fail("a process was started"))
+    compile_kernels(prepared, threading.Event())
+
+
 def test_a_stop(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is begun after it."""
     tried: list[Sample] = []
