@@ -19,8 +19,9 @@ from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.simulate.analytical import analytical_s
 from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.host_tree import HostTree
 from pipette_opt.simulate.many import estimate_many
-from pipette_opt.simulate.swap_search import best_of_all, improve_by_swaps
+from pipette_opt.simulate.swap_search import improve_by_swaps
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 
@@ -175,16 +176,16 @@ def test_exchanges_end_where_none_helps() -> None:
     candidate = data.candidates[0]
     assert not experts_stay_inside(job, chosen, candidate.tile)
     clock = Clock().after(60.0)
-    settled = best_of_all(job, data, candidate, clock)
-    assert settled is not None
+    tree = HostTree(job, data, candidate)
+    tree.go_on(np.inf, clock, 10**6)
     start = np.arange(5).reshape(candidate.grid)
 
     def seconds(nodes: np.ndarray) -> float:
         return estimate(job, chosen, tile_placement(chosen, candidate.tile, nodes)).iteration_time_s
 
     nodes = improve_by_swaps(job, data, candidate, start, clock)
-    assert settled[1] <= seconds(nodes) < seconds(start)
-    assert seconds(nodes) <= settled[1] * 1.02
+    assert tree.bound_s <= seconds(nodes) < seconds(start)
+    assert seconds(nodes) <= tree.bound_s * 1.02
     seats = [*nodes.ravel().tolist(), *set(range(6)) - set(nodes.ravel().tolist())]
     for one, other in combinations(range(6), 2):
         after = seats.copy()
@@ -201,13 +202,13 @@ def test_hosts_without_room_are_never_taken() -> None:
     data = build_problem_data(job, [fitting], capacity, relaxed=True)
     candidate = next(one for one in data.candidates if one.tile.stages == 1)
     clock = Clock().after(60.0)
-    settled = best_of_all(job, data, candidate, clock)
-    assert settled is not None
-    assert settled[0] is not None
-    assert set(settled[0][1].ravel().tolist()) == {1, 3}
+    tree = HostTree(job, data, candidate)
+    tree.go_on(np.inf, clock, 10**6)
+    assert tree.best is not None
+    assert set(tree.best[0][1].ravel().tolist()) == {1, 3}
     nodes = improve_by_swaps(job, data, candidate, np.array([0, 2, 1, 3]).reshape(candidate.grid), clock)
     assert set(nodes[1].ravel().tolist()) == {1, 3}
     tight = replace(data, capacity_mib=np.array([2, 2, 2, 4]))
-    assert best_of_all(job, tight, candidate, clock) == (None, float("inf"))
-    clock.stop.set()
-    assert best_of_all(job, data, candidate, clock) is None
+    none = HostTree(job, tight, candidate)
+    none.go_on(np.inf, clock, 10**6)
+    assert (none.best, none.bound_s, none.is_done) == (None, np.inf, True)

@@ -16,16 +16,16 @@ If collectives overlap with compute, a path also has waits for parameters, slowd
 the ring time of a grid row, so they are functions of the slowest hop of its ring.
 
 Some relaxations never become exact. If expert-parallel groups span hosts, relaxations count all-to-alls over the best
-links. Such candidates are simulated on every placement if these are few, which settles them. Otherwise local search
-swaps hosts, and the relaxation, or the simulator over the best links, remains their bound.
+links. A branch and bound over hosts, which simulates partial placements, bounds such candidates
+(:mod:`~pipette_opt.simulate.host_tree`).
 
 Candidates that cannot beat the best plan are not placed. They are ruled out by their paths over the best links, or by
 simulating with all links as fast as the fastest: no operation starts later when a time gets shorter. After the proof,
 ``beside`` places a few of them that may be plainer, less risky, or shown as the next best.
 
 :func:`certify` runs the steps in rounds (``rounds``): the joint model and bounds that add configurations
-(``more_configurations``), ``opening`` (best links), ``placing`` (few placements, annealing, swapping hosts) and
-``proving`` (the solver). A step runs when it has work; the search ends when none has any. ``budget`` divides the time.
+(``more_configurations``), ``opening`` (best links), ``placing`` (annealing, swaps, branch and bound) and ``proving``
+(the solver). A step runs when it has work; the search ends when none has any. ``budget`` divides the time.
 """
 
 from pipette_opt.certify.params import OptimizeParams

@@ -1,13 +1,20 @@
-"""Placement of candidates by annealing, and by swaps in the simulator where relaxations are not exact."""
+"""
+Placement of candidate configurations by annealing; by the simulator alone where relaxations are not exact: swap local
+search, and branch and bound over hosts.
+"""
+
+from collections.abc import Sequence
+from operator import attrgetter
 
 from pipette_opt.base.units import counted
 from pipette_opt.certify.opening import bound_by_slowest_host, place_once
 from pipette_opt.certify.state import OpenCandidate, SearchState
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.steps import PROVERS
-from pipette_opt.problem.build import experts_stay_inside, hops_decide
-from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
-from pipette_opt.simulate.swap_search import MAX_ORDERS, best_of_all, improve_by_swaps, num_orders
+from pipette_opt.problem.build import links_decide
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.simulate.host_tree import HostTree
+from pipette_opt.simulate.swap_search import improve_by_swaps, num_orders
 from pipette_opt.solver.pruning import FLOAT_MARGIN
 from pipette_opt.specs import Instance
 
@@ -17,11 +24,20 @@ MAX_MOVES = 640_000
 MAX_FIRST_MOVES = 160_000
 """Largest number of moves of one annealing run before the first proof, which often needs no more. Chosen."""
 
-EVERY_PLACEMENT = "judge of every placement"
-"""Name of the bound of a candidate configuration whose placements were all simulated."""
+HOST_TREE = "branch and bound over hosts"
+"""Name of the bound by :class:`~pipette_opt.simulate.host_tree.HostTree` in the certificate."""
 
 FEW_ORDERS = 120
-"""Candidates with at most this many placements are simulated on all of them before annealing: 5 hosts. Chosen."""
+"""Largest number of placements at which a candidate's hosts are searched before annealing: 5 hosts. Chosen."""
+
+MAX_ORDERS = 5040
+"""Largest number of placements that are searched without swaps before: 7 hosts in any order. Chosen."""
+
+MAX_HOSTS = 64
+"""With more hosts than this, branch and bound over hosts is not tried. Chosen."""
+
+SIMULATED_AT_ONCE = 1024
+"""Least number of placements simulated for one candidate configuration before the least bound is looked for. Chosen."""
 
 
 def anneal_open(state: SearchState, clock: Clock) -> None:
@@ -42,13 +58,13 @@ def is_relaxation_exact(instance: Instance, candidate: CandidateData) -> bool:
     """
     Return whether the longest path through the schedule reaches the simulated time at some placement.
 
-    It may not in four cases. Experts send to other hosts: the relaxation has the best links. Rings have several hosts
-    in some NVLink domains: it has as many as possible. Collectives overlap with compute that depends on the placement:
-    it has the compute of the fastest host. There are so many hosts that overlapped rings have no levels: it has the
-    best rings.
+    It may not in three cases. Collectives are no functions of their slowest hop: the relaxation has the best links, or
+    as many hosts in an NVLink domain as possible. Collectives overlap with compute that depends on the placement: it
+    has the compute of the fastest host. There are so many hosts that overlapped rings have no levels: it has the best
+    rings.
     """
     config, tile = candidate.config, candidate.tile
-    certain = experts_stay_inside(instance, config, tile) and hops_decide(instance, config, tile)
+    certain = links_decide(instance, config, tile)
     if not config.overlap_grad_reduce:
         return certain
     is_alike = len(instance.cluster.gpu_kinds) == 1 and tile.nodes_per_slot == 1
@@ -56,45 +72,72 @@ def is_relaxation_exact(instance: Instance, candidate: CandidateData) -> bool:
 
 
 def settle_few_orders(state: SearchState, clock: Clock) -> None:
-    """Simulate every placement of candidate configurations that have only a few, before annealing."""
-    for entry in state.could_win():
-        if state.is_over or num_orders(state.data, entry.candidate) > FEW_ORDERS:
-            continue
-        state.report("simulating every placement")
-        _simulate_all(state, entry, clock)
-
-
-def _simulate_all(state: SearchState, entry: OpenCandidate, clock: Clock) -> bool:
-    """Simulate all placements of a candidate; the best time becomes the bound. Return whether time sufficed."""
-    settled = best_of_all(state.prepared.instance, state.data, entry.candidate, clock)
-    if settled is None:
-        return False
-    nodes, seconds = settled
-    if nodes is not None:
-        state.look(entry, nodes)
-    ticks = int(min(seconds * (1 - FLOAT_MARGIN) / state.data.tick_s, UNUSABLE_TICKS))
-    state.raise_ticks(entry, ticks, EVERY_PLACEMENT)
-    return True
+    """Search the hosts of candidate configurations that have only a few placements, before annealing."""
+    few = [entry for entry in state.could_win() if num_orders(state.data, entry.candidate) <= FEW_ORDERS]
+    _search_hosts(state, few, clock)
 
 
 def swap_hosts(state: SearchState, clock: Clock) -> None:
     """
-    Bound candidate configurations by the slowest host. Improve placements by swapping hosts in the simulator, where
-    relaxations are not exact.
+    Bound candidate configurations by the slowest host. Where relaxations are not exact, or the provers are done with
+    them, improve placements by swapping hosts, and search the hosts by branch and bound.
     """
-    instance = state.prepared.instance
+    instance, inexact = state.prepared.instance, []
     for entry in state.could_win():
-        candidate = entry.candidate
         if clock.is_over or state.is_over:
             return
         state.report("placing by the simulator")
         bound_by_slowest_host(state, entry)
-        if not state.may_be_faster(entry) or is_relaxation_exact(instance, candidate):
+        if not state.may_be_faster(entry) or not (
+            entry.is_proven or not is_relaxation_exact(instance, entry.candidate)
+        ):
             continue
-        if num_orders(state.data, candidate) <= MAX_ORDERS:
-            _simulate_all(state, entry, clock)
-        elif (best := state.plan_of(entry)) is not None:
-            state.look(
-                entry,
-                improve_by_swaps(instance, state.data, candidate, best.nodes, clock, state.params.seed),
-            )
+        inexact.append(entry)
+        best = state.plan_of(entry)
+        if best is None or num_orders(state.data, entry.candidate) <= MAX_ORDERS or entry.swapped is best.nodes:
+            continue
+        nodes = improve_by_swaps(instance, state.data, entry.candidate, best.nodes, clock, state.params.seed)
+        state.look(entry, nodes)
+        entry.swapped = best.nodes if (after := state.plan_of(entry)) is None else after.nodes
+    alone = all(entry.is_proven for entry in inexact) and state.listed_bound_s <= state.other_splits_s
+    _search_hosts(state, inexact, state.clock if alone else clock)
+
+
+def host_work(state: SearchState) -> object:
+    """Return a value that changes while :func:`swap_hosts` has work; ``None`` once the gap is closed."""
+    if state.is_closed:
+        return None
+    trees = [entry.tree.simulated for entry in state.open if entry.tree is not None]
+    proven = sum(entry.is_proven for entry in state.open)
+    return state.fastest_s, state.listed_bound_s, len(state.data.candidates), sum(trees), proven
+
+
+def _search_hosts(state: SearchState, entries: Sequence[OpenCandidate], clock: Clock) -> None:
+    """Search the hosts of candidate configurations by branch and bound, the one with the least bound first."""
+    instance, data = state.prepared.instance, state.data
+    for entry in entries:
+        if entry.tree is None and supports_tree(data, entry.candidate, instance.cluster.most_in_domain):
+            entry.tree = HostTree(instance, data, entry.candidate)
+    while not (state.is_over or clock.is_over):
+        open_trees = [entry for entry in entries if entry.tree is not None and not entry.tree.is_done]
+        able = list(filter(state.may_be_faster, open_trees))
+        if not able:
+            return
+        entry = min(able, key=attrgetter("bound_ticks", "index"))
+        tree = entry.tree
+        assert tree is not None
+        state.report(f"searching the hosts of {counted(len(able), 'candidate')}")
+        tree.go_on(state.fastest_s, clock, SIMULATED_AT_ONCE)
+        if tree.best is not None:
+            state.look(entry, tree.best[0])
+        ticks = int(min(tree.bound_s * (1 - FLOAT_MARGIN) / data.tick_s, UNUSABLE_TICKS))
+        state.raise_ticks(entry, ticks, HOST_TREE)
+
+
+def supports_tree(data: ProblemData, candidate: CandidateData, most_in_domain: int) -> bool:
+    """
+    Return whether branch and bound over the hosts has a chance to end.
+
+    Inside NVLink domains it has no bound of partial placements, and simulates all.
+    """
+    return num_orders(data, candidate) <= MAX_ORDERS or (most_in_domain == 1 and data.num_nodes <= MAX_HOSTS)

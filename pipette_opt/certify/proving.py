@@ -33,11 +33,13 @@ def prove(state: SearchState, clock: Clock) -> None:
         learned = False
         for solution in result.solutions:
             learned |= state.look(able[solution.candidate], solution.nodes)
-        if result.status == "INFEASIBLE" or (result.status == "OPTIMAL" and not learned):
-            return
         takes_all = not learned and state.listed_bound_s <= state.other_splits_s
-        if not learned and (turn is state.clock or not takes_all) and before == [entry.bound_ticks for entry in able]:
-            return  # no engine has anything left to do, or the joint model's bound is the least
+        has_ended = result.status == "INFEASIBLE" or (result.status == "OPTIMAL" and not learned)
+        is_alike = not learned and before == [entry.bound_ticks for entry in able]
+        if has_ended or (is_alike and (turn is state.clock or not takes_all)):
+            for entry in able:  # no engine has anything left to do, or the joint model's bound is the least
+                entry.is_proven = True
+            return
         turn = state.clock if takes_all else state.clock.step(PROVERS)
 
 

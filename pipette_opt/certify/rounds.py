@@ -15,7 +15,7 @@ from pipette_opt.certify.more_configurations import (
     left_out,
 )
 from pipette_opt.certify.opening import has_unopened, open_candidates
-from pipette_opt.certify.placing import anneal_open, settle_few_orders, swap_hosts
+from pipette_opt.certify.placing import anneal_open, host_work, settle_few_orders, swap_hosts
 from pipette_opt.certify.proving import prove
 from pipette_opt.certify.state import SearchState
 from pipette_opt.plans.clock import Clock
@@ -69,7 +69,7 @@ def open_gap(state: SearchState) -> object:
 FEW, ANNEAL, SWAP = (
     Move(step=FEW_ORDERS, work=open_gap, run=settle_few_orders),
     Move(step=ANNEALING, work=open_gap, run=anneal_open),
-    Move(step=SWAPPING, work=open_gap, run=swap_hosts),
+    Move(step=SWAPPING, work=host_work, run=swap_hosts),
 )
 
 PLACE = (FEW, ANNEAL, SWAP)

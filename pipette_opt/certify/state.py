@@ -22,6 +22,7 @@ from pipette_opt.problem.build import with_paths
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Solution
+from pipette_opt.simulate.host_tree import HostTree
 from pipette_opt.simulate.longest_paths import critical_counts
 from pipette_opt.simulate.solutions import SimulatedSolution, simulate_solution
 from pipette_opt.solver.pruning import FLOAT_MARGIN
@@ -49,6 +50,12 @@ class OpenCandidate:
         Lower bound on the relaxation of every placement, ticks (integer time units).
     deciding
         Mask of the stages whose end can decide the iteration time, shape ``(pp,)``.
+    tree
+        Branch and bound over its hosts, once begun.
+    swapped
+        Placement that no swap of hosts makes faster, once tried.
+    is_proven
+        Whether the provers have nothing left to do for its relaxation.
     """
 
     index: int
@@ -58,6 +65,9 @@ class OpenCandidate:
     seen: set[bytes] = field(default_factory=set)
     visits: int = 0
     moves: int = FIRST_MOVES
+    tree: HostTree | None = None
+    swapped: IntArray | None = None
+    is_proven: bool = False
 
 
 class Reason(NamedTuple):

@@ -84,12 +84,16 @@ OPENING = Step(
     where="certify/opening.py",
 )
 
-FEW_ORDERS = Step(words="every placement, where there are at most 120", share=1.0, where="certify/placing.py")
+FEW_ORDERS = Step(
+    words="branch and bound over hosts, where there are at most 120 placements", share=1.0, where="certify/placing.py"
+)
 
 ANNEALING = Step(words="annealing and simulation", share=0.3, where="certify/placing.py")
 
 SWAPPING = Step(
-    words="the simulator alone, where the lower-bound model is not exact", share=0.5, where="certify/placing.py"
+    words="swaps, then branch and bound over hosts, where the lower-bound model is not exact or the provers are done",
+    share=0.5,
+    where="certify/placing.py",
 )
 
 PROVERS = Step(

@@ -226,15 +226,23 @@ def has_analytical_model(instance: Instance, config: ParallelConfig, tile: HostT
     """
     Return whether the analytical 1F1B model describes a candidate configuration well enough to replace a relaxation.
 
-    It needs a schedule without interleaving, no ZeRO 2 or 3, and expert ranks on one host. If tensor or context groups
-    span hosts, all layers must send equally much, and only one of the two groups may span hosts.
+    It needs a schedule without interleaving.
+    """
+    return config.num_chunks == 1 and links_decide(instance, config, tile)
+
+
+def links_decide(instance: Instance, config: ParallelConfig, tile: HostTile) -> bool:
+    """
+    Return whether each collective is a function of its slowest hop, so that integers can express it.
+
+    This needs expert ranks on one host, and no ZeRO 2 or 3. If tensor or context groups span hosts, all layers must
+    send equally much, and only one of the two groups may span hosts.
     """
     if config.sharding_stage > 1:
         return False
     alike = tile.nodes_per_slot == 1 or len(counted_layers(instance.model, config)) == 1
     alike &= 1 in (tile.tensor_nodes, tile.context_nodes) and exchange_stays_inside(instance.training, config, tile)
-    certain = experts_stay_inside(instance, config, tile) and hops_decide(instance, config, tile)
-    return config.num_chunks == 1 and alike and certain
+    return alike and experts_stay_inside(instance, config, tile) and hops_decide(instance, config, tile)
 
 
 def hops_decide(instance: Instance, config: ParallelConfig, tile: HostTile) -> bool:

@@ -1,12 +1,9 @@
 """
-Placement by the simulator alone: every placement of a candidate configuration, or a swap local search.
+Placement by a swap local search with the simulator alone, many placements at a time.
 
-If expert-parallel groups span hosts, their all-to-alls depend on all links of a group together, which the integer
-relaxations do not express. So the simulator places these candidates, many placements at a time.
+It is for times that integer relaxations do not express; :mod:`~pipette_opt.simulate.host_tree` bounds them.
 """
 
-from collections.abc import Iterator
-from itertools import islice, permutations
 from math import perm
 
 import numpy as np
@@ -18,9 +15,6 @@ from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
 
-MAX_ORDERS = 5040
-"""Candidates with at most this many placements are simulated on all of them: 7 hosts in any order. Chosen."""
-
 ORDERS_AT_ONCE = 128
 """Number of placements simulated together. Chosen."""
 
@@ -28,26 +22,6 @@ ORDERS_AT_ONCE = 128
 def num_orders(data: ProblemData, candidate: CandidateData) -> int:
     """Return the number of placements of a candidate configuration, including those that do not fit."""
     return perm(data.num_nodes, candidate.num_cells)
-
-
-def best_of_all(
-    instance: Instance, data: ProblemData, candidate: CandidateData, clock: Clock
-) -> tuple[IntArray | None, float] | None:
-    """
-    Return the fastest of all placements and its time in seconds; ``(None, inf)`` if none has memory and links.
-
-    Return ``None`` if the time is over before all are simulated.
-    """
-    best: IntArray | None = None
-    fastest = float("inf")
-    orders = _with_room(data, candidate, permutations(range(data.num_nodes), candidate.num_cells))
-    while batch := list(islice(orders, ORDERS_AT_ONCE)):
-        if clock.is_over:
-            return None
-        times = _times_s(instance, candidate, batch)
-        if times.min() < fastest:
-            best, fastest = batch[int(times.argmin())], float(times.min())
-    return best, fastest
 
 
 def improve_by_swaps(
@@ -94,13 +68,6 @@ def _swapped(seats: IntArray, first: int, second: int) -> IntArray:
     after = seats.copy()
     after[[first, second]] = seats[[second, first]]
     return after
-
-
-def _with_room(data: ProblemData, candidate: CandidateData, orders: Iterator[tuple[int, ...]]) -> Iterator[IntArray]:
-    for order in orders:
-        nodes = np.array(order, dtype=np.int64).reshape(candidate.grid)
-        if has_room(data, candidate, nodes):
-            yield nodes
 
 
 def _times_s(instance: Instance, candidate: CandidateData, placements: list[IntArray]) -> np.ndarray:

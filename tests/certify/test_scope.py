@@ -109,7 +109,7 @@ def test_each_reason_is_counted_by_hand() -> None:
         configs[2]: Reason("work alone", "work alone", 9.0),
         configs[3]: Reason("best links", "best links", 8.0),
         configs[5]: Reason("search", "class-assignment", 5.0),
-        configs[6]: Reason("search", "judge of every placement", 4.0),
+        configs[6]: Reason("search", "branch and bound over hosts", 4.0),
         configs[7]: Reason("search", "class-assignment", 6.0),
     }
     found = proof(cast(Prepared, prepared), reasons)
@@ -131,7 +131,7 @@ def test_each_reason_is_counted_by_hand() -> None:
     assert named["no placement"] == [("hosts or links", 1, configs[4].label())]
     assert named["search"] == [
         ("class-assignment", 2, configs[5].label()),
-        ("judge of every placement", 1, configs[6].label()),
+        ("branch and bound over hosts", 1, configs[6].label()),
     ]
 
 

@@ -69,7 +69,7 @@ def test_who_raised_a_bound_last_is_named(state: SearchState) -> None:
     state.raise_ticks(entry, 305, "cp-sat-model")
     assert state.reason(config) == ("search", "class-assignment", 310 * tick_s)
     state.fastest_s = 310 * tick_s
-    state.raise_bound(config, 320 * tick_s, "judge of every placement")
+    state.raise_bound(config, 320 * tick_s, "branch and bound over hosts")
     assert state.reason(config) == ("search", "class-assignment", 310 * tick_s)
     assert state.bound_of(config) == 320 * tick_s
 
