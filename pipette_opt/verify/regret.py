@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from pipette_opt.base.degrees import CHUNKS, CONTEXT, CONTEXT_A2A, DEGREES, EXPERT, EXPERT_TENSOR, TENSOR
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import CheckedConfig
@@ -42,9 +43,10 @@ def group_of(config: ParallelConfig) -> Group:
 
 def words_of(group: Group) -> str:
     """Return a group as people type it for ``explain`` and pins, e.g. ``tp8 pp4 dp2 mbs1 vpp2``."""
-    tp, pp, dp, cp, ep, etp, mbs, recomputation, chunks = group
-    parts = [f"tp{tp}", f"pp{pp}", f"dp{dp}", f"cp{cp}", f"ep{ep}", f"etp{etp}", f"mbs{mbs}", f"vpp{chunks}"]
-    shown = [part for part in parts if part not in ("cp1", "ep1", "etp1") or (part == "etp1" and ep != 1)]
+    *sizes, recomputation, chunks = group
+    size_of = dict(zip([degree for degree in DEGREES if degree != CHUNKS], sizes, strict=True)) | {CHUNKS: chunks}
+    usual = {CONTEXT: 1, CONTEXT_A2A: 1, EXPERT: 1, EXPERT_TENSOR: size_of[TENSOR]}
+    shown = [f"{degree.short}{size}" for degree, size in size_of.items() if size != usual.get(degree)]
     return " ".join([*shown, *([] if recomputation is None else [f"recompute={recomputation}"])])
 
 

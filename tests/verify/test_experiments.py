@@ -1,13 +1,15 @@
 """Experiments that lower the regret, on groups with terms of our own."""
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
 import pytest
+from factories import make_config
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.verify.experiments import experiments, least_regret
-from pipette_opt.verify.regret import Groups
+from pipette_opt.verify.regret import Groups, group_of, words_of
 from pipette_opt.worlds.prior import Kind, Prior
 from pipette_opt.worlds.terms import SENSITIVITIES, TERMS
 from pipette_opt.worlds.worlds import Worlds
@@ -15,7 +17,8 @@ from pipette_opt.worlds.worlds import Worlds
 
 def group(name: str) -> tuple[object, ...]:
     """A group whose first degree is a name."""
-    return (name, 1, 1, 1, 1, 1, 1, None, 1)
+    _, *others = group_of(make_config())
+    return (name, *others)
 
 
 class TwoGroups:
@@ -79,3 +82,12 @@ def test_costs_are_gpu_minutes() -> None:
     cost = {found.command or found.run: found.gpu_minutes for found in experiments(groups, worlds, 64)}
     assert cost["tpfirst pp1 dp1 mbs1 vpp1"] == pytest.approx(64 * (180 + 200) / 60)
     assert cost["profile compute"] == 5
+
+
+def test_a_group_is_named_as_people_pin_it() -> None:
+    """Context, exchanged and expert ranks stand where they are more than one, tensor ranks of experts where they differ."""
+    assert words_of(group_of(make_config(tp=2, pp=4, dp=2))) == "tp2 pp4 dp2 mbs1 vpp1"
+    experts = replace(make_config(tp=2, pp=1, dp=2), expert_model_parallel_size=4, expert_tensor_parallel_size=1)
+    assert words_of(group_of(experts)) == "tp2 pp1 dp2 ep4 etp1 mbs1 vpp1"
+    exchanged = replace(make_config(tp=1, pp=1, dp=1), context_parallel_size=4, context_a2a_size=2)
+    assert words_of(group_of(exchanged)) == "tp1 pp1 dp1 cp4 ulysses2 mbs1 vpp1"
