@@ -80,12 +80,12 @@ def test_costs_are_gpu_minutes() -> None:
     """A run keeps all GPUs busy for its start and 20 iterations of 10 s; timing a layer takes one GPU."""
     groups, worlds = cast(Groups, TwoGroups("attention")), worlds_of("attention")
     cost = {found.command or found.run: found.gpu_minutes for found in experiments(groups, worlds, 64)}
-    assert cost["tpfirst pp1 dp1 mbs1 vpp1"] == pytest.approx(64 * (180 + 200) / 60)
+    assert cost["tpfirst pp1 dp1 etp1 mbs1 vpp1"] == pytest.approx(64 * (180 + 200) / 60)
     assert cost["profile compute"] == 5
 
 
 def test_a_group_is_named_as_people_pin_it() -> None:
-    """Context, exchanged and expert ranks stand where they are more than one, tensor ranks of experts where they differ."""
+    """Context, exchanged and expert ranks stand where they are several, tensor ranks of experts where they differ."""
     assert words_of(group_of(make_config(tp=2, pp=4, dp=2))) == "tp2 pp4 dp2 mbs1 vpp1"
     experts = replace(make_config(tp=2, pp=1, dp=2), expert_model_parallel_size=4, expert_tensor_parallel_size=1)
     assert words_of(group_of(experts)) == "tp2 pp1 dp2 ep4 etp1 mbs1 vpp1"
