@@ -227,8 +227,14 @@ def regret_words(regret: Regret | None) -> str:
     if regret is None:
         return ""
     high, mean, found = (f"{100 * share:.3g} %" for share in (regret.high, regret.mean, regret.over_found_high))
-    before = "" if regret.unmeasured_high is None else f"; {100 * regret.unmeasured_high:.3g} % without a measurement"
-    confidence = f"with {100 * regret.quantile:g} % confidence"
+    before, confidence = "", f"with {100 * regret.quantile:g} % confidence"
+    if regret.unmeasured_high is not None:
+        before = f"; {100 * regret.unmeasured_high:.3g} % in the same worlds without a measurement"
+        if regret.high > regret.unmeasured_high:
+            before += (
+                " (more with it: it is unlike public runs, so other layouts may be off by other factors; a run of "
+                "another layout tells)"
+            )
     return (
         f"{confidence} at most {high} slower than the fastest plan can be{before}; {mean} in the mean; at most {found} "
         "slower than the best plan found"

@@ -177,6 +177,10 @@ def test_regret_needs_no_word_of_our_own() -> None:
         unmeasured_high=0.19,
     )
     assert regret_words(regret) == (
-        "with 90 % confidence at most 4 % slower than the fastest plan can be; 19 % without a measurement; 2 % in the "
-        "mean; at most 3 % slower than the best plan found"
+        "with 90 % confidence at most 4 % slower than the fastest plan can be; 19 % in the same worlds without a "
+        "measurement; 2 % in the mean; at most 3 % slower than the best plan found"
+    )
+    assert "unlike public runs" not in regret_words(regret)
+    assert "19 % in the same worlds without a measurement (more with it: it is unlike public runs" in regret_words(
+        replace(regret, high=0.3)
     )
