@@ -264,7 +264,7 @@ def inside_s(
 
 def _with_own_part(traffic: RingArrays) -> FloatArray:
     """Return bytes moved through the fabric over bytes sent; a ring of ``n`` ranks has ``n - 1`` steps in each call."""
-    whole: FloatArray = 1.0 + OWN_PART * traffic.num_calls / np.maximum(traffic.num_steps, 1)
+    whole: FloatArray = 1.0 + OWN_PART * traffic.num_calls / np.where(traffic.num_steps > 0, traffic.num_steps, 1.0)
     return whole
 
 

@@ -132,6 +132,20 @@ def test_nothing_beside_compute_adds_nothing() -> None:
     assert found == pytest.approx(1.0, abs=1e-6)
 
 
+def test_parts_of_a_reduction_inside_a_host_are_exact() -> None:
+    """One replica with two context ranks in a host: a chunk's part of one step also moves a part of the own data."""
+    made = job(np.full((8, 8), 10.0), 0.1)
+    config = make_config(
+        pp=4,
+        context_parallel_size=2,
+        virtual_pipeline_model_parallel_size=2,
+        use_distributed_optimizer=True,
+        overlap_grad_reduce=True,
+        overlap_param_gather=True,
+    )
+    assert shares(made, [config], np.random.default_rng(1)) == pytest.approx([1.0], abs=1e-6)
+
+
 @pytest.mark.parametrize("slowdown", [0.0, 0.3])
 @pytest.mark.parametrize("is_equal", [True, False])
 def test_unequal_chunks(is_equal: bool, slowdown: float) -> None:
