@@ -55,13 +55,16 @@ def check_memory(
     do not fit. With block recomputation, it is also predicted if they recompute layers, and dropped if it recomputes as
     many.
     """
-    savers = sorted(dict.fromkeys(map(_Saver.of, candidates)), key=_Saver.amount)
+    of_saver = dict[_Saver, list[ParallelConfig]]()
+    for config in candidates:
+        of_saver.setdefault(_Saver.of(config), []).append(config)
+    savers = sorted(of_saver, key=_Saver.amount)
     if len(savers) <= 1:
         return _with_fewest_layers(instance, candidates, predictor, max_oom_risk)
     fewest, parts, needless = dict[ParallelConfig, int](), list[MemoryCheck](), list[ParallelConfig]()
     for saver in savers:
         lesser = [other for other in savers if other != saver and saver.gives_up_all_of(other)]
-        asked = [config for config in candidates if _Saver.of(config) == saver]
+        asked = of_saver[saver]
         listed = {config: _as_listed(config) for config in asked}
         bases = dict.fromkeys(listed.values())
         enough = {base: _fewest_with(instance.model, base, lesser, fewest) for base in bases}

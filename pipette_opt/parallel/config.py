@@ -35,8 +35,15 @@ COUNTS = (
 """Fields of a configuration that must be whole numbers >= 1."""
 
 
+class _Hashed:
+    """Slot for the hash of a configuration, computed once: searches look up each a hundred times."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelConfig:
+class ParallelConfig(_Hashed):
     """
     Parallel degrees, micro-batch and memory savers, with Megatron-Core's names.
 
@@ -115,6 +122,13 @@ class ParallelConfig:
     recompute_modules: tuple[str, ...] = CORE
     offload: str | None = None
     tp_comm_overlap: bool = False
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash(_ALL_FIELDS(self)))
+            return self._hash
 
     def __post_init__(self) -> None:
         counts = self._counts()
@@ -495,10 +509,10 @@ def _changed(config: ParallelConfig, **values: Any) -> ParallelConfig:
     if all(getattr(config, name) == value for name, value in values.items()):
         return config
     changed = object.__new__(ParallelConfig)
-    for slot, value in zip(_SLOTS.values(), _ALL_FIELDS(config), strict=True):
-        slot.__set__(changed, value)
+    for write, value in zip(_WRITE.values(), _ALL_FIELDS(config), strict=True):
+        write(changed, value)
     for name, value in values.items():
-        _SLOTS[name].__set__(changed, value)
+        _WRITE[name](changed, value)
     return changed
 
 
@@ -508,8 +522,8 @@ OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather", "ddp_bucket_size")
 SPLIT = ("layers_per_stage", "pipeline_model_parallel_layout")
 """Fields that assign layers to stages and chunks."""
 
-_SLOTS = {field.name: getattr(ParallelConfig, field.name) for field in fields(ParallelConfig)}
-"""Slot descriptor of each field, which writes it without the checks of the class."""
+_WRITE = {field.name: getattr(ParallelConfig, field.name).__set__ for field in fields(ParallelConfig)}
+"""Function that writes each field, without the checks of the class."""
 
-_ALL_FIELDS = attrgetter(*_SLOTS)
+_ALL_FIELDS = attrgetter(*_WRITE)
 """Values of all fields of a configuration."""
