@@ -42,7 +42,8 @@ from pipette_opt.specs import ComputeProfile, Instance, ProfileKey, TrainingSpec
 from pipette_opt.tune.folder import PLAN, TuneFolder
 from pipette_opt.tune.listing import plan_of
 from pipette_opt.tune.logs import expected_arguments
-from pipette_opt.tune.loop import Progress, Tuned, Tuner, TuneSettings
+from pipette_opt.tune.loop import Progress, Tuned, Tuner
+from pipette_opt.tune.settings import TuneSettings
 from pipette_opt.worlds.worlds import Worlds
 
 NUM_TRIALS = 3

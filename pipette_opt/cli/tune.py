@@ -155,7 +155,7 @@ def tune(
     from pipette_opt.job.space import search_space
     from pipette_opt.library.measured import with_measured
     from pipette_opt.library.tune import UNTIL, tuned
-    from pipette_opt.tune.loop import TuneSettings
+    from pipette_opt.tune.settings import TuneSettings
 
     job = with_measured(opt.read_job(job_options), job_options.measured_runs)
     settings = TuneSettings(

@@ -17,8 +17,10 @@ from pipette_opt.read.runs import read_rows
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
 from pipette_opt.tune.folder import TuneFolder
-from pipette_opt.tune.loop import Progress, Tuned, Tuner, TuneSettings, fingerprint, trial_space
+from pipette_opt.tune.jobs import fingerprint, trial_space
+from pipette_opt.tune.loop import Progress, Tuned, Tuner
 from pipette_opt.tune.replay import Step, replay, replay_jobs, trials_csv
+from pipette_opt.tune.settings import TuneSettings
 from pipette_opt.worlds.bands import anchored
 from pipette_opt.worlds.worlds import Worlds
 

@@ -1,11 +1,10 @@
 """Search for the fastest configuration on a cluster: choose, export, run, read the log, and choose again."""
 
-import hashlib
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -16,24 +15,23 @@ from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.units import counted, percent, three_digits
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.export.folder import write_folder
-from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.megatron import with_iterations
 from pipette_opt.export.targets import TARGETS, export
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.read.cluster import subset_cluster
-from pipette_opt.read.megatron_logs import WARM_UP
 from pipette_opt.report.plan_file import write_plan
 from pipette_opt.specs import Instance
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.tune import launch
 from pipette_opt.tune.choice import Candidates, Outlook, Trial, outlook
 from pipette_opt.tune.folder import PLAN, TrialRecord, TuneFolder, band_words
+from pipette_opt.tune.jobs import host_groups, inputs_on, on_hosts
 from pipette_opt.tune.listing import Listing, list_configs, plan_of
 from pipette_opt.tune.logs import LogResult, NoResult, expected_arguments, read_result
 from pipette_opt.tune.memory_odds import Outcome
+from pipette_opt.tune.settings import TuneSettings
 from pipette_opt.worlds.worlds import Worlds
 
 PLANNING_S = 5.0
@@ -73,63 +71,6 @@ AFTER_FAILURES = (
     "search goes on with other configurations."
 )
 """Advice after a search that ended because its command seems wrong."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneSettings:
-    """
-    Settings of a search on a cluster.
-
-    Parameters
-    ----------
-    run
-        Command of the shell that runs a trial until it ends; ``None``: the user runs it and puts the log in place.
-    log
-        Pattern of the log files of a trial.
-    budget
-        Largest number of trials, those before an interruption included.
-    until
-        Stated regret at which the search ends; ``None``: at the end of the budget.
-    steps, warm_up
-        Iterations of a trial, and those of them that do not count.
-    run_timeout_s
-        Seconds after which a command is ended and its trial refused.
-    parallel
-        Number of trials at once, each on hosts of its own.
-    format
-        Export format.
-    options
-        Options of the launch.
-    workers
-        Threads of the search for a placement.
-    """
-
-    run: str | None = None
-    log: str = "{dir}/*.log"
-    budget: int = 8
-    until: float | None = 0.02
-    steps: int = 12
-    warm_up: int = WARM_UP
-    run_timeout_s: float = 3600.0
-    parallel: int = 1
-    format: str = "slurm"
-    options: LaunchOptions = field(default_factory=LaunchOptions)
-    workers: int = 1
-
-    def __post_init__(self) -> None:
-        for name, least in (("budget", 1), ("warm_up", 0), ("parallel", 1)):
-            if getattr(self, name) < least:
-                option = f"--{name.replace('_', '-')}"
-                raise InputError(option, f"must be at least {least}, got {getattr(self, name)}.")
-        if self.steps <= self.warm_up:
-            raise InputError("--steps", f"must be more than the {self.warm_up} of --warm-up, got {self.steps}.")
-        if not self.run_timeout_s > 0:
-            raise InputError("--run-timeout", f"must be more than 0 seconds, got {self.run_timeout_s:g}.")
-        if self.format not in TARGETS:
-            raise InputError("--format", f"must be one of {', '.join(TARGETS)}, got {self.format!r}.")
-        blank = dict.fromkeys(launch.PLACEHOLDERS, "")
-        launch.filled(self.run or "", blank, "--run")
-        launch.filled(self.log, blank, "--log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -224,7 +165,7 @@ class Tuner:
         self.again = [record for record in self._all() if self._starts_again(record)]
         self.failures: list[TrialRecord] = []
         known = list(dict.fromkeys(record.config for record in self.records.values()))
-        first = self._on_hosts(self.groups[0])
+        first = on_hosts(instance, self.groups[0])
         self.listing: Listing = list_configs(first, space, worlds, known)
         self.view = self._outlook()
 
@@ -303,9 +244,15 @@ class Tuner:
     def _exported(self, record: TrialRecord, risk: float) -> tuple[Plan, dict[str, str]]:
         """Return the plan and the launch files of a trial."""
         settings = self.settings
-        instance = self._on_hosts(record.hosts)
+        instance = on_hosts(self.instance, record.hosts)
         params = OptimizeParams(time_limit_s=PLANNING_S, workers=settings.workers, max_oom_risk=risk)
-        plan = plan_of(instance, record.config, params, Watcher(stop=self.stop), self._inputs_on(record.hosts))
+        plan = plan_of(
+            instance,
+            record.config,
+            params,
+            Watcher(stop=self.stop),
+            inputs_on(self.instance, self.inputs, record.hosts),
+        )
         return plan, dict(with_iterations(export(plan, settings.format, settings.options), settings.steps))
 
     def _start(self, record: TrialRecord, message: str = "") -> None:
@@ -481,23 +428,6 @@ class Tuner:
             "hosts": compress_hosts(record.hosts),
         }
 
-    def _on_hosts(self, hosts: Sequence[str]) -> Instance:
-        """Return the job on some hosts of the cluster."""
-        cluster = self.instance.cluster
-        return (
-            replace(self.instance, cluster=subset_cluster(cluster, hosts))
-            if set(hosts) < set(cluster.hosts)
-            else self.instance
-        )
-
-    def _inputs_on(self, hosts: Sequence[str]) -> dict[str, Any]:
-        """Return the inputs of a plan on some hosts of the cluster."""
-        others = [host for host in self.instance.cluster.hosts if host not in hosts]
-        if not others:
-            return dict(self.inputs)
-        excluded = [word for word in (self.inputs.get("exclude_hosts"), compress_hosts(tuple(others))) if word]
-        return {**self.inputs, "exclude_hosts": ",".join(excluded)}
-
 
 def _without_numbers(problem: str) -> str:
     """Return a problem in which each number is ``0``: failures that differ only in numbers are alike."""
@@ -516,46 +446,3 @@ def implausible(record: TrialRecord, time_s: float) -> str:
             f"{time_s:.4g} s an iteration is {time_s / record.predicted_s:.0f} times the predicted time; another unit?"
         )
     return ""
-
-
-def trial_space(instance: Instance, space: SearchSpace, parallel: int) -> SearchSpace:
-    """Return the search space of a trial; several at once share the hosts equally if the number of GPUs is open."""
-    cluster = instance.cluster
-    if parallel == 1 or space.num_gpus is not None:
-        return space
-    if parallel > cluster.num_nodes:
-        raise InputError("--parallel", f"must be at most the {cluster.num_nodes} hosts of the cluster, got {parallel}.")
-    return replace(space, num_gpus=cluster.num_nodes // parallel * cluster.gpus_per_node)
-
-
-def host_groups(instance: Instance, space: SearchSpace, parallel: int) -> list[tuple[str, ...]]:
-    """
-    Return disjoint groups of hosts, one for each trial at once; all hosts for a single trial.
-
-    Raises
-    ------
-    InputError
-        If the cluster has too few hosts for so many trials at once.
-    """
-    hosts = instance.cluster.hosts
-    if parallel == 1:
-        return [hosts]
-    size = -(-(trial_space(instance, space, parallel).num_gpus or 0) // instance.cluster.gpus_per_node)
-    if parallel * size > len(hosts):
-        raise InputError(
-            "--parallel",
-            f"{parallel} trials of {counted(size, 'host')} need {parallel * size} hosts; the cluster has {len(hosts)}.",
-        )
-    return [hosts[size * place : size * (place + 1)] for place in range(parallel)]
-
-
-def fingerprint(instance: Instance, space: SearchSpace) -> dict[str, str]:
-    """Return a hash of each part of the job, by which the folder of another job is recognised."""
-    parts = {
-        "model": instance.model,
-        "training": instance.training,
-        "hosts": (instance.cluster.hosts, [gpu.name for gpu in instance.cluster.gpu_kinds]),
-        "launcher": instance.launcher,
-        "search space": space,
-    }
-    return {name: hashlib.sha256(repr(part).encode()).hexdigest()[:16] for name, part in parts.items()}

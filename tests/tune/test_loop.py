@@ -21,7 +21,9 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.specs import Instance, TrainingSpec
 from pipette_opt.tune import launch, loop
 from pipette_opt.tune.folder import RECORD, TuneFolder
-from pipette_opt.tune.loop import Progress, Tuned, Tuner, TuneSettings, host_groups, trial_space
+from pipette_opt.tune.jobs import host_groups, trial_space
+from pipette_opt.tune.loop import Progress, Tuned, Tuner
+from pipette_opt.tune.settings import TuneSettings
 from pipette_opt.tune.words import problems
 
 pytestmark = pytest.mark.search
