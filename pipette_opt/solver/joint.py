@@ -369,13 +369,13 @@ class _Joint(OpenFamilies):
 def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator[ParallelConfig]:
     """Yield a configuration for each partition family of several stages, with the fewest layers on each."""
     seen = set()
-    for config in candidates:
+    for config in dict.fromkeys(map(without_overlap, candidates)):
         pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
         if pp == 1 or instance.model.num_layers % chunks or instance.model.num_layers // chunks < pp:
             continue
         if (key := _FAMILY(config)) not in seen:
             seen.add(key)
-            yield replace(without_overlap(config), layers_per_stage=(chunks,) * pp, pipeline_model_parallel_layout=None)
+            yield replace(config, layers_per_stage=(chunks,) * pp, pipeline_model_parallel_layout=None)
 
 
 _FAMILY = attrgetter(*(option.name for option in fields(ParallelConfig) if option.name not in (*OVERLAPS, *SPLIT)))
