@@ -50,7 +50,11 @@ def _answer(tables: Mapping[str, Judged], larger: Mapping[str, Larger], priors: 
     widths = [_median(judged.width) / _median(judged.anchored) for judged in tables.values()]
     needed = [_over_needed(judged) for judged in tables.values()]
     won = [name for name, judged in tables.items() if _median(judged.anchored) < _median(judged.scaled) - LOSES]
-    lost = [name for name, judged in tables.items() if _median(judged.anchored) > _median(judged.scaled) + LOSES]
+    lost = [
+        f"{name} with {len(judged.anchored):,} pairs"
+        for name, judged in tables.items()
+        if _median(judged.anchored) > _median(judged.scaled) + LOSES
+    ]
     worse = [name for name, result in larger.items() if result.calibrated > result.shipped + LOSES]
     covered = float(np.mean([result.inside for result in larger.values()]))
     of_all = [name for name, error in ALL_CONSTANTS.items() if error / 100 > larger[name].shipped + LOSES]
