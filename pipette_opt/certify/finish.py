@@ -97,7 +97,7 @@ def finish_plan(
         finish_certificate(state, best, None if is_fastest else fastest),
         memory,
         alternatives=tuple(others),
-        notes=plan_notes(instance, best.candidate.config, prepared.memory, memory),
+        notes=(*plan_notes(instance, best.candidate.config, prepared.memory, memory), *state.why_open),
         seed=state.params.seed,
         inputs={**(inputs or {}), "search": asdict(prepared.space)},
     )

@@ -12,7 +12,7 @@ from pipette_opt.certify.state import OpenCandidate, SearchState
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.steps import PROVERS
 from pipette_opt.problem.build import links_decide
-from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
 from pipette_opt.simulate.host_tree import HostTree
 from pipette_opt.simulate.swap_search import improve_by_swaps, num_orders
 from pipette_opt.solver.pruning import FLOAT_MARGIN
@@ -116,7 +116,7 @@ def _search_hosts(state: SearchState, entries: Sequence[OpenCandidate], clock: C
     """Search the hosts of candidate configurations by branch and bound, the one with the least bound first."""
     instance, data = state.prepared.instance, state.data
     for entry in entries:
-        if entry.tree is None and supports_tree(data, entry.candidate, instance.cluster.most_in_domain):
+        if entry.tree is None and data.num_nodes <= MAX_HOSTS:
             entry.tree = HostTree(instance, data, entry.candidate)
     while not (state.is_over or clock.is_over):
         open_trees = [entry for entry in entries if entry.tree is not None and not entry.tree.is_done]
@@ -132,12 +132,3 @@ def _search_hosts(state: SearchState, entries: Sequence[OpenCandidate], clock: C
             state.look(entry, tree.best[0])
         ticks = int(min(tree.bound_s * (1 - FLOAT_MARGIN) / data.tick_s, UNUSABLE_TICKS))
         state.raise_ticks(entry, ticks, HOST_TREE)
-
-
-def supports_tree(data: ProblemData, candidate: CandidateData, most_in_domain: int) -> bool:
-    """
-    Return whether branch and bound over the hosts has a chance to end.
-
-    Inside NVLink domains it has no bound of partial placements, and simulates all.
-    """
-    return num_orders(data, candidate) <= MAX_ORDERS or (most_in_domain == 1 and data.num_nodes <= MAX_HOSTS)

@@ -15,9 +15,9 @@ from pipette_opt.certify.more_configurations import (
     left_out,
 )
 from pipette_opt.certify.opening import has_unopened, open_candidates
-from pipette_opt.certify.placing import anneal_open, host_work, settle_few_orders, swap_hosts
+from pipette_opt.certify.placing import MAX_HOSTS, anneal_open, host_work, settle_few_orders, swap_hosts
 from pipette_opt.certify.proving import prove
-from pipette_opt.certify.state import SearchState
+from pipette_opt.certify.state import CLOSE_ENOUGH, SearchState
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.steps import (
     ANNEALING,
@@ -30,6 +30,7 @@ from pipette_opt.plans.steps import (
     SWAPPING,
     Step,
 )
+from pipette_opt.simulate.host_tree import MAX_OPEN, MAX_WITHOUT_BOUND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,4 +96,34 @@ def certify(state: SearchState) -> None:
         for move in ROUND:
             if not state.clock.is_over:
                 move(state)
+    state.why_open = () if state.clock.is_over else why_open(state)
     OPEN(state)  # without time it still bounds candidates over the best links
+
+
+def why_open(state: SearchState) -> tuple[str, ...]:
+    """Return a sentence for each engine that has no more work although the gap is open; empty once it is closed."""
+    if not state.plans or state.bound_s >= (1 - max(state.params.gap_limit, CLOSE_ENOUGH)) * state.fastest_s:
+        return ()
+    entries, found = ([] if state.is_closed else state.could_win()), []
+    trees = [(entry, entry.tree) for entry in entries if entry.tree is not None]
+    for sentence, of_sentence in (
+        ("the lower-bound model of {} stays below the simulated time", [each for each in entries if each.is_proven]),
+        (
+            f"branch and bound supports {MAX_HOSTS} hosts, not those of {{}}",
+            [each for each in entries if each.tree is None],
+        ),
+        (
+            f"branch and bound supports {MAX_WITHOUT_BOUND:,} placements in NVLink domains, not those of {{}}",
+            [entry for entry, tree in trees if not tree.is_supported],
+        ),
+        (
+            f"branch and bound has {MAX_OPEN:,} open placements of {{}}",
+            [entry for entry, tree in trees if tree.is_supported and tree.is_done],
+        ),
+    ):
+        if of_sentence:
+            labels = [entry.candidate.config.label() for entry in of_sentence]
+            found.append(sentence.format(labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"))
+    if joint_model(state) is not None:
+        found.append(f"the joint model is done, but other layers of its stages may take {state.other_splits_s:.4g} s")
+    return tuple(f"The search ended early with a gap: {sentence}." for sentence in found)

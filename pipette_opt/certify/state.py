@@ -116,6 +116,8 @@ class SearchState:
         Candidates that may be faster than the best plan.
     done
         Work of each step when it ran last.
+    why_open
+        Sentences that say why the search ended with a gap before its time was over.
     preference
         Value of plans, and the choice among equally good plans: by default the time.
     """
@@ -133,6 +135,7 @@ class SearchState:
         self.plans: dict[Part, SimulatedSolution] = {}
         self.bounds: dict[Part, Reason] = {} if before is None else before.bounds
         self.done: dict[Step, object] = {}
+        self.why_open: tuple[str, ...] = ()
         self.preference = Preference.by_time(params)
         self.open: list[OpenCandidate] = []
         self._higher_s: dict[Part, float] = {}

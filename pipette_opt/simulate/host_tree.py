@@ -13,9 +13,10 @@ Blocks of columns can be rotated, so the first block has the slowest host.
 """
 
 import heapq
+from collections import Counter
 from dataclasses import replace
 from functools import cached_property
-from math import isfinite, lcm
+from math import factorial, isfinite, lcm, perm, prod
 from operator import itemgetter
 
 import numpy as np
@@ -35,6 +36,9 @@ AT_ONCE = 256
 
 MAX_OPEN = 300_000
 """Number of open partial placements at which the search of a candidate ends, which limits its memory. Chosen."""
+
+MAX_WITHOUT_BOUND = 50_000
+"""Largest number of placements that are all simulated where partial ones have no bound: some seconds. Chosen."""
 
 OPEN = -1
 """Host of an open cell."""
@@ -82,8 +86,8 @@ class HostTree:
 
     @property
     def is_done(self) -> bool:
-        """Return whether nothing is left that could raise the bound, or too many partial placements are open."""
-        if not self._heap or len(self._heap) >= MAX_OPEN:
+        """Return whether nothing is left that could raise the bound, or too many placements are open."""
+        if not self._heap or len(self._heap) >= MAX_OPEN or not self.is_supported:
             return True
         bound_s, num_open, *_ = self._heap[0]
         return num_open == 0 or bound_s > self._left_out_s
@@ -167,6 +171,13 @@ class HostTree:
         return seconds
 
     @cached_property
+    def is_supported(self) -> bool:
+        """Return whether partial placements have bounds, or few enough placements differ to simulate them all."""
+        hosts, classes = self.data.num_nodes, Counter(self._twin)
+        different = factorial(hosts) // prod(map(factorial, classes.values()))
+        return self._has_ideal_hosts or min(perm(hosts, self.candidate.num_cells), different) <= MAX_WITHOUT_BOUND
+
+    @cached_property
     def _has_ideal_hosts(self) -> bool:
         """Return whether open cells can have ideal hosts: rings inside NVLink domains depend on all their hosts."""
         return self.instance.cluster.most_in_domain == 1 and self.instance.cluster.gpu_links is None
@@ -181,13 +192,15 @@ class HostTree:
     def _twin(self) -> list[int]:
         """First host that is interchangeable with each host."""
         cluster, data, twin = self.instance.cluster, self.data, list(range(self.data.num_nodes))
-        apart = ~np.eye(data.num_nodes, dtype=np.bool_)
+        apart, domain = ~np.eye(data.num_nodes, dtype=np.bool_), cluster.domain_of_node
+        alone = np.bincount(domain)[domain] == 1
+        properties = data.kind_of_node, data.capacity_mib, np.where(alone, -1, domain)
         tables = [*self._rates.values(), cluster.pair_latency_s]
-        for host in range(data.num_nodes if self._has_ideal_hosts else 0):
+        for host in range(data.num_nodes if cluster.gpu_links is None else 0):
             for other in range(host):
                 swapped = np.arange(data.num_nodes)
                 swapped[[host, other]] = other, host
-                is_alike = all(each[host] == each[other] for each in (data.kind_of_node, data.capacity_mib))
+                is_alike = all(each[host] == each[other] for each in properties)
                 if is_alike and all(
                     np.array_equal(table[apart], table[np.ix_(swapped, swapped)][apart], equal_nan=True)
                     for table in tables
