@@ -314,7 +314,7 @@ def main() -> None:
         return
     rows = [row for row in known if is_of(row, given.only)]
     with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
-        after = list(pool.map(evaluated, rows, chunksize=8))
+        after = list(pool.map(evaluated, rows))
     found = [moves(*both) for both in zip(rows, after, strict=True)]
     print(table(rows, found))
     if given.write:
