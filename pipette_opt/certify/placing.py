@@ -4,7 +4,6 @@ search, and branch and bound over hosts.
 """
 
 from collections.abc import Sequence
-from operator import attrgetter
 
 from pipette_opt.base.units import counted
 from pipette_opt.certify.opening import bound_by_slowest_host, place_once
@@ -119,13 +118,11 @@ def _search_hosts(state: SearchState, entries: Sequence[OpenCandidate], clock: C
         if entry.tree is None and data.num_nodes <= MAX_HOSTS:
             entry.tree = HostTree(instance, data, entry.candidate)
     while not (state.is_over or clock.is_over):
-        open_trees = [entry for entry in entries if entry.tree is not None and not entry.tree.is_done]
-        able = list(filter(state.may_be_faster, open_trees))
+        trees = [(entry, entry.tree) for entry in entries if entry.tree is not None and state.may_be_faster(entry)]
+        able = [(entry, tree) for entry, tree in trees if not tree.is_done and tree.bound_s < state.fastest_s]
         if not able:
             return
-        entry = min(able, key=attrgetter("bound_ticks", "index"))
-        tree = entry.tree
-        assert tree is not None
+        entry, tree = min(able, key=lambda each: (each[0].bound_ticks, each[0].index))
         state.report(f"searching the hosts of {counted(len(able), 'candidate')}")
         tree.go_on(state.fastest_s, clock, SIMULATED_AT_ONCE)
         if tree.best is not None:

@@ -2,17 +2,22 @@
 
 from dataclasses import replace
 from itertools import permutations
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from factories import TINY, make_job, make_random_cluster
+from factories import TINY, make_config, make_job, make_random_cluster
 from levels import in_domains
 
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify.placing import HOST_TREE
+from pipette_opt.certify.placing import HOST_TREE, _search_hosts
+from pipette_opt.certify.state import OpenCandidate
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import host_tiles, tile_placement
+from pipette_opt.plans.clock import Clock
+from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.simulate import host_tree
+from pipette_opt.simulate.host_tree import HostTree
 from pipette_opt.simulate.many import estimate_many
 
 pytestmark = pytest.mark.search
@@ -64,3 +69,20 @@ def test_hosts_of_a_domain_are_interchangeable(monkeypatch: pytest.MonkeyPatch) 
     assert open_plan.certificate.status == "FEASIBLE"
     (note,) = [note for note in open_plan.notes if "NVLink" in note]
     assert note.startswith("The search ended early with a gap: branch and bound supports 50,000 placements in NVLink")
+
+
+def test_a_tree_without_faster_placements_gets_no_time() -> None:
+    """A faster plan of another candidate may leave open placements that cannot win: other steps go on."""
+    job = make_job(make_random_cluster(np.random.default_rng(2), 4, gpus=2), TINY, global_batch_size=16)
+    config = make_config(dp=8, zero_stage=3, use_distributed_optimizer=True)
+    fitting = FittingCandidate(config=config, need_bytes=np.zeros(1, dtype=np.int64))
+    data = build_problem_data(job, [fitting], np.zeros(4, dtype=np.int64), relaxed=True)
+    tree, clock = HostTree(job, data, data.candidates[0]), Clock().after(60.0)
+    tree.go_on(np.inf, clock, 1)
+    assert not tree.is_done
+    entry = OpenCandidate(index=0, candidate=data.candidates[0], bound_ticks=1, deciding=np.ones(1, dtype=np.bool_))
+    entry.tree = tree
+    state = Mock(fastest_s=tree.bound_s, is_over=False, data=data)
+    _search_hosts(state, [entry], clock)
+    state.look.assert_not_called()
+    assert not clock.is_over
