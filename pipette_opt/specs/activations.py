@@ -109,8 +109,11 @@ def host_keeps(training: TrainingSpec, config: Degrees) -> Offload:
 
 def moved_bytes(model: ModelSpec, training: TrainingSpec, config: Degrees, kind: LayerKind) -> float:
     """Return the bytes that a layer offloads to the host in a micro-batch's forward, and reloads in its backward."""
+    offload = host_keeps(training, config)
+    if not offload.cpu_offloading_num_layers and not offload.offload_modules:
+        return 0.0
     rank = on_rank(training, lambda name: getattr(config, name))
-    return float(np.sum(offloaded_bytes(model, kind, rank, host_keeps(training, config))))
+    return float(np.sum(offloaded_bytes(model, kind, rank, offload)))
 
 
 def offloaded_bytes(model: ModelSpec, kind: LayerKind, rank: OnRank, offload: Offload) -> Any:
