@@ -23,7 +23,12 @@ from pipette_opt.worlds.prior import SHAPE, Kind, Prior
 from pipette_opt.worlds.terms import JOB, LAYOUT, SENSITIVITIES, TERMS
 
 MAX_RUNS = 60
-"""Maximum number of runs of a stack in the fit; of larger tables a random part is taken. Chosen."""
+"""
+Maximum number of runs of a stack in the fit; of larger tables a random part is taken. Chosen.
+
+With 25, bands once a run is known are 9.3 instead of 10.4 times the median error. But without a run vTrain is 13.9
+instead of 12.6 % off, and larger jobs of one more table are further off once calibrated than by the shipped stack.
+"""
 
 START = {
     **dict.fromkeys(SENSITIVITIES, 0.5),
