@@ -19,11 +19,7 @@ from pipette_opt.specs import Instance
 
 
 def begin(question: Question, params: OptimizeParams, clock: Clock) -> SearchState:
-    """
-    Begin a search: prepare its problem and take the first plan.
-
-    Raises the errors of :func:`~pipette_opt.prepare.prepare`.
-    """
+    """Begin a search: prepare its problem, with the errors of ``prepare``, and take the first plan."""
     return begin_with(prepare(question, clock), params, clock)
 
 

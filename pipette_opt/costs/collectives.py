@@ -133,11 +133,7 @@ def gradient_traffic(
 def parameter_traffic(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
 ) -> list[RingTraffic]:
-    """
-    Return the traffic of the distributed optimizer's parameter all-gather for each stage, length ``pp``.
-
-    ``experts`` selects the parameters of routed experts.
-    """
+    """Return the traffic of each stage's parameter gather, length ``pp``; ``experts``: parameters of routed experts."""
     size = _replicas_and_parameters(model, config, experts)[0]
     messages = gathered_bytes(model, training, config, experts=experts)
     return [gather_traffic(message, size) if message else NO_TRAFFIC for message in messages]

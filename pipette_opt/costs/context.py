@@ -39,11 +39,7 @@ from pipette_opt.specs.activations import exchange_ranks, micro_batch_tokens
 
 
 def key_value_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
-    """
-    Return the bytes of a layer's keys and values on a rank, which ranks of context parallelism send.
-
-    With fewer query groups than tensor ranks, groups are repeated.
-    """
+    """Return the bytes of a layer's keys and values on a rank; query groups repeat if fewer than tensor ranks."""
     mixers, tp = (model.mixer(kind) for kind in model.layers), config.tensor_model_parallel_size
     widths = (mixer.keys_width(tp) for mixer in mixers if isinstance(mixer, AttentionBranch))
     return micro_batch_tokens(training, config) * next(widths, 0.0) * training.parameter_bytes

@@ -68,11 +68,7 @@ class Recurrent(Protocol):
         """Bytes that the forward scan reads and writes per token."""
 
     def kept_bytes(self, element: int) -> float:
-        """
-        Return the bytes of activations per token that the layer keeps for the backward pass, without its input.
-
-        Numbers have ``element`` bytes.
-        """
+        """Return kept activation bytes per token, without the layer's input; numbers have ``element`` bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,11 +154,7 @@ def gpu_links_of(
 
 
 def _own_blocks(where: str, singles: FloatArray, nodes: Sequence[NodeSpec]) -> FloatArray | None:
-    """
-    Return the bandwidths inside hosts of a matrix of GPUs; ``None`` if the matrix has none.
-
-    ``InputError`` if the matrix has only some of them.
-    """
+    """Return bandwidths inside hosts of a matrix of GPUs; ``None`` if it has none, ``InputError`` if only some."""
     every, off = np.arange(len(nodes)), ~np.eye(singles.shape[1], dtype=np.bool_)
     own: FloatArray = singles[every, :, every]
     unknown = np.isnan(own) & off

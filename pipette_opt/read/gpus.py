@@ -288,11 +288,7 @@ def catalogue_name(name: str) -> str:
 
 
 def gpus_called(name: str) -> tuple[str, ...]:
-    """
-    Return the GPU types whose catalogue name has every word of ``name``, such as each A100 for ``a100``.
-
-    A name with SXM excludes PCIe and NVL cards.
-    """
+    """Return the GPU types whose name has every word of ``name``; SXM in it excludes PCIe and NVL cards."""
     words, only_sxm = set(_words(name)), "sxm" in name.lower()
     found = {known: set(_words(known)) for known in read_gpu_catalogue() if words <= set(_words(known))}
     return tuple(known for known, its in found.items() if not (only_sxm and FORMS.intersection(its)))

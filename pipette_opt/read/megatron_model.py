@@ -42,11 +42,7 @@ PASSED_ON_OF_EXPERTS = (
 
 
 def _wide_layers(given: Mapping[str, Any], count: str) -> int:
-    """
-    Return the number of layers in 16 bits at an end of an fp8 or fp4 model.
-
-    The default is 1 with ``first_last_layers_bf16`` of Megatron's ``TransformerConfig``, else 0.
-    """
+    """Return the 16-bit layers at an end of an fp8 or fp4 model, by default 1 with ``first_last_layers_bf16``."""
     has_recipe = not {"fp8_format", "fp4_format"}.isdisjoint(given)
     return int(given.get(count, 1)) if has_recipe and given.get("first_last_layers_bf16") else 0
 
@@ -323,9 +319,5 @@ def _required(given: Mapping[str, Any], field: str, where: str) -> int:
 
 
 def _default_ffn(hidden: int, swiglu: bool) -> int:
-    """
-    Return the default MLP size: four times the hidden size.
-
-    With SwiGLU it is two thirds of that, rounded down to a multiple of 64.
-    """
+    """Return the default MLP size, four times the hidden size; with SwiGLU two thirds of it, down to a multiple of 64."""
     return int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden

@@ -397,11 +397,7 @@ def _annealed(
 
 
 def listed_hosts(cluster: ClusterSpec, data: ProblemData, candidate: CandidateData) -> IntArray | None:
-    """
-    Return the first hosts in the cluster's order that have enough memory for each row of the candidate's grid of hosts.
-
-    ``None`` if a row finds too few.
-    """
+    """Return the first hosts with enough memory for each row of the candidate's grid; ``None`` if too few."""
     together = hosts_together(candidate.config, candidate.tile)
     allowed, free = data.allowed(candidate), np.ones(data.num_nodes, dtype=np.bool_)
     rows, width = candidate.grid[0], candidate.num_cells // candidate.grid[0]
