@@ -319,5 +319,5 @@ def _required(given: Mapping[str, Any], field: str, where: str) -> int:
 
 
 def _default_ffn(hidden: int, swiglu: bool) -> int:
-    """Return the default MLP size, four times the hidden size; with SwiGLU two thirds of it, down to a multiple of 64."""
+    """Return the default MLP size: four times the hidden size; with SwiGLU two thirds of it, a multiple of 64."""
     return int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden

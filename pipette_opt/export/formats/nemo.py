@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.export import megatron
 from pipette_opt.export.checks import check_megatron_can, context_levels, expert_tensor_size
 from pipette_opt.export.megatron import (
     TRIAL_ITERATIONS,
@@ -48,16 +49,7 @@ TRAINING_FIELDS = (
     "moe_flex_dispatcher_backend",
     "moe_flex_dispatcher_num_sms",
 )
-MISSING_MODEL_FIELDS = (
-    "activation_func",
-    "other_arguments",
-    "parallel_residual",
-    "pre_norms",
-    "post_norms",
-    "qk_layernorm_across_heads",
-    "local_rotary_base",
-    "multipliers",
-)
+MISSING_MODEL_FIELDS = (*megatron.MISSING_MODEL_FIELDS, "activation_func", "other_arguments")
 """Fields without an override: functions, arguments of Megatron-LM, and layers that megatron-core lacks."""
 
 GEMMA_3_FIELDS = ("activation_func", "post_norms", "local_rotary_base")
@@ -66,26 +58,8 @@ GEMMA_3_FIELDS = ("activation_func", "post_norms", "local_rotary_base")
 MODEL_FIELDS = tuple(field.name for field in fields(ModelSpec) if field.name not in MISSING_MODEL_FIELDS)
 """Fields of a model that are overridden; vocabulary and positions come from the recipe."""
 
-CONFIG_FIELDS = (
-    "context_parallel_size",
-    "context_a2a_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "pipeline_model_parallel_layout",
-    "sequence_parallel",
-    "recompute_granularity",
-    "recompute_method",
-    "recompute_num_layers",
-    "recompute_modules",
-    "use_distributed_optimizer",
-    "zero_stage",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "ddp_bucket_size",
-    "overlap_p2p_communication",
-    "tp_comm_overlap",
-)
+WITHOUT_OVERRIDE = ("num_distributed_optimizer_instances", "outer_dp_sharding_strategy", "offload")
+CONFIG_FIELDS = tuple(name for name in megatron.CONFIG_FIELDS if name not in WITHOUT_OVERRIDE)
 LAYOUT_FIELDS = (
     "pipeline_model_parallel_layout",
     "virtual_pipeline_model_parallel_size",

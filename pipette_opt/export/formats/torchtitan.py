@@ -164,25 +164,18 @@ def toml_text(plan: Plan, sections: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _flavor(model: ModelSpec) -> str:
-    shape = Shape(
-        num_layers=model.num_layers,
-        hidden_size=model.hidden_size,
-        ffn_hidden_size=model.ffn_hidden_size,
-        num_attention_heads=model.num_attention_heads,
-        num_query_groups=model.num_query_groups,
-        vocab_size=model.vocab_size,
-    )
+    shape = Shape(*(getattr(model, name) for name in Shape._fields))
     if shape not in LLAMA_3_FLAVORS:
         raise InputError(
             "model",
             f"{model.name} has the shape of no torchtitan llama3 flavor "
             f"({', '.join(LLAMA_3_FLAVORS.values())}): {shape}.",
         )
-    _refuse_another(model, LLAMA_3_FLAVORS[shape])
+    _refuse_another(model, shape, LLAMA_3_FLAVORS[shape])
     return LLAMA_3_FLAVORS[shape]
 
 
-def _refuse_another(model: ModelSpec, flavor: str) -> None:
+def _refuse_another(model: ModelSpec, shape: Shape, flavor: str) -> None:
     """
     Raise ``InputError`` for a model that has a flavor's shape but differs in another field.
 
@@ -190,13 +183,8 @@ def _refuse_another(model: ModelSpec, flavor: str) -> None:
     """
     wanted = ModelSpec(
         name=flavor,
-        num_layers=model.num_layers,
-        hidden_size=model.hidden_size,
-        ffn_hidden_size=model.ffn_hidden_size,
-        num_attention_heads=model.num_attention_heads,
-        num_query_groups=model.num_query_groups,
-        kv_channels=model.hidden_size // model.num_attention_heads,
-        vocab_size=model.vocab_size,
+        **shape._asdict(),
+        kv_channels=shape.hidden_size // shape.num_attention_heads,
         max_position_embeddings=model.max_position_embeddings,
         gated_linear_unit=True,
         untie_embeddings_and_output_weights=True,

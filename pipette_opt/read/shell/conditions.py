@@ -1,7 +1,9 @@
 """Conditions of bash: ``[ ... ]`` with expanded words, ``[[ ... ]]`` with words as written."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 from pipette_opt.read.shell.limits import RefusalError
 from pipette_opt.read.shell.scanner import split_words
@@ -71,16 +73,28 @@ def _short_test(shell: Values, words: list[str]) -> Holds:
     return _LongTest(shell, words).value()
 
 
-class _LongTest:
-    """Parser and evaluator of a test of more than four words, with ``-a``, ``-o`` and brackets."""
+class _Tests(ABC):
+    """Parser and evaluator of joined tests; ``skipped`` counts enclosing parts whose result is not used."""
+
+    either: str
+    both: str
+    brackets_first = True
 
     def __init__(self, shell: Values, words: list[str]) -> None:
-        self.shell, self.words, self.index = shell, words, 0
+        self.shell, self.words, self.index, self.skipped = shell, words, 0, 0
+
+    @abstractmethod
+    def _fail(self) -> NoReturn:
+        """Raise the error for words that are no test."""
+
+    @abstractmethod
+    def _primary(self, word: str) -> Holds:
+        """Read a test without negation and brackets, of which ``word`` is the first word."""
 
     def value(self) -> Holds:
         result = self._either()
         if self.index < len(self.words):
-            raise _WrongTestError
+            self._fail()
         return result
 
     def _peek(self, ahead: int = 0) -> str | None:
@@ -88,18 +102,19 @@ class _LongTest:
         return self.words[place] if place < len(self.words) else None
 
     def _either(self) -> Holds:
-        found = [self._both()]
-        while self._peek() == "-o":
-            self.index += 1
-            found.append(self._both())
-        return _joined(True, found)
+        return self._chain(self.either, True, lambda: self._chain(self.both, False, self._term))
 
-    def _both(self) -> Holds:
-        found = [self._term()]
-        while self._peek() == "-a":
+    def _chain(self, sign: str, decides: bool, parse: Callable[[], Holds]) -> Holds:
+        found = [parse()]
+        while self._peek() == sign:
             self.index += 1
-            found.append(self._term())
-        return _joined(False, found)
+            skipped = decides in found
+            self.skipped += skipped
+            result = parse()
+            self.skipped -= skipped
+            if not skipped:
+                found.append(result)
+        return _joined(decides, found)
 
     def _term(self) -> Holds:
         negated = False
@@ -108,25 +123,39 @@ class _LongTest:
             self.index += 1
         word = self._peek()
         if word is None:
-            raise _WrongTestError
+            self._fail()
+        is_left = not self.brackets_first and self._peek(1) in _BINARY and self._peek(2) is not None
+        if word != "(" or is_left:
+            return _negated(self._primary(word), negated)
+        self.index += 1
+        self.shell.budget.enter()
+        inside = self._either()
+        self.shell.budget.leave()
+        if self._peek() != ")":
+            self._fail()
+        self.index += 1
+        return _negated(inside, negated)
+
+
+class _LongTest(_Tests):
+    """Test of more than four words in ``[ ]``."""
+
+    either, both = "-o", "-a"
+    brackets_first = False
+
+    def _fail(self) -> NoReturn:
+        raise _WrongTestError
+
+    def _primary(self, word: str) -> Holds:
         operator, right = self._peek(1), self._peek(2)
         if operator in _BINARY and right is not None:
             self.index += 3
-            return _negated(_binary(word, operator or "", right), negated)
-        if word == "(":
-            self.index += 1
-            self.shell.budget.enter()
-            inside = self._either()
-            self.shell.budget.leave()
-            if self._peek() != ")":
-                raise _WrongTestError
-            self.index += 1
-            return _negated(inside, negated)
+            return _binary(word, operator or "", right)
         if word in _UNARY and operator is not None:
             self.index += 2
-            return _negated(_unary(self.shell, word, operator), negated)
+            return _unary(self.shell, word, operator)
         self.index += 1
-        return _negated(_not_empty(self.shell, word), negated)
+        return _not_empty(self.shell, word)
 
 
 def _negated(holds: Holds, negated: bool) -> Holds:
@@ -185,62 +214,18 @@ def bracket_holds(shell: Values, source: str) -> Holds:
     return _Condition(shell, words).value()
 
 
-class _Condition:
-    """Parser and evaluator of the words in ``[[ ]]``; ``skipped`` counts enclosing parts whose result is not used."""
+class _Condition(_Tests):
+    """Words in ``[[ ]]``."""
 
-    def __init__(self, shell: Values, words: list[str]) -> None:
-        self.shell, self.words, self.index, self.skipped = shell, words, 0, 0
+    either, both = "||", "&&"
 
-    def value(self) -> Holds:
-        result = self._either()
-        if self.index < len(self.words):
-            self._fail()
-        return result
-
-    def _fail(self) -> None:
+    def _fail(self) -> NoReturn:
         raise RefusalError("has a condition in [[ ]] that cannot be read.")
-
-    def _peek(self, ahead: int = 0) -> str | None:
-        place = self.index + ahead
-        return self.words[place] if place < len(self.words) else None
-
-    def _either(self) -> Holds:
-        return self._chain("||", True, lambda: self._chain("&&", False, self._term))
-
-    def _chain(self, sign: str, decides: bool, parse: Callable[[], Holds]) -> Holds:
-        found = [parse()]
-        while self._peek() == sign:
-            self.index += 1
-            skipped = decides in found
-            self.skipped += skipped
-            result = parse()
-            self.skipped -= skipped
-            if not skipped:
-                found.append(result)
-        return _joined(decides, found)
-
-    def _term(self) -> Holds:
-        negated = False
-        while self._peek() == "!":
-            negated = not negated
-            self.index += 1
-        word = self._peek()
-        if word is None or word in ("&&", "||", ")", "<", ">"):
-            self._fail()
-        assert word is not None
-        if word == "(":
-            self.index += 1
-            self.shell.budget.enter()
-            inside = self._either()
-            self.shell.budget.leave()
-            if self._peek() != ")":
-                self._fail()
-            self.index += 1
-            return _negated(inside, negated)
-        return _negated(self._primary(word), negated)
 
     def _primary(self, word: str) -> Holds:
         operator, right = self._peek(1), self._peek(2)
+        if word in ("!", ")", "&&", "||", "<", ">"):
+            self._fail()
         if word in _UNARY and operator is not None and operator not in ("&&", "||", ")", *_BINARY):
             self.index += 2
             return None if self.skipped else _unary(self.shell, word, self.shell.expand_text(operator))
@@ -249,7 +234,6 @@ class _Condition:
             return None if self.skipped else _not_empty(self.shell, self.shell.expand_text(word))
         if right is None or operator not in (*_BINARY, "=~"):
             self._fail()
-        assert right is not None
         self.index += 3
         return None if self.skipped else self._compare(self.shell.expand_text(word), operator, right)
 
