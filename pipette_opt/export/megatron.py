@@ -15,7 +15,13 @@ from pipette_opt.export.checks import check_megatron_can, context_levels, expert
 from pipette_opt.export.extra_arguments import divided_by_torch, left_out_lines
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten
 from pipette_opt.export.shell import SOURCED, array_lines, comment
-from pipette_opt.export.training_options import further_options, offload_options, precision_options
+from pipette_opt.export.training_options import (
+    Option,
+    further_options,
+    offload_options,
+    options_of,
+    precision_options,
+)
 from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.layers.recurrent import RECURRENT_MIXERS
 from pipette_opt.parallel.layout import layout_of
@@ -24,9 +30,6 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.read.megatron_layers import MIXER_OPTIONS
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.layer_patterns import layer_list
-
-Option = tuple[str, ...]
-"""An option and its values."""
 
 TRIAL_ITERATIONS = 20
 
@@ -133,7 +136,11 @@ def megatron_options(plan: Plan) -> list[Option]:
         refuse_unwritten("Megatron-LM", spec, written)
     options = [
         *_parallel_options(plan, model),
-        *_batch_options(plan, training),
+        *options_of(
+            micro_batch_size=plan.config.micro_batch_size,
+            global_batch_size=plan.global_batch_size,
+            seq_length=training.seq_length,
+        ),
         *model_options(model, training, plan.config.layers_per_chunk if model.hybrid_layer_pattern else None),
         *precision_options(training, plan.config),
         *offload_options(training, plan.config),
@@ -189,17 +196,16 @@ def trial_options(plan: Plan) -> list[Option]:
 
     Megatron's ``NullTokenizer`` adds an end-of-document token to ``--vocab-size``.
     """
-    model = recorded_model(plan)
-    return [
-        ("--mock-data",),
-        ("--tokenizer-type", "NullTokenizer"),
-        ("--vocab-size", str(model.vocab_size - 1)),
-        ("--train-iters", str(TRIAL_ITERATIONS)),
-        ("--eval-iters", "0"),
-        ("--lr", "1e-4"),
-        ("--log-interval", "1"),
-        ("--log-throughput",),
-    ]
+    return options_of(
+        mock_data=True,
+        tokenizer_type="NullTokenizer",
+        vocab_size=recorded_model(plan).vocab_size - 1,
+        train_iters=TRIAL_ITERATIONS,
+        eval_iters=0,
+        lr="1e-4",
+        log_interval=1,
+        log_throughput=True,
+    )
 
 
 def with_iterations(files: Mapping[str, str], number: int) -> dict[str, str]:
@@ -256,35 +262,33 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
     config = plan.config
     check_megatron_can("Megatron-LM", plan, most_sharded=3)
     expert_size = expert_tensor_size(plan, model.num_experts)
-    options: list[Option] = [
-        ("--tensor-model-parallel-size", str(config.tensor_model_parallel_size)),
-        ("--pipeline-model-parallel-size", str(config.pipeline_model_parallel_size)),
-        ("--context-parallel-size", str(config.context_parallel_size)),
-    ]
+    options = options_of(
+        tensor_model_parallel_size=config.tensor_model_parallel_size,
+        pipeline_model_parallel_size=config.pipeline_model_parallel_size,
+        context_parallel_size=config.context_parallel_size,
+    )
     sizes = context_levels(recorded_training(plan), config)
     if sizes is not None:
         options.append(("--hierarchical-context-parallel-sizes", *map(str, sizes)))
-    if config.expert_model_parallel_size > 1:
-        options.append(("--expert-model-parallel-size", str(config.expert_model_parallel_size)))
-    if expert_size is not None:
-        options.append(("--expert-tensor-parallel-size", str(expert_size)))
+    expert_ranks = config.expert_model_parallel_size
+    options += options_of(
+        expert_model_parallel_size=expert_ranks if expert_ranks > 1 else None, expert_tensor_parallel_size=expert_size
+    )
     options += [
         (LAYOUT_ARGUMENTS[name],) if value is True else (LAYOUT_ARGUMENTS[name], str(value))
         for name, value in ({} if model.hybrid_layer_pattern else layout_options(plan)).items()
     ]
-    if plan.placement.order == "tp-cp-ep-pp-dp":
-        options.append(("--use-tp-pp-dp-mapping",))
-    if config.sequence_parallel:
-        options.append(("--sequence-parallel",))
+    options += options_of(
+        use_tp_pp_dp_mapping=plan.placement.order == "tp-cp-ep-pp-dp", sequence_parallel=config.sequence_parallel
+    )
     if not divided_by_torch(recorded_training(plan), config):
-        options += [("--use-distributed-optimizer",)] if config.use_distributed_optimizer else []
-        options += _overlap_options(plan)
+        options += options_of(use_distributed_optimizer=config.use_distributed_optimizer) + _overlap_options(plan)
     if config.recompute_granularity == "full":
-        options += [
-            ("--recompute-granularity", "full"),
-            ("--recompute-method", config.recompute_method),
-            ("--recompute-num-layers", str(config.recompute_num_layers)),
-        ]
+        options += options_of(
+            recompute_granularity="full",
+            recompute_method=config.recompute_method,
+            recompute_num_layers=config.recompute_num_layers,
+        )
     elif config.recompute_granularity == "selective":
         options.append(("--recompute-granularity", "selective"))
         if config.recompute_modules != CORE:
@@ -295,37 +299,25 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
 def _overlap_options(plan: Plan) -> list[Option]:
     """Return the options of sharding, and of communication that overlaps with compute."""
     config = plan.config
+    sharded, groups = config.sharding_stage > 1, config.num_distributed_optimizer_instances
     options: list[Option] = []
-    sharded = config.sharding_stage > 1
     if sharded:
-        options += [
-            ("--use-megatron-fsdp",),
-            ("--data-parallel-sharding-strategy", config.data_parallel_sharding_strategy),
-            ("--ckpt-format", "fsdp_dtensor"),  # the one that it has (validate_args)
-        ]
-        if config.num_distributed_optimizer_instances > 1:
-            options.append(("--num-distributed-optimizer-instances", str(config.num_distributed_optimizer_instances)))
-            if config.state_groups > 1:
-                options.append(("--outer-dp-sharding-strategy", config.outer_dp_sharding_strategy))
-    if config.overlap_grad_reduce or sharded:
-        options.append(("--overlap-grad-reduce",))
-    if config.overlap_param_gather or sharded:
-        options.append(("--overlap-param-gather",))
-    if config.ddp_bucket_size is not None:
-        options.append(("--ddp-bucket-size", str(config.ddp_bucket_size)))
-    if config.num_chunks > 1 and not config.overlap_p2p_communication:
-        options.append(("--no-overlap-p2p-communication",))
-    if config.tp_comm_overlap:
-        options.append(("--tp-comm-overlap",))
-    return options
-
-
-def _batch_options(plan: Plan, training: TrainingSpec) -> list[Option]:
-    return [
-        ("--micro-batch-size", str(plan.config.micro_batch_size)),
-        ("--global-batch-size", str(plan.global_batch_size)),
-        ("--seq-length", str(training.seq_length)),
-    ]
+        options = options_of(
+            use_megatron_fsdp=True,
+            data_parallel_sharding_strategy=config.data_parallel_sharding_strategy,
+            ckpt_format="fsdp_dtensor",  # the one that it has (validate_args)
+            num_distributed_optimizer_instances=groups if groups > 1 else None,
+            outer_dp_sharding_strategy=config.outer_dp_sharding_strategy
+            if groups > 1 and config.state_groups > 1
+            else None,
+        )
+    return options + options_of(
+        overlap_grad_reduce=config.overlap_grad_reduce or sharded,
+        overlap_param_gather=config.overlap_param_gather or sharded,
+        ddp_bucket_size=config.ddp_bucket_size,
+        no_overlap_p2p_communication=config.num_chunks > 1 and not config.overlap_p2p_communication,
+        tp_comm_overlap=config.tp_comm_overlap,
+    )
 
 
 def model_options(
@@ -358,69 +350,61 @@ def _shape_options(model: ModelSpec) -> list[Option]:
             "model",
             "has biases in all linear layers except the query-key-value projection, which Megatron-LM cannot express.",
         )
-    options: list[Option] = [
-        ("--num-layers", str(model.num_layers)),
-        ("--hidden-size", str(model.hidden_size)),
-        ("--ffn-hidden-size", str(model.ffn_hidden_size)),
-        ("--num-attention-heads", str(model.num_attention_heads)),
-        ("--kv-channels", str(model.kv_channels)),
-    ]
+    options = options_of(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.ffn_hidden_size,
+        num_attention_heads=model.num_attention_heads,
+        kv_channels=model.kv_channels,
+    )
     if model.multi_latent_attention is not None:
         options += _latent_options(model.multi_latent_attention)
-    if model.num_query_groups < model.num_attention_heads:
-        options += [("--group-query-attention",), ("--num-query-groups", str(model.num_query_groups))]
-    options += [
-        ("--vocab-size", str(model.vocab_size)),
-        ("--make-vocab-size-divisible-by", str(model.make_vocab_size_divisible_by)),
-        ("--hidden-dropout", str(model.hidden_dropout)),
-        ("--attention-dropout", str(model.attention_dropout)),
-        ("--init-method-std", str(model.init_method_std)),
-    ]
-    flags = (
-        ("--untie-embeddings-and-output-weights", model.untie_embeddings_and_output_weights),
-        ("--disable-bias-linear", not model.add_bias_linear),
-        ("--add-qkv-bias", model.add_qkv_bias and not model.add_bias_linear),
+    grouped = model.num_query_groups < model.num_attention_heads
+    return options + options_of(
+        group_query_attention=grouped,
+        num_query_groups=model.num_query_groups if grouped else None,
+        vocab_size=model.vocab_size,
+        make_vocab_size_divisible_by=model.make_vocab_size_divisible_by,
+        hidden_dropout=model.hidden_dropout,
+        attention_dropout=model.attention_dropout,
+        init_method_std=model.init_method_std,
+        untie_embeddings_and_output_weights=model.untie_embeddings_and_output_weights,
+        disable_bias_linear=not model.add_bias_linear,
+        add_qkv_bias=model.add_qkv_bias and not model.add_bias_linear,
     )
-    return [*options, *[(flag,) for flag, wanted in flags if wanted]]
 
 
 def _latent_options(latent: LatentAttention) -> list[Option]:
     """Return the options of latent attention; ``--rope-type`` is set because Megatron-LM's default is ``yarn``."""
-    sizes = {name: getattr(latent, name) for name in LATENT_SIZES}
-    options: list[Option] = [("--multi-latent-attention",)]
-    options += [(f"--{name.replace('_', '-')}", str(value)) for name, value in sizes.items() if value is not None]
+    options = options_of(multi_latent_attention=True, **{name: getattr(latent, name) for name in LATENT_SIZES})
     if latent.yarn is None:
-        return [*options, ("--rope-type", "rope")]
-    return [
-        *options,
-        ("--rotary-scaling-factor", str(latent.yarn.rotary_scaling_factor)),
-        ("--mscale", str(latent.yarn.mscale)),
-        ("--mscale-all-dim", str(latent.yarn.mscale_all_dim)),
-    ]
+        return options + options_of(rope_type="rope")
+    return options + options_of(
+        rotary_scaling_factor=latent.yarn.rotary_scaling_factor,
+        mscale=latent.yarn.mscale,
+        mscale_all_dim=latent.yarn.mscale_all_dim,
+    )
 
 
 def _norm_options(model: ModelSpec) -> list[Option]:
-    options: list[Option] = [("--normalization", model.normalization), ("--norm-epsilon", str(model.norm_epsilon))]
-    if model.layernorm_zero_centered_gamma:
-        options.append(("--apply-layernorm-1p",))
-    if model.qk_layernorm:
-        options.append(("--qk-layernorm",))
-    return options
+    return options_of(
+        normalization=model.normalization,
+        norm_epsilon=model.norm_epsilon,
+        apply_layernorm_1p=model.layernorm_zero_centered_gamma,
+        qk_layernorm=model.qk_layernorm,
+    )
 
 
 def _activation_options(model: ModelSpec) -> list[Option]:
-    options: list[Option] = []
     if model.activation_func == "gelu":
         raise InputError("activation_func", "is gelu with a gate, which Megatron-LM has no argument for.")
-    if model.activation_func is not None:
-        options.append(("--squared-relu",) if model.activation_func == "squared_relu" else ("--quick-geglu",))
-    elif model.gated_linear_unit:
-        options.append(("--swiglu",))
-    if model.glu_linear_offset:
-        options.append(("--glu-linear-offset", str(model.glu_linear_offset)))
-    if model.activation_func_clamp_value is not None:
-        options.append(("--activation-func-clamp-value", str(model.activation_func_clamp_value)))
-    return options
+    return options_of(
+        squared_relu=model.activation_func == "squared_relu",
+        quick_geglu=model.activation_func not in (None, "squared_relu"),
+        swiglu=model.activation_func is None and model.gated_linear_unit,
+        glu_linear_offset=model.glu_linear_offset or None,
+        activation_func_clamp_value=model.activation_func_clamp_value,
+    )
 
 
 def _position_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
@@ -428,23 +412,18 @@ def _position_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
     positions = model.max_position_embeddings
     if model.position_embedding_type != "learned_absolute":
         positions = max(positions, training.seq_length)
-    options: list[Option] = [
-        ("--max-position-embeddings", str(positions)),
-        ("--position-embedding-type", model.position_embedding_type),
-    ]
+    options = options_of(max_position_embeddings=positions, position_embedding_type=model.position_embedding_type)
     if not model.has_rotary_positions:
         return options
-    options.append(("--rotary-base", str(model.rotary_base)))
-    if model.rotary_percent != 1.0:
-        options.append(("--rotary-percent", str(model.rotary_percent)))
-    if model.rotary_interleaved:
-        options.append(("--rotary-interleaved",))
-    if model.rotary_seq_len_interpolation_factor is not None:
-        options.append(("--rotary-seq-len-interpolation-factor", str(model.rotary_seq_len_interpolation_factor)))
-    if model.rope_scaling_factor is not None:
-        options += [("--use-rope-scaling",), ("--rope-scaling-factor", str(model.rope_scaling_factor))]
-    if model.no_rope_freq is not None:
-        options.append(("--no-rope-freq", layer_list(model.no_rope_freq)))
+    options += options_of(
+        rotary_base=model.rotary_base,
+        rotary_percent=model.rotary_percent if model.rotary_percent != 1.0 else None,
+        rotary_interleaved=model.rotary_interleaved,
+        rotary_seq_len_interpolation_factor=model.rotary_seq_len_interpolation_factor,
+        use_rope_scaling=model.rope_scaling_factor is not None,
+        rope_scaling_factor=model.rope_scaling_factor,
+        no_rope_freq=None if model.no_rope_freq is None else layer_list(model.no_rope_freq),
+    )
     return [*options, *_yarn_options(model.yarn)]
 
 
@@ -452,16 +431,16 @@ def _yarn_options(yarn: YarnScaling | None) -> list[Option]:
     """Return the options of YaRN scaling, which Megatron-LM has since megatron-core 0.19; empty without scaling."""
     if yarn is None:
         return []
-    rounded = "" if yarn.correction_range_round_to_int else "no-"
-    return [
-        ("--rotary-scaling-factor", str(yarn.rotary_scaling_factor)),
-        ("--yarn-original-max-position-embeddings", str(yarn.original_max_position_embeddings)),
-        ("--yarn-beta-fast", str(yarn.beta_fast)),
-        ("--yarn-beta-slow", str(yarn.beta_slow)),
-        ("--mscale", str(yarn.mscale)),
-        ("--mscale-all-dim", str(yarn.mscale_all_dim)),
-        (f"--{rounded}yarn-correction-range-round-to-int",),
-    ]
+    rounded = "" if yarn.correction_range_round_to_int else "no_"
+    return options_of(
+        rotary_scaling_factor=yarn.rotary_scaling_factor,
+        yarn_original_max_position_embeddings=yarn.original_max_position_embeddings,
+        yarn_beta_fast=yarn.beta_fast,
+        yarn_beta_slow=yarn.beta_slow,
+        mscale=yarn.mscale,
+        mscale_all_dim=yarn.mscale_all_dim,
+        **{f"{rounded}yarn_correction_range_round_to_int": True},
+    )
 
 
 def check_chunks(model: ModelSpec, training: TrainingSpec) -> None:
@@ -478,42 +457,37 @@ def _window_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
     if model.window_size is not None:
         sides = ",".join(map(str, model.window_size))
         options.append((f"--window-size={sides}",) if sides.startswith("-") else ("--window-size", sides))
-    if model.window_attn_skip_freq is not None:
-        options.append(("--window-attn-skip-freq", layer_list(model.window_attn_skip_freq)))
-    if model.softmax_type != "vanilla":
-        options.append(("--softmax-type", model.softmax_type))
-    return options
+    skipped = model.window_attn_skip_freq
+    return options + options_of(
+        window_attn_skip_freq=None if skipped is None else layer_list(skipped),
+        softmax_type=model.softmax_type if model.softmax_type != "vanilla" else None,
+    )
 
 
 def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
     """Return the options of routed and shared experts, and of the layers that have them; empty for a dense model."""
     if model.num_experts is None:
         return []
-    options: list[Option] = [
-        ("--num-experts", str(model.num_experts)),
-        ("--moe-router-topk", str(model.moe_router_topk)),
-        ("--moe-token-dispatcher-type", training.moe_token_dispatcher_type),
-        ("--moe-grouped-gemm",),
-    ]
-    if training.overlap_moe_expert_parallel_comm:
-        options.append(("--overlap-moe-expert-parallel-comm",))
-    if model.moe_ffn_hidden_size is not None:
-        options.append(("--moe-ffn-hidden-size", str(model.moe_ffn_hidden_size)))
-    if model.moe_shared_expert_intermediate_size:
-        options.append(("--moe-shared-expert-intermediate-size", str(model.moe_shared_expert_intermediate_size)))
-    for name in ("moe_latent_size", "moe_router_num_groups", "moe_router_group_topk"):
-        if getattr(model, name) is not None:
-            options.append((f"--{name.replace('_', '-')}", str(getattr(model, name))))
-    if model.moe_router_pre_softmax:
-        options.append(("--moe-router-pre-softmax",))
-    if model.num_moe_layers < model.num_layers and model.hybrid_layer_pattern is None:
-        options.append(("--moe-layer-freq", layer_list(_layers_with_experts(model))))
-    return options
+    periodic = model.num_moe_layers < model.num_layers and model.hybrid_layer_pattern is None
+    return options_of(
+        num_experts=model.num_experts,
+        moe_router_topk=model.moe_router_topk,
+        moe_token_dispatcher_type=training.moe_token_dispatcher_type,
+        moe_grouped_gemm=True,
+        overlap_moe_expert_parallel_comm=training.overlap_moe_expert_parallel_comm,
+        moe_ffn_hidden_size=model.moe_ffn_hidden_size,
+        moe_shared_expert_intermediate_size=model.moe_shared_expert_intermediate_size or None,
+        moe_latent_size=model.moe_latent_size,
+        moe_router_num_groups=model.moe_router_num_groups,
+        moe_router_group_topk=model.moe_router_group_topk,
+        moe_router_pre_softmax=model.moe_router_pre_softmax,
+        moe_layer_freq=layer_list(_layers_with_experts(model)) if periodic else None,
+    )
 
 
 def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[int]] | None) -> list[Option]:
     """Return the options of hybrid and linear-attention layers, with their sizes."""
-    options: list[Option] = [("--attention-output-gate",)] if model.attention_output_gate else []
+    options = options_of(attention_output_gate=model.attention_output_gate)
     if model.hybrid_layer_pattern is not None:
         chunks = [[model.num_layers]] if layers_per_chunk is None else layers_per_chunk
         depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"
@@ -522,12 +496,12 @@ def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[in
             (f"--hybrid-layer-pattern={text}",) if text.startswith("-") else ("--hybrid-layer-pattern", text),
             ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"),
         ]
-    variant = attention_variant(model)
-    if variant is not None:
-        options.append(("--experimental-attention-variant", variant))
-    if model.linear_attention_freq is not None:
-        options.append(("--linear-attention-freq", layer_list(model.linear_attention_freq)))
-    return options + [(f"--{name.replace('_', '-')}", str(size)) for name, size in mixer_sizes(model).items()]
+    linear = model.linear_attention_freq
+    return options + options_of(
+        experimental_attention_variant=attention_variant(model),
+        linear_attention_freq=None if linear is None else layer_list(linear),
+        **mixer_sizes(model),
+    )
 
 
 def attention_variant(model: ModelSpec) -> str | None:
@@ -574,16 +548,15 @@ def _wide_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
     first, last = model.num_layers_at_start_in_bf16, model.num_layers_at_end_in_bf16
     if training.recipe is None or not first + last:
         return []
-    counts = ("--num-layers-at-start-in-bf16", str(first)), ("--num-layers-at-end-in-bf16", str(last))
-    return [("--first-last-layers-bf16",), *counts]
+    return options_of(first_last_layers_bf16=True, num_layers_at_start_in_bf16=first, num_layers_at_end_in_bf16=last)
 
 
 def _mtp_options(model: ModelSpec) -> list[Option]:
     """Return the options of multi-token prediction; empty without it."""
     if not model.mtp_num_layers:
         return []
-    options: list[Option] = [
-        ("--mtp-num-layers", str(model.mtp_num_layers)),
-        ("--mtp-loss-scaling-factor", str(model.mtp_loss_scaling_factor)),
-    ]
-    return [*options, ("--mtp-use-repeated-layer",)] if model.mtp_use_repeated_layer else options
+    return options_of(
+        mtp_num_layers=model.mtp_num_layers,
+        mtp_loss_scaling_factor=model.mtp_loss_scaling_factor,
+        mtp_use_repeated_layer=model.mtp_use_repeated_layer,
+    )

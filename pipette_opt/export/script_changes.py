@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipette_opt.export.megatron import Option, megatron_options
+from pipette_opt.export.megatron import megatron_options
+from pipette_opt.export.training_options import Option
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.read.megatron_table import field_of

@@ -12,6 +12,16 @@ Option = tuple[str, ...]
 """An option and its values."""
 
 
+def options_of(**values: object) -> list[Option]:
+    """Return options named as the arguments: ``True`` gives a flag, ``None`` and ``False`` give nothing."""
+    named = [(f"--{name.replace('_', '-')}", value) for name, value in values.items()]
+    return [
+        (name,) if value is True else (name, str(value))
+        for name, value in named
+        if value is not None and value is not False
+    ]
+
+
 def precision_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:
     """Return the options of precision, optimizer states and attention kernel."""
     aware = training.use_precision_aware_optimizer or bool(training.narrow_states)
@@ -20,30 +30,29 @@ def precision_options(training: TrainingSpec, config: ParallelConfig) -> list[Op
         raise InputError(
             "training", "optimizer states in reduced precision need the distributed optimizer in Megatron-LM."
         )
-    options: list[Option] = []
-    if training.precision != "fp32":
-        options.append((f"--{training.precision}",))
-        if training.accumulate_allreduce_grads_in_fp32:
-            options.append(("--accumulate-allreduce-grads-in-fp32",))
-        elif training.precision == "bf16":
-            options.append(("--grad-reduce-in-bf16",))
+    wide = training.accumulate_allreduce_grads_in_fp32
+    options = options_of(
+        **{training.precision: training.precision != "fp32"},
+        accumulate_allreduce_grads_in_fp32=wide and training.precision != "fp32",
+        grad_reduce_in_bf16=not wide and training.precision == "bf16",
+    )
     options += _recipe_options(training, config)
     if aware or moved:  # ``validate_args``: an optimizer step on the host is a part of that optimizer
-        options += [
-            ("--use-precision-aware-optimizer",),
-            *([("--main-grads-dtype", "bf16")] if training.gradient_bytes < 4 and training.precision == "bf16" else []),
-            ("--main-params-dtype", training.main_params_dtype),
-            ("--exp-avg-dtype", training.exp_avg_dtype),
-            ("--exp-avg-sq-dtype", training.exp_avg_sq_dtype),
-        ]
-    if training.optimizer == "muon":
-        extra = dict(words for words in training.other_arguments or () if len(words) == 2)
-        mode = extra.get("--muon-tp-mode", "blockwise")
-        options += [("--optimizer", extra.get("--optimizer", "muon")), ("--muon-tp-mode", mode)]
-    if not training.fused_softmax:
-        options.append(("--no-masked-softmax-fusion",))
+        options += options_of(
+            use_precision_aware_optimizer=True,
+            main_grads_dtype="bf16" if training.gradient_bytes < 4 and training.precision == "bf16" else None,
+            main_params_dtype=training.main_params_dtype,
+            exp_avg_dtype=training.exp_avg_dtype,
+            exp_avg_sq_dtype=training.exp_avg_sq_dtype,
+        )
     extra = dict(words for words in training.other_arguments or () if len(words) == 2)
-    return [*options, ("--attention-backend", extra.get("--attention-backend", training.attention_kernel))]
+    if training.optimizer == "muon":
+        mode = extra.get("--muon-tp-mode", "blockwise")
+        options += options_of(optimizer=extra.get("--optimizer", "muon"), muon_tp_mode=mode)
+    return options + options_of(
+        no_masked_softmax_fusion=not training.fused_softmax,
+        attention_backend=extra.get("--attention-backend", training.attention_kernel),
+    )
 
 
 def _recipe_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:
@@ -58,38 +67,34 @@ def _recipe_options(training: TrainingSpec, config: ParallelConfig) -> list[Opti
     kind = "fp4" if training.fp4 else "fp8"
     formats = {words[0]: words[1] for words in training.other_arguments or () if words[1:]}
     usual = "e2m1" if training.fp4 else "hybrid"
-    options: list[Option] = [
+    gathers, mxfp8 = training.fp8_param_gather, training.fp8 and training.fp8_recipe == "mxfp8"
+    return [
         ("--transformer-impl", "transformer_engine"),
         (f"--{kind}-format", formats.get(f"--{kind}-format", usual)),
+        *options_of(
+            fp8_recipe=training.fp8_recipe if training.fp8 and training.fp8_recipe != "delayed" else None,
+            **{f"{kind}_param_gather": gathers},
+            use_distributed_optimizer=gathers and not config.use_distributed_optimizer,
+            reuse_grad_buf_for_mxfp8_param_ag=gathers and mxfp8 and config.sharding_stage < 2,
+        ),
     ]
-    if training.fp8 and training.fp8_recipe != "delayed":
-        options.append(("--fp8-recipe", training.fp8_recipe))
-    if training.fp8_param_gather:
-        options.append((f"--{kind}-param-gather",))
-        if not config.use_distributed_optimizer:
-            options.append(("--use-distributed-optimizer",))
-        if training.fp8 and training.fp8_recipe == "mxfp8" and config.sharding_stage < 2:
-            options.append(("--reuse-grad-buf-for-mxfp8-param-ag",))
-    return options
 
 
 def offload_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:
     """Return the options of offload to the host's memory, as the search chose or the training settings say."""
-    options: list[Option] = []
     offload = host_keeps(training, config)
-    if offload.cpu_offloading_num_layers:
-        options.append(("--cpu-offloading-num-layers", str(offload.cpu_offloading_num_layers)))
+    part = offload.optimizer_offload_fraction
+    options = options_of(cpu_offloading_num_layers=offload.cpu_offloading_num_layers or None)
     if offload.offload_modules:
         options += [("--fine-grained-activation-offloading",), ("--offload-modules", *offload.offload_modules)]
-    if offload.optimizer_offload_fraction:
-        options += [
-            ("--optimizer-cpu-offload",),
-            ("--optimizer-offload-fraction", f"{offload.optimizer_offload_fraction:g}"),
-        ]
-        if config.offload is not None and not config.use_distributed_optimizer:
-            options.append(("--use-distributed-optimizer",))  # of a single replica
-        if training.overlap_cpu_optimizer_d2h_h2d:
-            options.append(("--overlap-cpu-optimizer-d2h-h2d",))
+    if part:
+        options += options_of(
+            optimizer_cpu_offload=True,
+            optimizer_offload_fraction=f"{part:g}",
+            use_distributed_optimizer=config.offload is not None
+            and not config.use_distributed_optimizer,  # one replica
+            overlap_cpu_optimizer_d2h_h2d=training.overlap_cpu_optimizer_d2h_h2d,
+        )
     return options
 
 

@@ -22,7 +22,6 @@ from pipette_opt.export import megatron
 from pipette_opt.export.checks import check_megatron_can, context_levels, expert_tensor_size
 from pipette_opt.export.megatron import (
     TRIAL_ITERATIONS,
-    Option,
     attention_variant,
     barred_pattern,
     check_chunks,
@@ -32,6 +31,7 @@ from pipette_opt.export.megatron import (
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.export.target import ELSEWHERE, Target
+from pipette_opt.export.training_options import Option
 from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.recompute import CORE
