@@ -163,12 +163,8 @@ def explain(
         Accepted probability of running out of memory, in (0, 1].
     time_limit_s
         Seconds to search a placement of each configuration; used only with ``plan``.
-    workers
-        Number of threads; all cores by default.
-    seed
-        Seed of every random choice.
-    on_progress
-        Callback that gets the progress.
+    workers, seed, on_progress
+        As in :func:`~pipette_opt.solve`.
 
     Raises
     ------

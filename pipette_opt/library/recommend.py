@@ -102,12 +102,8 @@ def recommend(
         Accepted probability of running out of memory, in (0, 1].
     time_limit_s
         Seconds for all searches together; by default 5 per combination of GPU type and number of hosts.
-    workers
-        Number of threads; all cores by default.
-    seed
-        Seed of every random choice.
-    on_progress
-        Callback that gets the progress.
+    workers, seed, on_progress
+        As in :func:`~pipette_opt.solve`.
 
     Raises
     ------

@@ -71,12 +71,8 @@ def replan(
         Accepted probability of running out of memory, in (0, 1].
     time_limit_s
         Seconds of search.
-    workers
-        Number of threads; all cores by default.
-    seed
-        Seed of every random choice.
-    on_progress
-        Callback that gets the progress.
+    workers, seed, on_progress
+        As in :func:`~pipette_opt.solve`.
 
     Raises
     ------

@@ -139,12 +139,8 @@ def whatif(
         Accepted probability of running out of memory, in (0, 1].
     time_limit_s
         Seconds for all questions together; by default 0.3 per lost host and 4 per changed job.
-    workers
-        Number of threads; all cores by default.
-    seed
-        Seed of every random choice.
-    on_progress
-        Callback that gets the progress.
+    workers, seed, on_progress
+        As in :func:`~pipette_opt.solve`.
 
     Raises
     ------
