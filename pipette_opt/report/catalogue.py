@@ -1,8 +1,7 @@
 """Tables of the shipped GPU types and models."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -10,74 +9,25 @@ from rich.text import Text
 
 from pipette_opt.report.cells import QUIET, columns_table, spaced
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuRow:
-    """
-    A GPU type of the catalogue.
-
-    Parameters
-    ----------
-    peak_tflops
-        Dense peak in TFLOP/s, by precision.
-    usual_host
-        GPUs and NICs of the usual host, with their source; ``None`` without a usual host.
-    usual_domain
-        Number of hosts in an NVLink domain, and how many of them jobs use; ``None`` where NVLink ends at the host.
-    aliases
-        Other names of the GPU type.
-    public_runs
-        Number of public runs on this GPU type that were compared with predictions.
-    """
-
-    name: str
-    memory_gib: float
-    memory_bandwidth_gb_per_s: float
-    peak_tflops: dict[str, float]
-    intra_node: dict[str, float]
-    usual_host: dict[str, Any] | None
-    usual_domain: dict[str, Any] | None
-    aliases: tuple[str, ...]
-    note: str
-    public_runs: int
-    source: str
+Row = Mapping[str, Any]
+"""GPU type or model as commands write it to JSON."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRow:
-    """A shipped model; ``num_experts`` and ``moe_router_topk`` are ``None`` for a model without experts."""
-
-    name: str
-    num_parameters: int
-    num_mtp_parameters: int
-    num_layers: int
-    hidden_size: int
-    num_attention_heads: int
-    num_query_groups: int
-    vocab_size: int
-    max_position_embeddings: int
-    num_experts: int | None
-    moe_router_topk: int | None
-    hub_ids: tuple[str, ...]
-    source: str
-
-
-def gpus_table(rows: Iterable[GpuRow]) -> RenderableType:
+def gpus_table(rows: Sequence[Row]) -> RenderableType:
     """Table of memory, peaks and links of each GPU type."""
-    rows = list(rows)
     table = columns_table("GPU", "GiB >", "GB/s >", "bf16 >", "fp8 >", "in a host >", "usual host", "runs >", "source")
     for row in rows:
-        host = row.usual_host
+        host = row["usual_host"]
         table.add_row(
-            row.name,
-            f"{row.memory_gib:.0f}",
-            f"{row.memory_bandwidth_gb_per_s:,.0f}",
+            row["name"],
+            f"{row['memory_gib']:.0f}",
+            f"{row['memory_bandwidth_gb_per_s']:,.0f}",
             _peak(row, "bf16"),
             _peak(row, "fp8"),
-            f"{row.intra_node['bandwidth_gb_per_s']:g} GB/s",
+            f"{row['intra_node']['bandwidth_gb_per_s']:g} GB/s",
             "-" if host is None else f"{host['gpus_per_node']} GPUs, {host['nics']}",
-            f"{row.public_runs:,}" if row.public_runs else "none",
-            Text(short_source(row.source), style=QUIET),
+            f"{row['public_runs']:,}" if row["public_runs"] else "none",
+            Text(short_source(row["source"]), style=QUIET),
         )
     legend = (
         "GiB, GB/s: device memory. bf16, fp8: dense peak, TFLOP/s. In a host: from GPU to GPU, one way, assumed where "
@@ -85,29 +35,28 @@ def gpus_table(rows: Iterable[GpuRow]) -> RenderableType:
         "runs whose times were compared with predictions; trust the times of other kinds less. --json has all "
         "figures, further names and whole sources."
     )
-    notes = "\n".join(f"{row.name}: {row.note}." for row in rows if row.note)
+    notes = "\n".join(f"{row['name']}: {row['note']}." for row in rows if row["note"])
     return Group(spaced(table), Text(), *([Text(notes), Text()] if notes else []), Text(legend, style=QUIET))
 
 
-def models_table(rows: Iterable[ModelRow]) -> RenderableType:
+def models_table(rows: Sequence[Row]) -> RenderableType:
     """Table of sizes and shapes of each model; names are never cut, because commands take them."""
-    rows = list(rows)
     table = columns_table("model", "parameters >", "layers >", "hidden >", "heads >", "tokens >", "experts >", "source")
-    table.columns[0].min_width = max((len(row.name) for row in rows), default=0)
+    table.columns[0].min_width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
-        heads = str(row.num_attention_heads)
-        if row.num_query_groups != row.num_attention_heads:
-            heads += f"/{row.num_query_groups}"
-        experts = "-" if row.num_experts is None else f"{row.moe_router_topk} of {row.num_experts}"
+        heads = str(row["num_attention_heads"])
+        if row["num_query_groups"] != row["num_attention_heads"]:
+            heads += f"/{row['num_query_groups']}"
+        experts = "-" if row["num_experts"] is None else f"{row['moe_router_topk']} of {row['num_experts']}"
         table.add_row(
-            row.name,
-            f"{(row.num_parameters - row.num_mtp_parameters) / 1e9:,.2f} B",
-            str(row.num_layers),
-            str(row.hidden_size),
+            row["name"],
+            f"{(row['num_parameters'] - row['num_mtp_parameters']) / 1e9:,.2f} B",
+            str(row["num_layers"]),
+            str(row["hidden_size"]),
             heads,
-            str(row.max_position_embeddings),
+            str(row["max_position_embeddings"]),
             experts,
-            Text(paper_or_page(row.source), style=QUIET),
+            Text(paper_or_page(row["source"]), style=QUIET),
         )
     legend = (
         "Heads: of queries, and of keys and values if fewer. Tokens: longest sequence of the source. Experts: used by "
@@ -129,5 +78,5 @@ def paper_or_page(source: str) -> str:
     return found[0] if found else short_source(source)
 
 
-def _peak(row: GpuRow, precision: str) -> str:
-    return f"{row.peak_tflops[precision]:,.0f}" if precision in row.peak_tflops else "-"
+def _peak(row: Row, precision: str) -> str:
+    return f"{row['peak_tflops'][precision]:,.0f}" if precision in row["peak_tflops"] else "-"
