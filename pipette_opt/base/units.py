@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 
 KIB = 1024
 MIB = 1024**2
@@ -19,6 +20,12 @@ def gib(num_bytes: float) -> float:
 def counted(number: int, word: str) -> str:
     """Return a number with its noun, in the plural if needed: ``1 flow``, ``1,024 flows``."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return the first ``most`` names and the number of the others: ``a, b and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def three_digits(value: float) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipette_opt.base.units import counted, gib, three_digits
+from pipette_opt.base.units import counted, gib, listed, three_digits
 from pipette_opt.plans.certificate import Certificate
 from pipette_opt.plans.predicted import AS_GOOD, FEW_RUNS, IterationTime, StageMemory
 from pipette_opt.specs import NotModelled
@@ -47,8 +47,7 @@ def verdict(
         parts.append("no link was measured")
     options = list(dict.fromkeys(left_out.option for left_out in not_modelled))
     if options:
-        more = f" and {len(options) - 1} more" if len(options) > 1 else ""
-        parts.append(f"not modelled: {options[0]}{more}")
+        parts.append(f"not modelled: {listed(options, 1)}")
     return "; ".join(parts) + "."
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.units import GB, KIB, MIB, counted
+from pipette_opt.base.units import GB, KIB, MIB, counted, listed
 from pipette_opt.read.hosts import natural_key
 from pipette_opt.read.inside_node import InsideNode
 from pipette_opt.read.link_log import LinkLog
@@ -200,9 +200,7 @@ class LinkEvidence:
             if lacking:
                 one_way.append(f"{sender} to {receiver}")
         if one_way:
-            named = ", ".join(one_way[:_NAMED_PAIRS])
-            more = f" and {len(one_way) - _NAMED_PAIRS} more" if len(one_way) > _NAMED_PAIRS else ""
-            self.remarks.append(f"Measured one way only, and taken for both: {named}{more}.")
+            self.remarks.append(f"Measured one way only, and taken for both: {listed(one_way, _NAMED_PAIRS)}.")
 
     def forget_crashes(self) -> None:
         """Drop a failed test of a host pair if another run of the test in the same folder or set of files succeeded."""

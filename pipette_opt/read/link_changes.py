@@ -14,7 +14,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import GB, counted
+from pipette_opt.base.units import GB, counted, listed
 from pipette_opt.read.link_health import MAX_NAMED, Faults, find_faults
 from pipette_opt.specs import ClusterSpec
 
@@ -125,17 +125,13 @@ def _change_sentences(change: LinkChange) -> list[str]:
         sentences.append(f"{flows}: a usual link attains {change.slower.usual - 1:+.1%}.")
     for faults, word, sign in ((change.slower, "slower", 1), (change.faster, "faster", -1)):
         if faults.hosts:
-            named = ", ".join(f"{fault.name} ({fault.share**sign - 1:+.0%})" for fault in faults.hosts[:MAX_NAMED])
-            sentences.append(f"{flows}: hosts that became {word} than others: {named}.")
+            hosts = ", ".join(f"{fault.name} ({fault.share**sign - 1:+.0%})" for fault in faults.hosts[:MAX_NAMED])
+            sentences.append(f"{flows}: hosts that became {word} than others: {hosts}.")
         if faults.pairs:
-            named = ", ".join(
-                f"{pair.sender} to {pair.receiver} ({pair.share**sign - 1:+.0%})" for pair in faults.pairs[:MAX_NAMED]
-            )
-            more = f" and {len(faults.pairs) - MAX_NAMED} more" if len(faults.pairs) > MAX_NAMED else ""
-            sentences.append(f"{flows}: links that became {word} by themselves: {named}{more}.")
+            named = [f"{pair.sender} to {pair.receiver} ({pair.share**sign - 1:+.0%})" for pair in faults.pairs]
+            sentences.append(f"{flows}: links that became {word} by themselves: {listed(named, MAX_NAMED)}.")
     for pairs, word in ((change.lost, "no longer measured"), (change.new, "measured now")):
         if pairs:
-            named = ", ".join(f"{sender} to {receiver}" for sender, receiver in pairs[:MAX_NAMED])
-            more = f" and {len(pairs) - MAX_NAMED} more" if len(pairs) > MAX_NAMED else ""
-            sentences.append(f"{flows}: {word}: {named}{more}.")
+            named = [f"{sender} to {receiver}" for sender, receiver in pairs]
+            sentences.append(f"{flows}: {word}: {listed(named, MAX_NAMED)}.")
     return sentences

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
-from pipette_opt.base.units import counted
+from pipette_opt.base.units import counted, listed
 from pipette_opt.specs import ClusterSpec
 
 SLOW_HOST = 0.9
@@ -325,5 +325,4 @@ def _gpu_sentence(cluster: ClusterSpec, fault: Fault) -> str:
 
 
 def _pairs_text(pairs: Sequence[SlowPair]) -> str:
-    named = ", ".join(f"{pair.sender} to {pair.receiver} ({pair.share:.0%})" for pair in pairs[:MAX_NAMED])
-    return named + (f" and {len(pairs) - MAX_NAMED} more" if len(pairs) > MAX_NAMED else "")
+    return listed([f"{pair.sender} to {pair.receiver} ({pair.share:.0%})" for pair in pairs], MAX_NAMED)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import GB, MIB, US, counted
+from pipette_opt.base.units import GB, MIB, US, counted, listed
 from pipette_opt.read.evidence import LARGE_BYTES, LinkEvidence, Pair, Repeated
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.link_matrices import Fill, MeasuredMatrix, rates_at_distance
@@ -86,11 +86,8 @@ def notes_on_units(matrix: LinkMatrix, hosts: Sequence[str], kinds: Mapping[str,
         ),
     ):
         pairs = np.argwhere(chosen)
-        named = ", ".join(
-            f"{hosts[i]} to {hosts[j]} ({gb_text(float(round(rates[i, j], -7)))})" for i, j in pairs[:_NAMED].tolist()
-        )
-        more = f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else ""
-        notes += [f"Check the units, GB/s of a flow: {named}{more} is {problem}"] if len(pairs) else []
+        named = [f"{hosts[i]} to {hosts[j]} ({gb_text(float(round(rates[i, j], -7)))})" for i, j in pairs.tolist()]
+        notes += [f"Check the units, GB/s of a flow: {listed(named, _NAMED)} is {problem}"] if named else []
     return notes
 
 
@@ -113,8 +110,7 @@ def notes_on_snapshots(evidence: LinkEvidence, repeated: Repeated) -> list[str]:
     everywhere = set.intersection(*(set(hosts) for hosts in evidence.snapshot_hosts.values()))
     partial = [host for host in evidence.hosts if host not in everywhere]
     if partial:
-        named = ", ".join(partial[:_NAMED]) + (f" and {len(partial) - _NAMED} more" if len(partial) > _NAMED else "")
-        notes.append(f"Not every source has {named}.")
+        notes.append(f"Not every source has {listed(partial, _NAMED)}.")
     for flows in sorted(evidence.rates):
         changed = [
             (worst / mean - 1, pair, mean, worst)
@@ -123,14 +119,10 @@ def notes_on_snapshots(evidence: LinkEvidence, repeated: Repeated) -> list[str]:
         ]
         if changed:
             changed.sort()
-            named = ", ".join(
-                f"{a} to {b} (mean {mean / GB:.1f}, worst {worst / GB:.1f})"
-                for _, (a, b), mean, worst in changed[:_NAMED]
-            )
-            more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
+            named = [f"{a} to {b} (mean {mean / GB:.1f}, worst {worst / GB:.1f})" for _, (a, b), mean, worst in changed]
             notes.append(
                 f"{counted(flows, 'flow')}: {counted(len(changed), 'link')} had a moment more than {CHANGED:.0%} "
-                f"below the mean, GB/s: {named}{more}."
+                f"below the mean, GB/s: {listed(named, _NAMED)}."
             )
     return notes
 
@@ -162,9 +154,8 @@ def notes_on_matrix(
     ]
     if slow:
         slow.sort(key=lambda entry: entry[2])
-        named = ", ".join(f"{a} - {b} ({rate / GB:.1f})" for a, b, rate in slow[:_NAMED])
-        more = f" and {len(slow) - _NAMED} more" if len(slow) > _NAMED else ""
-        notes.append(f"{counted(flows, 'flow')}: {len(slow)} pairs attain less than half of the median: {named}{more}.")
+        named = listed([f"{a} - {b} ({rate / GB:.1f})" for a, b, rate in slow], _NAMED)
+        notes.append(f"{counted(flows, 'flow')}: {len(slow)} pairs attain less than half of the median: {named}.")
     failed = [pair for pair in matrix.missing if pair in failures]
     untested = [pair for pair in matrix.missing if pair not in failures]
     if failed:

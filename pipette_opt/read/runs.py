@@ -10,7 +10,7 @@ from typing import Any
 
 from pipette_opt.base.degrees import EXPERT, EXPERT_TENSOR
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.units import GIB, counted, number_of
+from pipette_opt.base.units import GIB, counted, listed, number_of
 from pipette_opt.read.attention_words import attention_words, unknown_attention
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_csv
@@ -121,8 +121,7 @@ def unused_columns(runs: Sequence[MeasuredRun]) -> str:
     if not names:
         return ""
     hints = [hint for name in names if (hint := did_you_mean(name, [*COLUMNS, *OPTIONAL]))]
-    shown_names = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-    return f"{counted(len(names), 'column')} not used: {shown_names}.{''.join(hints[:1])}"
+    return f"{counted(len(names), 'column')} not used: {listed(names, 12)}.{''.join(hints[:1])}"
 
 
 def _is_read(name: str, run: MeasuredRun) -> bool:

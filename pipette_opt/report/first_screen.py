@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipette_opt.base.units import counted, gib, three_digits
+from pipette_opt.base.units import counted, gib, listed, three_digits
 from pipette_opt.plans.certificate import Regret
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
 from pipette_opt.report.beside_tables import fastest_words
@@ -291,9 +291,7 @@ def paying_words(paying: Sequence[PayingOption]) -> str:
 
 def not_modelled_words(not_modelled: Iterable[NotModelled]) -> str:
     """Return the options of the job's launch that the predictions leave out."""
-    names = list(dict.fromkeys(entry.option for entry in not_modelled))
-    more = f" and {len(names) - MAX_NOT_MODELLED} more" if len(names) > MAX_NOT_MODELLED else ""
-    return f"{', '.join(names[:MAX_NOT_MODELLED])}{more}" if names else ""
+    return listed(list(dict.fromkeys(entry.option for entry in not_modelled)), MAX_NOT_MODELLED)
 
 
 def _next_best(plan: Plan) -> Iterator[RenderableType]:
