@@ -164,7 +164,7 @@ def explain(
     time_limit_s
         Seconds to search a placement of each configuration; used only with ``plan``.
     workers, seed, on_progress
-        As in :func:`~pipette_opt.solve`.
+        Threads, random choices and progress, as in :func:`~pipette_opt.solve`.
 
     Raises
     ------

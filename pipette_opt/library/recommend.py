@@ -103,7 +103,7 @@ def recommend(
     time_limit_s
         Seconds for all searches together; by default 5 per combination of GPU type and number of hosts.
     workers, seed, on_progress
-        As in :func:`~pipette_opt.solve`.
+        Threads, random choices and progress, as in :func:`~pipette_opt.solve`.
 
     Raises
     ------

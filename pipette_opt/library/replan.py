@@ -72,7 +72,7 @@ def replan(
     time_limit_s
         Seconds of search.
     workers, seed, on_progress
-        As in :func:`~pipette_opt.solve`.
+        Threads, random choices and progress, as in :func:`~pipette_opt.solve`.
 
     Raises
     ------

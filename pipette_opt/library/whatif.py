@@ -140,7 +140,7 @@ def whatif(
     time_limit_s
         Seconds for all questions together; by default 0.3 per lost host and 4 per changed job.
     workers, seed, on_progress
-        As in :func:`~pipette_opt.solve`.
+        Threads, random choices and progress, as in :func:`~pipette_opt.solve`.
 
     Raises
     ------

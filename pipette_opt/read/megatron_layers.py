@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.layers.recurrent import RECURRENT_MIXERS
+from pipette_opt.read.megatron_numbers import number, whole
 from pipette_opt.specs import GatedDeltaNet, Mamba, SparseAttention
 from pipette_opt.specs.layer_patterns import layer_frequency
 
@@ -117,8 +118,9 @@ def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _mixer(name: str, given: Mapping[str, Any], where: str) -> Any:
     """Return the sizes of a mixer."""
     options = MIXER_OPTIONS[name]
-    sizes = _sizes(given, options.fields, where) | (_heads(given, where) if name == "mamba" else {})
-    coefficients = {field: _coefficient(given, option, where) for option, field in options.coefficients.items()}
+    sizes = {field: whole(given, option, None, where) for option, field in options.fields.items() if option in given}
+    sizes |= _heads(given, where) if name == "mamba" else {}
+    coefficients = {field: number(given, option, 0.0, where) for option, field in options.coefficients.items()}
     try:
         return options.make(**sizes, **coefficients)
     except ValueError as error:
@@ -159,24 +161,3 @@ def _heads(given: Mapping[str, Any], where: str) -> dict[str, int]:
     if size % head:
         raise InputError(where, f"--mamba-head-dim {head} must divide twice the hidden size, {size}.")
     return {"num_heads": size // head}
-
-
-def _sizes(given: Mapping[str, Any], options: Mapping[str, str], where: str) -> dict[str, int]:
-    found = {}
-    for option, field in options.items():
-        if option in given:
-            try:
-                found[field] = int(given[option])
-            except ValueError:
-                name = f"--{option.replace('_', '-')}"
-                raise InputError(where, f"{name} must be a whole number, got {given[option]!r}.") from None
-    return found
-
-
-def _coefficient(given: Mapping[str, Any], option: str, where: str) -> float:
-    """Return the number of an option, 0 if it is not given."""
-    try:
-        return float(given.get(option) or 0)
-    except ValueError:
-        name = f"--{option.replace('_', '-')}"
-        raise InputError(where, f"{name} must be a number, got {given[option]!r}.") from None
