@@ -216,11 +216,6 @@ def _product_widths(model: ModelSpec, tp: int, expert_tp: int) -> tuple[Mapping[
     return widths, any(product.split == "whole" for branch in branches for product in branch.products)
 
 
-def _has_module(model: ModelSpec, name: str) -> bool:
-    """Return whether a branch of the model has this module of recomputation."""
-    return any(name in branch.modules for branch in named_branches(model).values())
-
-
 def recompute_modules(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """Rule: recomputed modules exist in the model, and fp8 recipe and options allow them (``TransformerConfig``)."""
     if config.recompute_granularity != "selective":
@@ -228,7 +223,8 @@ def recompute_modules(model: ModelSpec, training: TrainingSpec, config: Parallel
     again = "recompute_modules has"
     if config.recomputes("moe_act") and model.num_experts is None:
         return f"{again} moe_act, which needs grouped products of experts (--moe-grouped-gemm)"
-    if config.recomputes("mla_up_proj") and not _has_module(model, "mla_up_proj"):
+    modules = {module for branch in named_branches(model).values() for module in branch.modules}
+    if config.recomputes("mla_up_proj") and "mla_up_proj" not in modules:
         return f"{again} mla_up_proj, which needs latent attention"
     scaled = training.fp8 and training.fp8_recipe == "delayed"
     if scaled and (config.recomputes("moe_act") or config.recomputes("layernorm")):

@@ -1,13 +1,8 @@
 """Correction of layer times learned from measured runs."""
 
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import GpuSpec, Instance, StackSpec, TrainingSpec
+from pipette_opt.specs import GpuSpec, Instance, StackSpec
 from pipette_opt.specs.layers import LayerFactor
-
-
-def _products(training: TrainingSpec) -> str:
-    """Return the number format of the layers' matrix products."""
-    return "fp8" if training.fp8 else "nvfp4" if training.fp4 else training.precision
 
 
 def layer_shape(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> LayerFactor | None:
@@ -23,12 +18,13 @@ def layer_shape(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> Lay
     model, training = instance.model, instance.training
     # Where the GPU's usual kernels are as fast as the second version, both are one.
     version = training.flash_version if gpu.efficiency.attention.flash2 < 1.0 else min(training.flash_version, 2)
+    products = "fp8" if training.fp8 else "nvfp4" if training.fp4 else training.precision
     attention = f"flash{version}" if training.attention_kernel == "flash" else "unfused"
     softmax = "" if training.attention_kernel == "flash" or training.fused_softmax else " softmax-unfused"
     norms = "" if training.fused_norm else " norm-unfused"
     return LayerFactor(
         gpu=gpu.kind,
-        kernels=f"{_products(training)} {attention}{softmax}{norms}",
+        kernels=f"{products} {attention}{softmax}{norms}",
         tensor_model_parallel_size=tp,
         sequence_parallel=config.sequence_parallel,
         seq_length=training.seq_length,

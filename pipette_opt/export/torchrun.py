@@ -113,12 +113,9 @@ def launch_script(
 def _device_lines(shares: Sequence[NodeShare]) -> list[str]:
     """Return bash lines that set ``CUDA_VISIBLE_DEVICES`` on nodes whose local rank i does not use GPU i."""
     branches = [
-        f"  {rank}) export CUDA_VISIBLE_DEVICES={quoted([share.visible_devices])} ;;" + _remark(share.host)
+        f"  {rank}) export CUDA_VISIBLE_DEVICES={quoted([share.visible_devices])} ;;"
+        + (f"  # {share.host}" if share.host else "")
         for rank, share in enumerate(shares)
         if not share.in_order
     ]
     return ['case "$NODE_RANK" in', *branches, "esac"] if branches else []
-
-
-def _remark(host: str | None) -> str:
-    return "" if host is None else f"  # {host}"

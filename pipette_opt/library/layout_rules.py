@@ -123,10 +123,6 @@ def _advises_sequence(instance: Instance) -> bool:
     return large or instance.training.seq_length > LONG_SEQUENCE
 
 
-def _keeps_attention(instance: Instance, _: ParallelConfig) -> bool:
-    return instance.training.attention_kernel == "flash" and instance.training.flash_version > 1
-
-
 def _keeps_sequence(instance: Instance, config: ParallelConfig) -> bool | None:
     if config.tensor_model_parallel_size == 1:
         return None
@@ -150,7 +146,9 @@ RULES = (
         name="FlashAttention-2",
         kept=lambda instance, space: _trained(instance, space, attention_kernel="flash", flash_version=3),
         broken=lambda instance, space: _trained(instance, space, attention_kernel="unfused"),
-        is_kept=_keeps_attention,
+        is_kept=lambda instance, _: (
+            instance.training.attention_kernel == "flash" and instance.training.flash_version > 1
+        ),
         changes_training=True,
     ),
     LayoutRule(

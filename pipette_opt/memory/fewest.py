@@ -72,7 +72,8 @@ def check_memory(
         part = _with_fewest_layers(instance, tried, predictor, max_oom_risk)
         fitting, more = list[CheckedConfig](), list[ParallelConfig]()
         for checked in part.fitting:
-            base, number = _as_listed(checked.config), _num_recomputed(checked.config)
+            base, in_blocks = _as_listed(checked.config), checked.config.recomputation == "block"
+            number = checked.config.recompute_num_layers if in_blocks else 0
             if number < enough[base]:
                 fitting.append(checked)
                 fewest[base] = number
@@ -129,11 +130,6 @@ def _as_listed(config: ParallelConfig) -> ParallelConfig:
     """Return the configuration without gradient overlap and, with block recomputation, with one recomputed layer."""
     base = without_overlap(config)
     return with_whole_layers(base, "block", 1) if config.recomputation == "block" else base
-
-
-def _num_recomputed(config: ParallelConfig) -> int:
-    """Return the recomputed layers of each chunk under block recomputation, otherwise 0."""
-    return config.recompute_num_layers if config.recomputation == "block" else 0
 
 
 def _fewest_with(

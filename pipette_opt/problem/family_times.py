@@ -108,14 +108,9 @@ def _timed(instance: Instance, config: ParallelConfig) -> _Timed:
         return [(each, stage_compute(instance, each)) for each in configs]
 
     model = instance.model
-    if _is_uniform(model):
+    if pattern_of(model.layers).period == 1:  # all layers are alike
         return _Timed(computed(_sized(model, config)), {})
     return _Timed(computed([config]), {kind: computed(pair) for kind, pair in probes(model, config).items()})
-
-
-def _is_uniform(model: ModelSpec) -> bool:
-    """Return whether all layers of the model's pattern are alike."""
-    return pattern_of(model.layers).period == 1
 
 
 def _sized(model: ModelSpec, config: ParallelConfig) -> list[ParallelConfig]:

@@ -79,7 +79,7 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
             hidden_size=hidden,
             ffn_hidden_size=given.get("ffn_hidden_size") or _default_ffn(hidden, bool(given.get("swiglu"))),
             num_attention_heads=heads,
-            num_query_groups=_query_groups(given, heads),
+            num_query_groups=int(given.get("num_query_groups", 1)) if given.get("group_query_attention") else heads,
             kv_channels=given.get("kv_channels") or max(1, hidden // heads),
             multi_latent_attention=latent,
             vocab_size=vocab_size_of(given, where),
@@ -148,10 +148,6 @@ def _latent(given: Mapping[str, Any], where: str) -> LatentAttention | None:
             mscale_all_dim=number(given, "mscale_all_dim", plain.mscale_all_dim, where),
         )
     return LatentAttention(**sizes, yarn=scaling)
-
-
-def _query_groups(given: Mapping[str, Any], heads: int) -> int:
-    return int(given.get("num_query_groups", 1)) if given.get("group_query_attention") else heads
 
 
 def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...] | None:

@@ -15,13 +15,10 @@ def gradients_in_fp32(given: Mapping[str, Any]) -> bool | None:
     ``--grad-reduce-in-bf16`` overrides ``--accumulate-allreduce-grads-in-fp32``, and has no effect with fp16
     (Megatron's ``validate_args``).
     """
-    if (given.get("grad_reduce_in_bf16") and not given.get("fp16")) or _main_grads(given) == "bf16":
+    narrow = given.get("use_precision_aware_optimizer") and given.get("main_grads_dtype") == "bf16"
+    if (given.get("grad_reduce_in_bf16") and not given.get("fp16")) or narrow:
         return False
     return True if given.get("accumulate_allreduce_grads_in_fp32") else None
-
-
-def _main_grads(given: Mapping[str, Any]) -> str | None:
-    return given.get("main_grads_dtype") if given.get("use_precision_aware_optimizer") else None
 
 
 _ATTENTION_KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}

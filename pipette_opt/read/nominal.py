@@ -11,7 +11,7 @@ from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import whole_number
 from pipette_opt.read.cluster import MAX_GPUS_PER_NODE, cluster_document, parse_cluster
 from pipette_opt.read.fields import Fields
-from pipette_opt.read.gpus import UsualHost, note_on_gpu, read_gpu_entry
+from pipette_opt.read.gpus import note_on_gpu, read_gpu_entry
 from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.read.inter_node import MAX_HOSTS
 from pipette_opt.read.nics import NIC_EFFICIENCY, parse_nics
@@ -59,7 +59,8 @@ def nominal_document(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: i
     if not 1 <= count <= MAX_GPUS_PER_NODE:
         raise InputError("--gpus-per-node", f"must be from 1 to {MAX_GPUS_PER_NODE}, got {count}.")
     inter = {} if nics is None else {"nics": str(parse_nics(nics, "--nics"))}
-    if nics is None and len(hosts) > 1 and not _has_usual_nics(usual, count):
+    is_usual = usual is not None and usual.gpus_per_node == count
+    if nics is None and len(hosts) > 1 and not is_usual:
         problem = (
             f"is required, e.g. 8x400, because the catalogue has no usual NICs for hosts of {count} x {entry.gpu.name}."
         )
@@ -204,7 +205,3 @@ def host_names(nodes: str) -> tuple[str, ...]:
             "--nodes", f"must be from 1 to {MAX_HOSTS:,} hosts, or names such as gpu[01-16], got {shown(text)}."
         )
     return tuple(f"{NAME_PREFIX}{index:0{len(str(count))}}" for index in range(1, count + 1))
-
-
-def _has_usual_nics(usual: UsualHost | None, gpus_per_node: int) -> bool:
-    return usual is not None and usual.gpus_per_node == gpus_per_node

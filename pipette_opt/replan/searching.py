@@ -96,7 +96,7 @@ def search(
     question = Question(
         instance, space, params.max_oom_risk, keep=prunes, joint=joint, first=first, like=like, chooses_sizes=True
     )
-    state = begin(question, _settings(params), clock)
+    state = begin(question, replace(params, gap_limit=GAP, to_beat_s=float("inf")), clock)
     if state.prepared.joined is None:
         state.prepared = replace(state.prepared, other_splits_s=_other_splits_s(state.prepared, clock))
     best = certified(state)
@@ -124,11 +124,6 @@ def without_hosts(
         other_splits_s=before.other_splits_s,
     )
     return SearchState(fewer, known(fewer), before.params, before.clock.after(seconds), before=before)
-
-
-def _settings(params: OptimizeParams) -> OptimizeParams:
-    """Return the settings of a short search."""
-    return replace(params, gap_limit=GAP, to_beat_s=float("inf"))
 
 
 def _other_splits_s(prepared: Prepared, clock: Clock) -> float:

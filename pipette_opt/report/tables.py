@@ -14,7 +14,7 @@ from rich.text import Text
 from pipette_opt.base.degrees import CHUNKS, DATA, DEGREES, EXPERT_TENSOR, MICRO_BATCH, PIPELINE, TENSOR
 from pipette_opt.base.units import counted, gib, percent, three_digits
 from pipette_opt.parallel import ParallelConfig, RankGrid
-from pipette_opt.plans.plan import IterationTime, Plan, StageMemory, Target
+from pipette_opt.plans.plan import IterationTime, Plan, StageMemory
 from pipette_opt.plans.verdict import expected_time, verdict
 from pipette_opt.report.bars import Bar
 from pipette_opt.report.beside_tables import alternatives_table, fastest_line, imbalance_line, risks_table
@@ -157,7 +157,8 @@ def target_tables(plan: Plan) -> list[RenderableType]:
     target = plan.target
     if target is None:
         return []
-    text = f"{target.value:,.4g} {target.unit}, no plan has {'more than' if _is_rate(target) else 'less than'} "
+    than = "more than" if Objective(target.objective).is_rate else "less than"
+    text = f"{target.value:,.4g} {target.unit}, no plan has {than} "
     head = Text(f"{text}{target.bound:,.4g} (gap {percent(target.gap)})")
     priced = any(size.dearest is not None for size in target.sizes)
     names = ["GPUs >", *(["price up to >"] if priced else []), "", "time >", "at least >", "value >", "bound >"]
@@ -174,10 +175,6 @@ def target_tables(plan: Plan) -> list[RenderableType]:
         ]
         table.add_row(*cells)
     return [titled("Objective", Group(head, table))]
-
-
-def _is_rate(target: Target) -> bool:
-    return Objective(target.objective).is_rate
 
 
 def breakdown_table(estimate: IterationTime) -> RenderableType:

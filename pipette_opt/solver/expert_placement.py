@@ -73,7 +73,7 @@ def place_experts(loads: FloatArray, ranks: int, spare_slots: int = 0, work: flo
     most_copies = min(MAX_COPIES, ranks) if spare_slots else 1
     mean = loads.sum() / ranks
     first = _greedy(loads, ranks, slots, most_copies)
-    floor = max(1.0, _least_of_hottest(loads, most_copies) / mean)
+    floor = max(1.0, float(loads.max()) / most_copies / mean)
     if _busiest(first, loads) / mean <= floor * (1 + 1 / LOAD_RESOLUTION):
         return _placement(first, loads, floor)
     found, bound = _solve(loads, ranks, slots, most_copies, first, work)
@@ -93,10 +93,6 @@ def _placement(held: list[list[int]], loads: FloatArray, bound: float) -> Expert
 def _busiest(held: list[list[int]], loads: FloatArray) -> float:
     copies = np.bincount([expert for experts in held for expert in experts], minlength=len(loads))
     return max(float(sum(loads[expert] / copies[expert] for expert in experts)) for experts in held)
-
-
-def _least_of_hottest(loads: FloatArray, most_copies: int) -> float:
-    return float(loads.max()) / most_copies
 
 
 def _greedy(loads: FloatArray, ranks: int, slots: int, most_copies: int) -> list[list[int]]:

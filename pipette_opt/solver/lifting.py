@@ -68,7 +68,7 @@ def lifted(ticks: IntArray, length: int) -> IntArray:
     either: IntArray = np.minimum(ticks, ticks.T)
     np.fill_diagonal(either, UNUSABLE_TICKS)
     if length == 3:
-        rest = _over_one(either)
+        rest = np.stack([np.maximum(row, either).min(axis=1) for row in either])
     elif length == 4 and len(either) <= MAX_HOSTS_OF_PATHS:
         rest = _over_two(either)
     else:
@@ -77,11 +77,6 @@ def lifted(ticks: IntArray, length: int) -> IntArray:
     raised: IntArray = np.maximum(ticks, np.maximum(rest, _floor(either, length)))
     np.fill_diagonal(raised, np.diagonal(ticks))
     return raised
-
-
-def _over_one(either: IntArray) -> IntArray:
-    """Return the slowest hop of the best path between two hosts over a further host, ticks, shape ``(n, n)``."""
-    return np.stack([np.maximum(row, either).min(axis=1) for row in either])
 
 
 def _over_two(either: IntArray) -> IntArray:

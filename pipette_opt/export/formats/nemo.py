@@ -31,7 +31,6 @@ from pipette_opt.export.megatron import (
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.export.target import ELSEWHERE, Target
-from pipette_opt.export.training_options import Option
 from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.recompute import CORE
@@ -84,7 +83,7 @@ def export_nemo(plan: Plan) -> dict[str, str]:
         comment(overlap),
         comment("Started by the launchers of other formats:  ARGUMENTS=./nemo_args.sh PRETRAIN=my_recipe.py ..."),
         *array_lines("MEGATRON_ARGS", [[word] for word in hydra_words(sections)]),
-        *array_lines("TRIAL_ARGS", [list(option) for option in _trial_options()]),
+        *array_lines("TRIAL_ARGS", [[f"train.train_iters={TRIAL_ITERATIONS}"], ["logger.log_interval=1"]]),
         "",
     ]
     text = yaml.dump(sections, Dumper=_Dumper, sort_keys=False)
@@ -234,10 +233,6 @@ def _hydra_value(value: object) -> str:
             "--format", f"{text[:60]!r} contains a quote, backslash or $, which Hydra would misread; rename it."
         )
     return text if _PLAIN.fullmatch(text) and text.lower() not in HYDRA_WORDS else f"'{text}'"
-
-
-def _trial_options() -> list[Option]:
-    return [(f"train.train_iters={TRIAL_ITERATIONS}",), ("logger.log_interval=1",)]
 
 
 def _norms_and_biases(model: ModelSpec) -> dict[str, Any]:

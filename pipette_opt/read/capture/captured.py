@@ -182,7 +182,7 @@ def capture(
     if not starts:
         raise InputError(where, _nothing_started(records, ended, going))
     chosen = _chosen(where, starts, which)
-    scripts = {path: _num_lines(path) for path in _scripts(script, records)}
+    scripts = {path: len(_text(path).splitlines()) for path in _scripts(script, records)}
     if not header:
         header = next((found for path in scripts if (found := sbatch_options(_text(path), path))), {})
     return Captured(
@@ -337,10 +337,6 @@ def _scripts(script: str | None, records: Sequence[Mapping[str, Any]]) -> list[s
 
 def _text(path: str) -> str:
     return read_bytes(path).decode("utf-8", errors="replace")
-
-
-def _num_lines(path: str) -> int:
-    return len(_text(path).splitlines())
 
 
 def _check_can_be_watched(script: str | None) -> None:
