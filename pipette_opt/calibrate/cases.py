@@ -199,7 +199,8 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
         global_batch_size=run.gbs or 1,
         seq_length=run.seq_len or 1,
         precision="fp32" if precision == "fp32" else "fp16" if precision == "fp16" else "bf16",
-        accumulate_allreduce_grads_in_fp32=precision != "fp16" and _reduces_in_fp32(run),
+        accumulate_allreduce_grads_in_fp32=precision != "fp16"
+        and run_flag(run, "grad_reduce_in_fp32", software_of(run).reduces_in_fp32),
         attention_kernel=words.kernel,
         flash_version=words.flash_version,
         fused_softmax=words.fused_softmax,
@@ -379,11 +380,6 @@ def node_bytes_per_s(run: MeasuredRun, stack: StackSpec) -> float:
             raise ValueError(f"no usual network is known for {run.gpu_name}; give {BANDWIDTH_COLUMN}")
         return ONE_HOST_BYTES_PER_S
     return stack.assumed_links * usual.nics.nominal_bytes_per_s * run.gpus_per_node / usual.gpus_per_node
-
-
-def _reduces_in_fp32(run: MeasuredRun) -> bool:
-    """Return whether gradients of bf16 training are reduced in fp32."""
-    return run_flag(run, "grad_reduce_in_fp32", software_of(run).reduces_in_fp32)
 
 
 def _check_precision(run: MeasuredRun) -> None:

@@ -293,7 +293,7 @@ def usable_cases(
     Unusable are runs that the starting stack cannot time, and runs off by more than the factor ``UNBELIEVABLE``, whose
     times must be in another unit.
     """
-    cases = make_cases(_timed(runs), base, cluster)
+    cases = make_cases([run for run in runs if run.iter_time_s is not None and not run.oom], base, cluster)
     reasons = [case.reason if isinstance(case, Skipped) else why_untimed(case) for case in cases]
     left_out = [LeftOut(case.run.row, reason) for case, reason in zip(cases, reasons, strict=True) if reason]
     known = [case for case, reason in zip(cases, reasons, strict=True) if isinstance(case, Case) and not reason]
@@ -310,10 +310,6 @@ def usable_cases(
         else:
             usable.append(case)
     return usable, left_out
-
-
-def _timed(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    return [run for run in runs if run.iter_time_s is not None and not run.oom]
 
 
 def _sample(runs: Sequence[MeasuredRun], size: int, rng: np.random.Generator, last: str) -> list[int]:

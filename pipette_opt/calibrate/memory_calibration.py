@@ -257,7 +257,7 @@ class _Posterior:
             found.append(self._beyond_device(state))
         if len(self.ran_out):
             margins, slopes = self._margins(state)
-            likelihood = self._likelihood(margins)
+            likelihood: FloatArray = (1 - MEANINGLESS) * (1 - normal_beyond(margins)) + MEANINGLESS / 2
             roots = np.sqrt(-2 * np.log(likelihood))
             rise = (1 - MEANINGLESS) * np.exp(-0.5 * margins**2) / np.sqrt(2 * np.pi) / likelihood
             found.append((roots, -slopes * (rise / roots)[:, None]))
@@ -299,10 +299,6 @@ class _Posterior:
         margins = sign * np.log(total / self.labels.capacity) / self.spread
         slopes = np.column_stack([rows, np.ones(len(total))]) * (sign / total / self.spread)[:, None]
         return margins, slopes
-
-    def _likelihood(self, margins: FloatArray) -> FloatArray:
-        likelihood: FloatArray = (1 - MEANINGLESS) * (1 - normal_beyond(margins)) + MEANINGLESS / 2
-        return likelihood
 
 
 class _Stacked:

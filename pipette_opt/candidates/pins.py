@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.coverage import DIMENSIONS, listed
-from pipette_opt.candidates.enumeration import Enumeration, enumerate_with_reasons, has_any
+from pipette_opt.candidates.enumeration import enumerate_with_reasons, has_any
 from pipette_opt.candidates.space import PINNABLE, SearchSpace
 from pipette_opt.options.names import option_name
 from pipette_opt.specs import Instance
@@ -42,7 +42,9 @@ def contradiction(instance: Instance, space: SearchSpace) -> InputError | None:
     would = (
         f" Legal values{', with the other options unchanged' if len(blamed) > 1 else ''}: {rights}." if rights else ""
     )
-    return InputError(" and ".join(given), f"{problem}: {_reason(enumerate_with_reasons(instance, kept))}.{would}")
+    enumeration = enumerate_with_reasons(instance, kept)
+    broken = "; ".join([enumeration.examples[rule] for rule in enumeration.rejected][:MAX_REASONS])
+    return InputError(" and ".join(given), f"{problem}: {broken}.{would}")
 
 
 def _rights(instance: Instance, kept: SearchSpace, blamed: list[str]) -> Iterator[str]:
@@ -70,8 +72,3 @@ def given_text(value: object) -> str:
     known = (None, True, False)
     texts = (words[each] if any(each is word for word in known) else str(each).replace(" ", "") for each in values)
     return ",".join(texts)
-
-
-def _reason(enumeration: Enumeration) -> str:
-    """Return one example for each broken rule, most frequent rule first."""
-    return "; ".join([enumeration.examples[rule] for rule in enumeration.rejected][:MAX_REASONS])

@@ -8,6 +8,7 @@ requirements, some configuration is legal and fits. Other orders find other such
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -126,7 +127,7 @@ def requirements(asked: Question) -> list[Requirement]:
         option = option_name(name)
         value, free = getattr(space, name), getattr(unpinned, name)
         if value != free:
-            found.append(Requirement(name=f"{option} {given_text(value)}", relaxed=_without_pin(name)))
+            found.append(Requirement(name=f"{option} {given_text(value)}", relaxed=_searched(**{name: free})))
     if not training.unequal_microbatches:
         found.append(Requirement(name="equal micro-batches", relaxed=_trained(unequal_microbatches=True)))
     size = cluster.num_nodes * cluster.gpus_per_node * space.max_micro_batch_size
@@ -145,23 +146,18 @@ def requirements(asked: Question) -> list[Requirement]:
         word = f"{gib(room):.1f} GiB of memory a GPU at a risk of {asked.risk:.3%}".replace(".000%", "%")
         found.append(Requirement(name=word, relaxed=lambda question: [replace(question, risk=IGNORED_RISK)]))
         if space.offload is None and training.offload.is_nothing:
-            found.append(Requirement(name="nothing in the hosts' memory (--offload optimizer)", relaxed=_offloaded))
+            word = "nothing in the hosts' memory (--offload optimizer)"
+            found.append(Requirement(name=word, relaxed=_searched(offload=("optimizer",))))
     return found
 
 
-def _without_pin(name: str) -> Callable[[Question], Sequence[Question]]:
-    free = getattr(SearchSpace(), name)
-    return lambda question: [replace(question, space=replace(question.space, **{name: free}))]
+def _searched(**changes: Any) -> Callable[[Question], Sequence[Question]]:
+    return lambda question: [replace(question, space=replace(question.space, **changes))]
 
 
-def _offloaded(question: Question) -> Sequence[Question]:
-    """Return the question with optimizer states allowed in the host's memory."""
-    return [replace(question, space=replace(question.space, offload=("optimizer",)))]
-
-
-def _trained(**changes: object) -> Callable[[Question], Sequence[Question]]:
+def _trained(**changes: Any) -> Callable[[Question], Sequence[Question]]:
     def relaxed(question: Question) -> Sequence[Question]:
-        training = replace(question.instance.training, **changes)  # type: ignore[arg-type]
+        training = replace(question.instance.training, **changes)
         return [replace(question, instance=replace(question.instance, training=training))]
 
     return relaxed

@@ -46,7 +46,8 @@ class PlacedExperts:
         n, pp, dp = self.gpus.shape[:3]
         found = np.zeros((2, n, pp, self.of_stage.shape[2]))
         block = expert_block(self.config)
-        size = _ring_size(layers)
+        ring = layers[0].rings[0]
+        size = int(ring.num_steps // ring.num_calls) + 1 if ring.num_steps else 1
         if size > 1:
             rings = self.links.rings(self.of_stage.reshape(n, -1, size), "a group that shares experts")
             for way in (0, 1):
@@ -100,12 +101,6 @@ class PlacedExperts:
         of_ring = RingArrays(*(np.repeat(values.reshape(n, pp), each, axis=1) for values in flat))
         times: FloatArray = rings.time_s(of_ring).reshape(n, pp, each).max(axis=2)
         return times
-
-
-def _ring_size(layers: list[LayerCosts]) -> int:
-    """Return the number of neighbouring ranks in a ring; 1 if no ring runs."""
-    ring = layers[0].rings[0]
-    return int(ring.num_steps // ring.num_calls) + 1 if ring.num_steps else 1
 
 
 def in_step(model: ModelSpec, config: ParallelConfig, times: FloatArray) -> FloatArray:

@@ -145,17 +145,12 @@ def _layer_costs(instance: Instance, counted: CountedLayers, compute: StageCompu
         context=context_traffic(model, training, config) if kind.has_attention else (NO_TRAFFIC, NO_TRAFFIC),
         exchange=exchanged_traffic(model, training, config) if kind.has_attention else (NO_TRAFFIC, NO_TRAFFIC),
         idle=compute.idle_s(counted.is_recomputed),
-        attention=_attention(instance, config, kind),
+        attention=hidden_by_attention_s(instance, config, kind) if config.context_parallel_size > 1 else (0.0, 0.0),
         rings=expert_rings(model, training, config) if routed is not None else (NO_TRAFFIC, NO_TRAFFIC),
         part_bytes=0.0 if routed is None else routed.sent_bytes / config.expert_model_parallel_size,
         num_exchanges=(forward * exchanges, backward * exchanges),
         beside=beside_exchange(instance, config, kind) if exchanges else Beside((0.0, 0.0), 0.0),
     )
-
-
-def _attention(instance: Instance, config: ParallelConfig, kind: LayerKind) -> tuple[float, float]:
-    """Return seconds of attention of a layer that hide context-parallel communication, forward and backward."""
-    return hidden_by_attention_s(instance, config, kind) if config.context_parallel_size > 1 else (0.0, 0.0)
 
 
 def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:

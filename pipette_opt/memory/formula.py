@@ -165,7 +165,8 @@ def _mtp_bytes(table: StageTable) -> FloatArray:
     the next token's embedding, the concatenation of the normed tensors that its projection keeps, and the rank's part
     of the tensor that concatenates the outputs of all such layers.
     """
-    kept: FloatArray = table.tokens / table.shards * table.hidden * (3 * table.element + 2 * _stored(table))
+    stored = np.where(table.fp8 > 0, table.fp8, table.element)  # bytes of an input that matrix products keep
+    kept: FloatArray = table.tokens / table.shards * table.hidden * (3 * table.element + 2 * stored)
     return kept + 8 * table.statistics * table.tokens / table.shards
 
 
@@ -200,8 +201,3 @@ def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray
     matrices = (table.matrix_parameters + routers - table.expert_parameters) / own + table.expert_parameters / experts
     optimizer = table.state * _owned(table, 1) - SECOND_MOMENT_BYTES * table.muon * matrices
     return weights, gradients, (1 - table.on_host) * optimizer
-
-
-def _stored(table: StageTable) -> FloatArray:
-    """Return the bytes per element of the inputs that matrix products keep."""
-    return np.where(table.fp8 > 0, table.fp8, table.element)

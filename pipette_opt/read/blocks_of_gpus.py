@@ -90,9 +90,6 @@ def _notes(cluster: ClusterSpec, block: int, num_blocks: int, left: dict[str, in
         f"{counted(block, 'GPU')}, each with its share of the NICs; gpus_per_block changes that."
     ]
     if left:
-        notes.append(f"Not used, as they fill no block: {counted(sum(left.values()), 'GPU')} of {_hosts(left)}.")
+        hosts = compress_hosts(tuple(left))
+        notes.append(f"Not used, as they fill no block: {counted(sum(left.values()), 'GPU')} of {hosts}.")
     return notes
-
-
-def _hosts(left: dict[str, int]) -> str:
-    return compress_hosts(tuple(left))

@@ -47,7 +47,8 @@ def single_links(where: str, matrix: HostMatrix, nodes: Sequence[NodeSpec], assu
         if sorted(slots) != list(range(num_gpus)):
             raise InputError(
                 where,
-                f"has GPUs {_listed(slots)} of host {host!r}, the cluster file says gpus_per_node: {num_gpus}. A "
+                f"has GPUs {', '.join(map(str, sorted(slots)))} of host {host!r}, the cluster file says gpus_per_node: "
+                f"{num_gpus}. A "
                 f"matrix of GPUs needs {host}:0 to {host}:{num_gpus - 1}, and so for every host; a matrix of hosts "
                 "names hosts alone.",
             )
@@ -217,7 +218,3 @@ def inside_csvs(hosts: Sequence[str], links: GpuLinks) -> list[tuple[str, str]]:
         )
         for kind, values in enumerate(links.kinds)
     ]
-
-
-def _listed(slots: Sequence[int]) -> str:
-    return ", ".join(map(str, sorted(slots)))

@@ -61,7 +61,8 @@ def rotary_fields(keys: Keys, names: tuple[str, str] = ("rope_theta", "partial_r
     if abs(round(base) - base) > ROUNDING * base:
         problem = f"{names[0]}: {base} is not supported; --rotary-base of Megatron is whole."
         raise InputError(keys.where, problem)
-    share = _number(keys, scaling, "partial_rotary_factor", _share(keys, names[1]))
+    given = keys.positive(names[1], keys.positive("partial_rotary_factor", 1.0))
+    share = _number(keys, scaling, "partial_rotary_factor", given)
     found = {"position_embedding_type": "rope", "rotary_base": round(base), "rotary_percent": share}
     if kind == "linear":
         factor = _number(keys, scaling, "factor")
@@ -171,11 +172,6 @@ def _kind(keys: Keys, scaling: dict[str, Any]) -> str:
     if not isinstance(kind, str) or kind not in _SCALING_KEYS:
         raise _wrong(keys, f"type {kind!r} is not one of Megatron's ({', '.join(_SCALING_KEYS)})")
     return kind
-
-
-def _share(keys: Keys, name: str) -> float:
-    """Return the share of a head that is rotated, from the family's key or ``partial_rotary_factor``."""
-    return keys.positive(name, keys.positive("partial_rotary_factor", 1.0))
 
 
 def _yarn(keys: Keys, scaling: dict[str, Any]) -> YarnScaling:

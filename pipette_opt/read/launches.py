@@ -267,11 +267,11 @@ def _started_by_launcher(name: str, words: Sequence[str]) -> Started:
         environment[key] = value
     around = _Started(launchers=(starter,), environment=environment, notes=options.notes)
     if name == "env":
-        rest = [*_split_string(options.values), *rest]
+        rest = shlex.split(options.values.get("S") or options.values.get("split-string") or "") + rest
     if launcher is known_launchers()["sbatch"]:
         return _around(around, _submitted(options.values, rest))
-    if launcher.role == "launcher":
-        rest = _only_program(name, rest)
+    if launcher.role == "launcher" and ":" in rest:
+        raise InputError(name, "starts several programs, separated by `:`; give the command of one program.")
     if not rest:
         return _around(around, OtherCommand())
     is_direct = any(option in options.values for option in launcher.direct_flag)
@@ -300,18 +300,6 @@ def _submitted(values: Mapping[str, str], rest: Sequence[str]) -> Started:
     if not rest:
         return ShellScript(path=STANDARD_INPUT)
     return ShellScript(path=rest[0], arguments=tuple(rest[1:]))
-
-
-def _only_program(name: str, words: list[str]) -> list[str]:
-    """Return the words of a launcher's program. ``InputError`` for several programs, separated by ``:``."""
-    if ":" in words:
-        raise InputError(name, "starts several programs, separated by `:`; give the command of one program.")
-    return words
-
-
-def _split_string(values: Mapping[str, str]) -> list[str]:
-    text = values.get("S") or values.get("split-string") or ""
-    return shlex.split(text)
 
 
 def _started_by_python(words: Sequence[str], launched: bool = False) -> Started:

@@ -261,7 +261,8 @@ def health(cluster: ClusterSpec, distance: IntArray | None = None) -> Health:
     sentences += [_gpu_sentence(cluster, fault) for fault in gpus]
     for flows, faults in by_flows.items():
         if faults.pairs:
-            sentences.append(f"{counted(flows, 'flow')}: slow by themselves {_pairs_text(faults.pairs)}.")
+            named = [f"{pair.sender} to {pair.receiver} ({pair.share:.0%})" for pair in faults.pairs]
+            sentences.append(f"{counted(flows, 'flow')}: slow by themselves {listed(named, MAX_NAMED)}.")
     if not sentences and by_flows and cluster.links_measured:
         sentences.append("No host, GPU or link stands out from the others.")
     return Health(by_flows=by_flows, gpus=gpus, sentences=tuple(sentences))
@@ -322,7 +323,3 @@ def _gpu_sentence(cluster: ClusterSpec, fault: Fault) -> str:
         if len(set(of_nic.tolist())) > 1:
             nic = f" or its NIC {int(of_nic[int(slot)])}"
     return f"GPU {slot} of {host}{nic} has {fault.share:.0%} of the usual rate to other hosts, other GPUs there do not."
-
-
-def _pairs_text(pairs: Sequence[SlowPair]) -> str:
-    return listed([f"{pair.sender} to {pair.receiver} ({pair.share:.0%})" for pair in pairs], MAX_NAMED)

@@ -160,16 +160,13 @@ def _hosts_words(plan: Plan) -> str:
     used = f"{len(plan.placement.nodes_used)} of {len(plan.hosts)}"
     if plan.unused_hosts:
         used += f", without {compress_hosts(tuple(plan.unused_hosts))}"
-    rows = [f"{_stages(stages)} on {folded_hosts(hosts)}" for stages, hosts in host_grid(plan)]
+    rows = [
+        f"stage{'s' if '-' in stages else ''} {stages} on {folded_hosts(hosts)}" for stages, hosts in host_grid(plan)
+    ]
     where = "; ".join(rows)
     if len(where) > MAX_HOSTS_SHOWN and len(rows) > 1:
         where = f"{rows[0]}; ...; {rows[-1]}"
     return f"{used}; {where}"
-
-
-def _stages(stages: str) -> str:
-    """Return ``stage 3`` or ``stages 0-1``."""
-    return f"stages {stages}" if "-" in stages else f"stage {stages}"
 
 
 def time_words(estimate: IterationTime) -> str:

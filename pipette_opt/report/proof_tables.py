@@ -24,7 +24,8 @@ def certificate_table(certificate: Certificate) -> RenderableType:
     table.add_column(justify="right")
     table.add_column(style=QUIET)
     style = GOOD if certificate.gap <= SMALL_GAP else FAIR
-    table.add_row(Text("status"), Text(certificate.status, style=f"bold {style}"), Text(_status(certificate)))
+    ended = "is finished" if certificate.status == "OPTIMAL" else "ended before the gap was closed"
+    table.add_row(Text("status"), Text(certificate.status, style=f"bold {style}"), Text(f"the search {ended}"))
     for row in (
         ("iteration time", seconds_text(certificate.objective_s), "critical path of the real schedule"),
         ("at least", seconds_text(certificate.lower_bound_s), "no plan searched can be faster"),
@@ -105,9 +106,3 @@ def _bounds_rule_out(certificate: Certificate) -> bool:
     """
     bounds = [part.bound_s for part in certificate.proof if part.by != "search" and part.bound_s is not None]
     return certificate.status == "OPTIMAL" or all(bound_s >= certificate.objective_s for bound_s in bounds)
-
-
-def _status(certificate: Certificate) -> str:
-    if certificate.status == "OPTIMAL":
-        return "the search is finished"
-    return "the search ended before the gap was closed"

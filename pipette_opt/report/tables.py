@@ -99,7 +99,7 @@ def headline(plan: Plan) -> RenderableType:
 def configuration_table(plan: Plan) -> RenderableType:
     """Table of degrees, batch, recomputation, offload and launch settings."""
     config, layout = plan.config, plan.config.pipeline_model_parallel_layout
-    rounds = _rounds(config, plan.global_batch_size)
+    rounds, chunks = _rounds(config, plan.global_batch_size), config.virtual_pipeline_model_parallel_size
     rows = [
         ("tensor x pipeline x data", _degrees(config)),
         (
@@ -107,7 +107,7 @@ def configuration_table(plan: Plan) -> RenderableType:
             f"{config.micro_batch_size} of {plan.global_batch_size}, {rounds}",
         ),
         ("layers per chunk", layout) if layout else ("layers per stage", _runs(config.layers_per_stage)),
-        ("schedule", _schedule(plan)),
+        ("schedule", "1F1B" if chunks is None else f"interleaved 1F1B, {chunks} chunks"),
         ("sequence parallel", yes_no(config.sequence_parallel)),
         ("recomputation", _recomputation(config)),
         *([] if config.offload is None else [("in the host's memory", config.offload)]),
@@ -374,11 +374,6 @@ def _runs(layers: Sequence[int]) -> str:
     """Format layers per stage, with equal neighbours folded, such as ``9, 6 x 10, 11``."""
     counted = [(value, len(list(members))) for value, members in groupby(layers)]
     return ", ".join(str(value) if count == 1 else f"{count} x {value}" for value, count in counted)
-
-
-def _schedule(plan: Plan) -> str:
-    chunks = plan.config.virtual_pipeline_model_parallel_size
-    return "1F1B" if chunks is None else f"interleaved 1F1B, {chunks} chunks"
 
 
 def _fullness(stage: StageMemory) -> float:

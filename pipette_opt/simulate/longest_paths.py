@@ -9,7 +9,7 @@ simulator (:mod:`pipette_opt.certify` collects them).
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray, IntArray, P2PMode
+from pipette_opt.base.types import IntArray, P2PMode
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.simulate.critical_path import walk
@@ -48,7 +48,7 @@ def critical_counts(
     parts = np.where(targets[:, 1] < 0, 1, targets[:, 1] + 1)
     columns = np.concatenate([table.reshape(-1, table.shape[-1]) for table in (work, links, ready)])
     found = []
-    for replica in _distinct(columns):
+    for replica in np.unique(columns, axis=1, return_index=True)[1].tolist():
         operations, transfers, _, begun, *_ = count_critical(
             program.rows,
             piece,
@@ -92,9 +92,3 @@ def _deciding_starts(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) ->
     first = (starts + np.cumsum(shares, axis=0) * times.reduction_s).argmax(axis=0)
     stages = np.flatnonzero((first > 0) & (first < chunks - 1))
     return np.stack([stages, first[stages]], axis=1)
-
-
-def _distinct(columns: FloatArray) -> list[int]:
-    """Return the index of the first column of each set of equal columns."""
-    _, first = np.unique(columns, axis=1, return_index=True)
-    return [int(index) for index in first]

@@ -103,15 +103,10 @@ def describe(instance: Instance, placed: Sequence[tuple[ParallelConfig, Placemen
 def stacks_of(stack: StackSpec) -> list[StackSpec]:
     """Return the stack, and the stacks of the sensitivities that need a simulation."""
     changed = [
-        {name: _changed(stack, name, factor) for name, factor in factors.items()} for factors in CHANGED.values()
+        {name: float(getattr(stack, name)) * factor for name, factor in factors.items()} for factors in CHANGED.values()
     ]
     waits = {name: getattr(stack, name) + added_s for name, added_s in WAITS.items()}
     return [stack, *(stack.with_constants(constants) for constants in (*changed, waits))]
-
-
-def _changed(stack: StackSpec, name: str, factor: float) -> float:
-    """Return a constant times a factor."""
-    return float(getattr(stack, name)) * factor
 
 
 def terms_of(times_s: FloatArray, iteration_s: FloatArray, features: FloatArray) -> FloatArray:

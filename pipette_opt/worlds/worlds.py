@@ -303,7 +303,7 @@ def _draws(prior: Prior, terms: FloatArray) -> FloatArray:
     for seed, (sd, place) in enumerate(
         ((prior.job, job), (prior.layout, layout), (prior.both, np.hstack([job, layout]))), start=10
     ):
-        drawn = drawn + sd * _smooth(seed, place)
+        drawn = drawn + sd * (_waves(seed, place) @ _normal(seed=100 + seed, rows=2 * NUM_WAVES))
     found: FloatArray = drawn
     return found
 
@@ -314,12 +314,6 @@ def _slopes(jobs: FloatArray) -> FloatArray:
     weights = _normal(seed=101, rows=2 * NUM_WAVES * len(TERMS)).reshape(2 * NUM_WAVES, -1)
     own = (waves @ weights).reshape(len(jobs), len(TERMS), NUM_WORLDS)
     found: FloatArray = np.sqrt(SHARED) * _normal(seed=0, rows=len(TERMS)) + np.sqrt(1 - SHARED) * own
-    return found
-
-
-def _smooth(seed: int, place: FloatArray) -> FloatArray:
-    """Return draws of a smooth function with variance 1 and length 1, shape ``(num_configs, num_worlds)``."""
-    found: FloatArray = _waves(seed, place) @ _normal(seed=100 + seed, rows=2 * NUM_WAVES)
     return found
 
 

@@ -172,7 +172,7 @@ def _shell(place: Path, words: Sequence[str], found: ShellText | ShellScript, en
         inner |= _batch_job_variables(Path(found.path).read_text(encoding="utf-8", errors="replace"), words)
         arguments = [found.path, *found.arguments]
     if words[0] == "sbatch":
-        _print_submitted(words)
+        print("1" if "--parsable" in words else "Submitted batch job 1", flush=True)
     if not dry:
         os.execve(shell, ["bash", *arguments], inner)
     return _dry(place, shell, arguments, inner)
@@ -244,10 +244,6 @@ def _batch_job_variables(text: str, words: Sequence[str]) -> dict[str, str]:
         return {}
     options = sbatch_options(text, "the submitted script")
     return slurm_variables(options) | made_up_variables(options)
-
-
-def _print_submitted(words: Sequence[str]) -> None:
-    print("1" if "--parsable" in words else "Submitted batch job 1", flush=True)
 
 
 def _scontrol(place: Path, words: Sequence[str]) -> int:

@@ -718,19 +718,15 @@ class Shell(Values):
             holds = self._holds(condition, clause)
             if isinstance(holds, Unknown):
                 self.budget.enter()
-                self.either([self._branch_of(clause, body), self._other_of(node, rest[number + 1 :])], holds)
+                self.either(
+                    [partial(self._branch, clause, body), partial(self._other, node, rest[number + 1 :])], holds
+                )
                 self.budget.leave()
                 return
             if holds:
                 self._branch(clause, body)
                 return
         self.state.status = 0
-
-    def _branch_of(self, node: Node, body: list[Node]) -> Callable[[], None]:
-        return lambda: self._branch(node, body)
-
-    def _other_of(self, node: Node, rest: list[Node]) -> Callable[[], None]:
-        return lambda: self._other(node, rest)
 
     def _case(self, node: Node) -> None:
         children = node.children

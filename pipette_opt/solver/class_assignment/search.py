@@ -178,7 +178,9 @@ class MergedSearch:
                 self.bound = proven
                 on_bound(self.bound)
             if pattern is not None:
-                value = self._take(pattern, on_pattern)
+                if on_pattern is not None:
+                    self.ceiling = min(self.ceiling, on_pattern(self._hosts(pattern)))
+                value = self._keep(pattern)
                 high = min(high, value - 1, self.ceiling)
             elif proven <= probe:
                 complete, high = False, min(high, probe - 1)
@@ -236,12 +238,6 @@ class MergedSearch:
         if self._best is None or value < self._best[0]:
             self._best = value, pattern
         return value
-
-    def _take(self, pattern: IntArray, on_pattern: OnPattern | None) -> int:
-        """Offer hosts for a pattern as a placement, keep the pattern, and return its cost in ticks."""
-        if on_pattern is not None:
-            self.ceiling = min(self.ceiling, on_pattern(self._hosts(pattern)))
-        return self._keep(pattern)
 
     def _hosts(self, pattern: IntArray) -> IntArray:
         """Return random hosts of the pattern's classes, one for each cell."""
