@@ -37,8 +37,6 @@ class AnnealingParams:
         Wall time, seconds. The order of restarts depends only on the seed; their number depends on the time.
     max_moves
         Total number of moves; with it and without a time limit, the result depends only on the seed.
-    seed
-        Random seed.
     first_moves
         Number of moves in the first restart of each candidate configuration; it doubles from restart to restart.
     hot, cold

@@ -50,8 +50,6 @@ def anneal_keeping(
 
     Parameters
     ----------
-    index
-        Index of the candidate configuration.
     start
         Host of each cell, shape of the candidate's grid.
     held

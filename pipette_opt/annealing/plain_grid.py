@@ -42,8 +42,6 @@ class Grid(NamedTuple):
         Index of the first watched stage of each row, shape ``(P + 1,)``.
     embedding, embedding_floor
         Reduction of tied embeddings by host pair, and its least time.
-    optimizer
-        Optimizer step.
     allowed
         Mask of hosts with enough memory for each row, shape ``(P, M)``.
     """

@@ -106,8 +106,6 @@ class Descent(NamedTuple):
 
     Parameters
     ----------
-    values, residuals, loss
-        Final values, their residuals and their loss.
     slopes
         Derivatives at the final values, or near them.
     """

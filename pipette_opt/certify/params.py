@@ -31,8 +31,6 @@ class OptimizeParams:
         Accepted probability of running out of memory; 1: memory does not count.
     num_alternatives
         Number of plans reported beside the best.
-    objective
-        Objective that the plan minimises.
     regret_quantile
         (``Objective.REGRET``) Quantile of the regret over the worlds, in (0, 1); ``None``: its mean.
     to_beat_s

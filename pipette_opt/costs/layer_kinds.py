@@ -28,8 +28,6 @@ class CountedLayers(NamedTuple):
 
     Parameters
     ----------
-    kind
-        Type of the layers.
     config
         Uniform copy of the configuration with the recomputation of these layers; used to price one of them.
     layers

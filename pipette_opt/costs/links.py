@@ -97,8 +97,6 @@ class RingShape(NamedTuple):
     ----------
     members
         Number of ranks of the ring on each host.
-    num_hosts
-        Number of hosts.
     num_flows
         Number of all concurrent flows over a hop between hosts, those of other rings included.
     num_rings

@@ -61,8 +61,6 @@ class StageRing(NamedTuple):
 
     Parameters
     ----------
-    reduction
-        Traffic of the gradient reduction.
     parameters
         Traffic of the parameter gather that overlaps with the forwards; ``None`` without.
     experts, expert_parameters
@@ -72,8 +70,6 @@ class StageRing(NamedTuple):
     forward_s, backward_s
         Seconds of the stage's first forward and last backward: for the analytical model the least over all placements;
         for a relaxation the largest, slowed down (its paths have the waits for parameters and the slowdown).
-    first
-        Whether it is the first stage.
     others
         Number of other stages, which also wait for their parameters.
     slowdown

@@ -100,8 +100,6 @@ def placed_batches(
     ----------
     known
         Cache of each configuration's costs that do not depend on the placement; read and extended.
-    links
-        Links that price the collectives.
     """
     grids: dict[Grid, list[int]] = {}
     for index, (config, placement) in enumerate(placed):
@@ -126,8 +124,6 @@ def placed_batch(
     ----------
     known
         Cache of each configuration's costs that do not depend on the placement; read and extended.
-    links
-        Links that price the collectives.
     """
     known = {} if known is None else known
     for config, _ in placed:

@@ -83,8 +83,6 @@ class SparseTimes(NamedTuple):
         Scores of the indexer, and choice of the best.
     inputs
         Elementwise kernels on the indexer's queries, key and weights.
-    loss
-        The indexer's loss.
     """
 
     attention: tuple[float, float]

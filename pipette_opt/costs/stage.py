@@ -20,8 +20,6 @@ class StageParameters(NamedTuple):
     ----------
     own
         All but routed experts.
-    experts
-        Routed experts.
     matrices
         Parameters in matrix products of the layers, without routed experts.
     """

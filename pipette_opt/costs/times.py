@@ -94,8 +94,6 @@ class PlacedTimes(StageTimes):
 
     Parameters
     ----------
-    optimizer_s
-        Optimizer step.
     embedding_s
         All-reduce of the word embedding's gradient between the first and the last stage, if both hold it.
     """

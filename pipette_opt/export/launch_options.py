@@ -36,8 +36,6 @@ class LaunchOptions:
     ----------
     image
         Container image, required for Kubernetes; Slurm runs it with pyxis.
-    job_name
-        Name of the job.
     account, partition, time
         Slurm directives. Without a value the script contains a commented line instead.
     segment

@@ -281,14 +281,7 @@ def _reason(choice: _Choice, today: IterationTime | None, plan: IterationTime) -
 
 
 def changes_text(changes: Sequence[Change], where: str) -> list[str]:
-    """
-    Return the changes as lines: a heading with the numbers of changes, then a line for each change.
-
-    Parameters
-    ----------
-    where
-        Name of the script.
-    """
+    """Return the changes as lines: a heading with the numbers of changes, then a line for each change."""
     if not changes:
         return [f"{where}: nothing to change; the script starts this plan's configuration already."]
     rows = [_row(change) for change in changes]

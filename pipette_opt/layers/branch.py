@@ -83,8 +83,6 @@ class Module(NamedTuple):
 
     Parameters
     ----------
-    products
-        Its matrix products.
     streamed
         Channels per token that it reads or writes beside them, split by tensor ranks.
     normed

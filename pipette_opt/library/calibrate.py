@@ -34,8 +34,6 @@ class Calibrated:
         Errors and ranges of the fit; ``None`` if no run has a usable time, so that only memory is fitted.
     left_out
         Rows that are not used, each with the reason.
-    num_rows
-        Number of rows in the file.
     notes
         Sentences to read before the stack is used.
     """

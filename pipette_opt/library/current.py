@@ -39,8 +39,6 @@ class Current:
         The job, with the launch's training settings.
     max_oom_risk
         Accepted probability of running out of memory.
-    title
-        Title in tables.
     not_modelled
         Options that the predicted time and memory leave out.
     changed

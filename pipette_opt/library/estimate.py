@@ -118,8 +118,6 @@ class Compared:
     ----------
     time_error, memory_error
         Predicted over measured value, minus 1; ``None`` if the value was not measured.
-    measured
-        Measured figures of the run.
     fits
         Whether every stage is predicted to fit in memory at the accepted risk.
     """

@@ -75,8 +75,6 @@ class Explanation:
     ----------
     asked
         The configuration as the user wrote it.
-    why
-        Verdict and reasons.
     placed
         Comparison with the plan; ``None`` without a plan, or if no placement was found.
     """

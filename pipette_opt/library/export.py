@@ -26,8 +26,6 @@ class Exported:
 
     Parameters
     ----------
-    target
-        The format.
     files
         Text of each file, by file name; all files belong in one folder. Empty if changes of a script were requested.
     changes

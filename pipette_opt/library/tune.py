@@ -40,8 +40,6 @@ class Replayed:
     ----------
     steps
         Trials of each job in order, the jobs in the order of their first rows.
-    num_jobs, num_rows
-        Number of jobs and rows in the table.
     left_out
         Rows that cannot be read, each with the reason.
     least_s

@@ -50,8 +50,6 @@ class Answers:
         The plan on the job as it is now.
     answers
         An answer to each question, in the order of the questions; fewer if stopped.
-    num_questions
-        Number of questions asked.
     changed
         Sentences on what changed in the cluster since the plan was made.
     recorded_s

@@ -106,8 +106,6 @@ class MemoryPredictor:
 
     Parameters
     ----------
-    network
-        Weights of the network.
     memory_constants
         Memory constants, by default Megatron-Core's.
     """

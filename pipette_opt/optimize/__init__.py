@@ -58,8 +58,6 @@ def optimize(
 
     Parameters
     ----------
-    inputs
-        Inputs that the plan records.
     first
         Warm start: a known plan of the space; the plan found is no slower.
     """

@@ -52,8 +52,6 @@ class _Size:
 
     Parameters
     ----------
-    num_gpus
-        Number of GPUs used.
     dearest
         Price cap: the price of the dearest usable host, which the plan must use; ``None`` if prices do not count.
     cluster

@@ -58,8 +58,6 @@ class HostTile:
         Number of consecutive data-parallel replicas on the host.
     nodes_per_slot
         Hosts that one slot spans; above 1 only if ``stages == replicas == 1``.
-    order
-        Rank order of the launch.
     contiguous
         Whether each host's ranks are consecutive in that order, as torchrun needs.
     context_nodes

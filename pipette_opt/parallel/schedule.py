@@ -39,8 +39,6 @@ class Schedule:
         Model chunks per stage, 1 without interleaving.
     kind
         Kind of each operation: ``FORWARD``, ``BACKWARD``, or the halves ``INPUT`` and ``WEIGHT``.
-    microbatch, chunk
-        Micro-batch and chunk of each operation.
     num_warmup
         Forwards before forwards and backwards alternate, shape ``(pp,)``; in orders other than 1F1B, forwards before
         the first backward.

@@ -142,8 +142,6 @@ class Relaxations:
     ----------
     built
         Indices of the given configurations for which candidates were built.
-    links
-        Link matrices of the candidates.
     """
 
     problem: ProblemData

@@ -22,8 +22,6 @@ class Solution:
         Index into ``ProblemData.candidates``.
     nodes
         Host of each grid cell, shape ``CandidateData.grid``.
-    objective_ticks
-        Integer objective of the placement, ticks.
     """
 
     candidate: int

@@ -128,14 +128,7 @@ def binary_kind(data: bytes) -> str:
 
 
 def reads(*kinds: str) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[Concatenate[Any, P], T]]:
-    """
-    Decorate a reader of a file, its first argument, so that errors name the kind that the file looks like.
-
-    Parameters
-    ----------
-    kinds
-        Names of the kinds that the reader accepts.
-    """
+    """Decorate a reader of a file, its first argument, so that errors name the kind that the file looks like."""
 
     def decorated(reader: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
         @wraps(reader)

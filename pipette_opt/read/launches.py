@@ -107,8 +107,6 @@ class Launch(_Started):
     ----------
     program
         Path of the script, or dotted name of the module.
-    is_module
-        Whether the program is a module.
     arguments
         Words after the program's name.
     """

@@ -129,8 +129,6 @@ def find_faults(rates: FloatArray, names: Sequence[str], distance: IntArray | No
     ----------
     rates
         Bandwidths from i to j in any unit, or ratios of two measurements, > 0, NaN if unknown; shape ``(n, n)``.
-    names
-        Names of the hosts or GPUs.
     distance
         Distance class of each pair, whole numbers of shape ``(n, n)``; ``None`` if all pairs are equal.
     """

@@ -93,11 +93,6 @@ class Log:
     Lines of a log, with a record of the lines that a reader used.
 
     A reader marks the lines that it understands with :meth:`use`; :meth:`unused` counts the others.
-
-    Parameters
-    ----------
-    text
-        Content of the file.
     """
 
     def __init__(self, text: str) -> None:

@@ -53,8 +53,6 @@ def import_runs(paths: list[Path], *, gpu: str | None = None, gpus_per_node: int
         Log files, or folders of logs.
     gpu
         GPU type; by default from the log.
-    gpus_per_node
-        Number of GPUs per host.
     """
     found = [_files(path) for path in paths]
     files, others = (sorted(file for pair in found for file in pair[index]) for index in (0, 1))

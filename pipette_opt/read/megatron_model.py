@@ -58,8 +58,6 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
         Values by option, with underscores; ``True`` for flags.
     where
         Start of every error message.
-    name
-        Name of the model.
     """
     hidden, heads = required(given, "hidden_size", where), required(given, "num_attention_heads", where)
     if "kv_channels" not in given and hidden % heads and not given.get("multi_latent_attention"):

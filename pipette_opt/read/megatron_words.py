@@ -58,8 +58,6 @@ class Words:
 
         Parameters
         ----------
-        index
-            Position of the option.
         num_values
             Number of words after the option that are its values; a value attached by ``=`` does not count.
         counts

@@ -115,8 +115,6 @@ class NcclTest:
 
     Parameters
     ----------
-    source
-        Path of the file.
     kind
         ``sendrecv``, ``alltoall`` or the name of another test; empty if unknown.
     kind_from

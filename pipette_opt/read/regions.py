@@ -37,8 +37,6 @@ class RegionLinks:
 
     Parameters
     ----------
-    regions
-        Names of the regions.
     bytes_per_s
         Aggregate bandwidth between hosts of two regions, either direction, bytes/s; by number of flows and pair.
     latency_s

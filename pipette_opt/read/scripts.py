@@ -39,14 +39,8 @@ class UnknownArgument:
 
     Parameters
     ----------
-    index
-        Position among the arguments.
     text
         Unknown part as the script has it.
-    line
-        Line of the script.
-    why
-        Reason why the part is unknown.
     may_be_option
         Whether the argument may be an option, or several words with an option.
     """
@@ -69,8 +63,6 @@ class ScriptLaunch:
         Program with its launchers; ``None`` if the script only sets the options of a program, in an array.
     arguments
         Words after the program's name; unknown parts as the script has them.
-    unknown
-        Arguments with unknown parts.
     line
         Line of the command that starts the program.
     environment
@@ -131,8 +123,6 @@ def read_script(
     ----------
     environment
         Environment variables; besides them, only variables that Slurm sets for the ``#SBATCH`` lines exist.
-    arguments
-        Positional arguments of the script.
 
     Raises
     ------

@@ -24,8 +24,6 @@ class KnownTokenizer:
         Regular expression that matches a part of the tokenizer's name in lower case.
     vocab_size
         Number of entries, including added tokens.
-    source
-        Source of the number.
     """
 
     pattern: str

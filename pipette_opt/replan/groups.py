@@ -34,8 +34,6 @@ class Grouped:
     ----------
     global_batch_size
         Global batch size with padding, so that every replica has ``num_microbatches``.
-    iteration_time_s
-        Simulated seconds of an iteration.
     """
 
     config: ParallelConfig

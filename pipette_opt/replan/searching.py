@@ -42,8 +42,6 @@ class Searched:
 
     Parameters
     ----------
-    best
-        The best plan found.
     found
         The best plans found so far for questions about this job; starting points for later questions.
     """

@@ -57,8 +57,6 @@ def first_screen(
         Unsearched options that would save time, the largest saving first.
     today
         Sentences that compare the plan with today's launch.
-    next_steps
-        Commands to type next.
     """
     rows = (
         ("Job", job_words(plan)),

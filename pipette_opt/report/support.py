@@ -45,8 +45,6 @@ class Support:
         Public runs of models with this shape on other GPU types.
     kinds
         Public runs of similar jobs, by dense or experts, precision, and generation of the GPU.
-    verdict
-        Summary in a sentence.
     """
 
     model: str

@@ -281,8 +281,6 @@ def estimate_tables(
     ----------
     hosts
         Names of the hosts, in rank order.
-    title
-        Title of the configuration.
     max_oom_risk
         Accepted probability of running out of memory.
     links_measured

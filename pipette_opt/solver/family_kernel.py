@@ -53,8 +53,6 @@ def least_time(
         ``(kinds, pp, 1 + units)``. No recomputation if the last axis has length 1.
     most
         Number of units that fit into each stage, shape ``(kinds, pp)``.
-    units
-        Total number of units.
     per_row
         Number of stages in a grid row.
     able

@@ -36,8 +36,6 @@ class FamilyModel:
     ----------
     hosts_of_kind
         Number of hosts of each GPU type.
-    tick_s
-        Seconds of one tick.
     name
         Suffix of the variables' names.
 

@@ -30,8 +30,6 @@ def next_hosts(cluster: ClusterSpec, free: BoolArray, count: int, together: int)
     ----------
     free
         Mask of hosts that may be used, shape ``(num_nodes,)``.
-    count
-        Number of hosts of the row.
     together
         Number of neighbours in the row that share an NVLink domain if no domain has room for the row.
     """

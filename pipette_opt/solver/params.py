@@ -23,8 +23,6 @@ class SolverParams:
         Stop when (objective - bound) / objective is at most this, in [0, 1).
     workers
         Search threads; ``None``: one per core. Does not apply to the processes of a backend.
-    seed
-        Random seed of the search.
     batch_size
         Largest number of candidate configurations in one model.
     first_slice_s

@@ -213,8 +213,6 @@ class BoundedCandidate:
 
     Parameters
     ----------
-    bound_s
-        Lower bound, seconds.
     number
         Index of the configuration as given, and index of its tile.
     """

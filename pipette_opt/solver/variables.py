@@ -22,8 +22,6 @@ class GridVariables:
 
     Parameters
     ----------
-    members
-        Indices of the candidates.
     copies
         Number of cells that each host may be in, shape ``(num_nodes,)``.
     """

@@ -35,8 +35,6 @@ class TrialRecord:
     ----------
     trial
         Number of the trial, from 1.
-    config
-        Configuration that is tried.
     predicted_s
         Simulated iteration time of the trial's plan, seconds.
     expected_s
@@ -46,8 +44,6 @@ class TrialRecord:
         Time that the model's FLOPs take at the peak of the GPUs, seconds; no run can be faster.
     fits
         Probability that the run fits in memory, as believed when it was chosen.
-    hosts
-        Hosts of the trial's plan.
     started
         Seconds since 1970 at which the command was started; ``None`` before.
     time_s, peak_bytes

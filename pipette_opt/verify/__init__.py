@@ -101,8 +101,6 @@ class Checked:
 
     Parameters
     ----------
-    rules
-        Names of the rules that hold.
     num_configurations
         Number of configurations that are legal and fit into memory.
     open_configs

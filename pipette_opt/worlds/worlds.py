@@ -67,8 +67,6 @@ class Worlds:
 
     Parameters
     ----------
-    prior
-        Prior of the terms' slopes.
     observations
         Measured runs that moved the worlds.
     """

@@ -45,8 +45,6 @@ class Captured:
     ----------
     launch
         Program with its launchers and arguments.
-    command
-        Command that was run.
     environment
         Variables that the script set before the start.
     sbatch

@@ -59,8 +59,6 @@ def declare(shell: Values, name: str, words: Sequence[str]) -> Status:
 
     Parameters
     ----------
-    name
-        Name of the command.
     words
         Arguments: assignments as written in the script, other words expanded.
     """

@@ -65,8 +65,6 @@ def evaluate(
 
     Parameters
     ----------
-    text
-        Text of the script.
     where
         Name of the script in errors.
     starts

@@ -36,10 +36,6 @@ class ExternalCommand:
     ----------
     words
         Program and arguments; markers stand for parts known only when the script runs.
-    environment
-        Exported variables.
-    line
-        Line of the script.
     stdin
         Text on the command's standard input; ``None`` if unknown.
     """

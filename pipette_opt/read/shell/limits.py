@@ -36,8 +36,6 @@ class RefusalError(Exception):
 
     Parameters
     ----------
-    problem
-        Error text for people.
     line
         Line of the script; ``None`` as long as it is unknown.
     """

@@ -27,8 +27,6 @@ class Unknown:
     ----------
     text
         Value as written in the script, such as ``$(hostname)``.
-    line
-        Line of the script.
     why
         Reason for people; empty if the text shows the reason.
     one_word

@@ -38,8 +38,6 @@ class Values(ABC):
         Current state, which commands change; each branch of an unknown condition gets a copy.
     unknowns
         Values known only when the script runs, and the characters that stand for them in texts.
-    budget
-        Limits of the evaluation.
     """
 
     def __init__(self, state: State, unknowns: Unknowns, budget: Budget) -> None:
