@@ -164,11 +164,8 @@ def _groups_left_out(runs: Sequence[MemoryRun], base: MemoryConstants, found: Me
         inside = [run for run in runs if fold_of[run.group] != fold]
         outside = [run for run in runs if fold_of[run.group] == fold]
         pieces.append(_left_out(refit_constants(inside or outside, base, found), outside))
-    return _LeftOut(*(np.concatenate(part) for part in zip(*map(_fields, pieces), strict=True)))
-
-
-def _fields(piece: _LeftOut) -> tuple[FloatArray, FloatArray, FloatArray, NDArray[np.str_]]:
-    return piece.errors, piece.parts, piece.num_gpus, piece.work
+    columns = zip(*((piece.errors, piece.parts, piece.num_gpus, piece.work) for piece in pieces), strict=True)
+    return _LeftOut(*map(np.concatenate, columns))
 
 
 def _widths(left_out: _LeftOut, widths: dict[str, float]) -> FloatArray:

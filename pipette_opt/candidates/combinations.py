@@ -76,8 +76,10 @@ def combinations(
         for mbs, chunks, recompute in product(
             _micro_batch_sizes(instance, space), _chunk_counts(space, degrees.pp), _recomputations(instance, space)
         ):
-            refusals = {"world size": degrees.refusal, "interleaving": _chunk_refusal(chunks, degrees.pp)}
-            refusal = next(((rule, reason) for rule, reason in refusals.items() if reason is not None), None)
+            refusal = None if degrees.refusal is None else ("world size", degrees.refusal)
+            if refusal is None and chunks > 1 and degrees.pp == 1:  # ``initialize_model_parallel``
+                needs = "needs pipeline_model_parallel_size >= 2, got 1"
+                refusal = "interleaving", f"virtual_pipeline_model_parallel_size={chunks} {needs}"
             if refusal is not None:
                 if known is None:
                     yield Combination([], 1, dict([refusal]))
@@ -268,13 +270,6 @@ def _chunk_counts(space: SearchSpace, pp: int) -> tuple[int, ...]:
     if space.virtual_pipeline is not None:
         return space.virtual_pipeline
     return tuple(range(1, space.max_virtual_pipeline + 1)) if pp > 1 else (1,)
-
-
-def _chunk_refusal(chunks: int, pp: int) -> str | None:
-    """Return why interleaving is impossible: it needs a pipeline (``initialize_model_parallel``); or ``None``."""
-    if chunks > 1 and pp == 1:
-        return f"virtual_pipeline_model_parallel_size={chunks} needs pipeline_model_parallel_size >= 2, got 1"
-    return None
 
 
 def _splits(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> list[tuple[LayerSplit, str | None]]:

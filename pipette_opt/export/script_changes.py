@@ -262,12 +262,9 @@ def _words_of(option: Option | None) -> str | None:
 def _line_of(option: str, text: str) -> int | None:
     """Return the number of the only line, outside of comments, that names an option; otherwise ``None``."""
     name = re.compile(rf"(?<![\w-]){re.escape(option)}(?![\w-])")
-    lines = [number for number, line in enumerate(text.splitlines(), 1) if _names(name, line)]
+    code = [(number, line) for number, line in enumerate(text.splitlines(), 1) if not line.lstrip().startswith("#")]
+    lines = [number for number, line in code if name.search(line)]
     return lines[0] if len(lines) == 1 else None
-
-
-def _names(name: re.Pattern[str], line: str) -> bool:
-    return not line.lstrip().startswith("#") and name.search(line) is not None
 
 
 def _reason(choice: _Choice, today: IterationTime | None, plan: IterationTime) -> str:

@@ -142,7 +142,8 @@ def read_job_file(path: str | Path) -> JobFile:
         if name in given:
             raise InputError(where, "is given twice, under two names of the same key; remove one of them.")
         if value is not None:
-            given[name] = field_value(declared, _found(name, value, path), where)
+            is_path = name in FILES and isinstance(value, str) and "\n" not in value
+            given[name] = field_value(declared, _path_of(value, path) if is_path else value, where)
     if "measured_runs" in given:
         given["measured_runs"] = [_word_of(word, path) for word in given["measured_runs"]]
     launch = LaunchOptions(**{name: given.pop(name) for name in fields_of(LaunchOptions) if name in given})
@@ -189,13 +190,6 @@ def _check_key(path: Path, section: str, key: str, declared: Field | None) -> No
         raise InputError(where, f"is no key of a job file.{near} docs/job.md lists all keys.")
     if _section(declared) != section:
         raise InputError(where, f"stands in the wrong section; write it as {_place(declared)}.")
-
-
-def _found(name: str, value: Any, path: Path) -> Any:
-    """Return the value; if it names a file that exists only beside the job file, return the path of that file."""
-    if name not in FILES or not isinstance(value, str) or "\n" in value:
-        return value
-    return _path_of(value, path)
 
 
 def _path_of(value: str, path: Path) -> str:

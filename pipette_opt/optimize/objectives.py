@@ -285,9 +285,7 @@ def _numbers(instance: Instance, space: SearchSpace) -> list[int]:
         raise InputError(
             "--max-gpus", f"must be at least {per_host}, the GPUs of a host, for this objective, got {most}."
         )
-    hosts = sorted(range(1, most // per_host + 1), key=lambda count: (-_num_divisors(count), count))
+    counts = range(1, most // per_host + 1)
+    divisors = {count: sum(count % part == 0 for part in range(1, count + 1)) for count in counts}
+    hosts = sorted(divisors, key=lambda count: (-divisors[count], count))
     return [count * per_host for count in sorted(hosts[:MAX_SIZES])]
-
-
-def _num_divisors(number: int) -> int:
-    return sum(number % divisor == 0 for divisor in range(1, number + 1))

@@ -12,7 +12,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, Question, prepare
+from pipette_opt.prepare import Question, prepare
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.specs import Instance
 from pipette_opt.verify import recorded_space
@@ -98,7 +98,8 @@ def prove(
             f"but the CP-SAT model over all configurations proved only {bound_s} s again; give more time with "
             "--time-limit",
         )
-    prepared = _only(whole, configs)
+    candidates = tuple(candidate for candidate in whole.problem.candidates if candidate.config in configs)
+    prepared = replace(whole, problem=replace(whole.problem, candidates=candidates), pruned=None)
     for gap_limit in (gap, 0.0):
         params = OptimizeParams(
             time_limit_s=limit_s,
@@ -121,12 +122,6 @@ def prove(
         f"but in {watcher.elapsed_s:.0f} s only {bound_s} s were proven again, and the fastest plan found takes "
         f"{fastest_s} s; give more time with --time-limit",
     )
-
-
-def _only(prepared: Prepared, configs: Collection[ParallelConfig]) -> Prepared:
-    """Return the prepared problem restricted to the given configurations."""
-    candidates = tuple(candidate for candidate in prepared.problem.candidates if candidate.config in configs)
-    return replace(prepared, problem=replace(prepared.problem, candidates=candidates), pruned=None)
 
 
 def _not_proven(plan: Plan, why: str) -> PlanError:

@@ -267,13 +267,8 @@ def _covariance(prior: Prior, left: FloatArray, right: FloatArray) -> FloatArray
     of_layout = np.exp(-_squared_distances(left, right, _LAYOUT) / (2 * prior.layout_length**2))
     of_job = np.exp(-jobs / (2 * prior.job_length**2))
     smooth = prior.job**2 * of_job + prior.layout**2 * of_layout + prior.both**2 * of_job * of_layout
-    found: FloatArray = (left * prior.sd**2) @ right.T * _alike(jobs) + smooth
-    return found
-
-
-def _alike(squared_distances: FloatArray) -> FloatArray:
-    """Return the correlation of the slopes of two jobs, from the squared distance of their features."""
-    found: FloatArray = SHARED + (1 - SHARED) * np.exp(-squared_distances / (2 * DRIFT**2))
+    alike = SHARED + (1 - SHARED) * np.exp(-jobs / (2 * DRIFT**2))  # correlation of two jobs' slopes
+    found: FloatArray = (left * prior.sd**2) @ right.T * alike + smooth
     return found
 
 

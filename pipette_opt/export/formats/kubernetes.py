@@ -111,6 +111,9 @@ def _pod(plan: Plan, options: LaunchOptions, node_rank: str, master: str, hosts:
     script = f'{node_rank}; MASTER_ADDR={quoted([master])} MASTER_PORT={MASTER_PORT} bash /plan/launch.sh "$NODE_RANK"'
     devices = {"nvidia.com/gpu": str(plan.gpus_per_node)}
     devices |= {name: str(count) for name, count in options.rdma_resource}
+    rights: Manifest = {}
+    if options.rdma_resource:  # needs locked memory
+        rights = {"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}
     shared: Manifest = {"medium": "Memory"}
     if options.shm_size is not None:
         shared["sizeLimit"] = options.shm_size
@@ -130,7 +133,7 @@ def _pod(plan: Plan, options: LaunchOptions, node_rank: str, master: str, hosts:
                 "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
                 "ports": [{"name": "rendezvous", "containerPort": MASTER_PORT, "protocol": "TCP"}],
                 "resources": {"limits": devices},
-                **_rdma_rights(options),
+                **rights,
                 "volumeMounts": [{"name": "plan", "mountPath": "/plan"}, {"name": "shm", "mountPath": "/dev/shm"}],
             }
         ],
@@ -149,11 +152,6 @@ def _host_access(options: LaunchOptions) -> Manifest:
     if options.host_ipc:
         shared["hostIPC"] = True
     return shared
-
-
-def _rdma_rights(options: LaunchOptions) -> Manifest:
-    """Return the capability to lock memory, which RDMA needs; empty without RDMA devices."""
-    return {"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}} if options.rdma_resource else {}
 
 
 def _on(hosts: Sequence[str]) -> Manifest:

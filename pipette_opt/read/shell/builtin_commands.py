@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from pipette_opt.read.shell.conditions import test_status
 from pipette_opt.read.shell.expansion import _unescaped as unescaped
@@ -276,15 +277,9 @@ def _status_of(shell: Values, words: Sequence[str]) -> int | None:
     return int(words[0]) & 255 if re.fullmatch(r"-?[0-9]{1,9}", words[0]) else None
 
 
-def _break(shell: Values, words: list[str]) -> Status:
+def _leave_loops(kind: str, shell: Values, words: list[str]) -> Status:
     if shell.loops:
-        raise Flow("break", min(_whole(shell, words, 1), shell.loops))
-    return 0
-
-
-def _continue(shell: Values, words: list[str]) -> Status:
-    if shell.loops:
-        raise Flow("continue", min(_whole(shell, words, 1), shell.loops))
+        raise Flow(kind, min(_whole(shell, words, 1), shell.loops))
     return 0
 
 
@@ -449,10 +444,6 @@ def _done(shell: Values, words: list[str]) -> Status:
     return 0
 
 
-def _not_known(shell: Values, words: list[str]) -> Status:
-    return None
-
-
 def _type(shell: Values, words: list[str]) -> Status:
     names = [word for word in words if not word.startswith("-")]
     return 0 if names and all(name in shell.state.functions or name in BUILTINS for name in names) else None
@@ -460,12 +451,13 @@ def _type(shell: Values, words: list[str]) -> Status:
 
 BUILTINS: Mapping[str, Callable[[Values, list[str]], Status]] = {
     ":": _done, "true": _done, "false": lambda shell, words: 1, "echo": _echo, "printf": _printf, "set": _set,
-    "shift": _shift, "unset": _unset, "exit": _exit, "return": _return, "break": _break, "continue": _continue,
+    "shift": _shift, "unset": _unset, "exit": _exit, "return": _return,
+    "break": partial(_leave_loops, "break"), "continue": partial(_leave_loops, "continue"),
     "let": _let, "test": lambda shell, words: test_status(shell, words), "[": _bracket, "eval": _eval,
     "source": _source, ".": _source, "read": _read, "mapfile": _mapfile, "readarray": _mapfile, "getopts": _getopts,
     "cd": _cd, "pushd": _cd, "popd": _cd, "shopt": _shopt, "trap": _done, "wait": _done, "ulimit": _done,
     "umask": _done,
     "hash": _done, "alias": _done, "unalias": _done, "jobs": _done, "disown": _done, "enable": _done, "times": _done,
-    "kill": _not_known, "type": _type, "complete": _done, "sleep": _done, "logout": _exit,
+    "kill": lambda shell, words: None, "type": _type, "complete": _done, "sleep": _done, "logout": _exit,
 }  # fmt: skip
 """Functions of builtin commands by name; each returns the exit status, ``None`` if unknown."""

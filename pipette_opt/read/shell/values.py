@@ -151,7 +151,8 @@ class Values(ABC):
             return unread
         self.unset.setdefault(name, self.line)
         if "nounset" in self.state.options:
-            raise RefusalError(f"stops there under set -u, as {name} is not set. Give it with {_how(name)}.")
+            option = f"-- ARGUMENT (number {name})" if name.isdigit() else f"--env {name}=VALUE"
+            raise RefusalError(f"stops there under set -u, as {name} is not set. Give it with {option}.")
         return ""
 
     def unset_list(self, name: str) -> None:
@@ -380,7 +381,3 @@ class Values(ABC):
     def known(self, words: Iterable[str]) -> bool:
         """Return whether all words are completely known before the script runs."""
         return all_known(words)
-
-
-def _how(name: str) -> str:
-    return f"-- ARGUMENT (number {name})" if name.isdigit() else f"--env {name}=VALUE"
