@@ -26,9 +26,9 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray, P2PMode
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
+from pipette_opt.parallel.schedule import FORWARD, Schedule
 from pipette_opt.simulate.critical_path import Simulated, program_for
 from pipette_opt.simulate.program import FIRST
-from pipette_opt.simulate.schedule import FORWARD, Schedule
 from pipette_opt.simulate.time_tables import (
     distinct_columns,
     link_table,

@@ -41,8 +41,8 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray, P2PMode, read_only
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
+from pipette_opt.parallel.schedule import FORWARD, Schedule
 from pipette_opt.simulate.program import FIRST, Program, megatron_program, schedule_program
-from pipette_opt.simulate.schedule import FORWARD, Schedule
 from pipette_opt.simulate.time_tables import (
     distinct_columns,
     link_table,

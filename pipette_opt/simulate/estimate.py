@@ -7,11 +7,11 @@ from pipette_opt.base.types import FloatArray, P2PMode, RecomputeGranularity
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.parallel import ParallelConfig, Placement, microbatches_of
+from pipette_opt.parallel.schedule import WEIGHT, Layout, Schedule
 from pipette_opt.plans.plan import IterationTime
 from pipette_opt.simulate.breakdown import causes_of
 from pipette_opt.simulate.critical_path import Simulated as Simulated
 from pipette_opt.simulate.critical_path import Walked, walk
-from pipette_opt.simulate.schedule import WEIGHT, Layout, Schedule
 from pipette_opt.simulate.time_tables import weight_part
 from pipette_opt.specs import Instance
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from pipette_opt.base.types import IntArray, P2PMode
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
+from pipette_opt.parallel.schedule import BACKWARD, FORWARD
 from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.simulate.critical_path import walk
 from pipette_opt.simulate.program import FIRST, LAST, megatron_program
-from pipette_opt.simulate.schedule import BACKWARD, FORWARD
 from pipette_opt.simulate.time_tables import link_table, piece_rows, ready_table, work_table
 
 KINDS = (FORWARD, FIRST, BACKWARD, LAST)

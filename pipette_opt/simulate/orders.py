@@ -18,17 +18,8 @@ from typing import Any, Literal
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.simulate.schedule import (
-    BACKWARD,
-    FORWARD,
-    INPUT,
-    LETTERS,
-    WEIGHT,
-    Layout,
-    Schedule,
-    build_schedule,
-    check_schedule,
-)
+from pipette_opt.parallel.schedule import BACKWARD, FORWARD, INPUT, LETTERS, WEIGHT, Layout, Schedule, build_schedule
+from pipette_opt.simulate.schedule import check_schedule
 
 ScheduleName = Literal["1f1b", "gpipe", "zb-h1", "zb-v"]
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "zb-h1", "zb-v")

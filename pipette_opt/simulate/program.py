@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, IntArray, P2PMode
-from pipette_opt.simulate.schedule import BACKWARD, FORWARD, WEIGHT, Schedule, build_schedule
+from pipette_opt.parallel.schedule import BACKWARD, FORWARD, WEIGHT, Schedule, build_schedule
 
 FIRST, LAST, LAST_WEIGHT = 4, 5, 6
 """Further operation types: the first forward of a chunk; its last backward, as a whole or only the weights' half."""

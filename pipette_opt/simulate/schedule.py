@@ -11,29 +11,9 @@ from pipette_opt.parallel.schedule import (
     BACKWARD,
     FORWARD,
     INPUT,
-    LETTERS,
     WEIGHT,
-    Layout,
     Schedule,
-    build_schedule,
-    in_flight,
-    max_in_flight,
 )
-
-__all__ = [
-    "BACKWARD",
-    "FORWARD",
-    "INPUT",
-    "LETTERS",
-    "WEIGHT",
-    "Layout",
-    "Schedule",
-    "build_schedule",
-    "check_schedule",
-    "dependencies",
-    "in_flight",
-    "max_in_flight",
-]
 
 
 def check_schedule(schedule: Schedule) -> None:

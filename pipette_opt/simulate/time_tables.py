@@ -6,8 +6,8 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.times import PlacedBatch
+from pipette_opt.parallel.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 from pipette_opt.simulate.program import FIRST, LAST, LAST_WEIGHT, Program
-from pipette_opt.simulate.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 
 
 def table_kinds(program: Program, batches: Sequence[PlacedBatch]) -> tuple[int, ...]:

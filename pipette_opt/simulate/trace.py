@@ -19,6 +19,7 @@ from pipette_opt.base.types import FloatArray, P2PMode
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.parallel import ParallelConfig, Placement, microbatches_of
+from pipette_opt.parallel.schedule import FORWARD, LETTERS, Schedule, build_schedule
 from pipette_opt.simulate.critical_path import Walked, events, walk
 from pipette_opt.simulate.estimate import (
     is_split,
@@ -28,7 +29,6 @@ from pipette_opt.simulate.estimate import (
     reduction_parts_s,
     simulate_times,
 )
-from pipette_opt.simulate.schedule import FORWARD, LETTERS, Schedule, build_schedule
 from pipette_opt.specs import Instance
 
 COMPUTE, GRADIENTS, TRANSFERS = 0, 1, 2

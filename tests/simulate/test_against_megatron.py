@@ -17,8 +17,8 @@ import pytest
 from pipelines import random_pipeline
 
 from pipette_opt.costs.times import PlacedTimes
+from pipette_opt.parallel.schedule import build_schedule
 from pipette_opt.simulate.critical_path import walk
-from pipette_opt.simulate.schedule import build_schedule
 
 pytestmark = pytest.mark.client("megatron.core")
 

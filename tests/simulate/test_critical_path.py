@@ -8,8 +8,8 @@ from pipelines import pipeline, random_pipeline
 
 from pipette_opt.base.types import P2PMode
 from pipette_opt.costs.placed import PlacedTimes
+from pipette_opt.parallel.schedule import Schedule, build_schedule
 from pipette_opt.simulate.critical_path import critical_path
-from pipette_opt.simulate.schedule import Schedule, build_schedule
 
 KINDS = ("equal", "near", "uneven", "wild", "binary")
 

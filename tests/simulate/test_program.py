@@ -1,7 +1,7 @@
 """Who needs which message and when reductions start, by hand."""
 
+from pipette_opt.parallel.schedule import BACKWARD, FORWARD, build_schedule
 from pipette_opt.simulate.program import FIRST, LAST, launches, megatron_program, messages
-from pipette_opt.simulate.schedule import BACKWARD, FORWARD, build_schedule
 
 
 def test_messages_of_two_stages() -> None:

@@ -3,7 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipette_opt.simulate.schedule import Schedule, build_schedule, check_schedule, max_in_flight
+from pipette_opt.parallel.schedule import Schedule, build_schedule, max_in_flight
+from pipette_opt.simulate.schedule import check_schedule
 
 
 def test_1f1b_drawing() -> None:

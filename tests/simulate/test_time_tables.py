@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from pipette_opt.parallel.schedule import BACKWARD, FORWARD
 from pipette_opt.simulate.program import FIRST, LAST, megatron_program
-from pipette_opt.simulate.schedule import BACKWARD, FORWARD
 from pipette_opt.simulate.time_tables import distinct_columns, piece_rows, replica_columns
 
 
