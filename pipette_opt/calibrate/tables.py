@@ -1,7 +1,7 @@
 """Tables of back-test errors for people."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
 
@@ -10,6 +10,9 @@ from pipette_opt.calibrate.fit import Fit
 from pipette_opt.calibrate.metrics import OURS, Errors, Pick, by_group, measure_predictions, pick
 from pipette_opt.calibrate.predict import Prediction
 from pipette_opt.calibrate.rivals import RIVALS
+
+ERRORS = {"num_runs": "runs", "mean_error": "mean", "p90_error": "p90", "median_ratio": "ratio", "spearman": "rank"}
+"""Headings of the columns of errors, by entry of :func:`errors_entry`."""
 
 
 def group_rows(predictions: Sequence[Prediction], max_oom_risk: float) -> list[dict[str, object]]:
@@ -54,26 +57,9 @@ def pick_text(found: Pick | None) -> str:
 
 def group_table(predictions: Sequence[Prediction], max_oom_risk: float) -> Table:
     """Return a table of the errors of our times by group."""
-    table = Table(title="By model, sequence length, GPUs and attention kernel", title_justify="left")
-    for name in ("model", "seq", "GPUs", "kernel"):
-        table.add_column(name, overflow="fold")
-    for name in ("runs", "mean", "p90", "ratio", "rank", "regret", "pick"):
-        table.add_column(name, justify="right")
-    for row in group_rows(predictions, max_oom_risk):
-        table.add_row(
-            str(row["model"]),
-            str(row["seq_len"] or ""),
-            str(row["num_gpus"]),
-            str(row["kernel"]),
-            str(row["num_runs"]),
-            _percent(row["mean_error"]),
-            _percent(row["p90_error"]),
-            _number(row["median_ratio"]),
-            _number(row["spearman"]),
-            _percent(row["regret"]),
-            str(row["pick"]),
-        )
-    return table
+    title = "By model, sequence length, GPUs and attention kernel"
+    names = {"model": "model", "seq_len": "seq", "num_gpus": "GPUs", "kernel": "kernel"}
+    return _table(title, names, ERRORS | {"regret": "regret", "pick": "pick"}, group_rows(predictions, max_oom_risk))
 
 
 def form_rows(predictions: Sequence[Prediction]) -> list[dict[str, object]]:
@@ -98,45 +84,45 @@ def form_rows(predictions: Sequence[Prediction]) -> list[dict[str, object]]:
 
 def form_table(predictions: Sequence[Prediction]) -> Table:
     """Return a table of the errors of our simulator and of other systems' formulas, with equal costs for all."""
-    table = Table(title="All runs, by form (the same costs in each)", title_justify="left")
-    table.add_column("form")
-    for name in ("runs", "mean", "p90", "ratio", "rank in groups", "worst regret"):
-        table.add_column(name, justify="right")
-    for row in form_rows(predictions):
-        table.add_row(
-            str(row["form"]),
-            str(row["num_runs"]),
-            _percent(row["mean_error"]),
-            _percent(row["p90_error"]),
-            _number(row["median_ratio"]),
-            _number(row["mean_group_spearman"]),
-            _percent(row["worst_regret"]),
-        )
-    return table
+    numbers = {entry: heading for entry, heading in ERRORS.items() if entry != "spearman"}
+    numbers |= {"mean_group_spearman": "rank in groups", "worst_regret": "worst regret"}
+    return _table("All runs, by form (the same costs in each)", {"form": "form"}, numbers, form_rows(predictions))
 
 
 def fit_table(fit: Fit) -> Table:
     """Return a table of the errors of the starting stack, and of a calibration on its own runs and on held-out runs."""
-    table = Table(title=f"Calibrated by {counted(len(fit.runs), 'run')}", title_justify="left")
-    for name in ("over", "runs", "mean", "p90", "rank"):
-        table.add_column(name, justify="left" if name == "over" else "right")
-    for name, errors in (
-        ("all runs, starting stack", fit.base_errors),
-        ("all runs, calibrated", fit.errors),
-        ("groups left out in turn", fit.held_out),
-        ("the largest jobs, starting stack", fit.base_larger),
-        ("the largest jobs, by the others", fit.larger),
-    ):
-        if errors is not None:
-            table.add_row(
-                name, str(errors.num_runs), _percent(errors.mean), _percent(errors.p90), _number(errors.spearman)
-            )
+    rows = [
+        {"over": name} | errors_entry(errors)
+        for name, errors in (
+            ("all runs, starting stack", fit.base_errors),
+            ("all runs, calibrated", fit.errors),
+            ("groups left out in turn", fit.held_out),
+            ("the largest jobs, starting stack", fit.base_larger),
+            ("the largest jobs, by the others", fit.larger),
+        )
+        if errors is not None
+    ]
+    numbers = {name: heading for name, heading in ERRORS.items() if name != "median_ratio"}
+    return _table(f"Calibrated by {counted(len(fit.runs), 'run')}", {"over": "over"}, numbers, rows)
+
+
+def _table(
+    title: str, names: Mapping[str, str], numbers: Mapping[str, str], rows: Iterable[Mapping[str, object]]
+) -> Table:
+    """Return a table of entries of rows; ``names`` and ``numbers`` hold the headings of its columns by entry."""
+    table = Table(title=title, title_justify="left")
+    for heading in names.values():
+        table.add_column(heading, overflow="fold")
+    for heading in numbers.values():
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*(_cell(entry, row[entry]) for entry in (*names, *numbers)))
     return table
 
 
-def _percent(value: object) -> str:
-    return f"{value:.1%}" if isinstance(value, float) and not math.isnan(value) else ""
-
-
-def _number(value: object) -> str:
-    return f"{value:.3f}" if isinstance(value, float) and not math.isnan(value) else ""
+def _cell(entry: str, value: object) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.1%}" if entry.endswith(("error", "regret")) else f"{value:.3f}"
