@@ -83,11 +83,7 @@ class RingArrays(NamedTuple):
 
 
 def all_reduce_traffic(message_bytes: float, group_size: int) -> RingTraffic:
-    """
-    Return the traffic of a ring all-reduce: ``2 (n - 1) / n`` of the message in ``2 (n - 1)`` steps.
-
-    Patarasuk and Yuan, 2009.
-    """
+    """Return a ring all-reduce's traffic: ``2 (n - 1) / n`` of the message, ``2 (n - 1)`` steps (Patarasuk 2009)."""
     steps = 2 * (group_size - 1)
     return RingTraffic(hop_bytes=steps / group_size * message_bytes, num_steps=steps)
 

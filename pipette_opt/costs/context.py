@@ -165,11 +165,7 @@ def exchange_stays_inside(training: TrainingSpec, config: ParallelConfig, tile: 
 
 
 def _context_ring(instance: Instance, config: ParallelConfig, tile: HostTile, kind: LayerKind) -> SpanningRing:
-    """
-    Return the ring of context groups: a message from a group's last rank on a host to the next host, or a collective.
-
-    It has no traffic for layers without attention.
-    """
+    """Return the ring of context groups, from host to host, or a collective; no traffic without attention."""
     traffic, hidden = (NO_TRAFFIC, NO_TRAFFIC), (0.0, 0.0)
     if kind.has_attention:
         traffic = context_traffic(instance.model, instance.training, config)

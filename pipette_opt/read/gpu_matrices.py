@@ -66,11 +66,7 @@ def single_links(where: str, matrix: HostMatrix, nodes: Sequence[NodeSpec], assu
 
 
 def read_inside(intra: Fields, nodes: Sequence[NodeSpec], folder: Path) -> FloatArray | None:
-    """
-    Return the bandwidths inside hosts in ``intra_node.matrices``, bytes/s, shape ``(num_nodes, gpus, gpus)``.
-
-    ``None`` without the field.
-    """
+    """Return bandwidths in ``intra_node.matrices``, bytes/s, ``(num_nodes, gpus, gpus)``; ``None`` without it."""
     if not intra.has("matrices"):
         return None
     entries, hosts = intra.any("matrices"), [node.host for node in nodes]

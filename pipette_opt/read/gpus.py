@@ -340,11 +340,7 @@ def parse_gpu(where: str, name: str, fields: Fields) -> GpuSpec:
 
 
 def _efficiency_like(where: str, fields: Fields, compute_capability: int | None = None) -> GpuEfficiency:
-    """
-    Return the efficiency of the measured GPU that the field ``like`` names.
-
-    The efficiency is marked as interpolated within a GPU generation, else as assumed.
-    """
+    """Return the efficiency of the GPU in ``like``, marked as interpolated within a generation, else assumed."""
     name, known = fields.text("like"), measured_gpus()
     if name not in known:
         raise InputError(where, f"like must be one of the GPUs that were measured: {', '.join(known)}; got {name!r}.")

@@ -82,11 +82,7 @@ def in_order(where: str, names: Sequence[str], values: FloatArray, hosts: Sequen
 
 
 def read_latencies(path: str | Path, hosts: Sequence[str]) -> FloatArray:
-    """
-    Return the latencies between hosts in seconds, shape ``(num_hosts, num_hosts)``; NaN if unknown.
-
-    The CSV file has microseconds, and the format of :func:`read_matrix_csv`.
-    """
+    """Return latencies of hosts, seconds, ``(num_hosts, num_hosts)``, NaN if unknown; the file has microseconds."""
     names, values = read_square(path, _latency)
     return in_order(str(path), names, values * US, hosts)
 

@@ -317,12 +317,7 @@ class BoundedCandidates:
                 heappush(self._entries, BoundedCandidate(bound_s, number, data, candidate))
 
     def most_promising(self, least: int, to_beat_s: float = 0.0) -> set[ParallelConfig]:
-        """
-        Return the ``least`` configurations with the smallest bounds, and every configuration with a bound below
-        ``to_beat_s``.
-
-        Return all configurations if fewer than ``least`` have a placement.
-        """
+        """Return the ``least`` configurations of least bound and all below ``to_beat_s``; all if too few have hosts."""
         found: set[ParallelConfig] = set()
         enough_s = float("inf")
         rest = ((entry.bound_s, entry.candidate.config) for entry in self)

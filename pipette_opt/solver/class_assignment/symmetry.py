@@ -39,11 +39,7 @@ def interchangeable(merged: Merged) -> tuple[int, ...]:
 
 
 def _tables(merged: Merged) -> IntArray:
-    """
-    Return all costs between classes, and sizes, GPU types and memory of classes on diagonals.
-
-    Shape ``(tables, classes, classes)``.
-    """
+    """Return costs between classes, sizes, GPU types and memory on diagonals, ``(tables, classes, classes)``."""
     relaxed, data = merged.candidate, merged.data
     pairs = [
         relaxed.p2p_ticks,
