@@ -217,7 +217,8 @@ def script_changes(
     written = {_canonical(option[0]): option for option in megatron_options(plan)}
     found = []
     for choice in (*_CHOICES, _ORDER):
-        if today is not None and choice.config_fields and _equal(choice, today, plan.config):
+        decided = choice.config_fields if today is not None else ()
+        if decided and all(getattr(today, name) == getattr(plan.config, name) for name in decided):
             continue
         reason = _reason(choice, estimate, plan.estimate)
         for field in choice.options:
@@ -234,10 +235,6 @@ def decided_options(plan: Plan) -> list[Option]:
     """Return the Megatron-LM options that express choices of the search, in the order of the plan's arguments."""
     decided = {field for choice in (*_CHOICES, _ORDER) for field in choice.options}
     return [option for option in megatron_options(plan) if _canonical(option[0]) in decided]
-
-
-def _equal(choice: _Choice, today: ParallelConfig, plan: ParallelConfig) -> bool:
-    return all(getattr(today, name) == getattr(plan, name) for name in choice.config_fields)
 
 
 def _canonical(option: str) -> str:

@@ -153,8 +153,9 @@ def import_links(
     domains = nvlink_domains(evidence, every_host, kinds, notes)
     matrices, missing = _matrices(evidence, every_host, domains, fill, repeated, direction, notes)
     notes += [note for matrix in matrices for note in notes_on_units(matrix, every_host, kinds)]
+    path = Path(sources[0]).resolve()
     cluster = ClusterSpec(
-        name=name or _default_name(sources[0]),
+        name=name or (path.name if path.is_dir() else path.stem) or "cluster",
         nodes=tuple(NodeSpec(host=host, gpu=kinds[host].gpu, num_gpus=count) for host in every_host),
         intra_node_bytes_per_s=_inside(evidence, list(kinds.values()), notes),
         intra_node_latency_s=_inside_latency(kinds.values(), notes),
@@ -537,11 +538,6 @@ def _latency(evidence: LinkEvidence, notes: list[str]) -> float:
         f"{SMALL_BYTES // KIB} KiB, so the files do not show it."
     )
     return ASSUMED_LATENCY_S
-
-
-def _default_name(source: str | Path) -> str:
-    path = Path(source).resolve()
-    return (path.name if path.is_dir() else path.stem) or "cluster"
 
 
 def _is_visible(file: Path, folder: Path) -> bool:

@@ -184,22 +184,17 @@ def _positions(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind not in ("rope", "yarn"):
         return {"position_embedding_type": kind}
     scaled = kind == "rope" and given.get("use_rope_scaling")
+    factor = whole(given, "rotary_seq_len_interpolation_factor", 1, where)
     return {
         "position_embedding_type": kind,
         "rotary_base": whole(given, "rotary_base", 10000, where),
         "rotary_percent": number(given, "rotary_percent", 1.0, where),
         "rotary_interleaved": bool(given.get("rotary_interleaved")),
-        "rotary_seq_len_interpolation_factor": _interpolation(given, where),
+        "rotary_seq_len_interpolation_factor": None if factor == 1 else factor,
         "rope_scaling_factor": number(given, "rope_scaling_factor", 8.0, where) if scaled else None,
         "no_rope_freq": _frequency(given, "no_rope_freq", where),
         "yarn": _yarn(given, where) if kind == "yarn" else None,
     }
-
-
-def _interpolation(given: Mapping[str, Any], where: str) -> int | None:
-    """Return the interpolation factor of positions; ``None`` for 1, which has no effect."""
-    factor = whole(given, "rotary_seq_len_interpolation_factor", 1, where)
-    return None if factor == 1 else factor
 
 
 def _yarn(given: Mapping[str, Any], where: str) -> YarnScaling:

@@ -253,11 +253,12 @@ def baselines_table(plan: Plan) -> RenderableType:
     """Table of the configurations that other methods choose."""
     table = columns_table("instead of this plan", "configuration", "iteration >", "to the plan >", "took >")
     for baseline in plan.baselines:
+        slower = baseline.iteration_time_s / plan.estimate.iteration_time_s - 1
         table.add_row(
             baseline.name,
             baseline.config.label(),
             seconds_text(baseline.iteration_time_s),
-            _against(baseline.iteration_time_s, plan.estimate.iteration_time_s),
+            Text(percent(slower, "+"), style=BAD if slower < 0 else ""),
             f"{baseline.wall_time_s:.1f} s",
         )
     return spaced(table)
@@ -376,8 +377,3 @@ def _runs(layers: Sequence[int]) -> str:
 
 def _fullness(stage: StageMemory) -> float:
     return stage.upper_bytes / stage.capacity_bytes
-
-
-def _against(seconds: float, plan_s: float) -> Text:
-    slower = seconds / plan_s - 1
-    return Text(percent(slower, "+"), style=BAD if slower < 0 else "")

@@ -368,7 +368,8 @@ class Tuner:
     def _failed_in_a_row(self) -> str:
         """Return a clause that names the trials refused in a row, enough to end the search; empty if there are few."""
         last = self.failures[-MAX_ALIKE:]
-        is_alike = len(last) == MAX_ALIKE and len({_without_numbers(record.problem) for record in last}) == 1
+        problems = {re.sub(r"\d+", "0", record.problem) for record in last}  # which differ in more than numbers
+        is_alike = len(last) == MAX_ALIKE and len(problems) == 1
         if not is_alike:
             last = self.failures[-MAX_REFUSED:]
             if len(last) < MAX_REFUSED:
@@ -427,11 +428,6 @@ class Tuner:
             "steps": str(self.settings.steps),
             "hosts": compress_hosts(record.hosts),
         }
-
-
-def _without_numbers(problem: str) -> str:
-    """Return a problem in which each number is ``0``: failures that differ only in numbers are alike."""
-    return re.sub(r"\d+", "0", problem)
 
 
 def implausible(record: TrialRecord, time_s: float) -> str:
