@@ -29,6 +29,7 @@ DENSE = [
     make_config(dp=8, zero_stage=3, use_distributed_optimizer=True),
     make_config(tp=2, dp=4, zero_stage=2, use_distributed_optimizer=True),
     make_config(dp=2, context_parallel_size=4),
+    make_config(dp=8, zero_stage=3, use_distributed_optimizer=True, num_distributed_optimizer_instances=2),
     make_config(pp=2, dp=4, **OVERLAP),
     make_config(pp=4, dp=2, virtual_pipeline_model_parallel_size=2, **OVERLAP),
 ]
@@ -57,7 +58,7 @@ def jobs(seed: int) -> tuple[Instance, list[ParallelConfig]]:
     model, configs = (TINY, DENSE) if seed % 2 else (MOE, EXPERTS)
     if seed % 7 == 3:
         spec = in_domains([0, 0, 1, 1, 2][:hosts])
-    job = make_job(spec, model, global_batch_size=16)
+    job = make_job(spec, model, global_batch_size=16, allreduce="hierarchical" if seed % 8 > 5 else "ring")
     job = replace(job, training=replace(job.training, cp_comm_type="a2a"))
     return job, [configs[index] for index in rng.permutation(len(configs))[:2]]
 
@@ -81,7 +82,7 @@ def every_time(job: Instance, data: ProblemData, candidate: CandidateData) -> Fl
     return estimate_many(job, [(candidate.config, placement) for placement in placed])
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(28))
 def test_bounds_are_sound_and_end_at_the_least_time(seed: int) -> None:
     """While placements are split the bound never exceeds the least time; at the end it is the time of the best."""
     job, configs = jobs(seed)
