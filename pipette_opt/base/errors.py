@@ -13,7 +13,11 @@ class PipetteError(Exception):
 
 
 class InputError(PipetteError, ValueError):
-    """File, field or option with a wrong value; the message names the place, the value found and the values allowed."""
+    """
+    File, field or option with a wrong value.
+
+    The message names the place, the value found and the values allowed.
+    """
 
     def __init__(self, where: str, problem: str) -> None:
         self.where = _within(where)

@@ -303,7 +303,11 @@ def balanced_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ..
 
 
 def _fill_stages(num_layers: int, pp: int, layer: int, head: int, *, meets: bool) -> tuple[int, ...]:
-    """Return the layers of each stage, filled by cost; ``meets``: a stage is full when it equals its share exactly."""
+    """
+    Return the layers of each stage, filled in order by cost.
+
+    ``meets``: whether a stage is full when the cost so far equals its share exactly.
+    """
     share = (num_layers * layer + head) / pp
     layers, stage = [0] * pp, 0
     for index in range(num_layers):

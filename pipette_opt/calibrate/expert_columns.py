@@ -17,7 +17,11 @@ DISPATCHER_COLUMN, OVERLAP_COLUMN = "dispatcher", "overlap_moe_expert_parallel_c
 
 
 def expert_training_fields(run: MeasuredRun) -> dict[str, Any]:
-    """Return the fields of experts in ``TrainingSpec``, empty if dense; ``ValueError`` for an unknown dispatcher."""
+    """
+    Return the expert fields of :class:`TrainingSpec` for a run; empty for a dense model.
+
+    Raises ``ValueError`` for an unknown dispatcher.
+    """
     if whole_cell(run, "num_experts") is None:
         return {}
     written = run.extra.get(DISPATCHER_COLUMN, "").lower() or "alltoall"

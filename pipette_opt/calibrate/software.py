@@ -84,7 +84,11 @@ Patterns of framework names in lower case, with their defaults; the first match 
 
 
 def software_of(run: MeasuredRun) -> Software:
-    """Return the defaults of the framework in column ``framework``, ``source`` or ``notes``, else Megatron-LM's."""
+    """
+    Return the defaults of the framework that a run names in column ``framework``, else ``source``, else ``notes``.
+
+    Runs that name none get Megatron-LM's.
+    """
     for text in (run.extra.get(FRAMEWORK_COLUMN, ""), run.source, run.notes):
         for name, software in SOFTWARE:
             if name.search(text.lower()):

@@ -157,7 +157,11 @@ def combinations(
 
 
 def _offloads(instance: Instance, space: SearchSpace) -> tuple[str | None, ...]:
-    """Return offloading choices to try, ``None`` for the job's; ``InputError`` if search space and job set them."""
+    """
+    Return the offloading choices to try; ``None`` uses the job's own options.
+
+    Raises ``InputError`` if both the search space and the job set offloading.
+    """
     if space.offload is None:
         return (None,)
     if not instance.training.offload.is_nothing:
@@ -196,7 +200,11 @@ def overlap_choices(space: SearchSpace, config: ParallelConfig) -> list[Parallel
 
 
 def _overlaps(space: SearchSpace, several: bool, distributed_optimizer: bool) -> list[tuple[bool, bool]]:
-    """Return the allowed overlaps (gradient reduction, parameter gather); ``several``: there are several replicas."""
+    """
+    Return the allowed overlaps as pairs (gradient reduction, parameter gather).
+
+    ``several``: whether the configuration has more than one data-parallel rank.
+    """
     reduce, gather = space.overlap_grad_reduce, space.overlap_param_gather
     reduces = ((False, True) if several else (False,)) if reduce is None else (reduce,)
     gathers = ((False, True) if several else (False,)) if gather is None else (gather,)

@@ -93,7 +93,11 @@ def counted_splits(num_layers: int, num_stages: int, num_chunks: int) -> list[La
 
 
 def _uneven_splits(units: int, num_stages: int, required: bool) -> list[LayerSplit]:
-    """Return splits, in layers per chunk, with lighter ends; with ``required`` at least one, if need be heavier."""
+    """
+    Return splits with lighter ends; with ``required`` at least one split, if necessary with heavier ends.
+
+    All numbers are layers per chunk.
+    """
     middle = units // num_stages + 1
     splits = [
         (first, *(middle,) * (num_stages - 2), last) for first, last in _ends(units - middle * (num_stages - 2), middle)

@@ -19,7 +19,11 @@ from pipette_opt.specs import Instance
 
 
 def begin(question: Question, params: OptimizeParams, clock: Clock) -> SearchState:
-    """Begin a search: prepare its problem, with the errors of ``prepare``, and take the first plan."""
+    """
+    Begin a search: prepare its problem and take the first plan.
+
+    Raises the errors of :func:`~pipette_opt.prepare.prepare`.
+    """
     return begin_with(prepare(question, clock), params, clock)
 
 

@@ -126,7 +126,11 @@ _BETWEEN = re.compile(r"[\s,;/|_-]*")
 
 
 def pinned(space: SearchSpace, text: str) -> SearchSpace:
-    """Return the space restricted to a described configuration; ``InputError`` suggests the nearest names."""
+    """
+    Return the space restricted to the configuration that a text describes.
+
+    Raises ``InputError`` for an unknown name or value, and suggests the nearest name.
+    """
     changes: dict[str, Any] = {}
     for name, value in pins(text):
         field_name, read = PINS[name]

@@ -80,7 +80,11 @@ def _named(names: Mapping[ParallelConfig, str]) -> tuple[RuledOut, ...]:
 
 
 def why_nothing(prepared: Prepared) -> InfeasibleError:
-    """Return an error that explains why no plan was found: time was too short, or no placement exists."""
+    """
+    Return an error that explains why no plan was found although configurations are legal and fit.
+
+    Either time was too short, or no placement exists.
+    """
     counts = prepared.problem.candidates
     cluster = prepared.instance.cluster
     missing = int((~cluster.usable_links).sum()) - cluster.num_nodes

@@ -90,7 +90,11 @@ def _fused_times_s(
 def _unfused_times_s(
     branch: AttentionBranch, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
-    """Return forward and backward seconds of unfused attention: two products and passes over all scores."""
+    """
+    Return the forward and backward time of unfused attention, seconds: two batched products and passes over the scores.
+
+    All scores count, whatever the window.
+    """
     model, tokens, tp = branch.model, micro_batch_tokens(training, config), config.tensor_model_parallel_size
     scores = tokens * training.seq_length * training.parameter_bytes * model.num_attention_heads / tp
     passes = UNFUSED_PASSES if training.fused_softmax else PLAIN_PASSES

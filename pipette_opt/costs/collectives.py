@@ -83,7 +83,11 @@ class RingArrays(NamedTuple):
 
 
 def all_reduce_traffic(message_bytes: float, group_size: int) -> RingTraffic:
-    """Return a ring all-reduce's traffic: ``2 (n - 1) / n`` of the message, ``2 (n - 1)`` steps (Patarasuk 2009)."""
+    """
+    Return the traffic of a ring all-reduce: ``2 (n - 1) / n`` of the message in ``2 (n - 1)`` steps.
+
+    Patarasuk and Yuan, 2009.
+    """
     steps = 2 * (group_size - 1)
     return RingTraffic(hop_bytes=steps / group_size * message_bytes, num_steps=steps)
 
@@ -129,7 +133,11 @@ def gradient_traffic(
 def parameter_traffic(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
 ) -> list[RingTraffic]:
-    """Return the traffic of each stage's parameter gather, length ``pp``; ``experts``: parameters of routed experts."""
+    """
+    Return the traffic of the distributed optimizer's parameter all-gather for each stage, length ``pp``.
+
+    ``experts`` selects the parameters of routed experts.
+    """
     size = _replicas_and_parameters(model, config, experts)[0]
     messages = gathered_bytes(model, training, config, experts=experts)
     return [gather_traffic(message, size) if message else NO_TRAFFIC for message in messages]

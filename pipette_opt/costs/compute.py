@@ -251,7 +251,11 @@ def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, r
 
 
 def optimizer_stages_s(instance: Instance, config: ParallelConfig) -> FloatArray:
-    """Return the optimizer time of each stage on the slowest GPU type, at most that of all, seconds, ``(pp,)``."""
+    """
+    Return the optimizer time of each stage on the slowest GPU type, seconds, shape ``(pp,)``.
+
+    It never exceeds the time of all stages together.
+    """
     parts = [_optimizer_parts_s(instance, config, gpu, instance.stack) for gpu in instance.cluster.gpu_kinds]
     seconds: FloatArray = np.max([adam + cast for adam, cast in parts], axis=0)
     return seconds
@@ -280,7 +284,11 @@ def owned_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
 
 @lru_cache(maxsize=REMEMBERED)
 def _owned_and_cast(model: ModelSpec, config: ParallelConfig) -> tuple[FloatArray, FloatArray]:
-    """Return the parameters that a rank's optimizer owns, and those in matrices that it casts, shape ``(pp,)`` each."""
+    """
+    Return the number of parameters that a rank's optimizer owns, and of those in matrices that it casts.
+
+    For each stage, shape ``(pp,)`` each.
+    """
     parameters, experts, matrices = stage_parameters(model, config)
     to_cast = matrices + experts
     if config.use_distributed_optimizer:

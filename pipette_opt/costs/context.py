@@ -39,7 +39,11 @@ from pipette_opt.specs.activations import exchange_ranks, micro_batch_tokens
 
 
 def key_value_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
-    """Return the bytes of a layer's keys and values on a rank; query groups repeat if fewer than tensor ranks."""
+    """
+    Return the bytes of a layer's keys and values on a rank, which ranks of context parallelism send.
+
+    With fewer query groups than tensor ranks, groups are repeated.
+    """
     mixers, tp = (model.mixer(kind) for kind in model.layers), config.tensor_model_parallel_size
     widths = (mixer.keys_width(tp) for mixer in mixers if isinstance(mixer, AttentionBranch))
     return micro_batch_tokens(training, config) * next(widths, 0.0) * training.parameter_bytes
@@ -165,7 +169,11 @@ def exchange_stays_inside(training: TrainingSpec, config: ParallelConfig, tile: 
 
 
 def _context_ring(instance: Instance, config: ParallelConfig, tile: HostTile, kind: LayerKind) -> SpanningRing:
-    """Return the ring of context groups, from host to host, or a collective; no traffic without attention."""
+    """
+    Return the ring of context groups: a message from a group's last rank on a host to the next host, or a collective.
+
+    It has no traffic for layers without attention.
+    """
     traffic, hidden = (NO_TRAFFIC, NO_TRAFFIC), (0.0, 0.0)
     if kind.has_attention:
         traffic = context_traffic(instance.model, instance.training, config)

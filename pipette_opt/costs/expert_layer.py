@@ -124,7 +124,11 @@ def _latent_times_s(
 def expert_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
-    """Return forward and backward seconds of router and routed experts on the busiest rank, without communication."""
+    """
+    Return the forward and backward time of a layer's router and routed experts on the busiest rank, seconds.
+
+    Communication is not included.
+    """
     assert model.num_experts is not None
     form, element, h = linear_format(gpu, training, rates), training.parameter_bytes, model.expert_hidden_size
     local = model.num_experts // config.expert_model_parallel_size

@@ -54,14 +54,22 @@ def pure_configs(config: ParallelConfig) -> tuple[ParallelConfig, ...]:
 
 @lru_cache(maxsize=REMEMBERED)
 def layers_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[LayerKind, IntArray]:
-    """Return the layers of each type in chunks and stages, ``(num_chunks, pp)``, without multi-token prediction."""
+    """
+    Return the number of layers of each type in each chunk of each stage, shape ``(num_chunks, pp)``.
+
+    Multi-token-prediction layers are left out.
+    """
     of_chunk = np.array(config.layers_per_chunk, dtype=np.int64)
     return _counted(model, of_chunk, of_chunk)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def held_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[LayerKind, IntArray]:
-    """Return the layers of each type with weights, ``(num_chunks, pp)``; the last chunk has multi-token prediction."""
+    """
+    Return the number of layers of each type that have weights, shape ``(num_chunks, pp)``.
+
+    Multi-token-prediction layers count in the last chunk.
+    """
     return with_mtp_layers(model, layers_of_kinds(model, config), model.num_own_mtp_layers)
 
 

@@ -304,7 +304,11 @@ class _Batch:
         return found
 
     def _sends(self) -> tuple[FloatArray, FloatArray]:
-        """Return transfers at all stage boundaries, last to first included, both ways, seconds, ``(n, pp, dp)``."""
+        """
+        Return the transfers at every stage boundary, forward and backward, seconds, shape ``(n, pp, dp)`` each.
+
+        The boundary from the last to the first stage is included.
+        """
         n, pp, dp = self.hosts.shape[:3]
         forward, backward = np.zeros((n, pp, dp)), np.zeros((n, pp, dp))
         if pp == 1:

@@ -67,7 +67,11 @@ class PlacedExperts:
         return slowest
 
     def _exchange_s(self, groups: IntArray, layers: list[LayerCosts]) -> FloatArray:
-        """Return the time of each group's all-to-all, seconds, ``(n, groups)``, among GPUs ``(n, groups, members)``."""
+        """
+        Return the time of an all-to-all of each group, seconds, shape ``(n, groups)``.
+
+        ``groups``: GPUs of the members, shape ``(n, groups, members)``.
+        """
         training = self.links.instance.training
         shares = distinct_shares(self.links.instance.model, training, self.config)
         hands_on = training.moe_token_dispatcher_type == "flex"

@@ -155,7 +155,11 @@ class PlacedExchange(NamedTuple):
 
 
 class ExchangedContext(NamedTuple):
-    """Cost of context parallelism by all-to-all inside and over hosts; ``size``: members of a context group."""
+    """
+    Cost of context parallelism that exchanges by all-to-all, inside hosts and over hosts.
+
+    ``size``: number of members of a context-parallel group.
+    """
 
     rings: Rings
     exchange: PlacedExchange

@@ -26,7 +26,11 @@ class NodeShare(NamedTuple):
 
 
 def node_shares(plan: Plan, target: str) -> list[NodeShare]:
-    """Return hosts by node rank; ``InputError`` unless all have as many consecutive ranks, on GPUs in any order."""
+    """
+    Return the hosts in the order of node ranks.
+
+    Raise ``InputError`` unless every host has the same number of consecutive ranks; GPUs may be in any order.
+    """
     rows, named = rank_rows(plan), hosts_are_named(plan)
     hosts = launchable(row.host for row in rows)
     per_node = sum(row.host == hosts[0] for row in rows)

@@ -51,7 +51,11 @@ def array_lines(name: str, entries: Sequence[Sequence[object]]) -> list[str]:
 
 
 def master_lines(host: str | None) -> list[str]:
-    """Return bash lines that set ``MASTER_ADDR`` and ``MASTER_PORT`` if unset; an error without any address."""
+    """
+    Return bash lines that set ``MASTER_ADDR`` and ``MASTER_PORT`` unless the environment sets them.
+
+    Without ``host``, the script stops if the environment does not set ``MASTER_ADDR``.
+    """
     address = ":?is needed: the host of rank 0" if host is None else f":-{quoted([host])}"
     return [
         f"export MASTER_ADDR=${{MASTER_ADDR{address}}}",

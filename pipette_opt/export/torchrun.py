@@ -16,7 +16,11 @@ from pipette_opt.plans.plan import Plan
 
 
 def export_torchrun(plan: Plan) -> dict[str, str]:
-    """Return node order and node script; ``InputError`` unless all hosts have the same number of consecutive ranks."""
+    """
+    Return the node order, and a script that launches a node.
+
+    Raise ``InputError`` unless every host has the same number of consecutive ranks.
+    """
     shares = node_shares(plan, "torchrun")
     return {**nodes_file(shares), "launch.sh": megatron_launch(plan, shares)}
 

@@ -18,7 +18,11 @@ def layer_parameters(model: "ModelSpec", kind: LayerKind) -> Parameters:
 
 
 def embedding_parameters(model: "ModelSpec", tp: Any) -> Parameters:
-    """Return parameters of word embeddings, padded for ``tp`` tensor ranks (or an array), and of positions."""
+    """
+    Return the parameters of the word embeddings, padded for ``tp`` tensor ranks, and of learned positions.
+
+    ``tp`` is a number or an array of them.
+    """
     learned = model.position_embedding_type == "learned_absolute"
     return Parameters(
         sharded=model.padded_vocab_size(tp) * model.hidden_size,

@@ -68,7 +68,11 @@ class Recurrent(Protocol):
         """Bytes that the forward scan reads and writes per token."""
 
     def kept_bytes(self, element: int) -> float:
-        """Return kept activation bytes per token, without the layer's input; numbers have ``element`` bytes."""
+        """
+        Return the bytes of activations per token that the layer keeps for the backward pass, without its input.
+
+        Numbers have ``element`` bytes.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -366,7 +366,11 @@ def simulated_plan(
     max_oom_risk: float,
     measured_runs: "Sequence[str]" = (),
 ) -> Current:
-    """Simulate a plan again, on its own cluster or on ``cluster`` of today, whose differences the result lists."""
+    """
+    Simulate a plan again, on its own cluster or on ``cluster`` as it is today.
+
+    The result lists differences between the two clusters.
+    """
     from pipette_opt.base.units import percent, three_digits
     from pipette_opt.library.measured import with_anchors
     from pipette_opt.library.plans import plan_on_cluster

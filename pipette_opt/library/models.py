@@ -188,7 +188,11 @@ def _absent(model: "ModelSpec", ours: Mapping[str, Any], given: "MegatronArgs") 
 
 
 def _options_of(model: "ModelSpec", training: "TrainingSpec") -> dict[str, Any]:
-    """Return the Megatron options that describe the model; ``InputError`` if none can."""
+    """
+    Return the Megatron options that describe the model.
+
+    Raise ``InputError`` for a model that Megatron options cannot express.
+    """
     from pipette_opt.export.megatron import model_options
     from pipette_opt.read.megatron_options import option_values
 

@@ -188,7 +188,11 @@ def whatif(
 
 
 def questions(asking: WhatIf, asked: Mapping[str, Any], prices: Mapping[str, float]) -> list[Change]:
-    """Return the changes asked about, all checked before any is answered; ``prices``: per GPU-hour by GPU type."""
+    """
+    Return the changes that the options ask about, all checked before any is answered.
+
+    ``prices`` holds prices per GPU-hour by GPU type.
+    """
     job, hosts, found = asking.instance, asking.instance.cluster.hosts, []
     for text in asked["without"] or ():
         for group in [[host] for host in hosts] if text == EACH else [expand_hosts(text, "--without")]:

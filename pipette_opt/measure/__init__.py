@@ -1,1 +1,5 @@
-"""Measurements with torch, imported inside functions: links, layers, and the memory of a rank of megatron-core."""
+"""
+Measurements with torch: links between hosts, layers on a device, and the memory of one rank of megatron-core.
+
+torch is imported inside functions.
+"""

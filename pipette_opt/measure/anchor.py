@@ -55,7 +55,11 @@ def run_fullest(
     device: str,
     measure: Measure = measure_rank,
 ) -> Anchor:
-    """Run the rank of the largest predicted peak; return measured and predicted memory, or ``InputError``."""
+    """
+    Run the rank of the stage with the largest predicted peak, and return its measured and predicted memory.
+
+    Raises ``InputError`` for a configuration or a device that cannot be run.
+    """
     model, training, per_node = instance.model, instance.training, instance.cluster.gpus_per_node
     (prediction,) = predictor.predict(model, training, [config], gpus_per_node=per_node)
     stage = int(prediction.predicted_bytes.argmax())

@@ -62,7 +62,11 @@ def held_of_chunks(
 def layers_of_chunks(
     configs: Sequence[ParallelConfig], config_of_row: IntArray, stages: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Return layers in and before chunks of each row's stage, ``(max_chunks, num_rows)`` each; 0 without the chunk."""
+    """
+    Return the layers of each chunk of each row's stage, and the number of layers before the chunk.
+
+    Both have shape ``(max_chunks, num_rows)``; 0 where a stage has fewer chunks.
+    """
     splits = [(config.layers_per_stage, config.num_chunks, config.pipeline_model_parallel_layout) for config in configs]
     dealt: dict[Any, IntArray] = {}
     for split, config in zip(splits, configs, strict=True):

@@ -113,7 +113,11 @@ def usable_bytes(cluster: ClusterSpec, predictor: MemoryPredictor) -> IntArray:
 def predicted_memory(
     instance: Instance, predictor: MemoryPredictor, configs: Sequence[ParallelConfig], max_oom_risk: float
 ) -> list[MemoryPrediction]:
-    """Predict the memory of every stage of each configuration; at most ``max_oom_risk`` exceed the bounds."""
+    """
+    Predict the memory of every stage of each configuration for the model, training and hosts of an instance.
+
+    The bounds are exceeded with at most ``max_oom_risk``.
+    """
     return predictor.predict(
         instance.model,
         instance.training,

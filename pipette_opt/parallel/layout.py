@@ -20,7 +20,11 @@ MAX_LETTERS = 100_000
 
 
 def layout_parts(layout: str) -> tuple[str, ...]:
-    """Return the parts of a layout, repeats expanded; ``ValueError`` for unknown letters; any order."""
+    """
+    Return the parts of a layout, with repeats expanded.
+
+    Raises ``ValueError`` for letters that Megatron-Core does not know; the order of letters is not checked.
+    """
     text = layout.replace(",", "")
     for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
         if sum(len(found[1]) * int(found[2]) for found in re.finditer(pattern, text)) > MAX_LETTERS:

@@ -1,1 +1,5 @@
-"""Finished plans: contents, links used, moves between two plans, notes; import from the modules."""
+"""
+Finished plans: their contents, the links they use, moves between two plans, notes.
+
+Other code imports from the modules, not from this package.
+"""

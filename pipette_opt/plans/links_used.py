@@ -1,4 +1,8 @@
-"""Directed pairs of hosts between which a plan sends, with the group that sends; independent of the solver."""
+"""
+Directed pairs of hosts between which a plan sends, with the group of ranks that sends; used by ``verify``.
+
+The module is independent of the solver.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -66,7 +70,11 @@ def _expert_hosts(instance: Instance, plan: Plan) -> list[tuple[int, list[list[s
 
 
 def expert_links(instance: Instance, plan: Plan) -> dict[tuple[str, str], str]:
-    """Return directed host pairs of experts and what for: token exchanges, and rings of ranks with the same experts."""
+    """
+    Return the directed host pairs that experts use, each with the name of its user.
+
+    Users are token exchanges, and rings of ranks that hold the same experts.
+    """
     used: dict[tuple[str, str], str] = {}
     same: dict[tuple[int, int, int], list[str]] = defaultdict(list)
     gathered = instance.training.moe_token_dispatcher_type == "allgather"

@@ -26,7 +26,11 @@ def people_value(objective: Objective, value: float, tokens: int) -> float:
 
 
 def value_of(plan: Plan, cluster: ClusterSpec, objective: Objective) -> float:
-    """Return ``objective`` of an iteration: GPU-seconds, price, or seconds with expected cost of host failures."""
+    """
+    Return the minimised objective of a plan, for one iteration.
+
+    GPU-seconds, price, or seconds with the expected cost of host failures, by ``objective``.
+    """
     factor = hosts_factor(objective, cluster, plan.inputs, plan.config.world_size, plan.placement.nodes_used.tolist())
     return factor * plan.estimate.iteration_time_s
 

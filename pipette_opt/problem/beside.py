@@ -295,7 +295,11 @@ def _least_s(
     experts: list[RingTraffic] | None,
     most_bytes_per_s: float = np.inf,
 ) -> FloatArray:
-    """Return least seconds of each stage's rings, with traffic ``own`` and ``experts``, ``(2, rates, pp)``."""
+    """
+    Return the least seconds of each stage's rings, dense and of experts, shape ``(2, rates, pp)``.
+
+    ``own``, ``experts``: traffic of the rings of each stage.
+    """
     links = BestLinks(instance.cluster, instance.stack, most_bytes_per_s)
     rings = Reductions(instance, config, tile, links, config.pipeline_model_parallel_size // tile.stages)
 

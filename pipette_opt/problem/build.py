@@ -206,7 +206,11 @@ def _problem(
 
 
 def shared_links(instance: Instance, configs: Sequence[ParallelConfig], *, least_only: bool = False) -> SharedLinks:
-    """Return an empty cache of link matrices with these configurations' tick length; ``least_only``: of minima."""
+    """
+    Return an empty cache of link matrices, with the tick length that these configurations require.
+
+    With ``least_only``, the cache keeps only the least entry of each matrix.
+    """
     return SharedLinks(_tick_s([stage_compute(instance, config) for config in configs]), least_only=least_only)
 
 

@@ -157,7 +157,11 @@ class LayerFamily:
         return self.optimizer_s + max(self.step_s * units + min(float(self.fixed_step_s.min()), 0.0), 0.0)
 
     def with_units(self, units: Sequence[int], recomputed: int = 1) -> ParallelConfig:
-        """Return the configuration with these units (layers per chunk); blocks recompute ``recomputed`` in a chunk."""
+        """
+        Return the configuration with the given number of units (layers in each chunk) on each stage.
+
+        With block recomputation, each chunk recomputes ``recomputed`` layers.
+        """
         sized = beyond(self.config, units)
         return sized if self.recomputed is None else replace(sized, recompute_num_layers=recomputed)
 

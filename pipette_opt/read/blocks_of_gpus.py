@@ -76,7 +76,11 @@ def split_hosts(cluster: ClusterSpec, counts: Sequence[int], block: int, where: 
 
 
 def _between(cluster: ClusterSpec, host_of: np.ndarray, num_flows: int, block: int) -> FloatArray:
-    """Return aggregate bandwidth between blocks, bytes/s, ``(num_blocks, num_blocks)``; ``host_of``: their hosts."""
+    """
+    Return the aggregate bandwidth between blocks, bytes/s, shape ``(num_blocks, num_blocks)``.
+
+    ``host_of`` holds the host index of each block.
+    """
     most = cluster.gpus_per_node
     shared = np.minimum(cluster.pair_bytes_per_s(num_flows), cluster.pair_bytes_per_s(most) * block / most)
     found: FloatArray = shared[np.ix_(host_of, host_of)]

@@ -66,7 +66,11 @@ def single_links(where: str, matrix: HostMatrix, nodes: Sequence[NodeSpec], assu
 
 
 def read_inside(intra: Fields, nodes: Sequence[NodeSpec], folder: Path) -> FloatArray | None:
-    """Return bandwidths in ``intra_node.matrices``, bytes/s, ``(num_nodes, gpus, gpus)``; ``None`` without it."""
+    """
+    Return the bandwidths inside hosts in ``intra_node.matrices``, bytes/s, shape ``(num_nodes, gpus, gpus)``.
+
+    ``None`` without the field.
+    """
     if not intra.has("matrices"):
         return None
     entries, hosts = intra.any("matrices"), [node.host for node in nodes]
@@ -151,7 +155,11 @@ def gpu_links_of(
 
 
 def _own_blocks(where: str, singles: FloatArray, nodes: Sequence[NodeSpec]) -> FloatArray | None:
-    """Return bandwidths inside hosts of a matrix of GPUs; ``None`` if it has none, ``InputError`` if only some."""
+    """
+    Return the bandwidths inside hosts of a matrix of GPUs; ``None`` if the matrix has none.
+
+    ``InputError`` if the matrix has only some of them.
+    """
     every, off = np.arange(len(nodes)), ~np.eye(singles.shape[1], dtype=np.bool_)
     own: FloatArray = singles[every, :, every]
     unknown = np.isnan(own) & off

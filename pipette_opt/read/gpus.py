@@ -288,7 +288,11 @@ def catalogue_name(name: str) -> str:
 
 
 def gpus_called(name: str) -> tuple[str, ...]:
-    """Return the GPU types whose name has every word of ``name``; SXM in it excludes PCIe and NVL cards."""
+    """
+    Return the GPU types whose catalogue name has every word of ``name``, such as each A100 for ``a100``.
+
+    A name with SXM excludes PCIe and NVL cards.
+    """
     words, only_sxm = set(_words(name)), "sxm" in name.lower()
     found = {known: set(_words(known)) for known in read_gpu_catalogue() if words <= set(_words(known))}
     return tuple(known for known, its in found.items() if not (only_sxm and FORMS.intersection(its)))
@@ -340,7 +344,11 @@ def parse_gpu(where: str, name: str, fields: Fields) -> GpuSpec:
 
 
 def _efficiency_like(where: str, fields: Fields, compute_capability: int | None = None) -> GpuEfficiency:
-    """Return the efficiency of the GPU in ``like``, marked as interpolated within a generation, else assumed."""
+    """
+    Return the efficiency of the measured GPU that the field ``like`` names.
+
+    The efficiency is marked as interpolated within a GPU generation, else as assumed.
+    """
     name, known = fields.text("like"), measured_gpus()
     if name not in known:
         raise InputError(where, f"like must be one of the GPUs that were measured: {', '.join(known)}; got {name!r}.")

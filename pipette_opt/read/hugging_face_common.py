@@ -77,7 +77,11 @@ def experts(keys: Keys, number: str = "num_experts", width: str | None = "moe_in
 
 
 def biases(keys: Keys) -> dict[str, Any]:
-    """Return the bias flags of attention and MLP; ``InputError`` if only one has biases, unlike Megatron-LM."""
+    """
+    Return the bias flags of attention and MLP.
+
+    ``InputError`` if only one of the two has biases, as Megatron-LM cannot build such a model.
+    """
     attention, mlp = keys.flag("attention_bias", False), keys.flag("mlp_bias", False)
     if attention is not mlp:
         raise InputError(

@@ -105,7 +105,11 @@ def _fewest_nvlinks(bus_of: Mapping[str, ET.Element], where: str) -> int:
 
 
 def parse_nvidia_smi_topology(log: Log, where: str) -> InsideNode:
-    """Return GPUs, NVLinks (``NV#`` is their number; other words are PCIe paths) and NICs of ``nvidia-smi topo -m``."""
+    """
+    Return the GPUs, NVLinks and NICs in the table of ``nvidia-smi topo -m``.
+
+    ``NV#`` is the number of NVLinks of a pair; other words are PCIe paths.
+    """
     lines = [line.text for line in log.lines]
     start = next((i for i, line in enumerate(lines) if line.split()[:1] == ["GPU0"]), None)
     if start is None:

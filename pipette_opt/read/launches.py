@@ -283,7 +283,11 @@ def _started_by_launcher(name: str, words: Sequence[str]) -> Started:
 
 
 def _launched(found: Started) -> Started:
-    """Return a launched command as a training program if it is Python or sizes a training job, else unchanged."""
+    """
+    Return a command under a launcher as a training program if it is a Python script or sizes a training job.
+
+    Any other command is returned unchanged.
+    """
     words = found.words if isinstance(found, OtherCommand) else ()
     if words and PYTHON_NAME.fullmatch(PurePosixPath(words[0]).name):
         return _around(found, _started_by_python(words, launched=True))
@@ -397,7 +401,11 @@ def _started_by_name(words: Sequence[str]) -> Started:
 
 
 def _program(words: Sequence[str], *, is_module: bool, launched: bool) -> Launch | OtherCommand:
-    """Return the launch of a training script or module, else ``OtherCommand``; ``launched``: a launcher starts it."""
+    """
+    Return the launch of a training script or module, else :class:`OtherCommand`.
+
+    ``launched`` says whether a launcher of processes starts the program.
+    """
     if not words:
         return OtherCommand()
     name, arguments = words[0], tuple(words[1:])

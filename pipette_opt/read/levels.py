@@ -206,7 +206,11 @@ def level_entries(cluster: ClusterSpec) -> list[Mapping[str, Any]]:
 
 
 def domain_record(cluster: ClusterSpec) -> dict[str, list[str]]:
-    """Return the hosts of each NVLink domain under ``domains``, as plans do; empty if every host is its own domain."""
+    """
+    Return the hosts of each NVLink domain under the key ``domains``, as plans record them.
+
+    Empty if every host is its own domain.
+    """
     if cluster.most_in_domain == 1:
         return {}
     return {"domains": [str(group) for group in level_entries(cluster)[0]["hosts"]]}

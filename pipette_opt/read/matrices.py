@@ -82,7 +82,11 @@ def in_order(where: str, names: Sequence[str], values: FloatArray, hosts: Sequen
 
 
 def read_latencies(path: str | Path, hosts: Sequence[str]) -> FloatArray:
-    """Return latencies of hosts, seconds, ``(num_hosts, num_hosts)``, NaN if unknown; the file has microseconds."""
+    """
+    Return the latencies between hosts in seconds, shape ``(num_hosts, num_hosts)``; NaN if unknown.
+
+    The CSV file has microseconds, and the format of :func:`read_matrix_csv`.
+    """
     names, values = read_square(path, _latency)
     return in_order(str(path), names, values * US, hosts)
 

@@ -129,7 +129,11 @@ def megatron_rules() -> tuple[MegatronRule, ...]:
 
 
 def check_conflicts(given: Options, where: str, *, of_model: bool = False) -> None:
-    """Raise ``InputError`` for the first broken rule, unpriced launches last; ``of_model``: rules on the model."""
+    """
+    Raise ``InputError`` for the first rule that the options break; launches without a price come last.
+
+    With ``of_model``, only rules on the model are checked.
+    """
     options = {**DEFAULTS, **derived_options(given)}
     for rule in megatron_rules():
         if (rule.concerns == "model" or not of_model) and rule.is_broken(options):

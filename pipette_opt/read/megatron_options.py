@@ -154,7 +154,11 @@ def option_values(text: str, where: str) -> dict[str, Any]:
 
 
 def _unlike(option: MegatronOption, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return values of an option with inaccurate predictions (groups of replicas: only outside Megatron-FSDP)."""
+    """
+    Return the values of an option for which predictions are inaccurate; empty if accurate.
+
+    Groups of replicas are modelled only with Megatron-FSDP.
+    """
     is_counted = option.field == "num_distributed_optimizer_instances" and values.get("use_megatron_fsdp")
     return () if is_counted else option.unlike(values[option.field])
 

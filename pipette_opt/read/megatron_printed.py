@@ -32,7 +32,11 @@ def printed_arguments(text: str) -> dict[str, str]:
 
 
 def printed_words(text: str) -> list[str]:
-    """Return a command line that sets the printed arguments, without ranks, derived sizes and objects."""
+    """
+    Return a command line that sets the printed arguments.
+
+    Printed values that are no options are left out: ranks, derived sizes and objects.
+    """
     arguments = printed_arguments(text)
     options = _options_by_name()
     words: list[str] = []

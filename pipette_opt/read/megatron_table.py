@@ -69,7 +69,11 @@ class MegatronOption:
         return tuple(word for word in words if not word or not any(same(word, known) for known in self.modelled_values))
 
     def matters(self, given: Mapping[str, Any]) -> bool:
-        """Return whether an option has an effect: one that it needs, if any, is given (a degree of 1 is not)."""
+        """
+        Return whether the option has an effect: it needs no other option, or an option that it needs is given.
+
+        A parallel degree of 1 counts as absent.
+        """
         known = megatron_options()
         return not self.needs or any(
             _is_given(need, given) and known[field_of(need.partition("=")[0])].matters(given) for need in self.needs

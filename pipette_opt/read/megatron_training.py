@@ -57,7 +57,11 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _token_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flex dispatcher's library, by default DeepEP, and multiprocessors (the newer option counts)."""
+    """
+    Return the fields of the flex dispatcher: its library, by default DeepEP, and the multiprocessors it uses.
+
+    Of two options for the multiprocessors, the newer counts.
+    """
     if given.get("moe_token_dispatcher_type") != "flex":
         return {}
     backend = given.get("moe_flex_dispatcher_backend", "deepep")

@@ -14,7 +14,11 @@ MAX_PRICE = 1e6
 
 
 def parse_prices(entries: Sequence[str], hosts: Sequence[str], where: str = "--gpu-price") -> dict[str, float]:
-    """Return prices by host, entries without hosts for all others; ``InputError`` if invalid or given twice."""
+    """
+    Return the price of a GPU-hour by host; an entry without hosts is for all other hosts.
+
+    ``InputError`` for an invalid price, an unknown host, or a host with two prices.
+    """
     prices: dict[str, float] = {}
     for_all: list[float] = []
     for entry in entries:

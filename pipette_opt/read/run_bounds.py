@@ -17,7 +17,11 @@ MINUTE_S = 60.0
 
 
 def check_time(where: str, run: MeasuredRun) -> None:
-    """Raise ``InputError`` for a time below :func:`least_time_s`, with inputs and the likely mistake of unit."""
+    """
+    Raise ``InputError`` for a time below :func:`least_time_s`.
+
+    The message has the bound, its inputs, and the unit mistake that would explain the time.
+    """
     bound_s = least_time_s(run)
     if run.iter_time_s is None or bound_s is None or run.iter_time_s >= bound_s:
         return

@@ -139,7 +139,11 @@ class UnreadRow:
 
 
 def read_runs(path: str | Path) -> list[MeasuredRun]:
-    """Return all rows of ``runs.csv``; ``InputError`` names file, line, column and value of the first invalid cell."""
+    """
+    Return all rows of ``runs.csv``, in file order.
+
+    ``InputError`` names file, line, column and value of the first invalid cell; see :func:`read_rows`.
+    """
     runs, unread = read_rows(path)
     if unread:
         raise InputError(f"{path}, line {unread[0].line}", unread[0].problem)

@@ -246,7 +246,11 @@ def _compile(prepared: Prepared) -> None:
 def _simulated(
     prepared: Prepared, old: Plan, before: Layout, index: int, kept: Kept
 ) -> tuple[SimulatedSolution, tuple[Move, ...]]:
-    """Simulate a placement whose hosts keep parameters and order of GPUs; return it with the loads of its ranks."""
+    """
+    Simulate a placement in which hosts keep their parameters; return it with the loads of its ranks.
+
+    The GPUs of each host keep their order.
+    """
     simulated = _on_hosts(prepared, index, kept)
     if prepared.has_slots:
         simulated = replace(simulated, slots=_kept_slots(prepared, old, simulated))
@@ -411,7 +415,11 @@ def _plan(prepared: Prepared, simulated: SimulatedSolution, free: Plan, params: 
 
 
 def _front(items: Sequence[Item], rank: Callable[[Item], tuple[int, float]]) -> list[Item]:
-    """Return the Pareto front by ``rank`` (loads, seconds): fewest loads first, each item faster than all before."""
+    """
+    Return the Pareto front: fewest loads first, each further item faster than all before.
+
+    ``rank`` returns loads and seconds of an item.
+    """
     front: list[Item] = []
     for item in sorted(items, key=rank):
         if not front or rank(item)[1] < rank(front[-1])[1]:

@@ -191,7 +191,11 @@ def more_hosts(instance: Instance, count: int) -> Change:
 
 
 def number_of_gpus(instance: Instance, num_gpus: int) -> Change:
-    """Return the change to ``num_gpus`` GPUs, on hosts that the search chooses; ``InputError`` if impossible."""
+    """
+    Return the change to ``num_gpus`` GPUs of the same cluster; the search chooses the hosts.
+
+    Raise ``InputError`` if the cluster cannot use this number.
+    """
     check_num_gpus(num_gpus, instance.cluster.gpus_per_node, instance.cluster.num_nodes)
     return Change(name=f"{num_gpus} GPUs", group="number of GPUs", instance=instance, num_gpus=num_gpus)
 

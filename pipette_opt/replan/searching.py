@@ -125,7 +125,11 @@ def without_hosts(
 
 
 def _other_splits_s(prepared: Prepared, clock: Clock) -> float:
-    """Return a lower bound on plans with splits other than the enumerated, seconds; infinite if the space has none."""
+    """
+    Return a lower bound, in seconds, on plans with layer splits other than the enumerated ones.
+
+    Infinite if the search space allows no other splits.
+    """
     space = prepared.space
     if not layers_are_free(prepared.instance, space):
         return float("inf")
@@ -135,7 +139,11 @@ def _other_splits_s(prepared: Prepared, clock: Clock) -> float:
 
 
 def alike(instance: Instance, other: Instance) -> bool:
-    """Return whether hosts, GPU type, model, training and stack are equal, so that legality and memory are, too."""
+    """
+    Return whether legality and memory results for ``instance`` also hold for ``other``.
+
+    True if both jobs have equal hosts of the same GPU type, the same model, training settings and stack.
+    """
     (gpu, *kinds), (like, *others) = instance.cluster.gpu_kinds, other.cluster.gpu_kinds
     counts = [(cluster.gpus_per_node, cluster.intra_node_bytes_per_s) for cluster in (instance.cluster, other.cluster)]
     same = (instance.model, instance.training, instance.stack) == (other.model, other.training, other.stack)

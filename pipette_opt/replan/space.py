@@ -14,7 +14,11 @@ from pipette_opt.specs import ClusterSpec, Instance
 
 
 def pinned_space(old: Plan) -> SearchSpace:
-    """Return the space that the user pinned, number of GPUs as maximum, without choices of the search itself."""
+    """
+    Return the search space that the user pinned, without the choices that the search itself made.
+
+    A pinned number of GPUs becomes the maximum.
+    """
     recorded = old.inputs.get("search")
     if not isinstance(recorded, Mapping):
         return SearchSpace()

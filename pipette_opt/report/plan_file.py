@@ -326,7 +326,11 @@ def write_plan(plan: Plan, path: str | Path) -> None:
 
 
 def keep_plan(plan: Plan, path: str | Path) -> None:
-    """Write ``plan.json``; if that fails, write to the folder for temporary files, which the ``InputError`` names."""
+    """
+    Write ``plan.json``; if that fails, write the plan to the folder for temporary files.
+
+    Raise ``InputError`` if the path cannot be written; the text names the temporary file.
+    """
     try:
         write_plan(plan, path)
     except (InputError, OverwriteError) as error:

@@ -43,7 +43,11 @@ def paying_options(
     predictor: MemoryPredictor,
     max_oom_risk: float,
 ) -> tuple[PayingOption, ...]:
-    """Return options that save time, largest saving first, legal in Megatron-Core and with enough memory."""
+    """
+    Return the options that would save time in a placed configuration, largest saving first.
+
+    Options that Megatron-Core would refuse, or with which the configuration does not fit, are left out.
+    """
     now_s = estimate(instance, config, placement).iteration_time_s
     found = []
     for option, changed in with_unsearched_options(instance, config):

@@ -139,7 +139,11 @@ def _relaxed_candidates(
 
 
 def assign_slots(instance: Instance, solution: SimulatedSolution, clock: Clock) -> SimulatedSolution:
-    """Return the solution on its hosts with the fastest order of slots found in time, else the first orders' best."""
+    """
+    Return the solution on its hosts with the fastest order of slots found in time.
+
+    If no time is left, it is the fastest of the first orders.
+    """
 
     def times_s(orders: list[IntArray]) -> FloatArray:
         """Return the simulated seconds of orders, each of shape ``(*nodes.shape, gpus)``."""

@@ -165,7 +165,11 @@ def _path_transfers(
 
 
 def least_cost(ticks: IntArray, number: int) -> int:
-    """Return the least ticks of ``number`` arcs, senders and receivers distinct, or ``UNUSABLE_TICKS``."""
+    """
+    Return the least total ticks of ``number`` arcs with distinct senders and distinct receivers, by min-cost flow.
+
+    ``UNUSABLE_TICKS`` if fewer usable arcs exist.
+    """
     from ortools.graph.python import min_cost_flow  # takes a while to load
 
     if number <= 0:

@@ -348,7 +348,11 @@ def _limit_by_paths(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _least_of_others(of_row, without, slow, rise):  # type: ignore[no-untyped-def]
-    """Return the least seconds of rows but ``without``; if ``slow`` >= 0, so many have the slower GPU type."""
+    """
+    Return the least seconds of all rows except ``without``.
+
+    If ``slow`` is not negative, exactly ``slow`` of these rows have the slower of two GPU types.
+    """
     rows = of_row.shape[1]
     total = 0.0
     if slow < 0:

@@ -47,7 +47,12 @@ def near_layouts(
     max_oom_risk: float,
     clock: Clock,
 ) -> list[FirstPlan]:
-    """Return faster plans of ``first``'s hosts and degrees with unequal chunks, one for each number of chunks."""
+    """
+    Return plans with unequal chunks that are faster than ``first``, fastest first.
+
+    The hosts and degrees are those of ``first``. At most one plan is returned for each number of chunks that the space
+    allows.
+    """
     fits = _room(instance, first, predictor, max_oom_risk)
     found = []
     own = first.config.num_chunks

@@ -81,7 +81,11 @@ def solve_in_processes(
     on_progress: OnProgress | None = None,
     stop: threading.Event | None = None,
 ) -> Result:
-    """Solve as ``solve`` does, by rounds of processes, until no candidate configuration is open or time is over."""
+    """
+    Solve as :func:`~pipette_opt.solver.solve.solve` does, by rounds of processes.
+
+    Rounds end when no candidate configuration is open or time is over.
+    """
     incumbent = Incumbent(data, params, on_progress, stop)
     for solution in hint:
         incumbent.offer(solution)

@@ -317,7 +317,12 @@ class BoundedCandidates:
                 heappush(self._entries, BoundedCandidate(bound_s, number, data, candidate))
 
     def most_promising(self, least: int, to_beat_s: float = 0.0) -> set[ParallelConfig]:
-        """Return the ``least`` configurations of least bound and all below ``to_beat_s``; all if too few have hosts."""
+        """
+        Return the ``least`` configurations with the smallest bounds, and every configuration with a bound below
+        ``to_beat_s``.
+
+        Return all configurations if fewer than ``least`` have a placement.
+        """
         found: set[ParallelConfig] = set()
         enough_s = float("inf")
         rest = ((entry.bound_s, entry.candidate.config) for entry in self)
@@ -390,7 +395,11 @@ def _annealed(
 
 
 def listed_hosts(cluster: ClusterSpec, data: ProblemData, candidate: CandidateData) -> IntArray | None:
-    """Return the first hosts with enough memory for each row of the candidate's grid; ``None`` if too few."""
+    """
+    Return the first hosts in the cluster's order that have enough memory for each row of the candidate's grid of hosts.
+
+    ``None`` if a row finds too few.
+    """
     together = hosts_together(candidate.config, candidate.tile)
     allowed, free = data.allowed(candidate), np.ones(data.num_nodes, dtype=np.bool_)
     rows, width = candidate.grid[0], candidate.num_cells // candidate.grid[0]

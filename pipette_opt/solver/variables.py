@@ -147,7 +147,11 @@ def slot_hops(candidate: CandidateData, row: int, column: int) -> list[tuple[Cel
 
 
 def pairs_apart(copies: IntArray) -> BoolArray:
-    """Return a mask of host pairs for two cells, ``(num_nodes, num_nodes)``; a host twice only if allowed."""
+    """
+    Return a mask of the host pairs on which two cells may be, shape ``(num_nodes, num_nodes)``.
+
+    A host pairs with itself only if it may be in several cells.
+    """
     apart: BoolArray = ~np.diag(copies < 2)
     return apart
 

@@ -7,7 +7,11 @@ from pipette_opt.specs.model_checks import MAX_LAYERS
 
 
 def layer_frequency(text: str, option: str, where: str) -> int | tuple[int, ...]:
-    """Return a number, or a list of 0 and 1 written with ``[...]``, ``+``, ``* N`` and parentheses as in Megatron."""
+    """
+    Return the value of an option that selects layers: a whole number, or a list of 0 and 1.
+
+    A list consists of ``[...]``, ``+``, ``* N`` and parentheses, evaluated as Megatron does.
+    """
     try:
         value = _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -110,7 +110,11 @@ class LearnedLayers:
 
 
 def likeness(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Return the similarity of shapes by coordinates, 1 at distance 0 and falling to 0, ``(len(left), len(right))``."""
+    """
+    Return the similarity of shapes by their coordinates: 1 at distance 0, falling to 0.
+
+    Shape ``(len(left), len(right))``.
+    """
     apart = ((left[:, None] - right[None]) ** 2).sum(axis=2)
     alike: FloatArray = np.exp(-0.5 * apart)
     return alike

@@ -283,7 +283,11 @@ def _fastest_kind(instance: Instance, config: ParallelConfig) -> int | None:
 
 
 def _with_room(instance: Instance, fitting: CheckedConfig, capacity_bytes: IntArray) -> Iterator[HostTile]:
-    """Yield rectangles of stages and replicas per host with room; stages that need the most memory come first."""
+    """
+    Yield the rectangles of stages and replicas per host for which enough hosts have enough memory.
+
+    Stages that need the most memory take hosts first.
+    """
     for tile in host_tiles(fitting.config, instance.cluster.gpus_per_node, instance.launcher):
         rows, *columns = tile.node_grid(fitting.config)
         need = np.sort(fitting.need_bytes.reshape(rows, -1).max(axis=1))[::-1]

@@ -43,7 +43,11 @@ def plan_is_searched(searched: Searched, plan: Plan) -> Iterator[str]:
 
 
 def _block_layers(config: ParallelConfig) -> tuple[ParallelConfig, int]:
-    """Return a configuration with one recomputed layer per block, and its own number; without blocks itself, and 0."""
+    """
+    Return a configuration with block recomputation of a single layer, and its own number of recomputed layers.
+
+    Without block recomputation: the configuration itself, and 0.
+    """
     if config.recomputation != "block":
         return config, 0
     return with_whole_layers(config, "block", 1), config.recompute_num_layers

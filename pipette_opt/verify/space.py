@@ -91,7 +91,11 @@ class Searched:
         return np.maximum(self.bounds_s, both)
 
     def num_from(self, seconds: float, enough: int) -> int:
-        """Return how many take at least ``seconds``, by ``bounds_both_ways_s`` if fewer than ``enough`` do."""
+        """
+        Return the number of configurations whose lower bound is at least ``seconds``.
+
+        If fewer than ``enough`` reach it, they are counted by ``bounds_both_ways_s`` instead of ``bounds_s``.
+        """
         least = seconds * (1 - REPRODUCED)
         found = int(np.count_nonzero(self.bounds_s >= least))
         return found if found >= enough else int(np.count_nonzero(self.bounds_both_ways_s >= least))

@@ -118,7 +118,11 @@ class Priors:
     names: Mapping[str, tuple[str, ...]]
 
     def leaving_out(self, source: str | None) -> Prior:
-        """Return the prior without a publisher: a table's name or a text in column ``source``; unchanged if unknown."""
+        """
+        Return the prior without a publisher, by a table's name or by the text in the column ``source`` of its rows.
+
+        The prior of all sources if none of its runs is from this source.
+        """
         if source is None:
             return self.all_sources
         text = source.strip().lower()

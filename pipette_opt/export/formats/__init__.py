@@ -1,4 +1,8 @@
-"""Export formats: each a module of this folder with its ``TARGET``, named as the format is, with ``_`` for ``-``."""
+"""
+Export formats: each is a module of this folder with its ``TARGET``.
+
+The module is named as the format is, ``_`` for ``-``: ``rankmap_csv`` is ``--format rankmap-csv``.
+"""
 
 from pkgutil import iter_modules
 

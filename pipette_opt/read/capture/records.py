@@ -1,4 +1,8 @@
-"""Records of the programs that a script would start, one file each so that none is half written."""
+"""
+Records of the programs that a script would start.
+
+Programs that stand in for launchers write them: one file each, so that none is half written.
+"""
 
 import json
 import os

@@ -240,7 +240,11 @@ def _part(shell: Values, value: str, word: str, shown: str) -> str:
 
 
 def _bounds(shell: Values, word: str, shown: str) -> tuple[int, int | None] | None:
-    """Return offset and length, ``None`` if absent, of ``${name:1:2}``; ``None`` if either is unknown."""
+    """
+    Return offset and length of a substring expansion such as ``${name:1:2}``.
+
+    The length is ``None`` if not given. The result is ``None`` if either is unknown.
+    """
     parts = split_at(word, ":")
     if len(parts) > 2:
         raise RefusalError(f"has ${{{shown}:{word[:40]}}}, which cannot be evaluated here.")

@@ -138,7 +138,11 @@ class Pattern:
         return text[: len(text) - (max if longest else min)(found)] if found else text
 
     def replaced(self, text: str, new: str, *, all_of_them: bool, place: str = "") -> str:
-        """Return a text with its longest matches replaced; ``place``: ``#`` at the beginning only, ``%`` at the end."""
+        """
+        Return a text with its longest matches replaced.
+
+        ``place`` is ``#`` to replace only at the beginning, ``%`` only at the end.
+        """
         if place == "%":
             found = [end for end in self.ends(text[::-1], parts=self.parts[::-1]) if end or not self.parts]
             return text[: len(text) - max(found)] + new if found else text

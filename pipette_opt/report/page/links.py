@@ -134,7 +134,11 @@ def _width(links: Links) -> int:
 
 
 def _blocks(array: FloatArray, width: int) -> FloatArray:
-    """Return links in cells of ``width`` x ``width`` hosts, ``(cells, cells, width ** 2)``; NaN beyond hosts."""
+    """
+    Return the links grouped into cells of ``width`` x ``width`` hosts, shape ``(cells, cells, width ** 2)``.
+
+    Entries beyond the last host are NaN.
+    """
     side = -(-len(array) // width)
     padded = np.full((side * width, side * width), np.nan)
     padded[: len(array), : len(array)] = array

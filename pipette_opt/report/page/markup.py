@@ -74,7 +74,11 @@ def bullets(items: Iterable[Child]) -> Element:
 
 
 def table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[Child]]) -> Element:
-    """Return a table with its own scroll bar and row headers; a column whose header ends in ``>`` is aligned right."""
+    """
+    Return a table element with its own scroll bar; the first cell of a row is the row's header.
+
+    A header that ends in ``>`` aligns its column to the right.
+    """
     sides = ["n" if header.endswith(" >") else None for header in headers]
     head = element(
         "tr",

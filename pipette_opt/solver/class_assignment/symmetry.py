@@ -39,7 +39,11 @@ def interchangeable(merged: Merged) -> tuple[int, ...]:
 
 
 def _tables(merged: Merged) -> IntArray:
-    """Return costs between classes, sizes, GPU types and memory on diagonals, ``(tables, classes, classes)``."""
+    """
+    Return all costs between classes, and sizes, GPU types and memory of classes on diagonals.
+
+    Shape ``(tables, classes, classes)``.
+    """
     relaxed, data = merged.candidate, merged.data
     pairs = [
         relaxed.p2p_ticks,

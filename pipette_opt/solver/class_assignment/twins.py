@@ -56,7 +56,11 @@ def host_classes(data: ProblemData, candidate: CandidateData, most: int) -> Host
 
 
 def _links(candidate: CandidateData) -> FloatArray:
-    """Return the different link costs, both directions, less their least, ``(matrices, num_nodes, num_nodes)``."""
+    """
+    Return the different link cost matrices, in both directions, relative to their least entry.
+
+    Shape ``(matrices, num_nodes, num_nodes)``.
+    """
     matrices = [candidate.p2p_ticks, *(candidate.ring_ticks if candidate.ring_length > 1 else ())]
     both = [side for ticks in matrices for side in (ticks, ticks.T)]
     distinct: list[FloatArray] = []
