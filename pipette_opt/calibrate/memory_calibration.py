@@ -92,6 +92,9 @@ TYPICAL_SPREAD, SMALLEST_SPREAD, LARGEST_SPREAD = 0.03, 0.015, 0.3
 LABEL_SPREADS = (0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15)
 """Standard deviations of relative errors that are tried if no peaks were measured. Chosen."""
 
+UNTOLD = 1e-4
+"""Distance from the starting stack, in standard deviations of the prior, up to which a constant stays. Chosen."""
+
 MAX_STEPS, INSIDE = 60, 1e-9
 """Most steps of a search, and the distance of its start from the lower limits. Chosen."""
 
@@ -239,6 +242,8 @@ class _Posterior:
             max_nfev=MAX_STEPS,
         )
         state[fitted] = found.x
+        is_told = np.abs(state - self.centre) > UNTOLD * np.array([SPREADS[name] for name in STATE])
+        state = np.where(is_told, state, self.centre)
         return replace(start, **dict(zip(STATE, state.tolist(), strict=True)))
 
     def loss(self, state: FloatArray) -> float:

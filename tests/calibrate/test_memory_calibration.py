@@ -15,6 +15,13 @@ from pipette_opt.specs.memory_constants import MemoryConstants, needed
 TRUTH = MemoryConstants(counted=1.02, activations=0.35, whole_logit_bytes=6.0, logit_bytes=4.0, unusable_gib=2.0)
 
 
+def test_constants_that_no_run_tells_stay() -> None:
+    """These runs have no embedding table, no step and no waiting buffers; none of their constants moves at all."""
+    found, usual = fit_constants(random_runs(30, 1, peaks=False), MemoryConstants()), MemoryConstants()
+    untold = ("table_bytes", "step_bytes", "gradient_copy_bytes", "norm_bytes", "fused_score_bytes", "group_gib")
+    assert {name: getattr(found, name) for name in untold} == {name: getattr(usual, name) for name in untold}
+
+
 def random_runs(count: int, seed: int, *, noise: float = 0.02, peaks: bool = True) -> list[MemoryRun]:
     """Runs on 80 GiB that obey ``TRUTH`` up to noise."""
     rng = np.random.default_rng(seed)
