@@ -10,8 +10,6 @@ existing plans, on the same GPUs.
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from pipette_opt.base.units import ceil_div
 from pipette_opt.candidates.legality import check_legal
 from pipette_opt.parallel import ParallelConfig, Placement
@@ -22,7 +20,7 @@ from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.schedule_memory import schedule_memory
 from pipette_opt.simulate.solutions import stage_memory
 from pipette_opt.specs import Instance
-from pipette_opt.verify.alternatives import alternative_placements
+from pipette_opt.verify.alternatives import nearest_placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +69,7 @@ def _placed(instance: Instance, plan: Plan) -> list[tuple[ParallelConfig, Placem
     found = [(plan.config, plan.placement)]
     for alternative in plan.alternatives:
         if alternative.iteration_time_s is not None:
-            packed = list(alternative_placements(instance, alternative))
-            times = [estimate(instance, alternative.config, placement).iteration_time_s for placement in packed]
-            nearest = int(np.abs(np.array(times) - alternative.iteration_time_s).argmin())
-            found.append((alternative.config, packed[nearest]))
+            found.append((alternative.config, nearest_placement(instance, alternative)[0]))
     return found
 
 

@@ -17,6 +17,7 @@ from factories import (
     HOST_ORDER,
     TINY,
     make_cluster,
+    make_config,
     make_job,
     make_links,
     small_config,
@@ -25,16 +26,18 @@ from factories import (
 )
 
 import pipette_opt.verify
-from pipette_opt.base.errors import PlanError
+from pipette_opt.base.errors import InputError, PlanError
 from pipette_opt.base.units import GIB
-from pipette_opt.parallel import Placement, RankGrid, fit_chunks, identity_placement
-from pipette_opt.plans.plan import Baseline, Imbalance, Plan, RiskChoice
+from pipette_opt.parallel import Placement, RankGrid, fit_chunks, host_tiles, identity_placement, tile_placement
+from pipette_opt.plans.plan import Alternative, Baseline, Imbalance, Plan, RiskChoice
 from pipette_opt.prepare import load_predictor
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance, YarnScaling
 from pipette_opt.specs.memory_constants import MemoryConstants
 from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.verify import CONTENT_RULES, MAP_RULES, verify_content
+from pipette_opt.verify.alternatives import nearest_placement
 from pipette_opt.verify.rules import _whole_in_chunks, configuration_is_legal, settings_are_the_given
 
 
@@ -342,6 +345,29 @@ def test_illegal_configuration(chunks: int | None) -> None:
     given = small_instance()
     odd = replace(small_config(virtual_pipeline_model_parallel_size=chunks), layers_per_stage=(4, 2))
     assert "configuration_is_legal" in broken(given, replace(small_plan(), config=odd))
+
+
+def test_an_alternative_needs_the_links_of_its_own_tile() -> None:
+    """
+    Hosts n0, n2, n3, n1 hold two stages and four replicas in two ways: a stage on two hosts, or both stages on each.
+
+    The second way has a ring from n1 to n0, which was not measured. Without n3 to n0, no way is left.
+    """
+    links = np.full((4, 4), 20.0)
+    links[1, 0] = np.nan
+    given, config, order = make_job(make_cluster(4, links, gpus=2), TINY), make_config(tp=1, pp=2, dp=4), (0, 2, 3, 1)
+    of_stages = {tile.stages: tile for tile in host_tiles(config, 2, given.launcher)}
+    assert set(of_stages) == {1, 2}
+    own = tile_placement(config, of_stages[1], np.array(order).reshape(2, 2, 1))
+    seconds = estimate(given, config, own).iteration_time_s
+    hosts = tuple(f"n{host}" for host in order)
+    recorded = Alternative(config=config, hosts=hosts, iteration_time_s=seconds, oom_probability=0.0, reason="")
+    placement, simulated = nearest_placement(given, recorded)
+    assert (placement.node == own.node).all()
+    assert simulated.iteration_time_s == seconds
+    links[3, 0] = np.nan
+    with pytest.raises(InputError, match="not measured"):
+        nearest_placement(make_job(make_cluster(4, links, gpus=2), TINY), recorded)
 
 
 def test_swapped_hosts_change_the_times_only() -> None:
