@@ -6,10 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from pipette_opt.cli import main
 
@@ -20,6 +22,10 @@ PROGRESS_WITHIN_S = 90.0
 """Time after which a command in the background must have shown its progress."""
 
 
+built = cache(typer.main.get_command)
+"""Commands of an app: typer builds all of them anew at each start, which takes longer than most commands."""
+
+
 def typed(folder: Path, *arguments: str, main: Callable[[], None] = main) -> tuple[int, str, str]:
     """Exit code, standard output, and standard error on one line, of a command in a folder."""
     code: Any = 0
@@ -27,6 +33,7 @@ def typed(folder: Path, *arguments: str, main: Callable[[], None] = main) -> tup
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.chdir(folder)
         patch.setenv("COLUMNS", COLUMNS)
+        patch.setattr(typer.main, "get_command", built)
         patch.setattr(sys, "argv", ["pipette-opt", *arguments])
         try:
             main()

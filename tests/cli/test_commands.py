@@ -217,7 +217,7 @@ def test_candidates(run: Run) -> None:
 
 def test_benchmark_solve(run: Run) -> None:
     """The solver is never worse than the baselines on its own objective, and the CSV has the same rows."""
-    code, out, _ = run("benchmark", "solve", *SMALL, "--csv", "rows.csv", "--json")
+    code, out, _ = run("benchmark", "solve", *SMALL, "--time-limit", "1", "--csv", "rows.csv", "--json")
     assert code == 0
     rows = {row["method"]: row for row in json.loads(out)}
     ours = rows["pipette-opt"]["objective_s"]
