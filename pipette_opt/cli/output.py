@@ -71,8 +71,10 @@ def num_lines(*renderables: "RenderableType") -> int:
 
 
 def show_json(data: Any) -> None:
-    """Print one JSON document."""
-    console().print(json.dumps(data, indent=2), soft_wrap=True, markup=False)
+    """Print one JSON document; its text has no control characters to escape."""
+    file = console().file
+    file.write(json.dumps(data, indent=2) + "\n")
+    file.flush()
 
 
 @dataclass(slots=True)
