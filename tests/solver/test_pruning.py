@@ -144,9 +144,10 @@ def test_a_limit_that_ends_while_configurations_are_bounded(
     plan = optimize(job, FEW, OptimizeParams(time_limit_s=6.0, workers=1), watcher)
     proof = plan.certificate
     waiting = [part for part in proof.proof if part.by == "work alone"]
-    assert proof.status == "FEASIBLE"
-    assert 0 < proof.lower_bound_s < proof.objective_s
-    if not stopped:
+    assert 0 < proof.lower_bound_s <= proof.objective_s
+    if stopped:
+        assert proof.status == "FEASIBLE"
+    else:  # a fast machine may close the gap by the joint model alone
         assert proof.joint_model is not None
         assert waiting
         bounds = [part.bound_s for part in proof.proof if part.bound_s is not None]
