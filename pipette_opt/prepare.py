@@ -380,11 +380,16 @@ def with_splits(prepared: Prepared, first: FirstPlan, clock: Clock, least_s: flo
     if new:
         memory = memory.joined(check_memory(prepared.instance, new, prepared.predictor, memory.max_oom_risk))
     prepared = replace(prepared, space=space, enumeration=enumeration, memory=memory)
-    newest, bases = {*new, first.config}, set(map(without_overlap, new))
-    fitting = [candidate for candidate in prepared.left_out if candidate.config in newest]
+    # Memory decides how many layers the new configurations recompute, so they are told by having no bound.
+    bounds_s = {} if prepared.pruned is None else prepared.pruned.bounds_s
+    fitting = [
+        candidate
+        for candidate in prepared.left_out
+        if candidate.config == first.config or without_overlap(candidate.config) not in bounds_s
+    ]
     if not fitting:
         return prepared
-    return with_configurations(prepared, fitting, first, clock, lambda config: least_s if config in bases else 0.0)
+    return with_configurations(prepared, fitting, first, clock, lambda config: 0.0 if config in bounds_s else least_s)
 
 
 def _too_large(num_bytes: int) -> bool:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from factories import A100_80, LLAMA_8B, make_cluster, make_job, make_links
 
+from pipette_opt.base.units import GIB
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.certify import OptimizeParams, SearchState, certify
 from pipette_opt.certify.first_plans import simulate_first_plan
@@ -47,10 +48,10 @@ def job(seed: int) -> Instance:
     return make_job(hosts, replace(LLAMA_8B, num_layers=13), 24, 4096)
 
 
-def search_of(made: Instance) -> SearchState:
+def search_of(made: Instance, space: SearchSpace = FEW) -> SearchState:
     """A search whose joint model had no time, so that no split but the usual ones is searched."""
     limits = JointLimits(time_limit_s=1e-9, workers=1, seed=0, to_beat_s=float("inf"))
-    prepared = prepare(Question(made, FEW, 0.01, keep=prunes, joint=limits))
+    prepared = prepare(Question(made, space, 0.01, keep=prunes, joint=limits))
     return SearchState(prepared, simulate_first_plan(prepared), OptimizeParams(), Clock())
 
 
@@ -82,6 +83,19 @@ def test_a_faster_plan_of_another_split_is_kept() -> None:
         assert state.bound_s <= state.fastest_s * (1 + 1e-9)
         assert state.bound_s >= state.fastest_s * (1 - 1e-3)
     assert found_any
+
+
+def test_new_splits_that_recompute_more_layers_have_bounds() -> None:
+    """Memory of 28 GiB wants two layers or more recomputed: such configurations are bounded like the enumerated one."""
+    made = job(0)
+    small = [replace(node, gpu=replace(node.gpu, memory_bytes=28 * GIB)) for node in made.cluster.nodes]
+    made = replace(made, cluster=replace(made.cluster, nodes=tuple(small)))
+    state = search_of(made, replace(FEW, tensor_parallel=(2,), recompute=("block",)))
+    before = set(state.bounds)
+    continue_joint_model(state, Clock().after(20.0))
+    new = {config for config, _ in set(state.bounds) - before}
+    assert any(config.recompute_num_layers > 1 for config in new)
+    assert min(reason.bound_s for reason in state.bounds.values()) > 0
 
 
 def test_the_joint_model_has_work_while_its_bound_leaves_the_gap_open() -> None:
