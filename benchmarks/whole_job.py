@@ -177,7 +177,8 @@ def page(rows: Sequence[Row]) -> str:
         "",
         "Seconds and memory are those of the whole process. Counted seconds exclude compiling, reading and writing; "
         "the limit applies to them. Load: mean of the minute before the run. A load far above the number of cores "
-        "means that other work took most of the processor, so the gap says little.",
+        "means that other work took most of the processor, so the gap says little. Rows before 27 November 2026 are of "
+        "the default preference: the plan shown may be slower than the fastest, by which the gap counts.",
         "",
         "| hosts | kind | seed | model | limit | iteration, s | bound, s | gap | seconds | counted | peak, GiB | load "
         "| date |",
