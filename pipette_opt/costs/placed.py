@@ -261,8 +261,8 @@ class _Batch:
             of_kind = [costs.of_kind(kind) for costs in self.costs]
             layers = np.stack([layer.layers for layer in of_kind]).astype(np.float64)[..., None]
             each = self._layer(context, [layer.context for layer in of_kind], [layer.attention for layer in of_kind])
-            none = [(0.0, 0.0)] * len(of_kind)
-            each += self._layer(exchange, [layer.exchange for layer in of_kind], none)
+            unhidden = [(0.0, 0.0)] * len(of_kind)
+            each += self._layer(exchange, [layer.exchange for layer in of_kind], unhidden)
             each += self._layer(tensor, [layer.tensor for layer in of_kind], [layer.idle for layer in of_kind])
             found += layers * each[:, :, None]
             if self.experts is not None and sent is not None and kind[0].has_experts:
