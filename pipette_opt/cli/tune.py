@@ -18,20 +18,8 @@ if TYPE_CHECKING:
 TRIALS, TABLE = "The trials", "A table instead of a cluster"
 """Headings of the options of trials and of the replay in the help."""
 
-OF_TRIALS = (
-    "run",
-    "log",
-    "steps",
-    "warm_up",
-    "run_timeout",
-    "parallel",
-    "format",
-    "account",
-    "partition",
-    "time",
-    "image",
-)
-"""Options that have no effect on a table of runs."""
+OF_REPLAY = ("replay", "leave_out_source", "budget", "until", "calibration", "out", "json", "verbose", "quiet")
+"""Parameters that have an effect on a table of runs."""
 
 
 @opt.spread
@@ -108,7 +96,13 @@ def tune(
         Path | None,
         typer.Option("--out", "-o", help="Folder of the trials; with --replay, CSV file to write the trials to."),
     ] = None,
+    max_oom_risk: opt.MaxOomRisk = 0.5,
+    time_limit: Annotated[
+        float,
+        typer.Option(help="Time limit of the search for each trial's placement, in seconds.", rich_help_panel=opt.RUN),
+    ] = 5.0,
     workers: opt.Workers = None,
+    seed: opt.Seed = 0,
     json: opt.Json = False,
 ) -> None:
     """
@@ -136,9 +130,10 @@ def tune(
     limit = regret_of(until)
     check_limits(budget, limit)
     if replay is not None:
-        for name in OF_TRIALS:
-            if opt.is_given(context, "target" if name == "format" else name):
-                raise InputError(f"--{name.replace('_', '-')}", "has no effect with --replay, which starts no run.")
+        for option in context.command.params:
+            if option.name not in OF_REPLAY and opt.is_given(context, option.name or ""):
+                given = option.opts[0] if option.param_type_name == "option" else "the job file"
+                raise InputError(given, "has no effect with --replay, which tries the rows of a table.")
         table = out or Path("trials.csv")
         check_stdout(json, table)
         found = replayed(
@@ -155,6 +150,7 @@ def tune(
     from pipette_opt.job.space import search_space
     from pipette_opt.library.measured import with_measured
     from pipette_opt.library.tune import UNTIL, tuned
+    from pipette_opt.optimize import OptimizeParams
     from pipette_opt.tune.settings import TuneSettings
 
     job = with_measured(opt.read_job(job_options), job_options.measured_runs)
@@ -169,7 +165,13 @@ def tune(
         parallel=parallel,
         format=target or job.instance.launcher,
         options=LaunchOptions(account=account, partition=partition, time=time, image=image),
-        workers=opt.threads(workers),
+        search=opt.checked(
+            OptimizeParams,
+            time_limit_s=time_limit,
+            workers=opt.threads(workers),
+            seed=seed,
+            max_oom_risk=max_oom_risk,
+        ),
     )
     stop = threading.Event()
     with stop_on_interrupt(stop), _live(quiet=json) as report:

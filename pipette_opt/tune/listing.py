@@ -25,8 +25,8 @@ from pipette_opt.tune.memory_odds import MemoryOdds
 from pipette_opt.worlds.terms import describe
 from pipette_opt.worlds.worlds import Worlds
 
-RISKS = (0.5, 0.01)
-"""Risks of running out of memory at which configurations are listed, least recomputation first. Chosen."""
+SAFE_RISK = 0.01
+"""Risk of running out of memory at which configurations are listed besides the accepted risk. Chosen."""
 
 MAX_SIMULATED = 600
 """Most configurations that are simulated, those with the least time on compute alone. Chosen."""
@@ -61,7 +61,8 @@ def list_configs(
     instance: Instance,
     space: SearchSpace,
     worlds: Worlds,
-    known: Sequence[ParallelConfig] = (),
+    known: Sequence[ParallelConfig],
+    max_oom_risk: float,
 ) -> Listing:
     """
     Return the configurations of a job that may be the fastest in some world.
@@ -70,19 +71,24 @@ def list_configs(
     ----------
     known
         Configurations that are listed in any case: those tried before.
+    max_oom_risk
+        Accepted probability of running out of memory. Configurations are listed with the least recomputation that it
+        allows, and with that of ``SAFE_RISK``.
 
     Raises
     ------
     InfeasibleError
-        If no configuration is legal and fits in memory at the largest of ``RISKS``.
+        If no configuration is legal and fits in memory at the accepted risk.
     """
     legal = enumerate_candidates(instance, space)
-    predictor = load_predictor(max(RISKS), instance)
-    checks = {risk: check_memory(instance, legal, predictor, risk) for risk in RISKS}
+    predictor = load_predictor(max_oom_risk, instance)
+    checks = {
+        risk: check_memory(instance, legal, predictor, risk) for risk in (max_oom_risk, min(max_oom_risk, SAFE_RISK))
+    }
     risks = {found.config: risk for risk, check in checks.items() for found in check.fitting}
     checked = {found.config: found for check in checks.values() for found in check.fitting}
     if not checked:
-        raise InfeasibleError(checks[max(RISKS)].explain())
+        raise InfeasibleError(checks[max_oom_risk].explain())
     likely = sorted(checked, key=WorkBounds(instance))[:MAX_SIMULATED]
     if known:
         checked |= {found.config: found for found in keep_fitting(instance, known, predictor, IGNORED_RISK).fitting}
@@ -97,7 +103,7 @@ def list_configs(
     kept = [configs[index] for index in chosen]
     return Listing(
         configs=tuple(kept),
-        risks=tuple(risks.get(config, max(RISKS)) for config in kept),
+        risks=tuple(risks.get(config, max_oom_risk) for config in kept),
         candidates=Candidates(
             predicted_s=predicted_s[chosen],
             terms=terms[chosen],

@@ -17,7 +17,6 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.export.folder import write_folder
 from pipette_opt.export.megatron import with_iterations
 from pipette_opt.export.targets import TARGETS, export
-from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.watcher import Watcher
@@ -33,9 +32,6 @@ from pipette_opt.tune.logs import LogResult, NoResult, expected_arguments, read_
 from pipette_opt.tune.memory_odds import Outcome
 from pipette_opt.tune.settings import TuneSettings
 from pipette_opt.worlds.worlds import Worlds
-
-PLANNING_S = 5.0
-"""Time limit for the placement of a trial's configuration, seconds. Chosen."""
 
 POLL_S = 0.5
 """Seconds between two looks at running trials. Chosen."""
@@ -166,7 +162,7 @@ class Tuner:
         self.failures: list[TrialRecord] = []
         known = list(dict.fromkeys(record.config for record in self.records.values()))
         first = on_hosts(instance, self.groups[0])
-        self.listing: Listing = list_configs(first, space, worlds, known)
+        self.listing: Listing = list_configs(first, space, worlds, known, settings.search.max_oom_risk)
         self.view = self._outlook()
 
     def run(self) -> Tuned:
@@ -245,7 +241,7 @@ class Tuner:
         """Return the plan and the launch files of a trial."""
         settings = self.settings
         instance = on_hosts(self.instance, record.hosts)
-        params = OptimizeParams(time_limit_s=PLANNING_S, workers=settings.workers, max_oom_risk=risk)
+        params = replace(settings.search, max_oom_risk=risk)
         plan = plan_of(
             instance,
             record.config,

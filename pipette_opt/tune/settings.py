@@ -5,8 +5,12 @@ from dataclasses import dataclass, field
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.targets import TARGETS
+from pipette_opt.optimize import OptimizeParams
 from pipette_opt.read.megatron_logs import WARM_UP
 from pipette_opt.tune import launch
+
+TRIAL_SEARCH = OptimizeParams(time_limit_s=5.0, workers=1, max_oom_risk=0.5)
+"""Default search for a trial's placement. Chosen: a trial that runs out of memory ends soon, and teaches memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +38,9 @@ class TuneSettings:
         Export format.
     options
         Options of the launch.
-    workers
-        Threads of the search for a placement.
+    search
+        Limits of the search for each trial's placement, and the largest predicted risk of running out of memory at
+        which a configuration is tried.
     """
 
     run: str | None = None
@@ -48,7 +53,7 @@ class TuneSettings:
     parallel: int = 1
     format: str = "slurm"
     options: LaunchOptions = field(default_factory=LaunchOptions)
-    workers: int = 1
+    search: OptimizeParams = TRIAL_SEARCH
 
     def __post_init__(self) -> None:
         for name, least in (("budget", 1), ("warm_up", 0), ("parallel", 1)):

@@ -74,6 +74,10 @@ def test_trials_on_a_cluster(command: Command, tmp_path: Path) -> None:
     [
         (("--replay", "runs.csv", "--run", "true"), "--run: has no effect with --replay"),
         (("--replay", "runs.csv", "--format", "slurm"), "--format: has no effect with --replay"),
+        (("--replay", "runs.csv", "--tp", "2"), "--tensor-parallel: has no effect with --replay"),
+        (("job.yaml", "--replay", "runs.csv"), "the job file: has no effect with --replay"),
+        ((*JOB, "--time-limit", "0"), "--time-limit: must be > 0, got 0.0."),
+        ((*JOB, "--max-oom-risk", "2"), "--max-oom-risk: must be in (0, 1], got 2.0."),
         (("--replay", "runs.csv", "--until", "two"), "--until: must be a regret such as 2% or 0.02, got 'two'."),
         (("--replay", "runs.csv", "--until", "-1%"), "--until: must be a regret"),
         ((*JOB, "--leave-out-source"), "--leave-out-source: has no effect without --replay."),
@@ -85,6 +89,7 @@ def test_trials_on_a_cluster(command: Command, tmp_path: Path) -> None:
 def test_wrong_options(command: Command, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     """Each is refused by its name, before anything runs."""
     Path("runs.csv").write_text(RUNS)
+    Path("job.yaml").write_text("model: llama-2-7b\n")
     code, _, err = command("tune", *arguments)
     assert code == 2
     assert message in " ".join(err.split())

@@ -18,6 +18,7 @@ from plain_worlds import plain_worlds
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB, three_digits
 from pipette_opt.candidates import SearchSpace
+from pipette_opt.optimize import OptimizeParams
 from pipette_opt.specs import Instance, TrainingSpec
 from pipette_opt.tune import launch, loop
 from pipette_opt.tune.folder import RECORD, TuneFolder
@@ -112,6 +113,13 @@ def test_trials_are_exported_run_and_read(tuned: tuple[Path, Tuned]) -> None:
     assert found.reason == "the budget of 4 trials is spent"
     assert len({record.config for record in found.records}) == 4
     assert 0 <= found.regret < 1
+
+
+def test_the_accepted_risk_bounds_that_of_each_trial(tmp_path: Path) -> None:
+    """No configuration is listed at a larger risk of running out of memory."""
+    search = tuner(tmp_path / "state", "time_s", search=OptimizeParams(max_oom_risk=1e-3))
+    assert set(search.listing.risks) == {1e-3}
+    assert {0.01, 0.5} >= set(tuner(tmp_path / "other", "time_s").listing.risks)
 
 
 def test_a_larger_budget_goes_on_without_repeating(tuned: tuple[Path, Tuned]) -> None:
