@@ -268,7 +268,7 @@ def _with_log(run: _Run, logs: Sequence[Path]) -> _Run:
     """Return a run with the time, peak or failure in the only one of these logs that is of it."""
     training = run.instance.training
     expected = expected_arguments(run.config, training.global_batch_size, training.seq_length)
-    found = {log: read_result([log], expected, needs_arguments=False) for log in logs}
+    found = {log: read_result([log], expected) for log in logs}
     results = {log: result for log, result in found.items() if isinstance(result, LogResult)}
     if len(results) > 1:
         raise InputError(run.place, f"has several logs: {', '.join(map(str, results))}; give {run.place}={logs[0]}.")

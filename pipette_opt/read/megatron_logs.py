@@ -23,7 +23,7 @@ WARM_UP = 3
 """Number of reported iterations left out as warm-up; with no more reports than this, only the first. Chosen."""
 
 _TIME = re.compile(
-    r"elapsed time per iteration \(ms\):\s*(\d+(?:\.\d+)?)(?:/\d+(?:\.\d+)?)?\s*\|", re.ASCII
+    r"elapsed time per iteration \(ms\):\s*(\d+(?:\.\d+)?)(?:/\d+(?:\.\d+)?)?\s*[|\n]", re.ASCII
 )  # Primus: time/mean
 _FIRST = re.compile(r"\biteration\s+1/")
 _GBS = re.compile(r"global batch size:\s*(\d+)\s*\|", re.ASCII)

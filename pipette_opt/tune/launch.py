@@ -86,10 +86,20 @@ def exit_code(folder: Path) -> int | None:
         return None
 
 
+def started(folder: Path) -> float:
+    """Return when the command of a trial was started, by the clock of its file system; 0 if it was not."""
+    return written(folder / LOCK)
+
+
 def ended(folder: Path) -> float:
-    """Return when the command of a trial ended, seconds since 1970; 0 if unknown."""
+    """Return when the command of a trial ended, by the clock of its file system; 0 if unknown."""
+    return written(folder / EXIT)
+
+
+def written(file: Path) -> float:
+    """Return when a file was written last, seconds since 1970; 0 if there is none."""
     try:
-        return (folder / EXIT).stat().st_mtime
+        return file.stat().st_mtime
     except OSError:
         return 0.0
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_output
@@ -34,7 +35,7 @@ class LogResult:
     ran_out
         Whether the log has an out-of-memory error.
     note
-        Sentence on other logs with another result; empty without.
+        Sentence on what the logs leave open; empty without.
     """
 
     time_s: float | None = None
@@ -69,39 +70,56 @@ class NoResult:
     is_wrong: bool = False
 
 
-def read_result(
-    files: Iterable[Path], expected: Mapping[str, str], warm_up: int = WARM_UP, *, needs_arguments: bool = True
-) -> LogResult | NoResult:
+class _ReadLog(NamedTuple):
+    """
+    Log that was read.
+
+    Parameters
+    ----------
+    is_checked
+        Whether it prints arguments of the layout, all with the expected values.
+    """
+
+    name: str
+    result: LogResult | NoResult
+    is_checked: bool = False
+
+
+def read_result(files: Iterable[Path], expected: Mapping[str, str], warm_up: int = WARM_UP) -> LogResult | NoResult:
     """
     Return the result in the logs of a run, or the reason why there is none.
 
     Parameters
     ----------
     files
-        Log files; the latest that has a result counts, so that output of the launcher may be among them.
+        Log files; the latest that has a result counts, so that output of the launcher may be among them. Ranks may
+        have logs of their own, of which one has the arguments and another the iterations.
     expected
         Megatron's arguments of the exported layout, by name, see :func:`expected_arguments`.
     warm_up
         Number of first reported iterations that do not count.
-    needs_arguments
-        Whether a log that does not print Megatron's arguments has no result.
     """
-    present = [file for file in files if file.is_file()]
-    found: LogResult | NoResult = NoResult(problem="there is no log")
-    results: dict[str, LogResult] = {}
-    for file in sorted(present, key=lambda file: (file.stat().st_mtime, file.name)):
-        result = _read(file, expected, warm_up, needs_arguments=needs_arguments)
-        if isinstance(result, LogResult):
-            results[file.name] = result
-        if isinstance(result, LogResult) or result.is_wrong or not isinstance(found, LogResult):
-            found = result
-    return replace(found, note=_other_results(results)) if isinstance(found, LogResult) else found
+    present = sorted((file for file in files if file.is_file()), key=lambda file: (file.stat().st_mtime, file.name))
+    logs = [_read(file, expected, warm_up) for file in present]
+    if not logs:
+        return NoResult(problem="there is no log")
+    is_checked = any(log.is_checked for log in logs)
+    wrong = [log for log in logs if isinstance(log.result, NoResult) and log.result.is_wrong]
+    results = {log.name: log.result for log in logs if isinstance(log.result, LogResult)}
+    last = ([log for log in logs if log in wrong or log.name in results] or logs)[-1]
+    if wrong and not is_checked:  # nothing says that the result is of the layout, but another log that it is not
+        last = wrong[-1]
+    if isinstance(last.result, NoResult):
+        return last.result
+    notes = [_other_results(last.name, results)]
+    if not is_checked:
+        notes.append(f"layout not checked, as {last.name} prints no arguments of Megatron-LM")
+    return replace(last.result, note="; ".join(filter(None, notes)))
 
 
-def _other_results(results: Mapping[str, LogResult]) -> str:
+def _other_results(last: str, results: Mapping[str, LogResult]) -> str:
     """Return a sentence on logs whose result is unlike that of the last; empty without such logs."""
-    *others, last = results
-    unlike = [f"{name} says {results[name].words()}" for name in others if results[name].is_unlike(results[last])]
+    unlike = [f"{name} says {result.words()}" for name, result in results.items() if result.is_unlike(results[last])]
     return f"{last} counts, as the latest; {', '.join(unlike)}" if unlike else ""
 
 
@@ -126,27 +144,27 @@ def expected_arguments(config: ParallelConfig, global_batch_size: int, seq_lengt
     }
 
 
-def _read(file: Path, expected: Mapping[str, str], warm_up: int, *, needs_arguments: bool) -> LogResult | NoResult:
+def _read(file: Path, expected: Mapping[str, str], warm_up: int) -> _ReadLog:
     try:
         reports = reports_of(read_as_log(read_output(file)), warm_up)
     except (OSError, InputError) as error:
-        return NoResult(problem=f"{file.name} cannot be read: {getattr(error, 'problem', error)}")
+        return _ReadLog(file.name, NoResult(problem=f"{file.name} cannot be read: {getattr(error, 'problem', error)}"))
+    printed = {name: value for name, value in expected.items() if name in reports.arguments}
     differing = [
         f"{name} {reports.arguments[name]} instead of {value}"
-        for name, value in expected.items()
-        if name in reports.arguments and _differ(reports.arguments[name], value)
+        for name, value in printed.items()
+        if _differ(reports.arguments[name], value)
     ]
     if differing:
-        return NoResult(problem=f"{file.name} is of another layout: {', '.join(differing)}", is_wrong=True)
-    return _result(file.name, reports, needs_arguments=needs_arguments)
+        problem = f"{file.name} is of another layout: {', '.join(differing)}"
+        return _ReadLog(file.name, NoResult(problem=problem, is_wrong=True))
+    return _ReadLog(file.name, _result(file.name, reports), is_checked=bool(printed))
 
 
-def _result(name: str, reports: Reports, *, needs_arguments: bool) -> LogResult | NoResult:
+def _result(name: str, reports: Reports) -> LogResult | NoResult:
     peak_bytes = max(reports.memory_gib, default=0.0) * GIB or None
     if reports.oom:
         return LogResult(num_reports=len(reports.times), ran_out=True)
-    if needs_arguments and not reports.arguments and reports.times:
-        return NoResult(problem=f"{name} does not print Megatron's arguments, so its layout cannot be checked")
     if not reports.steady_s:
         reached = "reports only its first iteration" if reports.times else "reports no iteration"
         return NoResult(problem=f"{name} {reached}")

@@ -303,7 +303,7 @@ class Tuner:
                 problem += "; the command ended before its Slurm job: use sbatch --wait"
             record = replace(record, status="refused", problem=problem)
         elif result.ran_out:
-            record = replace(record, status="ran out", peak_bytes=None)
+            record = replace(record, status="ran out", peak_bytes=None, note=result.note)
         elif problem := implausible(record, result.time_s or 0.0):
             record = replace(record, status="refused", problem=problem)
         else:
@@ -315,12 +315,13 @@ class Tuner:
         else:
             self.failures.clear()
         expected = f", expected {band_words(record.expected_s)}" if record.expected_s is not None else ""
+        note = f"; {record.note}" if record.note else ""
         words = {
             "timed": f"took {three_digits(record.time_s or 0.0)} s{expected}",
             "ran out": "ran out of memory",
             "refused": f"is refused: {record.problem}",
         }
-        self._keep(record, words[record.status])
+        self._keep(record, f"{words[record.status]}{note}")
 
     def _keep(self, record: TrialRecord, message: str) -> None:
         """Write the record of a trial, weigh the worlds, and report."""
@@ -395,7 +396,12 @@ class Tuner:
     def _result(self, record: TrialRecord) -> LogResult | NoResult:
         training = self.instance.training
         expected = expected_arguments(record.config, training.global_batch_size, training.seq_length)
-        return read_result(self._logs(record), expected, self.settings.warm_up)
+        logs = self._logs(record)
+        return (
+            read_result(logs, expected, self.settings.warm_up)
+            if logs
+            else NoResult(problem=f"no log at {self._log(record)} was written since the trial began")
+        )
 
     def _is_complete(self, record: TrialRecord, result: LogResult) -> bool:
         """Return whether a log has an error or all iterations that were asked for, or has not changed for long."""
@@ -408,9 +414,13 @@ class Tuner:
         return launch.filled(self.settings.log, self._values(record), "--log")
 
     def _logs(self, record: TrialRecord) -> list[Path]:
+        """Return the logs of a trial; files that were not written since it was started are of another run."""
+        folder = self.folder.trial(record.trial)
         values = {name: escape(value) for name, value in self._values(record).items()}
-        pattern = self.folder.trial(record.trial).resolve() / launch.filled(self.settings.log, values, "--log")
-        return sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
+        pattern = folder.resolve() / launch.filled(self.settings.log, values, "--log")
+        begun = launch.started(folder) or record.started or 0.0
+        found = sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
+        return [file for file in found if launch.written(file) >= begun]
 
     def _values(self, record: TrialRecord) -> dict[str, str]:
         """Return the values of the placeholders in the command and in the pattern of the log."""

@@ -72,6 +72,9 @@ def trials_table(records: Sequence[TrialRecord]) -> RenderableType:
 
 
 def problems(records: Sequence[TrialRecord]) -> list[str]:
-    """Return a line for each refused trial, with the reason, and for each result that leaves something open."""
-    refused = [f"- trial {record.trial} is refused: {record.problem}" for record in records if record.problem]
-    return refused + [f"- trial {record.trial}: {record.note}" for record in records if record.note]
+    """Return a line for each reason why trials are refused, and for each note on what their results leave open."""
+    texts = [f"is refused: {record.problem}" if record.problem else record.note for record in records]
+    trials = {
+        text: [str(record.trial) for record, own in zip(records, texts, strict=True) if own == text] for text in texts
+    }
+    return [f"- trial {', '.join(numbers)}: {text}" for text, numbers in trials.items() if text]

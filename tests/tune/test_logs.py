@@ -69,14 +69,34 @@ def test_values_that_are_not_set_are_one(tmp_path: Path) -> None:
 
 
 def test_logs_without_a_result(tmp_path: Path) -> None:
-    """No file, no step, only the first step, no arguments: each has its reason."""
+    """No file, no step, only the first step: each has its reason."""
     absent = read_result([tmp_path / "absent.log"], EXPECTED)
     assert absent == NoResult(problem="there is no log")
     assert result(tmp_path, log(EXPECTED, [])) == NoResult(problem="a.log reports no iteration")
     assert result(tmp_path, log(EXPECTED, [9.0])) == NoResult(problem="a.log reports only its first iteration")
-    found = result(tmp_path, log({}, [1.0] * 6))
+
+
+def test_a_log_without_arguments_leaves_the_layout_open(tmp_path: Path) -> None:
+    """Its result counts, and the note says so; a report may also end its line."""
+    lines = [f"iteration {step}/12 | elapsed time per iteration (ms): 1500\n" for step in range(1, 7)]
+    found = result(tmp_path, "".join(lines))
+    note = "layout not checked, as a.log prints no arguments of Megatron-LM"
+    assert found == LogResult(time_s=1.5, num_reports=6, note=note)
+    assert result(tmp_path, "torch.OutOfMemoryError: CUDA out of memory.") == LogResult(ran_out=True, note=note)
+
+
+@pytest.mark.parametrize("order", [("first.log", "last.log"), ("last.log", "first.log")])
+def test_ranks_with_logs_of_their_own(tmp_path: Path, order: tuple[str, str]) -> None:
+    """The first rank prints the arguments, the last one the iterations: the layout is checked, whichever is newer."""
+    (tmp_path / "first.log").write_text(log(EXPECTED, []))
+    (tmp_path / "last.log").write_text(log({}, [1.0] * 6))
+    for age, name in enumerate(order):
+        os.utime(tmp_path / name, (1e9 + age, 1e9 + age))
+    assert read_result(tmp_path.glob("*.log"), EXPECTED) == LogResult(time_s=1.0, num_reports=6)
+    (tmp_path / "first.log").write_text(log({**EXPECTED, "micro_batch_size": "8"}, []))
+    found = read_result(tmp_path.glob("*.log"), EXPECTED)
     assert isinstance(found, NoResult)
-    assert "does not print Megatron's arguments" in found.problem
+    assert found.is_wrong
 
 
 def test_the_log_with_a_result_counts(tmp_path: Path) -> None:

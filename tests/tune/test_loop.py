@@ -201,6 +201,20 @@ def test_a_log_may_appear_after_its_command(tmp_path: Path, monkeypatch: pytest.
     assert found.records[0].status == "timed"
 
 
+def test_logs_of_earlier_runs_do_not_count(tmp_path: Path) -> None:
+    """A pattern outside the trial's folder finds logs of other runs; those older than the trial are left out."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "other.log").write_text("iteration 9/12 | elapsed time per iteration (ms): 15000 |\n" * 6)
+    pattern = f"{logs}/*.log"
+    refused = tuner(tmp_path / "state", "", run="true", log=pattern, budget=1).run().records[0]
+    assert refused.problem == f"no log at {pattern} was written since the trial began"
+    times = "; ".join(["echo 'iteration 2/9 | elapsed time per iteration (ms): 2000 |'"] * 3)
+    record = tuner(tmp_path / "state", "", run=f"({times}) > {logs}/own.log", log=pattern, budget=1).run().records[0]
+    assert (record.status, record.time_s) == ("timed", 2.0)
+    assert record.note == "layout not checked, as own.log prints no arguments of Megatron-LM"
+
+
 def test_a_job_that_was_only_submitted(tmp_path: Path) -> None:
     """``sbatch`` without ``--wait`` returns at once; the trial says so."""
     found = tuner(tmp_path / "state", "", run="echo Submitted batch job 41", budget=1).run()
