@@ -19,9 +19,6 @@ from pipette_opt.worlds.worlds import Observation, Worlds
 SURE = 0.9
 """Share of the worlds in which the stated regret holds. Chosen."""
 
-NINE_TENTHS = 1.645
-"""Standard deviations of a normal distribution to each side of its mean that hold nine tenths of it."""
-
 SEED = 0
 """Seed of the worlds' draws of memory."""
 
@@ -80,10 +77,8 @@ class Outlook:
         Value of trying each configuration next; minus infinity for those tried, shape ``(num_configs,)``.
     fits
         Probability that each configuration fits in memory.
-    median_s
-        Median time of each configuration over the worlds.
-    spread
-        Standard deviation of the logarithm of each configuration's measured time, over worlds and noise.
+    worlds
+        Worlds after the trials.
     best_s
         Best measured time; infinite before the first success.
     regret
@@ -93,16 +88,15 @@ class Outlook:
 
     scores: FloatArray
     fits: FloatArray
-    median_s: FloatArray
-    spread: FloatArray
+    candidates: Candidates
+    worlds: Worlds
     best_s: float
     regret: float
 
     def band_s(self, config: int) -> tuple[float, float, float]:
         """Return the 5 %, 50 % and 95 % quantiles of a configuration's time in a run, seconds."""
-        reach = float(np.exp(NINE_TENTHS * self.spread[config]))
-        middle_s = float(self.median_s[config])
-        return middle_s / reach, middle_s, middle_s * reach
+        low, middle, high = self.worlds.bands(self.candidates.terms[[config]])[0] * self.candidates.predicted_s[config]
+        return float(low), float(middle), float(high)
 
     def ranking(self) -> list[int]:
         """Return the configurations not tried yet, the most valuable first."""
@@ -124,34 +118,35 @@ def outlook(candidates: Candidates, worlds: Worlds, trials: Sequence[Trial]) -> 
         ]
     )
     times_s = candidates.predicted_s[:, None] * np.exp(known.log_factors(candidates.terms))
-    mean, sd = known.mean_and_sd(candidates.terms, measured=True)
-    median_s = candidates.predicted_s * np.exp(mean)
     memory = candidates.memory.given({trial.config: trial.outcome for trial in trials if trial.outcome is not None})
     best_s = float(measured_s.min(initial=np.inf))
     fits = memory.fit()
     tried = [trial.config for trial in trials]
-    scores = fits * (_improvement(median_s, sd, best_s) if timed else _speed(times_s))
+    scores = fits * (_improvement(known, candidates, best_s) if timed else _speed(times_s))
     scores[tried] = -np.inf
     ended = [trial.config for trial in trials if not trial.is_running]
     return Outlook(
         scores=scores,
         fits=fits,
-        median_s=median_s,
-        spread=sd,
+        candidates=candidates,
+        worlds=known,
         best_s=best_s,
         regret=_regret(times_s, memory, ended, best_s, worlds.prior.noise) if timed else np.inf,
     )
 
 
-def _improvement(median_s: FloatArray, sd: FloatArray, best_s: float) -> FloatArray:
+def _improvement(known: Worlds, candidates: Candidates, best_s: float) -> FloatArray:
     """
     Return the expected seconds, over worlds and noise, by which each configuration would improve on the best.
 
-    Times are log-normal, so the expectation is that of a put option (Black and Scholes, 1973). It is above zero for
-    every configuration; so where none is likely to improve, the most likely to do so is next.
+    Times are log-normal for each kind of stack, so the expectation is a mean over kinds of that of a put option (Black
+    and Scholes, 1973). It is above zero for every configuration; so where none is likely to improve, the most likely
+    to do so is next.
     """
-    gap = np.log(best_s / median_s) / sd
-    gains: FloatArray = best_s * ndtr(gap) - median_s * np.exp(sd**2 / 2) * ndtr(gap - sd)
+    means, sds = known.moments(candidates.terms, measured=True)
+    gaps = (np.log(best_s / candidates.predicted_s) - means) / sds
+    means_s = candidates.predicted_s * np.exp(means + sds**2 / 2)
+    gains: FloatArray = known.shares @ (best_s * ndtr(gaps) - means_s * ndtr(gaps - sds))
     return gains
 
 

@@ -131,7 +131,7 @@ class Worlds:
         measured
             Whether the standard deviation is that of a measured run, with its noise.
         """
-        means, sds = self._moments(terms, measured=measured)
+        means, sds = self.moments(terms, measured=measured)
         mean = self.shares @ means
         return mean, np.sqrt(np.maximum(self.shares @ (sds**2 + means**2) - mean**2, 0.0))
 
@@ -159,7 +159,7 @@ class Worlds:
         share
             Share of measured runs that lie between the ends.
         """
-        means, sds = self._moments(terms, measured=True)
+        means, sds = self.moments(terms, measured=True)
         ends = [_quantile(self.shares, means, sds, level) for level in ((1 - share) / 2, 0.5, (1 + share) / 2)]
         return np.exp(np.column_stack(ends))
 
@@ -169,8 +169,17 @@ class Worlds:
         found: FloatArray = np.log([max(kind.share, 1e-300) for kind in self.prior.kinds]) + likelihoods
         return found
 
-    def _moments(self, terms: FloatArray, *, measured: bool) -> tuple[FloatArray, FloatArray]:
-        """Return means and standard deviations of log factors by kind, each of shape ``(num_kinds, num_configs)``."""
+    def moments(self, terms: FloatArray, *, measured: bool) -> tuple[FloatArray, FloatArray]:
+        """
+        Return means and standard deviations of the log factors by kind, each of shape ``(num_kinds, num_configs)``.
+
+        A log factor is normal for the stacks of a kind, so it is a mixture of these with weights :attr:`shares`.
+
+        Parameters
+        ----------
+        measured
+            Whether the standard deviation is that of a measured run, with its noise.
+        """
         moments = [kind.moments(terms, measured=measured) for kind in self._kinds]
         return np.array([mean for mean, _ in moments]), np.array([sd for _, sd in moments])
 

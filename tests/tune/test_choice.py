@@ -1,11 +1,14 @@
 """Choice of the next trial, on small sets of configurations."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from plain_worlds import plain_terms, plain_worlds
 
 from pipette_opt.tune.choice import Candidates, Trial, outlook
 from pipette_opt.tune.memory_odds import MemoryOdds, Outcome
+from pipette_opt.worlds.worlds import Worlds
 
 FITS = Outcome(ran_out=False)
 
@@ -55,6 +58,19 @@ def test_expected_improvement_by_hand() -> None:
     # Black-Scholes put, strike 1, forward exp(0.005), volatility 0.1, times the odds of memory.
     assert found.scores[1] == pytest.approx(0.0375 * found.fits[1], rel=0.01)
     assert 0 < found.scores[2] < found.scores[1] / 4
+
+
+def test_improvement_over_kinds_of_stacks() -> None:
+    """With two kinds the score is the mean of their scores, not that of one normal distribution."""
+    given, best = candidates(1.0, 1.0, 1.1), [Trial(config=0, time_s=1.0, outcome=FITS)]
+    usual, wide = plain_worlds(shared=1e-9, noise=0.1), plain_worlds(shared=1e-9, noise=0.2)
+    kinds = (usual.prior.kinds[0]._replace(share=0.5), usual.prior.kinds[0]._replace(share=0.5, noise=2.0))
+    both = Worlds(prior=replace(usual.prior, kinds=(*kinds, *usual.prior.kinds[2:])))
+    found = outlook(given, both, best)
+    scores = [outlook(given, worlds, best).scores[1:] for worlds in (usual, wide)]
+    shares = found.worlds.shares[:2]
+    assert shares.sum() == pytest.approx(1)
+    assert found.scores[1:] == pytest.approx(shares @ np.array(scores))
 
 
 def test_regret_falls_with_trials() -> None:
