@@ -91,12 +91,20 @@ def apply(edits: list[Edit], folder: Path) -> None:
 
 
 def run(command: Command, folder: Path) -> str:
-    """Run a command of a page on the changed copy and return what it prints; errors only if it fails."""
+    """Run a command of a page in a folder and return what it prints; errors only if it fails."""
+    with started(command, folder) as process:
+        printed, errors = process.communicate()
+    return printed if process.returncode == 0 else printed + errors
+
+
+def started(command: Command, folder: Path) -> "subprocess.Popen[str]":
+    """Start a command of a page in a folder, with the package there, or else with that of this checkout."""
     python = {"pipette-opt": ["-m", "pipette_opt"], "python": []}[command.words[0]]
-    environment = {**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "100"}
-    words = [sys.executable, *python, *command.words[1:]]
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    return done.stdout if done.returncode == 0 else done.stdout + done.stderr
+    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "COLUMNS": "100"}
+    words = [sys.executable, *python, *(word.replace("$PWD", str(folder)) for word in command.words[1:])]
+    return subprocess.Popen(
+        words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def agrees(shown: str, printed: str) -> bool:

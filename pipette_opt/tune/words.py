@@ -73,8 +73,10 @@ def trials_table(records: Sequence[TrialRecord]) -> RenderableType:
 
 def problems(records: Sequence[TrialRecord]) -> list[str]:
     """Return a line for each reason why trials are refused, and for each note on what their results leave open."""
-    texts = [f"is refused: {record.problem}" if record.problem else record.note for record in records]
-    trials = {
-        text: [str(record.trial) for record, own in zip(records, texts, strict=True) if own == text] for text in texts
-    }
-    return [f"- trial {', '.join(numbers)}: {text}" for text, numbers in trials.items() if text]
+    texts = {record.trial: f"refused: {record.problem}" if record.problem else record.note for record in records}
+    trials = {text: [str(trial) for trial, own in texts.items() if own == text] for text in texts.values()}
+    return [
+        f"- trial{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}: {text}"
+        for text, numbers in trials.items()
+        if text
+    ]
