@@ -175,10 +175,10 @@ class _Joint(OpenFamilies):
         count = 0
         while True:
             able = bisect_left(bounded, self.to_beat_s, key=itemgetter(0))
-            if count >= able or (self.clock.is_over and count):
+            if count >= able or (count and self._bounding_is_over(half)):
                 break
             enough, families = min(able, max(FIRST_CONFIGURATIONS, FAMILIES_GROWTH * count)), []
-            while count < enough and not (count and (half if self.first is None else self.clock).is_over):
+            while count < enough and not (count and self._bounding_is_over(half)):
                 next_configs = bounded[count : min(count + BETWEEN_LOOKS, enough)]
                 families += self._families([base for _, base in next_configs])
                 count += len(next_configs)
@@ -191,6 +191,10 @@ class _Joint(OpenFamilies):
         self._prove(MAX_SPLITS)
         self._list_first()
         return self._joined()
+
+    def _bounding_is_over(self, half: Clock) -> bool:
+        """Return whether the time for bounds is over: half of it while no plan is known."""
+        return (half if self.first is None else self.clock).is_over
 
     def _list_first(self) -> None:
         """Add the partition of the fastest simulated plan to the search, so that the search contains this plan."""

@@ -1,6 +1,7 @@
 """Layers, kinds of GPU and degrees chosen together: against every split on every placement, by the simulator."""
 
 import itertools
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +17,10 @@ from pipette_opt.parallel import host_tiles, tile_placement
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import Question, load_predictor, prepare, prunes
+from pipette_opt.problem.families import LayerFamily
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.many import estimate_many
+from pipette_opt.solver import joint
 from pipette_opt.solver.joint import _bases, _Joint
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.specs import GatedDeltaNet, GpuSpec, Instance, Mamba, ModelSpec, NodeSpec
@@ -290,3 +293,27 @@ def test_stopped_model_still_bounds() -> None:
     joined = prepare(Question(job, FEW, 0.01, keep=prunes, joint=JointLimits(time_limit_s=1e-3))).joined
     assert joined is not None
     assert 0 <= joined.model.bound_s <= fastest(job, FEW) * (1 + 1e-9)
+
+
+def test_bounds_end_after_half_of_the_time_without_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other half is left for the proof, instead of asking the clock until all the time is over."""
+    job, looks = mixed((A100_80, A100_80), np.random.default_rng(1)), []
+
+    def slow(search: _Joint, bases: object) -> list[LayerFamily]:
+        time.sleep(0.6)
+        return []
+
+    monkeypatch.setattr(joint, "BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(_Joint, "_families", slow)
+    monkeypatch.setattr(_Joint, "_bound_again", lambda search, families: looks.append(families) or [])
+    search = _Joint(
+        instance=job,
+        space=SearchSpace(),
+        predictor=load_predictor(0.01, job),
+        max_oom_risk=0.01,
+        limits=JointLimits(time_limit_s=1.0),
+        clock=Clock(),
+        work=WorkBounds(job),
+    )
+    search.run(enumerate_candidates(job, SearchSpace()))
+    assert len(looks) <= 4
