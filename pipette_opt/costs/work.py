@@ -100,10 +100,7 @@ class WorkBounds:
 
     def __call__(self, config: ParallelConfig) -> float:
         """Return a lower bound on every plan of the configuration, seconds; infinite if no host tile is legal."""
-        key = _DECIDING(config)
-        if key not in self._seconds:
-            self._seconds[key] = _work_s(self.instance, config, self._known)
-        seconds = self._seconds[key]
+        seconds = self._pieces(config)
         if seconds is None:
             return float("inf")
         num_microbatches = microbatches_of(self.instance.training, config)
@@ -117,6 +114,13 @@ class WorkBounds:
             slower_s = self._by_kinds_s(config, seconds, counts, num_microbatches)
         reduced_s = (counts.before_gradients @ seconds.work_s + counts.held @ seconds.reduction_s).max()
         return max(float(path_s), float(reduced_s), slower_s) * (1 - MARGIN)
+
+    def _pieces(self, config: ParallelConfig) -> "_Pieces | None":
+        """Return the times of the configuration's operations; ``None`` if no host tile is legal."""
+        key = _DECIDING(config)
+        if key not in self._seconds:
+            self._seconds[key] = _work_s(self.instance, config, self._known)
+        return self._seconds[key]
 
     def _by_kinds_s(self, config: ParallelConfig, seconds: "_Pieces", counts: "_Counts", m: int) -> float:
         """
@@ -163,8 +167,7 @@ class WorkBounds:
         at least the mean number of layers, and its reduction starts after the last backward of one of its chunks
         begins. The busiest stage has at least the mean work. Layers count on the fastest GPU type.
         """
-        self(config)
-        seconds = self._seconds[_DECIDING(config)]
+        seconds = self._pieces(config)
         if seconds is None:
             return float("inf")
         model, pp, chunks = self.instance.model, config.pipeline_model_parallel_size, config.num_chunks
