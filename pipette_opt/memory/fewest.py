@@ -33,6 +33,7 @@ from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import (
     ParallelConfig,
     with_offload,
+    with_overlap,
     with_tensor_overlap,
     with_whole_layers,
     without_overlap,
@@ -53,8 +54,33 @@ def check_memory(
     The check of each candidate is that of :func:`~pipette_opt.memory.filter.keep_fitting`. Candidates with less offload
     and with tensor overlap come first. A candidate that saves more is predicted only if its counterparts that save less
     do not fit. With block recomputation, it is also predicted if they recompute layers, and dropped if it recomputes as
-    many.
+    many. Candidates that differ only in communication overlap need equal memory and are checked once.
     """
+    variants = dict[ParallelConfig, list[ParallelConfig]]()
+    for config in candidates:
+        variants.setdefault(_as_listed(config), []).append(config)
+    check = _checked(instance, list(variants), predictor, max_oom_risk)
+
+    def of_all(results: Sequence[CheckedConfig]) -> tuple[CheckedConfig, ...]:
+        return tuple(result.of(config) for result in results for config in with_variants([result.config]))
+
+    def with_variants(configs: Sequence[ParallelConfig]) -> tuple[ParallelConfig, ...]:
+        return tuple(_overlapping_as(config, other) for config in configs for other in variants[_as_listed(config)])
+
+    return replace(
+        check,
+        fitting=of_all(check.fitting),
+        rejected=of_all(check.rejected),
+        spared=with_variants(check.spared),
+        kept_on_gpu=with_variants(check.kept_on_gpu),
+        not_overlapped=with_variants(check.not_overlapped),
+    )
+
+
+def _checked(
+    instance: Instance, candidates: Sequence[ParallelConfig], predictor: MemoryPredictor, max_oom_risk: float
+) -> MemoryCheck:
+    """Check candidates in the form of :func:`_as_listed`."""
     of_saver = dict[_Saver, list[ParallelConfig]]()
     for config in candidates:
         of_saver.setdefault(_Saver.of(config), []).append(config)
@@ -64,22 +90,19 @@ def check_memory(
     fewest, parts, needless = dict[ParallelConfig, int](), list[MemoryCheck](), list[ParallelConfig]()
     for saver in savers:
         lesser = [other for other in savers if other != saver and saver.gives_up_all_of(other)]
-        asked = of_saver[saver]
-        listed = {config: _as_listed(config) for config in asked}
-        bases = dict.fromkeys(listed.values())
-        enough = {base: _fewest_with(instance.model, base, lesser, fewest) for base in bases}
-        tried = [config for config in asked if enough[listed[config]] > 0]
+        enough = {config: _fewest_with(instance.model, config, lesser, fewest) for config in of_saver[saver]}
+        tried = [config for config, number in enough.items() if number > 0]
         part = _with_fewest_layers(instance, tried, predictor, max_oom_risk)
         fitting, more = list[CheckedConfig](), list[ParallelConfig]()
         for checked in part.fitting:
-            base, in_blocks = _as_listed(checked.config), checked.config.recomputation == "block"
+            listed, in_blocks = _as_listed(checked.config), checked.config.recomputation == "block"
             number = checked.config.recompute_num_layers if in_blocks else 0
-            if number < enough[base]:
+            if number < enough[listed]:
                 fitting.append(checked)
-                fewest[base] = number
+                fewest[listed] = number
             else:
                 more.append(checked.config)
-        needless += [*(config for config in asked if enough[listed[config]] == 0), *more]
+        needless += [*(config for config, number in enough.items() if number == 0), *more]
         parts.append(replace(part, fitting=tuple(fitting)))
     return replace(
         parts[0],
@@ -132,6 +155,18 @@ def _as_listed(config: ParallelConfig) -> ParallelConfig:
     return with_whole_layers(base, "block", 1) if config.recomputation == "block" else base
 
 
+def _overlapping_as(config: ParallelConfig, other: ParallelConfig) -> ParallelConfig:
+    """Return the configuration with the gradient overlap of ``other``, which may differ in recomputed layers, too."""
+    if other.recompute_num_layers == config.recompute_num_layers:
+        return other
+    return with_overlap(
+        config,
+        grad_reduce=other.overlap_grad_reduce,
+        param_gather=other.overlap_param_gather,
+        ddp_bucket_size=other.ddp_bucket_size,
+    )
+
+
 def _fewest_with(
     model: ModelSpec, config: ParallelConfig, lesser: Sequence[_Saver], fewest: Mapping[ParallelConfig, int]
 ) -> float:
@@ -166,39 +201,33 @@ def _with_fewest_layers(
     A candidate with block recomputation stands for every number of layers. It gets the smallest number that fits, or
     all layers if none does. It is spared if it fits without recomputation. It is also spared if it fits only with all
     layers recomputed, and the candidates contain full recomputation that is equal (:func:`_is_full_with_all`).
+
+    Parameters
+    ----------
+    candidates
+        Candidates in the form of :func:`_as_listed`.
     """
     others = [config for config in candidates if config.recomputation != "block"]
     plain = keep_fitting(instance, others, predictor, max_oom_risk)
     if len(others) == len(candidates):
         return plain
-    fitting, rejected = (
-        {without_overlap(checked.config): checked for checked in group} for group in (plain.fitting, plain.rejected)
-    )
+    fitting, rejected = ({checked.config: checked for checked in group} for group in (plain.fitting, plain.rejected))
     searched = [config for config in candidates if config.recomputation == "block"]
-    bases = list(dict.fromkeys(map(without_overlap, searched)))
-    whole = {base: _whole(base) for base in bases if without_recomputation(base) not in fitting}
+    whole = {config: _whole(config) for config in searched if without_recomputation(config) not in fitting}
     found = {}
     if is_full := _is_full_with_all(instance.model):
-        found = {base: rejected[full].of(_all_layers(base)) for base, full in whole.items() if full in rejected}
-    hopeful = [base for base in whole if base not in found]
-    for base, result in _with_fewest(instance, hopeful, predictor, max_oom_risk):
-        if not is_full or whole[base] not in fitting or result.config.recompute_num_layers < _most_layers(base):
-            found[base] = result
-    checked = {result.config: result for result in (*plain.fitting, *plain.rejected)}
-    spared = []
-    for config in searched:
-        base = without_overlap(config)
-        if base in found:
-            number = found[base].config.recompute_num_layers
-            checked[config] = found[base].of(with_whole_layers(config, "block", number))
-        else:
-            spared.append(config)
+        found = {config: rejected[full].of(_all_layers(config)) for config, full in whole.items() if full in rejected}
+    hopeful = [config for config in whole if config not in found]
+    for config, result in _with_fewest(instance, hopeful, predictor, max_oom_risk):
+        if not is_full or whole[config] not in fitting or result.config.recompute_num_layers < _most_layers(config):
+            found[config] = result
+    checked = fitting | rejected | found
     ordered = [checked[config] for config in candidates if config in checked]
     return replace(
         plain,
         fitting=tuple(result for result in ordered if not result.short_bytes),
         rejected=tuple(result for result in ordered if result.short_bytes),
-        spared=tuple(spared),
+        spared=tuple(config for config in searched if config not in found),
     )
 
 
