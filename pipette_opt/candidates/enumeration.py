@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from pipette_opt.base.errors import InfeasibleError
@@ -57,7 +58,7 @@ class Enumeration:
     def values(self, name: str) -> tuple[Any, ...]:
         """Return the distinct values of a property among the legal configurations, ascending, ``None`` first."""
         if name not in self._values:
-            found = {getattr(config, name) for config in self.candidates}
+            found = set(map(attrgetter(name), self.candidates))
             self._values[name] = tuple(sorted(found, key=lambda value: (str(type(value)), value)))
         return self._values[name]
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from pipette_opt.candidates import covered
-from pipette_opt.certify.beside import Kind, risk_levels
+from pipette_opt.certify.beside import risk_levels
 from pipette_opt.certify.preference import RiskOf, risks_of
 from pipette_opt.certify.scope import not_searched, proof, scope, searched
 from pipette_opt.certify.state import SearchState
@@ -83,12 +83,13 @@ def finish_plan(
     def time_of(plan: SimulatedSolution) -> float:
         return plan.estimate.iteration_time_s
 
-    memory, of_kind_s = memory_of(best), dict[Kind, float]()
-    for config in state.listed:
-        of_kind_s[kind_of(config)] = min(of_kind_s.get(kind_of(config), float("inf")), state.bound_of(config))
+    memory, next_best = memory_of(best), _others(ranked, best)[:num_alternatives]
+    of_kind_s = {kind_of(other.candidate.config): time_of(other) for other in next_best}
+    for config in state.listed if next_best else ():
+        if (kind := kind_of(config)) in of_kind_s:
+            of_kind_s[kind] = min(of_kind_s[kind], state.bound_of(config))
     others = [
-        replace(alternative(other), lower_bound_s=min(of_kind_s[kind_of(other.candidate.config)], time_of(other)))
-        for other in _others(ranked, best)[:num_alternatives]
+        replace(alternative(other), lower_bound_s=of_kind_s[kind_of(other.candidate.config)]) for other in next_best
     ]
     plan = make_plan(
         instance,
