@@ -9,6 +9,7 @@ joint model.
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
@@ -19,6 +20,7 @@ from pipette_opt.candidates import (
     contradiction,
     enumerate_more,
     enumerate_with_reasons,
+    few_values,
     layers_are_free,
     narrowed,
     with_shared_parameters,
@@ -139,6 +141,8 @@ class Question:
         fitting configurations are reused; the number of hosts and their links may have changed.
     chooses_sizes
         Whether to choose numbers of GPUs if the space leaves them free (:mod:`~pipette_opt.solver.world_sizes`).
+    on_first
+        Called with the preparation of a few configurations and the fastest plan among them, before all are enumerated.
     """
 
     instance: Instance
@@ -150,6 +154,7 @@ class Question:
     first: FirstPlan | None = None
     like: Prepared | None = None
     chooses_sizes: bool = False
+    on_first: Callable[[Prepared], None] = lambda prepared: None
 
 
 def prunes(config: ParallelConfig) -> bool:
@@ -174,7 +179,7 @@ def prepare(question: Question, clock: Clock | None = None) -> Prepared:
         clock.report("bounding numbers of GPUs")
         sizes = _chosen_sizes(question, work, clock.step(WORLD_SIZES))
         space, question = sizes.space, replace(question, first=sizes.first)
-    clock.report("enumerating candidates")
+    clock.report("enumerating candidates", None if question.first is None else question.first.seconds)
     narrow = space if like is not None else narrowed(question.instance, space, clock.left_s)
     try:
         prepared = _prepare(replace(question, space=narrow), relaxed, work, clock)
@@ -189,10 +194,36 @@ def prepare(question: Question, clock: Clock | None = None) -> Prepared:
 
 def _chosen_sizes(question: Question, work: WorkBounds, clock: Clock) -> WorldSizes:
     """Return the numbers of GPUs to search."""
-    risk = question.max_oom_risk
-    return choose_world_sizes(
-        work, question.space, load_predictor(risk, question.instance), risk, clock, question.first
-    )
+    known = partial(_first_of_few, question, work, clock)
+    return choose_world_sizes(work, question.space, clock, known if question.first is None else question.first)
+
+
+def _first_of_few(question: Question, work: WorkBounds, clock: Clock, sizes: tuple[int, ...]) -> FirstPlan | None:
+    """Return the fastest plan of a few configurations on hosts in listed order; ``None`` if no plan fits."""
+    instance, risk = work.instance, question.max_oom_risk
+    space = replace(question.space, world_sizes=sizes, narrowed=(*question.space.narrowed, "world_sizes"))
+    space, predictor = few_values(instance, space), load_predictor(risk, instance)
+    enumeration = enumerate_with_reasons(instance, space)
+    memory = check_memory(instance, enumeration.candidates, predictor, risk)
+    if not memory.fitting:
+        return None
+    pruned = prune(work, fitting_candidates(memory), memory.capacity_bytes, clock)
+    if (first := pruned.first) is not None and question.instance.cluster.gpu_links is None:
+        of_plan = tuple(candidate for candidate in pruned.kept if candidate.config == first.config)
+        built, pruned = _build_kept(instance, replace(pruned, kept=of_plan), memory.capacity_bytes, prunes, clock)
+        prepared = Prepared(
+            instance=instance,
+            enumeration=enumeration,
+            predictor=predictor,
+            memory=memory,
+            problem=built.problem,
+            pruned=pruned,
+            space=space,
+            links=built.links,
+            work=work,
+        )
+        question.on_first(prepared)
+    return first
 
 
 def _bound_of_other_sizes_s(question: Question, space: SearchSpace, clock: Clock) -> float:

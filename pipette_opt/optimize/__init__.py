@@ -1,10 +1,11 @@
 """
 Steps of ``solve``, in the order of the code.
 
-1. :mod:`~pipette_opt.prepare` lists the legal configurations. The joint model (CP-SAT, ``solver/joint.py``) chooses
-degrees, layers and GPU types over the best links, and bounds every layer partition that is not listed. ``memory/``
-removes configurations that do not fit, ``solver/pruning.py`` those that bounds rule out. The rest becomes the integer
-placement problem: a relaxation for each candidate.
+1. :mod:`~pipette_opt.prepare` first finds the fastest plan of a few configurations, which is written at once. It then
+lists the legal configurations. The joint model (CP-SAT, ``solver/joint.py``) chooses degrees, layers and GPU types over
+the best links, and bounds every layer partition that is not listed. ``memory/`` removes configurations that do not fit,
+``solver/pruning.py`` those that bounds rule out. The rest becomes the integer placement problem: a relaxation for each
+candidate.
 2. :class:`~pipette_opt.certify.SearchState` begins with pruning's first plan. It has the bound of every listed
 configuration, who proved it, and the plans found.
 3. :func:`~pipette_opt.certify.certify`: the simulator executes the real schedule and decides. Candidates that may be
@@ -29,7 +30,7 @@ from pipette_opt.certify import certify
 from pipette_opt.certify.beside import look_beside
 from pipette_opt.certify.budget import beside_clock, clock_of, joint_limits, proof_clock
 from pipette_opt.certify.finish import finish_plan
-from pipette_opt.certify.first_plans import begin
+from pipette_opt.certify.first_plans import begin, simulate_first_plan
 from pipette_opt.certify.params import OptimizeParams as OptimizeParams
 from pipette_opt.certify.regret import weigh_in_worlds
 from pipette_opt.certify.scope import why_nothing
@@ -38,7 +39,7 @@ from pipette_opt.certify.ties import settle
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.steps import TIES
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Question, prunes
+from pipette_opt.prepare import Prepared, Question, prunes
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
@@ -61,18 +62,37 @@ def optimize(
     first
         Warm start: a known plan of the space; the plan found is no slower.
     """
-    return complete(begun(instance, space, params or OptimizeParams(), watcher or Watcher(), first), inputs)
+    return complete(begun(instance, space, params or OptimizeParams(), watcher or Watcher(), inputs, first), inputs)
 
 
 def begun(
-    instance: Instance, space: SearchSpace, params: OptimizeParams, watcher: Watcher, first: FirstPlan | None = None
+    instance: Instance,
+    space: SearchSpace,
+    params: OptimizeParams,
+    watcher: Watcher,
+    inputs: Mapping[str, Any] | None = None,
+    first: FirstPlan | None = None,
 ) -> SearchState:
-    """Return the search of :func:`optimize` with its problem prepared."""
+    """Return the search of :func:`optimize` with its problem prepared; a plan of a few configurations is passed on."""
     if first is not None:
         params = replace(params, today=first.config)
     clock = clock_of(instance, params, watcher)
     joint = joint_limits(instance, params, clock)
-    question = Question(instance, space, params.max_oom_risk, keep=prunes, joint=joint, first=first, chooses_sizes=True)
+
+    def pass_on(few: Prepared) -> None:
+        state = SearchState(few, simulate_first_plan(few), params, clock)
+        watcher.on_plan(finish_plan(state, _recorded(params, inputs)))
+
+    question = Question(
+        instance,
+        space,
+        params.max_oom_risk,
+        keep=prunes,
+        joint=joint,
+        first=first,
+        chooses_sizes=True,
+        on_first=pass_on,
+    )
     return begin(question, params, clock)
 
 
@@ -81,7 +101,7 @@ def complete(state: SearchState, inputs: Mapping[str, Any] | None = None) -> Pla
     from pipette_opt.verify import verify_content
 
     clock, params = state.clock, state.params
-    recorded = {**(inputs or {}), "max_oom_risk": params.max_oom_risk, "prefer": params.prefer}
+    recorded = _recorded(params, inputs)
     if state.plans:
         clock.watcher.on_plan(finish_plan(state, recorded))
     state.clock = proof_clock(clock, has_plan=bool(state.plans))
@@ -95,3 +115,8 @@ def complete(state: SearchState, inputs: Mapping[str, Any] | None = None) -> Pla
     plan = plan if regrets is None else regrets.certified(plan)
     verify_content(state.prepared.given, plan)
     return plan
+
+
+def _recorded(params: OptimizeParams, inputs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the inputs that a plan records."""
+    return {**(inputs or {}), "max_oom_risk": params.max_oom_risk, "prefer": params.prefer}

@@ -58,7 +58,7 @@ def optimize_weighted(
         to_beat_s = min([params.to_beat_s, *(step.value / weights.base for step in steps)])
         step_params = replace(params, time_limit_s=inner.elapsed_s + share_s, to_beat_s=to_beat_s)
         try:
-            state = begun(instance, replace(space, limits=limits), step_params, inner)
+            state = begun(instance, replace(space, limits=limits), step_params, inner, inputs)
             state.preference = preference
             plan = complete(state, inputs)
         except (InfeasibleError, InputError):

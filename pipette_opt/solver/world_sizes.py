@@ -8,14 +8,11 @@ cannot win. Their bounds are kept, so that a certificate covers all numbers of G
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from pipette_opt.candidates import SearchSpace, enumerate_with_reasons, few_values, with_shared_parameters
+from pipette_opt.candidates import SearchSpace, with_shared_parameters
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.memory.fewest import check_memory
-from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.plans.clock import Clock
-from pipette_opt.problem.build import FittingCandidate
 from pipette_opt.simulate.least_times import LeastTimes
-from pipette_opt.solver.pruning import FirstPlan, prune
+from pipette_opt.solver.pruning import FirstPlan
 
 PROMISING = 1.1
 """Numbers of GPUs with a bound up to this multiple of the least bound are searched for a time to beat. Chosen."""
@@ -55,10 +52,8 @@ class WorldSizes:
 def choose_world_sizes(
     work: WorkBounds,
     space: SearchSpace,
-    predictor: MemoryPredictor,
-    max_oom_risk: float,
     clock: Clock,
-    first: FirstPlan | None,
+    known: FirstPlan | Callable[[tuple[int, ...]], FirstPlan | None],
 ) -> WorldSizes:
     """
     Choose the numbers of GPUs to search, for a space that leaves them free.
@@ -70,8 +65,8 @@ def choose_world_sizes(
     clock
         Time limit. Numbers that it leaves without a bound, except the most promising, are left out; the space's
         ``narrowed`` then contains ``world_sizes``.
-    first
-        Known plan; ``None`` if no plan is known.
+    known
+        Known plan, or a function that finds a plan on one of these numbers of GPUs, or ``None``.
     """
     instance = work.instance
     least = LeastTimes(instance, with_shared_parameters(instance, space), work)
@@ -82,10 +77,12 @@ def choose_world_sizes(
             if num_gpus not in bounds_s and least.at_peak_s(num_gpus) < enough_s() and not (bounds_s and clock.is_over):
                 bounds_s[num_gpus] = least(num_gpus)
 
-    if first is None:
+    if isinstance(known, FirstPlan):
+        first: FirstPlan | None = known
+    else:
         look_at(lambda: PROMISING * min(bounds_s.values(), default=float("inf")))
         promising = [size for size in sorted(bounds_s, key=bounds_s.__getitem__) if bounds_s[size] < float("inf")]
-        first = _first_plan(work, space, promising[:MAX_PROMISING], predictor, max_oom_risk, clock)
+        first = known(tuple(promising[:MAX_PROMISING])) if promising else None
     to_beat_s = float("inf") if first is None else first.seconds
     look_at(lambda: to_beat_s)
     bounds_s |= {size: least.at_peak_s(size) for size in least.numbers if least.at_peak_s(size) >= to_beat_s}
@@ -96,23 +93,3 @@ def choose_world_sizes(
     narrowed = space.narrowed if len(bounds_s) == len(least.numbers) else (*space.narrowed, "world_sizes")
     sizes = tuple(sorted(able, key=lambda size: (size != own, bounds_s[size])))
     return WorldSizes(space=replace(space, world_sizes=sizes, narrowed=narrowed), first=first, bounds_s=bounds_s)
-
-
-def _first_plan(
-    work: WorkBounds,
-    space: SearchSpace,
-    sizes: list[int],
-    predictor: MemoryPredictor,
-    max_oom_risk: float,
-    clock: Clock,
-) -> FirstPlan | None:
-    """Return the fastest plan of a few configurations on hosts in listed order; ``None`` if no plan fits."""
-    if not sizes:
-        return None
-    instance = work.instance
-    few = few_values(instance, replace(space, world_sizes=tuple(sizes)))
-    memory = check_memory(instance, enumerate_with_reasons(instance, few).candidates, predictor, max_oom_risk)
-    fitting = [FittingCandidate(config=fits.config, need_bytes=fits.need_bytes) for fits in memory.fitting]
-    if not fitting:
-        return None
-    return prune(work, fitting, memory.capacity_bytes, clock).first

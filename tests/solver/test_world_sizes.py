@@ -10,9 +10,12 @@ from pipette_opt.costs.work import WorkBounds
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
-from pipette_opt.prepare import Question, load_predictor, prepare, prunes
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.prepare import Prepared, Question, prepare, prunes
+from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
 from pipette_opt.specs import Instance
+from pipette_opt.verify import verify_content
 from pipette_opt.verify.certificate import other_numbers_are_bounded
 from pipette_opt.verify.space import Searched
 
@@ -37,7 +40,11 @@ def plan(job: Instance) -> Plan:
 def chosen(job: Instance, *, is_over: bool = False) -> WorldSizes:
     """What is searched of the whole space."""
     clock = Clock(ends_s=0.0) if is_over else Clock()
-    return choose_world_sizes(WorkBounds(job), SearchSpace(), load_predictor(0.01, job), 0.01, clock, None)
+
+    def fastest(sizes: tuple[int, ...]) -> FirstPlan | None:
+        return prepare(Question(job, SearchSpace(world_sizes=sizes), 0.01, keep=prunes)).pruned.first  # type: ignore[union-attr]
+
+    return choose_world_sizes(WorkBounds(job), SearchSpace(), clock, fastest)
 
 
 def test_the_fastest_number_is_used_and_not_the_busiest(job: Instance, plan: Plan) -> None:
@@ -67,6 +74,28 @@ def test_numbers_without_a_bound_are_said_to_be_left_out(job: Instance) -> None:
     found = chosen(job, is_over=True)
     assert set(found.bounds_s) == {12}
     assert found.space.narrowed == ("world_sizes",)
+
+
+def test_a_plan_of_few_configurations_comes_first(job: Instance) -> None:
+    """It is a plan of a narrowed space, which says what it leaves out, and the search of the whole space beats it."""
+    passed: list[Prepared] = []
+    whole = prepare(Question(job, SearchSpace(), 0.01, keep=prunes, chooses_sizes=True, on_first=passed.append))
+    (few,) = passed
+    assert {"world_sizes", "context_parallel", "micro_batch_size"} <= set(few.space.narrowed)
+    assert len(few.enumeration.candidates) < len(whole.enumeration.candidates)
+    assert [candidate.config for candidate in few.problem.candidates] == [few.pruned.first.config]  # type: ignore[union-attr]
+    assert whole.pruned.first.seconds <= few.pruned.first.seconds  # type: ignore[union-attr]
+
+
+def test_the_first_plan_is_verified(job: Instance) -> None:
+    """The plan that is written first obeys every rule, too; later plans are no slower."""
+    plans: list[Plan] = []
+    optimize(job, SearchSpace(), FAST, Watcher(on_plan=plans.append))
+    assert len(plans) > 1
+    assert "left out for the time limit" in plans[0].certificate.scope
+    times = [plan.certificate.best_s for plan in plans]
+    assert times == sorted(times, reverse=True)
+    verify_content(job, plans[0])
 
 
 def test_the_bound_of_a_search_counts_all_numbers(job: Instance) -> None:
