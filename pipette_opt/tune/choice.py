@@ -108,21 +108,14 @@ def outlook(candidates: Candidates, worlds: Worlds, trials: Sequence[Trial]) -> 
     """Return what the worlds say after these trials, and the value of each further trial."""
     timed = [trial for trial in trials if trial.time_s is not None]
     measured_s = np.array([trial.time_s for trial in timed], dtype=np.float64)
-    rows = [trial.config for trial in timed]
-    known = worlds.given(
-        [
-            Observation(factors=factors, log_ratio=log_ratio)
-            for factors, log_ratio in zip(
-                candidates.terms[rows], np.log(measured_s / candidates.predicted_s[rows]).tolist(), strict=True
-            )
-        ]
-    )
+    known = _given(worlds, candidates, [trial.config for trial in timed], measured_s)
     times_s = candidates.predicted_s[:, None] * np.exp(known.log_factors(candidates.terms))
     memory = candidates.memory.given({trial.config: trial.outcome for trial in trials if trial.outcome is not None})
     best_s = float(measured_s.min(initial=np.inf))
     fits = memory.fit()
     tried = [trial.config for trial in trials]
-    scores = fits * (_improvement(known, candidates, best_s) if timed else _speed(times_s))
+    running = [trial.config for trial in trials if trial.is_running]
+    scores = fits * (_improvement(known, candidates, best_s, running) if timed or running else _speed(times_s))
     scores[tried] = -np.inf
     ended = [trial.config for trial in trials if not trial.is_running]
     return Outlook(
@@ -135,14 +128,27 @@ def outlook(candidates: Candidates, worlds: Worlds, trials: Sequence[Trial]) -> 
     )
 
 
-def _improvement(known: Worlds, candidates: Candidates, best_s: float) -> FloatArray:
+def _given(worlds: Worlds, candidates: Candidates, configs: Sequence[int], times_s: FloatArray) -> Worlds:
+    """Return the worlds after configurations took these times."""
+    log_ratios = np.log(times_s / candidates.predicted_s[configs]).tolist()
+    terms = candidates.terms[configs]
+    return worlds.given(
+        [Observation(factors=own, log_ratio=ratio) for own, ratio in zip(terms, log_ratios, strict=True)]
+    )
+
+
+def _improvement(known: Worlds, candidates: Candidates, best_s: float, running: Sequence[int]) -> FloatArray:
     """
     Return the expected seconds, over worlds and noise, by which each configuration would improve on the best.
 
     Times are log-normal for each kind of stack, so the expectation is a mean over kinds of that of a put option (Black
     and Scholes, 1973). It is above zero for every configuration; so where none is likely to improve, the most likely
-    to do so is next.
+    to do so is next. Running trials count as if they took their expected times (Ginsbourger et al., "Kriging is
+    well-suited to parallelize optimization", 2010), so that trials at once are unlike each other.
     """
+    if running:
+        believed_s = candidates.predicted_s[running] * np.exp(known.mean_and_sd(candidates.terms[running])[0])
+        known, best_s = _given(known, candidates, running, believed_s), min(best_s, float(believed_s.min()))
     means, sds = known.moments(candidates.terms, measured=True)
     gaps = (np.log(best_s / candidates.predicted_s) - means) / sds
     means_s = candidates.predicted_s * np.exp(means + sds**2 / 2)

@@ -8,6 +8,7 @@ from plain_worlds import plain_terms, plain_worlds
 
 from pipette_opt.tune.choice import Candidates, Trial, outlook
 from pipette_opt.tune.memory_odds import MemoryOdds, Outcome
+from pipette_opt.worlds.terms import TERMS
 from pipette_opt.worlds.worlds import Worlds
 
 FITS = Outcome(ran_out=False)
@@ -91,6 +92,16 @@ def test_a_failure_lowers_the_odds_of_its_likes() -> None:
     after = outlook(given, plain_worlds(), [Trial(config=0, outcome=Outcome(ran_out=True))])
     assert after.fits[1] < 0.45
     assert after.ranking()[0] == 2
+
+
+def test_trials_at_once_are_unlike_each_other() -> None:
+    """While a configuration runs, another layout that is predicted a little slower comes before its likes."""
+    given = candidates(1.0, 1.0, 1.02)
+    terms = given.terms.copy()
+    terms[2, TERMS.index("tensor parallelism")] = 3.0
+    given, worlds = replace(given, terms=terms), Worlds.load()
+    assert outlook(given, worlds, []).ranking() == [0, 1, 2]
+    assert outlook(given, worlds, [Trial(config=0, is_running=True)]).ranking() == [2, 1]
 
 
 def test_a_running_trial_may_still_be_the_fastest() -> None:
