@@ -17,7 +17,7 @@ def test_following_the_page(tmp_path: Path) -> None:
     apply(edits_of(PAGE), tmp_path)
     commands = commands_of(PAGE)
     first = tmp_path / "tuning" / "trial-001" / ".running"
-    kill_once_there(first, commands[0], tmp_path)
+    kill_once_written(first, commands[0], tmp_path)
     began = first.stat().st_mtime_ns
     for command in commands:
         printed = run(command, tmp_path)
@@ -25,10 +25,10 @@ def test_following_the_page(tmp_path: Path) -> None:
     assert first.stat().st_mtime_ns == began  # the first trial was started once
 
 
-def kill_once_there(file: Path, command: Command, folder: Path) -> None:
-    """Start a command of the page and kill it once a file is there."""
+def kill_once_written(file: Path, command: Command, folder: Path) -> None:
+    """Start a command of the page and kill it once a file has content."""
     with started(command, folder) as process:
-        while not file.exists():
+        while not (file.exists() and file.read_text()):
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
         process.kill()

@@ -110,6 +110,8 @@ class TuneFolder:
         job
             Fingerprint of each part of the job; a folder of another job is refused.
         """
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(str(self.path), "is a file; -o is the folder of the trials.")
         self.path.mkdir(parents=True, exist_ok=True)
         self._check_job(job)
         with (self.path / IN_USE).open("a+") as lock:

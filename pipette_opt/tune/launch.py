@@ -19,7 +19,7 @@ from string import Formatter
 from pipette_opt.base.errors import InputError
 
 LOCK, EXIT, OUTPUT = ".running", ".exit", "run.log"
-"""Files in the folder of a trial: the lock of a running command, its exit code, and its output."""
+"""Files in the folder of a trial: process and lock of a running command, its exit code, and its output."""
 
 MAX_SHOWN = 200
 """Most characters of a printed line in a message. Chosen."""
@@ -50,7 +50,7 @@ def filled(text: str, values: Mapping[str, str], option: str) -> str:
 def start(command: str, folder: Path) -> None:
     """Start a command of the shell in the folder of a trial; its output goes to ``OUTPUT`` there."""
     (folder / EXIT).unlink(missing_ok=True)
-    script = f"({command}\n)\ncode=$?\necho $code > {EXIT}.part && mv {EXIT}.part {EXIT}"
+    script = f"echo $$ > {LOCK}\n({command}\n)\ncode=$?\necho $code > {EXIT}.part && mv {EXIT}.part {EXIT}"
     with (folder / LOCK).open("w") as lock, (folder / OUTPUT).open("wb") as output:
         fcntl.flock(lock, fcntl.LOCK_EX)
         process = subprocess.Popen(
@@ -62,7 +62,6 @@ def start(command: str, folder: Path) -> None:
             pass_fds=(lock.fileno(),),
             start_new_session=True,
         )
-        lock.write(str(process.pid))
     threading.Thread(target=process.wait, daemon=True).start()  # an ended child would stay as a zombie
 
 

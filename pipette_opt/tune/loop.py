@@ -60,8 +60,6 @@ class End:
     advice: str = ""
 
 
-INTERRUPTED = End("interrupted", "Type the same command to go on.")
-
 AFTER_FAILURES = (
     "With another --run these trials start again. To run them again by this command, remove their folders; else the "
     "search goes on with other configurations."
@@ -172,7 +170,9 @@ class Tuner:
         end = None
         while end is None or self._unfinished():
             if self.stop.is_set():
-                end = INTERRUPTED
+                running = [record.trial for record in self._unfinished() if launch.is_running(self._folder(record))]
+                still = "".join(f"Trial {trial} still runs. " for trial in running)
+                end = End("interrupted", f"{still}Type the same command to go on.")
                 break
             for record in self._unfinished():
                 self._look_at(record)
@@ -257,20 +257,21 @@ class Tuner:
         self.folder.write(record)
         if self.settings.run is not None:
             command = launch.filled(self.settings.run, self._values(record), "--run")
-            launch.start(command, self.folder.trial(record.trial))
+            launch.start(command, self._folder(record))
         asked = f"waits for a log at {self._log(record)}; start {self._values(record)['script']}"
         self._keep(record, message if self.settings.run is not None else asked)
 
     def _go_on(self, record: TrialRecord) -> None:
         """Take up a trial that an earlier search left: wait for its command, read its log, or start it again."""
-        folder = self.folder.trial(record.trial)
+        folder = self._folder(record)
         ended = launch.is_running(folder) or launch.exit_code(folder) is not None
         if not ended and self.settings.run is not None and isinstance(self._result(record), NoResult):
-            self._start(record)
+            again = "starts again, as its command was killed without a result"
+            self._start(record, "" if record.started is None else again)
 
     def _look_at(self, record: TrialRecord) -> None:
         """Record the result of a trial that has ended, and end a trial that takes too long."""
-        folder = self.folder.trial(record.trial)
+        folder = self._folder(record)
         if self.settings.run is None:
             result = self._result(record)
             if result.is_wrong if isinstance(result, NoResult) else self._is_complete(record, result):
@@ -287,13 +288,13 @@ class Tuner:
 
     def _may_come_late(self, record: TrialRecord) -> bool:
         """Return whether the log of a command that ended may still appear: a shared file system shows it later."""
-        folder = self.folder.trial(record.trial)
+        folder = self._folder(record)
         waited_s = time.time() - launch.ended(folder)
         return waited_s < LATE_S and (launch.exit_code(folder) == 0 or not self._logs(record))
 
     def _finish(self, record: TrialRecord, result: LogResult | NoResult) -> None:
         """Record the result of a trial, and weigh the worlds again."""
-        folder = self.folder.trial(record.trial)
+        folder = self._folder(record)
         if isinstance(result, NoResult):
             problem = result.problem
             code = launch.exit_code(folder)
@@ -387,6 +388,9 @@ class Tuner:
             advice=end.advice,
         )
 
+    def _folder(self, record: TrialRecord) -> Path:
+        return self.folder.trial(record.trial)
+
     def _all(self) -> tuple[TrialRecord, ...]:
         return tuple(self.records[number] for number in sorted(self.records))
 
@@ -400,7 +404,7 @@ class Tuner:
         return (
             read_result(logs, expected, self.settings.warm_up)
             if logs
-            else NoResult(problem=f"no log at {self._log(record)} was written since the trial began")
+            else NoResult(problem=f"no log that matches --log {self.settings.log} was written since it began")
         )
 
     def _is_complete(self, record: TrialRecord, result: LogResult) -> bool:
@@ -415,7 +419,7 @@ class Tuner:
 
     def _logs(self, record: TrialRecord) -> list[Path]:
         """Return the logs of a trial; files that were not written since it was started are of another run."""
-        folder = self.folder.trial(record.trial)
+        folder = self._folder(record)
         values = {name: escape(value) for name, value in self._values(record).items()}
         pattern = folder.resolve() / launch.filled(self.settings.log, values, "--log")
         begun = launch.started(folder) or record.started or 0.0
@@ -424,7 +428,7 @@ class Tuner:
 
     def _values(self, record: TrialRecord) -> dict[str, str]:
         """Return the values of the placeholders in the command and in the pattern of the log."""
-        folder = self.folder.trial(record.trial).resolve()
+        folder = self._folder(record).resolve()
         main = TARGETS[self.settings.format].files.split(",")[0].strip()
         return {
             "script": str(folder / main),

@@ -208,7 +208,7 @@ def test_logs_of_earlier_runs_do_not_count(tmp_path: Path) -> None:
     (logs / "other.log").write_text("iteration 9/12 | elapsed time per iteration (ms): 15000 |\n" * 6)
     pattern = f"{logs}/*.log"
     refused = tuner(tmp_path / "state", "", run="true", log=pattern, budget=1).run().records[0]
-    assert refused.problem == f"no log at {pattern} was written since the trial began"
+    assert refused.problem == f"no log that matches --log {pattern} was written since it began"
     times = "; ".join(["echo 'iteration 2/9 | elapsed time per iteration (ms): 2000 |'"] * 3)
     record = tuner(tmp_path / "state", "", run=f"({times}) > {logs}/own.log", log=pattern, budget=1).run().records[0]
     assert (record.status, record.time_s) == ("timed", 2.0)
@@ -279,7 +279,7 @@ def test_an_interrupted_search_waits_for_its_command(tmp_path: Path) -> None:
 
     first.report = interrupt
     found = first.run()
-    assert (found.reason, found.advice) == ("interrupted", "Type the same command to go on.")
+    assert (found.reason, found.advice) == ("interrupted", "Trial 1 still runs. Type the same command to go on.")
     assert launch.is_running(folder / "trial-001")
     again = tuner(folder, "time_s", run=slow, budget=1).run()
     assert [record.status for record in again.records] == ["timed"]

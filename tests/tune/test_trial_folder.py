@@ -61,3 +61,8 @@ def test_a_folder_belongs_to_one_job_and_one_search(tmp_path: Path) -> None:
         TuneFolder(tmp_path).locked(job),
     ):
         pass
+    with (
+        pytest.raises(InputError, match=r"letter.txt: is a file; -o is the folder of the trials"),
+        TuneFolder(tmp_path / "letter.txt").locked(job),
+    ):
+        pass
