@@ -49,6 +49,9 @@ Schedules of large grids, and the number of cells for which their temperature fa
 On more cells, the factor falls in proportion, because one swap changes a smaller part of the objective.
 """
 
+REFINED_CELLS = 64
+"""From this number of cells, annealing refines a placement that it is given. Chosen."""
+
 SETTLED_MOVES, SETTLED_FACTOR, SETTLED_SOFTNESS = 200, 0.4, 10.0
 """Moves per cell and start that suffice to compare coarse starts; temperature factor and softness then. Chosen."""
 
@@ -119,8 +122,9 @@ class CandidateSearch:
 
     def restart(self, moves: int, is_over: Callable[[], bool]) -> None:
         """Anneal once from hot to cold, by the next schedule of the tuned variant."""
-        factor, softness, from_best = (LARGE_SCHEDULES if self.is_large else SCHEDULES)[self.restarts % len(SCHEDULES)]
-        if self.is_large:
+        refines = self.is_large or (self.best < UNUSABLE_TICKS and self.archived.shape[1] >= REFINED_CELLS)
+        factor, softness, from_best = (LARGE_SCHEDULES if refines else SCHEDULES)[self.restarts % len(SCHEDULES)]
+        if refines:
             factor *= self._cooler
         self.restarts += 1
         started = time.perf_counter()

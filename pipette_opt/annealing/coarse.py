@@ -6,6 +6,8 @@ of a late row has the most time. Other hosts separate them, so that no link join
 away from the border between two racks, so that none of their links crosses it.
 """
 
+from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -40,13 +42,21 @@ def coarse_starts(data: ProblemData, candidate: CandidateData) -> list[IntArray]
     """
     P, D, _ = candidate.grid
     neighbours = find_neighbours(candidate.ring_ticks[0] if D > 1 else candidate.p2p_ticks)
-    if neighbours is None:
-        return []
+    return [] if neighbours is None else starts_among(neighbours, (P, D), (EVERY[data.p2p],))
+
+
+def starts_among(neighbours: Neighbours, shape: tuple[int, int], distances: Sequence[int]) -> list[IntArray]:
+    """
+    Return several placements on a grid of ``shape`` rows and columns; each lists all hosts, the grid first, by row.
+
+    ``distances``: least distances between slow hosts of a column, in rows; each gives placements of its own.
+    """
+    P, D = shape
     starts: dict[bytes, IntArray] = {}
-    for columns in (True, False):
+    for columns, every in product((True, False), distances):
         chosen = _chosen(neighbours, P * D, P if columns else D, slow_last=not columns)
         for bands in _bands(D if columns else P, chosen.units):
-            grid = _filled(chosen.order, neighbours.usual, (P, D), bands, columns=columns, every=EVERY[data.p2p])
+            grid = _filled(chosen.order, neighbours.usual, shape, bands, columns=columns, every=every)
             nodes = np.concatenate([grid.ravel(), chosen.spare])
             starts.setdefault(nodes.tobytes(), nodes)
     return list(starts.values())

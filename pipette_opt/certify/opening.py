@@ -16,6 +16,7 @@ from pipette_opt.simulate.estimate import simulate_times
 from pipette_opt.simulate.longest_paths import critical_counts
 from pipette_opt.simulate.solutions import best_links_times
 from pipette_opt.solver.bounds import candidate_bound
+from pipette_opt.solver.coarse_plans import coarse_placement
 from pipette_opt.solver.pruning import FLOAT_MARGIN
 
 SLOWEST_HOST = "judge with the slowest host"
@@ -69,6 +70,9 @@ def place_once(state: SearchState, entry: OpenCandidate) -> None:
     """Anneal a candidate configuration that may be faster; before its first annealing, add paths through slow links."""
     if entry.visits == 0 and state.may_be_faster(entry):
         slow_links_down(state, entry)
+        coarse = coarse_placement(state.prepared.instance, state.data, entry.candidate)
+        if coarse is not None:
+            state.look(entry, coarse[0])
     if state.may_be_faster(entry):
         state.anneal_once(entry)
 

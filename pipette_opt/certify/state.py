@@ -306,6 +306,8 @@ class SearchState:
     def anneal_once(self, entry: OpenCandidate) -> None:
         """Anneal a placement of a candidate configuration for its relaxation, and simulate the placement."""
         entry.visits += 1
+        plan = self.plan_of(entry)
+        known = [] if plan is None else [Solution(candidate=0, nodes=plan.nodes, objective_ticks=0)]
         found = anneal(
             replace(self.data, candidates=(entry.candidate,)),
             AnnealingParams(
@@ -315,6 +317,7 @@ class SearchState:
                 seed=self.params.seed + entry.visits,
             ),
             stop=self.clock.stop,
+            start=known,
         )
         learned = found.solution is not None and self.look(entry, found.solution.nodes)
         entry.moves *= 1 if learned else 2

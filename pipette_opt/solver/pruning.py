@@ -27,7 +27,9 @@ from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, shared_links
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.solution import Solution
 from pipette_opt.simulate.estimate import estimate
+from pipette_opt.solver.coarse_plans import coarse_placement
 from pipette_opt.solver.listed_hosts import hosts_together, next_hosts
 from pipette_opt.specs import ClusterSpec, Instance
 
@@ -378,11 +380,22 @@ def _annealed(
     best: FirstPlan,
     seconds: float,
 ) -> FirstPlan:
-    """Return the fastest plan that annealing finds for the candidates' relaxations, or a faster ``best``."""
-    data = build_problem_data(instance, candidates, capacity_bytes, relaxed=True)
+    """
+    Return the fastest coarse plan of the candidates, or the fastest that annealing from these finds for the
+    candidates' relaxations; ``best`` if it is faster.
+    """
+    data, begun = build_problem_data(instance, candidates, capacity_bytes, relaxed=True), clock.after(seconds)
     with clock.loading():
         anneal(data, AnnealingParams(time_limit_s=None, max_moves=1))
-    for solution in anneal(data, AnnealingParams(time_limit_s=seconds)).solutions:
+    coarse: list[Solution] = []
+    for index, candidate in enumerate(data.candidates):
+        found = None if begun.is_over else coarse_placement(instance, data, candidate)
+        if found is None:
+            continue
+        coarse.append(Solution(candidate=index, nodes=found[0], objective_ticks=0))
+        if found[1] < best.seconds:
+            best = FirstPlan(config=candidate.config, tile=candidate.tile, nodes=found[0], seconds=found[1])
+    for solution in anneal(data, AnnealingParams(time_limit_s=begun.left_s), start=coarse).solutions:
         candidate = data.candidates[solution.candidate]
         config, tile = candidate.config, candidate.tile
         try:

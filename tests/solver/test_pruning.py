@@ -173,7 +173,7 @@ def test_annealing_gives_a_better_time_to_beat(monkeypatch: pytest.MonkeyPatch) 
     prepared = prepare(Question(job, space, 0.01))
     fitting = fitting_candidates(prepared.memory)
     monkeypatch.setattr(pruning, "MANY", 1)
-    monkeypatch.setattr(pruning, "anneal", lambda data, params: anneal(data, moves))  # not by the clock
+    monkeypatch.setattr(pruning, "anneal", lambda data, params, start=(): anneal(data, moves))  # not by the clock
     plain = prune(prepared.work, fitting, prepared.memory.capacity_bytes)
     annealed = prune(prepared.work, fitting, prepared.memory.capacity_bytes, pruning=Pruning(annealing_s=1.0))
     assert plain.first is not None
