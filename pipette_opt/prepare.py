@@ -2,8 +2,8 @@
 Preparation of the search: legal configurations, joint model, memory, pruning, and the integer placement problem.
 
 Before the joint model runs, a time to beat is searched among configurations with one stage, which have no layers to
-partition. With 256 hosts or more, it is searched among all configurations. Single configurations are bounded after the
-joint model.
+partition. With :data:`MANY_HOSTS` or more, it is searched among all configurations. Single configurations are bounded
+after the joint model.
 """
 
 import os
@@ -43,7 +43,7 @@ from pipette_opt.solver.pruning import BoundedCandidates, FirstPlan, Pruned, Pru
 from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
 from pipette_opt.specs import ClusterSpec, Instance
 
-MANY_HOSTS = 256
+MANY_HOSTS = 64
 """
 With at least this many hosts, a time to beat is searched among all configurations before the joint model. Chosen.
 
