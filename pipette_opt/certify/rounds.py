@@ -60,6 +60,8 @@ class Move:
         if self.applies(state):
             state.done[self.step] = self.work(state)
             self.run(state, state.clock.step(self.step))
+            if state.clock.is_over:  # cut off: a later proof goes on with it
+                del state.done[self.step]
 
 
 def open_gap(state: SearchState) -> object:

@@ -13,8 +13,9 @@ faster are placed by annealing, simulated, and refuted by the engines of ``solve
 determines the gap. The joint model goes on with the time to beat, and its partitions are searched, too. So are
 configurations that had no bound in time.
 4. ``certify/beside.py`` places configurations that may be plainer, less risky or the next best.
-``certify/preference.py`` chooses the plan among those as good as the fastest; ties are settled. For the
-objective regret, ``certify/regret.py`` first gives each configuration its weight over worlds.
+``certify/preference.py`` chooses the plan among those as good as the fastest; ties are settled. Time that these steps
+leave over goes to the proof again. For the objective regret, ``certify/regret.py`` first gives each configuration its
+weight over worlds.
 5. ``certify/finish.py`` makes the certificate from the state. Its ``lower_bound_s`` is the least bound of all.
 6. The rules of ``verify`` about the plan itself are checked. The command ``verify`` also enumerates the space again.
 
@@ -111,6 +112,9 @@ def complete(state: SearchState, inputs: Mapping[str, Any] | None = None) -> Pla
         raise why_nothing(state.prepared)
     regrets = weigh_in_worlds(state)
     look_beside(state, beside_clock(clock))
+    state.clock = clock.keeping(TIES)
+    certify(state)  # in the time that plans beside the fastest left over
+    state.clock = clock
     plan = finish_plan(state, recorded, settle(state, clock.step(TIES)))
     plan = plan if regrets is None else regrets.certified(plan)
     verify_content(state.prepared.given, plan)
