@@ -19,6 +19,7 @@ from pipette_opt.certify.placing import MAX_HOSTS, anneal_open, host_work, settl
 from pipette_opt.certify.proving import prove
 from pipette_opt.certify.state import CLOSE_ENOUGH, SearchState
 from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.notes import ENDED_EARLY
 from pipette_opt.plans.steps import (
     ANNEALING,
     BOUNDS_AGAIN,
@@ -128,4 +129,4 @@ def why_open(state: SearchState) -> tuple[str, ...]:
             found.append(sentence.format(labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"))
     if joint_model(state) is not None:
         found.append(f"the joint model is done, but other layers of its stages may take {state.other_splits_s:.4g} s")
-    return tuple(f"The search ended early with a gap: {sentence}." for sentence in found)
+    return tuple(f"{ENDED_EARLY}{sentence}." for sentence in found)

@@ -11,6 +11,9 @@ from pipette_opt.plans.provenance import provenance
 from pipette_opt.specs import Instance
 from pipette_opt.specs.activations import host_keeps
 
+ENDED_EARLY = "The search ended early with a gap: "
+"""First words of a note that says why a search had no more work although its gap was open."""
+
 
 def plan_notes(
     instance: Instance,
@@ -19,7 +22,7 @@ def plan_notes(
     stages: Sequence[StageMemory],
 ) -> tuple[str, ...]:
     """
-    Return the notes on a plan, as sentences.
+    Return the notes on a plan that follow from the job and the plan, as sentences.
 
     Parameters
     ----------

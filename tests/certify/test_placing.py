@@ -19,6 +19,8 @@ from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.simulate import host_tree
 from pipette_opt.simulate.host_tree import HostTree
 from pipette_opt.simulate.many import estimate_many
+from pipette_opt.verify.certificate import notes_are_reproduced
+from pipette_opt.verify.space import Searched
 
 pytestmark = pytest.mark.search
 
@@ -48,7 +50,7 @@ def test_hosts_of_a_domain_are_interchangeable(monkeypatch: pytest.MonkeyPatch) 
     """
     Experts over unequal NVLink domains: with two domains, few of the 720 placements differ, and all are simulated.
 
-    If there were too many, notes would say why the search ended with a gap.
+    If there were too many, notes would say why the search ended with a gap; verify takes them only with a gap.
     """
     moe = replace(TINY, num_layers=4, num_experts=4, add_bias_linear=False, add_qkv_bias=False)
     job = make_job(in_domains([0, 0, 0, 0, 1, 1]), moe, global_batch_size=12)
@@ -69,6 +71,9 @@ def test_hosts_of_a_domain_are_interchangeable(monkeypatch: pytest.MonkeyPatch) 
     assert open_plan.certificate.status == "FEASIBLE"
     (note,) = [note for note in open_plan.notes if "NVLink" in note]
     assert note.startswith("The search ended early with a gap: branch and bound supports 50,000 placements in NVLink")
+    assert list(notes_are_reproduced(Searched.again(job, open_plan), open_plan)) == []
+    (problem,) = notes_are_reproduced(Searched.again(job, plan), replace(plan, notes=(*plan.notes, note)))
+    assert problem == f"the note {note!r} does not follow from the plan"
 
 
 def test_a_tree_without_faster_placements_gets_no_time() -> None:
