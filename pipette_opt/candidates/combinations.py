@@ -67,14 +67,22 @@ def combinations(
         Search space with fewer ``more_splits`` and ``more_layouts``; combinations that it contains are skipped.
     """
     split_of: dict[tuple[int, int], list[tuple[LayerSplit, str | None]]] = {}
+    offloads, recomputations = _offloads(instance, space), _recomputations(instance, space)
     for degrees in _degrees(space, num_gpus, instance.cluster.gpus_per_node):
-        offloads = _offloads(instance, space)
         packings: dict[tuple[int, int, int | None], dict[str, str]] = {}
         illegal: dict[tuple[object, ...], dict[str, str]] = {}
         fixed: dict[tuple[bool, tuple[int, int, int | None]], dict[str, str]] = {}
         overlaps = {zero: len(_overlaps(space, degrees.dp * degrees.cp > 1, zero)) for zero in (False, True)}
+        sharings = _sharing(space, degrees)
+        of_degrees = (
+            _exchange_sizes(instance, space, degrees),
+            _tensor_choices(instance, space, degrees),
+            sharings,
+            _expert_degrees(instance, space, degrees),
+            offloads,
+        )
         for mbs, chunks, recompute in product(
-            _micro_batch_sizes(instance, space), _chunk_counts(space, degrees.pp), _recomputations(instance, space)
+            _micro_batch_sizes(instance, space), _chunk_counts(space, degrees.pp), recomputations
         ):
             refusal = None if degrees.refusal is None else ("world size", degrees.refusal)
             if refusal is None and chunks > 1 and degrees.pp == 1:  # ``initialize_model_parallel``
@@ -91,7 +99,6 @@ def combinations(
             splits = split_of[degrees.pp, chunks]
             if not splits and known is None:
                 yield Combination([], 1, {"layers": _no_split(instance, space, degrees.pp, chunks)})
-            sharings = _sharing(space, degrees)
             if not sharings and known is None:
                 groups = ", ".join(map(str, space.num_distributed_optimizer_instances or ()))
                 replicas = f"dp * cp = {degrees.dp} * {degrees.cp} replicas"
@@ -100,12 +107,7 @@ def combinations(
                 # Take back the combination that was counted as impossible to split.
                 yield Combination([], -1, {"layers": _no_split(instance, space, degrees.pp, chunks)})
             for (split, layout), exchange, (sequence_parallel, tp_overlap), sharing, (ep, etp), offload in product(
-                splits,
-                _exchange_sizes(instance, space, degrees),
-                _tensor_choices(instance, space, degrees),
-                sharings,
-                _expert_degrees(instance, space, degrees),
-                offloads,
+                splits, *of_degrees
             ):
                 # Fields that the legality rules depend on; rules agree for all combinations with an equal key.
                 shared = sharing.get("zero_stage"), sharing.get("num_distributed_optimizer_instances")
