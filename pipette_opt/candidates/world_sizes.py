@@ -1,6 +1,8 @@
 """Numbers of GPUs to search, if the user does not set one."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.combinations import combinations
@@ -24,22 +26,22 @@ def world_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:
     """
     if space.num_gpus is None and space.world_sizes:
         return tuple(sorted(space.world_sizes, reverse=True))
-    chosen = choose_num_gpus(instance, space)
+    busy_gpus = _busy(instance, space)
+    chosen = choose_num_gpus(instance, space, busy_gpus)
     per_host = instance.cluster.gpus_per_node
     if space.num_gpus is not None or chosen < per_host:
         return (chosen,)
-    probe = _smallest(space)
-    busy = {chosen: _busy_gpus(instance, probe, chosen)}
+    busy = {chosen: busy_gpus(chosen)}
     for num_gpus in range(_most_gpus(instance, space) // per_host * per_host, 0, -per_host):
         if num_gpus < NEARLY_AS_BUSY * busy[chosen]:
             break
-        busy.setdefault(num_gpus, _busy_gpus(instance, probe, num_gpus))
+        busy.setdefault(num_gpus, busy_gpus(num_gpus))
     able = [size for size in busy if busy[size] >= NEARLY_AS_BUSY * busy[chosen]]
     most = sorted(able, key=lambda size: (-busy[size], size))[:MAX_WORLD_SIZES]
     return tuple(sorted(most, reverse=True))
 
 
-def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
+def choose_num_gpus(instance: Instance, space: SearchSpace, busy_gpus: Callable[[int], float] | None = None) -> int:
     """
     Return ``space.num_gpus``, or else the number of GPUs in the whole hosts that keep most GPUs busy.
 
@@ -55,6 +57,11 @@ def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
     Parts of one host are used only if no whole host is legal. If nothing is legal, all GPUs are used, so that the
     reasons refer to the whole cluster. ``space.max_gpus`` limits the number in each case.
 
+    Parameters
+    ----------
+    busy_gpus
+        Rating of a number of GPUs, if some are known.
+
     Raises
     ------
     InputError
@@ -64,14 +71,14 @@ def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
     if space.num_gpus is not None:
         check_num_gpus(space.num_gpus, per_host, num_nodes)
         return space.num_gpus
-    probe, most = _smallest(space), _most_gpus(instance, space)
+    most, busy_gpus = _most_gpus(instance, space), busy_gpus or _busy(instance, space)
     most_whole = most // per_host * per_host
     for counts in (range(most_whole, 0, -per_host), range(min(per_host - 1, most), 0, -1)):
         most_busy, chosen = 0.0, None
         for num_gpus in counts:
             if most_busy > num_gpus:
                 break
-            busy = _busy_gpus(instance, probe, num_gpus)
+            busy = busy_gpus(num_gpus)
             if busy > 0.0 and busy >= most_busy:
                 most_busy, chosen = busy, num_gpus
         if chosen is not None:
@@ -83,6 +90,11 @@ def _most_gpus(instance: Instance, space: SearchSpace) -> int:
     """Return the largest number of GPUs that the cluster has and the search space allows."""
     available = instance.cluster.num_nodes * instance.cluster.gpus_per_node
     return available if space.max_gpus is None else min(available, space.max_gpus)
+
+
+def _busy(instance: Instance, space: SearchSpace) -> Callable[[int], float]:
+    """Return a function from a number of GPUs to its rating, see :func:`choose_num_gpus`; cached."""
+    return cache(partial(_busy_gpus, instance, _smallest(space)))
 
 
 def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
