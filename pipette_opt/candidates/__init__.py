@@ -7,6 +7,7 @@ from pipette_opt.candidates.enumeration import (
     enumerate_candidates,
     enumerate_more,
     enumerate_with_reasons,
+    legal_candidates,
 )
 from pipette_opt.candidates.known import with_known
 from pipette_opt.candidates.legality import LEGALITY_RULES, broken_rules, check_legal
@@ -35,6 +36,7 @@ __all__ = [
     "contradiction",
     "covered",
     "layers_are_free",
+    "legal_candidates",
     "left_out",
     "narrowed",
     "pipeline_split_options",

@@ -141,6 +141,15 @@ def _counted(sizes: Sequence[int], found: Iterable[Combination], before: Enumera
     )
 
 
+def legal_candidates(instance: Instance, space: SearchSpace) -> list[ParallelConfig]:
+    """Return the configurations of :func:`enumerate_with_reasons` without counting the other combinations."""
+    found = chain(
+        *(combinations(instance, space, num_gpus) for num_gpus in world_sizes(instance, space)),
+        known_combinations(instance, space),
+    )
+    return [config for configs, _, broken in found if not broken for config in configs]
+
+
 def has_any(instance: Instance, space: SearchSpace) -> bool:
     """Return whether a search space has at least one legal configuration."""
     return any(

@@ -8,13 +8,14 @@ requirements, some configuration is legal and fits. Other orders find other such
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.units import counted, gib
-from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
+from pipette_opt.candidates import SearchSpace, legal_candidates
 from pipette_opt.candidates.pins import given_text
 from pipette_opt.candidates.space import PINNABLE
 from pipette_opt.memory.fewest import check_memory
@@ -23,7 +24,7 @@ from pipette_opt.options.names import option_name
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import load_predictor
-from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
+from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, TrainingSpec
 
 SHORT_SEQUENCE = 4096
 """Sequences of at most this many tokens are never reported as the reason why no plan exists. Chosen."""
@@ -44,13 +45,31 @@ MORE_ORDERS_S = 4.0
 """Seconds after which no further order of requirements is tried. Chosen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Job, search space and accepted out-of-memory risk for which a plan is asked."""
+    """
+    Job, search space and accepted out-of-memory risk for which a plan is asked.
+
+    Parameters
+    ----------
+    training
+        Training settings instead of the job's; ``None`` for the job's.
+    times
+        Multiple of the job's hosts.
+    """
 
     instance: Instance
     space: SearchSpace
     risk: float
+    training: TrainingSpec | None = None
+    times: int = 1
+
+    @property
+    def job(self) -> Instance:
+        """The job with these training settings on as many hosts."""
+        given = self.instance
+        cluster = given.cluster if self.times == 1 else _like(given.cluster, self.times * given.cluster.num_nodes)
+        return replace(given, training=self.training or given.training, cluster=cluster.relaxed())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,23 +100,18 @@ def conflicts(
     """
     asked = Question(instance=instance, space=space, risk=max_oom_risk)
     required, clock = requirements(asked), Clock().after(more_orders_s)
-    known: dict[frozenset[str], bool] = {}
-
-    def possible(kept: Sequence[Requirement]) -> bool:
-        key = frozenset(requirement.name for requirement in kept)
-        if key not in known:
-            known[key] = _possible(asked, [requirement for requirement in required if requirement not in kept])
-        return known[key]
-
-    if possible(required):
+    answers = Answers(asked, required)
+    if answers.is_possible(required):
         return []
+    if not answers.is_possible(()):
+        return [()]
     found: dict[frozenset[str], tuple[str, ...]] = {}
     turned = [[*required[turn:], *required[:turn]] for turn in range(1, len(required))]
     for order in (required, required[::-1], *turned):
         kept = list(required)
         for requirement in order:
             fewer = [other for other in kept if other is not requirement]
-            if not possible(fewer):
+            if not answers.is_possible(fewer):
                 kept = fewer
         names = tuple(requirement.name for requirement in kept)
         found[frozenset(names)] = names
@@ -157,17 +171,15 @@ def _searched(**changes: Any) -> Callable[[Question], Sequence[Question]]:
 
 def _trained(**changes: Any) -> Callable[[Question], Sequence[Question]]:
     def relaxed(question: Question) -> Sequence[Question]:
-        training = replace(question.instance.training, **changes)
-        return [replace(question, instance=replace(question.instance, training=training))]
+        return [replace(question, training=replace(question.training or question.instance.training, **changes))]
 
     return relaxed
 
 
 def _with_more_hosts(question: Question) -> Sequence[Question]:
     """Return the question on the given hosts and on multiples of them."""
-    cluster = question.instance.cluster
-    sizes = [times * cluster.num_nodes for times in MORE_HOSTS if times == 1 or times * cluster.num_nodes <= MAX_HOSTS]
-    return [replace(question, instance=replace(question.instance, cluster=_like(cluster, size))) for size in sizes]
+    num_hosts = question.instance.cluster.num_nodes
+    return [replace(question, times=times) for times in MORE_HOSTS if times == 1 or times * num_hosts <= MAX_HOSTS]
 
 
 def _like(cluster: ClusterSpec, num_hosts: int) -> ClusterSpec:
@@ -177,28 +189,51 @@ def _like(cluster: ClusterSpec, num_hosts: int) -> ClusterSpec:
     return replace(cluster, nodes=nodes, link_matrices=(links,), known_latency_s=None, levels=(), gpu_links=None)
 
 
-def _possible(asked: Question, without: Sequence[Requirement]) -> bool:
-    """Return whether a configuration is legal and fits once the requirements in ``without`` are dropped."""
-    questions = [asked]
-    for requirement in without:
-        questions = [other for question in questions for other in requirement.relaxed(question)]
-    return any(map(_has_candidate, questions))
+class Answers:
+    """
+    Answers to a question with fewer requirements, each worked out once.
+
+    Fewer requirements never rule out a plan, so an answer also holds for more or for fewer requirements.
+    """
+
+    def __init__(self, asked: Question, required: Sequence[Requirement]) -> None:
+        self._asked, self._required = asked, required
+        self._possible: list[frozenset[str]] = []
+        self._impossible: list[frozenset[str]] = []
+        self._has_candidate = cache(_has_candidate)
+
+    def is_possible(self, kept: Sequence[Requirement]) -> bool:
+        """Return whether a configuration is legal and fits with these requirements alone."""
+        names = frozenset(requirement.name for requirement in kept)
+        if any(names <= more for more in self._possible):
+            return True
+        if any(names >= fewer for fewer in self._impossible):
+            return False
+        questions = [self._asked]
+        for requirement in self._required:
+            if requirement.name not in names:
+                questions = [other for question in questions for other in requirement.relaxed(question)]
+        found = any(map(self._has_candidate, questions))
+        (self._possible if found else self._impossible).append(names)
+        return found
 
 
 def _has_candidate(asked: Question) -> bool:
     """Return whether a configuration is legal and fits; those that need the least memory are tried first."""
-    instance = replace(asked.instance, cluster=asked.instance.cluster.relaxed())
+    instance = asked.job
+    predictor = load_predictor(asked.risk, instance)
+    room = sum(node.num_gpus * predictor.usable_bytes(node.gpu) for node in instance.cluster.nodes)
+    if asked.risk < IGNORED_RISK and _state_bytes(asked) > room:
+        return False
+    # Neither legality nor memory depends on overlap.
+    plain = replace(asked.space, overlap_grad_reduce=False, overlap_param_gather=None, ddp_bucket_size=None)
     try:
-        candidates = enumerate_with_reasons(instance, asked.space).candidates
+        candidates = legal_candidates(instance, plain)
     except InputError:  # more GPUs than the cluster has
         return False
     if asked.risk >= IGNORED_RISK:
         return bool(candidates)
-    predictor = load_predictor(asked.risk, instance)
-    if _state_bytes(asked) > sum(node.num_gpus * predictor.usable_bytes(node.gpu) for node in instance.cluster.nodes):
-        return False
-    plain = [config for config in candidates if not config.overlap_grad_reduce]
-    order = sorted(plain, key=_need) or list(candidates)
+    order = sorted(candidates, key=_need)
     return any(
         check_memory(instance, order[first : first + PREDICTED_AT_ONCE], predictor, asked.risk).fitting
         for first in range(0, len(order), PREDICTED_AT_ONCE)
@@ -211,7 +246,7 @@ def _state_bytes(asked: Question) -> float:
 
     Only weights count if the optimizer states may be in the hosts' memory.
     """
-    training = asked.instance.training
+    training = asked.training or asked.instance.training
     on_hosts = asked.space.offload is not None or not training.offload.is_nothing
     each = training.parameter_bytes + (0 if on_hosts else training.optimizer_bytes)
     return asked.instance.model.num_parameters * each

@@ -8,7 +8,7 @@ import pytest
 from factories import LLAMA_8B, TINY, make_cluster, make_job, make_random_cluster
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.certify.conflicts import Question, _possible, _state_bytes, conflicts, in_words, requirements
+from pipette_opt.certify.conflicts import Answers, Question, _state_bytes, conflicts, in_words, requirements
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.prepare import load_predictor
 from pipette_opt.specs import Instance
@@ -63,7 +63,7 @@ def test_each_set_is_irreducible_and_brute_force_has_none_smaller(job: object, s
             names = frozenset(one.name for one in kept)
             if any(other <= names for other in minimal):
                 continue
-            if not _possible(asked, [one for one in required if one not in kept]):
+            if not Answers(asked, required).is_possible(kept):
                 minimal.append(names)
     found = [frozenset(names) for names in conflicts(job, space, 0.01, float("inf"))]  # type: ignore[arg-type]
     assert found
