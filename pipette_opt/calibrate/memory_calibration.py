@@ -16,6 +16,7 @@ import numpy as np
 from pipette_opt.base.typed import limits_of
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
+from pipette_opt.memory.filter import FULL
 from pipette_opt.memory.odds import normal_beyond
 from pipette_opt.specs.memory_constants import HIDDEN, NEEDED, REGRESSORS, SHOWN, MemoryConstants, needed
 
@@ -273,13 +274,14 @@ class _Posterior:
         Return the errors of predicted against measured peaks, in standard deviations, and their derivatives by the
         constants.
 
-        ``state`` holds the constants. The error is 0 for a stage that is predicted to need more than the GPU has, since
-        a measured peak shows no more than that.
+        ``state`` holds the constants. The error is 0 for a stage that is predicted to need more than the GPU has and
+        fills it, since a measured peak shows no more than that.
         """
         fullest = self.peaks.largest(state[:-1] * SHOWN)
         rows = fullest * SHOWN
         taken = rows @ state[:-1]
-        inside = taken < self.peaks.capacity - state[-1] - fullest @ (state[:-1] * HIDDEN)
+        usable = self.peaks.capacity - state[-1] - fullest @ (state[:-1] * HIDDEN)
+        inside = (taken < usable) | (self.measured < FULL * usable)
         errors = np.where(inside, np.log(np.maximum(taken, 1e-3) / self.measured) / self.spread, 0.0)
         slopes = np.zeros((len(errors), len(state)))
         slopes[inside, :-1] = rows[inside] / taken[inside, None] / self.spread

@@ -18,7 +18,8 @@ from pipette_opt.base.units import GB, GIB, counted, three_digits, whole_number
 from pipette_opt.calibrate.cases import Skipped, make_case, why_untimed
 from pipette_opt.calibrate.memory import memory_run, shipped_predictor
 from pipette_opt.calibrate.memory_calibration import refit_constants
-from pipette_opt.calibrate.memory_runs import MemoryRun
+from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
+from pipette_opt.calibrate.memory_spread import oom_probability
 from pipette_opt.job.launch import as_trained, legal_config
 from pipette_opt.job.read import Job
 from pipette_opt.library.models import check_one_model
@@ -33,7 +34,7 @@ from pipette_opt.read.scripts import read_script, script_environment
 from pipette_opt.report.plan_file import read_plan
 from pipette_opt.simulate.least_times import peak_gpu_seconds
 from pipette_opt.specs import ClusterSpec, Instance, StackSpec
-from pipette_opt.specs.memory_constants import HIDDEN
+from pipette_opt.specs.memory_constants import HIDDEN, MemoryConstants
 from pipette_opt.specs.stack import Anchor, MeasuredMemory
 from pipette_opt.tune.folder import JOB as TUNE
 from pipette_opt.tune.folder import PLAN, RECORD, TuneFolder
@@ -54,6 +55,9 @@ MAX_AWAY = 6.0
 MAX_CHECKED = 60
 """Largest number of runs of which each is checked against the others. Chosen: some seconds."""
 
+SURE = 0.99
+"""Predicted probability of a run's outcome, the opposite of the measured one, from which a warning is due. Chosen."""
+
 MAX_REPEATED = 1.3
 """Largest ratio of two measured times of one configuration. Chosen: public repetitions differ at most by 16 %."""
 
@@ -67,8 +71,8 @@ KEY_BYTES = 6
 """Length of the digest that a run's memory is known by, bytes."""
 
 _FIGURE = re.compile(
-    r"(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*"
-    r"(?P<unit>ms|s|min|(?P<memory>GiB|GB)(?::(?P<kind>reserved|allocated|nvidia-smi))?)?"
+    r"(?P<number>\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*"
+    r"(?P<unit>ms|s|min|(?P<memory>gib|gb)(?::(?P<kind>reserved|allocated|nvidia-smi))?)?"
 )
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0}
 OOM = "oom"
@@ -169,7 +173,25 @@ def _with_memory(stack: StackSpec, runs: Sequence[_Run]) -> StackSpec:
     if not new:
         return stack
     moved = refit_constants([memory for _, memory in new.values()], stack.memory, stack.memory)
+    _warn_of_untold(moved, list(new.values()))
     return replace(stack, memory=moved, memory_runs=(*stack.memory_runs, *(record for record, _ in new.values())))
+
+
+def _warn_of_untold(moved: MemoryConstants, runs: Sequence[tuple[MeasuredMemory, MemoryRun]]) -> None:
+    """Log a warning for each run whose failure, or success, the moved constants still rule out."""
+    for record, run in runs:
+        memory = predict_memory(moved, run)
+        risk = oom_probability(memory)
+        if (1 - risk if run.ran_out else risk) > SURE:
+            logger.warning(
+                "%s contradicts the predicted need of %.3g GiB, of %.3g usable, by too much to move it: %s",
+                record.run,
+                memory.needed_gib,
+                memory.usable_gib,
+                "was it the host's memory, or another process on the GPU?"
+                if run.ran_out
+                else "does the launch have all options of the run?",
+            )
 
 
 def _memory_record(run: _Run, memory: MemoryRun) -> MeasuredMemory:
@@ -242,7 +264,7 @@ def _trials(job: Job, folder: Path) -> Iterator[_Run]:
 
 def _launched(job: Job, place: str, word: str, figure: str) -> _Run:
     """Return a run of a launch with its figure, or with what its log says."""
-    match, is_log = _FIGURE.fullmatch(figure), Path(figure).suffix.lower() in SUFFIXES
+    match, is_log = _FIGURE.fullmatch(figure.lower()), Path(figure).suffix.lower() in SUFFIXES
     if figure.lower() != OOM and not is_log and (match is None or not 0 < float(match["number"]) < inf):
         raise InputError(
             OPTION,
@@ -259,7 +281,7 @@ def _launched(job: Job, place: str, word: str, figure: str) -> _Run:
     if match is None:
         return replace(run, memory=_memory(run, None))
     if match["memory"]:
-        peak_gib = float(match["number"]) * (1.0 if match["memory"] == "GiB" else GB / GIB)
+        peak_gib = float(match["number"]) * (1.0 if match["memory"] == "gib" else GB / GIB)
         return replace(run, memory=_memory(run, peak_gib, match["kind"] or "reserved"))
     return replace(run, time_s=float(match["number"]) * _SECONDS[match["unit"] or "s"])
 

@@ -11,6 +11,9 @@ from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPrediction, MemoryP
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.specs import ClusterSpec, Instance
 
+FULL = 0.9
+"""Peak over usable memory from which a peak no longer tells the need: the allocator then returns blocks. Chosen."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CheckedConfig:

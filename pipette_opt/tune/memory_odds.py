@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray
+from pipette_opt.memory.filter import FULL
 from pipette_opt.memory.odds import normal_beyond
 from pipette_opt.memory.twins import TAILS
 
@@ -33,10 +34,6 @@ UNEXPECTED = 0.01
 
 FACTORS = np.linspace(-4.0, 4.0, 81)
 """Values of the shared factor, in standard deviations."""
-
-
-FULL = 0.9
-"""Peak over usable memory from which a peak no longer tells the need: the allocator then returns blocks. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

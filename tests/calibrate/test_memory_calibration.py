@@ -56,6 +56,19 @@ def random_runs(count: int, seed: int, *, noise: float = 0.02, peaks: bool = Tru
     return runs
 
 
+@pytest.mark.parametrize(("peak_gib", "is_told"), [(60.0, True), (70.0, True), (78.0, False)])
+def test_a_peak_below_the_memory_tells_the_need(peak_gib: float, is_told: bool) -> None:
+    """Also if more than the GPU has was predicted; a full GPU leaves open how much more is needed."""
+    regressors = make_regressors(counted=90.0, base_gib=1.0, activations=40.0)[None]
+    run = MemoryRun(regressors=regressors, measured_rows=np.array([0]), capacity_gib=80.0, peak_gib=peak_gib)
+    before, after = (
+        float((regressors @ constants.vector())[0])
+        for constants in (MemoryConstants(), refit_constants([run], MemoryConstants(), MemoryConstants()))
+    )
+    assert after == pytest.approx(peak_gib if is_told else before, rel=0.15)
+    assert before > 80
+
+
 def gathering_runs(kept: float, seed: int, *, peaks: bool = True) -> list[MemoryRun]:
     """Runs on 80 GiB with about 40 buffers that wait, and ``kept`` of each layer's gathered inputs."""
     rng = np.random.default_rng(seed)

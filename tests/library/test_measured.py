@@ -220,6 +220,20 @@ def test_measured_memory_moves_predicted_memory(script: str, memory_gib: float, 
     assert way * (after - before) > 0
 
 
+@pytest.mark.parametrize(
+    ("memory_gib", "figure", "question"),
+    [(80.0, "oom", "was it the host's memory"), (0.3, "0.29GiB", "does the launch have all options of the run")],
+)
+def test_an_outcome_that_predictions_rule_out_is_warned_of(
+    script: str, caplog: pytest.LogCaptureFixture, memory_gib: float, figure: str, question: str
+) -> None:
+    """A failure far below the memory of the GPU, and a run on a GPU with far too little."""
+    small = replace(A100_80, memory_bytes=int(memory_gib * GIB))
+    with_anchors(make_job(make_cluster(2, kinds=(small,)), TINY), [f"{script}={figure}"])
+    assert question in caplog.text
+    assert "contradicts the predicted need" in caplog.text
+
+
 def test_memory_of_a_run_counts_once_and_is_shown(script: str) -> None:
     """Given twice, or again for a plan that starts from it, a peak moves the constants once; the screen names it."""
     job = make_job(make_cluster(2), TINY)
