@@ -468,9 +468,10 @@ def _warn_of_strays(stack: StackSpec, anchors: Sequence[Anchor]) -> None:
         away = anchor.log_ratio - float(mean[0])
         if abs(away) > MAX_AWAY * float(sd[0]):
             logger.warning(
-                "%s contradicts the other measured runs: by them it takes %s times as long.",
+                "%s contradicts the other measured runs: by them it takes %s times %s.",
                 anchor.run,
-                three_digits(exp(-away)),
+                three_digits(exp(abs(away))),
+                "less" if away > 0 else "as long",
             )
 
 
