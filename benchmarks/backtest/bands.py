@@ -13,7 +13,7 @@ bands hold for unmeasured jobs. WANT (CC BY-NC-SA) is only used to check the res
 """
 
 import argparse
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,9 +59,9 @@ HEAD = """\
 # sources. `larger`: share of the larger jobs inside the band that the smaller ones make. `seen`: the most that
 # {fewest} runs or more have of what a configuration may have. `beyond`: variance that a configuration with more of
 # it adds; of GPUs, each doubling. `pairs`: variance of the measured over the predicted ratio of two runs of a job:
-# where `equal` is predicted, and how it `grows` with the logarithm of the predicted ratio. `gpus`: runs of each
-# kind of GPU. `apart`: predicted time over that of another run of the same job from which on `share` of such pairs
-# had that order. Rows are measurements published by: {sources}.
+# where `equal` is predicted, and how it `grows` with the logarithm of the predicted ratio. `apart`: predicted time
+# over that of another run of the same job from which on `share` of such pairs had that order. Rows are measurements
+# published by: {sources}.
 """
 
 SOURCES = {
@@ -332,10 +332,7 @@ def bands_of(points: Sequence[Point]) -> dict[str, Any]:
         if not kind.startswith(ANY_JOB):
             row["left_out"] = _share(points, _sources_left_out(points, kind))
             row["larger"] = _share(points, _larger_left_out(points, kind))
-    return table | {
-        "gpus": dict(sorted(Counter(point.gpu for point in points).items())),
-        "apart": apart_of(points),
-    }
+    return table | {"apart": apart_of(points)}
 
 
 def _spreads_of(points: Sequence[Point]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Comparison of public runs with their predictions, by model, GPU and precision: `
 The commands of ``benchmarks/`` that make the pages of results also write this file (``benchmarks/backtest/table.py``).
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -78,6 +79,14 @@ def read_backtests(path: Path | None = None) -> tuple[BackTest, ...]:
             )
         )
     return tuple(found)
+
+
+def runs_by_gpu(rows: Sequence[BackTest]) -> Mapping[str, int]:
+    """Return the number of compared runs by GPU type; types without runs are absent."""
+    counts = Counter[str]()
+    for row in rows:
+        counts[row.gpu] += row.runs
+    return counts
 
 
 def of_model(rows: Sequence[BackTest], model: ModelSpec) -> Mapping[str, tuple[BackTest, ...]]:

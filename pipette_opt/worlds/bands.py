@@ -30,7 +30,7 @@ from pipette_opt.worlds.worlds import Observation, Worlds
 SHARE = 0.9
 """Share of runs of the same kind of job whose measured time lies inside the band. Chosen."""
 
-TABLE_FIELDS = ("share", "reach", "kinds", "beyond", "pairs", "gpus", "apart")
+TABLE_FIELDS = ("share", "reach", "kinds", "beyond", "pairs", "apart")
 KIND_FIELDS = ("middle", "within", "spread", "runs", "sources", "largest_gpus", "seen", "left_out", "larger")
 """Fields of a row of ``kinds`` in the table; the head of ``data/bands.yaml`` explains all fields."""
 
@@ -114,8 +114,6 @@ class BandTable:
     apart
         Predicted ratio of two plans' times above which public runs kept the predicted order
         (``benchmarks/backtest/order.py``); ``None`` with too few pairs.
-    gpus
-        Number of runs by GPU type; absent for types without runs.
     """
 
     reach: float
@@ -123,7 +121,6 @@ class BandTable:
     beyond: Mapping[str, float]
     pairs: tuple[float, float]
     apart: float | None
-    gpus: Mapping[str, int]
 
     def row(self, kind: str) -> KindBand:
         """Return the row of a kind of job; ``any job`` of the same model size if none of this kind was measured."""
@@ -166,7 +163,6 @@ def read_bands(path: Path | None = None) -> BandTable:
         beyond={str(name): float(variance) for name, variance in table.any("beyond").items()},
         pairs=(pairs.not_negative("equal"), pairs.not_negative("grows")),
         apart=apart.positive("ratio") if apart.has("ratio") else None,
-        gpus={str(name): int(count) for name, count in table.any("gpus").items()},
     )
 
 

@@ -8,7 +8,7 @@ from factories import LLAMA_8B, TINY
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
-from pipette_opt.read.backtests import of_model, precision_of, read_backtests, shape_of
+from pipette_opt.read.backtests import of_model, precision_of, read_backtests, runs_by_gpu, shape_of
 from pipette_opt.read.gpus import read_gpu_catalogue
 from pipette_opt.specs import TrainingSpec
 
@@ -34,6 +34,13 @@ def test_shipped_rows_name_a_command_and_a_gpu() -> None:
         assert one.gpus[0] <= one.gpus[1]
         if (root / "benchmarks").is_dir():
             assert (root / one.by).is_file()
+
+
+def test_runs_are_counted_by_gpu() -> None:
+    """Rows of one GPU type add up, whichever model ran."""
+    first, second, *_ = read_backtests()
+    rows = [replace(first, gpu="a", runs=3), replace(second, gpu="a", runs=4), replace(first, gpu="b", runs=1)]
+    assert runs_by_gpu(rows) == {"a": 7, "b": 1}
 
 
 def test_a_row_with_another_field(tmp_path: Path) -> None:
