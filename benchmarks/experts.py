@@ -36,7 +36,7 @@ from pipette_opt.read.expert_loads import read_expert_loads
 from pipette_opt.report.cells import columns_table, seconds_text, spaced
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import stage_memory
-from pipette_opt.solver.expert_placement import place_layers
+from pipette_opt.solver.expert_placement import ExpertPlacement, place_layers
 from pipette_opt.specs import Instance
 from pipette_opt.specs.expert_loads import RankImbalance, listed_imbalance
 
@@ -92,7 +92,7 @@ def load_rows(
             float(np.mean(values)) for values in zip(*((p.imbalance, p.bound) for p in placed), strict=True)
         )
         name = f"by load, {spare} more on each rank (planned only)" if spare else "by load (planned only)"
-        cases.append((name, imbalance, bound, spare, float(np.mean([layer.reduced_experts for layer in placed]))))
+        cases.append((name, imbalance, bound, spare, float(np.mean([reduced_experts(layer) for layer in placed]))))
     rows = []
     for name, imbalance, bound, spare, reduced in cases:
         given = with_imbalance(instance, ranks, imbalance)
@@ -156,6 +156,16 @@ def _expert_parameters(instance: Instance, plan: Plan) -> FloatArray:
     local = (model.num_experts or 1) // config.expert_model_parallel_size
     found: FloatArray = np.asarray(stage_parameters(model, config).experts, dtype=np.float64) / local
     return found
+
+
+def reduced_experts(placement: ExpertPlacement) -> float:
+    """
+    Return the largest volume that a rank sends to reduce the gradients of copies, in units of one expert's gradients.
+
+    Each expert with ``c`` copies adds ``2 (c - 1) / c`` (a ring all-reduce).
+    """
+    copies = np.bincount([expert for experts in placement.experts_of_rank for expert in experts])
+    return float(max(sum(2 - 2 / copies[expert] for expert in experts) for experts in placement.experts_of_rank))
 
 
 def _reduction_s(instance: Instance, plan: Plan, reduced_experts: float) -> float:

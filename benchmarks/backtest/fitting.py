@@ -6,7 +6,7 @@ from functools import partial
 
 from pipette_opt.calibrate.anchored import anchored
 from pipette_opt.calibrate.fit import calibrate_runs
-from pipette_opt.calibrate.memory import calibrate_memory, memory_columns
+from pipette_opt.calibrate.memory import fit_memory, memory_columns
 from pipette_opt.calibrate.predict import Prediction, predict_runs
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
@@ -18,7 +18,7 @@ RISK = 0.01
 
 def fitted_stack(seen: Sequence[MeasuredRun], base: StackSpec) -> StackSpec:
     """Return the stack with memory constants fitted to the runs, calibrated by their times."""
-    memory_constants = calibrate_memory(seen, base)
+    memory_constants, *_ = fit_memory(seen, base)
     started = replace(base, memory=memory_constants) if memory_constants.largest_job else base
     return calibrate_runs(seen, started, validate=False).stack
 

@@ -167,7 +167,7 @@ def build_stage(
         ]
         recomputed = full * (num_layers if whole else min(config.recompute_num_layers, num_layers))
         is_last = chunk == config.num_chunks - 1
-        at_once = config.layers_recomputed_at_once()
+        at_once = full * (config.recompute_num_layers if whole else 1)
         chunks.append(Chunk(layers, embeddings if chunk == 0 else None, head if is_last else None, recomputed, at_once))
     return nn.ModuleList(chunks)
 

@@ -108,13 +108,6 @@ def memory_runs(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[MemoryRun
     return [memory for _, memory in known_memory(runs, stack)]
 
 
-def calibrate_memory(
-    runs: Sequence[MeasuredRun], stack: StackSpec, base: MemoryConstants | None = None
-) -> MemoryConstants:
-    """Return the memory constants fitted to all runs with memory; unchanged if no run has memory."""
-    return fit_memory(runs, stack, base)[0]
-
-
 def fit_memory(
     runs: Sequence[MeasuredRun], stack: StackSpec, base: MemoryConstants | None = None
 ) -> tuple[MemoryConstants, str | None]:

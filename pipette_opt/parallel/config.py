@@ -277,12 +277,6 @@ class ParallelConfig(_Hashed):
         """Groups of replicas over which optimizer states are also divided; 1 if they are not."""
         return self.num_distributed_optimizer_instances if self.outer_dp_sharding_strategy == "optim" else 1
 
-    def layers_recomputed_at_once(self) -> int:
-        """Return the number of layers that are recomputed at a time; 0 without full recomputation."""
-        if self.recompute_granularity != "full":
-            return 0
-        return self.recompute_num_layers if self.recompute_method == "uniform" else 1
-
     @property
     def recomputation(self) -> Recomputation | None:
         """Recomputation as search spaces name it: ``selective``, ``block``, ``full``, ``moe_act+layernorm``, ...."""

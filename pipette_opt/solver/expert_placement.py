@@ -40,16 +40,6 @@ class ExpertPlacement:
     imbalance: float
     bound: float
 
-    @property
-    def reduced_experts(self) -> float:
-        """
-        Largest volume that a rank sends to reduce the gradients of copies, in units of one expert's gradients.
-
-        Each expert with ``c`` copies adds ``2 (c - 1) / c`` (a ring all-reduce).
-        """
-        copies = np.bincount([expert for experts in self.experts_of_rank for expert in experts])
-        return float(max(sum(2 - 2 / copies[expert] for expert in experts) for experts in self.experts_of_rank))
-
 
 def place_experts(loads: FloatArray, ranks: int, spare_slots: int = 0, work: float = 2.0) -> ExpertPlacement:
     """

@@ -10,7 +10,7 @@ import pytest
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.cases import Case, make_cases
 from pipette_opt.calibrate.memory import (
-    calibrate_memory,
+    fit_memory,
     measured_stages,
     memory_columns,
     memory_notes,
@@ -68,7 +68,7 @@ def test_five_runs_correct_a_stack(tmp_path: Path) -> None:
     assert max(true) < 77
     rows = [(mbs, f"{peak:.2f}", "False", "") for mbs, peak in zip((1, 2, 4, 8, 1, 2), true, strict=True)]
     runs = read_runs(write_rows(tmp_path / "runs.csv", rows))
-    fitted = calibrate_memory(runs[:5], stack)
+    fitted, _ = fit_memory(runs[:5], stack)
     write_stack(replace(stack, memory=fitted), tmp_path / "stack.yaml")
     kept = read_stack(tmp_path / "stack.yaml").memory
     found = memory_columns(cases[5], kept)
