@@ -20,9 +20,7 @@ from pipette_opt.candidates import (
     contradiction,
     enumerate_more,
     enumerate_with_reasons,
-    few_values,
     layers_are_free,
-    narrowed,
     with_shared_parameters,
 )
 from pipette_opt.costs.work import WorkBounds
@@ -38,6 +36,7 @@ from pipette_opt.problem.ticks import SharedLinks
 from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.solver.joint import Joined, join
 from pipette_opt.solver.layouts import near_layouts
+from pipette_opt.solver.narrowing import few_values, narrowed
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.solver.pruning import BoundedCandidates, FirstPlan, Pruned, Pruning, prune
 from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
@@ -166,7 +165,7 @@ def prepare(question: Question, clock: Clock | None = None) -> Prepared:
     """
     Enumerate configurations, drop those that do not fit or cannot be best, and build the integer problem of the rest.
 
-    A space too large for the time limit is narrowed first (:mod:`~pipette_opt.candidates.narrowing`), unless no
+    A space too large for the time limit is narrowed first (:mod:`~pipette_opt.solver.narrowing`), unless no
     configuration of the narrowed space fits. Configurations that bounding has no time for are left out, with weaker
     bounds. Raises ``InfeasibleError`` with the reasons if no configuration is legal or fits. Raises ``InputError`` if
     none is legal because pins contradict each other or the job.
@@ -180,7 +179,7 @@ def prepare(question: Question, clock: Clock | None = None) -> Prepared:
         sizes = _chosen_sizes(question, work, clock.step(WORLD_SIZES))
         space, question = sizes.space, replace(question, first=sizes.first)
     clock.report("enumerating candidates", None if question.first is None else question.first.seconds)
-    narrow = space if like is not None else narrowed(question.instance, space, clock.left_s)
+    narrow = space if like is not None else narrowed(question.instance, space, clock)
     try:
         prepared = _prepare(replace(question, space=narrow), relaxed, work, clock)
     except (InfeasibleError, InputError):

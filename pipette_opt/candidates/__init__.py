@@ -11,7 +11,6 @@ from pipette_opt.candidates.enumeration import (
 )
 from pipette_opt.candidates.known import with_known
 from pipette_opt.candidates.legality import LEGALITY_RULES, broken_rules, check_legal
-from pipette_opt.candidates.narrowing import few_values, narrowed
 from pipette_opt.candidates.pins import contradiction
 from pipette_opt.candidates.sharing import with_shared_parameters
 from pipette_opt.candidates.space import RECOMPUTATIONS, SearchSpace, space_of
@@ -30,7 +29,6 @@ __all__ = [
     "enumerate_candidates",
     "enumerate_more",
     "enumerate_with_reasons",
-    "few_values",
     "layer_splits",
     "overlap_choices",
     "contradiction",
@@ -38,7 +36,6 @@ __all__ = [
     "layers_are_free",
     "legal_candidates",
     "left_out",
-    "narrowed",
     "pipeline_split_options",
     "searched_values",
     "space_of",

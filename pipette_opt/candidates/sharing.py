@@ -24,7 +24,7 @@ def with_shared_parameters(instance: Instance, space: SearchSpace) -> SearchSpac
     Return the search space with ZeRO 3 added where it may help; unchanged if sharding is pinned.
 
     It is also unchanged in these cases: the job is larger than an NVLink domain or a host; weights and gradients fit on
-    one GPU; the time limit narrowed the space (:mod:`~pipette_opt.candidates.narrowing`); the optimizer is Muon, which
+    one GPU; the time limit narrowed the space (:mod:`~pipette_opt.solver.narrowing`); the optimizer is Muon, which
     excludes ZeRO 3; the model has experts, for which no public run shows whether parameters arrive in time.
     """
     is_pinned = space.data_parallel_sharding_strategy is not None or space.use_distributed_optimizer is not None

@@ -130,7 +130,7 @@ class SearchSpace(SpaceOptions):
         Upper limits of properties of a configuration, such as ``tensor_model_parallel_size<=8``; larger values are
         worse by the objective (``certify/weights.py``).
     narrowed
-        Open fields that a short time limit narrowed; see :mod:`~pipette_opt.candidates.narrowing`.
+        Open fields that a short time limit narrowed; see :mod:`~pipette_opt.solver.narrowing`.
     """
 
     num_gpus: int | None = None

@@ -42,6 +42,13 @@ class Step:
 
 WORLD_SIZES = Step(words="bounds of numbers of GPUs, if the job leaves it free", share=0.25, where="prepare.py")
 
+COUNTING = Step(
+    words="counting the configurations; fields are narrowed until it takes no longer, as all steps before the search "
+    "then take about half of the time",
+    share=0.05,
+    where="solver/narrowing.py",
+)
+
 BOUNDS = Step(words="bounds of single configurations", share=0.1, where="solver/pruning.py")
 
 TIME_TO_BEAT = Step(
@@ -140,6 +147,7 @@ SLOTS = Step(
 
 STEPS = (
     WORLD_SIZES,
+    COUNTING,
     JOINT,
     JOINT_UNEQUAL,
     JOINT_CALL,

@@ -7,10 +7,13 @@ import pytest
 from factories import make_cluster, make_job
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.candidates import SearchSpace, enumerate_with_reasons, left_out, narrowed, narrowing, space_of
+from pipette_opt.candidates import SearchSpace, enumerate_with_reasons, left_out, space_of
 from pipette_opt.candidates.combinations import combinations
 from pipette_opt.candidates.enumeration import has_any, is_counted
-from pipette_opt.candidates.narrowing import COUNTING_SHARE
+from pipette_opt.plans import watcher
+from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.steps import COUNTING
+from pipette_opt.solver.narrowing import narrowed
 from pipette_opt.specs import Instance
 
 
@@ -24,7 +27,12 @@ def job() -> Instance:
 def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that goes on by a second whenever it is asked."""
     seconds = itertools.count()
-    monkeypatch.setattr(narrowing.time, "perf_counter", lambda: float(next(seconds)))
+    monkeypatch.setattr(watcher.time, "perf_counter", lambda: float(next(seconds)))
+
+
+def ends_after(seconds: float) -> Clock:
+    """A clock that begins now."""
+    return Clock(watcher=watcher.Watcher(started=watcher.time.perf_counter()), ends_s=seconds)
 
 
 def num_combinations(job: Instance, space: SearchSpace, *sizes: int) -> int:
@@ -48,11 +56,11 @@ def test_a_space_is_narrowed_only_for_time(job: Instance) -> None:
     """A space that can be counted in its share of the time stays; a little less time narrows one field."""
     space, count = SearchSpace(), len(enumerate_with_reasons(job, SearchSpace()).candidates)
     looks = num_combinations(job, space, 16) + 2
-    assert narrowed(job, space, float("inf")) is space
-    assert narrowed(job, space, 1e308) is space
-    assert narrowed(job, space, looks / COUNTING_SHARE) is space
-    assert narrowed(job, space, (looks - 5) / COUNTING_SHARE).narrowed[:1] == ("context_parallel",)
-    least = narrowed(job, space, 0.0)
+    assert narrowed(job, space, ends_after(float("inf"))) is space
+    assert narrowed(job, space, ends_after(1e308)) is space
+    assert narrowed(job, space, ends_after(looks / COUNTING.share)) is space
+    assert narrowed(job, space, ends_after((looks - 5) / COUNTING.share)).narrowed[:1] == ("context_parallel",)
+    least = narrowed(job, space, ends_after(0.0))
     assert least.narrowed == ("context_parallel", "micro_batch_size", "virtual_pipeline")
     assert 0 < len(enumerate_with_reasons(job, least).candidates) < count
 
@@ -63,15 +71,15 @@ def test_numbers_of_gpus_are_narrowed_to_the_most_promising() -> None:
     """Three stay at first, the first alone at last; their order is kept."""
     job = make_job(make_cluster(4))
     space = SearchSpace(world_sizes=(16, 32, 24, 8))
-    assert narrowed(job, space, 0.0).world_sizes == (16,)
+    assert narrowed(job, space, ends_after(0.0)).world_sizes == (16,)
     looks = num_combinations(job, space, 16, 32, 24, 8)
-    assert narrowed(job, space, (looks - 5) / COUNTING_SHARE).world_sizes == (16, 32, 24)
+    assert narrowed(job, space, ends_after((looks - 5) / COUNTING.share)).world_sizes == (16, 32, 24)
     assert enumerate_with_reasons(job, space).world_sizes == (32, 24, 16, 8)
 
 
 def test_pins_stay(job: Instance) -> None:
     """A pinned field is not narrowed, and is called pinned; a narrowed one is not."""
-    least = narrowed(job, SearchSpace(micro_batch_size=(8,)), 0.0)
+    least = narrowed(job, SearchSpace(micro_batch_size=(8,)), ends_after(0.0))
     assert least.micro_batch_size == (8,)
     assert "micro_batch_size" not in least.narrowed
     said = left_out(job, least, enumerate_with_reasons(job, least))
@@ -81,7 +89,7 @@ def test_pins_stay(job: Instance) -> None:
 
 def test_a_recorded_space_says_what_was_narrowed(job: Instance) -> None:
     """It comes back as it was; a field that was not narrowed is refused."""
-    least = narrowed(job, SearchSpace(world_sizes=(16, 8)), 0.0)
+    least = narrowed(job, SearchSpace(world_sizes=(16, 8)), ends_after(0.0))
     recorded = {"narrowed": list(least.narrowed)} | {name: list(getattr(least, name)) for name in least.narrowed}
     assert space_of(recorded) == least
     with pytest.raises(InputError, match="narrowed"):

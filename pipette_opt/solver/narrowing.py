@@ -8,23 +8,16 @@ other, least important first. The certificate names the values left out, and the
 so that the plan can be verified.
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pipette_opt.candidates.enumeration import is_counted
 from pipette_opt.candidates.space import SearchSpace
 from pipette_opt.candidates.world_sizes import world_sizes
+from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.steps import COUNTING
 from pipette_opt.specs import Instance
-
-COUNTING_SHARE = 0.05
-"""
-Share of the remaining time within which a space must be counted; otherwise it is narrowed. Chosen.
-
-All steps before the search then take about half of the time. With 0.1, ``replan`` of 24 hosts had 4 of 60 s left for
-the search.
-"""
 
 FEW_SIZES = (1, 2, 4)
 """Micro-batch sizes of a narrowed space; larger sizes seldom fit where they would be faster. Chosen."""
@@ -36,29 +29,26 @@ FEW_CHUNKS = (1, 2)
 """Numbers of model chunks per stage in a narrowed space. Chosen."""
 
 
-def narrowed(instance: Instance, space: SearchSpace, time_limit_s: float) -> SearchSpace:
+def narrowed(instance: Instance, space: SearchSpace, clock: Clock) -> SearchSpace:
     """
-    Return the search space, narrowed until it can be counted within ``COUNTING_SHARE`` of the time; pinned values stay.
+    Return the search space, narrowed until it can be counted within the step ``COUNTING``; pinned values stay.
 
     The most narrow space may still be too large. Recomputation and tensor, pipeline and data sizes are never narrowed,
     since otherwise possibly no configuration fits.
     """
-    if time_limit_s == float("inf"):
+    if clock.ends_s == float("inf"):
         return space
-    end_s = time.perf_counter() + time_limit_s
     sizes = world_sizes(instance, space)
     for name, values in (*_fewer_sizes(space, FEW_WORLD_SIZES), *_steps(instance, space), *_fewer_sizes(space, 1)):
-        if is_counted(instance, space, space.world_sizes or sizes, _is_over(COUNTING_SHARE, end_s)):
+        if _is_counted(instance, space, space.world_sizes or sizes, clock.step(COUNTING)):
             return space
         space = _with_values(space, name, values)
     return space
 
 
-def _is_over(share: float, end_s: float) -> Callable[[], bool]:
-    """Return a function that tells whether a share of the time from now to ``end_s`` has passed."""
-    now_s = time.perf_counter()
-    enough_s = now_s + share * max(0.0, end_s - now_s)
-    return lambda: time.perf_counter() >= enough_s
+def _is_counted(instance: Instance, space: SearchSpace, sizes: Sequence[int], clock: Clock) -> bool:
+    """Return whether the space can be counted before the clock is over."""
+    return is_counted(instance, space, sizes, lambda: clock.is_over)
 
 
 def few_values(instance: Instance, space: SearchSpace) -> SearchSpace:
