@@ -89,7 +89,12 @@ def measured_stages(run: MeasuredRun, pp: int) -> IntArray:
 
 def out_of_memory(run: MeasuredRun) -> bool | None:
     """Return whether the job ran out of memory; ``None`` if unknown, or if it ran some iterations first."""
-    return None if RAN_OUT_LATER in run.notes else run.oom
+    return None if ran_out_later(run) else run.oom
+
+
+def ran_out_later(run: MeasuredRun) -> bool:
+    """Return whether a job ran some iterations before it ran out of memory."""
+    return RAN_OUT_LATER in run.notes
 
 
 def usable_for_memory(run: MeasuredRun) -> bool:

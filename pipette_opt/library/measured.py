@@ -16,7 +16,7 @@ from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.files import is_file, is_folder, write_atomically
 from pipette_opt.base.units import GB, GIB, counted, three_digits, whole_number
 from pipette_opt.calibrate.cases import Skipped, make_case, why_untimed
-from pipette_opt.calibrate.memory import memory_run, shipped_predictor
+from pipette_opt.calibrate.memory import memory_run, ran_out_later, shipped_predictor
 from pipette_opt.calibrate.memory_calibration import refit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import oom_probability
@@ -24,7 +24,8 @@ from pipette_opt.job.launch import as_trained, legal_config
 from pipette_opt.job.read import Job
 from pipette_opt.library.models import check_one_model
 from pipette_opt.library.plans import job_of, on_hosts_of
-from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
+from pipette_opt.memory.predictor import stage_ranks
+from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, identity_placement
 from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.exported import ARGUMENTS, exported_names, is_exported, launch_in
 from pipette_opt.read.megatron_args import MegatronArgs, read_megatron_args
@@ -35,7 +36,7 @@ from pipette_opt.report.plan_file import read_plan
 from pipette_opt.simulate.least_times import peak_gpu_seconds
 from pipette_opt.specs import ClusterSpec, Instance, StackSpec
 from pipette_opt.specs.memory_constants import HIDDEN, MemoryConstants
-from pipette_opt.specs.stack import Anchor, MeasuredMemory
+from pipette_opt.specs.stack import FITS, Anchor, MeasuredMemory
 from pipette_opt.tune.folder import JOB as TUNE
 from pipette_opt.tune.folder import PLAN, RECORD, TuneFolder
 from pipette_opt.tune.logs import LogResult, NoResult, expected_arguments, read_result
@@ -173,30 +174,57 @@ def _with_memory(stack: StackSpec, runs: Sequence[_Run]) -> StackSpec:
     if not new:
         return stack
     moved = refit_constants([memory for _, memory in new.values()], stack.memory, stack.memory)
-    _warn_of_untold(moved, list(new.values()))
-    return replace(stack, memory=moved, memory_runs=(*stack.memory_runs, *(record for record, _ in new.values())))
+    for has_failed in (True, False):
+        _warn_of_untold(moved, [(record, run) for record, run in new.values() if run.ran_out is has_failed])
+    ran = dict(moved.ran)
+    for key, capacity_gib in (rank for run in runs for rank in _ranks_that_fitted(run)):
+        ran[key] = min(capacity_gib, ran.get(key, capacity_gib))
+    return replace(
+        stack, memory=replace(moved, ran=ran), memory_runs=(*stack.memory_runs, *(record for record, _ in new.values()))
+    )
+
+
+def _ranks_that_fitted(run: _Run) -> list[tuple[str, float]]:
+    """Return the rank key of each stage of a run that fitted, and the memory of the smallest GPU that held it, GiB."""
+    if run.memory is None or run.memory.ran_out is not False:
+        return []
+    instance, placement, cluster = run.instance, run.placement, run.instance.cluster
+    keys = stage_ranks(
+        instance.model,
+        instance.training,
+        run.config,
+        gpus_per_node=cluster.gpus_per_node,
+        intra_node_bytes_per_s=cluster.intra_node_bytes_per_s,
+    )
+    hosts = placement.node[RankGrid.of(run.config, placement.order).ranks()].reshape(len(keys), -1)
+    memory_gib = np.array([node.gpu.memory_bytes / GIB for node in cluster.nodes])
+    return list(zip(keys, memory_gib[hosts].min(axis=1).tolist(), strict=True))
 
 
 def _warn_of_untold(moved: MemoryConstants, runs: Sequence[tuple[MeasuredMemory, MemoryRun]]) -> None:
-    """Log a warning for each run whose failure, or success, the moved constants still rule out."""
+    """Log a warning if the moved constants still rule out failures, or successes: the first, and how many others."""
+    untold = []
     for record, run in runs:
         memory = predict_memory(moved, run)
         risk = oom_probability(memory)
         if (1 - risk if run.ran_out else risk) > SURE:
-            logger.warning(
-                "%s contradicts the predicted need of %.3g GiB, of %.3g usable, by too much to move it: %s",
-                record.run,
-                memory.needed_gib,
-                memory.usable_gib,
-                "was it the host's memory, or another process on the GPU?"
-                if run.ran_out
-                else "does the launch have all options of the run?",
-            )
+            untold.append((record, run, memory))
+    for record, run, memory in untold[:1]:
+        logger.warning(
+            "%s contradicts the predicted need of %.3g GiB, of %.3g usable, by too much to move it%s: %s",
+            record.run,
+            memory.needed_gib,
+            memory.usable_gib,
+            f" (as {counted(len(untold) - 1, 'other run')})" if untold[1:] else "",
+            "was it the host's memory, or another process on the GPU?"
+            if run.ran_out
+            else "does the launch have all options of the run?",
+        )
 
 
 def _memory_record(run: _Run, memory: MemoryRun) -> MeasuredMemory:
     """Return the record of a run's memory in the stack."""
-    figure = "fits" if memory.peak_gib is None else f"{memory.peak_gib:.3g} GiB"
+    figure = FITS if memory.peak_gib is None else f"{memory.peak_gib:.3g} GiB"
     figure = "out of memory" if memory.ran_out else figure
     digest = blake2b(memory.regressors.tobytes() + figure.encode(), digest_size=KEY_BYTES).hexdigest()
     return MeasuredMemory(run=f"{run.place}: {figure}", key=digest)
@@ -258,8 +286,8 @@ def _trials(job: Job, folder: Path) -> Iterator[_Run]:
             continue
         run = _planned(job, tuned.trial(record.trial) / PLAN)
         peak_gib = None if record.peak_bytes is None else record.peak_bytes / GIB
-        has_memory = record.status == "ran out" or peak_gib is not None
-        yield replace(run, time_s=record.time_s, memory=_memory(run, peak_gib) if has_memory else None)
+        memory = _memory(run, peak_gib, ran_out=record.status == "ran out")
+        yield replace(run, time_s=record.time_s, memory=memory)
 
 
 def _launched(job: Job, place: str, word: str, figure: str) -> _Run:
@@ -279,11 +307,11 @@ def _launched(job: Job, place: str, word: str, figure: str) -> _Run:
             raise InputError(figure, f"is to be the log of {place}, but does not exist.")
         return _with_log(run, [Path(figure)])
     if match is None:
-        return replace(run, memory=_memory(run, None))
+        return replace(run, memory=_memory(run, None, ran_out=True))
     if match["memory"]:
         peak_gib = float(match["number"]) * (1.0 if match["memory"] == "gib" else GB / GIB)
         return replace(run, memory=_memory(run, peak_gib, match["kind"] or "reserved"))
-    return replace(run, time_s=float(match["number"]) * _SECONDS[match["unit"] or "s"])
+    return replace(run, time_s=float(match["number"]) * _SECONDS[match["unit"] or "s"], memory=_memory(run, None))
 
 
 def _with_log(run: _Run, logs: Sequence[Path]) -> _Run:
@@ -299,9 +327,9 @@ def _with_log(run: _Run, logs: Sequence[Path]) -> _Run:
         raise InputError(run.place, f"has no result in {', '.join(map(str, logs))}: {reasons}.")
     result = next(iter(results.values()))
     if result.ran_out:
-        return replace(run, memory=_memory(run, None))
-    peak = None if result.peak_bytes is None else _memory(run, result.peak_bytes / GIB)
-    return replace(run, time_s=result.time_s, memory=peak)
+        return replace(run, memory=_memory(run, None, ran_out=True))
+    peak_gib = None if result.peak_bytes is None else result.peak_bytes / GIB
+    return replace(run, time_s=result.time_s, memory=_memory(run, peak_gib))
 
 
 def _launch(job: Job, place: str) -> _Run:
@@ -356,17 +384,20 @@ def _started_gpus(given: MegatronArgs, gpus_per_node: int) -> int | None:
     return script.launch.num_processes or (hosts and hosts * gpus_per_node)
 
 
-def _memory(run: _Run, peak_gib: float | None, kind: str = "reserved") -> MemoryRun:
+def _memory(run: _Run, peak_gib: float | None, kind: str = "reserved", *, ran_out: bool = False) -> MemoryRun:
     """
-    Return the measured memory of a launch; ``None`` as peak if it ran out of memory.
+    Return the measured memory of a launch that fitted, or that ran out of memory.
 
     Parameters
     ----------
+    peak_gib
+        Measured peak; ``None`` if it is unknown.
     kind
         Memory that the peak counts: reserved by PyTorch's allocator, given to tensors, or all that the device uses.
     """
     instance, cluster = run.instance, run.instance.cluster
-    capacity_gib = min(gpu.memory_bytes for gpu in cluster.gpu_kinds) / GIB
+    told_least = max if peak_gib is None and not ran_out else min  # on mixed GPUs a run may fit only on the largest
+    capacity_gib = told_least(gpu.memory_bytes for gpu in cluster.gpu_kinds) / GIB
     if peak_gib is not None and peak_gib > capacity_gib:
         raise InputError(run.place, f"{peak_gib:.4g} GiB is more than the {capacity_gib:.4g} GiB of a GPU.")
     regressors = np.concatenate(
@@ -396,7 +427,7 @@ def _memory(run: _Run, peak_gib: float | None, kind: str = "reserved") -> Memory
         measured_rows=np.arange(len(regressors)),
         capacity_gib=capacity_gib,
         peak_gib=peak_gib,
-        ran_out=peak_gib is None,
+        ran_out=ran_out,
         num_gpus=run.config.world_size,
     )
 
@@ -431,14 +462,17 @@ def _row(job: Job, place: str, run: MeasuredRun) -> _Run | None:
     reason = case.reason if isinstance(case, Skipped) else why_untimed(case)
     if isinstance(case, Skipped) or reason:
         raise InputError(place, f"cannot be predicted: {reason}.")
-    has_memory = run.peak_mem_bytes is not None or run.oom is not None
+    memory = memory_run(case)
+    if memory.ran_out is None and time_s is not None and not ran_out_later(run):  # a run that has a time fitted
+        memory = replace(memory, ran_out=False)
+    has_memory = memory.peak_gib is not None or memory.ran_out is not None
     return _Run(
         place=place,
         instance=case.instance,
         config=case.config,
         placement=case.placement,
         time_s=time_s,
-        memory=memory_run(case) if has_memory else None,
+        memory=memory if has_memory else None,
     )
 
 

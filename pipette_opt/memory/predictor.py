@@ -21,7 +21,7 @@ from pipette_opt.memory.odds import normal_beyond
 from pipette_opt.memory.regressors import StageFacts, link_share, stage_regressors
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.memory.table import stage_table
-from pipette_opt.memory.twins import as_anchored, as_twins_take, work_keys
+from pipette_opt.memory.twins import as_anchored, as_run, as_twins_take, rank_keys, work_keys
 from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
@@ -160,16 +160,21 @@ class MemoryPredictor:
         predicted, spread, parts = self._fullest(formula, counted, regressors, configs, work)
         lifted = np.maximum(self._state_bytes(table, formula) / predicted, 1.0)
         predicted, parts = predicted * lifted, parts * lifted[:, None]
-        sending = np.repeat(
-            [
-                token_buffer_bytes(model, training, config) + user_buffer_bytes(model, training, config)
-                for config in configs
-            ],
-            [config.pipeline_model_parallel_size for config in configs],
-        )
+        sending = _sending_bytes(model, training, configs)
         spread *= predicted / (predicted + sending)  # the sizes of these buffers are certain
         predicted = predicted + sending
         parts[:, COMPONENTS.index("buffers")] += sending
+        if self.memory_constants.ran:
+            before = predicted
+            predicted, spread = as_run(
+                self.memory_constants.ran,
+                rank_keys(table, facts, sending),
+                before,
+                spread,
+                unusable_gib=self.memory_constants.unusable_gib,
+                risk=SMALLEST_RISK / 2,
+            )
+            parts *= (predicted / before)[:, None]
         upper = predicted * np.exp(max(NormalDist().inv_cdf(1 - max_oom_risk), 0.0) * spread)
         whole, most = (np.ceil(values).astype(np.int64) for values in (predicted, upper))
         components = whole_components(parts, whole)
@@ -333,6 +338,28 @@ def stage_works(
     """Return the work key of every stage of every configuration, in order; see :func:`twins.work_keys`."""
     table = stage_table(model, training, configs)
     return work_keys(table, _stage_facts(table, training, configs, gpus_per_node, None))
+
+
+def stage_ranks(
+    model: ModelSpec,
+    training: TrainingSpec,
+    config: ParallelConfig,
+    *,
+    gpus_per_node: int,
+    intra_node_bytes_per_s: float,
+) -> tuple[str, ...]:
+    """Return the rank key of every stage of a configuration; see :func:`twins.rank_keys`."""
+    table = stage_table(model, training, [config])
+    facts = _stage_facts(table, training, [config], gpus_per_node, intra_node_bytes_per_s)
+    return rank_keys(table, facts, _sending_bytes(model, training, [config]))
+
+
+def _sending_bytes(model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig]) -> FloatArray:
+    """Return the bytes of every stage's buffers for arriving tokens and for tensor overlap; their sizes are certain."""
+    sizes = [
+        token_buffer_bytes(model, training, config) + user_buffer_bytes(model, training, config) for config in configs
+    ]
+    return np.repeat(np.array(sizes), [config.pipeline_model_parallel_size for config in configs])
 
 
 def _stage_facts(

@@ -14,13 +14,17 @@ Jobs without replicas reduce no gradients, and are only comparable with each oth
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from hashlib import blake2b
+from statistics import NormalDist
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipette_opt.base.types import FloatArray
+from pipette_opt.base.units import GIB
 from pipette_opt.memory.regressors import StageFacts
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.specs.memory_constants import MemoryConstants
@@ -51,6 +55,25 @@ def work_keys(table: StageTable, facts: StageFacts) -> tuple[str, ...]:
     columns = [getattr(table, name) for name in names]
     columns += [facts.unfused_norm, facts.unfused_softmax, facts.pipeline]
     columns += [table.tensor <= facts.gpus_per_node, facts.replicas > 1]
+    return _digests(columns)
+
+
+def rank_keys(table: StageTable, facts: StageFacts, sending: FloatArray) -> tuple[str, ...]:
+    """
+    Return the key of each row by everything that its memory depends on; ranks with equal keys need equal memory.
+
+    Parameters
+    ----------
+    sending
+        Bytes of each row's buffers for arriving tokens and tensor overlap, shape ``(num_rows,)``.
+    """
+    columns = [getattr(table, field.name) for field in fields(StageTable)]
+    columns += [getattr(facts, field.name) for field in fields(StageFacts)]
+    return _digests([*columns, sending])
+
+
+def _digests(columns: Sequence[NDArray[Any]]) -> tuple[str, ...]:
+    """Return a digest of each row of a table of numbers."""
     numbers = np.stack(columns, axis=1).astype("<f4") + np.float32(0)  # makes -0.0 equal to 0.0
     return tuple(blake2b(row.tobytes(), digest_size=KEY_BYTES).hexdigest() for row in numbers)
 
@@ -83,6 +106,44 @@ def as_anchored(memory_constants: MemoryConstants, counted_bytes: FloatArray, wo
     """Scale each row's counted tensors by measured over counted memory of a rank with equal work that was run alone."""
     anchored: FloatArray = counted_bytes * np.exp([memory_constants.anchors.get(key, 0.0) for key in work])
     return anchored
+
+
+def as_run(
+    ran: Mapping[str, float],
+    keys: Sequence[str],
+    sizes_bytes: FloatArray,
+    spread: FloatArray,
+    unusable_gib: float,
+    risk: float,
+) -> tuple[FloatArray, FloatArray]:
+    """
+    Return size and deviation of each row, given that equal ranks fitted in a run.
+
+    The error of a prediction is log-normal. A run that fitted cuts it off at the usable memory of its GPU: the size
+    becomes the median of what is left, with a deviation that leaves the probability ``risk`` of more than that memory.
+
+    Parameters
+    ----------
+    ran
+        Memory of a GPU that held a rank, by rank key, GiB.
+    keys
+        Rank key of each row.
+    sizes_bytes, spread
+        Predicted size of each row, and standard deviation of ``log(real / predicted)``.
+    unusable_gib
+        Memory of a GPU that no tensor can use, GiB.
+    """
+    from scipy.special import log_ndtr, ndtri_exp
+
+    sizes_bytes, spread = sizes_bytes.copy(), spread.copy()
+    rows = [row for row, key in enumerate(keys) if key in ran]
+    usable_bytes = GIB * np.array([max(ran[keys[row]] - unusable_gib, 1e-3) for row in rows])
+    room = np.log(usable_bytes / sizes_bytes[rows]) / spread[rows]
+    moved = spread[rows] * ndtri_exp(log_ndtr(room) - np.log(2.0))
+    sizes_bytes[rows] *= np.exp(moved)
+    left = room * spread[rows] - moved
+    spread[rows] = np.minimum(spread[rows], left / NormalDist().inv_cdf(1 - risk))
+    return sizes_bytes, spread
 
 
 def without_twins(memory_constants: MemoryConstants) -> MemoryConstants:

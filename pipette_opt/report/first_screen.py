@@ -17,6 +17,7 @@ from pipette_opt.report.tables import configuration_words, folded_hosts, host_gr
 from pipette_opt.simulate.paying import PayingOption
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
+from pipette_opt.specs.stack import FITS
 
 MAX_ALTERNATIVES, MAX_OPTIONS, MAX_NOT_MODELLED, MAX_CAUSES = 3, 2, 3, 3
 """
@@ -189,7 +190,9 @@ def measured_words(stack: Mapping[str, Any]) -> str:
         f"{anchor['run']}, {three_digits(exp(anchor['log_ratio']))} times the simulated time"
         for anchor in stack.get("anchors", ())
     ]
-    return "\n".join([*_first_runs(times), *_first_runs([run["run"] for run in stack.get("memory_runs", ())])])
+    timed = {f"{anchor['run'].rpartition(': ')[0]}: {FITS}" for anchor in stack.get("anchors", ())}
+    memories = [run["run"] for run in stack.get("memory_runs", ()) if run["run"] not in timed]
+    return "\n".join([*_first_runs(times), *_first_runs(memories)])
 
 
 def _first_runs(runs: Sequence[str]) -> list[str]:

@@ -39,6 +39,9 @@ Maximum shift of a prediction by equal-work runs, in standard deviations.
 It is the bound that Student's law with 4 degrees of freedom gives.
 """
 
+GpuMemory = Annotated[float, Meta(gt=0, le=HIGHEST)]
+"""Memory of a GPU, GiB."""
+
 TwinOffset = Annotated[float, Meta(ge=-MAX_OF_TWIN, le=MAX_OF_TWIN)]
 """Expected error of an equal-work run, in standard deviations."""
 
@@ -131,6 +134,9 @@ class MemoryConstants:
     anchors
         Work keys of ranks that were run alone (``profile memory --plan``), each with the log of its measured over its
         counted tensors.
+    ran
+        Rank keys of runs that fitted (:func:`twins.rank_keys`), each with the least memory of a GPU that held such a
+        rank, GiB: equal ranks fit there, whatever is predicted.
     """
 
     counted: Annotated[float, Meta(ge=0.5, le=HIGHEST)] = 1.0
@@ -167,6 +173,7 @@ class MemoryConstants:
     alike: Share = 0.0
     twins: Mapping[str, TwinOffset] = field(default_factory=dict)
     anchors: Mapping[str, Offset] = field(default_factory=dict)
+    ran: Mapping[str, GpuMemory] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_limits(self)

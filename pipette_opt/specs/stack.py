@@ -49,6 +49,10 @@ class Anchor:
     log_ratio: float
 
 
+FITS = "fits"
+"""Figure of a run that fitted in memory, but whose peak is unknown."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredMemory:
     """

@@ -15,7 +15,9 @@ from pipette_opt.export.folder import write_folder
 from pipette_opt.export.targets import export
 from pipette_opt.job.read import Job
 from pipette_opt.library.measured import with_anchors, with_measured
+from pipette_opt.memory.filter import predicted_memory
 from pipette_opt.parallel import Placement, identity_placement
+from pipette_opt.plans.verdict import verdict
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.exported import SCRIPTS
@@ -234,6 +236,49 @@ def test_an_outcome_that_predictions_rule_out_is_warned_of(
     assert "contradicts the predicted need" in caplog.text
 
 
+@pytest.mark.parametrize("figure", ["2s", "1.5GiB"])
+@pytest.mark.parametrize("memory_gib", [1.8, 2.6, 3.0, 3.3])
+def test_a_run_with_a_time_or_a_peak_fits(script: str, memory_gib: float, figure: str) -> None:
+    """A launch that ran fits, even where the prediction rules it out; on fewer replicas it is still only predicted."""
+    job = make_job(make_cluster(2, kinds=(replace(A100_80, memory_bytes=int(memory_gib * GIB)),)), TINY)
+    known = with_anchors(job, [f"{script}={figure.replace('2s', f'{simulated_s(job)}s')}"])
+    before, after = (stage_memory(given, CONFIG, placed(), load_predictor(0.01, given), 0.01) for given in (job, known))
+    time = estimate(job, CONFIG, placed())
+    assert not verdict(before, time).startswith("Fits")
+    assert verdict(after, time).startswith("Fits (risk of running out of memory less than 0.1 %)")
+    assert all(sum(stage.components.values()) == stage.predicted_bytes for stage in after)
+    fewer = replace(CONFIG, data_parallel_size=2)
+    (other,) = predicted_memory(known, load_predictor(0.01, known), [fewer], 0.01)
+    assert (other.spread >= known.stack.memory.spread * 0.5).all()
+
+
+def test_a_time_moves_the_need_of_other_configurations(script: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A run on GPUs that are predicted to be just too small lowers other needs; one with room moves nothing."""
+    larger = replace(CONFIG, micro_batch_size=2)
+    moved = []
+    for memory_gib in (3.0, 80.0):
+        job = make_job(make_cluster(2, kinds=(replace(A100_80, memory_bytes=int(memory_gib * GIB)),)), TINY)
+        known = with_anchors(job, [f"{script}={simulated_s(job)}s"])
+        needs = [predicted_memory(given, load_predictor(0.01, given), [larger], 0.01)[0] for given in (job, known)]
+        moved.append(int(needs[1].predicted_bytes.max()) - int(needs[0].predicted_bytes.max()))
+    assert moved[0] < 0 == moved[1]
+    assert not caplog.text
+
+
+def test_many_times_that_predictions_rule_out_are_one_warning(
+    job: Instance, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Several launches that ran on GPUs with far too little memory are warned of once."""
+    scripts = [tmp_path / f"train{tp}.args" for tp in (1, 2, 4)]
+    for tp, path in zip((1, 2, 4), scripts, strict=True):
+        path.write_text(LAUNCH.replace("size 2", f"size {tp}", 1))
+    tiny = make_job(make_cluster(2, kinds=(replace(A100_80, memory_bytes=int(0.8 * GIB)),)), TINY)
+    with_anchors(tiny, [f"{path}={simulated_s(job)}s" for path in scripts])
+    assert len(caplog.messages) == 1
+    assert "fits contradicts the predicted need" in caplog.text
+    assert "(as 2 other runs): does the launch have all options of the run?" in caplog.text
+
+
 def test_memory_of_a_run_counts_once_and_is_shown(script: str) -> None:
     """Given twice, or again for a plan that starts from it, a peak moves the constants once; the screen names it."""
     job = make_job(make_cluster(2), TINY)
@@ -243,6 +288,9 @@ def test_memory_of_a_run_counts_once_and_is_shown(script: str) -> None:
     assert measured_words(asdict(known.stack)).endswith("train.args: 4 GiB")
     failed = with_anchors(job, [f"{script}=oom"])
     assert [run.run.split(": ")[1] for run in failed.stack.memory_runs] == ["out of memory"]
+    timed = with_anchors(job, [f"{script}={simulated_s(job)}s"])
+    assert [run.run.split(": ")[1] for run in timed.stack.memory_runs] == ["fits"]
+    assert "fits" not in measured_words(asdict(timed.stack))
 
 
 def test_kinds_of_peaks(job: Instance, script: str) -> None:
