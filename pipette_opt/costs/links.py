@@ -192,10 +192,11 @@ class BestLinks:
 
     def ring_s(self, shape: RingShape, traffic: RingTraffic, algorithm: Collective = "ring") -> FloatArray:
         """
-        Return lower bounds on the time of concurrent rings, seconds, fastest ring first, shape ``(num_rings,)``.
+        Return lower bounds on the time of concurrent rings, seconds, shape ``(num_scenarios * num_rings,)``.
 
-        A single bound stands for all rings if they are equal. A ring that the measured links have no room for takes
-        only the part inside hosts.
+        Every placement has the times of one scenario or longer ones (:func:`best_ring_rates`); scenarios follow each
+        other, with their fastest ring first. A single bound stands for all rings if they are equal. A ring that the
+        measured links have no room for takes only the part inside hosts.
         """
         cluster = self.cluster
         if shape.num_hosts == 1:
@@ -205,7 +206,7 @@ class BestLinks:
             if np.isfinite(times).any():
                 return np.array([times[np.isfinite(times)].min()])
             return NoLinks(cluster, self.stack).ring_s(shape, traffic, algorithm)
-        rates = best_ring_rates(cluster, shape.num_flows, shape.num_hosts, shape.num_rings)
+        rates = best_ring_rates(cluster, shape.num_flows, shape.num_hosts, shape.num_rings).reshape(-1)
         rates = np.where(rates > 0, np.minimum(rates, self.most_bytes_per_s), np.inf)
         if rates.min() == rates.max():
             rates = rates[:1]

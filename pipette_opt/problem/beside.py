@@ -6,8 +6,8 @@ compute slows down while a collective runs, and the rest of the reduction follow
 the ring time of a grid row.
 
 Whatever the placement, the fastest possible rings give a lower bound. All grid rows run their rings at the same time,
-and :mod:`pipette_opt.costs.best_rings` bounds the rates that they can have together. Each row gets one of these rates,
-by the assignment that makes the path shortest.
+and :mod:`pipette_opt.costs.best_rings` bounds the rates that they can have together, in one or more scenarios. Each row
+gets one of the rates of a scenario, by the scenario and the assignment that make the path shortest.
 
 For a placement, the slowest hop of a row decides its rings. Hops are sorted into levels by their ring time, and
 :func:`ring_levels` has the added time of each level.
@@ -82,9 +82,10 @@ class Beside:
             return added
         from scipy.optimize import linear_sum_assignment  # takes half a second to load
 
+        scenarios = by_row.reshape(paths, -1, by_row.shape[2], by_row.shape[2])
         for path in every_path.tolist():
-            of_row, rate = linear_sum_assignment(by_row[path].T)
-            added[path, counts.stage[path]] = by_row[path, rate, of_row].sum()
+            least = (seconds[linear_sum_assignment(seconds)].sum() for seconds in scenarios[path])
+            added[path, counts.stage[path]] = min(least)
         return added
 
     def by_row_s(self, counts: PathCounts, later: float = 0.0) -> FloatArray:

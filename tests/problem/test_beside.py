@@ -90,11 +90,13 @@ def test_equal_links_make_the_form_exact(gb_per_s: float, slowdown: float) -> No
 
 
 @pytest.mark.search
+@pytest.mark.parametrize("slowest", [1.0, 0.5])
 @pytest.mark.parametrize("seed", range(2))
-def test_other_links_make_it_exact_too(seed: int) -> None:
-    """Each row has the rings of its own hosts."""
+def test_other_links_make_it_exact_too(seed: int, slowest: float) -> None:
+    """Each row has the rings of its own hosts; two slow hosts are slower still to each other."""
     rng = np.random.default_rng(seed)
-    made = job(rng.uniform(1.0, 25.0, (8, 8)), 0.1)
+    speed = np.where(np.arange(8) < 2, slowest, 1.0)
+    made = job(rng.uniform(1.0 / slowest**4, 25.0, (8, 8)) * speed * speed[:, None], 0.1)
     found = np.array(shares(made, beside_compute(made), rng))
     assert (found <= 1 + 1e-9).all()
     assert (found >= 1 - 1e-6).all()
