@@ -1,7 +1,7 @@
 """Configurations of a job that may be the fastest in some world, and the plan of each."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from pipette_opt.prepare import load_predictor
 from pipette_opt.specs import Instance
 from pipette_opt.tune.choice import Candidates
 from pipette_opt.tune.memory_odds import MemoryOdds
+from pipette_opt.worlds.bands import with_band
 from pipette_opt.worlds.terms import describe
 from pipette_opt.worlds.worlds import Worlds
 
@@ -138,8 +139,9 @@ def only(config: ParallelConfig) -> SearchSpace:
 def plan_of(
     instance: Instance, config: ParallelConfig, params: OptimizeParams, watcher: Watcher, inputs: Mapping[str, Any]
 ) -> Plan:
-    """Return the best plan found that has this configuration, see :func:`only`."""
-    return optimize(instance, only(config), params, watcher, inputs)
+    """Return the best plan found that has this configuration, with the band of its time; see :func:`only`."""
+    plan = optimize(instance, only(config), params, watcher, inputs)
+    return replace(plan, estimate=with_band(plan.estimate, instance, plan.config, plan.placement))
 
 
 def _alike_once(configs: Sequence[ParallelConfig], predicted_s: FloatArray, order: Sequence[int]) -> list[int]:
