@@ -148,7 +148,7 @@ def tune(
 
     from pipette_opt.export.launch_options import LaunchOptions
     from pipette_opt.job.space import search_space
-    from pipette_opt.library.measured import with_measured
+    from pipette_opt.library.measured import own_runs, with_measured
     from pipette_opt.library.tune import UNTIL, tuned
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.tune.settings import TuneSettings
@@ -175,7 +175,8 @@ def tune(
     )
     stop = threading.Event()
     with stop_on_interrupt(stop), _live(quiet=json) as report:
-        result = tuned(job, search_space(job, space_options), out or Path("tuning"), settings, report, stop)
+        space, own = search_space(job, space_options), own_runs(job, job_options.measured_runs)
+        result = tuned(job, space, out or Path("tuning"), settings, report, stop, own)
     _show_tuned(result, json=json)
     if stop.is_set():
         raise typer.Exit(STOPPED_EARLY)
@@ -212,23 +213,26 @@ def _show_tuned(result: "Tuned", *, json: bool) -> None:
     from dataclasses import asdict
 
     from pipette_opt.cli.output import say, show, show_json
+    from pipette_opt.tune.folder import TrialRecord
     from pipette_opt.tune.words import problems, trials_table, verdict
 
     if json:
         show_json(
             {
                 "verdict": verdict(result),
-                "best": None if result.best is None else result.best.trial,
+                "best": result.best.trial if isinstance(result.best, TrialRecord) else None,
+                "fastest": None if result.best is None else asdict(result.best),
                 "plan": None if result.plan is None else str(result.plan),
                 "regret": None if result.best is None else result.regret,
                 "configurations": result.num_listed,
                 "ended": result.reason,
                 "advice": result.advice,
                 "trials": [asdict(record) for record in result.records],
+                "own": [asdict(run) for run in result.own],
             }
         )
         return
-    show(verdict(result), trials_table(result.records), *problems(result.records))
+    show(verdict(result), trials_table(result.records, result.own), *problems(result.records))
     if result.best is not None:
         say(f"ended: {result.reason}")
     if result.advice:

@@ -38,7 +38,7 @@ from pipette_opt.specs import ClusterSpec, Instance, StackSpec
 from pipette_opt.specs.memory_constants import HIDDEN, MemoryConstants
 from pipette_opt.specs.stack import FITS, Anchor, MeasuredMemory
 from pipette_opt.tune.folder import JOB as TUNE
-from pipette_opt.tune.folder import PLAN, RECORD, TuneFolder
+from pipette_opt.tune.folder import PLAN, RECORD, OwnRun, TuneFolder
 from pipette_opt.tune.logs import LogResult, NoResult, expected_arguments, read_result
 from pipette_opt.worlds.bands import anchored
 from pipette_opt.worlds.terms import describe
@@ -158,6 +158,18 @@ def with_anchors(
     _warn_of_strays(instance.stack, anchors)
     stack = _with_memory(instance.stack, runs)
     return replace(instance, stack=replace(stack, anchors=tuple(anchors)))
+
+
+def own_runs(job: Job, words: Sequence[str] | None) -> tuple[OwnRun, ...]:
+    """Return the measured runs that are of the job itself, on its hosts: with a time, or that ran out of memory."""
+    instance, found = job.instance, []
+    for run in [run for word in dict.fromkeys(words or ()) for run in _runs_of(job, word)]:
+        has_failed = run.memory is not None and run.memory.ran_out is True
+        is_ours = (run.instance.model, run.instance.training) == (instance.model, instance.training)
+        is_ours = is_ours and set(run.instance.cluster.hosts) <= set(instance.cluster.hosts)
+        if is_ours and (run.time_s is not None or has_failed):
+            found.append(OwnRun(place=run.place, config=run.config, time_s=run.time_s))
+    return tuple(found)
 
 
 def jobs_of_bands(instance: Instance, others: str) -> str:

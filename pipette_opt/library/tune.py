@@ -1,7 +1,7 @@
 """``tune``: search for the fastest configuration by trials, on a cluster or on a table of measured runs."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ from pipette_opt.base.units import counted, percent
 from pipette_opt.calibrate.left_out import LeftOut, unread
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.job.read import Job
-from pipette_opt.library.arguments import Named, argument_errors, job_and_space
+from pipette_opt.library.arguments import Named, argument_errors, described, job_and_space
+from pipette_opt.library.measured import own_runs
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.read.runs import read_rows
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
-from pipette_opt.tune.folder import TuneFolder
+from pipette_opt.tune.folder import OwnRun, TuneFolder
 from pipette_opt.tune.jobs import fingerprint, trial_space
 from pipette_opt.tune.loop import Progress, Tuned, Tuner
 from pipette_opt.tune.replay import Step, replay, replay_jobs, trials_csv
@@ -121,7 +122,8 @@ def tune(
     """
     with argument_errors():
         read, space = job_and_space(cluster, model, training, space, job)
-        return tuned(read, space, Path(out), settings or TuneSettings(), on_progress, stop)
+        own = own_runs(read, described(cluster, model, training, job)[0].measured_runs)
+        return tuned(read, space, Path(out), settings or TuneSettings(), on_progress, stop, own)
 
 
 def tuned(
@@ -131,6 +133,7 @@ def tuned(
     settings: TuneSettings,
     on_progress: Callable[[Progress], None],
     stop: threading.Event | None,
+    own: Sequence[OwnRun] = (),
 ) -> Tuned:
     """Search like :func:`tune`, with errors that name options of the command line."""
     folder = TuneFolder(out)
@@ -143,6 +146,7 @@ def tuned(
             worlds=anchored(job.instance.stack),
             folder=folder,
             settings=settings,
+            own=own,
             report=on_progress,
             stop=stop,
         )

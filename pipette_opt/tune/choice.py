@@ -46,7 +46,7 @@ class Candidates:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """
-    Trial that was started.
+    Trial that was started, or a run of the user's own.
 
     Parameters
     ----------
@@ -58,12 +58,15 @@ class Trial:
         Memory of the run; ``None`` if it failed for another reason or still runs.
     is_running
         Whether the run has not ended, so that it may still be the fastest.
+    is_known
+        Whether the worlds and the odds of memory start from the run already.
     """
 
     config: int
     time_s: float | None = None
     outcome: Outcome | None = None
     is_running: bool = False
+    is_known: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,7 +111,8 @@ def outlook(candidates: Candidates, worlds: Worlds, trials: Sequence[Trial]) -> 
     """Return what the worlds say after these trials, and the value of each further trial."""
     timed = [trial for trial in trials if trial.time_s is not None]
     measured_s = np.array([trial.time_s for trial in timed], dtype=np.float64)
-    known = _given(worlds, candidates, [trial.config for trial in timed], measured_s)
+    is_new = np.array([not trial.is_known for trial in timed], dtype=np.bool_)
+    known = _given(worlds, candidates, [trial.config for trial in timed if not trial.is_known], measured_s[is_new])
     times_s = candidates.predicted_s[:, None] * np.exp(known.log_factors(candidates.terms))
     memory = candidates.memory.given({trial.config: trial.outcome for trial in trials if trial.outcome is not None})
     best_s = float(measured_s.min(initial=np.inf))

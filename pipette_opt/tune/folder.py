@@ -25,6 +25,29 @@ Status = Literal["exported", "started", "timed", "ran out", "refused"]
 RECORD, PLAN, JOB, IN_USE = "trial.json", "plan.json", "tune.json", ".in-use"
 """Names of the record and of the plan of a trial, of the record of the job, and of the lock of the folder."""
 
+OWN_PLAN = "own-run.json"
+"""Name of the plan file of the user's own run, if that is the fastest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRun:
+    """
+    Measured run of the user that is of the job.
+
+    Parameters
+    ----------
+    place
+        Launch, log or table row of the run, for people.
+    config
+        Configuration of the run.
+    time_s
+        Measured iteration time; ``None`` if the run ran out of memory.
+    """
+
+    place: str
+    config: ParallelConfig
+    time_s: float | None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:

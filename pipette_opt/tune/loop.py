@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.units import counted, percent, three_digits
-from pipette_opt.candidates import SearchSpace
+from pipette_opt.candidates import SearchSpace, with_known
 from pipette_opt.export.folder import write_folder
 from pipette_opt.export.megatron import with_iterations
 from pipette_opt.export.targets import TARGETS, export
@@ -25,7 +25,7 @@ from pipette_opt.specs import Instance
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.tune import launch
 from pipette_opt.tune.choice import Candidates, Outlook, Trial, outlook
-from pipette_opt.tune.folder import PLAN, TrialRecord, TuneFolder, band_words
+from pipette_opt.tune.folder import OWN_PLAN, PLAN, OwnRun, TrialRecord, TuneFolder, band_words
 from pipette_opt.tune.jobs import host_groups, inputs_on, on_hosts
 from pipette_opt.tune.listing import Listing, list_configs, plan_of
 from pipette_opt.tune.logs import LogResult, NoResult, expected_arguments, read_result
@@ -96,10 +96,12 @@ class Tuned:
     ----------
     records
         All trials, in order.
+    own
+        Runs of the user's own that are of the job and its search space.
     best
-        Trial with the least measured time; ``None`` if no trial has a time.
+        Trial, or run of the user's own, with the least measured time; ``None`` without a time.
     plan
-        File of that trial's plan; ``None`` without a time.
+        File of its plan; ``None`` without a time.
     regret
         In nine of ten worlds the best measured time is at most this share above the best possible.
     num_listed
@@ -111,15 +113,16 @@ class Tuned:
     """
 
     records: tuple[TrialRecord, ...]
-    best: TrialRecord | None
+    best: TrialRecord | OwnRun | None
     plan: Path | None
     regret: float
     num_listed: int
     reason: str
     advice: str = ""
+    own: tuple[OwnRun, ...] = ()
 
     def __repr__(self) -> str:
-        best = "no trial has a time"
+        best = "no run has a time"
         if self.best is not None:
             best = f"{self.best.config.label()}, {self.best.time_s:.4g} s, regret at most {percent(self.regret)}"
         return lines_at_most(best, [f"{counted(len(self.records), 'trial')}; {self.reason}"])
@@ -137,6 +140,8 @@ class Tuner:
         Configurations that may be tried.
     inputs
         Inputs of the job, as plans record them.
+    own
+        Measured runs of the user that are of the job; ``worlds`` and the job's memory constants start from them.
     """
 
     def __init__(
@@ -148,6 +153,7 @@ class Tuner:
         worlds: Worlds,
         folder: TuneFolder,
         settings: TuneSettings,
+        own: Sequence[OwnRun] = (),
         report: Callable[[Progress], None] = lambda progress: None,
         stop: threading.Event | None = None,
     ) -> None:
@@ -158,7 +164,9 @@ class Tuner:
         self.records = {record.trial: record for record in folder.records()}
         self.again = [record for record in self._all() if self._starts_again(record)]
         self.failures: list[TrialRecord] = []
-        known = list(dict.fromkeys(record.config for record in self.records.values()))
+        self.own = tuple(run for run in own if self._counts(run))
+        configs = [*(record.config for record in self.records.values()), *(run.config for run in self.own)]
+        known = list(dict.fromkeys(configs))
         first = on_hosts(instance, self.groups[0])
         self.listing: Listing = list_configs(first, space, worlds, known, settings.search.max_oom_risk)
         self.view = self._outlook()
@@ -183,6 +191,13 @@ class Tuner:
                 self.report(Progress(records=self._all(), view=self.view))
                 self.stop.wait(POLL_S)
         return self._tuned(end)
+
+    def _counts(self, run: OwnRun) -> bool:
+        """Return whether a run is of the search space, and no trial of this folder that is given as a run."""
+        if any((record.config, record.time_s) == (run.config, run.time_s) for record in self.records.values()):
+            return False
+        num_gpus = self.instance.cluster.num_nodes * self.instance.cluster.gpus_per_node
+        return run.config.world_size <= num_gpus and run.config in with_known(self.space, run.config).more_configs
 
     def _starts_again(self, record: TrialRecord) -> bool:
         """Return whether a command other than that of ``--run`` made the trial fail, so that it tells nothing now."""
@@ -345,6 +360,8 @@ class Tuner:
             known = record.status in ("timed", "ran out")
             outcome = Outcome(ran_out=record.status == "ran out", peak_bytes=record.peak_bytes) if known else None
             trials.append(Trial(config=place, time_s=record.time_s, outcome=outcome, is_running=not record.is_over))
+        own = [run for run in self.own if run.config in places]
+        trials += [Trial(config=places[run.config], time_s=run.time_s, is_known=True) for run in own]
         candidates: Candidates = replace(self.listing.candidates, predicted_s=predicted_s)
         return outlook(candidates, self.worlds, trials)
 
@@ -376,17 +393,29 @@ class Tuner:
         return f"trials {trials} failed{' alike' if is_alike else ''}"
 
     def _tuned(self, end: End) -> Tuned:
-        timed = [record for record in self._all() if record.time_s is not None]
-        best = min(timed, key=lambda record: record.time_s or np.inf, default=None)
+        runs: tuple[TrialRecord | OwnRun, ...] = (*self._all(), *self.own)
+        timed = [run for run in runs if run.time_s is not None]
+        best = min(timed, key=lambda run: run.time_s or np.inf, default=None)
         return Tuned(
             records=self._all(),
+            own=self.own,
             best=best,
-            plan=None if best is None else self.folder.trial(best.trial) / PLAN,
+            plan=self._plan_file(best),
             regret=self.view.regret,
             num_listed=len(self.listing.configs),
             reason=end.reason,
             advice=end.advice,
         )
+
+    def _plan_file(self, best: TrialRecord | OwnRun | None) -> Path | None:
+        """Return the file of a trial's plan, or make that of a run of the user's own; ``None`` without a run."""
+        if not isinstance(best, OwnRun):
+            return None if best is None else self.folder.trial(best.trial) / PLAN
+        path, hosts = self.folder.path / OWN_PLAN, self.groups[0]
+        params = replace(self.settings.search, max_oom_risk=self.listing.risks[self.listing.configs.index(best.config)])
+        inputs = inputs_on(self.instance, self.inputs, hosts)
+        write_plan(plan_of(on_hosts(self.instance, hosts), best.config, params, Watcher(), inputs), path)
+        return path
 
     def _folder(self, record: TrialRecord) -> Path:
         return self.folder.trial(record.trial)

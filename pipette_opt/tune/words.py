@@ -9,7 +9,7 @@ from rich.text import Text
 from pipette_opt.base.units import GIB, counted, percent, three_digits
 from pipette_opt.report.cells import BAD, GOOD, columns_table, spaced
 from pipette_opt.tune.choice import SURE
-from pipette_opt.tune.folder import TrialRecord, band_words
+from pipette_opt.tune.folder import OwnRun, TrialRecord, band_words
 from pipette_opt.tune.loop import Progress, Tuned
 
 LEAST_SHOWN = 5e-5
@@ -42,21 +42,32 @@ def _known(progress: Progress) -> list[str]:
 def verdict(tuned: Tuned) -> str:
     """Return the result of a search in a sentence: the best measured configuration, and how far it may be from best."""
     if tuned.best is None:
-        return f"No trial has a time: {tuned.reason}."
+        return f"No {'run' if tuned.own else 'trial'} has a time: {tuned.reason}."
     of = counted(tuned.num_listed, "configuration")
     far = f"it is at most {percent(tuned.regret)} slower than the best of {of}"
     if tuned.regret < LEAST_SHOWN:
         far = f"it is the fastest of {of}"
-    trials, time_s = counted(len(tuned.records), "trial"), three_digits(tuned.best.time_s or 0.0)
+    runs, time_s = counted(len(tuned.records), "trial"), three_digits(tuned.best.time_s or 0.0)
+    which = ""
+    if tuned.own:
+        runs += f" and {counted(len(tuned.own), 'run')} of your own"
+        which = f", {best_words(tuned.best)}"
     return (
-        f"Fastest of {trials}: {tuned.best.config.label()}, {time_s} s an iteration. With {SURE:.0%} confidence {far}."
+        f"Fastest of {runs}: {tuned.best.config.label()}, {time_s} s an iteration{which}. With {SURE:.0%} confidence "
+        f"{far}."
     )
 
 
-def trials_table(records: Sequence[TrialRecord]) -> RenderableType:
-    """Return a table with a row for each trial."""
+def best_words(best: TrialRecord | OwnRun) -> str:
+    """Return words for the fastest run: the number of a trial, or the place of a run of the user's own."""
+    return f"your run {best.place}" if isinstance(best, OwnRun) else f"trial {best.trial}"
+
+
+def trials_table(records: Sequence[TrialRecord], own: Sequence[OwnRun] = ()) -> RenderableType:
+    """Return a table with a row for each trial, then for each run of the user's own."""
     table = columns_table("trial >", "expected >", "measured >", "GiB >", "fits >", "result", "configuration")
-    least_s = min((record.time_s for record in records if record.time_s is not None), default=None)
+    times_s = [*(record.time_s for record in records), *(run.time_s for run in own)]
+    least_s = min((time_s for time_s in times_s if time_s is not None), default=None)
     for record in records:
         style = GOOD if record.time_s is not None and record.time_s == least_s else ""
         table.add_row(
@@ -68,6 +79,11 @@ def trials_table(records: Sequence[TrialRecord]) -> RenderableType:
             Text(record.status, style=BAD if record.status in ("ran out", "refused") else ""),
             record.config.label(),
         )
+    for run in own:
+        style = GOOD if run.time_s is not None and run.time_s == least_s else ""
+        time = Text("-" if run.time_s is None else f"{three_digits(run.time_s)} s", style=style)
+        result = Text("ran out", style=BAD) if run.time_s is None else Text("timed")
+        table.add_row("own", "-", time, "-", "-", result, run.config.label())
     return spaced(table)
 
 

@@ -67,6 +67,17 @@ def test_trials_on_a_cluster(command: Command, tmp_path: Path) -> None:
     for measured, runs in (("tuning", 2), ("tuning/trial-001/plan.json=20s", 1), ("tuning/trial-001", 1)):
         _, out, err = command("estimate", *JOB[:4], "--args", launch, "--measured", measured)
         assert f"by {runs} run" in " ".join(out.split()), err
+    Path("mine.json").write_text(Path("tuning/trial-001/plan.json").read_text())
+    arguments = (*arguments[:-3], "other", *arguments[-2:], "--measured", "mine.json=5.5s")
+    code, out, err = command(*arguments, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["best"] is None
+    assert found["fastest"] == found["own"][0]
+    assert found["own"][0]["place"] == "mine.json"
+    assert "1 run of your own" in found["verdict"]
+    for plan in (found["plan"], "other/trial-001/plan.json", "tuning/trial-001/plan.json"):
+        assert command("verify", plan)[0] == 0
 
 
 @pytest.mark.parametrize(

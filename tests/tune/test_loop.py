@@ -7,6 +7,8 @@ import shlex
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +21,14 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB, three_digits
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.optimize import OptimizeParams
+from pipette_opt.report.plan_file import read_plan
 from pipette_opt.specs import Instance, TrainingSpec
 from pipette_opt.tune import launch, loop
-from pipette_opt.tune.folder import RECORD, TuneFolder
+from pipette_opt.tune.folder import RECORD, OwnRun, TuneFolder
 from pipette_opt.tune.jobs import host_groups, trial_space
 from pipette_opt.tune.loop import Progress, Tuned, Tuner
 from pipette_opt.tune.settings import TuneSettings
-from pipette_opt.tune.words import problems
+from pipette_opt.tune.words import problems, verdict
 
 pytestmark = pytest.mark.search
 
@@ -59,7 +62,9 @@ def command(expression: str) -> str:
     return f"{shlex.quote(sys.executable)} {shlex.quote(str(TRAINER))} {{plan}} {shlex.quote(expression)}"
 
 
-def tuner(folder: Path, expression: str, *, instance: Instance | None = None, **settings: object) -> Tuner:
+def tuner(
+    folder: Path, expression: str, *, instance: Instance | None = None, own: Sequence[OwnRun] = (), **settings: object
+) -> Tuner:
     """A search with a scripted command."""
     given = {"run": command(expression), "budget": 3, "until": None, **settings}
     instance = instance or job()
@@ -70,6 +75,7 @@ def tuner(folder: Path, expression: str, *, instance: Instance | None = None, **
         worlds=plain_worlds(),
         folder=TuneFolder(folder),
         settings=TuneSettings(**given),  # type: ignore[arg-type]
+        own=own,
     )
 
 
@@ -113,6 +119,40 @@ def test_trials_are_exported_run_and_read(tuned: tuple[Path, Tuned]) -> None:
     assert found.reason == "the budget of 4 trials is spent"
     assert len({record.config for record in found.records}) == 4
     assert 0 <= found.regret < 1
+
+
+def test_the_fastest_may_be_a_run_of_the_users_own(tuned: tuple[Path, Tuned], tmp_path: Path) -> None:
+    """A faster run of the user's own is the answer, with its plan, and is not tried again; a slower one is not."""
+    _, other = tuned
+    tried = {record.config: record.time_s or np.inf for record in other.records}
+    (slowest, slow_s), (config, fast_s) = max(tried.items(), key=lambda one: one[1]), (other.records[1].config, 1e-3)
+    for time_s, words in ((fast_s, "your run mid.sh"), (slow_s, "trial ")):
+        own = (OwnRun(place="mid.sh", config=config if time_s == fast_s else slowest, time_s=time_s),)
+        folder = tmp_path / words.split()[0]
+        found = tuner(folder, SLOW_PIPELINE, own=own, budget=2).run()
+        assert own[0].config not in {record.config for record in found.records}
+        assert found.best is not None
+        assert found.plan is not None
+        assert verdict(found).startswith("Fastest of 2 trials and 1 run of your own: ")
+        assert f" s an iteration, {words}" in verdict(found)
+        assert (found.best == own[0]) is (time_s == fast_s)
+        assert read_plan(found.plan).config == found.best.config
+    assert found.plan.name == "plan.json"
+
+
+def test_runs_outside_of_the_search_are_no_answer(tuned: tuple[Path, Tuned], tmp_path: Path) -> None:
+    """A run that pins exclude, a trial of the folder that is given as a run, and a failure, which is not tried."""
+    folder, other = tuned
+    config = other.records[0].config
+    pinned = OwnRun(place="other.sh", config=replace(config, micro_batch_size=4), time_s=1e-3)
+    again = OwnRun(place="trial-001", config=config, time_s=other.records[0].time_s)
+    found = tuner(folder, SLOW_PIPELINE, own=(pinned, again), budget=4).run()
+    assert not found.own
+    assert found.best == other.best
+    failed = OwnRun(place="failed.sh", config=config, time_s=None)
+    found = tuner(tmp_path / "state", SLOW_PIPELINE, own=(failed,), budget=2).run()
+    assert found.own == (failed,)
+    assert config not in {record.config for record in found.records}
 
 
 def test_the_accepted_risk_bounds_that_of_each_trial(tmp_path: Path) -> None:
