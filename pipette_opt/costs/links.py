@@ -165,11 +165,11 @@ class EachLink:
             return _time_s(cluster, self.stack, shape, hops, traffic, algorithm)
         near = cluster.domain_of_node[:, None] == cluster.domain_of_node
         flows = shape.flows * (1 if shape.messages else hosts_of_a_domain(cluster, shape.num_hosts))
-        hops = (
-            RingHops(np.where(near, flow, np.inf), shape.flows, in_domain=True),
-            RingHops(np.where(near, np.inf, flow), flows, latency_s),
-        )
-        times = _time_s(cluster, self.stack, shape, hops, traffic, algorithm)
+        inside = RingHops(np.where(near, flow, np.inf), shape.flows, in_domain=True)
+        times = np.full(near.shape, np.inf)
+        for opened in (shape.flows, flows):  # more flows are faster, but cap the ring at the rate inside hosts
+            hops = (inside, RingHops(np.where(near, np.inf, flow), opened, latency_s))
+            times = np.minimum(times, _time_s(cluster, self.stack, shape, hops, traffic, algorithm))
         if shape.num_hosts > cluster.most_in_domain:  # then some hop goes to another domain
             times = np.where(near, np.maximum(times, np.nanmin(times[~near], initial=np.inf)), times)
         return times
