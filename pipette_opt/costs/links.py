@@ -89,6 +89,32 @@ class Rings(NamedTuple):
         return shown
 
 
+class LeastRings(NamedTuple):
+    """
+    Lower bound on collectives that may go any of several ways: the fastest counts.
+
+    ``ways``: collectives with one set of hops each, with infinite pace where a group cannot go that way. ``inside``:
+    the part inside hosts, which counts for groups without a way.
+    """
+
+    ways: tuple[Rings, ...]
+    inside: Rings
+
+    @property
+    def num_hosts(self) -> IntArray:
+        """Number of hosts of each group."""
+        return self.inside.num_hosts
+
+    def time_s(self, traffic: RingArrays) -> FloatArray:
+        """Return the least time of the collectives, seconds; ``traffic`` broadcasts to the shape of the hops."""
+        inside = self.inside.time_s(traffic)
+        least = np.full(inside.shape, np.inf)
+        for way in self.ways:
+            (hops,) = way.hops
+            least = np.minimum(least, np.where(np.isinf(hops.pace), np.inf, way.time_s(traffic)))
+        return np.where(np.isinf(least), inside, least)
+
+
 class RingShape(NamedTuple):
     """
     Hosts and ranks of a ring, wherever its hosts are.

@@ -17,13 +17,11 @@ from pipette_opt.base.types import Collective, FloatArray, IntArray, RankOrder
 from pipette_opt.costs.collectives import (
     RingArrays,
     RingTraffic,
-    across_s,
-    domain_s,
     has_tied_stages,
     inside_s,
     stacked,
 )
-from pipette_opt.costs.links import Rings
+from pipette_opt.costs.links import LeastRings, Rings
 from pipette_opt.costs.messages import intra_node_message_s
 from pipette_opt.costs.overlap import exposed, shown_gather_s
 from pipette_opt.costs.placed_experts import PlacedExperts, check_expert_ranks, in_step
@@ -58,7 +56,11 @@ _DEGREES = attrgetter(*(degree.number for degree in DEGREES if degree != MICRO_B
 
 
 def placed_times(
-    instance: Instance, config: ParallelConfig, placement: Placement, layout: Layout = "loop"
+    instance: Instance,
+    config: ParallelConfig,
+    placement: Placement,
+    layout: Layout = "loop",
+    links: Callable[[Instance], PlacedLinks] = PlacedLinks,
 ) -> PlacedTimes:
     """
     Return the times of any placement, regular or not.
@@ -67,6 +69,8 @@ def placed_times(
     ----------
     layout
         Order of layer groups on stages; in a V of two chunks (``vee``), the first stage also has the output head.
+    links
+        Prices of collectives, :class:`PlacedLinks` of the placement's own hosts unless given.
 
     Raises
     ------
@@ -74,7 +78,7 @@ def placed_times(
         If the placement uses a link that was not measured.
     """
     known = {config: in_a_vee(instance, config, costs_of(instance, config))} if layout == "vee" else None
-    batch = placed_batch(instance, [(config, placement)], known)
+    batch = placed_batch(instance, [(config, placement)], known, links)
     for who, source, target in batch.missing.values():
         cluster = instance.cluster
         raise MissingLinkError(
@@ -271,7 +275,7 @@ class _Batch:
                 sent += tokens
         return found, sent
 
-    def _context(self) -> tuple[Rings | None, ExchangedContext | None]:
+    def _context(self) -> tuple[Rings | LeastRings | None, ExchangedContext | None]:
         """Return the rings of keys and values, and the exchange of heads, of context-parallel groups."""
         training, who = self.instance.training, "a context-parallel group"
         n, _, _, cp, _ = self.hosts.shape
@@ -289,7 +293,7 @@ class _Batch:
 
     def _layer(
         self,
-        rings: Rings | ExchangedContext | None,
+        rings: Rings | LeastRings | ExchangedContext | None,
         traffic: list[tuple[RingTraffic, RingTraffic]],
         hidden: list[tuple[float, float]],
     ) -> FloatArray:
@@ -439,8 +443,6 @@ class _Batch:
         """
         Return the all-reduce of tied word embeddings, the slowest pair of first and last stage, seconds, shape
         ``(n,)``.
-
-        An unmeasured link counts as the slowest measured one: these few bytes are no reason to refuse a plan.
         """
         n = len(self.hosts)
         if not has_tied_stages(self.instance.model, self.config):
@@ -453,24 +455,11 @@ class _Batch:
         slots = np.minimum(slot_rates(cluster, *ends), slot_rates(cluster, *ends[::-1]))
         flows = message_flows(first, last, cluster.num_nodes)
         traffic = spread(stacked([costs.embedding for costs in self.costs]), 1)
-        one_flow, two_hosts = np.array(1), np.array(2)
         fabric = np.minimum(cluster.inside_bytes_per_s(2), slots)
         times = np.broadcast_to(inside_s(cluster, traffic, fabric, stack), first.shape)
         for num_flows in np.unique(flows[first != last]):
             these = (first != last) & (flows == num_flows)
-            rate, latency_s = cluster.pair_bytes_per_s(int(num_flows)) / num_flows, cluster.pair_latency_s
-            unknown = np.isnan(rate) | np.isnan(rate.T)
-            rate = np.where(unknown, np.nanmin(rate, initial=np.inf), rate)
-            latency_s = np.where(unknown, latency_s.max(), latency_s)
-            over = np.zeros(first.shape)
-            for way in ((first, last), (last, first)):
-                pace = np.minimum(rate[way], slots)
-                one_way = across_s(cluster, traffic, pace, fabric, one_flow, two_hosts, stack, latency_s[way])
-                over = np.maximum(over, one_way)
-            if cluster.most_in_domain > 1:
-                near = cluster.domain_of_node[first] == cluster.domain_of_node[last]
-                pace = np.minimum(np.minimum(rate, rate.T)[first, last], slots)
-                over = np.where(near, domain_s(cluster, traffic, pace, fabric, one_flow, stack), over)
+            over = self.links.embedding_s(traffic, (first, last), slots, int(num_flows))
             times = np.where(these, over, times)
         slowest: FloatArray = times.max(axis=1)
         return slowest

@@ -1,14 +1,13 @@
 """Rings, trees and all-to-alls of placed groups over the links that they share."""
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, Collective, FloatArray, IntArray
-from pipette_opt.costs.collectives import RingArrays, tree_edges
+from pipette_opt.costs.collectives import RingArrays, across_s, domain_s, tree_edges
 from pipette_opt.costs.exchange import exchange_s
-from pipette_opt.costs.links import RingHops, Rings
+from pipette_opt.costs.links import LeastRings, RingHops, Rings
 from pipette_opt.costs.times import MissingLink
 from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.specs.gpu_links import GpuLinks
@@ -28,7 +27,9 @@ class PlacedLinks:
         self.instance = instance
         self.missing: dict[int, MissingLink] = {}
 
-    def rings(self, groups: IntArray, who: str, algorithm: Collective = "ring", *, messages: bool = False) -> Rings:
+    def rings(
+        self, groups: IntArray, who: str, algorithm: Collective = "ring", *, messages: bool = False
+    ) -> "Rings | LeastRings":
         """
         Return the rings (or trees) over the hosts of groups; those of one placement run concurrently.
 
@@ -68,7 +69,9 @@ class PlacedLinks:
         """
         return flow_rates(self.instance.cluster, source, target, flows)
 
-    def exchange(self, groups: IntArray, who: str, shares: FloatArray, *, hands_on: bool = False) -> "PlacedExchange":
+    def exchange(
+        self, groups: IntArray, who: str, shares: FloatArray, *, hands_on: bool = False
+    ) -> "PlacedExchange | LeastExchange":
         """
         Return the all-to-alls of groups; those of one placement run concurrently.
 
@@ -99,6 +102,41 @@ class PlacedLinks:
             self.missing.setdefault(place, MissingLink(who, int(missing[place, 0]), int(missing[place, 1])))
         busiest = inside * (ports if fabric is None else np.maximum(ports, fabric))
         return PlacedExchange(self.instance, busiest, spans, loads, farthest_latency_s(cluster, groups))
+
+    def embedding_s(
+        self, traffic: RingArrays, ends: tuple[IntArray, IntArray], slots: FloatArray, num_flows: int
+    ) -> FloatArray:
+        """
+        Return the time of the all-reduce of tied embeddings between two hosts, seconds, shape ``(n, pairs)``.
+
+        An unmeasured link counts as the slowest measured one: these few bytes are no reason to refuse a plan.
+
+        Parameters
+        ----------
+        ends
+            Host of the first and of the last stage, shape ``(n, pairs)`` each.
+        slots
+            Bandwidth that slots allow, bytes per second, shape ``(n, pairs)``.
+        num_flows
+            Number of concurrent flows between the two hosts.
+        """
+        cluster, stack = self.instance.cluster, self.instance.stack
+        one_flow, two_hosts = np.array(1), np.array(2)
+        fabric = np.minimum(cluster.inside_bytes_per_s(2), slots)
+        rate, latency_s = cluster.pair_bytes_per_s(num_flows) / num_flows, cluster.pair_latency_s
+        unknown = np.isnan(rate) | np.isnan(rate.T)
+        rate = np.where(unknown, np.nanmin(rate, initial=np.inf), rate)
+        latency_s = np.where(unknown, latency_s.max(), latency_s)
+        over = np.zeros(ends[0].shape)
+        for way in (ends, ends[::-1]):
+            pace = np.minimum(rate[way], slots)
+            one_way = across_s(cluster, traffic, pace, fabric, one_flow, two_hosts, stack, latency_s[way])
+            over = np.maximum(over, one_way)
+        if cluster.most_in_domain > 1:
+            near = cluster.domain_of_node[ends[0]] == cluster.domain_of_node[ends[1]]
+            pace = np.minimum(np.minimum(rate, rate.T)[ends], slots)
+            over = np.where(near, domain_s(cluster, traffic, pace, fabric, one_flow, stack), over)
+        return over
 
     def _host_loads(self, hosts: IntArray, num_hosts: IntArray, members: IntArray, who: str) -> FloatArray:
         """
@@ -154,6 +192,30 @@ class PlacedExchange(NamedTuple):
         return exchange_s(cluster, stack, part_bytes, *loads, self.latency_s, most_bytes_per_s)
 
 
+class LeastExchange(NamedTuple):
+    """
+    Lower bound on all-to-alls that may go any of several ways: the fastest counts.
+
+    ``ways``: all-to-alls with infinite load where a group cannot go that way. ``inside``: the part inside hosts, which
+    counts for groups without a way.
+    """
+
+    ways: tuple[PlacedExchange, ...]
+    inside: PlacedExchange
+
+    def time_s(
+        self, part_bytes: FloatArray, most_bytes_per_s: tuple[float, float] = (float("inf"), float("inf"))
+    ) -> FloatArray:
+        """Return the least time of an all-to-all, seconds; arguments and shape as in :class:`PlacedExchange`."""
+        inside = self.inside.time_s(part_bytes, most_bytes_per_s)
+        least = np.full(inside.shape, np.inf)
+        for way in self.ways:
+            least = np.minimum(
+                least, np.where(np.isinf(way.load_s_per_byte), np.inf, way.time_s(part_bytes, most_bytes_per_s))
+            )
+        return np.where(np.isinf(least), inside, least)
+
+
 class ExchangedContext(NamedTuple):
     """
     Cost of context parallelism that exchanges by all-to-all, inside hosts and over hosts.
@@ -161,8 +223,8 @@ class ExchangedContext(NamedTuple):
     ``size``: number of members of a context-parallel group.
     """
 
-    rings: Rings
-    exchange: PlacedExchange
+    rings: Rings | LeastRings
+    exchange: PlacedExchange | LeastExchange
     size: int
 
     def time_s(self, traffic: RingArrays) -> FloatArray:
@@ -175,29 +237,6 @@ class ExchangedContext(NamedTuple):
         part = traffic.hop_bytes / (self.size - 1) / calls
         across = traffic.num_calls * self.exchange.time_s(part)
         return np.where(self.rings.num_hosts > 1, across, self.rings.time_s(traffic))
-
-
-def _hops_at_best(
-    cluster: ClusterSpec,
-    source: IntArray,
-    target: IntArray,
-    rate: FloatArray,
-    shared: IntArray,
-    num_hosts: IntArray,
-    members: IntArray,
-    messages: bool,
-) -> tuple[RingHops, ...]:
-    """
-    Return the hops of rings with the best possible use of NVLink domains.
-
-    A ring is inside one domain if it fits. Otherwise it has as many hosts in each domain as possible.
-    """
-    most = cluster.levels[0].most_hosts or 1
-    fits, beyond = num_hosts <= most, replace(cluster, levels=())
-    near = np.where(fits, rate.min(axis=2), np.inf)
-    far = np.where(fits, np.inf, flow_rates(beyond, source, target, shared).min(axis=2))
-    flows = members if messages else members * np.clip(num_hosts // 2, 1, most)
-    return RingHops(near, members, in_domain=True), RingHops(far, flows, beyond.inter_node_latency_s)
 
 
 def farthest_latency_s(cluster: ClusterSpec, hosts: IntArray) -> FloatArray | float:
@@ -236,8 +275,6 @@ def _hops_by_latency(
     """
     from pipette_opt.costs._flows import ring_hops
 
-    if cluster.levels and cluster.levels[0].most_hosts is not None:
-        return _hops_at_best(cluster, source, target, rate, shared, num_hosts, members, messages)
     domain = cluster.domain_of_node
     of_domain = members
     if cluster.most_in_domain > 1 and not messages:

@@ -8,6 +8,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.version import __version__
+from pipette_opt.costs.least_links import LeastLinks
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.memory.filter import predicted_memory, usable_bytes
@@ -149,8 +151,8 @@ def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int
         return None
     if slow_row is not None:
         equal = _with_slow_host(cluster, equal, int(nodes[slow_row, 0, 0]), candidate.num_cells)
-    ideal = replace(instance, cluster=equal)
-    return placed_times(ideal, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
+    ideal, links = replace(instance, cluster=equal), partial(LeastLinks, cluster)
+    return placed_times(ideal, candidate.config, tile_placement(candidate.config, candidate.tile, nodes), links=links)
 
 
 def flow_counts(instance: Instance, candidate: CandidateData) -> Sequence[int]:

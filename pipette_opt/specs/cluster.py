@@ -321,43 +321,16 @@ class ClusterSpec:
         """
         Return the same hosts with these link matrices, the least latency, no cap per host, and no levels.
 
-        With NVLink domains a single level stays: any hosts, up to the number in the largest domain, form a domain. If
-        the matrices have the fastest pair's bandwidth everywhere, lower bounds on times of the copy hold for this
-        cluster.
+        If the matrices have the fastest pair's bandwidth everywhere, lower bounds on times of the copy hold for this
+        cluster, unless it has NVLink domains (``costs/least_links.py``).
         """
-        least_s = self.least_latency_s
-        found = replace(
+        return replace(
             self,
             link_matrices=link_matrices,
             node_bytes_per_s=None,
-            inter_node_latency_s=least_s,
+            inter_node_latency_s=self.least_latency_s,
             known_latency_s=None,
             levels=(),
-        )
-        if self.most_in_domain == 1:
-            return found
-        apart = self.domain_of_node[:, None] != self.domain_of_node
-        counts = [matrix.concurrent_flows for matrix in link_matrices]
-        fastest = {count: float(np.nanmax(self.pair_bytes_per_s(count)[apart], initial=0.0)) for count in counts}
-        one_domain = Level(
-            name=self.levels[0].name,
-            group_of_node=np.zeros(self.num_nodes, dtype=np.int64),
-            bytes_per_s=max(self.fastest_pair_bytes_per_s(flows) / flows for flows in range(1, self.gpus_per_node + 1)),
-            latency_s=least_s,
-            scale_up=True,
-            most_hosts=self.most_in_domain,
-        )
-        matrices = tuple(
-            LinkMatrix(concurrent_flows=count, bytes_per_s=np.full(apart.shape, rate))
-            for count, rate in fastest.items()
-            if rate > 0.0
-        )
-        return replace(
-            found,
-            link_matrices=matrices or link_matrices,
-            inter_node_latency_s=float(self.pair_latency_s[apart].min(initial=self.inter_node_latency_s)),
-            levels=(one_domain,),
-            links_measured=False,
         )
 
     def with_equal_links(self, flows: Iterable[int]) -> "ClusterSpec | None":

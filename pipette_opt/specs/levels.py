@@ -32,9 +32,6 @@ class Level:
         Fixed cost of one message.
     scale_up
         Whether each GPU has its own port at this level.
-    most_hosts
-        Only in lower bounds (``ClusterSpec.with_best_links``): up to this many hosts of a group count as one NVLink
-        domain, chosen anew for each ring. ``None`` otherwise.
     """
 
     name: str
@@ -42,7 +39,6 @@ class Level:
     bytes_per_s: float
     latency_s: float
     scale_up: bool = False
-    most_hosts: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "group_of_node", read_only(self.group_of_node, np.int64))

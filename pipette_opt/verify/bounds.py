@@ -17,8 +17,9 @@ from itertools import permutations
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray, read_only
+from pipette_opt.costs.least_links import LeastLinks, even_shapes
 from pipette_opt.costs.placed import placed_batches
-from pipette_opt.costs.placed_links import PlacedExchange, PlacedLinks
+from pipette_opt.costs.placed_links import LeastExchange, PlacedExchange
 from pipette_opt.costs.unplaced import costs_of
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import CheckedConfig
@@ -89,26 +90,15 @@ def cheap_bounds_s(
     return bounds
 
 
-class IdealLinks(PlacedLinks):
+class IdealLinks(LeastLinks):
     """
     Links of an ideal cluster that knows how many hosts a group has.
 
     Groups of ``k`` hosts of one placement have ``k`` different hosts. So no ring's slowest hop exceeds the largest rate
     at which links, in their faster direction, connect ``k`` hosts. In an all-to-all, each host sends to ``k - 1`` hosts
     and receives from them; the busiest of the ``k`` hosts takes no less than the ``k``-th fastest host over its own
-    best links. NVLink domains are left as they are.
-
-    Parameters
-    ----------
-    given
-        Cluster whose links are measured.
-    ideal
-        Job on the ideal cluster.
+    best links. NVLink domains are those of :class:`LeastLinks`.
     """
-
-    def __init__(self, given: ClusterSpec, ideal: Instance) -> None:
-        super().__init__(ideal)
-        self.given = given
 
     def hop_rates(self, source: IntArray, target: IntArray, flows: IntArray, num_hosts: IntArray) -> FloatArray:
         """Return the bytes per second of a flow over each hop, at most what connects the hosts of its ring."""
@@ -122,10 +112,12 @@ class IdealLinks(PlacedLinks):
                 rates[these] = np.minimum(rates[these], most)
         return rates
 
-    def exchange(self, groups: IntArray, who: str, shares: FloatArray, *, hands_on: bool = False) -> PlacedExchange:
+    def exchange(
+        self, groups: IntArray, who: str, shares: FloatArray, *, hands_on: bool = False
+    ) -> PlacedExchange | LeastExchange:
         """Return all-to-alls in which the busiest host takes at least as long as over its own best links."""
         exchange = super().exchange(groups, who, shares, hands_on=hands_on)
-        if self.given.most_in_domain > 1:
+        if not isinstance(exchange, PlacedExchange):
             return exchange
         alike, place = np.unique(groups.reshape(len(groups), -1), axis=0, return_inverse=True)
         slower = np.stack([self._slowdown(hosts.reshape(groups.shape[1:])) for hosts in alike])
@@ -135,27 +127,18 @@ class IdealLinks(PlacedLinks):
         """
         Return by which factor the fastest links understate the load of the all-to-alls of a placement, 1 or more.
 
-        All members of all groups must send equally much to all hosts of their group, and no host to others; the factors
-        of other placements are 1.
+        Members must be even (:func:`even_shapes`); the factors of other placements are 1.
 
         Parameters
         ----------
         groups
             Hosts of the members, shape ``(groups, members)``. The factors have shape ``(groups,)``.
         """
-        sets = [np.unique(hosts, return_counts=True) for hosts in groups]
-        of_host: dict[int, tuple[int, ...]] = {}
-        ranks = np.bincount(groups.ravel())
-        for hosts, members in sets:
-            together = tuple(hosts.tolist())
-            if len(set(members.tolist())) > 1 or any(of_host.setdefault(h, together) != together for h in together):
-                return np.ones(len(groups))
         found = np.ones(len(groups))
-        for group, (hosts, _) in enumerate(sets):
-            if len(hosts) > 1:
+        for group, (hosts, _, ranks) in enumerate(even_shapes(groups).tolist()):
+            if hosts > 1:
                 given_s, ideal_s = (
-                    busiest_host_s_per_byte(cluster, int(ranks[hosts[0]]))[len(hosts)]
-                    for cluster in (self.given, self.instance.cluster)
+                    busiest_host_s_per_byte(cluster, ranks)[hosts] for cluster in (self.given, self.instance.cluster)
                 )
                 found[group] = given_s / ideal_s if given_s < np.inf else 1.0
         return found
