@@ -8,7 +8,7 @@ requirements, some configuration is legal and fits. Other orders find other such
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.units import counted, gib
 from pipette_opt.candidates import SearchSpace, legal_candidates
+from pipette_opt.candidates.enumeration import has_any
 from pipette_opt.candidates.pins import given_text
 from pipette_opt.candidates.space import PINNABLE
 from pipette_opt.memory.fewest import check_memory
@@ -28,6 +29,15 @@ from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, TrainingSpec
 
 SHORT_SEQUENCE = 4096
 """Sequences of at most this many tokens are never reported as the reason why no plan exists. Chosen."""
+
+UNPINNED = SearchSpace()
+"""Search space without pins."""
+
+TRIED_UNPINNED = (
+    *("num_gpus", "max_gpus", "tensor_parallel", "pipeline_parallel", "data_parallel"),
+    *("context_a2a", "expert_parallel"),
+)
+"""Fields of a search space of which every legal value is tried if they are not pinned."""
 
 MORE_HOSTS = (1, 2, 3, 4, 5, 8, 16, 32)
 """Multiples of the number of hosts that are tried to find out whether more hosts would help. Chosen."""
@@ -71,6 +81,20 @@ class Question:
         cluster = given.cluster if self.times == 1 else _like(given.cluster, self.times * given.cluster.num_nodes)
         return replace(given, training=self.training or given.training, cluster=cluster.relaxed())
 
+    @property
+    def world_sizes(self) -> tuple[int, ...]:
+        """
+        Numbers of GPUs to try: the pinned number, or all whole hosts and parts of a host; of more hosts, all GPUs.
+
+        They do not depend on what is legal, so that a relaxed question has all numbers of the stricter one.
+        """
+        space, per_host = self.space, self.instance.cluster.gpus_per_node
+        available = self.times * self.instance.cluster.num_nodes * per_host
+        if space.num_gpus is not None:
+            return (space.num_gpus,)
+        sizes = (*range(available, 0, -per_host), *range(per_host - 1, 0, -1)) if self.times == 1 else (available,)
+        return tuple(size for size in sizes if space.max_gpus is None or size <= space.max_gpus)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Requirement:
@@ -82,8 +106,8 @@ class Requirement:
     name
         Short text for people.
     relaxed
-        Function from a question to questions without the requirement, nearest first. Dropping it helps if any of them
-        has a plan. A plan of the original question also answers one of them.
+        Function from a question to questions without the requirement. Dropping it helps if any of them has a plan.
+        Every plan of the original question answers one of them; it is itself among them where no other contains it.
     """
 
     name: str
@@ -134,25 +158,23 @@ def in_words(sets: Sequence[tuple[str, ...]]) -> str:
 
 def requirements(asked: Question) -> list[Requirement]:
     """Return the requirements of a job: pins, batch size, sequence length, hosts and their memory."""
-    instance, space, unpinned = asked.instance, asked.space, SearchSpace()
+    instance, space = asked.instance, asked.space
     training, cluster = instance.training, instance.cluster
     found = []
     for name in PINNABLE:
-        option = option_name(name)
-        value, free = getattr(space, name), getattr(unpinned, name)
-        if value != free:
-            found.append(Requirement(name=f"{option} {given_text(value)}", relaxed=_searched(**{name: free})))
+        option, value = option_name(name), getattr(space, name)
+        if value != getattr(UNPINNED, name):
+            found.append(Requirement(name=f"{option} {given_text(value)}", relaxed=partial(_unpinned, name)))
     if not training.unequal_microbatches:
-        found.append(Requirement(name="equal micro-batches", relaxed=_trained(unequal_microbatches=True)))
+        found.append(Requirement(name="equal micro-batches", relaxed=_with_unequal_microbatches))
     size = cluster.num_nodes * cluster.gpus_per_node * space.max_micro_batch_size
     batch = -(-training.global_batch_size // size) * size * ODD_PARTS
     if batch != training.global_batch_size:
         word = f"a batch of {training.global_batch_size:,}"
-        relaxed = _trained(global_batch_size=batch)
-        found.append(Requirement(name=word, relaxed=lambda question: [question, *relaxed(question)]))
+        found.append(Requirement(name=word, relaxed=_or_trained(global_batch_size=batch)))
     if training.seq_length > SHORT_SEQUENCE:
         word = f"sequences of {training.seq_length:,} tokens"
-        found.append(Requirement(name=word, relaxed=_trained(seq_length=SHORT_SEQUENCE)))
+        found.append(Requirement(name=word, relaxed=_or_trained(seq_length=SHORT_SEQUENCE)))
     hosts = f"{counted(cluster.num_nodes, 'host')} of {cluster.gpus_per_node} GPUs"
     found.append(Requirement(name=hosts, relaxed=_with_more_hosts))
     if asked.risk < IGNORED_RISK:
@@ -161,19 +183,47 @@ def requirements(asked: Question) -> list[Requirement]:
         found.append(Requirement(name=word, relaxed=lambda question: [replace(question, risk=IGNORED_RISK)]))
         if space.offload is None and training.offload.is_nothing:
             word = "nothing in the hosts' memory (--offload optimizer)"
-            found.append(Requirement(name=word, relaxed=_searched(offload=("optimizer",))))
+            found.append(Requirement(name=word, relaxed=_with_offload))
     return found
 
 
-def _searched(**changes: Any) -> Callable[[Question], Sequence[Question]]:
-    return lambda question: [replace(question, space=replace(question.space, **changes))]
+def _unpinned(name: str, question: Question) -> Sequence[Question]:
+    """Return the question without a pin, and itself unless that loses none of the pinned values."""
+    space = question.space
+    try:
+        free = replace(question, space=replace(space, **{name: getattr(UNPINNED, name)}))
+    except InputError:  # another pin needs this one
+        return [question]
+    return [free] if _is_tried_unpinned(name, space) else [free, question]
 
 
-def _trained(**changes: Any) -> Callable[[Question], Sequence[Question]]:
-    def relaxed(question: Question) -> Sequence[Question]:
-        return [replace(question, training=replace(question.training or question.instance.training, **changes))]
+def _is_tried_unpinned(name: str, space: SearchSpace) -> bool:
+    """Return whether a search without this pin tries all of its legal values."""
+    value, free = getattr(space, name), getattr(UNPINNED, name)
+    if name in ("max_micro_batch_size", "max_virtual_pipeline"):
+        return bool(value <= free)
+    if name in ("micro_batch_size", "virtual_pipeline"):
+        return bool(max(value) <= getattr(space, f"max_{name}"))
+    return name in TRIED_UNPINNED or (name == "recompute" and set(value) <= set(free))
 
-    return relaxed
+
+def _trained(question: Question, **changes: Any) -> Question:
+    return replace(question, training=replace(question.training or question.instance.training, **changes))
+
+
+def _or_trained(**changes: Any) -> Callable[[Question], Sequence[Question]]:
+    """Return a function from a question to the question with these changes, and the question itself."""
+    return lambda question: [_trained(question, **changes), question]
+
+
+def _with_unequal_microbatches(question: Question) -> Sequence[Question]:
+    """Return the question with equal or unequal numbers of micro-batches."""
+    return [_trained(question, unequal_microbatches=True)]
+
+
+def _with_offload(question: Question) -> Sequence[Question]:
+    """Return the question with the optimizer's states on the GPUs or in the hosts' memory."""
+    return [replace(question, space=replace(question.space, offload=(None, "optimizer")))]
 
 
 def _with_more_hosts(question: Question) -> Sequence[Question]:
@@ -220,19 +270,27 @@ class Answers:
 
 def _has_candidate(asked: Question) -> bool:
     """Return whether a configuration is legal and fits; those that need the least memory are tried first."""
-    instance = asked.job
+    instance, sizes = asked.job, asked.world_sizes
     predictor = load_predictor(asked.risk, instance)
-    room = sum(node.num_gpus * predictor.usable_bytes(node.gpu) for node in instance.cluster.nodes)
-    if asked.risk < IGNORED_RISK and _state_bytes(asked) > room:
+    if asked.risk < IGNORED_RISK:
+        room, states = max(map(predictor.usable_bytes, instance.cluster.gpu_kinds)), _state_bytes(asked)
+        sizes = tuple(size for size in sizes if states <= size * room)
+    if not sizes:
         return False
     # Neither legality nor memory depends on overlap.
-    plain = replace(asked.space, overlap_grad_reduce=False, overlap_param_gather=None, ddp_bucket_size=None)
+    plain = replace(
+        asked.space,
+        world_sizes=sizes,
+        overlap_grad_reduce=False,
+        overlap_param_gather=None,
+        ddp_bucket_size=None,
+    )
     try:
+        if asked.risk >= IGNORED_RISK:
+            return has_any(instance, plain)
         candidates = legal_candidates(instance, plain)
     except InputError:  # more GPUs than the cluster has
         return False
-    if asked.risk >= IGNORED_RISK:
-        return bool(candidates)
     order = sorted(candidates, key=_need)
     return any(
         check_memory(instance, order[first : first + PREDICTED_AT_ONCE], predictor, asked.risk).fitting

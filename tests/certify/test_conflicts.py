@@ -2,20 +2,26 @@
 
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
 from factories import LLAMA_8B, TINY, make_cluster, make_job, make_random_cluster
 
-from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.candidates import SearchSpace, enumerate_candidates, legal_candidates
 from pipette_opt.certify.conflicts import Answers, Question, _state_bytes, conflicts, in_words, requirements
 from pipette_opt.memory.fewest import check_memory
+from pipette_opt.memory.predictor import IGNORED_RISK
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.prepare import load_predictor
 from pipette_opt.specs import Instance
 
 pytestmark = pytest.mark.search
 
 MEMORY = "GiB of memory a GPU at a risk of 1%"
+
+SEEDS = (0, 1, 3, 8, 9, 11, 12, 16, 17, 20, 21, 22, 24, 32, 33, 34, 35)
+"""Random questions without a plan."""
 
 
 def test_nothing_conflicts_where_there_is_a_plan() -> None:
@@ -102,3 +108,70 @@ def test_no_configuration_holds_less_than_its_states(job: Instance) -> None:
     for checked in fitting:
         ranks_of_stage = checked.config.world_size // checked.config.pipeline_model_parallel_size
         assert checked.need_bytes.sum() * ranks_of_stage >= least
+
+
+def _random_question(seed: int) -> Question:
+    """A small job with random pins; most have no plan."""
+    rng = np.random.default_rng(seed)
+
+    def pick(*values: Any) -> Any:
+        return values[int(rng.integers(len(values)))]
+
+    cluster = make_cluster(int(rng.integers(1, 3)), gpus=pick(1, 2, 3))
+    model = pick(TINY, replace(TINY, num_layers=5), LLAMA_8B)
+    job = make_job(cluster, model, int(rng.integers(1, 40)), pick(1000, 6000) if model is LLAMA_8B else 1000)
+    job = replace(job, training=replace(job.training, unequal_microbatches=pick(False, False, True)))
+    choices = {
+        "max_gpus": pick(1, 2),
+        "tensor_parallel": pick((1,), (2,), (3,)),
+        "pipeline_parallel": pick((1,), (2,), (5,)),
+        "data_parallel": pick((1,), (2,)),
+        "context_parallel": pick((1,), (2,), (3,)),
+        "virtual_pipeline": pick((2,), (6,)),
+        "micro_batch_size": pick((2,), (3,), (16,)),
+        "sequence_parallel": pick((True,), (False,)),
+        "recompute": pick((None,), ("full",), ("mlp",)),
+        "offload": pick(("optimizer",), ("core_attn",)),
+        "data_parallel_sharding_strategy": ("optim_grads",),
+        "num_distributed_optimizer_instances": (2,),
+    }
+    pinned = {name: value for name, value in choices.items() if rng.random() < 0.25}
+    if "num_distributed_optimizer_instances" in pinned:  # needs the other
+        pinned["data_parallel_sharding_strategy"] = ("optim_grads",)
+    return Question(instance=job, space=SearchSpace(**pinned), risk=pick(0.01, IGNORED_RISK))
+
+
+def _legal(question: Question) -> set[ParallelConfig]:
+    """All legal configurations of a question."""
+    space = replace(question.space, world_sizes=question.world_sizes, overlap_grad_reduce=False)
+    return set(legal_candidates(question.job, space))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_question_without_a_requirement_has_all_its_configurations(seed: int) -> None:
+    """Every legal configuration stays legal in one of the relaxed questions, also after another relaxation."""
+    asked = _random_question(seed)
+    for first in requirements(asked):
+        for question in (each for each in first.relaxed(asked) if each.times == 1):
+            legal = _legal(question)
+            for other in requirements(question):
+                relaxed = [_legal(each) for each in other.relaxed(question) if each.times == 1]
+                assert legal <= set().union(*relaxed), (first.name, other.name)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sets_are_minimal_whatever_the_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked directly, without other answers, a set has no plan, and has one without any of its requirements."""
+    asked = _random_question(seed)
+    required = requirements(asked)
+    shuffled = [required[index] for index in np.random.default_rng(seed).permutation(len(required))]
+    monkeypatch.setattr("pipette_opt.certify.conflicts.requirements", lambda question: shuffled)
+    found = conflicts(asked.instance, asked.space, asked.risk, 0.0)
+    monkeypatch.undo()
+    found += conflicts(asked.instance, asked.space, asked.risk, 0.0)
+    assert len(found) >= 2
+    for names in map(set, found):
+        kept = [each for each in required if each.name in names]
+        assert not Answers(asked, required).is_possible(kept)
+        for each in kept:
+            assert Answers(asked, required).is_possible([other for other in kept if other is not each])
