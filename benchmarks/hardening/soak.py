@@ -12,7 +12,8 @@ directed links, some missing), models with and without experts, and batches. Eac
 - a job without a plan must have no configuration that is legal, fits and can be placed.
 
 ``--small`` makes clusters of up to three hosts of one or two GPUs and short models, for which all plans can be
-simulated. ``--regions`` makes links between two halves of the hosts slower by a factor of 3 to 100.
+simulated. ``--regions`` makes links between two halves of the hosts slower by a factor of 3 to 100. ``--domains`` puts
+neighbouring hosts into NVLink domains, with links of 50 to 250 GB/s inside.
 ``--log soak.jsonl`` keeps a line for each job; the same command continues after the last of them.
 
 The exit code is 1 after any disagreement. The seed of an instance makes it again: ``--seed 17 --instances 1``.
@@ -40,6 +41,7 @@ from pipette_opt.prepare import load_predictor
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
+from pipette_opt.specs.levels import Level
 from pipette_opt.verify import verify
 from pipette_opt.verify.space import recorded_space
 
@@ -80,7 +82,7 @@ class Found:
     problems: tuple[str, ...] = ()
 
 
-def made_instance(seed: int, small: bool = False, regions: bool = False) -> Instance:
+def made_instance(seed: int, small: bool = False, regions: bool = False, domains: bool = False) -> Instance:
     """Return a random job, equal for equal seeds."""
     rng = np.random.default_rng(seed)
     num, gpus = int(rng.integers(1, 4 if small else 7)), int(rng.choice([1, 2] if small else [1, 2, 4, 8]))
@@ -93,6 +95,11 @@ def made_instance(seed: int, small: bool = False, regions: bool = False) -> Inst
     if regions:
         far = np.arange(num) % 2 == 0
         rates[far[:, None] != far] /= np.random.default_rng((seed, 2)).uniform(3.0, 100.0)
+    levels: tuple[Level, ...] = ()
+    if domains:
+        levels = (random_domains(np.random.default_rng((seed, 3)), num),)
+        of_node = levels[0].group_of_node
+        rates[of_node[:, None] == of_node] = np.nan
     cluster = ClusterSpec(
         name=f"soak-{seed}",
         nodes=tuple(
@@ -104,6 +111,7 @@ def made_instance(seed: int, small: bool = False, regions: bool = False) -> Inst
         inter_node_latency_s=float(rng.uniform(5, 40)) * US,
         nics_per_node=int(rng.choice([1, 2, gpus])),
         link_matrices=(LinkMatrix(concurrent_flows=1, bytes_per_s=rates * GB),) if num > 1 else (),
+        levels=levels,
     )
     heads = int(rng.choice([8, 16, 24]))
     experts = {}
@@ -137,6 +145,19 @@ def made_instance(seed: int, small: bool = False, regions: bool = False) -> Inst
         precision="fp16" if any("v100" in kind for kind in of_host) else "bf16",
     )
     return Instance(model=model, cluster=cluster, training=training)
+
+
+def random_domains(rng: np.random.Generator, num_hosts: int) -> Level:
+    """Return NVLink domains of neighbouring hosts, of random sizes."""
+    begins = rng.random(num_hosts - 1) < 0.4
+    of_node = np.array([0, *np.cumsum(begins)], dtype=np.int64)
+    return Level(
+        name="nvlink-domain",
+        group_of_node=of_node,
+        bytes_per_s=float(rng.uniform(50.0, 250.0)) * GB,
+        latency_s=2 * US,
+        scale_up=True,
+    )
 
 
 def configurations(instance: Instance, space: SearchSpace, rng: np.random.Generator) -> list[ParallelConfig]:
@@ -199,9 +220,9 @@ def _cells(shape: tuple[ParallelConfig, HostTile, np.ndarray]) -> int:
     return int(np.prod(tile.node_grid(config)))
 
 
-def soak(seed: int, seconds: float, small: bool, regions: bool) -> Found:
+def soak(seed: int, seconds: float, small: bool, regions: bool, domains: bool = False) -> Found:
     """Return the result of one job."""
-    instance, space = made_instance(seed, small, regions), SearchSpace()
+    instance, space = made_instance(seed, small, regions, domains), SearchSpace()
     params = OptimizeParams(time_limit_s=seconds, seed=seed)
     plan: Plan | None = None
     try:
@@ -262,6 +283,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no job after this number of minutes")
     parser.add_argument("--small", action="store_true", help="small jobs, for which all plans can be simulated")
     parser.add_argument("--regions", action="store_true", help="two groups of hosts with slow links between them")
+    parser.add_argument("--domains", action="store_true", help="NVLink domains over several hosts")
     parser.add_argument("--log", type=Path, help="file with a line for each job; jobs in it are not run again")
     given = parser.parse_args()
     found, begin = logged(given.log), time.monotonic()
@@ -270,7 +292,7 @@ def main() -> None:
         if seed in done or time.monotonic() - begin > 60 * given.minutes:
             continue
         try:
-            result = soak(seed, given.time_limit, given.small, given.regions)
+            result = soak(seed, given.time_limit, given.small, given.regions, given.domains)
         except Exception as error:
             result = Found(seed=seed, outcome="error", problems=(f"{type(error).__name__}: {error}",))
         found.append(result)
