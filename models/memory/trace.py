@@ -13,13 +13,13 @@ from models.memory.statics import StaticSizes, static_sizes
 from models.memory.transformer.ends import Embeddings, Head
 from models.memory.transformer.layers import Chunk, Layer
 from models.memory.transformer.operations import FreshGradient, hop
-from pipette_opt.layers.kinds import layer_at
+from pipette_opt.layers.kinds import pattern_of
 from pipette_opt.measure.live_storages import Event, LiveStorages
 from pipette_opt.measure.stage_passes import Pass, passes_of
 from pipette_opt.measure.stand_ins import DTYPES
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.schedule import Schedule
-from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs import LayerKind, ModelSpec, TrainingSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ def build_stage(
                 training,
                 shapes,
                 selective,
-                shapes.experts if layer_at(model.layers, first + n).has_experts else None,
+                shapes.experts if _kind_at(model, first + n).has_experts else None,
             )
             for n in range(num_layers)
         ]
@@ -170,6 +170,15 @@ def build_stage(
         at_once = full * (config.recompute_num_layers if whole else 1)
         chunks.append(Chunk(layers, embeddings if chunk == 0 else None, head if is_last else None, recomputed, at_once))
     return nn.ModuleList(chunks)
+
+
+def _kind_at(model: ModelSpec, place: int) -> LayerKind:
+    """Return the kind of the layer at an index from 0; layers beyond the last one continue the repeating pattern."""
+    layers = model.layers
+    if place < len(layers):
+        return layers[place]
+    period = pattern_of(layers).period
+    return layers[len(layers) - period + (place - len(layers)) % period]
 
 
 def first_layer(config: ParallelConfig, stage: int, chunk: int) -> int:

@@ -175,14 +175,6 @@ def layers_before(layers: Layers, length: int) -> Mapping[LayerKind, IntArray]:
     return MappingProxyType({kind: read_only(sums, np.int64) for kind, sums in counts.items()})
 
 
-def layer_at(layers: Layers, place: int) -> LayerKind:
-    """Return the kind of the layer at an index from 0; layers beyond the last one continue the repeating pattern."""
-    if place < len(layers):
-        return layers[place]
-    period = pattern_of(layers).period
-    return layers[len(layers) - period + (place - len(layers)) % period]
-
-
 def count_layers(layers: Layers, starts: IntArray, ends: IntArray) -> dict[LayerKind, IntArray]:
     """
     Return the number of layers of each kind in ``[starts, ends)``, elementwise; only kinds that the model has, in its
