@@ -1,5 +1,6 @@
 """``replan``: a new plan after hosts are lost or join."""
 
+import logging
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 
@@ -23,7 +24,10 @@ from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.replan import changed_hosts
 from pipette_opt.replan.changed_hosts import Replanned
 from pipette_opt.specs import ClusterSpec
+from pipette_opt.specs.objective import Objective
 from pipette_opt.worlds.bands import with_band
+
+logger = logging.getLogger(__name__)
 
 
 @argument_errors()
@@ -47,7 +51,8 @@ def replan(
     """
     Plan again after hosts are lost or join: the new optimum, the parameters to reload, and the price of fewer moves.
 
-    The new plan is ``chosen.plan``; nothing is written.
+    The new plan is ``chosen.plan``; nothing is written. The search is for the least time: a plan of another objective
+    loses it, with a warning.
 
     Parameters
     ----------
@@ -95,6 +100,9 @@ def replan(
     if micro_batches is not None:
         training = replace(instance.training, unequal_microbatches=micro_batches == "unequal")
         instance, inputs = replace(instance, training=training), {**inputs, "training": asdict(training)}
+    if (asked := inputs.get("objective") or Objective.TIME) != Objective.TIME:
+        logger.warning("replan searches for the least time; the objective of the plan, %s, does not count.", asked)
+        inputs = {**inputs, "objective": str(Objective.TIME)}
     params = checked(
         OptimizeParams,
         time_limit_s=time_limit_s,

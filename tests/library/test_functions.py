@@ -130,6 +130,21 @@ def test_replan(plan: po.Plan, folder: Path) -> None:
 
 
 @pytest.mark.search
+def test_replan_of_another_objective(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Measured runs make regret the objective; the new plan is the fastest, says so, and holds."""
+    launch = folder / "mine.json"
+    po.write_plan(po.read_plan(folder / "plan.json"), launch)
+    seconds = f"{launch}={1.1 * po.read_plan(launch).estimate.iteration_time_s}s"
+    old = po.solve(example="lab-2x8", **PINNED, measured_runs=[seconds], time_limit_s=3, gap_limit=0.3)
+    assert old.inputs["objective"] == "regret"
+    new = po.replan(old, lost="gpu02", measured_runs=[seconds], time_limit_s=1.5, workers=1).chosen.plan
+    assert "replan searches for the least time; the objective of the plan, regret, does not count" in caplog.text
+    assert new.inputs["objective"] == "time"
+    po.write_plan(new, folder / "new.json")
+    assert typed(folder, "verify", "new.json")[0] == 0
+
+
+@pytest.mark.search
 def test_recommend(folder: Path) -> None:
     """A row for each number of hosts."""
     limits = {"tp": 8, "cp": 1, "vpp": 1, "mbs": 1, "workers": 1, "time_limit_s": 2}
