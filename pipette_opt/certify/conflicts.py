@@ -45,6 +45,9 @@ MORE_HOSTS = (1, 2, 3, 4, 5, 8, 16, 32)
 MAX_HOSTS = 512
 """Largest number of hosts tried; more take long to enumerate. Chosen."""
 
+EVERY_NUMBER_OF_HOSTS = 16
+"""Up to this number of hosts, every smaller number is tried; of more hosts, divisors and powers of two too. Chosen."""
+
 ODD_PARTS = 3 * 5 * 7
 """Odd factor of the batch size tried as a relaxation, so that many numbers of stages and replicas divide it. Chosen."""
 
@@ -84,15 +87,22 @@ class Question:
     @property
     def world_sizes(self) -> tuple[int, ...]:
         """
-        Numbers of GPUs to try: the pinned number, or all whole hosts and parts of a host; of more hosts, all GPUs.
+        Numbers of GPUs to try: the pinned number, or whole hosts and parts of a host; of more hosts, all GPUs.
 
-        They do not depend on what is legal, so that a relaxed question has all numbers of the stricter one.
+        They do not depend on what is legal, so that a relaxed question has all numbers of the stricter one. Of many
+        hosts, some numbers are left out (:data:`EVERY_NUMBER_OF_HOSTS`), as each has a space of its own.
         """
         space, per_host = self.space, self.instance.cluster.gpus_per_node
-        available = self.times * self.instance.cluster.num_nodes * per_host
+        num_hosts = self.instance.cluster.num_nodes
         if space.num_gpus is not None:
             return (space.num_gpus,)
-        sizes = (*range(available, 0, -per_host), *range(per_host - 1, 0, -1)) if self.times == 1 else (available,)
+        if self.times > 1:
+            sizes = [self.times * num_hosts * per_host]
+        else:
+            few, doubled = range(1, EVERY_NUMBER_OF_HOSTS + 1), [2**power for power in range(num_hosts.bit_length())]
+            divisors = [number for number in range(1, num_hosts + 1) if num_hosts % number == 0]
+            hosts = {number for number in (*few, *doubled, *divisors) if number <= num_hosts}
+            sizes = [*(number * per_host for number in sorted(hosts, reverse=True)), *range(per_host - 1, 0, -1)]
         return tuple(size for size in sizes if space.max_gpus is None or size <= space.max_gpus)
 
 
