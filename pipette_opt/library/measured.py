@@ -408,8 +408,8 @@ def _memory(run: _Run, peak_gib: float | None, kind: str = "reserved", *, ran_ou
         Memory that the peak counts: reserved by PyTorch's allocator, given to tensors, or all that the device uses.
     """
     instance, cluster = run.instance, run.instance.cluster
-    told_least = max if peak_gib is None and not ran_out else min  # on mixed GPUs a run may fit only on the largest
-    capacity_gib = told_least(gpu.memory_bytes for gpu in cluster.gpu_kinds) / GIB
+    decisive = max if peak_gib is None and not ran_out else min  # on mixed GPUs a run may fit only on the largest
+    capacity_gib = decisive(gpu.memory_bytes for gpu in cluster.gpu_kinds) / GIB
     if peak_gib is not None and peak_gib > capacity_gib:
         raise InputError(run.place, f"{peak_gib:.4g} GiB is more than the {capacity_gib:.4g} GiB of a GPU.")
     regressors = np.concatenate(
