@@ -285,6 +285,8 @@ def _row(reports: Reports, name: str, kind: str, gpus_per_node: int, text: str) 
         return f"the argument {error} is missing or not a number"
     of_memory = "max reserved" if reports.reserved_gib else "used on the device" if memory else "not reported"
     late = "; out of memory after these" if oom and steady else ""
+    is_told = {"attention_backend", "transformer_impl", "use_flash_attn"} & arguments.keys()
+    assumed = "" if is_told else "; attention: not printed, assumed fused as by Megatron's default"
     return row | {
         "source": "megatron-lm log",
         "gpu": kind,
@@ -293,7 +295,7 @@ def _row(reports: Reports, name: str, kind: str, gpus_per_node: int, text: str) 
         "iter_time_s": f"{median(steady):.6g}" if steady else "",
         "peak_mem_gib": "" if oom or not memory else f"{max(memory):.4f}",
         "oom": "" if oom and steady else oom,
-        "notes": f"{name}; {len(reports.times)} reports of time{late}; memory: {of_memory}",
+        "notes": f"{name}; {len(reports.times)} reports of time{late}; memory: {of_memory}{assumed}",
     }
 
 
@@ -430,10 +432,14 @@ def _attention_kernel(arguments: dict[str, str]) -> str:
     """
     Return ``flash`` if the attention kernel keeps no scores in memory, else ``unfused``.
 
-    ``AttnBackend.flash`` and ``AttnBackend.fused`` (cuDNN) keep none. With Transformer Engine, the default
-    ``AttnBackend.auto`` selects one of these two (Megatron-LM, ``megatron/training/arguments.py``).
+    ``AttnBackend.flash`` and ``AttnBackend.fused`` (cuDNN) keep none. ``AttnBackend.auto``, the default, leaves the
+    choice to Transformer Engine, which takes one of these two. So did the versions before ``--attention-backend`` (0.8
+    to 0.10). Layers without Transformer Engine keep scores unless ``--use-flash-attn`` is given. Transformer Engine is
+    the default of ``--transformer-impl``, and assumed if a log does not print it (Megatron-LM,
+    ``megatron/training/arguments.py``).
     """
-    backend = arguments.get("attention_backend", "").removeprefix("AttnBackend.")
-    chosen = backend == "auto" and arguments.get("transformer_impl", "transformer_engine") == "transformer_engine"
-    fused = arguments.get("use_flash_attn") == "True" or backend in ("flash", "fused") or chosen
-    return "flash" if fused else "unfused"
+    backend = arguments.get("attention_backend", "auto").removeprefix("AttnBackend.")
+    if backend == "auto":
+        is_local = arguments.get("transformer_impl") == "local"
+        return "unfused" if is_local and arguments.get("use_flash_attn") != "True" else "flash"
+    return "flash" if backend in ("flash", "fused") else "unfused"

@@ -228,8 +228,11 @@ def test_broken_bytes_cost_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kernel"),
     [
-        ({}, "unfused"),
-        ({"use_flash_attn": "True"}, "flash"),
+        ({}, "flash"),
+        ({"use_flash_attn": "False", "transformer_impl": "transformer_engine"}, "flash"),  # versions 0.8 to 0.10
+        ({"use_flash_attn": "False", "transformer_impl": "local"}, "unfused"),
+        ({"use_flash_attn": "True", "transformer_impl": "local"}, "flash"),
+        ({"use_flash_attn": "True", "attention_backend": "AttnBackend.unfused"}, "unfused"),
         ({"attention_backend": "AttnBackend.flash"}, "flash"),
         ({"attention_backend": "AttnBackend.fused"}, "flash"),
         ({"attention_backend": "AttnBackend.unfused"}, "unfused"),
@@ -239,8 +242,10 @@ def test_broken_bytes_cost_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_kernels_of_attention(tmp_path: Path, arguments: dict[str, str], kernel: str) -> None:
-    """What the backend takes, also where Transformer Engine chooses."""
-    assert imported(tmp_path, log(ARGUMENTS | arguments, [100.0])).attention_kernel == kernel
+    """What the backend takes, also where Transformer Engine chooses; an unprinted kernel is said to be assumed."""
+    run = imported(tmp_path, log(ARGUMENTS | arguments, [100.0]))
+    assert run.attention_kernel == kernel
+    assert ("assumed fused" in run.notes) == (not arguments)
 
 
 def test_the_gpu_is_named_before_the_arguments(tmp_path: Path) -> None:
