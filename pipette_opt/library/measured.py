@@ -24,6 +24,7 @@ from pipette_opt.job.launch import as_trained, legal_config
 from pipette_opt.job.read import Job
 from pipette_opt.library.models import check_one_model
 from pipette_opt.library.plans import job_of, on_hosts_of
+from pipette_opt.memory.fewest import needing_no_more
 from pipette_opt.memory.predictor import stage_ranks
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, identity_placement
 from pipette_opt.read.cluster import subset_cluster
@@ -197,20 +198,28 @@ def _with_memory(stack: StackSpec, runs: Sequence[_Run]) -> StackSpec:
 
 
 def _ranks_that_fitted(run: _Run) -> list[tuple[str, float]]:
-    """Return the rank key of each stage of a run that fitted, and the memory of the smallest GPU that held it, GiB."""
+    """
+    Return the rank key of each stage of a run that fitted, and the memory of the smallest GPU that held it, GiB.
+
+    Stages that recompute more layers fit there, too.
+    """
     if run.memory is None or run.memory.ran_out is not False:
         return []
     instance, placement, cluster = run.instance, run.placement, run.instance.cluster
-    keys = stage_ranks(
-        instance.model,
-        instance.training,
-        run.config,
-        gpus_per_node=cluster.gpus_per_node,
-        intra_node_bytes_per_s=cluster.intra_node_bytes_per_s,
-    )
-    hosts = placement.node[RankGrid.of(run.config, placement.order).ranks()].reshape(len(keys), -1)
-    memory_gib = np.array([node.gpu.memory_bytes / GIB for node in cluster.nodes])
-    return list(zip(keys, memory_gib[hosts].min(axis=1).tolist(), strict=True))
+    hosts = placement.node[RankGrid.of(run.config, placement.order).ranks()]
+    hosts = hosts.reshape(run.config.pipeline_model_parallel_size, -1)
+    memory_gib = np.array([node.gpu.memory_bytes / GIB for node in cluster.nodes])[hosts].min(axis=1).tolist()
+    found = []
+    for config in needing_no_more(run.config, instance.model):
+        keys = stage_ranks(
+            instance.model,
+            instance.training,
+            config,
+            gpus_per_node=cluster.gpus_per_node,
+            intra_node_bytes_per_s=cluster.intra_node_bytes_per_s,
+        )
+        found += list(zip(keys, memory_gib, strict=True))
+    return found
 
 
 def _warn_of_untold(moved: MemoryConstants, runs: Sequence[tuple[MeasuredMemory, MemoryRun]]) -> None:

@@ -77,6 +77,19 @@ def check_memory(
     )
 
 
+def needing_no_more(config: ParallelConfig, model: ModelSpec) -> list[ParallelConfig]:
+    """
+    Return a configuration, and with block recomputation those that recompute more layers: none needs more memory.
+
+    All layers recomputed count as full recomputation, too, where both are equal.
+    """
+    if config.recomputation != "block":
+        return [config]
+    numbers = range(config.recompute_num_layers + 1, _most_layers(config) + 1)
+    more = [with_whole_layers(config, "block", number) for number in numbers]
+    return [config, *more, *([_whole(config)] if _is_full_with_all(model) else [])]
+
+
 def _checked(
     instance: Instance, candidates: Sequence[ParallelConfig], predictor: MemoryPredictor, max_oom_risk: float
 ) -> MemoryCheck:

@@ -15,8 +15,9 @@ from pipette_opt.export.folder import write_folder
 from pipette_opt.export.targets import export
 from pipette_opt.job.read import Job
 from pipette_opt.library.measured import with_anchors, with_measured
-from pipette_opt.memory.filter import predicted_memory
-from pipette_opt.parallel import Placement, identity_placement
+from pipette_opt.memory.fewest import check_memory
+from pipette_opt.memory.filter import keep_fitting, predicted_memory
+from pipette_opt.parallel import Placement, identity_placement, with_whole_layers
 from pipette_opt.plans.verdict import verdict
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.cluster import subset_cluster
@@ -250,6 +251,23 @@ def test_a_run_with_a_time_or_a_peak_fits(script: str, memory_gib: float, figure
     fewer = replace(CONFIG, data_parallel_size=2)
     (other,) = predicted_memory(known, load_predictor(0.01, known), [fewer], 0.01)
     assert (other.spread >= known.stack.memory.spread * 0.5).all()
+
+
+def test_more_recomputed_layers_than_a_run_that_fitted_fit(tmp_path: Path) -> None:
+    """Where the prediction rules out all numbers of layers, those from the run's number on fit, and the run's is found."""
+    path = tmp_path / "train.args"
+    path.write_text(f"{LAUNCH} --recompute-granularity full --recompute-method block --recompute-num-layers 1")
+    job = make_job(make_cluster(2, kinds=(replace(A100_80, memory_bytes=int(2.4 * GIB)),)), TINY)
+    most = TINY.num_layers // 2
+    known = with_anchors(job, [f"{path}={10 * simulated_s(job)}s"])
+    listed = [with_whole_layers(CONFIG, "block", 1)]
+    before, after = (check_memory(given, listed, load_predictor(0.01, given), 0.01) for given in (job, known))
+    assert [checked.config.recompute_num_layers for checked in before.rejected] == [most]
+    assert [checked.config.recompute_num_layers for checked in after.fitting] == [1]
+    full = [with_whole_layers(CONFIG, "uniform", 1), with_whole_layers(CONFIG, "block", most)]
+    predictor = load_predictor(0.01, known)
+    assert len(keep_fitting(known, full, predictor).fitting) == 2
+    assert not keep_fitting(known, [CONFIG], predictor).fitting
 
 
 def test_a_time_moves_the_need_of_other_configurations(script: str, caplog: pytest.LogCaptureFixture) -> None:
