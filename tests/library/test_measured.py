@@ -254,7 +254,7 @@ def test_a_run_with_a_time_or_a_peak_fits(script: str, memory_gib: float, figure
 
 
 def test_more_recomputed_layers_than_a_run_that_fitted_fit(tmp_path: Path) -> None:
-    """Where the prediction rules out all numbers of layers, those from the run's number on fit, and the run's is found."""
+    """Where the prediction rules out all numbers of layers, those from the run's number on fit."""
     path = tmp_path / "train.args"
     path.write_text(f"{LAUNCH} --recompute-granularity full --recompute-method block --recompute-num-layers 1")
     job = make_job(make_cluster(2, kinds=(replace(A100_80, memory_bytes=int(2.4 * GIB)),)), TINY)
