@@ -2,7 +2,7 @@
 
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.plans.clock import Clock
-from pipette_opt.plans.steps import BESIDE, JOINT, JOINT_UNEQUAL, TIES
+from pipette_opt.plans.steps import BESIDE, JOINT, JOINT_UNEQUAL, TIES, Step
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.problem.family_groups import has_far_groups
 from pipette_opt.simulate.slots import search_share
@@ -36,13 +36,13 @@ def joint_limits(instance: Instance, params: OptimizeParams, clock: Clock) -> Jo
     )
 
 
-def proof_clock(clock: Clock, *, has_plan: bool) -> Clock:
+def proof_clock(clock: Clock, *, has_plan: bool, beside: Step = BESIDE) -> Clock:
     """Return the clock of the simulator's certificate, which keeps time for the steps that follow the proof."""
     least_s = MIN_CERTIFYING_S if has_plan else MIN_PLACING_S
-    return clock.after(max(least_s, clock.keeping(TIES, BESIDE).left_s))
+    return clock.after(max(least_s, clock.keeping(TIES, beside).left_s))
 
 
-def beside_clock(clock: Clock) -> Clock:
+def beside_clock(clock: Clock, beside: Step = BESIDE) -> Clock:
     """Return the clock of plans beside the fastest."""
-    seconds = min(clock.step(BESIDE).left_s, clock.keeping(TIES).left_s)
+    seconds = min(clock.step(beside).left_s, clock.keeping(TIES).left_s)
     return clock.after(max(seconds, MIN_BESIDE_SHARE * clock.limit_s))

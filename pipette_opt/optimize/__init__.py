@@ -38,7 +38,7 @@ from pipette_opt.certify.scope import why_nothing
 from pipette_opt.certify.state import SearchState
 from pipette_opt.certify.ties import settle
 from pipette_opt.plans.plan import Plan
-from pipette_opt.plans.steps import TIES
+from pipette_opt.plans.steps import BESIDE, BESIDE_IN_WORLDS, TIES
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, Question, prunes
 from pipette_opt.solver.pruning import FirstPlan
@@ -102,16 +102,17 @@ def complete(state: SearchState, inputs: Mapping[str, Any] | None = None) -> Pla
     from pipette_opt.verify import verify_content
 
     clock, params = state.clock, state.params
+    beside = BESIDE_IN_WORLDS if params.objective.is_over_worlds else BESIDE
     recorded = _recorded(params, inputs)
     if state.plans:
         clock.watcher.on_plan(finish_plan(state, recorded))
-    state.clock = proof_clock(clock, has_plan=bool(state.plans))
+    state.clock = proof_clock(clock, has_plan=bool(state.plans), beside=beside)
     certify(state)
     state.clock = clock
     if not state.plans:
         raise why_nothing(state.prepared)
     regrets = weigh_in_worlds(state)
-    look_beside(state, beside_clock(clock))
+    look_beside(state, beside_clock(clock, beside))
     state.clock = clock.keeping(TIES)
     certify(state)  # in the time that plans beside the fastest left over
     state.clock = clock

@@ -122,8 +122,15 @@ BESIDE = Step(
     where="certify/beside.py",
 )
 
+BESIDE_IN_WORLDS = Step(
+    words="the same with an objective over worlds, which looks for its best plan here",
+    share=0.5,
+    of="limit",
+    where="certify/beside.py",
+)
+
 BEST_VALUE = Step(
-    words="of these: the plan of the best value, where that is not the time", share=0.7, where="certify/beside.py"
+    words="of these: the plan of the best value, where that is not the time", share=0.8, where="certify/beside.py"
 )
 
 PLAINER = Step(words="plainer plans", share=0.5, where="certify/beside.py")
@@ -164,6 +171,7 @@ STEPS = (
     PROVERS,
     BOUNDS_AGAIN,
     BESIDE,
+    BESIDE_IN_WORLDS,
     BEST_VALUE,
     PLAINER,
     SAME_PLAINNESS,

@@ -9,9 +9,9 @@ class Objective(StrEnum):
 
     ``TIME``: seconds per iteration, on all hosts or on fewer where that is faster. ``TOKENS_PER_GPU``: tokens per
     second and GPU used, over every number of hosts. ``COST``: price of an iteration on the hosts used. ``ROBUST``:
-    upper end of the band of the iteration time. ``PROGRESS``: tokens per second after losses from failing hosts, over
-    every number of hosts. ``REGRET``: slowdown against the best configuration of each world
-    (:mod:`pipette_opt.worlds`), mean or quantile over the worlds.
+    upper end of the band of the iteration time, over worlds (:mod:`pipette_opt.worlds`). ``PROGRESS``: tokens per
+    second after losses from failing hosts, over every number of hosts. ``REGRET``: slowdown against the best
+    configuration of each world, mean or quantile over the worlds.
     """
 
     TIME = "time"
@@ -25,3 +25,8 @@ class Objective(StrEnum):
     def is_rate(self) -> bool:
         """Return whether the objective is a rate, which is maximised."""
         return self in (Objective.TOKENS_PER_GPU, Objective.PROGRESS)
+
+    @property
+    def is_over_worlds(self) -> bool:
+        """Return whether the objective weighs the time of each configuration by worlds."""
+        return self in (Objective.REGRET, Objective.ROBUST)
