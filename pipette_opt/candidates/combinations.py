@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import Recomputation
 from pipette_opt.candidates.legality import LEGALITY_RULES, OF_MICRO_BATCHES, broken_rules
-from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace, beyond_limits
+from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace
 from pipette_opt.candidates.splits import LayerSplit, layer_splits, light_layout
 from pipette_opt.parallel import ParallelConfig, fit_chunks, host_tiles, with_overlap
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
@@ -147,11 +147,7 @@ def combinations(
                         **broken_rules(instance.model, instance.training, config, OF_MICRO_BATCHES),
                     }
                     ordered = {name: reasons[name] for name in LEGALITY_RULES if name in reasons} if reasons else {}
-                    illegal[deciding] = {
-                        **ordered,
-                        **beyond_limits(space, config),
-                        **packings[ranks],
-                    }
+                    illegal[deciding] = {**ordered, **packings[ranks]}
                 optimizer = sharing.get("use_distributed_optimizer", False)
                 broken, count = illegal[deciding], 1 if "zero_stage" in sharing else overlaps[optimizer]
                 made = [] if config is None or broken or only_counted else overlap_choices(space, config)
@@ -184,7 +180,7 @@ def _recomputations(instance: Instance, space: SearchSpace) -> tuple[Recomputati
 def known_combinations(instance: Instance, space: SearchSpace) -> Iterator[Combination]:
     """Yield the configurations listed in ``space.more_configs``, with the legality rules that they break."""
     for config in space.more_configs:
-        broken = {**broken_rules(instance.model, instance.training, config), **beyond_limits(space, config)}
+        broken = broken_rules(instance.model, instance.training, config)
         yield Combination([config], 1, broken | _packing(instance, config))
 
 

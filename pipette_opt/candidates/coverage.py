@@ -154,9 +154,6 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
     unpriced = unpriced_options(instance)
     if unpriced:
         yield f"options whose time is not known: {', '.join(unpriced)}"
-    for limit in space.limits:
-        name, _, most = limit.partition("<=")
-        yield f"{name} above {most} (worse by the objective)"
     yield from NEVER_SEARCHED
 
 

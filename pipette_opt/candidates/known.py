@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pipette_opt.candidates.coverage import DIMENSIONS
-from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace, beyond_limits
+from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace
 from pipette_opt.parallel import ParallelConfig
 
 
@@ -31,7 +31,7 @@ def with_known(space: SearchSpace, config: ParallelConfig) -> SearchSpace:
 
 
 def _agrees(space: SearchSpace, config: ParallelConfig) -> bool:
-    """Return whether a configuration satisfies every pinned value and limit of a search space."""
+    """Return whether a configuration satisfies every pinned value of a search space."""
     for name, field in DIMENSIONS.items():
         pinned, value = getattr(space, name), getattr(config, field)
         if name == "recompute" and pinned == RECOMPUTATIONS:
@@ -41,4 +41,4 @@ def _agrees(space: SearchSpace, config: ParallelConfig) -> bool:
     is_split = space.layers_per_stage is None or config.layers_per_stage in space.layers_per_stage
     has_room = space.max_gpus is None or config.world_size <= space.max_gpus
     same_buckets = space.ddp_bucket_size in (None, config.ddp_bucket_size)
-    return is_split and has_room and same_buckets and not beyond_limits(space, config)
+    return is_split and has_room and same_buckets

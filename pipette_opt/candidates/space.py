@@ -9,7 +9,6 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.offload import offload_of
 from pipette_opt.base.typed import typed
 from pipette_opt.base.types import Recomputation
-from pipette_opt.base.units import whole_number
 from pipette_opt.options.description import SpaceOptions
 from pipette_opt.options.names import option_name
 from pipette_opt.parallel import ParallelConfig
@@ -24,11 +23,8 @@ PINNABLE = (
 )
 """Fields that a user's options pin, in the order in which messages name them."""
 
-LIMITED = (
-    *("world_size", "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size"),
-    *("num_chunks", "micro_batch_size"),
-)
-"""Properties of a configuration that ``SearchSpace.limits`` can bound from above."""
+WITHOUT_USE = ("limits",)
+"""Fields of older versions, which nothing searches now. They are read and left out."""
 
 WORDS = ("recompute", "offload", "sequence_parallel", "use_distributed_optimizer", "data_parallel_sharding_strategy")
 """Fields whose values are texts or flags, not whole numbers."""
@@ -126,9 +122,6 @@ class SearchSpace(SpaceOptions):
         values wherever they are legal and have an effect.
     ddp_bucket_size, overlap_p2p_communication
         Values for all configurations; the bucket size only for those that overlap gradients.
-    limits
-        Upper limits of properties of a configuration, such as ``tensor_model_parallel_size<=8``; larger values are
-        worse by the objective (``certify/weights.py``).
     narrowed
         Open fields that a short time limit narrowed; see :mod:`~pipette_opt.solver.narrowing`.
     """
@@ -148,7 +141,6 @@ class SearchSpace(SpaceOptions):
     more_configs: tuple[ParallelConfig, ...] = ()
     more_recompute: tuple[Recomputation | None, ...] = ()
     more_sharding: tuple[str, ...] = ()
-    limits: tuple[str, ...] = ()
     narrowed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -157,7 +149,7 @@ class SearchSpace(SpaceOptions):
             if field.name in COUNTS and value is not None:
                 _check_count(option, value)
             elif isinstance(value, tuple):
-                if field.name in ("narrowed", "more_layouts", "limits"):
+                if field.name in ("narrowed", "more_layouts"):
                     self._check_names()
                     continue
                 if field.name in ("world_sizes", "more_configs", "more_recompute", "more_sharding"):
@@ -209,28 +201,15 @@ class SearchSpace(SpaceOptions):
                 layout_layers(layout, 1)
             except ValueError as error:
                 raise InputError("more_layouts", f"{layout} {error}") from None
-        for limit in self.limits:
-            name, sign, most = limit.partition("<=")
-            if name not in LIMITED or not sign or whole_number(most) is None:
-                raise InputError("limits", f"must be like world_size<=64, of {', '.join(LIMITED)}, got {limit!r}.")
         for name in self.narrowed:
             if name not in (*PINNABLE, "world_sizes") or getattr(self, name) is None:
                 raise InputError("narrowed", f"must name fields of the search space that are set, got {name!r}.")
 
 
-def beyond_limits(space: SearchSpace, config: ParallelConfig) -> dict[str, str]:
-    """Return the limit of the search space that a configuration exceeds, with its reason; empty if it exceeds none."""
-    for limit in space.limits:
-        name, _, most = limit.partition("<=")
-        value = getattr(config, name)
-        if value > int(most):
-            return {"limits of the objective": f"{name}={value} is above {most}: worse by the objective"}
-    return {}
-
-
 def space_of(recorded: Mapping[str, Any]) -> SearchSpace:
     """Return the search space that a plan records under ``inputs.search``; unknown fields are refused."""
-    return typed(SearchSpace, recorded, "inputs.search", closed=True)
+    known = {name: value for name, value in recorded.items() if name not in WITHOUT_USE}
+    return typed(SearchSpace, known, "inputs.search", closed=True)
 
 
 def _offloads(words: tuple[str | None, ...]) -> tuple[str | None, ...]:

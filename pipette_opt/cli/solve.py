@@ -233,7 +233,7 @@ def solve(
     proof, accepted = plan.certificate, gap_limit
     if accepted is None:
         accepted = 0.0 if watcher.stop.is_set() else opt.DONE_GAP
-    stated = plan.target or proof.chosen_by
+    stated = plan.target or proof.robust
     gap = proof.gap if stated is None else stated.gap
     if gap > accepted and (stated is not None or proof.status != "OPTIMAL"):
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"

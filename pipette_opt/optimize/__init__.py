@@ -14,8 +14,8 @@ determines the gap. The joint model goes on with the time to beat, and its parti
 configurations that had no bound in time.
 4. ``certify/beside.py`` places configurations that may be plainer, less risky or the next best.
 ``certify/preference.py`` chooses the plan among those as good as the fastest; ties are settled. Time that these steps
-leave over goes to the proof again. For the objective regret, ``certify/regret.py`` first gives each configuration its
-weight over worlds.
+leave over goes to the proof again. For the objectives regret and robust, ``certify/in_worlds.py`` first gives each
+configuration its weight over worlds.
 5. ``certify/finish.py`` makes the certificate from the state. Its ``lower_bound_s`` is the least bound of all.
 6. The rules of ``verify`` about the plan itself are checked. The command ``verify`` also enumerates the space again.
 
@@ -32,8 +32,8 @@ from pipette_opt.certify.beside import look_beside
 from pipette_opt.certify.budget import beside_clock, clock_of, joint_limits, proof_clock
 from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.first_plans import begin, simulate_first_plan
+from pipette_opt.certify.in_worlds import weigh_in_worlds
 from pipette_opt.certify.params import OptimizeParams as OptimizeParams
-from pipette_opt.certify.regret import weigh_in_worlds
 from pipette_opt.certify.scope import why_nothing
 from pipette_opt.certify.state import SearchState
 from pipette_opt.certify.ties import settle
@@ -111,13 +111,13 @@ def complete(state: SearchState, inputs: Mapping[str, Any] | None = None) -> Pla
     state.clock = clock
     if not state.plans:
         raise why_nothing(state.prepared)
-    regrets = weigh_in_worlds(state)
+    weighed = weigh_in_worlds(state)
     look_beside(state, beside_clock(clock, beside))
     state.clock = clock.keeping(TIES)
     certify(state)  # in the time that plans beside the fastest left over
     state.clock = clock
     plan = finish_plan(state, recorded, settle(state, clock.step(TIES)))
-    plan = plan if regrets is None else regrets.certified(plan)
+    plan = plan if weighed is None else weighed.certified(plan)
     verify_content(state.prepared.given, plan)
     return plan
 

@@ -18,9 +18,7 @@ from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.certify.preference import Preference
-from pipette_opt.certify.weights import robust_weights
 from pipette_opt.optimize import begun, complete, optimize
-from pipette_opt.optimize.weighted import optimize_weighted
 from pipette_opt.plans.failures import best_progress
 from pipette_opt.plans.plan import Plan, SizeProof, SizeStatus, Target
 from pipette_opt.plans.target import HOUR_S, UNITS, best_value_of, people_value, price_of, recorded_rate, value_of
@@ -94,20 +92,17 @@ def optimize_objective(
     """
     Find the best plan by ``params.objective``, and prove how good it is.
 
-    For time and regret, this is :func:`~pipette_opt.optimize.optimize` with equal arguments; other objectives use only
-    the configuration of ``first``. ``ROBUST`` is the time times a factor of each configuration
-    (:mod:`pipette_opt.optimize.weighted`). Raises ``InputError`` if a price, or a band for ``ROBUST``, is missing, and
-    ``InfeasibleError`` if nothing fits on any number of hosts.
+    For time, regret and robust, this is :func:`~pipette_opt.optimize.optimize` with equal arguments; other objectives
+    use only the configuration of ``first``. Raises ``InputError`` if a price is missing, and ``InfeasibleError`` if
+    nothing fits on any number of hosts.
     """
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     if params.objective is Objective.TIME:
         return optimize(instance, space, params, watcher, inputs, first)
     recorded = {**(inputs or {}), "objective": str(params.objective)}
-    if params.objective is Objective.REGRET:
+    if params.objective.is_over_worlds:
         return optimize(instance, space, params, watcher, recorded, first)
     params = params if first is None else replace(params, today=first.config)
-    if params.objective is Objective.ROBUST:
-        return optimize_weighted(robust_weights(instance), instance, space, params, watcher, recorded)
     return _Search(instance, space, params, watcher, recorded).run()
 
 

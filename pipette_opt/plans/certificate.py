@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pipette_opt.base.typed import Count, NotNegative, Positive, Share, Size
-from pipette_opt.plans.chosen import Choice
 
 Status = Literal["OPTIMAL", "FEASIBLE"]
 """Status of a certificate: the plan is proven optimal, or a gap remains."""
@@ -168,6 +167,54 @@ class Regret:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Robust:
+    """
+    Upper end of the band of a plan's time, and a lower bound on that of every plan.
+
+    The upper end is the predicted time times a factor, which all configurations with equal degrees, chunks, micro-batch
+    and recomputation have in common.
+
+    Parameters
+    ----------
+    value_s
+        Upper end of the plan, seconds.
+    best_s
+        Least upper end of the plan and the other recorded plans, seconds; less than ``value_s`` if a plainer plan was
+        preferred.
+    lower_bound_s
+        Lower bound on the upper end of every listed configuration, seconds.
+    gap
+        ``(best_s - lower_bound_s) / best_s``, in [0, 1].
+    factor
+        Upper end of the plan over its predicted time.
+    share
+        Share of such jobs whose measured time lies inside the band; half of the others are above the upper end.
+    measured_runs
+        Number of measured runs that the factors fit.
+    groups
+        Number of groups of configurations with a factor.
+    left_out_s
+        Configurations with so much compute that they are not looked at take at least this by prediction, seconds;
+        ``None`` if all are looked at.
+    """
+
+    value_s: Positive
+    best_s: Positive
+    lower_bound_s: Positive
+    gap: Share
+    factor: Positive
+    share: Share
+    measured_runs: Count
+    groups: Size
+    left_out_s: Positive | None = None
+
+    @property
+    def shown_gap(self) -> float:
+        """Largest share of the upper end that another plan could save: ``(value_s - lower_bound_s) / value_s``."""
+        return (self.value_s - self.lower_bound_s) / self.value_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """
     Proof of how far a plan is from the best plan of the searched space.
@@ -203,11 +250,10 @@ class Certificate:
     fastest_s
         Iteration time of the fastest plan found, seconds, if a plainer plan was preferred
         (:mod:`~pipette_opt.plans.plainness`); ``None``: the plan is the fastest.
-    chosen_by
-        Proof about the objective, if it is not the time. The bounds above then cover only the configurations of its
-        last step.
     regret
-        Regret of the plan over worlds; ``None`` in older files, and if nothing of the kind was measured.
+        Regret of the plan over worlds; ``None`` with other objectives.
+    robust
+        Upper end of the band of the plan's time, and its lower bound; ``None`` with other objectives.
     """
 
     status: Status
@@ -225,9 +271,9 @@ class Certificate:
     not_searched: tuple[str, ...] = ()
     proof: tuple[Proof, ...] = ()
     joint_model: JointModel | None = None
-    chosen_by: Choice | None = None
     fastest_s: Positive | None = None
     regret: Regret | None = None
+    robust: Robust | None = None
 
     @property
     def best_s(self) -> float:

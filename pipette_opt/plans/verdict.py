@@ -82,22 +82,18 @@ def _memory(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
 
 def _proof(certificate: Certificate, iteration_time_s: float) -> str:
     """Return a clause that says how far a plan is from the best of the searched space, by time or by its objective."""
-    choice = certificate.chosen_by
-    if choice is not None:
-        value = choice.value if choice.shown_value is None else choice.shown_value
-        tenths = math.ceil(1000 * (value / max(choice.lower_bound, 1e-12) - 1) - 1e-6)
-        is_best = certificate.status == "OPTIMAL" and choice.gap < 1e-5 and choice.shown_value is None
-        if tenths == 0 or is_best:
+    if certificate.robust is not None:
+        above = certificate.robust.value_s / certificate.robust.lower_bound_s - 1
+        if above <= AS_GOOD:
             return "proven to have the least upper end of its time among what was searched"
-        return f"the upper end of its time is at most {_share(tenths / 1000)} above the least of the searched space"
+        return f"the upper end of its time is at most {_at_most(above)} above the least of the searched space"
     if certificate.lower_bound_s <= 0:
         return "nothing is proven about how far it is from the best of the searched space"
     is_fastest = certificate.fastest_s is None or iteration_time_s <= (1 + AS_GOOD) * certificate.fastest_s
     if certificate.status == "OPTIMAL" and is_fastest:
         return "proven optimal among what was searched"
     above = iteration_time_s / certificate.lower_bound_s - 1
-    tenths = math.ceil(1000 * above - 1e-6)  # rounded up: at most
-    return f"at most {_share(tenths / 1000)} above the best of the searched space"
+    return f"at most {_at_most(above)} above the best of the searched space"
 
 
 def expected_time(estimate: IterationTime) -> str:
@@ -113,6 +109,11 @@ def expected_time(estimate: IterationTime) -> str:
         return f"{answer} ({ends} jobs like this)"
     few = f"few runs like this were measured: {band.runs}" if band.runs else "no run like this was measured"
     return f"{answer} ({ends} jobs; {few}, so the band is wide)"
+
+
+def _at_most(share: float) -> str:
+    """Return a share as a percentage with one digit after the point, rounded up."""
+    return _share(math.ceil(1000 * share - 1e-6) / 1000)
 
 
 def _share(share: float) -> str:

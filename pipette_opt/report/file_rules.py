@@ -1,30 +1,19 @@
-"""Rules for fields of a plan file that only the file has: verdict, band, objective, unknown fields, cluster."""
+"""Rules for fields of a plan file that only the file has: verdict, band, unknown fields, cluster."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
-from pipette_opt.candidates import enumerate_with_reasons
-from pipette_opt.certify.weights import choice_of, robust_weights
-from pipette_opt.memory.fewest import check_memory
-from pipette_opt.memory.predictor import stack_predictor
-from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Band, Plan
 from pipette_opt.read.gpus import gpu_record
 from pipette_opt.read.levels import domain_record
 from pipette_opt.read.nominal import possible_records
 from pipette_opt.report.plan_file import plan_to_dict
 from pipette_opt.specs import Instance
-from pipette_opt.specs.objective import Objective
-from pipette_opt.verify import recorded_space
 from pipette_opt.verify.common import REPRODUCED, same
-from pipette_opt.verify.memory import accepted_risk
 from pipette_opt.worlds.bands import job_band
 
-FILE_RULES = (
-    *("verdict_is_reproduced", "band_is_reproduced", "choice_is_reproduced", "nothing_else_is_said"),
-    "cluster_is_reproduced",
-)
+FILE_RULES = ("verdict_is_reproduced", "band_is_reproduced", "nothing_else_is_said", "cluster_is_reproduced")
 """Names of the rules, in the order in which they are checked."""
 
 
@@ -40,7 +29,6 @@ def broken_file_rules(content: Mapping[str, Any], instance: Instance, plan: Plan
     found = (
         _verdict_is_reproduced(content, plan),
         _band_is_reproduced(instance, plan),
-        choice_is_reproduced(instance, plan),
         _nothing_else_is_said(content, plan),
         _cluster_is_reproduced(instance, plan),
     )
@@ -67,62 +55,6 @@ def _band_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
             yield f"{field.name} is {given}, but measured runs like this give {expected}"
 
 
-def choice_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """
-    Yield problems of the objective ``robust``: its value, the limits of its steps, and its lower bound.
-
-    The value is the time multiplied by the upper end of the band. Searches of other steps are not repeated.
-    """
-    choice, asked = plan.certificate.chosen_by, plan.inputs.get("objective")
-    objective = None if choice is None else choice.objective
-    if choice is None or asked != Objective.ROBUST or objective != asked:
-        if choice is not None or asked == Objective.ROBUST:
-            yield f"chosen_by says {objective}, but the requested objective was {asked}"
-        return
-    weights, space = robust_weights(instance), recorded_space(plan)
-    value = weights.factor(plan.config) * plan.estimate.iteration_time_s
-    shown = choice.value if choice.shown_value is None else choice.shown_value
-    if not same(shown, value, REPRODUCED):
-        yield f"chosen_by has the value {shown}, but the upper end of the band is {value}"
-    if shown > (1 + WITHIN + REPRODUCED) * choice.value:
-        yield f"chosen_by.shown_value is {shown}, more than {WITHIN:.0%} above {choice.value}"
-    factor = float("inf")
-    for number, step in enumerate(choice.steps):
-        limits = weights.limits_below(factor)
-        if limits is None or step.limits != limits:
-            yield f"chosen_by.steps[{number}] has limits {step.limits}, but those below {factor} are {limits}"
-            return
-        factor = step.factor
-        if step.limits == space.limits and not same(step.lower_bound_s, plan.certificate.lower_bound_s, REPRODUCED):
-            right_s = plan.certificate.lower_bound_s
-            yield f"chosen_by.steps[{number}] bounds {step.lower_bound_s} s, but the certificate has {right_s} s"
-    own = [step for step in choice.steps if step.limits == space.limits]
-    fastest = plan.config if plan.fastest is None else plan.fastest.config
-    if not own or not same(own[0].value, weights.factor(fastest) * plan.certificate.best_s, REPRODUCED):
-        yield f"chosen_by has no step with limits {space.limits} that found the plan"
-        return
-    right = choice_of(Objective.ROBUST, weights, choice.steps, is_whole=choice.rest_factor is None)
-    for name in ("value", "lower_bound", "gap", "rest_factor"):
-        recorded, expected = getattr(choice, name), getattr(right, name)
-        if not same(recorded, expected, REPRODUCED):
-            yield f"chosen_by.{name} is {recorded}, but its steps give {expected}"
-    if (
-        choice.rest_factor is None
-        and weights.limits_below(factor) is not None
-        and fits_anywhere(instance, plan, factor)
-    ):
-        yield f"chosen_by says that nothing is left, and configurations below {factor} fit"
-
-
-def fits_anywhere(instance: Instance, plan: Plan, factor: float) -> bool:
-    """Return whether a configuration with a smaller band factor than ``factor`` is legal and fits in memory."""
-    limits = robust_weights(instance).limits_below(factor)
-    space = replace(recorded_space(plan), limits=limits or ())
-    candidates = enumerate_with_reasons(instance, space).candidates
-    risk = accepted_risk(plan.inputs)
-    return bool(check_memory(instance, candidates, stack_predictor(instance.stack), risk).fitting)
-
-
 def _nothing_else_is_said(content: Mapping[str, Any], plan: Plan) -> Iterator[str]:
     """Yield a problem for each field of the file that is unknown, or that differs from the plan read from the file."""
     own_rules = ("verdict", "inputs")
@@ -141,7 +73,7 @@ def _other_values(written: Any, parsed: Any, place: str) -> Iterator[str]:
             at = f"{place}.{name}" if place else name
             if name in parsed:
                 yield from _other_values(value, parsed[name], at)
-            else:
+            elif value is not None:  # null says nothing: older versions had more fields
                 yield f"{at} is no field of a plan"
     elif isinstance(written, list) and isinstance(parsed, list) and len(written) == len(parsed):
         for index, (item, other) in enumerate(zip(written, parsed, strict=True)):

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipette_opt.base.units import counted, gib, listed, three_digits
-from pipette_opt.plans.certificate import Regret
+from pipette_opt.plans.certificate import Regret, Robust
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
 from pipette_opt.report.beside_tables import fastest_words
 from pipette_opt.report.cells import QUIET, columns_table, risk, words
@@ -68,6 +68,7 @@ def first_screen(
         ("Measured", measured_words(_recorded(plan, "stack"))),
         ("Memory", memory_words(plan.memory)),
         ("Proof", _proof_words(plan)),
+        ("Upper end", robust_words(plan.certificate.robust)),
         ("Regret", regret_words(plan.certificate.regret)),
         ("Measure", experiment_words(plan.certificate.regret)),
         ("Fastest", _fastest_words(plan)),
@@ -218,6 +219,16 @@ def _proof_words(plan: Plan) -> str:
     least = f"none of {searched} takes less than {three_digits(proof.lower_bound_s)} s"
     left = f"; {counted(len(proof.not_searched), 'choice')} not searched" if proof.not_searched else ""
     return f"simulated {three_digits(plan.estimate.iteration_time_s)} s; {least}{left}"
+
+
+def robust_words(robust: Robust | None) -> str:
+    """Return the upper end of the band of the time, its lower bound and gap; empty with other objectives."""
+    if robust is None:
+        return ""
+    return (
+        f"{three_digits(robust.value_s)} s over the fastest links; no plan of {counted(robust.groups, 'group')} of "
+        f"configurations has less than {three_digits(robust.lower_bound_s)} s (gap {100 * robust.shown_gap:.1f} %)"
+    )
 
 
 def regret_words(regret: Regret | None) -> str:

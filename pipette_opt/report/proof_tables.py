@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipette_opt.base.units import counted, percent
-from pipette_opt.plans.chosen import Choice
+from pipette_opt.plans.certificate import Robust
 from pipette_opt.plans.plan import Certificate, JointModel
 from pipette_opt.report.cells import FAIR, GOOD, QUIET, columns_table, seconds_text, spaced, titled, words
 
@@ -50,20 +50,17 @@ def certificate_table(certificate: Certificate) -> RenderableType:
     if certificate.joint_model is not None:
         lines.append(f"model     {joint_model_text(certificate.joint_model)}")
     details = Text("\n".join(lines), style=QUIET)
-    return titled("Certificate", Group(table, details, *choice_lines(certificate.chosen_by)))
+    return titled("Certificate", Group(table, details, *robust_lines(certificate.robust)))
 
 
-def choice_lines(choice: Choice | None) -> list[RenderableType]:
-    """Return a line on an objective other than the time: value, gap, and the fastest plan of each step."""
-    if choice is None:
+def robust_lines(robust: Robust | None) -> list[RenderableType]:
+    """Return a line on the upper end of the band, if that is the objective: value, bound and gap."""
+    if robust is None:
         return []
-    fastest = [
-        f"{step.plan} {seconds_text(step.iteration_time_s)}, upper end {seconds_text(step.value)}"
-        for step in choice.steps
-    ]
     text = (
-        f"chosen by the upper end of the band: {seconds_text(choice.value)}, at most {percent(choice.gap)} above the "
-        f"least; fastest of each step: {'; '.join(fastest)}"
+        f"chosen by the upper end of the band: {seconds_text(robust.value_s)}, {robust.factor:.4g} times the simulated "
+        f"time; at least {seconds_text(robust.lower_bound_s)} for all {counted(robust.groups, 'group')} of "
+        f"configurations, gap {percent(robust.shown_gap)}"
     )
     return [words(text)]
 

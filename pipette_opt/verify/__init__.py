@@ -29,6 +29,7 @@ from pipette_opt.verify.exchanges import no_exchange_is_faster
 from pipette_opt.verify.memory import memory_is_reproduced
 from pipette_opt.verify.preference import imbalance_is_reproduced, preference_holds, risks_are_reproduced
 from pipette_opt.verify.regret_rule import regret_holds
+from pipette_opt.verify.robust_rule import robust_holds
 from pipette_opt.verify.rules import (
     certificate_is_consistent,
     configuration_is_legal,
@@ -87,6 +88,7 @@ SPACE_RULES: tuple[SpaceRule, ...] = (
     bound_holds,
     no_exchange_is_faster,
     regret_holds,
+    robust_holds,
 )
 """Rules that need the search space of the plan enumerated again."""
 

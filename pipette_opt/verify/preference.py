@@ -18,7 +18,8 @@ def preference_holds(instance: Instance, plan: Plan) -> Iterator[str]:
     """
     Rule: the plan is the fastest found, or within 1 % of it and at least as plain as other recorded plans within 1 %.
 
-    With another objective than time, the limit applies to the objective's value; :mod:`.target` checks it.
+    With another objective than time, the limit applies to the objective's value; :mod:`.target` and
+    :mod:`.robust_rule` check it.
     """
     fastest, proof, seconds = plan.fastest, plan.certificate, plan.estimate.iteration_time_s
     if fastest is None:
@@ -29,7 +30,7 @@ def preference_holds(instance: Instance, plan: Plan) -> Iterator[str]:
         yield f"certificate.fastest_s is {proof.fastest_s}, but fastest takes {fastest.iteration_time_s} s"
         return
     objective = plan.inputs.get("objective")
-    if plan.inputs.get("prefer") != "simple" and objective != Objective.REGRET:
+    if plan.inputs.get("prefer") != "simple" and objective not in (Objective.REGRET, Objective.ROBUST):
         yield f"fastest is another plan, and inputs.prefer is {plan.inputs.get('prefer')!r}"
     if fastest.config == plan.config:
         yield f"fastest is of the plan's own configuration, {plan.config.label()}"

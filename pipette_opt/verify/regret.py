@@ -119,7 +119,15 @@ class Groups:
 
         In no world does the compute of a group go faster than the GPUs' peak.
         """
-        return np.maximum(worlds.log_factors(self.terms), self._least_log_factors[:, None])
+        return self.below_peak(worlds.log_factors(self.terms))
+
+    def below_peak(self, log_factors: FloatArray) -> FloatArray:
+        """Return factors raised as far as the GPUs' peak demands, of and to the shape ``(num_groups, num_worlds)``."""
+        return np.maximum(log_factors, self._least_log_factors[:, None])
+
+    def by_group(self, values: FloatArray) -> dict[Group, float]:
+        """Return values of shape ``(num_groups,)`` by their group."""
+        return {group: float(values[number]) for group, number in self.numbers.items()}
 
     def world_bounds_s(self, log_factors: FloatArray) -> FloatArray:
         """
@@ -231,4 +239,4 @@ def weights_of(groups: Groups, worlds: Worlds, quantile: float | None) -> dict[G
     log_factors = groups.log_factors(worlds)
     ratios = np.exp(log_factors) / groups.world_bounds_s(log_factors)
     values = ratios.mean(axis=1) if quantile is None else np.quantile(ratios, quantile, axis=1)
-    return {group: float(values[number]) for group, number in groups.numbers.items()}
+    return groups.by_group(values)

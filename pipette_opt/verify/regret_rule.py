@@ -13,6 +13,14 @@ from pipette_opt.worlds.bands import anchored
 from pipette_opt.worlds.worlds import Worlds
 
 
+def groups_again(searched: Searched, plan: Plan) -> Groups:
+    """Return the groups of the configurations that fit, with the bound that the search proved for all plans."""
+    fastest = plan.config if plan.fastest is None else plan.fastest.config
+    groups = Groups(searched.instance, searched.memory.fitting, searched.memory.capacity_bytes, fastest)
+    groups.least_s = plan.certificate.lower_bound_s
+    return groups
+
+
 def regret_holds(searched: Searched, plan: Plan) -> Iterator[str]:
     """Rule: the lower bound of each world, and the regret over them, follow from the search space and the worlds."""
     found = plan.certificate.regret
@@ -20,14 +28,11 @@ def regret_holds(searched: Searched, plan: Plan) -> Iterator[str]:
         if plan.inputs.get("objective") == Objective.REGRET:
             yield "the objective is regret, and the certificate records none"
         return
-    instance, memory = searched.instance, searched.memory
-    fastest = plan.config if plan.fastest is None else plan.fastest.config
-    groups = Groups(instance, memory.fitting, memory.capacity_bytes, fastest)
-    groups.least_s = plan.certificate.lower_bound_s
+    groups = groups_again(searched, plan)
     if group_of(plan.config) not in groups.numbers:
         yield f"{plan.config.label()} is not among the {len(groups.numbers)} groups of configurations"
         return
-    worlds = anchored(instance.stack)
+    worlds = anchored(searched.instance.stack)
     right = regret_of(plan.config, plan.estimate.iteration_time_s, groups, worlds, recorded_times_s(plan))
     if worlds.observations:
         before = Worlds(prior=worlds.prior)

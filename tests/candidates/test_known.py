@@ -61,7 +61,6 @@ def test_what_its_replicas_share_is_searched_everywhere() -> None:
         {"use_distributed_optimizer": (True,)},
         {"recompute": ("full",)},
         {"num_gpus": 4},
-        {"limits": ("tensor_model_parallel_size<=1",)},
     ],
 )
 def test_pins_exclude_it(pins: dict[str, object]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from factories import make_plan
 
 from pipette_opt.base.units import GIB
+from pipette_opt.plans.certificate import Robust
 from pipette_opt.plans.plan import Band, Certificate, IterationTime, StageMemory
 from pipette_opt.plans.verdict import verdict
 
@@ -78,6 +79,24 @@ def test_memory(one: StageMemory, accepted: float | None, said: str) -> None:
 def test_proof(bound_s: float, status: str, said: str) -> None:
     """The distance from the bound, rounded up: 10 s are 1.01 % above 9.9 s."""
     found = verdict([stage()], time(), certificate=proof(bound_s, status))
+    assert found == f"Fits (risk of running out of memory at most 0.1 %); {said}; {SIMULATED}"
+
+
+@pytest.mark.parametrize(
+    ("bound_s", "said"),
+    [
+        (15.0, "proven to have the least upper end of its time among what was searched"),
+        (14.9999, "the upper end of its time is at most 0.1 % above the least of the searched space"),
+        (14.0, "the upper end of its time is at most 7.2 % above the least of the searched space"),
+    ],
+)
+def test_proof_of_the_upper_end(bound_s: float, said: str) -> None:
+    """By its own bound, whatever the proof of the time says: 15 s are 7.14 % above 14 s."""
+    gap = 1 - bound_s / 15
+    robust = Robust(
+        value_s=15.0, best_s=15.0, lower_bound_s=bound_s, gap=gap, factor=1.5, share=0.9, measured_runs=0, groups=2
+    )
+    found = verdict([stage()], time(), certificate=replace(proof(9.0, "FEASIBLE"), robust=robust))
     assert found == f"Fits (risk of running out of memory at most 0.1 %); {said}; {SIMULATED}"
 
 

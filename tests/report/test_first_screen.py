@@ -7,9 +7,16 @@ import pytest
 from consoles import shown
 from factories import llama_plan, make_plan, scrambled_plan, small_config
 
-from pipette_opt.plans.certificate import Regret
+from pipette_opt.plans.certificate import Regret, Robust
 from pipette_opt.plans.plan import Imbalance, Plan, RiskChoice
-from pipette_opt.report.first_screen import MAX_ALTERNATIVES, first_screen, job_words, next_steps, regret_words
+from pipette_opt.report.first_screen import (
+    MAX_ALTERNATIVES,
+    first_screen,
+    job_words,
+    next_steps,
+    regret_words,
+    robust_words,
+)
 from pipette_opt.report.tables import configuration_words
 from pipette_opt.simulate.paying import PayingOption
 from pipette_opt.specs import NotModelled
@@ -160,6 +167,17 @@ def test_causes_that_round_to_nothing_are_not_named() -> None:
     text = " ".join(full(replace(plan, estimate=replace(plan.estimate, breakdown=parts))).split())
     assert "compute 100 %" in text
     assert " 0 %" not in text
+
+
+def test_the_upper_end_comes_with_its_gap() -> None:
+    """That of the plan, which may be plainer than the best."""
+    robust = Robust(
+        value_s=24.25, best_s=24.0, lower_bound_s=23.765, gap=0.01, factor=1.9, share=0.9, measured_runs=0, groups=1052
+    )
+    assert robust_words(robust) == (
+        "24.2 s over the fastest links; no plan of 1,052 groups of configurations has less than 23.8 s (gap 2.0 %)"
+    )
+    assert robust_words(None) == ""
 
 
 def test_regret_needs_no_word_of_our_own() -> None:

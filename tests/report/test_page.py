@@ -12,7 +12,7 @@ import pytest
 from factories import make_plan, small_instance
 
 from pipette_opt.base.units import GB, GIB, gib, percent
-from pipette_opt.plans.chosen import Choice
+from pipette_opt.plans.certificate import Robust
 from pipette_opt.plans.plan import Imbalance, Plan, RiskChoice, SizeProof, Target
 from pipette_opt.report.page import page_of
 from pipette_opt.report.page.figures import INK, RATES, RATES_OF_LEVELS
@@ -323,12 +323,14 @@ def test_objectives_are_in_the_certificate(plan: Plan) -> None:
         ),
     )
     target = Target(objective="cost", unit="per million tokens", value=4.0, bound=2.0, gap=0.5, sizes=sizes)
-    choice = Choice(objective="robust", value=3.0, lower_bound=1.5, gap=0.5, rest_factor=None, steps=())
-    chosen = replace(plan, target=target, certificate=replace(plan.certificate, chosen_by=choice))
+    robust = Robust(
+        value_s=3.0, best_s=3.0, lower_bound_s=1.5, gap=0.5, factor=1.5, share=0.9, measured_runs=0, groups=12
+    )
+    chosen = replace(plan, target=target, certificate=replace(plan.certificate, robust=robust))
     page = Page(page_of(chosen))
     assert "objective" in checked_fields(page, chosen)
     fields = {named["data-field"] for tag, named in page.elements if tag == "data"}
-    assert {"objective.sizes.0.lower_bound_s", "certificate.chosen_by.lower_bound"} <= fields
+    assert {"objective.sizes.0.lower_bound_s", "certificate.robust.lower_bound_s"} <= fields
     assert "objective.sizes.1.value" not in fields
 
 

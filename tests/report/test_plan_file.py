@@ -3,7 +3,7 @@
 import copy
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ from factories import make_plan, plan_of, scrambled_plan, small_config, small_in
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.typed import typed
+from pipette_opt.candidates import SearchSpace
 from pipette_opt.plans.plan import Band, Plan
 from pipette_opt.report.plan_file import keep_plan, plan_from_dict, plan_to_dict, read_plan, write_plan
 from pipette_opt.specs import StackSpec
 from pipette_opt.specs.memory_constants import MemoryConstants
+from pipette_opt.verify import recorded_space
 
 
 def assert_equal(one: Any, two: Any) -> None:
@@ -99,9 +101,9 @@ def test_named_fields() -> None:
         "not_searched",
         "proof",
         "joint_model",
-        "chosen_by",
         "fastest_s",
         "regret",
+        "robust",
         "shown_gap",
     }
     assert content["memory"][1]["upper_gib"] == 32.0
@@ -153,6 +155,16 @@ def test_older_plans_have_constants_without_a_price(caplog: pytest.LogCaptureFix
     content = plan_to_dict(replace(plan, inputs={**plan.inputs, "stack": stack}))
     assert plan_from_dict(content).inputs["stack"] == {"matmul_speed": 0.5}
     assert "inputs.stack: not used: flush_s;" in caplog.text
+
+
+def test_older_plans_have_fields_of_another_robust() -> None:
+    """Limits of the search space, and the choice among its steps, are left out."""
+    plan = make_plan()
+    content = plan_to_dict(replace(plan, inputs={**plan.inputs, "search": asdict(SearchSpace()) | {"limits": []}}))
+    content["certificate"]["chosen_by"] = {"objective": "robust", "value": 1.0}
+    older = plan_from_dict(content)
+    assert older.certificate == plan.certificate
+    assert recorded_space(older) == SearchSpace()
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,16 @@ def fast_baseline(content: Content) -> None:
     content["baselines"] = [{"name": "rule", "parallel": content["parallel"], **times}]
 
 
+ROBUST = {
+    **dict.fromkeys(("value_s", "best_s", "lower_bound_s", "factor"), 1.0),
+    "gap": 0.0,
+    "share": 0.9,
+    "measured_runs": 0,
+    "groups": 1,
+    "left_out_s": None,
+}
+"""Upper end of the band of a plan, as a certificate has it."""
+
 FORGERIES = (
     Forgery("memory.0.predicted_gib", "50", "memory_is_reproduced", put("memory.0.predicted_gib", 50.0)),
     Forgery("memory.0.upper_gib", "60", "memory_is_reproduced", put("memory.0.upper_gib", 60.0)),
@@ -261,14 +271,13 @@ FORGERIES = (
     Forgery("estimate.hfu", "a tenth less", "estimate_is_reproduced", put("estimate.hfu", times(0.9))),
     Forgery("estimate.band.high_s", "a tenth less", "band_is_reproduced", put("estimate.band.high_s", times(0.9))),
     Forgery("estimate.band", "none", "band_is_reproduced", put("estimate.band", None)),
+    Forgery("certificate.robust", "of another objective", "robust_holds", put("certificate.robust", ROBUST)),
+    Forgery("inputs.objective", "robust", "robust_holds", put("inputs.objective", "robust")),
     Forgery(
         "certificate.chosen_by",
-        "robust",
-        "choice_is_reproduced",
-        put(
-            "certificate.chosen_by",
-            {"objective": "robust", "value": 1.0, "lower_bound": 1.0, "gap": 0.0, "rest_factor": None, "steps": []},
-        ),
+        "something",
+        "nothing_else_is_said",
+        put("certificate.chosen_by", {"gap": 0.0}),
     ),
     Forgery("verdict", "Fits.", "verdict_is_reproduced", put("verdict", "Fits.")),
     Forgery(
@@ -443,6 +452,7 @@ HARMLESS = (
     put("created", "2020-01-01T00:00:00+00:00"),
     put("versions", {}),
     put("certificate.wall_time_s", 1.5),
+    put("certificate.chosen_by", None),
 )
 """What no reader relies on."""
 

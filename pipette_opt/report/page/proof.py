@@ -60,17 +60,17 @@ def _gaps(proof: Certificate) -> list[tuple[str, str, Callable[[float], str], st
 
 def _chosen(plan: Plan) -> list[Element]:
     """Return paragraphs and a table for an objective other than the time; empty for the time."""
-    found, choice, target = [], plan.certificate.chosen_by, plan.target
-    if choice is not None:
-        at = "certificate.chosen_by"
+    found, robust, target = [], plan.certificate.robust, plan.target
+    if robust is not None:
+        at = "certificate.robust"
         found.append(
             paragraph(
-                f"Chosen as {choice.objective}: ",
-                number(choice.value, seconds_text(choice.value), f"{at}.value"),
-                " in the worst case of its band, no plan has less than ",
-                number(choice.lower_bound, seconds_text(choice.lower_bound), f"{at}.lower_bound"),
+                "Chosen by the upper end of the band of its time: ",
+                number(robust.value_s, seconds_text(robust.value_s), f"{at}.value_s"),
+                ", no plan has less than ",
+                number(robust.lower_bound_s, seconds_text(robust.lower_bound_s), f"{at}.lower_bound_s"),
                 " (gap ",
-                number(choice.gap, percent(choice.gap), f"{at}.gap"),
+                number(robust.gap, percent(robust.gap), f"{at}.gap"),
                 ").",
             )
         )
