@@ -11,7 +11,7 @@ from pipette_opt.certify.rounds import ROUND
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
-from pipette_opt.plans.steps import STEPS, TIES, Step
+from pipette_opt.plans.steps import BEST_VALUE, STEPS, TIES, Step
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 
@@ -54,6 +54,6 @@ def test_a_stop_in_any_step_gives_the_best_plan_so_far(
 
 
 def test_steps_run_in_the_order_of_the_table() -> None:
-    """Rounds, then plans beside the fastest, then ties."""
-    order = [move.step for move in ROUND] + [step for step, _ in LOOKS] + [TIES]
+    """Rounds, then plans of the best value and beside the fastest, then ties."""
+    order = [move.step for move in ROUND] + [BEST_VALUE] + [step for step, _ in LOOKS] + [TIES]
     assert order == sorted(order, key=STEPS.index)

@@ -1,5 +1,5 @@
 """
-Search for plans beside the fastest: plainer plans, less risky plans, and the next best with other degrees.
+Search for plans beside the fastest: those of the best value, plainer or less risky plans, and the next best.
 
 The proof of the fastest plan rules most configurations out without placing them. This search places those whose bounds
 admit an answer. Each question asks for the fastest plan of a group of configurations. The configuration with the least
@@ -22,7 +22,7 @@ from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK
 from pipette_opt.parallel import ParallelConfig, with_whole_layers
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plainness import RISK_SHARE, WITHIN, kind_of
-from pipette_opt.plans.steps import BEST_VALUE, NEXT_BEST, ONE_BESIDE, PLAINER, SAFER, SAME_PLAINNESS
+from pipette_opt.plans.steps import NEXT_BEST, ONE_BESIDE, PLAINER, SAFER, SAME_PLAINNESS
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.build import FittingCandidate, build_relaxations
 from pipette_opt.problem.ticks import SharedLinks
@@ -40,11 +40,17 @@ def risk_levels(max_oom_risk: float) -> tuple[float, ...]:
 
 
 def look_beside(state: SearchState, clock: Clock) -> None:
-    """Search for plans of a better value, plainer, less risky and next best plans; a plan must be known."""
+    """Search for plainer, less risky and next best plans; a plan must be known."""
     clock.report("placing plans beside the fastest")
     finder = _Finder(state, clock)
     for step, look in LOOKS:
         look(finder, clock.step(step))
+
+
+def look_for_best_value(state: SearchState, clock: Clock) -> None:
+    """Search for plans of a better value, if that is not the time; a plan must be known."""
+    clock.report("placing plans of the best value")
+    _Finder(state, clock).look_for_best_value(clock)
 
 
 class _Finder:
@@ -120,13 +126,17 @@ class _Finder:
             self._place_fastest(members, below_s * (1 + CLOSE_ENOUGH))
 
     def look_for_best_value(self, clock: Clock) -> None:
-        """Place the configurations whose factor may make them better than the best plan, the best bounds first."""
-        self.clock, value = clock, self.preference.value
-        waiting = {config: self.preference.factor(config) for config in self.checked if self.preference.weighs}
+        """
+        Place the configurations whose factor may make them better than the best plan, the best bounds first.
+
+        It ends once none may be better by more than the accepted gap of the search.
+        """
+        self.clock, value, within = clock, self.preference.value, max(self.state.params.gap_limit, CLOSE_ENOUGH)
+        waiting = {config: self.preference.factor(config) for config in self.checked}
         while waiting and not clock.is_over:
             config = min(waiting, key=lambda config: waiting[config] * self._bounds_s[config])
             best = min(map(value, self.simulated))
-            if waiting[config] * self._bounds_s[config] >= (1 - CLOSE_ENOUGH) * best:
+            if waiting[config] * self._bounds_s[config] >= (1 - within) * best:
                 return
             to_beat_s = best / waiting[config]
             if config not in self._searches:
@@ -268,7 +278,6 @@ class _Finder:
 
 
 LOOKS = (
-    (BEST_VALUE, _Finder.look_for_best_value),
     (PLAINER, _Finder.look_for_plainest),
     (SAFER, _Finder.look_for_safer),
     (NEXT_BEST, _Finder.look_for_next_best),

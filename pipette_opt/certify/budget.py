@@ -2,7 +2,7 @@
 
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.plans.clock import Clock
-from pipette_opt.plans.steps import BESIDE, JOINT, JOINT_UNEQUAL, TIES, Step
+from pipette_opt.plans.steps import BESIDE, BEST_VALUE, JOINT, JOINT_UNEQUAL, TIES, Step
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.problem.family_groups import has_far_groups
 from pipette_opt.simulate.slots import search_share
@@ -36,13 +36,29 @@ def joint_limits(instance: Instance, params: OptimizeParams, clock: Clock) -> Jo
     )
 
 
-def proof_clock(clock: Clock, *, has_plan: bool, beside: Step = BESIDE) -> Clock:
-    """Return the clock of the simulator's certificate, which keeps time for the steps that follow the proof."""
+def proof_clock(clock: Clock, *, has_plan: bool, weighs: bool = False) -> Clock:
+    """
+    Return the clock of the simulator's certificate, which keeps time for the steps that follow the proof.
+
+    Parameters
+    ----------
+    weighs
+        Whether plans of the best value are searched afterwards, as the value is not the time.
+    """
     least_s = MIN_CERTIFYING_S if has_plan else MIN_PLACING_S
-    return clock.after(max(least_s, clock.keeping(TIES, beside).left_s))
+    return clock.after(max(least_s, clock.keeping(TIES, BESIDE, *([BEST_VALUE] if weighs else [])).left_s))
 
 
-def beside_clock(clock: Clock, beside: Step = BESIDE) -> Clock:
+def value_clock(clock: Clock) -> Clock:
+    """Return the clock of plans of the best value."""
+    return _kept(clock, BEST_VALUE, clock.keeping(TIES, BESIDE))
+
+
+def beside_clock(clock: Clock) -> Clock:
     """Return the clock of plans beside the fastest."""
-    seconds = min(clock.step(beside).left_s, clock.keeping(TIES).left_s)
-    return clock.after(max(seconds, MIN_BESIDE_SHARE * clock.limit_s))
+    return _kept(clock, BESIDE, clock.keeping(TIES))
+
+
+def _kept(clock: Clock, step: Step, rest: Clock) -> Clock:
+    """Return the clock of a step for which time was kept, within the rest; a little time even without a rest."""
+    return clock.after(max(min(clock.step(step).left_s, rest.left_s), MIN_BESIDE_SHARE * clock.limit_s))

@@ -15,7 +15,7 @@ configurations that had no bound in time.
 4. ``certify/beside.py`` places configurations that may be plainer, less risky or the next best.
 ``certify/preference.py`` chooses the plan among those as good as the fastest; ties are settled. Time that these steps
 leave over goes to the proof again. For the objectives regret and robust, ``certify/in_worlds.py`` first gives each
-configuration its weight over worlds.
+configuration its weight over worlds, and ``certify/beside.py`` places those that may have the best value.
 5. ``certify/finish.py`` makes the certificate from the state. Its ``lower_bound_s`` is the least bound of all.
 6. The rules of ``verify`` about the plan itself are checked. The command ``verify`` also enumerates the space again.
 
@@ -28,8 +28,8 @@ from typing import Any
 
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import certify
-from pipette_opt.certify.beside import look_beside
-from pipette_opt.certify.budget import beside_clock, clock_of, joint_limits, proof_clock
+from pipette_opt.certify.beside import look_beside, look_for_best_value
+from pipette_opt.certify.budget import beside_clock, clock_of, joint_limits, proof_clock, value_clock
 from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.first_plans import begin, simulate_first_plan
 from pipette_opt.certify.in_worlds import weigh_in_worlds
@@ -38,7 +38,7 @@ from pipette_opt.certify.scope import why_nothing
 from pipette_opt.certify.state import SearchState
 from pipette_opt.certify.ties import settle
 from pipette_opt.plans.plan import Plan
-from pipette_opt.plans.steps import BESIDE, BESIDE_IN_WORLDS, TIES
+from pipette_opt.plans.steps import TIES
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, Question, prunes
 from pipette_opt.solver.pruning import FirstPlan
@@ -102,17 +102,18 @@ def complete(state: SearchState, inputs: Mapping[str, Any] | None = None) -> Pla
     from pipette_opt.verify import verify_content
 
     clock, params = state.clock, state.params
-    beside = BESIDE_IN_WORLDS if params.objective.is_over_worlds else BESIDE
     recorded = _recorded(params, inputs)
     if state.plans:
         clock.watcher.on_plan(finish_plan(state, recorded))
-    state.clock = proof_clock(clock, has_plan=bool(state.plans), beside=beside)
+    state.clock = proof_clock(clock, has_plan=bool(state.plans), weighs=params.objective.is_over_worlds)
     certify(state)
     state.clock = clock
     if not state.plans:
         raise why_nothing(state.prepared)
     weighed = weigh_in_worlds(state)
-    look_beside(state, beside_clock(clock, beside))
+    if weighed is not None:
+        look_for_best_value(state, value_clock(clock))
+    look_beside(state, beside_clock(clock))
     state.clock = clock.keeping(TIES)
     certify(state)  # in the time that plans beside the fastest left over
     state.clock = clock

@@ -115,22 +115,18 @@ BOUNDS_AGAIN = Step(
     where="certify/more_configurations.py",
 )
 
+BEST_VALUE = Step(
+    words="plans of the best value with an objective over worlds, kept from the beginning",
+    share=0.4,
+    of="limit",
+    where="certify/beside.py",
+)
+
 BESIDE = Step(
     words="plans beside the fastest, kept from the beginning; 0.05 of the limit in any case",
     share=0.1,
     of="limit",
     where="certify/beside.py",
-)
-
-BESIDE_IN_WORLDS = Step(
-    words="the same with an objective over worlds, which looks for its best plan here",
-    share=0.5,
-    of="limit",
-    where="certify/beside.py",
-)
-
-BEST_VALUE = Step(
-    words="of these: the plan of the best value, where that is not the time", share=0.8, where="certify/beside.py"
 )
 
 PLAINER = Step(words="plainer plans", share=0.5, where="certify/beside.py")
@@ -170,9 +166,8 @@ STEPS = (
     SWAPPING,
     PROVERS,
     BOUNDS_AGAIN,
-    BESIDE,
-    BESIDE_IN_WORLDS,
     BEST_VALUE,
+    BESIDE,
     PLAINER,
     SAME_PLAINNESS,
     SAFER,
