@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 
 from benchmarks.worlds.rows import Row
 from pipette_opt.base.types import FloatArray
-from pipette_opt.worlds.prior import SHAPE, Kind, Prior
+from pipette_opt.worlds.prior import SHAPE, Kind, Prior, share_features
 from pipette_opt.worlds.terms import JOB, LAYOUT, SENSITIVITIES, TERMS
 
 MAX_RUNS = 60
@@ -50,10 +50,12 @@ START = {
 SHAPE_START = {"job": 0.08, "job_length": 2.0, "layout": 0.06, "layout_length": 2.0, "both": 0.08, "noise": 0.03}
 """Other numbers of the prior at which the fit starts. Chosen."""
 
-SPREAD, FIRM = 0.7, {"constant": 0.2, "job_length": 0.3, "layout_length": 0.3}
+SPREAD = 0.7
+FIRM = {**dict.fromkeys(SENSITIVITIES, 0.4), "constant": 0.2, "job_length": 0.3, "layout_length": 0.3}
 """
 Standard deviation of the logarithm of a number about its start, and of numbers that the tables tell badly. Chosen: a
-narrow constant would take a stack that is slow throughout for one that differs from layout to layout.
+narrow constant would take a stack that is slow throughout for one that differs from layout to layout, and wide
+sensitivities would explain the runs of one table by a constant a hundred times that of others.
 """
 
 KIND_START = (
@@ -76,7 +78,15 @@ PER_KIND = 2.0
 SHRINKAGE = 0.5
 """Standard deviation of a slope's mean about zero, over the standard deviation of the slope at the start. Chosen."""
 
-MAX_ITERATIONS = 80
+WITH_EXPERTS, DOUBLING = 1.0, 0.5
+"""
+Standard deviations about zero of what experts, and a doubling of the hidden size, add to a kind's log share. Chosen.
+"""
+
+FARTHEST = 6.0
+"""Widths of its prior that an unknown may move from its start; a step beyond could leave what floats hold. Chosen."""
+
+MAX_ITERATIONS = 300
 
 _CONSTANT = list(START).index("constant")
 _SLOPES = [TERMS.index(name) for name in START]
@@ -86,21 +96,38 @@ _JOB = [TERMS.index(name) for name in JOB]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Group:
-    """Runs of one stack as arrays: terms with a slope, squared distances of layouts and jobs, log ratios."""
+    """
+    Runs of one stack as arrays.
+
+    Terms with a slope, squared distances of layouts and of jobs, log ratios, and the mean of the numbers on which the
+    shares of the kinds depend.
+    """
 
     slopes: FloatArray
     layouts: FloatArray
     jobs: FloatArray
     log_ratio: FloatArray
+    shares: FloatArray
 
 
 def fit_prior(rows: Sequence[Row]) -> Prior:
     """Return the prior that the runs of these rows make."""
     groups = groups_of(rows)
+    start = start_values()
+
+    def scaled_loss(steps: FloatArray) -> tuple[float, FloatArray]:
+        loss, gradient = loss_of(start + _STEPS * steps, groups)
+        return loss, gradient * _STEPS
+
     solved = minimize(
-        loss_of, start_values(), args=(groups,), jac=True, method="L-BFGS-B", options={"maxiter": MAX_ITERATIONS}
+        scaled_loss,
+        np.zeros_like(start),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(-FARTHEST, FARTHEST)] * len(start),
+        options={"maxiter": MAX_ITERATIONS},
     )
-    parts = _Parts.of(solved.x)
+    parts = _Parts.of(start + _STEPS * solved.x)
     mean, sd = np.zeros(len(TERMS)), np.zeros(len(TERMS))
     sd[_SLOPES], mean[_SLOPES] = np.exp(parts.logs[: len(START)]), parts.means
     shape = dict(zip(SHAPE, np.exp(parts.logs[len(START) :]).tolist(), strict=True))
@@ -110,9 +137,15 @@ def fit_prior(rows: Sequence[Row]) -> Prior:
 _LOG_START = np.log([*START.values(), *(SHAPE_START[name] for name in SHAPE)])
 _LOG_SPREAD = np.array([FIRM.get(name, SPREAD) for name in (*START, *SHAPE)])
 _WIDTHS = SHRINKAGE * np.array(list(START.values()))
-_FACTORS = np.array([kind[1:] for kind in KIND_START])
+_FACTOR_NAMES = ("constant", "slopes", "job", "layout", "noise")
+_FACTORS = np.array([[getattr(kind, name) for name in _FACTOR_NAMES] for kind in KIND_START])
 _FACTOR_START = np.log(np.where(_FACTORS > 0, _FACTORS, 1.0))
 _IS_FREE = (_FACTORS > 0) & (np.arange(len(KIND_START)) > 0)[:, None]
+_SHARE_WIDTHS = np.array([1.0, WITH_EXPERTS, DOUBLING])
+_STEPS = np.concatenate(
+    [_LOG_SPREAD, _WIDTHS, np.tile(_SHARE_WIDTHS, len(KIND_START)), np.full(_FACTORS.size, KIND_SPREAD)]
+)
+"""About how far each unknown moves from its start; in these units the fit takes even steps, and converges."""
 
 
 class _Parts(NamedTuple):
@@ -125,8 +158,11 @@ class _Parts(NamedTuple):
         Logarithms of the prior's standard deviations and of its ``SHAPE``.
     means
         Means of the slopes.
-    shares, factors
-        Logarithms of the kinds' shares, up to a constant, and of their factors, shape ``(num_kinds, num_factors)``.
+    shares
+        Logarithms of the kinds' shares, up to a constant, and what experts and a doubling of the hidden size add to
+        them, shape ``(num_kinds, 3)``.
+    factors
+        Logarithms of the kinds' factors, shape ``(num_kinds, num_factors)``.
     """
 
     logs: FloatArray
@@ -137,20 +173,21 @@ class _Parts(NamedTuple):
     @classmethod
     def of(cls, values: FloatArray) -> "_Parts":
         """Return the parts of a vector of all unknowns."""
-        ends = np.cumsum([len(_LOG_START), len(START), len(KIND_START)])
+        ends = np.cumsum([len(_LOG_START), len(START), 3 * len(KIND_START)])
         logs, means, shares, factors = np.split(values, ends)
-        return cls(logs, means, shares, factors.reshape(_FACTORS.shape))
+        return cls(logs, means, shares.reshape(-1, 3), factors.reshape(_FACTORS.shape))
 
     def kinds(self) -> list[Kind]:
         """Return the kinds of stacks."""
-        shares, factors = _softmax(self.shares), np.where(_FACTORS > 0, np.exp(self.factors), 0.0)
-        return [Kind(share, *own) for share, own in zip(shares.tolist(), factors.tolist(), strict=True)]
+        shares, factors = _softmax(self.shares[:, 0]), np.where(_FACTORS > 0, np.exp(self.factors), 0.0)
+        changes = self.shares[:, 1:]
+        return [Kind(*numbers) for numbers in np.column_stack([shares, factors, changes]).tolist()]
 
 
 def start_values() -> FloatArray:
     """Return the unknowns at which the fit starts."""
-    shares = np.log([kind.share for kind in KIND_START])
-    return np.concatenate([_LOG_START, np.zeros(len(START)), shares, _FACTOR_START.ravel()])
+    shares = np.array([(np.log(kind.share), 0.0, 0.0) for kind in KIND_START])
+    return np.concatenate([_LOG_START, np.zeros(len(START)), shares.ravel(), _FACTOR_START.ravel()])
 
 
 def _softmax(logs: FloatArray) -> FloatArray:
@@ -175,6 +212,7 @@ def groups_of(rows: Sequence[Row]) -> list[Group]:
                 layouts=_squared_distances(terms[:, _LAYOUT]),
                 jobs=_squared_distances(terms[:, _JOB]),
                 log_ratio=ratios,
+                shares=share_features(np.array([row.terms for row in own])).mean(axis=0),
             )
         )
     return groups
@@ -188,23 +226,26 @@ def _squared_distances(places: FloatArray) -> FloatArray:
 def loss_of(values: FloatArray, groups: Sequence[Group]) -> tuple[float, FloatArray]:
     """Return the negative logarithm of the posterior density of the unknowns (:class:`_Parts`), and its gradient."""
     parts = _Parts.of(values)
-    kinds, shares = parts.kinds(), _softmax(parts.shares)
+    kinds, shares = parts.kinds(), _softmax(parts.shares[:, 0])
     away = (parts.logs - _LOG_START) / _LOG_SPREAD
     apart = np.where(_IS_FREE, (parts.factors - _FACTOR_START) / KIND_SPREAD, 0.0)
-    squares = (away**2).sum() + ((parts.means / _WIDTHS) ** 2).sum() + (apart**2).sum()
-    loss = 0.5 * float(squares) - PER_KIND * float(np.log(shares).sum())
+    bent = parts.shares[:, 1:] / _SHARE_WIDTHS[1:]
+    parts_away = (away, parts.means / _WIDTHS, apart, bent)
+    loss = 0.5 * sum(float((part**2).sum()) for part in parts_away) - PER_KIND * float(np.log(shares).sum())
     of_logs = np.concatenate([away / _LOG_SPREAD, parts.means / _WIDTHS**2])
-    of_shares, of_factors = PER_KIND * (len(shares) * shares - 1), apart / KIND_SPREAD
+    of_shares = np.column_stack([PER_KIND * (len(shares) * shares - 1), bent / _SHARE_WIDTHS[1:]])
+    of_factors = apart / KIND_SPREAD
     for group in groups:
         found = [_loss_of_group(parts, group, kind) for kind in kinds]
-        losses = np.array([own for own, _, _ in found]) - np.log(shares)
+        own_shares = _softmax(parts.shares @ group.shares)
+        losses = np.array([own for own, _, _ in found]) - np.log(own_shares)
         chances = _softmax(-losses)
         loss += float(losses.min() - np.log(np.exp(losses.min() - losses).sum()))
         of_logs += chances @ np.array([slope for _, slope, _ in found])
         of_factors += chances[:, None] * np.array([factor for _, _, factor in found])
-        of_shares += shares - chances
+        of_shares += np.outer(own_shares - chances, group.shares)
     of_factors[~_IS_FREE] = 0.0
-    return loss, np.concatenate([of_logs, of_shares, of_factors.ravel()])
+    return loss, np.concatenate([of_logs, of_shares.ravel(), of_factors.ravel()])
 
 
 def _loss_of_group(parts: _Parts, group: Group, kind: Kind) -> tuple[float, FloatArray, FloatArray]:

@@ -14,26 +14,6 @@ from pipette_opt.read.stack import read_stack
 from pipette_opt.worlds.bands import observations_of
 from pipette_opt.worlds.worlds import Worlds
 
-ALL_CONSTANTS = {
-    "want_llama_a100": 7.5,
-    "hf_ultrascale_h100": 4.9,
-    "mlperf_training": 3.3,
-    "mlperf_v51": 10.0,
-    "aws_moe_dispatchers": 36.5,
-    "llm_foundry": 1.7,
-    "dgxc_25_05": 15.7,
-    "automodel": 22.9,
-    "torchtitan_trl_threads": 1.1,
-    "nvidia_perf_tables": 19.2,
-    "published_tables": 16.9,
-    "field_cases": 9.4,
-    "vtrain_a100": 17.8,
-}
-"""
-Median errors in per cent by the calibration that fitted all constants of every stack, to 60 runs; on 27 November 2026,
-before this calibration took its place. Tables without a number were not run.
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Larger:
@@ -62,8 +42,11 @@ class Larger:
 
 def larger_jobs(rows: Sequence[Row], prior: Worlds) -> Larger | None:
     """Return the errors of the runs with the most GPUs once all smaller runs are known; ``None`` without smaller."""
-    most = max(row.num_gpus for row in rows)
-    seen, tested = [row.run for row in rows if row.num_gpus < most], [row for row in rows if row.num_gpus == most]
+    most = max(row.run.num_gpus for row in rows)
+    seen, tested = (
+        [row.run for row in rows if row.run.num_gpus < most],
+        [row for row in rows if row.run.num_gpus == most],
+    )
     if not seen:
         return None
     try:

@@ -46,53 +46,52 @@ class Row:
     ----------
     table
         Name of its table, without suffix.
-    run
-        Row as it was read.
-    job
-        Key that the runs of its job share.
-    stack
-        Key that the runs of its stack share: table, GPU, precision, and whether the model has experts.
+    case
+        Run as it was read, with its job and its configuration.
     terms
         Terms of the prediction, shape ``(num_terms,)``.
+    predicted_s
+        Predicted time, seconds.
     log_ratio
         Logarithm of measured over predicted time.
     """
 
     table: str
-    run: MeasuredRun
-    num_gpus: int
-    source: str
-    job: Hashable
-    stack: Hashable
+    case: Case
     terms: FloatArray
-    log_ratio: float
     predicted_s: float
+    log_ratio: float
+
+    @property
+    def run(self) -> MeasuredRun:
+        """Run as it was read."""
+        return self.case.run
+
+    @property
+    def job(self) -> Hashable:
+        """Key that the runs of its job share."""
+        return (self.table, *job_of(self.run))
+
+    @property
+    def stack(self) -> Hashable:
+        """Key that the runs of its stack share: table, GPU, precision, and whether the model has experts."""
+        run = self.run
+        return self.table, run.gpu_name, run.precision, self.case.instance.model.num_experts is not None
 
 
 def rows_of(folder: Path, table: str) -> list[Row]:
     """Return the timed pre-training runs of a table whose time can be predicted."""
-    cases = _timed(read_rows(folder / f"{table}.csv")[0])
+    cases = timed_cases(read_rows(folder / f"{table}.csv")[0])
     if not cases:
         return []
     predicted_s, terms = describe_cases(cases)
-    rows = []
-    for case, time_s, row in zip(cases, predicted_s.tolist(), terms, strict=True):
-        if np.isfinite(time_s) and case.run.iter_time_s is not None:
-            run = case.run
-            rows.append(
-                Row(
-                    table=table,
-                    run=run,
-                    num_gpus=run.num_gpus,
-                    source=run.source,
-                    job=(table, *job_of(run)),
-                    stack=(table, run.gpu_name, run.precision, case.instance.model.num_experts is not None),
-                    terms=row,
-                    log_ratio=float(np.log(case.run.iter_time_s / time_s)),
-                    predicted_s=time_s,
-                )
-            )
-    return rows
+    measured_s = np.array([case.run.iter_time_s for case in cases])
+    log_ratios = np.log(measured_s / predicted_s)
+    return [
+        Row(table=table, case=case, terms=own, predicted_s=time_s, log_ratio=log_ratio)
+        for case, own, time_s, log_ratio in zip(cases, terms, predicted_s.tolist(), log_ratios.tolist(), strict=True)
+        if np.isfinite(time_s)
+    ]
 
 
 def job_of(run: MeasuredRun) -> tuple[Hashable, ...]:
@@ -109,13 +108,23 @@ def by_job(rows: Iterable[Row]) -> list[list[Row]]:
     return list(found.values())
 
 
-def _timed(runs: Sequence[MeasuredRun]) -> list[Case]:
+def timed_cases(runs: Sequence[MeasuredRun]) -> list[Case]:
     """Return the runs with a time that the simulator can predict."""
     return [
         case
         for case in make_cases([run for run in runs if _is_pretraining(run)], read_stack())
-        if isinstance(case, Case) and not why_untimed(case) and not case.run.oom and case.run.iter_time_s
+        if isinstance(case, Case)
+        and not why_untimed(case)
+        and not case.run.oom
+        and case.run.iter_time_s
+        and _names_its_precision(case)
     ]
+
+
+def _names_its_precision(case: Case) -> bool:
+    """Return whether the precision of a run's products is known: named, or on a GPU without FP8."""
+    gpu = case.instance.cluster.nodes[0].gpu
+    return bool(case.run.precision) or "fp8" not in gpu.peak_flops
 
 
 def _is_pretraining(run: MeasuredRun) -> bool:

@@ -193,7 +193,8 @@ def calibrate_runs(
     base_larger = known.base_larger(MIN_OTHERS)
     known = _of_versions(known, last)
     result = _validated(_Result(known=known, larger=known.larger(MIN_OTHERS)), known.groups, validate)
-    if known.worlds().shares[KINDS.index("strange")] > STRANGE and len(known.cases) >= MIN_FITTED:
+    strange = known.worlds().shares(known.terms)[KINDS.index("strange")].mean()
+    if strange > STRANGE and len(known.cases) >= MIN_FITTED:
         fitted = _fitted(replace(known, prior=Worlds(prior=prior.prior.centred())), validate)
         result = fitted if fitted.is_better_than(result) else result
     known = result.known

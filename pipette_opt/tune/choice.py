@@ -156,7 +156,8 @@ def _improvement(known: Worlds, candidates: Candidates, best_s: float, running: 
     means, sds = known.moments(candidates.terms, measured=True)
     gaps = (np.log(best_s / candidates.predicted_s) - means) / sds
     means_s = candidates.predicted_s * np.exp(means + sds**2 / 2)
-    gains: FloatArray = known.shares @ (best_s * ndtr(gaps) - means_s * ndtr(gaps - sds))
+    of_kinds = best_s * ndtr(gaps) - means_s * ndtr(gaps - sds)
+    gains: FloatArray = (known.shares(candidates.terms) * of_kinds).sum(axis=0)
     return gains
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from math import log, log2
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,12 +22,18 @@ SHAPE = ("job", "job_length", "layout", "layout_length", "both", "noise")
 PLACE = ("data", "worlds.yaml")
 
 
+USUAL_HIDDEN = 4096
+"""Hidden size at which the shares of the kinds are those written in the file. Chosen."""
+
+
 class Kind(NamedTuple):
     """
-    Kind of stacks: its share, and factors on standard deviations.
+    Kind of stacks: its share, factors on standard deviations, and how the share depends on the job.
 
-    Of the constant, the slopes, the smooth function of the job, those of the layout, and the noise. A factor of 0 on
-    slopes also removes their means.
+    The factors are those of the constant, the slopes, the smooth function of the job, those of the layout, and the
+    noise. A factor of 0 on slopes also removes their means. ``share`` is that among stacks that train a dense model of
+    hidden size ``USUAL_HIDDEN``. Before shares are made to add up to 1, its logarithm grows by ``experts`` for a model
+    with experts, and by ``doubling`` for each doubling of the hidden size.
     """
 
     share: float
@@ -35,6 +42,8 @@ class Kind(NamedTuple):
     job: float = 1.0
     layout: float = 1.0
     noise: float = 1.0
+    experts: float = 0.0
+    doubling: float = 0.0
 
 
 KINDS = ("usual", "shifted", "strange", "scaled")
@@ -42,6 +51,12 @@ KINDS = ("usual", "shifted", "strange", "scaled")
 Kinds of stacks: like most, off by a constant, off in many ways, and off by one factor for all layouts of a job. Nobody
 knows the kind of a new stack; measured runs tell it.
 """
+
+
+def share_features(terms: FloatArray) -> FloatArray:
+    """Return 1, whether a model has experts, and doublings of ``USUAL_HIDDEN``, shape ``(num_configs, 3)``."""
+    experts, hidden = terms[:, TERMS.index("experts")], terms[:, TERMS.index("hidden size")]
+    return np.column_stack([np.ones(len(terms)), experts, hidden - log2(USUAL_HIDDEN)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,6 +94,24 @@ class Prior:
         for name in ("mean", "sd"):
             object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
 
+    def log_shares(self, terms: FloatArray) -> FloatArray:
+        """
+        Return the logarithms of the kinds' shares among stacks that train such jobs.
+
+        Parameters
+        ----------
+        terms
+            Terms of predictions, shape ``(num_configs, num_terms)``.
+
+        Returns
+        -------
+        array
+            Logarithms up to a constant of each configuration, shape ``(num_kinds, num_configs)``.
+        """
+        numbers = np.array([(log(max(kind.share, 1e-300)), kind.experts, kind.doubling) for kind in self.kinds])
+        found: FloatArray = numbers @ share_features(terms).T
+        return found
+
     def centred(self) -> "Prior":
         """Return the prior for a stack whose constants are fitted, so that slopes have a mean of 0."""
         return replace(self, mean=np.zeros(len(TERMS)))
@@ -111,11 +144,14 @@ class Priors:
         Prior without a publisher, by its name.
     names
         Tables of each publisher, and beginnings of the column ``source`` of their rows, by the publisher's name.
+    runs
+        Number of runs that made the prior, by kind of job (:func:`~pipette_opt.worlds.jobs.kind_of`).
     """
 
     all_sources: Prior
     without: Mapping[str, Prior]
     names: Mapping[str, tuple[str, ...]]
+    runs: Mapping[str, int]
 
     def leaving_out(self, source: str | None) -> Prior:
         """
@@ -140,7 +176,7 @@ def shipped_priors() -> Priors:
 def read_priors(path: Path | None = None) -> Priors:
     """Read a file of priors, by default the shipped one."""
     place = path or shipped_path(*PLACE)
-    fields = Fields(str(place), read_yaml(place), ("terms", "all", "sources"))
+    fields = Fields(str(place), read_yaml(place), ("terms", "runs", "all", "sources"))
     if tuple(fields.any("terms")) != TERMS:
         raise InputError(str(place), f"terms must be {', '.join(TERMS)}; make the file anew.")
     sources = fields.any("sources")
@@ -148,6 +184,7 @@ def read_priors(path: Path | None = None) -> Priors:
         all_sources=_prior(f"{place}, all", fields.any("all")),
         without={str(name): _prior(f"{place}, {name}", source["without"]) for name, source in sources.items()},
         names={str(name): (*source["tables"], *source["rows"]) for name, source in sources.items()},
+        runs={str(kind): int(number) for kind, number in fields.any("runs").items()},
     )
 
 

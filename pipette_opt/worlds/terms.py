@@ -7,11 +7,12 @@ changed constants over the predicted time. The others are the ``FEATURES`` of jo
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import log2
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray
+from pipette_opt.base.types import FloatArray, read_only
 from pipette_opt.costs.unplaced import Costs, costs_of
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.simulate.many import estimate_many
@@ -98,6 +99,12 @@ def describe(instance: Instance, placed: Sequence[tuple[ParallelConfig, Placemen
         times[number] = estimate_many(given, placed, known)
     features = [features_of(instance, config) for config, _ in placed]
     return times[0], terms_of(times, np.full(len(placed), instance.stack.iteration_s), np.array(features))
+
+
+@lru_cache(maxsize=4)
+def terms_of_plan(instance: Instance, config: ParallelConfig, placement: Placement) -> FloatArray:
+    """Return the terms of one placed configuration, shape ``(num_terms,)``; kept for the latest plans."""
+    return read_only(describe(instance, [(config, placement)])[1][0], np.float64)
 
 
 def stacks_of(stack: StackSpec) -> list[StackSpec]:

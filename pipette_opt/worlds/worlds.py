@@ -99,10 +99,9 @@ class Worlds:
         """Return the worlds after further measured runs; their order does not matter."""
         return Worlds(prior=self.prior, observations=(*self.observations, *observations))
 
-    @property
-    def shares(self) -> FloatArray:
-        """Probability that the stack is of each kind, shape ``(num_kinds,)``."""
-        return _softmax(self._log_shares())
+    def shares(self, terms: FloatArray) -> FloatArray:
+        """Return the probability that a stack that trains such jobs is of each kind, ``(num_kinds, num_configs)``."""
+        return _softmax(self._log_shares(terms))
 
     def log_factors(self, terms: FloatArray) -> FloatArray:
         """
@@ -114,12 +113,13 @@ class Worlds:
             Terms of the predictions, shape ``(num_configs, num_terms)``.
         """
         # A world's kind is where its fixed place falls among the shares; mirrored worlds have the same kind.
-        kind_of_world = np.searchsorted(np.cumsum(self.shares)[:-1], _places())
+        ends = np.cumsum(self.shares(terms), axis=0)[:-1]
+        kind_of_world = (_places()[None] >= ends[:, :, None]).sum(axis=0)
         found = np.empty((len(terms), NUM_WORLDS))
         for number, kind in enumerate(self._kinds):
             members = kind_of_world == number
             if members.any():
-                found[:, members] = kind.log_factors(terms)[:, members]
+                found[members] = kind.log_factors(terms)[members]
         return found
 
     def mean_and_sd(self, terms: FloatArray, *, measured: bool = False) -> tuple[FloatArray, FloatArray]:
@@ -132,8 +132,9 @@ class Worlds:
             Whether the standard deviation is that of a measured run, with its noise.
         """
         means, sds = self.moments(terms, measured=measured)
-        mean = self.shares @ means
-        return mean, np.sqrt(np.maximum(self.shares @ (sds**2 + means**2) - mean**2, 0.0))
+        shares = self.shares(terms)
+        mean = (shares * means).sum(axis=0)
+        return mean, np.sqrt(np.maximum((shares * (sds**2 + means**2)).sum(axis=0) - mean**2, 0.0))
 
     def left_out(self) -> tuple[FloatArray, FloatArray]:
         """
@@ -146,7 +147,8 @@ class Worlds:
         means, variances = (np.array([moment[number] for moment in moments]) for number in range(2))
         measured = np.array([observation.log_ratio for observation in self.observations])
         own = -0.5 * ((measured - means) ** 2 / variances + np.log(variances))
-        shares = _softmax(self._log_shares()[:, None] - own)
+        known = np.array([observation.factors for observation in self.observations])
+        shares = _softmax(self._log_shares(known) - own)
         mean = (shares * means).sum(axis=0)
         return mean, np.sqrt((shares * (variances + means**2)).sum(axis=0) - mean**2)
 
@@ -160,13 +162,34 @@ class Worlds:
             Share of measured runs that lie between the ends.
         """
         means, sds = self.moments(terms, measured=True)
-        ends = [_quantile(self.shares, means, sds, level) for level in ((1 - share) / 2, 0.5, (1 + share) / 2)]
+        shares = self.shares(terms)
+        ends = [_quantile(shares, means, sds, level) for level in ((1 - share) / 2, 0.5, (1 + share) / 2)]
         return np.exp(np.column_stack(ends))
 
-    def _log_shares(self) -> FloatArray:
-        """Return the logarithms of the shares, up to a constant."""
+    def ratio_bands(self, terms: FloatArray, other: FloatArray, share: float = 0.9) -> FloatArray:
+        """
+        Return ends and middle of the factor on the predicted ratio of two plans' times, shape ``(num_configs, 3)``.
+
+        The factor is the measured over the predicted ratio of each configuration's time to that of ``other``. Both run
+        on one stack, so what they have in common cancels out; the noise of both measured runs stays.
+
+        Parameters
+        ----------
+        other
+            Terms of the other plan, shape ``(num_terms,)``.
+        share
+            Share of pairs of measured runs that lie between the ends.
+        """
+        moments = [kind.differences(terms, other) for kind in self._kinds]
+        means, sds = (np.array([moment[number] for moment in moments]) for number in range(2))
+        shares = self.shares(terms)
+        ends = [_quantile(shares, means, sds, level) for level in ((1 - share) / 2, 0.5, (1 + share) / 2)]
+        return np.exp(np.column_stack(ends))
+
+    def _log_shares(self, terms: FloatArray) -> FloatArray:
+        """Return the logarithms of the shares, up to a constant of each configuration."""
         likelihoods = np.array([kind.log_likelihood for kind in self._kinds])
-        found: FloatArray = np.log([max(kind.share, 1e-300) for kind in self.prior.kinds]) + likelihoods
+        found: FloatArray = self.prior.log_shares(terms) + likelihoods[:, None]
         return found
 
     def moments(self, terms: FloatArray, *, measured: bool) -> tuple[FloatArray, FloatArray]:
@@ -222,6 +245,21 @@ class _OfKind:
         noise = self.prior.noise**2 if measured else 0.0
         return mean, np.sqrt(np.maximum(variance, 1e-12) + noise)
 
+    def differences(self, terms: FloatArray, other: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """
+        Return mean and standard deviation of log factors minus that of ``other``, each of shape ``(num_configs,)``.
+
+        Of measured runs, each with its noise.
+        """
+        both = np.vstack([terms, other])
+        shared, covariance = _covariance(self.prior, both, self.known), _covariance(self.prior, both, both)
+        mean = both @ self.prior.mean + shared @ self.weights
+        if self.factor is not None:
+            covariance = covariance - shared @ cho_solve(self.factor, shared.T)
+        own = np.diag(covariance)
+        variance = own[:-1] + own[-1] - 2 * covariance[:-1, -1]
+        return mean[:-1] - mean[-1], np.sqrt(np.maximum(variance, 0.0) + 2 * self.prior.noise**2)
+
     def left_out(self) -> tuple[FloatArray, FloatArray]:
         """Return mean and variance of each measured run given all others, each of shape ``(num_runs,)``."""
         assert self.factor is not None
@@ -264,7 +302,7 @@ def _quantile(shares: FloatArray, means: FloatArray, sds: FloatArray, level: flo
     low, high = (means - 8 * sds).min(axis=0), (means + 8 * sds).max(axis=0)
     for _ in range(NUM_HALVINGS):
         middle = (low + high) / 2
-        below = shares @ ndtr((middle - means) / sds) < level
+        below = (shares * ndtr((middle - means) / sds)).sum(axis=0) < level
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     found: FloatArray = (low + high) / 2
     return found

@@ -69,9 +69,9 @@ def test_improvement_over_kinds_of_stacks() -> None:
     both = Worlds(prior=replace(usual.prior, kinds=(*kinds, *usual.prior.kinds[2:])))
     found = outlook(given, both, best)
     scores = [outlook(given, worlds, best).scores[1:] for worlds in (usual, wide)]
-    shares = found.worlds.shares[:2]
-    assert shares.sum() == pytest.approx(1)
-    assert found.scores[1:] == pytest.approx(shares @ np.array(scores))
+    shares = found.worlds.shares(given.terms)[:2, 1:]
+    assert shares.sum(axis=0) == pytest.approx(1)
+    assert found.scores[1:] == pytest.approx((shares * np.array(scores)).sum(axis=0))
 
 
 def test_regret_falls_with_trials() -> None:

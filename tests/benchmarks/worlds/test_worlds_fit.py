@@ -7,12 +7,16 @@ from scipy.optimize import approx_fprime
 
 from benchmarks.worlds import fit
 from benchmarks.worlds.rows import Row
+from pipette_opt.calibrate.cases import Case, make_cases
+from pipette_opt.read.stack import read_stack
 from pipette_opt.worlds.terms import TERMS
 
 
 def make_rows(constants: list[float]) -> list[Row]:
     """Four runs of each of several stacks, which are off by a constant each."""
     random = np.random.default_rng(0)
+    (case,) = make_cases([make_run()], read_stack())
+    assert isinstance(case, Case)
     rows = []
     for stack, constant in enumerate(constants):
         for number in range(4):
@@ -21,15 +25,11 @@ def make_rows(constants: list[float]) -> list[Row]:
             ratio = constant + 0.01 * random.standard_normal()
             rows.append(
                 Row(
-                    table="t",
-                    run=make_run(row=number),
-                    num_gpus=8,
-                    source="t",
-                    job=stack,
-                    stack=stack,
+                    table=f"table {stack}",
+                    case=case,
                     terms=terms,
-                    log_ratio=float(ratio),
                     predicted_s=1.0,
+                    log_ratio=float(ratio),
                 )
             )
     return rows
