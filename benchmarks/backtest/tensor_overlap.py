@@ -13,13 +13,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.backtest import bands
+from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
+from benchmarks.worlds.rows import timed_cases
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case
 from pipette_opt.calibrate.predict import predicted_times_s
 from pipette_opt.costs.collectives import HIDDEN_SHARE
-from pipette_opt.worlds.bands import job_kind
+from pipette_opt.worlds.jobs import job_kind
 
 SOURCES = ("mlperf_v51", "mlperf_training", "dgxc_25_05", "nvidia_perf_tables")
 """Files with runs of programs that have user buffers, without their suffix."""
@@ -46,7 +47,7 @@ def residuals() -> dict[Hashable, FloatArray]:
     """
     jobs: dict[Hashable, dict[Hashable, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for source in SOURCES:
-        cases = bands.cases_of(measured_folder() / f"{source}.csv")
+        cases = timed_cases(measured_runs(measured_folder() / f"{source}.csv"))
         cases = [_with_sequence_parallel(case) for case in cases if case.instance.model.num_experts is None]
         shown, half = predicted_times_s(cases), predicted_times_s([_with_user_buffers(case) for case in cases])
         for case, shown_s, part_s in zip(cases, shown.tolist(), half.tolist(), strict=True):

@@ -219,9 +219,9 @@ def solve(
         show_json(document)
     elif is_verbose():
         room = None
-        show(*plan_tables(plan, () if current is None else current.tables(plan)), beside=out)
+        show(*plan_tables(plan, () if current is None else current.tables((plan, job.instance))), beside=out)
     else:
-        compared = [] if current is None else current.sentences(plan)
+        compared = [] if current is None else current.sentences(plan, job.instance)
         steps = [] if is_stdout(out) else next_steps(plan, str(out))[: None if current is None else MAX_STEPS_COMPARED]
         screen = first_screen(plan, flags=_flags(plan), paying=paying, today=compared, next_steps=steps)
         show(*screen, beside=out)

@@ -143,8 +143,8 @@ class Current:
         """Return whether this is a launch of today and not a plan."""
         return self.title == LAUNCH
 
-    def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
-        """Return all tables, the verdict first; with ``plan``, a comparison with the plan."""
+    def tables(self, planned: "tuple[Plan, Instance] | None" = None) -> list["RenderableType"]:
+        """Return all tables, the verdict first; with a plan and its job, a comparison with the plan."""
         from rich.text import Text
 
         from pipette_opt.report.cells import titled
@@ -165,31 +165,55 @@ class Current:
             parts.insert(
                 1, Text("\n".join(["", "Since the plan was made", *(f"- {sentence}" for sentence in self.changed)]))
             )
-        if plan is None:
+        if planned is None:
             parts += [Text(line) for line in ("", *self.uncounted().lines())]
         else:
-            parts.append(comparison(self.config, self.estimate, plan, self.title, self.uncounted()))
+            plan, ends = planned[0], self._ratio_ends(*planned)
+            parts.append(comparison(self.config, self.estimate, plan, self.title, self.uncounted(), ends))
         if self.schedule is not None:
             parts.append(self._schedule_words().capitalize())
-        if plan is None:
+        if planned is None:
             parts.append(notes(self._notes()))
             return parts
         return [titled("Your current launch", parts[0]), *parts[1:]]
 
-    def sentences(self, plan: "Plan") -> list[str]:
-        """Return sentences for the first screen: the launch's time, and how much faster ``plan`` is."""
+    def sentences(self, plan: "Plan", instance: "Instance") -> list[str]:
+        """
+        Return sentences for the first screen: the launch's time, and how much faster ``plan`` is.
+
+        Parameters
+        ----------
+        instance
+            The plan's job.
+        """
         from pipette_opt.base.units import three_digits
         from pipette_opt.report.comparison import faster_words
 
         band = self.estimate.band
         ends = "" if band is None else f" ({three_digits(band.low_s)} to {three_digits(band.high_s)})"
-        gain = faster_words(self.estimate, plan.estimate, self.uncounted())
+        gain = faster_words(self.estimate, plan.estimate, self.uncounted(), self._ratio_ends(plan, instance))
         left_out = [f"{entry.option} {entry.value}".rstrip() for entry in dict.fromkeys(self.not_modelled)]
         return [
             f"{self.config.label()}: {three_digits(self.estimate.expected_s)} s{ends}",
             *([f"not counted of it: {', '.join(left_out)}"] if left_out else []),
             *gain.plain.splitlines(),
         ]
+
+    def _ratio_ends(self, plan: "Plan", instance: "Instance") -> tuple[float, float] | None:
+        """
+        Return ends of the measured over the simulated ratio of this time to that of a plan for the job ``instance``.
+
+        ``None`` for the plan's own configuration.
+        """
+        from pipette_opt.library.plans import on_hosts_of
+        from pipette_opt.worlds.ratios import ratio_ends
+        from pipette_opt.worlds.terms import terms_of_plan
+
+        if plan.config == self.config:
+            return None
+        terms = terms_of_plan(self.instance, self.config, self.placement)
+        planned = terms_of_plan(on_hosts_of(plan, instance), plan.config, plan.placement)
+        return ratio_ends(instance.stack, terms, planned)
 
     @property
     def host_order(self) -> tuple[int, ...]:

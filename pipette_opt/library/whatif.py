@@ -296,12 +296,12 @@ def _band_words(today: Answer, instance: Instance) -> str:
     return (
         f"- Times are expected times: nine in ten {jobs_of_bands(instance, 'jobs like this')} take {low:.2f} to "
         f"{high:.2f} times as long. "
-        "The range after a change holds for nine in ten pairs of public runs of the same job."
+        "The range after a change holds for nine in ten, too."
     )
 
 
 def _gain_words(answer: Answer) -> str:
-    """Return the change in tokens per second, with its error range if pairs of measured runs give one."""
+    """Return the change in tokens per second, with its error range if one is known."""
     change = f"{_gain(answer):+.1%} tokens per second"
     if answer.least_change is None or answer.most_change is None:
         return change

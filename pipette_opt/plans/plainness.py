@@ -8,8 +8,8 @@ from pipette_opt.parallel import ParallelConfig
 
 WITHIN = 0.01
 """
-Relative distance from the best objective within which the plainest plan is shown. Chosen: far smaller than the
-difference that predictions can tell apart (``Band.apart``).
+Relative distance from the best objective within which the plainest plan is shown. Chosen: far below the errors of
+predicted times.
 """
 
 RISK_SHARE = 0.5

@@ -31,9 +31,6 @@ class Band:
         Description of the measured runs, for people.
     runs
         Number of the measured runs that are of the same kind of job.
-    apart
-        Smallest ratio of the predicted times of two plans at which three in four pairs of measured runs keep their
-        predicted order; closer plans cannot be told apart. ``None`` if unknown.
     """
 
     low_s: float
@@ -42,7 +39,6 @@ class Band:
     share: float
     source: str
     runs: int
-    apart: float | None = None
 
     @property
     def is_own(self) -> bool:

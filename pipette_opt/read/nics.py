@@ -11,7 +11,7 @@ NIC_EFFICIENCY = 0.9
 Share of a NIC's nominal bandwidth that GPU-to-GPU flows are assumed to attain if no link was measured.
 
 Chosen, not fitted. Predictions of public runs without published links use this share, too
-(``benchmarks/backtest/bands.py``). A busy network attains less.
+(``benchmarks/worlds``). A busy network attains less.
 """
 
 INTER_NODE_LATENCY_US = 12.0

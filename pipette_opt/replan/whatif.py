@@ -8,10 +8,12 @@ with an idle host in place of the lost one.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from pipette_opt.base.errors import InfeasibleError, InputError, MissingLinkError
+from pipette_opt.base.types import FloatArray
 from pipette_opt.candidates import SearchSpace, broken_rules, space_of
 from pipette_opt.certify.finish import is_proven
 from pipette_opt.certify.first_plans import first_plan
@@ -29,7 +31,9 @@ from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import SimulatedSolution, stage_memory
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
-from pipette_opt.worlds.bands import gain_band, job_band, with_band
+from pipette_opt.worlds.bands import job_band, with_band
+from pipette_opt.worlds.ratios import ratio_ends
+from pipette_opt.worlds.terms import terms_of_plan
 
 SEARCH_WEIGHT = 12
 """Time of a search that needs a preparation, relative to a search that reuses a preparation. Chosen by lab-16x8."""
@@ -82,8 +86,8 @@ class Answer:
     change
         Tokens per second over those of today's plan, minus 1.
     least_change, most_change
-        Error range of ``change``, from pairs of measured runs of the same job. ``None`` for another job or GPU type,
-        and for the plan's own configuration.
+        Error range of ``change``: nine in ten pairs of measured runs of the worlds lie between. ``None`` for another
+        job or GPU type, and for the plan's own configuration.
     why
         Reason why no plan was found; otherwise empty.
     """
@@ -256,8 +260,7 @@ class WhatIf:
         prices = [cluster.nodes[node].price_per_gpu_hour for node in placement.node.tolist()]
         known = [price for price in prices if price is not None]
         hourly = sum(known) if len(known) == len(prices) else None
-        ratio = tokens_per_s / self.now.expected_tokens_per_s
-        least, most = self._ends(change, ratio, config)
+        least, most = self._ends(change, seconds, config, placement)
         return replace(
             answer,
             iteration_time_s=seconds,
@@ -265,7 +268,7 @@ class WhatIf:
             low_s=band.low_s,
             high_s=band.high_s,
             tokens_per_s=tokens_per_s,
-            change=ratio - 1,
+            change=tokens_per_s / self.now.expected_tokens_per_s - 1,
             least_change=least,
             most_change=most,
             bound_s=None if bound_s is None else min(bound_s, seconds),
@@ -277,16 +280,25 @@ class WhatIf:
             idle_hosts=cluster.num_nodes - len(change.barred) - hosts,
         )
 
-    def _ends(self, change: Change, ratio: float, config: ParallelConfig) -> tuple[float | None, float | None]:
+    def _ends(
+        self, change: Change, seconds: float, config: ParallelConfig, placement: Placement
+    ) -> tuple[float | None, float | None]:
         """
-        Return the smallest and largest relative change of tokens per second for a predicted ratio.
+        Return the smallest and largest relative change of tokens per second with a plan of ``seconds``, simulated.
 
         ``(None, None)`` for another job or GPU type, and for the plan's own configuration.
         """
         if change.group in OTHER_JOBS or config == self.plan.config:
             return None, None
-        low, high = gain_band(ratio, config.world_size / self.plan.config.world_size)
-        return low - 1, high - 1
+        terms = terms_of_plan(change.instance, config, placement)
+        low, high = ratio_ends(self.instance.stack, self._terms, terms)
+        simulated = self.now.iteration_time_s / seconds
+        return low * simulated - 1, high * simulated - 1
+
+    @cached_property
+    def _terms(self) -> FloatArray:
+        """Terms of the plan on its job."""
+        return terms_of_plan(self.instance, self.plan.config, self.plan.placement)
 
     def _own_bound_s(self, num_gpus: int | None) -> float:
         """

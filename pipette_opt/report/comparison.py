@@ -6,17 +6,13 @@ from dataclasses import dataclass, field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pipette_opt.base.units import three_digits
+from pipette_opt.base.units import counted, three_digits
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plans.plan import IterationTime, Plan
+from pipette_opt.plans.plan import Band, IterationTime, Plan
 from pipette_opt.report.cells import BAD, GOOD, columns_table, seconds_text, spaced, words
-from pipette_opt.worlds.bands import gain_band
 
 EQUAL = 5e-5
 """Largest relative difference that is shown as equal. Chosen: percentages have two digits."""
-
-OF_PAIRS = "in nine of ten pairs of public runs of one job"
-"""Words behind the range of a gain: the measured runs that the range comes from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +55,21 @@ class Uncounted:
 
 
 def comparison(
-    config: ParallelConfig, estimate: IterationTime, plan: Plan, title: str, uncounted: Uncounted
+    config: ParallelConfig,
+    estimate: IterationTime,
+    plan: Plan,
+    title: str,
+    uncounted: Uncounted,
+    ends: tuple[float, float] | None,
 ) -> RenderableType:
-    """Table of the expected times of a launch and of the plan, and a sentence on the plan's gain with its range."""
+    """
+    Table of the expected times of a launch and of the plan, and a sentence on the plan's gain with its range.
+
+    Parameters
+    ----------
+    ends
+        Parameter of :func:`faster_words`.
+    """
     table = columns_table("", "configuration", "iteration >", "tokens/s >", "MFU >")
     for name, label, time in (
         (title, config.label(), estimate),
@@ -74,26 +82,50 @@ def comparison(
             three_digits(time.expected_tokens_per_s),
             f"{three_digits(100 * time.expected_mfu)} %",
         )
-    return Group(spaced(table), Text(), faster_words(estimate, plan.estimate, uncounted))
+    return Group(spaced(table), Text(), faster_words(estimate, plan.estimate, uncounted, ends))
 
 
-def faster_words(estimate: IterationTime, plan: IterationTime, uncounted: Uncounted) -> Text:
-    """Return sentences on the gain of a plan over a launch, with its range, and on effects that are left out."""
-    ratio = estimate.iteration_time_s / plan.iteration_time_s
-    least = uncounted.least_s(estimate) / plan.iteration_time_s
-    if least < ratio:
-        low, high = gain_band(least)[0], gain_band(ratio)[1]
-        text = Text(f"The plan has between {_gain(least)} and {_gain(ratio)} tokens per second", style="bold")
-        text.append(f" ({_gain(low)} to {_gain(high)} {OF_PAIRS}).")
+def faster_words(
+    estimate: IterationTime, plan: IterationTime, uncounted: Uncounted, ends: tuple[float, float] | None
+) -> Text:
+    """
+    Return sentences on the gain of a plan over a launch, with its range, and on effects that are left out.
+
+    Parameters
+    ----------
+    ends
+        Ends of the measured over the simulated ratio of the launch's time to the plan's, see
+        :func:`~pipette_opt.worlds.ratios.ratio_ends`; ``None`` if no range is known.
+    """
+    ratio = estimate.expected_s / plan.expected_s
+    kept = uncounted.least_s(estimate) / estimate.iteration_time_s
+    if kept < 1:
+        text = Text(f"The plan has between {_gain(kept * ratio)} and {_gain(ratio)} tokens per second", style="bold")
+        text.append(f"{_range_words(estimate, plan, kept, ends)}.")
     elif abs(ratio - 1) < EQUAL:
         text = Text("The plan is equally fast.", style="bold")
     else:
-        low, high = gain_band(ratio)
-        text = Text(f"The plan has {_gain(ratio)} tokens per second ({_gain(low)} to {_gain(high)} {OF_PAIRS}).")
+        text = Text(f"The plan has {_gain(ratio)} tokens per second{_range_words(estimate, plan, 1.0, ends)}.")
         text.stylize(f"bold {GOOD if ratio > 1 else BAD}")
     for line in uncounted.lines():
         text.append(f"\n{line}")
     return text
+
+
+def _range_words(estimate: IterationTime, plan: IterationTime, kept: float, ends: tuple[float, float] | None) -> str:
+    """Return the range of a gain as text; ``kept``: share of the launch's time if options save the most they can."""
+    if ends is None:
+        return ""
+    simulated = estimate.iteration_time_s / plan.iteration_time_s
+    low, high = _gain(kept * simulated * ends[0]), _gain(simulated * ends[1])
+    return f" ({low} to {high} in nine of ten {_jobs_words(plan.band)})"
+
+
+def _jobs_words(band: Band | None) -> str:
+    """Return words for the jobs whose times the worlds describe: by the user's own runs, or by public runs."""
+    if band is not None and band.is_own:
+        return f"jobs, by {counted(band.runs, 'run')} of your own"
+    return "jobs like this"
 
 
 def _gain(ratio: float) -> str:

@@ -102,7 +102,6 @@ class BandFields(Record, frozen=True, kw_only=True, rename={"source": "from"}):
     share: Share
     source: str
     runs: Count
-    apart: Positive | None = None
 
 
 class Estimate(Record, frozen=True, kw_only=True):

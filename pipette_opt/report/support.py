@@ -15,7 +15,8 @@ from pipette_opt.report.cells import QUIET, columns_table, spaced, titled
 from pipette_opt.specs import LayerKind, ModelSpec, NotModelled, StackSpec
 from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.specs.precision import PRECISION_RECIPES
-from pipette_opt.worlds.bands import FP8, WIDE, KindBand, kind_of, shipped_bands
+from pipette_opt.worlds.jobs import FP8, WIDE, kind_of
+from pipette_opt.worlds.prior import shipped_priors
 
 PLAIN = ("fp32", "fp16", "bf16")
 """Precisions whose products need no scaling recipe."""
@@ -44,7 +45,7 @@ class Support:
     elsewhere
         Public runs of models with this shape on other GPU types.
     kinds
-        Public runs of similar jobs, by dense or experts, precision, and generation of the GPU.
+        Number of public runs of similar jobs, by dense or experts, precision, and generation of the GPU.
     """
 
     model: str
@@ -56,7 +57,7 @@ class Support:
     links: str
     tested: tuple[BackTest, ...]
     elsewhere: tuple[BackTest, ...]
-    kinds: Mapping[str, KindBand]
+    kinds: Mapping[str, int]
     verdict: str
 
 
@@ -64,8 +65,8 @@ def support_of(name: str, model: ModelSpec, entry: CatalogueEntry, stack: StackS
     """Collect the shipped knowledge about a model on a GPU type; ``name`` is the user's name of the model."""
     gpu, by_gpu = entry.gpu, of_model(read_backtests(), model)
     tested = by_gpu.get(gpu.name, ())
-    bands = shipped_bands().kinds
-    kinds = {kind: bands[kind] for precision in (WIDE, FP8) if (kind := kind_of(model, precision, gpu.name)) in bands}
+    runs = shipped_priors().runs
+    kinds = {kind: runs[kind] for precision in (WIDE, FP8) if (kind := kind_of(model, precision, gpu.name)) in runs}
     layers = Counter(map(_kind_words, model.layers))
     if model.mtp_num_layers:
         layers["multi-token prediction"] = model.mtp_num_layers
@@ -117,7 +118,7 @@ def _verdict(
     entry: CatalogueEntry,
     tested: tuple[BackTest, ...],
     by_gpu: Mapping[str, tuple[BackTest, ...]],
-    kinds: Mapping[str, KindBand],
+    kinds: Mapping[str, int],
 ) -> str:
     gpu, origin = entry.gpu.name, entry.gpu.efficiency.origin
     rates = f"rates of products on {gpu} are {origin}"
@@ -129,7 +130,7 @@ def _verdict(
         runs, error = _together(others)
         where = " and ".join(by_gpu)
         return f"{name} on {gpu}: never tested; {runs} public runs on {where}, {percent(error)} off; {rates}."
-    runs = sum(band.runs for band in kinds.values())
+    runs = sum(kinds.values())
     like = f"{runs} public runs of other models of its kind on such GPUs" if runs else "no public run like it"
     return f"{name} on {gpu}: never tested; {like}; {rates}."
 
@@ -172,8 +173,6 @@ def _tests_table(found: Support) -> RenderableType:
         sizes = "-".join(map(str, dict.fromkeys(test.gpus)))
         cells = [test.gpu, test.precision, str(test.runs), sizes, f"{test.middle:.2f}", percent(test.error), test.by]
         table.add_row(*cells)
-    for kind, band in found.kinds.items():
-        by = "benchmarks/backtest/bands.py"
-        cells = ["of its kind", kind, str(band.runs), f"-{band.largest_gpus}", f"{band.middle:.2f}", "", by]
-        table.add_row(*cells)
+    for kind, runs in found.kinds.items():
+        table.add_row("of its kind", kind, str(runs), "", "", "", "benchmarks/worlds")
     return table if table.row_count else Text("No public run of this model, nor of its kind on such GPUs.")

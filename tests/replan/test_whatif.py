@@ -14,10 +14,13 @@ from pipette_opt.parallel import host_tiles, tile_placement
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.replan import changes as made
+from pipette_opt.replan.changes import Change
 from pipette_opt.replan.searching import GAP
 from pipette_opt.replan.whatif import WhatIf
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
+from pipette_opt.specs.stack import Anchor
+from pipette_opt.worlds.terms import terms_of_plan
 
 PINS = SearchSpace(
     num_gpus=16,
@@ -106,10 +109,30 @@ def test_the_plan_as_it_is_is_simulated_on_the_changed_job(old: Plan, asking: Wh
     assert faster.change == pytest.approx(old.estimate.iteration_time_s / faster.iteration_time_s - 1)
     assert batch.iteration_time_s is not None
     assert batch.tokens_per_s == pytest.approx(128 * 1024 / batch.expected_s)
-    assert batch.least_change is None  # of another job no pair of runs tells
+    assert batch.least_change is None  # another job
     assert odd.as_it_is_s is None
     assert odd.iteration_time_s is None
     assert "micro_batch_size" in odd.why or "batch" in odd.why
+
+
+def test_the_range_of_a_change_is_that_of_the_new_plan_over_the_old(old: Plan) -> None:
+    """Of runs that took as long as predicted on the old plan, and twice as long on the new: half the tokens."""
+    job, new = small_instance(), plan_of(small_instance(), replace(small_config(), micro_batch_size=1))
+    anchors = tuple(
+        Anchor(run="log", terms=tuple(terms_of_plan(job, plan.config, plan.placement).tolist()), log_ratio=log_ratio)
+        for plan, log_ratio in ((old, 0.0), (new, float(np.log(2))))
+        for _ in range(10)
+    )
+    known = replace(job, stack=replace(job.stack, anchors=anchors))
+    asking = WhatIf(old, known, OptimizeParams(workers=1), Watcher())
+    change = Change(name="n4", group="more hosts", instance=known)
+    seconds = new.estimate.iteration_time_s
+    least, most = asking._ends(change, seconds, new.config, new.placement)
+    assert least is not None
+    assert most is not None
+    gain = old.estimate.iteration_time_s / seconds / 2
+    assert 0.6 * gain < 1 + least < gain < 1 + most < 1.6 * gain
+    assert asking._ends(change, seconds, old.config, new.placement) == (None, None)
 
 
 @pytest.mark.search

@@ -7,10 +7,8 @@ import pytest
 from consoles import shown
 from factories import make_plan
 
-from pipette_opt.base.units import three_digits
-from pipette_opt.plans.plan import IterationTime, Plan
+from pipette_opt.plans.plan import MEASURED_RUNS, Band, IterationTime, Plan
 from pipette_opt.report.comparison import Uncounted, comparison
-from pipette_opt.worlds.bands import gain_band
 
 
 @cache
@@ -19,9 +17,16 @@ def plan() -> Plan:
     return make_plan()
 
 
-def text_of(time: IterationTime, uncounted: Uncounted | None = None) -> str:
-    """The comparison, as text."""
-    return shown(comparison(plan().config, time, plan(), "today", uncounted or Uncounted()))
+ENDS = (0.9, 1.2)
+"""Ends of the measured over the simulated ratio of both times."""
+
+
+def text_of(
+    time: IterationTime, uncounted: Uncounted | None = None, ends: tuple[float, float] | None = ENDS, **changes: Band
+) -> str:
+    """The comparison, as text, with changes of the plan's time."""
+    planned = replace(plan(), estimate=replace(plan().estimate, **changes))
+    return shown(comparison(plan().config, time, planned, "today", uncounted or Uncounted(), ends))
 
 
 def todays(factor: float) -> IterationTime:
@@ -45,12 +50,25 @@ def test_verdicts(factor: float, said: str) -> None:
 
 
 def test_a_gain_has_an_error() -> None:
-    """Of pairs of runs, around the gain, in the same sentence."""
-    low, high = (100 * abs(end - 1) for end in gain_band(1.25))
-    said = (
-        f"({three_digits(low)} % fewer to {three_digits(high)} % more in nine of ten pairs of public runs of one job)"
-    )
+    """1.25 times 0.9 and 1.2, in the same sentence; a pair without a range has none."""
+    said = "has 25.0 % more tokens per second (12.5 % more to 50.0 % more in nine of ten jobs like this)."
     assert said in " ".join(text_of(todays(1.25)).split())
+    assert "has 25.0 % more tokens per second." in text_of(todays(1.25), ends=None)
+
+
+def test_the_gain_is_that_of_expected_times() -> None:
+    """A launch expected at its simulated time, a plan expected at 1.1 times its own: 1.25 becomes 1.136."""
+    seconds = plan().estimate.iteration_time_s
+    band = Band(
+        low_s=seconds,
+        middle_s=1.1 * seconds,
+        high_s=2 * seconds,
+        share=0.9,
+        source=f"2 runs {MEASURED_RUNS}",
+        runs=2,
+    )
+    said = "has 13.6 % more tokens per second (12.5 % more to 50.0 % more in nine of ten jobs, by 2 runs of your own)."
+    assert said in " ".join(text_of(replace(todays(1.25), band=None), band=band).split())
 
 
 def test_what_is_not_counted_makes_a_range() -> None:
@@ -62,7 +80,8 @@ def test_what_is_not_counted_makes_a_range() -> None:
         others=2,
     )
     text = text_of(time, hidden)
-    assert "The plan has between 16.7 % fewer and 25.0 % more tokens per second (" in text
+    said = "The plan has between 16.7 % fewer and 25.0 % more tokens per second (25.0 % fewer to 50.0 % more in nine of"
+    assert said in " ".join(text.split())
     assert "--tp-comm-overlap saves today's launch up to" in text
     assert "2 more options change today's time by an unknown amount" in text
 
