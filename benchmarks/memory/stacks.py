@@ -14,10 +14,11 @@ import numpy as np
 from benchmarks.memory.evaluation import Split, known_pairs, split_cases
 from benchmarks.memory.residual import STEPS, learn_residual
 from pipette_opt.base.types import FloatArray
-from pipette_opt.calibrate.memory_calibration import SPREADS, fit_constants
+from pipette_opt.calibrate.memory_calibration import fit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs.memory_constants import REGRESSORS, SHOWN, MemoryConstants
+from pipette_opt.specs.memory_prior import SPREADS
 
 Choose = Callable[[MeasuredRun], bool]
 

@@ -19,31 +19,7 @@ from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
 from pipette_opt.memory.filter import FULL
 from pipette_opt.memory.odds import normal_beyond
 from pipette_opt.specs.memory_constants import HIDDEN, NEEDED, REGRESSORS, SHOWN, MemoryConstants, needed
-
-SPREADS = {
-    "counted": 0.03,
-    "base_gib": 0.7,
-    "parameter_bytes": 1.5,
-    "placeholders": 1.0,
-    "gradient_copy_bytes": 1.5,
-    "step_bytes": 3.0,
-    "step_state_bytes": 10.0,
-    "activations": 0.4,
-    "attention_copies": 0.5,
-    "norm_bytes": 6.0,
-    "score_bytes": 4.0,
-    "fused_score_bytes": 2.0,
-    "logit_bytes": 12.0,
-    "loss_spare_bytes": 2.0,
-    "whole_logit_bytes": 12.0,
-    "table_bytes": 5.0,
-    "gathered_per_layer": 1.5,
-    "run_ahead_buffers": 25.0,
-    "pile_up_buffers": 25.0,
-    "group_gib": 0.25,
-    "unusable_gib": 0.5,
-}
-"""Standard deviations of the priors: differences among stacks; for logits, not in traces, a copy in 16 bits."""
+from pipette_opt.specs.memory_prior import SPREADS, STATE, precision_of, with_figures
 
 HOPS: Sequence[Mapping[str, float]] = (
     {"run_ahead_buffers": 40.0, "pile_up_buffers": 40.0},
@@ -59,12 +35,6 @@ A small value stands in for other terms (in few runs waiting buffers also grow w
 has the constant, it is kept only if Schwarz's criterion prefers it over one parameter less (Annals of Statistics 6,
 1978). Without measured peaks the criterion cannot be applied.
 """
-
-ALIKE = ("run_ahead_buffers", "pile_up_buffers")
-"""Two constants with the same cause, the length of the launch queue; a prior keeps them similar."""
-
-ALIKE_WITHIN = 5.0
-"""Prior standard deviation of the difference of the two constants ``ALIKE``."""
 
 UNDECIDED = 1.0
 """Log likelihood by which a restart from ``HOPS`` may be worse: predicting too little memory costs more."""
@@ -99,13 +69,21 @@ UNTOLD = 1e-4
 MAX_STEPS, INSIDE = 60, 1e-9
 """Most steps of a search, and the distance of its start from the lower limits. Chosen."""
 
-STATE = (*REGRESSORS, "unusable_gib")
-"""Names of the numbers that are fitted."""
-
 
 def refit_constants(runs: Sequence[MemoryRun], base: MemoryConstants, start: MemoryConstants) -> MemoryConstants:
     """Return constants fitted to some of the runs, with standard deviation and start of a fit to more runs."""
     return _Posterior(runs, base, start.spread, without_optional=_is_without(start, runs)).maximise(start)
+
+
+def moved_constants(runs: Sequence[MemoryRun], base: MemoryConstants) -> MemoryConstants:
+    """Return the constants moved by further runs, and what these runs tell (``information``)."""
+    return with_information(refit_constants(runs, base, base), runs, base)
+
+
+def with_information(found: MemoryConstants, runs: Sequence[MemoryRun], base: MemoryConstants) -> MemoryConstants:
+    """Return constants that were fitted to runs from ``base``, with what the runs tell added to ``information``."""
+    posterior = _Posterior(runs, base, found.spread)
+    return with_figures(found, posterior.information(_state(found)))
 
 
 def fit_constants(runs: Sequence[MemoryRun], base: MemoryConstants, doubt: float = 1.0) -> MemoryConstants:
@@ -190,14 +168,6 @@ def _state(memory_constants: MemoryConstants) -> FloatArray:
     return np.append(memory_constants.vector(), memory_constants.unusable_gib)
 
 
-def _prior_precision() -> FloatArray:
-    """Return the inverse covariance of the priors, in the order of :func:`_state`."""
-    precision = np.diag([SPREADS[name] ** -2.0 for name in STATE])
-    difference = np.array([float(name == ALIKE[0]) - float(name == ALIKE[1]) for name in STATE])
-    total: FloatArray = precision + np.outer(difference, difference) / ALIKE_WITHIN**2
-    return total
-
-
 class _Posterior:
     """Posterior of the fitted numbers, for a given standard deviation of the errors."""
 
@@ -213,7 +183,7 @@ class _Posterior:
         self.spread = spread
         self.fitted = np.array([not (without_optional and name == OPTIONAL) for name in STATE])
         self.centre = _state(base)
-        self.root = np.linalg.cholesky(_prior_precision()).T / doubt
+        self.root = np.linalg.cholesky(precision_of(base)).T / doubt
         least = {name: least for name, least, _, _ in limits_of(MemoryConstants)}
         self.lowest = np.array([least[name] for name in STATE])
         peaks = [run for run in runs if run.peak_gib is not None]
@@ -246,6 +216,11 @@ class _Posterior:
         is_told = np.abs(state - self.centre) > UNTOLD * np.array([SPREADS[name] for name in STATE])
         state = np.where(is_told, state, self.centre)
         return replace(start, **dict(zip(STATE, state.tolist(), strict=True)))
+
+    def information(self, state: FloatArray) -> FloatArray:
+        """Return the derivatives by the fitted numbers of all residuals but those of the priors."""
+        slopes: FloatArray = self._residuals(state)[1][len(self.root) :]
+        return slopes
 
     def loss(self, state: FloatArray) -> float:
         """Return minus the logarithm of the posterior."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipette_opt.base.types import FloatArray
-from pipette_opt.calibrate.memory_calibration import fit_constants, refit_constants
+from pipette_opt.calibrate.memory_calibration import fit_constants, refit_constants, with_information
 from pipette_opt.calibrate.memory_runs import MemoryRun, RunMemory, predict_memory
 from pipette_opt.calibrate.memory_versions import as_last_version, version_offsets
 from pipette_opt.memory.odds import normal_beyond
@@ -83,7 +83,10 @@ def fit_with_errors(runs: Sequence[MemoryRun], base: MemoryConstants) -> MemoryC
     versions = version_offsets(runs, base)
     runs = as_last_version(runs, versions)
     found = replace(fit_constants(runs, base), largest_job=float(max(run.num_gpus for run in runs)))
-    return replace(learn_spread(runs, base, found), versions=versions)
+    learned = learn_spread(runs, base, found)
+    if learned is found:  # too few peaks for errors of held-out runs
+        learned = with_information(found, runs, base)
+    return replace(learned, versions=versions)
 
 
 def learn_spread(runs: Sequence[MemoryRun], base: MemoryConstants, found: MemoryConstants) -> MemoryConstants:

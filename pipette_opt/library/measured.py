@@ -17,7 +17,7 @@ from pipette_opt.base.files import is_file, is_folder, write_atomically
 from pipette_opt.base.units import GB, GIB, counted, three_digits, whole_number
 from pipette_opt.calibrate.cases import Skipped, make_case, why_untimed
 from pipette_opt.calibrate.memory import memory_run, ran_out_later, shipped_predictor
-from pipette_opt.calibrate.memory_calibration import refit_constants
+from pipette_opt.calibrate.memory_calibration import moved_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import oom_probability
 from pipette_opt.job.launch import as_trained, legal_config
@@ -186,7 +186,7 @@ def _with_memory(stack: StackSpec, runs: Sequence[_Run]) -> StackSpec:
     new = {record.key: (record, memory) for record, memory in measured.items() if record.key not in known}
     if not new:
         return stack
-    moved = refit_constants([memory for _, memory in new.values()], stack.memory, stack.memory)
+    moved = moved_constants([memory for _, memory in new.values()], stack.memory)
     for has_failed in (True, False):
         _warn_of_untold(moved, [(record, run) for record, run in new.values() if run.ran_out is has_failed])
     ran = dict(moved.ran)

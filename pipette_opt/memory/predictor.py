@@ -27,6 +27,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
 from pipette_opt.specs.activations import micro_batch_tokens, tokens_of_rank
 from pipette_opt.specs.memory_constants import MEGATRON_CORE, NEEDED, MemoryConstants
+from pipette_opt.specs.memory_prior import unknown_widths
 from pipette_opt.specs.user_buffers import has_user_buffers
 
 _ROWS_AT_ONCE = 1 << 16
@@ -69,7 +70,11 @@ class MemoryPrediction:
     extrapolates
         Whether a feature of the stage lies outside the range of the training data, shape ``(pp,)``.
     spread
-        Standard deviation of ``log(real / predicted)``, shape ``(pp,)``.
+        Standard deviation of ``log(real / predicted)`` of a stack with these constants, shape ``(pp,)``. Bounds and
+        risks rest on it.
+    stack_spread
+        Standard deviation of the same with all that is unknown about the stack's constants, shape ``(pp,)``; at least
+        ``spread``.
     components
         Bytes of each of :data:`~pipette_opt.memory.components.COMPONENTS`, shape ``(pp, len(COMPONENTS))``. Each row
         adds up to the stage's ``predicted_bytes``.
@@ -79,6 +84,7 @@ class MemoryPrediction:
     upper_bytes: IntArray
     extrapolates: BoolArray
     spread: FloatArray
+    stack_spread: FloatArray
     components: IntArray
 
     def __post_init__(self) -> None:
@@ -86,6 +92,7 @@ class MemoryPrediction:
         object.__setattr__(self, "upper_bytes", read_only(self.upper_bytes, np.int64))
         object.__setattr__(self, "extrapolates", read_only(self.extrapolates, np.bool_))
         object.__setattr__(self, "spread", read_only(self.spread))
+        object.__setattr__(self, "stack_spread", read_only(self.stack_spread))
         object.__setattr__(self, "components", read_only(self.components, np.int64))
 
     def components_of(self, stage: int) -> dict[str, int]:
@@ -157,24 +164,27 @@ class MemoryPredictor:
         if self.memory_constants.anchors:
             counted = as_anchored(self.memory_constants, counted, work)
         regressors = stage_regressors(table, formula, counted, facts)
-        predicted, spread, parts = self._fullest(formula, counted, regressors, configs, work)
+        predicted, spread, unknown, parts = self._fullest(formula, counted, regressors, configs, work)
         lifted = np.maximum(self._state_bytes(table, formula) / predicted, 1.0)
         predicted, parts = predicted * lifted, parts * lifted[:, None]
         sending = _sending_bytes(model, training, configs)
-        spread *= predicted / (predicted + sending)  # the sizes of these buffers are certain
+        stack_spread = np.hypot(spread, unknown)
+        for deviations in (spread, stack_spread):
+            deviations *= predicted / (predicted + sending)  # the sizes of these buffers are certain
         predicted = predicted + sending
         parts[:, COMPONENTS.index("buffers")] += sending
         if self.memory_constants.ran:
-            before = predicted
+            before, keys = predicted, rank_keys(table, facts, sending)
             predicted, spread = as_run(
                 self.memory_constants.ran,
-                rank_keys(table, facts, sending),
+                keys,
                 before,
                 spread,
                 unusable_gib=self.memory_constants.unusable_gib,
                 risk=SMALLEST_RISK / 2,
             )
             parts *= (predicted / before)[:, None]
+            stack_spread = np.where([key in self.memory_constants.ran for key in keys], spread, stack_spread)
         upper = predicted * np.exp(max(NormalDist().inv_cdf(1 - max_oom_risk), 0.0) * spread)
         whole, most = (np.ceil(values).astype(np.int64) for values in (predicted, upper))
         components = whole_components(parts, whole)
@@ -185,6 +195,7 @@ class MemoryPredictor:
                 upper_bytes=most[start:end],
                 extrapolates=outside[start:end],
                 spread=spread[start:end],
+                stack_spread=stack_spread[start:end],
                 components=components[start:end],
             )
             for start, end in pairwise(ends)
@@ -197,8 +208,12 @@ class MemoryPredictor:
         regressors: FloatArray,
         configs: Sequence[ParallelConfig],
         work: Sequence[str],
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the bytes of each stage at its fullest moment, the deviation of their log, and their components."""
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """
+        Return the bytes of each stage at its fullest moment, two deviations of their log, and their components.
+
+        The first deviation is that of a stack with these constants, the second that of the unknown constants.
+        """
         constants = self.memory_constants.vector() * NEEDED
         regressors = np.stack([as_twins_take(self.memory_constants, moment, constants, work) for moment in regressors])
         moment, rows = (regressors @ constants).argmax(axis=0), np.arange(regressors.shape[1])
@@ -208,8 +223,9 @@ class MemoryPredictor:
             [config.pipeline_model_parallel_size for config in configs],
         )
         spread = self.memory_constants.widths(fullest, constants, num_gpus)
+        unknown = unknown_widths(self.memory_constants, fullest, NEEDED)
         parts = stage_components(formula, counted_bytes, fullest * constants * GIB, moment)
-        return fullest @ constants * GIB, spread, parts
+        return fullest @ constants * GIB, spread, unknown, parts
 
     def _state_bytes(self, table: StageTable, formula: FormulaBytes) -> FloatArray:
         """Return the bytes of weights, gradients and optimizer state of each stage: no constant predicts less."""

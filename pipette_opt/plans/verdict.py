@@ -66,7 +66,7 @@ def _memory(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
     worst = max(memory, key=lambda stage: (stage.oom_probability, stage.upper_bytes / stage.capacity_bytes))
     share = _share(worst.oom_probability)
     at_most = "at most " if worst.oom_probability_at_most and not share.startswith("less") else ""
-    risk = f"risk of running out of memory {at_most}{share}"
+    risk = f"risk of running out of memory {at_most}{share}{_of_any_stack(worst, share)}"
     if worst.predicted_bytes > worst.capacity_bytes:
         need, room = gib(worst.predicted_bytes), gib(worst.capacity_bytes)
         answer = f"Does not fit: stage {worst.stage} needs {need:.1f} GiB of {room:.1f} ({risk})"
@@ -78,6 +78,13 @@ def _memory(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
     if max_oom_risk == MEMORY_IGNORED:
         return f"{answer}, but memory was not counted, as asked"
     return answer
+
+
+def _of_any_stack(stage: StageMemory, share: str) -> str:
+    """Return the risk with all that is unknown about the stack, as a clause; empty if it is shown as ``share``, too."""
+    chance = stage.stack_oom_probability
+    whole = share if chance is None else _share(chance)
+    return "" if whole == share else f", {whole} with what is unknown about the stack"
 
 
 def _proof(certificate: Certificate, iteration_time_s: float) -> str:

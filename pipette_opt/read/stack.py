@@ -136,6 +136,7 @@ def _memory_numbers(memory: MemoryConstants) -> dict[str, Any]:
     numbers |= {
         name: {key: round(value, 5) for key, value in parts.items()} for name, parts in offsets.items() if parts
     }
+    numbers |= {"information": [list(row) for row in memory.information]} if memory.information else {}
     return numbers | ({"errors": [round(error, 5) for error in errors.tolist()]} if len(errors) else {})
 
 

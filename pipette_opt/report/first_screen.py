@@ -203,13 +203,17 @@ def _first_runs(runs: Sequence[str]) -> list[str]:
 
 
 def memory_words(memory: Sequence[StageMemory]) -> str:
-    """Return the memory of the fullest stage: predicted, upper bound and capacity, in GiB."""
+    """Return the memory of the fullest stage, GiB: predicted, upper bound, capacity, range over nine in ten stacks."""
     if not memory:
         return ""
     fullest = max(memory, key=lambda stage: stage.upper_bytes / stage.capacity_bytes)
     need, most, room = (gib(size) for size in (fullest.predicted_bytes, fullest.upper_bytes, fullest.capacity_bytes))
     where = f"stage {fullest.stage} is fullest: " if len(memory) > 1 else ""
-    return f"{where}{need:.1f} GiB, at most {most:.1f}, of {room:.1f}"
+    words = f"{where}{need:.1f} GiB, at most {most:.1f}, of {room:.1f}"
+    ends = fullest.stack_range_bytes
+    if ends is None or ends[1] <= fullest.upper_bytes:
+        return words
+    return f"{words}; {gib(ends[0]):.1f} to {gib(ends[1]):.1f} with what is unknown about the stack"
 
 
 def _proof_words(plan: Plan) -> str:

@@ -131,6 +131,7 @@ class Memory(Record, frozen=True, kw_only=True):
     oom_probability: Share
     oom_probability_at_most: bool = False
     extrapolates: bool
+    stack_spread: NotNegative | None = None
     components_gib: dict[str, float] = {}
 
 
@@ -290,6 +291,7 @@ def _memory(stage: StageMemory) -> Memory:
         oom_probability=stage.oom_probability,
         oom_probability_at_most=stage.oom_probability_at_most,
         extrapolates=stage.extrapolates,
+        stack_spread=stage.stack_spread,
         components_gib={name: size / GIB for name, size in stage.components.items()},
     )
 
@@ -518,5 +520,6 @@ def _read_memory(stage: Memory) -> StageMemory:
         oom_probability=stage.oom_probability,
         oom_probability_at_most=stage.oom_probability_at_most,
         extrapolates=stage.extrapolates,
+        stack_spread=stage.stack_spread,
         components={name: round(size * GIB) for name, size in stage.components_gib.items()},
     )

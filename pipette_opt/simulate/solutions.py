@@ -279,6 +279,7 @@ def stage_memory(
             oom_probability=float(risk[stage]),
             oom_probability_at_most=predictor.at_floor(risk[stage]),
             extrapolates=bool(prediction.extrapolates[stage]),
+            stack_spread=float(prediction.stack_spread[stage]),
             components=prediction.components_of(stage),
         )
         for stage in range(len(hosts))

@@ -134,6 +134,10 @@ class MemoryConstants:
     anchors
         Work keys of ranks that were run alone (``profile memory --plan``), each with the log of its measured over its
         counted tensors.
+    information
+        Information of measured runs about the constants (:mod:`~pipette_opt.specs.memory_prior`). A row has the
+        derivatives of a measured figure, in its standard deviations, by the constants of ``REGRESSORS`` and by
+        ``unusable_gib``, in standard deviations of their priors.
     ran
         Rank keys of runs that fitted (:func:`twins.rank_keys`), each with the least memory of a GPU that held such a
         rank, GiB: equal ranks fit there, whatever is predicted.
@@ -173,12 +177,15 @@ class MemoryConstants:
     alike: Share = 0.0
     twins: Mapping[str, TwinOffset] = field(default_factory=dict)
     anchors: Mapping[str, Offset] = field(default_factory=dict)
+    information: tuple[tuple[float, ...], ...] = ()
     ran: Mapping[str, GpuMemory] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_limits(self)
         if not np.isfinite(self.errors).all() or list(self.errors) != sorted(self.errors):
             raise ValueError("errors must be finite and ascending.")
+        if any(len(row) != len(REGRESSORS) + 1 for row in self.information) or not np.isfinite(self.information).all():
+            raise ValueError(f"each row of information must have {len(REGRESSORS) + 1} finite numbers.")
         for name, limit in (("versions", LARGEST_OFFSET), ("twins", MAX_OF_TWIN), ("anchors", LARGEST_OFFSET)):
             for key, offset in getattr(self, name).items():
                 if not abs(offset) <= limit:

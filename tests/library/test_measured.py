@@ -24,7 +24,7 @@ from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.exported import SCRIPTS
 from pipette_opt.read.megatron_args import read_megatron_args
 from pipette_opt.read.stack import read_stack, write_stack
-from pipette_opt.report.first_screen import measured_words
+from pipette_opt.report.first_screen import measured_words, memory_words
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import stage_memory
 from pipette_opt.specs import Instance
@@ -309,6 +309,27 @@ def test_memory_of_a_run_counts_once_and_is_shown(script: str) -> None:
     timed = with_anchors(job, [f"{script}={simulated_s(job)}s"])
     assert [run.run.split(": ")[1] for run in timed.stack.memory_runs] == ["fits"]
     assert "fits" not in measured_words(asdict(timed.stack))
+
+
+def test_a_peak_narrows_what_is_unknown_about_the_stack(script: str, tmp_path: Path) -> None:
+    """Of another configuration by a third at least; the spread itself stays. A file keeps what the run told."""
+    job = make_job(make_cluster(2, kinds=(replace(A100_80, memory_bytes=int(5 * GIB)),)), TINY)
+    known = with_anchors(job, [f"{script}=2.6GiB"])
+    write_stack(known.stack, tmp_path / "stack.yaml")
+    again = replace(known, stack=read_stack(tmp_path / "stack.yaml"))
+    other = replace(CONFIG, micro_batch_size=2)
+    wide, narrow, read = (
+        predicted_memory(given, load_predictor(0.01, given), [other], 0.01)[0] for given in (job, known, again)
+    )
+    assert (narrow.stack_spread < 0.7 * wide.stack_spread).all()
+    assert (narrow.stack_spread >= narrow.spread).all()
+    assert narrow.spread == pytest.approx(wide.spread)
+    assert read.stack_spread == pytest.approx(narrow.stack_spread, rel=0.01)
+    before, after = (stage_memory(given, CONFIG, placed(), load_predictor(0.01, given), 0.01) for given in (job, known))
+    assert "with what is unknown about the stack" in memory_words(before)
+    assert before[0].stack_range_bytes is not None
+    assert before[0].stack_range_bytes[0] < before[0].predicted_bytes < before[0].stack_range_bytes[1]
+    assert "unknown" not in memory_words(after)  # it fitted
 
 
 def test_kinds_of_peaks(job: Instance, script: str) -> None:
