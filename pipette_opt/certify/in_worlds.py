@@ -10,7 +10,7 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.simulate.solutions import best_first
 from pipette_opt.specs.objective import Objective
 from pipette_opt.verify.experiments import deciding_experiment
-from pipette_opt.verify.regret import Groups, group_of, recorded_times_s, regret_of, weights_of
+from pipette_opt.verify.regret import Groups, group_of, high_regret, recorded_times_s, regret_of, weights_of
 from pipette_opt.verify.robust import robust_of, upper_ends_of
 from pipette_opt.worlds.bands import anchored
 from pipette_opt.worlds.worlds import Worlds
@@ -50,6 +50,7 @@ class InWorlds:
     def certified(self, plan: Plan) -> Plan:
         """Return the plan with the objective in its certificate."""
         self.groups.least_s = plan.certificate.lower_bound_s
+        self.groups.start_again()
         if self.is_regret:
             certificate = replace(plan.certificate, regret=self._regret(plan))
         else:
@@ -62,10 +63,11 @@ class InWorlds:
         """Return the regret of a plan, with the experiment that would lower it most."""
         seconds, worlds = plan.estimate.iteration_time_s, self.worlds
         regret = regret_of(plan.config, seconds, self.groups, worlds, recorded_times_s(plan))
-        if worlds.observations:
-            before = regret_of(plan.config, seconds, self.groups, Worlds(prior=worlds.prior), {})
-            regret = replace(regret, unmeasured_high=before.high)
-        return replace(regret, experiment=deciding_experiment(self.groups, worlds, plan.config.world_size))
+        regret = replace(regret, experiment=deciding_experiment(self.groups, worlds, plan.config.world_size))
+        if not worlds.observations:
+            return regret
+        before = high_regret(plan.config, seconds, self.groups, Worlds(prior=worlds.prior))
+        return replace(regret, unmeasured_high=before)
 
 
 def weigh_in_worlds(state: SearchState) -> InWorlds | None:

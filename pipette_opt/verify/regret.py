@@ -7,8 +7,9 @@ world is the least product of a group's bound and its factor. The best plan foun
 compute alone, the simulation with the fastest links (:mod:`.bounds`), and the bound that the search proved for all.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 
 import numpy as np
 
@@ -99,9 +100,10 @@ class Groups:
         firsts = [min(members, key=lambda member: member[0])[1] for members in self._members.values()]
         self.terms = _terms(instance, firsts, capacity_bytes)
         alone = [min(bound_s for bound_s, _ in members) for members in self._members.values()]
-        self._bounds_s: FloatArray = np.array(alone)
+        self._alone_s, self._known_s = np.array(alone), np.full(len(alone), np.nan)
+        self._bounds_s: FloatArray = self._alone_s.copy()
         least_s = peak_gpu_seconds(instance) / np.array([fits.config.world_size for fits in firsts])
-        self._least_log_factors = np.log(least_s / self._bounds_s)
+        self._least_log_factors = np.log(least_s / self._alone_s)
         self._simulated = np.zeros(len(alone), dtype=np.bool_)
 
     @property
@@ -111,7 +113,8 @@ class Groups:
 
         It is raised from compute alone to the simulation with the fastest links once it decides the bound of a world.
         """
-        return np.maximum(self._bounds_s, self.least_s)
+        found: FloatArray = np.maximum(self._bounds_s, self.least_s)
+        return found
 
     def log_factors(self, worlds: Worlds) -> FloatArray:
         """
@@ -129,7 +132,9 @@ class Groups:
         """Return values of shape ``(num_groups,)`` by their group."""
         return {group: float(values[number]) for group, number in self.numbers.items()}
 
-    def world_bounds_s(self, log_factors: FloatArray) -> FloatArray:
+    def world_bounds_s(
+        self, log_factors: FloatArray, needed: Callable[[FloatArray], IntArray] | None = None
+    ) -> FloatArray:
         """
         Return a lower bound on all plans in each world, seconds, shape ``(num_worlds,)``.
 
@@ -137,24 +142,39 @@ class Groups:
         ----------
         log_factors
             Logarithm of the time in a world over the predicted time, shape ``(num_groups, num_worlds)``.
+        needed
+            Numbers of the worlds whose bounds must be as high as simulation makes them, by the bounds so far; by
+            default all worlds.
         """
         factors = np.exp(log_factors)
         while True:
             products = self.bounds_s[:, None] * factors
-            deciding = np.unique(products.argmin(axis=0))
+            least_s, deciding = products.min(axis=0), products.argmin(axis=0)
+            deciding = np.unique(deciding if needed is None else deciding[needed(least_s)])
             waiting = deciding[~self._simulated[deciding]]
             if not len(waiting):
-                return np.asarray(products.min(axis=0))
+                return np.asarray(least_s)
             self._simulate(waiting.tolist())
+
+    def start_again(self) -> None:
+        """
+        Take back all raised bounds; their simulations are kept.
+
+        So which bounds are raised depends on nothing but ``least_s`` and the worlds that are asked from here on.
+        """
+        self._bounds_s = self._alone_s.copy()
+        self._simulated[:] = False
 
     def _simulate(self, numbers: Sequence[int]) -> None:
         """Raise the bounds of groups to the simulation of their members with the fastest links."""
-        every = list(self._members.values())
-        members = [(number, fits) for number in numbers for _, fits in every[number]]
-        bounds_s = cheap_bounds_s(self._instance, [fits for _, fits in members], self._capacity_bytes)
-        least = np.full(len(self._bounds_s), np.inf)
-        np.minimum.at(least, [number for number, _ in members], bounds_s)
-        self._bounds_s[list(numbers)] = least[list(numbers)]
+        unknown = [number for number in numbers if np.isnan(self._known_s[number])]
+        if unknown:
+            every = list(self._members.values())
+            members = [(number, fits) for number in unknown for _, fits in every[number]]
+            bounds_s = cheap_bounds_s(self._instance, [fits for _, fits in members], self._capacity_bytes)
+            self._known_s[unknown] = np.inf
+            np.minimum.at(self._known_s, [number for number, _ in members], bounds_s)
+        self._bounds_s[list(numbers)] = self._known_s[list(numbers)]
         self._simulated[list(numbers)] = True
 
 
@@ -215,6 +235,23 @@ def regret_of(
         lower_bounds_s=tuple(bounds_s.tolist()),
         left_out_s=groups.left_out_s,
     )
+
+
+def high_regret(config: ParallelConfig, seconds: float, groups: Groups, worlds: Worlds) -> float:
+    """
+    Return the quantile ``REGRET_QUANTILE`` of :func:`regret_of` alone.
+
+    Only the bounds of the worlds with the largest regrets are made as high as simulation makes them.
+    """
+    log_factors = groups.log_factors(worlds)
+    times_s = seconds * np.exp(log_factors[groups.numbers[group_of(config)]])
+    number = ceil((1 - REGRET_QUANTILE) * len(times_s)) + 1
+
+    def largest(bounds_s: FloatArray) -> IntArray:
+        return np.argsort(bounds_s / times_s, kind="stable")[:number]
+
+    bounds_s = groups.world_bounds_s(log_factors, largest)
+    return float(np.quantile(times_s / bounds_s - 1, REGRET_QUANTILE))
 
 
 def recorded_times_s(plan: Plan) -> dict[ParallelConfig, float]:

@@ -7,7 +7,7 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.specs.objective import Objective
 from pipette_opt.verify.common import REPRODUCED, close, same
 from pipette_opt.verify.experiments import deciding_experiment
-from pipette_opt.verify.regret import Groups, group_of, recorded_times_s, regret_of
+from pipette_opt.verify.regret import Groups, group_of, high_regret, recorded_times_s, regret_of
 from pipette_opt.verify.space import Searched
 from pipette_opt.worlds.bands import anchored
 from pipette_opt.worlds.worlds import Worlds
@@ -33,11 +33,12 @@ def regret_holds(searched: Searched, plan: Plan) -> Iterator[str]:
         yield f"{plan.config.label()} is not among the {len(groups.numbers)} groups of configurations"
         return
     worlds = anchored(searched.instance.stack)
-    right = regret_of(plan.config, plan.estimate.iteration_time_s, groups, worlds, recorded_times_s(plan))
+    seconds = plan.estimate.iteration_time_s
+    right = regret_of(plan.config, seconds, groups, worlds, recorded_times_s(plan))
+    experiment = deciding_experiment(groups, worlds, plan.config.world_size)
     if worlds.observations:
-        before = Worlds(prior=worlds.prior)
-        high = regret_of(plan.config, plan.estimate.iteration_time_s, groups, before, {}).high
-        right = replace(right, unmeasured_high=high)
+        before = high_regret(plan.config, seconds, groups, Worlds(prior=worlds.prior))
+        right = replace(right, unmeasured_high=before)
     shares = ("mean", "high", "over_found_mean", "over_found_high", "unmeasured_high")
     for name in ("worlds", "measured_runs", "groups", "quantile", "left_out_s", *shares):
         recorded, expected = getattr(found, name), getattr(right, name)
@@ -47,7 +48,6 @@ def regret_holds(searched: Searched, plan: Plan) -> Iterator[str]:
     wrong = [number for number, (ours, other) in enumerate(pairs) if not close(ours, other, REPRODUCED)]
     if wrong or len(found.lower_bounds_s) != len(right.lower_bounds_s):
         yield f"regret.lower_bounds_s differ in {len(wrong)} of {len(right.lower_bounds_s)} worlds, first {wrong[:1]}"
-    experiment = deciding_experiment(groups, worlds, plan.config.world_size)
     if (found.experiment is None) != (experiment is None):
         yield f"regret.experiment is {found.experiment}, but the worlds give {experiment}"
     elif found.experiment is not None and experiment is not None:

@@ -5,7 +5,7 @@ import pytest
 from small_groups import a_job, fastest_times, groups_of, small_worlds
 
 from pipette_opt.simulate.least_times import peak_gpu_seconds
-from pipette_opt.verify.regret import group_of, regret_of, weights_of
+from pipette_opt.verify.regret import group_of, high_regret, regret_of, weights_of
 from pipette_opt.worlds.worlds import Observation
 
 pytestmark = pytest.mark.search
@@ -69,6 +69,21 @@ def test_a_measured_run_lowers_the_regret() -> None:
     after = regret_of(config, times[config], groups, before.given(runs), times)
     assert after.measured_runs == len(runs)
     assert after.high < regret_of(config, times[config], groups, before, times).high
+
+
+def test_the_high_quantile_alone_needs_fewer_bounds() -> None:
+    """It equals that of the whole regret, and simulates no more groups; bounds start again as they were."""
+    job, memory = a_job()
+    times, worlds = fastest_times(), small_worlds()
+    config = max(times, key=times.__getitem__)
+    groups, others = groups_of(job, memory, times[config]), groups_of(job, memory, times[config])
+    at_first = groups.bounds_s
+    high = high_regret(config, times[config], groups, worlds)
+    assert high == pytest.approx(regret_of(config, times[config], others, worlds, {}).high, rel=1e-12)
+    assert (groups.bounds_s <= others.bounds_s).all()
+    groups.start_again()
+    assert groups.bounds_s == pytest.approx(at_first, rel=0)
+    assert high_regret(config, times[config], groups, worlds) == high
 
 
 @pytest.mark.parametrize("quantile", [None, 0.9])
