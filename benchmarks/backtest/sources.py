@@ -1,7 +1,7 @@
 """
 Rows of public measurements, completed with known columns of their sources in the form of ``runs.csv``.
 
-Cells that the file fills stay unchanged.
+Cells that the file fills stay unchanged. Expert-parallel degrees are read from notes where no column has them.
 """
 
 import re
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.backtest.vendor import expert_degree, tokens_sent
 from pipette_opt.read.runs import MeasuredRun, read_runs
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
@@ -32,6 +33,10 @@ Names of Megatron-LM tests whose peaks show unfused attention; other tests witho
 """
 
 
+EXPERT_RECIPES = re.compile("Qwen3|OSS")
+"""Models of NVIDIA's tables whose recipes say how tokens are sent (:func:`~benchmarks.backtest.vendor.tokens_sent`)."""
+
+
 def measured_runs(path: Path) -> list[MeasuredRun]:
     """Return every row of a file of measured runs, completed with known columns of its source."""
     return described(read_runs(path))
@@ -50,4 +55,9 @@ def columns_of(run: MeasuredRun) -> dict[str, str]:
     known = next((columns for start, columns in COLUMNS.items() if source.startswith(start)), {})
     if source.startswith("megatronlm-ci"):
         return {**known, "fused_attention": str(not OLD_ATTENTION.search(run.model)).lower()}
-    return dict(known)
+    degree = expert_degree(run)
+    if degree in ("", "1"):
+        return dict(known)
+    if not source.startswith("megatronbridge"):
+        return {**known, "ep": degree}
+    return {**known, "ep": degree, "etp": "1"} | (tokens_sent(run) if EXPERT_RECIPES.search(run.model) else {})

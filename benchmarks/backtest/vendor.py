@@ -106,7 +106,7 @@ def gpt_oss(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     """Return no runs to fit to, and the runs of GPT-OSS 120B in 16 bits on GPUs of the catalogue."""
     tested = []
     for run in runs:
-        degree = _expert_degree(run)
+        degree = expert_degree(run)
         if run.model == "GPT OSS 120B" and run.precision == "bf16" and run.gpu is not None and degree:
             named = on_hosts(run, run.extra | GPT_OSS_COLUMNS | tokens_sent(run) | {"ep": degree})
             tested.append(replace(named, model=f"{run.model}, {run.gpu_name}", **GPT_OSS_120B))  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def tokens_sent(run: MeasuredRun) -> dict[str, str]:
     B300, which has an all-to-all. On H100 it runs during the compute of another micro-batch. So do HybridEP's kernels
     in mxfp8 on Blackwell from ``FUSED_RELEASE`` on, where the 235B on GB200 and GB300 is also launched as one graph.
     """
-    degree, release = _expert_degree(run), run.source.rpartition("-")[2]
+    degree, release = expert_degree(run), run.source.rpartition("-")[2]
     if "OSS" in run.model:
         return {"dispatcher": "hybridep" if run.gpu_name == "B300" and degree == "8" else "alltoall"}
     large = run.model == "Qwen3_235B_a22B"
@@ -152,7 +152,7 @@ def described(run: MeasuredRun, model: ModelSpec) -> MeasuredRun:
     }
     if model.num_experts is not None:
         names = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size")
-        columns |= {name: str(getattr(model, name)) for name in names} | {"ep": _expert_degree(run), "etp": "1"}
+        columns |= {name: str(getattr(model, name)) for name in names} | {"ep": expert_degree(run), "etp": "1"}
         columns |= tokens_sent(run)
     return replace(
         on_hosts(run, run.extra | columns),
@@ -176,7 +176,7 @@ def on_hosts(run: MeasuredRun, columns: dict[str, str]) -> MeasuredRun:
     return replace(run, extra=columns | links)
 
 
-def _expert_degree(run: MeasuredRun) -> str:
+def expert_degree(run: MeasuredRun) -> str:
     """Return the expert-parallel size from the notes of a row; empty if they have none."""
     found = re.search(r"\bEP (\d+)", run.notes)
     return found.group(1) if found else ""

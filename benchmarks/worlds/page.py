@@ -49,7 +49,7 @@ class Alone(NamedTuple):
 
     @property
     def is_inside(self) -> BoolArray:
-        """Whether each run lies in its band."""
+        """Mask of the runs that lie in their bands."""
         return (self.ends[:, 0] <= self.ratios) & (self.ratios <= self.ends[:, 2])
 
     @property

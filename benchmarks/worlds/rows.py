@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.backtest.sources import described
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, why_untimed
 from pipette_opt.calibrate.described import describe_cases
@@ -81,7 +82,7 @@ class Row:
 
 def rows_of(folder: Path, table: str) -> list[Row]:
     """Return the timed pre-training runs of a table whose time can be predicted."""
-    cases = timed_cases(read_rows(folder / f"{table}.csv")[0])
+    cases = timed_cases(described(read_rows(folder / f"{table}.csv")[0]))
     if not cases:
         return []
     predicted_s, terms = describe_cases(cases)

@@ -21,3 +21,20 @@ def test_columns_of_sources(source: str, model: str, given: dict[str, str], expe
     """A cell that the file fills stays; other sources gain none."""
     (run,) = described([make_run(source=source, model=model, extra=given)])
     assert run.extra == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "model", "notes", "expected"),
+    [
+        ("ours", "", "EP 8; FSDP 0", {"ep": "8"}),
+        ("ours", "", "EP 1; FSDP 0", {}),
+        ("MegatronBridge-26.02", "DeepSeekV3", "EP 64; FSDP 0", {"ep": "64", "etp": "1"}),
+        ("MegatronBridge-26.02", "GPT OSS 120B", "EP 64", {"ep": "64", "etp": "1", "dispatcher": "alltoall"}),
+    ],
+)
+def test_expert_degrees_are_read_from_notes(source: str, model: str, notes: str, expected: dict[str, str]) -> None:
+    """A degree of 1 says nothing; NVIDIA's recipes do not split experts by tensor ranks."""
+    (run,) = described([make_run(source=source, model=model, notes=notes)])
+    assert run.extra == expected
+    (told,) = described([make_run(source=source, model=model, notes=notes, extra={"ep": "2"})])
+    assert told.extra["ep"] == "2"
