@@ -106,7 +106,8 @@ def test_the_plan_as_it_is_is_simulated_on_the_changed_job(old: Plan, asking: Wh
     assert faster.as_it_is_s is not None
     assert faster.iteration_time_s is not None
     assert faster.iteration_time_s <= faster.as_it_is_s < old.estimate.iteration_time_s
-    assert faster.change == pytest.approx(old.estimate.iteration_time_s / faster.iteration_time_s - 1)
+    assert faster.expected_s is not None
+    assert faster.change == pytest.approx(asking.now.expected_s / faster.expected_s - 1)
     assert batch.iteration_time_s is not None
     assert batch.tokens_per_s == pytest.approx(128 * 1024 / batch.expected_s)
     assert batch.least_change is None  # another job
