@@ -67,6 +67,7 @@ def test_what_is_modelled_changes_the_numbers(options: str, time: str, memory: s
     assert direction(found[1], base[1]) == memory
 
 
+@pytest.mark.search
 def test_a_gain_has_the_range_that_runs_of_both_leave() -> None:
     """A launch that took twice its prediction, a plan that took its own: the gain is twice the simulated one."""
     job = make_job(make_cluster(2, gpus=4), TINY)

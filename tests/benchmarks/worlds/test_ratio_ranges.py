@@ -48,6 +48,7 @@ def test_scores() -> None:
     assert found.error == pytest.approx(0.125)
 
 
+@pytest.mark.search
 def test_pairs_are_of_one_job_and_different_layouts() -> None:
     """Of three runs, two of them alike, two pairs; by a prior that is right nine in ten lie inside."""
     rows = [row("a", 1.0, 0.1), row("a", 1.0, 0.2), row("a", 2.0, 0.5, 1.0), row("b", 1.0, 0.9, 2.0)]
