@@ -75,17 +75,14 @@ def random_config(rng: np.random.Generator, num_gpus: int, model: ModelSpec) -> 
 @pytest.mark.search
 @pytest.mark.parametrize("name", list_models())
 def test_every_job_has_a_band(name: str) -> None:
-    """Each preset on every kind of GPU, in every precision, from 8 to 256 GPUs."""
-    rng, model = np.random.default_rng(0), read_model(name)
-    for gpu in rng.permutation(sorted(read_gpu_catalogue()))[:2]:
-        kind = read_gpu_catalogue()[str(gpu)].gpu
-        for changes in ({}, {"precision": "fp32"}, {"fp8": True}):
-            for hosts in (1, 8, 32):
-                cluster = make_cluster(hosts, kinds=(kind,) * hosts)
-                given = make_job(cluster, model)
-                given = replace(given, training=replace(given.training, global_batch_size=1024, **changes))
-                band = job_band(given, random_config(rng, 8 * hosts, model), 3.0)
-                assert 0 < band.low_s < band.middle_s < band.high_s
+    """Each preset on a kind of GPU, in two precisions, on 8 or 64 GPUs."""
+    rng, model = np.random.default_rng(len(name)), read_model(name)
+    kind = read_gpu_catalogue()[str(rng.choice(sorted(read_gpu_catalogue())))].gpu
+    for hosts, changes in ((1, {}), (8, {"precision": "fp32"})):
+        given = make_job(make_cluster(hosts, kinds=(kind,) * hosts), model)
+        given = replace(given, training=replace(given.training, global_batch_size=256, **changes))
+        band = job_band(given, random_config(rng, 8 * hosts, model), 3.0)
+        assert 0 < band.low_s < band.middle_s < band.high_s
 
 
 def test_an_estimate_gets_its_band() -> None:
