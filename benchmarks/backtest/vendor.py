@@ -48,7 +48,7 @@ QWEN3_235B = {
 def mlperf(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     """Return the runs of GPT-3 175B, whose rounds are software versions, and of Llama 3.1 405B."""
     described_runs = [
-        replace(on_hosts(run, run.extra | {VERSION_COLUMN: run.source}), attention_kernel="flash")
+        replace(on_hosts(run, {**run.extra, VERSION_COLUMN: run.source}), attention_kernel="flash")
         for run in runs
         if run.iter_time_s is not None
     ]
@@ -108,7 +108,7 @@ def gpt_oss(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     for run in runs:
         degree = expert_degree(run)
         if run.model == "GPT OSS 120B" and run.precision == "bf16" and run.gpu is not None and degree:
-            named = on_hosts(run, run.extra | GPT_OSS_COLUMNS | tokens_sent(run) | {"ep": degree})
+            named = on_hosts(run, {**run.extra, **GPT_OSS_COLUMNS, **tokens_sent(run), "ep": degree})
             tested.append(replace(named, model=f"{run.model}, {run.gpu_name}", **GPT_OSS_120B))  # type: ignore[arg-type]
     return [], tested
 
@@ -155,7 +155,7 @@ def described(run: MeasuredRun, model: ModelSpec) -> MeasuredRun:
         columns |= {name: str(getattr(model, name)) for name in names} | {"ep": expert_degree(run), "etp": "1"}
         columns |= tokens_sent(run)
     return replace(
-        on_hosts(run, run.extra | columns),
+        on_hosts(run, {**run.extra, **columns}),
         model=f"{run.model}, {run.gpu_name} {run.precision or 'bf16'}",
         num_layers=model.num_layers,
         hidden=model.hidden_size,

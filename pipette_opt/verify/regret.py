@@ -103,7 +103,7 @@ class Groups:
         self._alone_s, self._known_s = np.array(alone), np.full(len(alone), np.nan)
         self._bounds_s: FloatArray = self._alone_s.copy()
         least_s = peak_gpu_seconds(instance) / np.array([fits.config.world_size for fits in firsts])
-        self._least_log_factors = np.log(least_s / self._alone_s)
+        self._least_log_factors: FloatArray = np.log(least_s / self._alone_s)
         self._simulated = np.zeros(len(alone), dtype=np.bool_)
 
     @property
