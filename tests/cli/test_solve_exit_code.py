@@ -30,7 +30,9 @@ def test_exit_code_says_whether_the_gap_was_closed(
     monkeypatch.setattr(
         "pipette_opt.optimize.objectives.optimize", lambda *given, **named: replace(plan, certificate=proven)
     )
-    monkeypatch.setattr("pipette_opt.library.plans.paying_options_of", lambda *given: ())  # The plan is another job's.
+    # The plan is another job's.
+    monkeypatch.setattr("pipette_opt.library.plans.paying_options_of", lambda *given: ())
+    monkeypatch.setattr("pipette_opt.worlds.bands.with_band", lambda estimate, *given: estimate)
     path = tmp_path / "plan.json"
     result = CliRunner().invoke(app, ["solve", "--example", "lab-2x8", "-o", str(path), *options])
     assert result.exit_code == expected

@@ -96,7 +96,7 @@ def test_a_failure_lowers_the_odds_of_its_likes() -> None:
 
 def test_trials_at_once_are_unlike_each_other() -> None:
     """While a configuration runs, another layout that is predicted a little slower comes before its likes."""
-    given = candidates(1.0, 1.0, 1.02)
+    given = candidates(1.0, 1.0, 1.002)
     terms = given.terms.copy()
     terms[2, TERMS.index("tensor parallelism")] = 3.0
     given, worlds = replace(given, terms=terms), Worlds.load()
