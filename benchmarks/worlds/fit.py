@@ -5,7 +5,7 @@ Every stack (runs of one table, GPU, precision and kind of model) is a draw of a
 (``KINDS``); the fit maximises the sum of the logarithms of their marginal likelihoods, the kind of each unknown. So a
 noisy table does not make all others noisy. A weak prior on each number keeps terms that no table tells at their start.
 Slopes are here common to all jobs of a stack; with the drift of the worlds in the fit, times after one run are further
-off (vTrain 10.3 instead of 9.4 %, nanotron 23.0 instead of 21.6 %).
+off (by a fit of 28 November 2026: vTrain 10.3 instead of 9.4 %, nanotron 23.0 instead of 21.6 %).
 """
 
 from collections import defaultdict
