@@ -2,8 +2,9 @@
 Fit of the prior: empirical Bayes over public stacks.
 
 Every stack (runs of one table, GPU, precision and kind of model) is a draw of a Gaussian process, that of its kind
-(``KINDS``); the fit maximises the sum of the logarithms of their marginal likelihoods, the kind of each unknown. So a
-noisy table does not make all others noisy. A weak prior on each number keeps terms that no table tells at their start.
+(``KINDS``), about the mean of each job, a function of its reference layout. The fit maximises the sum of the logarithms
+of their marginal likelihoods, the kind of each unknown. So a noisy table does not make all others noisy. A weak prior
+on each number keeps terms that no table tells at their start.
 Slopes are here common to all jobs of a stack; with the drift of the worlds in the fit, times after one run are further
 off (by a fit of 28 November 2026: vTrain 10.3 instead of 9.4 %, nanotron 23.0 instead of 21.6 %).
 """
@@ -75,7 +76,15 @@ PER_KIND = 2.0
 """Number of stacks that each kind is taken to have beside those in the tables. Chosen."""
 
 SHRINKAGE = 0.5
-"""Standard deviation of a slope's mean about zero, over the standard deviation of the slope at the start. Chosen."""
+"""
+Standard deviation about zero of a term's effect on the mean of a job, over that of the slope at the start. Chosen.
+"""
+
+NO_MEAN = (*LAYOUT, "tensor ranks over hosts", "interleaving", "allgather dispatcher")
+"""
+Terms without an effect on the mean of a job: a reference layout has the degrees that model and GPU ask for, so these
+would be the model's size once more. With them errors of left-out publishers are larger in most kinds of jobs.
+"""
 
 WITH_EXPERTS, DOUBLING = 1.0, 0.5
 """
@@ -89,6 +98,7 @@ MAX_ITERATIONS = 300
 
 _CONSTANT = list(START).index("constant")
 _SLOPES = [TERMS.index(name) for name in START]
+_HAS_MEAN = np.array([name not in NO_MEAN for name in START], dtype=np.float64)
 _LAYOUT = [TERMS.index(name) for name in LAYOUT]
 _JOB = [TERMS.index(name) for name in JOB]
 
@@ -98,11 +108,12 @@ class Group:
     """
     Runs of one stack as arrays.
 
-    Terms with a slope, squared distances of layouts and of jobs, log ratios, and the mean of the numbers on which the
-    shares of the kinds depend.
+    Terms with a slope, those of the reference layouts of the runs' jobs, squared distances of layouts and of jobs, log
+    ratios, and the mean of the numbers on which the shares of the kinds depend.
     """
 
     slopes: FloatArray
+    references: FloatArray
     layouts: FloatArray
     jobs: FloatArray
     log_ratio: FloatArray
@@ -156,7 +167,7 @@ class _Parts(NamedTuple):
     logs
         Logarithms of the prior's standard deviations and of its ``SHAPE``.
     means
-        Means of the slopes.
+        Effects of the terms of a reference layout on the mean of its job.
     shares
         Logarithms of the kinds' shares, up to a constant, and what experts and a doubling of the hidden size add to
         them, shape ``(num_kinds, 3)``.
@@ -208,6 +219,7 @@ def groups_of(rows: Sequence[Row]) -> list[Group]:
         groups.append(
             Group(
                 slopes=terms[:, _SLOPES],
+                references=np.array([own[index].reference for index in order])[:, _SLOPES] * _HAS_MEAN,
                 layouts=_squared_distances(terms[:, _LAYOUT]),
                 jobs=_squared_distances(terms[:, _JOB]),
                 log_ratio=ratios,
@@ -266,8 +278,7 @@ def _loss_of_group(parts: _Parts, group: Group, kind: Kind) -> tuple[float, Floa
     covariance[np.diag_indices_from(covariance)] += (kind.noise * noise) ** 2
     cholesky = cho_factor(covariance, lower=True)
     inverse = cho_solve(cholesky, np.eye(len(covariance)))
-    means = np.where(factors > 0, parts.means, 0.0)
-    left = group.log_ratio - group.slopes @ means
+    left = group.log_ratio - group.references @ parts.means
     weights = inverse @ left
     change = inverse - np.outer(weights, weights)
     by_slope = variances * np.einsum("ij,ij->j", group.slopes, change @ group.slopes)
@@ -284,4 +295,4 @@ def _loss_of_group(parts: _Parts, group: Group, kind: Kind) -> tuple[float, Floa
     constant = float(by_slope[_CONSTANT])
     by_factor = np.array([constant, by_slope.sum() - constant, by_smooth[0], by_smooth[1] + by_smooth[2], by_noise])
     loss = 0.5 * float(left @ weights) + float(np.log(np.diag(cholesky[0])).sum())
-    return loss, np.concatenate([by_slope, by_shape, -np.where(factors > 0, group.slopes.T @ weights, 0.0)]), by_factor
+    return loss, np.concatenate([by_slope, by_shape, -group.references.T @ weights]), by_factor

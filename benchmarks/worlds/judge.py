@@ -1,7 +1,7 @@
 """Judgement of priors: errors of the other runs of a job once one of its runs is known."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,13 +19,14 @@ class Judged:
     Parameters
     ----------
     shipped, prior
-        Predicted over measured time minus 1 without any run known, absolute: by the shipped stack, and by the prior.
+        Predicted over measured time minus 1 without any run known, absolute: by the shipped stack, and with the job's
+        factor by the prior.
     scaled, anchored
-        Errors with one run known, absolute: of the shipped prediction times one factor, and of the worlds.
+        Errors with one run known, absolute: with the factor of that run, which is shown, and by the worlds.
     inside
-        Whether the other run lies in the band of the worlds.
+        Whether the other run lies in the band that is shown.
     width
-        Upper minus lower end of that band, over the time predicted.
+        Upper minus lower end of that band, over the time shown.
     """
 
     runs: int
@@ -43,7 +44,7 @@ def judge(rows: Sequence[Row], prior: Prior) -> Judged:
     worlds = Worlds(prior=prior)
     jobs = by_job(rows)
     ratios = np.array([row.log_ratio for row in rows])
-    mean, _ = worlds.mean_and_sd(np.array([row.terms for row in rows]))
+    mean = prior.job_mean(np.array([row.reference for row in rows]))
     parts: list[FloatArray] = [np.zeros((4, 0))]
     for job in jobs:
         terms, own = np.array([row.terms for row in job]), np.array([row.log_ratio for row in job])
@@ -51,8 +52,10 @@ def judge(rows: Sequence[Row], prior: Prior) -> Judged:
             others = np.arange(len(job)) != anchor
             if not others.any():
                 continue
-            known = worlds.given([Observation(factors=terms[anchor], log_ratio=float(own[anchor]))])
-            low, middle, high = np.log(known.bands(terms[others])).T
+            job_mean = float(prior.job_mean(job[anchor].reference))
+            run = Observation(factors=terms[anchor], log_ratio=float(own[anchor]), job_mean=job_mean)
+            low, middle, high = np.log(replace(worlds, job_mean=job_mean).given([run]).bands(terms[others])).T
+            low, high = np.minimum(low, own[anchor]), np.maximum(high, own[anchor])
             left = own[others]
             parts.append(
                 np.array(
@@ -60,7 +63,7 @@ def judge(rows: Sequence[Row], prior: Prior) -> Judged:
                         np.abs(np.exp(own[anchor] - left) - 1),
                         np.abs(np.exp(middle - left) - 1),
                         (low <= left) & (left <= high),
-                        np.exp(high - middle) - np.exp(low - middle),
+                        np.exp(high - own[anchor]) - np.exp(low - own[anchor]),
                     ]
                 )
             )

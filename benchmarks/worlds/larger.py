@@ -11,8 +11,8 @@ from pipette_opt.calibrate.cases import Case, make_cases
 from pipette_opt.calibrate.fit import calibrate_runs
 from pipette_opt.calibrate.known_runs import KnownRuns
 from pipette_opt.read.stack import read_stack
-from pipette_opt.worlds.bands import observations_of
-from pipette_opt.worlds.worlds import Worlds
+from pipette_opt.worlds.factor import anchored_stack
+from pipette_opt.worlds.prior import Prior
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,7 +40,7 @@ class Larger:
     is_fitted: bool
 
 
-def larger_jobs(rows: Sequence[Row], prior: Worlds) -> Larger | None:
+def larger_jobs(rows: Sequence[Row], prior: Prior) -> Larger | None:
     """Return the errors of the runs with the most GPUs once all smaller runs are known; ``None`` without smaller."""
     most = max(row.run.num_gpus for row in rows)
     seen, tested = (
@@ -54,15 +54,16 @@ def larger_jobs(rows: Sequence[Row], prior: Worlds) -> Larger | None:
     except InputError:  # the smaller runs contradict each other
         return None
     cases = [case for case in make_cases([row.run for row in tested], fit.stack) if isinstance(case, Case)]
-    before = Worlds(prior=prior.prior.centred()) if fit.is_fitted else prior
-    known = KnownRuns.of(cases, fit.stack, None, before.given(observations_of(fit.stack.anchors)))
-    low, middle, high = known.prior.bands(known.terms).T
-    ratios = np.exp(known.log_ratio)
+    known = KnownRuns.of(cases, fit.stack.unmoved, None, prior)
+    usual_s = known.predicted_s * np.exp(known.job_means())
+    low, _, high = (anchored_stack(known.stack, prior).bands(known.terms) * usual_s[:, None]).T
+    expected_s = known.expected_s(fit.stack)
+    low, high = np.minimum(low, expected_s), np.maximum(high, expected_s)
     return Larger(
         runs=len(cases),
         known=len(fit.runs),
         shipped=float(np.median(np.abs(np.exp([-row.log_ratio for row in tested]) - 1))),
-        calibrated=float(np.median(np.abs(middle / ratios - 1))),
-        inside=float(((low <= ratios) & (ratios <= high)).mean()),
+        calibrated=float(np.median(np.abs(expected_s / known.measured_s - 1))),
+        inside=float(((low <= known.measured_s) & (known.measured_s <= high)).mean()),
         is_fitted=fit.is_fitted,
     )

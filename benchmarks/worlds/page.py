@@ -72,7 +72,10 @@ def judged_alone(rows: Sequence[Row], priors: Priors) -> dict[str, Alone]:
     """Return the bands of each table's runs by the prior without its publisher."""
     found = {}
     for table, own in by_table(rows).items():
-        bands = Worlds(prior=prior_without(table, priors)).bands(np.array([row.terms for row in own]), SHARE)
+        prior = prior_without(table, priors)
+        middle = np.exp(prior.job_mean(np.array([row.reference for row in own])))
+        bands = Worlds(prior=prior).bands(np.array([row.terms for row in own]), SHARE) * middle[:, None]
+        bands = np.column_stack([np.minimum(bands[:, 0], middle), middle, np.maximum(bands[:, 2], middle)])
         ratios = np.exp([row.log_ratio for row in own])
         found[table] = Alone(bands, ratios, [job_kind(row.case.instance) for row in own])
     return found
@@ -97,7 +100,7 @@ def page_of(rows: Sequence[Row], priors: Priors) -> str:
     tables = judged_tables(rows, priors)
     larger = {}
     for table, own in by_table(rows).items():
-        result = larger_jobs(own, Worlds(prior=prior_without(table, priors)))
+        result = larger_jobs(own, prior_without(table, priors))
         if result is not None:
             larger[table] = result
     alone = judged_alone(rows, priors)

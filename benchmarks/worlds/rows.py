@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.backtest.sources import described
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, why_untimed
-from pipette_opt.calibrate.described import describe_cases
+from pipette_opt.calibrate.described import describe_cases, references_of
 from pipette_opt.read.runs import MeasuredRun, read_rows
 from pipette_opt.read.stack import read_stack
 
@@ -51,6 +51,8 @@ class Row:
         Run as it was read, with its job and its configuration.
     terms
         Terms of the prediction, shape ``(num_terms,)``.
+    reference
+        Terms of the reference layout of its job, shape ``(num_terms,)``.
     predicted_s
         Predicted time, seconds.
     log_ratio
@@ -60,6 +62,7 @@ class Row:
     table: str
     case: Case
     terms: FloatArray
+    reference: FloatArray
     predicted_s: float
     log_ratio: float
 
@@ -89,8 +92,10 @@ def rows_of(folder: Path, table: str) -> list[Row]:
     measured_s = np.array([case.run.iter_time_s for case in cases])
     log_ratios = np.log(measured_s / predicted_s)
     return [
-        Row(table=table, case=case, terms=own, predicted_s=time_s, log_ratio=log_ratio)
-        for case, own, time_s, log_ratio in zip(cases, terms, predicted_s.tolist(), log_ratios.tolist(), strict=True)
+        Row(table=table, case=case, terms=own, reference=reference, predicted_s=time_s, log_ratio=log_ratio)
+        for case, own, reference, time_s, log_ratio in zip(
+            cases, terms, references_of(cases), predicted_s.tolist(), log_ratios.tolist(), strict=True
+        )
         if np.isfinite(time_s)
     ]
 

@@ -10,13 +10,15 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases
-from pipette_opt.calibrate.described import describe_cases
+from pipette_opt.calibrate.described import describe_cases, references_of
 from pipette_opt.calibrate.left_out import named
 from pipette_opt.calibrate.predict import Prediction
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
-from pipette_opt.worlds.bands import observations_of
-from pipette_opt.worlds.worlds import Observation, Worlds
+from pipette_opt.specs.stack import Anchor as StackAnchor
+from pipette_opt.worlds.factor import anchored_stack, job_factors, job_means
+from pipette_opt.worlds.prior import shipped_priors
+from pipette_opt.worlds.terms import TERMS
 
 Anchor = int | Literal["each"] | None
 """Row that is known; ``each``: every row of a job in turn; ``None``: no row."""
@@ -70,7 +72,7 @@ def anchored(
     Parameters
     ----------
     stack
-        Stack of the predictions. With anchors of its own, times are those of the worlds after them.
+        Stack of the predictions. With anchors of its own, times are multiplied by the factors of their jobs.
     anchor
         Row that is known: it moves the other rows of its source and GPU. ``each``: each run of a job in turn moves the
         others of the job; a prediction is then the mean over the known runs, of the logarithm.
@@ -83,13 +85,17 @@ def anchored(
         If the row of ``anchor`` has no measured or no predicted time.
     """
     timed = [index for index, prediction in enumerate(predictions) if prediction.iter_time_s is not None]
-    made = make_cases([predictions[index].run for index in timed], stack, cluster)
+    made = make_cases([predictions[index].run for index in timed], stack.unmoved, cluster)
     cases = [case for case in made if isinstance(case, Case)]
     assert len(cases) == len(timed)
+    none = np.zeros((0, len(TERMS)))
+    unmoved_s, terms = describe_cases(cases, cluster) if cases else (np.zeros(0), none)
     rows = _Rows(
         runs=[predictions[index].run for index in timed],
-        terms=describe_cases(cases, cluster)[1] if cases else np.zeros((0, 0)),
+        terms=terms,
+        references=references_of(cases) if cases else none,
         predicted_s=np.array([predictions[index].iter_time_s for index in timed], dtype=np.float64),
+        unmoved_s=unmoved_s,
         stack=stack,
         leave_out_source=leave_out_source,
     )
@@ -115,28 +121,43 @@ class _Rows:
 
     Parameters
     ----------
-    terms
-        Terms of the predictions, shape ``(num_runs, num_terms)``.
+    terms, references
+        Terms of the predictions, and of the reference layouts of their jobs, each of shape ``(num_runs, num_terms)``.
+    predicted_s, unmoved_s
+        Times by the stack, and by the stack before measured runs moved its constants, seconds.
     stack
-        Stack of the predictions; the worlds know the runs that it was calibrated with.
+        Stack of the predictions, with the runs that it was calibrated with.
     """
 
     runs: Sequence[MeasuredRun]
     terms: FloatArray
+    references: FloatArray
     predicted_s: FloatArray
+    unmoved_s: FloatArray
     stack: StackSpec
     leave_out_source: bool
 
-    def worlds(self, run: MeasuredRun) -> Worlds:
-        """Return the worlds before any run of the table is known."""
-        worlds = Worlds.load(run.source if self.leave_out_source else None, is_fitted=self.stack.is_fitted)
-        return worlds.given(observations_of(self.stack.anchors))
+    def bands(self, rows: Sequence[int], stack: StackSpec) -> FloatArray:
+        """
+        Return the bands of runs of one source over the predicted time, shape ``(len(rows), 3)``.
+
+        Parameters
+        ----------
+        stack
+            Stack of the predictions, perhaps with a further anchor.
+        """
+        prior = shipped_priors().leaving_out(self.runs[rows[0]].source if self.leave_out_source else None)
+        terms, references = self.terms[rows], self.references[rows]
+        usual = np.exp(job_means(stack, references, prior)) * self.unmoved_s[rows] / self.predicted_s[rows]
+        low, _, high = (anchored_stack(stack, prior).bands(terms) * usual[:, None]).T
+        middle = job_factors(stack, references, prior)
+        return np.column_stack([np.minimum(low, middle), middle, np.maximum(high, middle)])
 
     def unknown(self) -> FloatArray:
         """Return the bands before any run is known, over the predicted time, shape ``(num_runs, 3)``."""
         bands = np.zeros((len(self.runs), 3))
         for rows in self._alike(("source",)):
-            bands[rows] = self.worlds(self.runs[rows[0]]).bands(self.terms[rows])
+            bands[rows] = self.bands(rows, self.stack)
         return bands
 
     def by(self, bands: FloatArray, anchor: int) -> tuple[FloatArray, Known | None]:
@@ -148,7 +169,7 @@ class _Rows:
             raise InputError("--anchor", f"must be a row with a measured and a predicted time ({have}), got {anchor}.")
         rows = next(rows for rows in self._alike(("source", "gpu_name")) if index in rows)
         moved, others = bands.copy(), [row for row in rows if row != index]
-        moved[rows] = self._known(index).bands(self.terms[rows])
+        moved[rows] = self.bands(rows, self._known(index))
         return moved, self._errors([(row, moved[row]) for row in others])
 
     def each(self, bands: FloatArray) -> tuple[FloatArray, Known | None]:
@@ -159,16 +180,23 @@ class _Rows:
             for index in [row for row in rows if not np.isnan(self._log_ratio(row))]:
                 others = [row for row in rows if row != index]
                 if others:
-                    for row, band in zip(others, self._known(index).bands(self.terms[others]), strict=True):
+                    for row, band in zip(others, self.bands(others, self._known(index)), strict=True):
                         found[row].append(band)
                         pairs.append((row, band))
             for row, own in found.items():
                 moved[row] = np.exp(np.log(own).mean(axis=0))
         return moved, self._errors(pairs)
 
-    def _known(self, index: int) -> Worlds:
-        run = Observation(factors=self.terms[index], log_ratio=self._log_ratio(index))
-        return self.worlds(self.runs[index]).given([run])
+    def _known(self, index: int) -> StackSpec:
+        """Return the stack with the run at this index as a further anchor, which moves no constant."""
+        moved = float(np.log(self.predicted_s[index] / self.unmoved_s[index]))
+        run = StackAnchor(
+            run=f"row {self.runs[index].row}",
+            terms=tuple(self.terms[index].tolist()),
+            log_ratio=self._log_ratio(index) + moved,
+            reference=tuple(self.references[index].tolist()),
+        )
+        return replace(self.stack, anchors=(*self.stack.anchors, run))
 
     def _log_ratio(self, index: int) -> float:
         """Return the logarithm of measured over predicted time; not a number without a measured time."""

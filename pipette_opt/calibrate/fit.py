@@ -1,10 +1,11 @@
 """
-Calibration of a stack by measured runs: worlds for every stack, and fitted constants for a strange one.
+Calibration of a stack by measured runs: constants, and one factor of each job.
 
-The runs become anchors of the stack (:class:`~pipette_opt.specs.stack.Anchor`): they move the worlds, whose prior is of
-public runs. So prior and runs decide together, and a constant that the runs do not tell stays as it was. Only where the
-runs show a strange stack, one off in many ways, its constants are fitted (``problem.py``); anchors then tell what these
-leave. Fitted constants are kept if they predict the largest jobs better, each side without the runs of these jobs.
+The runs become anchors of the stack (:class:`~pipette_opt.specs.stack.Anchor`). They move the constants to their
+posterior mean, whose prior is of public runs; a constant that the runs do not tell stays as it was. With enough runs
+the constants are also fitted (``problem.py``). Fitted constants are kept if they predict the largest jobs clearly
+better, each side without the runs of these jobs. Either way the simulator works with the constants, and one factor of a
+job remains.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,9 +30,7 @@ from pipette_opt.calibrate.versions import run_version, version_factors
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
 from pipette_opt.specs.stack import FITTED, KEPT
-from pipette_opt.worlds.bands import observations_of
-from pipette_opt.worlds.prior import KINDS
-from pipette_opt.worlds.worlds import Worlds
+from pipette_opt.worlds.prior import Prior, shipped_priors
 
 MIN_RUNS = 1
 """Fewest runs for a calibration. Chosen."""
@@ -39,14 +38,17 @@ MIN_RUNS = 1
 MAX_RUNS = 100
 """Most runs that a calibration uses by default; a stack file of 400 takes seconds to read. Chosen."""
 
-MIN_FITTED = 10
-"""Fewest runs for which constants are fitted. Chosen."""
+MIN_FITTED = 60
+"""Fewest runs of unlike layouts or jobs for which constants are fitted. Chosen: some for each of a dozen constants."""
+
+CLEARLY = 0.8
+"""
+Error of fitted constants on the largest jobs, over that of constants at their posterior mean, up to which they are
+kept. Chosen: with less to gain, what the fit makes of a few largest jobs is chance.
+"""
 
 MIN_OTHERS = 3
 """Fewest runs that must remain when the largest jobs are left out. Chosen."""
-
-STRANGE = 0.5
-"""Probability of a strange stack above which constants are fitted. Chosen: of public stacks it is near 0 or 1."""
 
 FEW_RUNS = 20
 """Number of runs below which a note says that they are few. Chosen."""
@@ -130,11 +132,11 @@ class _Result:
     strays: tuple[LeftOut, ...] = ()
     interrupted: bool = False
 
-    def is_better_than(self, other: "_Result") -> bool:
-        """Return whether the largest jobs, or else groups, are predicted better without their own runs."""
+    def is_clearly_better_than(self, other: "_Result") -> bool:
+        """Return whether the largest jobs, or else groups, are predicted far better without their own runs."""
         for ours, theirs in ((self.larger, other.larger), (self.held_out, other.held_out)):
             if ours is not None and theirs is not None:
-                return ours.median < theirs.median
+                return ours.median < CLEARLY * theirs.median
         return False
 
 
@@ -147,7 +149,7 @@ def calibrate_runs(
     seed: int = 0,
     validate: bool = True,
     file: str = "runs.csv",
-    prior: Worlds | None = None,
+    prior: Prior | None = None,
 ) -> Fit:
     """
     Calibrate a stack by all runs with a time.
@@ -165,7 +167,7 @@ def calibrate_runs(
     file
         Name of the table, for the names of the anchors.
     prior
-        Worlds before any run; by default those of the shipped prior.
+        Prior of the worlds; by default the shipped one.
 
     Raises
     ------
@@ -184,27 +186,24 @@ def calibrate_runs(
         raise InputError("calibrate", "\n- ".join([problem_text, *lines]))
     last = run_version(different[-1])
     indices = _sample([case.run for case in usable], max_runs, np.random.default_rng(seed), last)
-    prior = prior or Worlds.load()
-    before = prior.given(observations_of(base.anchors))
-    known = KnownRuns.of([usable[index] for index in indices], base, cluster, before)
+    base = base.unmoved
+    known = KnownRuns.of([usable[index] for index in indices], base, cluster, prior or shipped_priors().all_sources)
     known, strays = known.without_strays()
     _check_agreement(known, strays)
     base_errors = measure(known.predicted_s, known.measured_s)
     base_larger = known.base_larger(MIN_OTHERS)
     known = _of_versions(known, last)
     result = _validated(_Result(known=known, larger=known.larger(MIN_OTHERS)), known.groups, validate)
-    strange = known.worlds().shares(known.terms)[KINDS.index("strange")].mean()
-    if strange > STRANGE and len(known.cases) >= MIN_FITTED:
-        fitted = _fitted(replace(known, prior=Worlds(prior=prior.prior.centred())), validate)
-        result = fitted if fitted.is_better_than(result) else result
+    if len(set(map(tuple, known.terms.tolist()))) >= MIN_FITTED:
+        fitted = _fitted(known, validate)
+        result = fitted if fitted.is_clearly_better_than(result) else result
     known = result.known
-    anchors = (*(() if result.is_fitted else base.anchors), *known.anchors(file))
-    stack = replace(known.stack, anchors=tuple(dict.fromkeys(anchors)))
+    stack = known.calibrated(file)
     fit = Fit(
         stack=stack,
         runs=tuple(known.runs),
         base_errors=base_errors,
-        errors=measure(known.moved_s(), known.measured_s),
+        errors=measure(known.expected_s(stack), known.measured_s),
         held_out=result.held_out,
         larger=result.larger,
         base_larger=base_larger,
@@ -244,7 +243,7 @@ def _of_versions(known: KnownRuns, last: str) -> KnownRuns:
     if len(ours) in (0, len(known.cases)):
         return known
     mean, _ = known.worlds(ours).mean_and_sd(known.terms)
-    factors = version_factors(known.runs, known.log_ratio - mean, last, None)
+    factors = version_factors(known.runs, known.log_ratio - known.job_means() - mean, last, None)
     return known.on(replace(known.stack, versions=factors)) if factors else known
 
 
@@ -255,7 +254,8 @@ def _fitted(known: KnownRuns, validate: bool) -> _Result:
         times=RunTimes(known.cases, known.cluster, {}), base=base, free=informed_constants(known.cases, known.cluster)
     )
     found, stack = problem.fit()
-    others = HeldOut(problem=problem, found=found)
+    others = HeldOut(problem=problem, found=found, references=known.references, prior=known.prior)
+    stack = replace(stack, anchors=(), fitted={"constants": FITTED})
     known, strays = known.on(stack).without_unfitted()
     result = _Result(known=known, larger=others.larger(MIN_OTHERS), is_fitted=True, strays=tuple(strays))
     return _validated(result, others.groups, validate)
@@ -273,7 +273,7 @@ def _notes(known: KnownRuns, base_larger: Errors | None, result: _Result) -> tup
     """Return notes on fitted constants, on larger jobs, and on a small number of runs."""
     notes = []
     if result.is_fitted:
-        notes.append("a strange stack: its constants are fitted; anchors tell what they leave")
+        notes.append("constants are fitted; one factor of each job tells what they leave")
     if base_larger is not None and result.larger is not None and result.larger.median > base_larger.median:
         notes.append(
             f"the largest jobs are {base_larger.median:.1%} off in the median by the starting stack, and "

@@ -9,6 +9,8 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.descent import Descent
 from pipette_opt.calibrate.metrics import Errors, measure
 from pipette_opt.calibrate.problem import Problem
+from pipette_opt.worlds.factor import log_factors_left
+from pipette_opt.worlds.prior import Prior
 
 FOLDS = 4
 """Number of folds of the cross-validation over groups. Chosen."""
@@ -27,10 +29,16 @@ class HeldOut:
     ----------
     found
         Result of the fit to all runs.
+    references
+        Terms of the reference layouts of the runs' jobs, shape ``(num_runs, num_terms)``.
+    prior
+        Prior of the worlds.
     """
 
     problem: Problem
     found: Descent
+    references: FloatArray
+    prior: Prior
 
     def groups(self) -> Errors | None:
         """Return the errors of a cross-validation over groups, in at most ``FOLDS`` folds; ``None`` for one group."""
@@ -57,10 +65,13 @@ class HeldOut:
         return measure(self._refit(out), self.problem.measured_s[out])
 
     def _refit(self, out: Sequence[int]) -> FloatArray:
-        """Return predicted times of the runs at these indices, by a fit to all others, seconds."""
+        """Return expected times of the runs at these indices, by a fit to all others, seconds."""
         left_out = set(out)
         kept = [index for index in range(len(self.problem.cases)) if index not in left_out]
         seen, judged = self.problem.subset(kept), self.problem.subset(out)
         slopes = self.found.slopes[kept]
         _, stack = seen.fit(self.found._replace(slopes=slopes), slopes)
-        return judged.with_stack_s(stack)
+        left = np.log(seen.measured_s / seen.with_stack_s(stack))
+        logs = log_factors_left(left, self.references[kept], self.references[list(out)], self.prior)
+        found: FloatArray = judged.with_stack_s(stack) * np.exp(logs)
+        return found

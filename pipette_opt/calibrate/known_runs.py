@@ -1,20 +1,23 @@
-"""Measured runs on a stack: terms of their predictions, and predictions of some runs by the worlds of the others."""
+"""Measured runs on a stack: terms of their predictions, and predictions of some runs by the others."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import three_digits
 from pipette_opt.calibrate.cases import Case, with_stack
-from pipette_opt.calibrate.described import describe_cases
+from pipette_opt.calibrate.described import describe_cases, references_of
 from pipette_opt.calibrate.left_out import LeftOut
 from pipette_opt.calibrate.metrics import Errors, measure
+from pipette_opt.calibrate.predict import predicted_times_s
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
 from pipette_opt.specs.stack import Anchor
-from pipette_opt.worlds.worlds import Observation, Worlds
+from pipette_opt.worlds.factor import anchored_stack, job_factors, job_means, moved_stack
+from pipette_opt.worlds.prior import Prior
+from pipette_opt.worlds.worlds import Worlds
 
 MAX_AWAY = 6.0
 """Standard deviations from which on a run contradicts the others. Chosen: runs of most public stacks stay below 4."""
@@ -39,23 +42,24 @@ class KnownRuns:
     cluster
         Hosts of the runs; ``None`` for assumed hosts.
     prior
-        Worlds before these runs.
+        Prior of the worlds; the stack's own anchors are known before these runs.
     predicted_s, measured_s
         Seconds of each run, shape ``(num_runs,)``.
-    terms
-        Terms of the predictions, shape ``(num_runs, num_terms)``.
+    terms, references
+        Terms of the predictions, and of the reference layouts of their jobs, each of shape ``(num_runs, num_terms)``.
     """
 
     cases: Sequence[Case]
     stack: StackSpec
     cluster: ClusterSpec | None
-    prior: Worlds
+    prior: Prior
     predicted_s: FloatArray
     measured_s: FloatArray
     terms: FloatArray
+    references: FloatArray
 
     @classmethod
-    def of(cls, cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | None, prior: Worlds) -> "KnownRuns":
+    def of(cls, cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | None, prior: Prior) -> "KnownRuns":
         """Return these runs, predicted by a stack."""
         cases = with_stack(cases, stack, cluster)
         predicted_s, terms = describe_cases(cases, cluster)
@@ -67,6 +71,7 @@ class KnownRuns:
             predicted_s=predicted_s,
             measured_s=np.array([case.run.iter_time_s for case in cases], dtype=np.float64),
             terms=terms.round(DIGITS),
+            references=references_of(cases).round(DIGITS),
         )
 
     def on(self, stack: StackSpec) -> "KnownRuns":
@@ -86,9 +91,31 @@ class KnownRuns:
 
     def worlds(self, rows: Sequence[int] | None = None) -> Worlds:
         """Return the worlds once the runs at these indices are known; by default all runs."""
-        chosen = range(len(self.cases)) if rows is None else rows
-        ratios = self.log_ratio.tolist()
-        return self.prior.given([Observation(factors=self.terms[row], log_ratio=ratios[row]) for row in chosen])
+        return anchored_stack(replace(self.stack, anchors=(*self.stack.anchors, *self.anchors("", rows))), self.prior)
+
+    def job_means(self) -> FloatArray:
+        """Return the prior's mean log factor of each run's job, shape ``(num_runs,)``."""
+        return job_means(self.stack, self.references, self.prior)
+
+    def calibrated(self, file: str, rows: Sequence[int] | None = None) -> StackSpec:
+        """
+        Return the stack with the runs at these indices as anchors, and constants moved by them; by default all runs.
+
+        Parameters
+        ----------
+        file
+            Name of the table of the runs.
+        """
+        anchors = tuple(dict.fromkeys((*self.stack.anchors, *self.anchors(file, rows))))
+        chosen = list(range(len(self.cases)) if rows is None else rows)
+        return moved_stack(replace(self.stack, anchors=anchors), self.references[chosen].mean(axis=0), self.prior)
+
+    def expected_s(self, stack: StackSpec, rows: Sequence[int] | None = None) -> FloatArray:
+        """Return the expected times of the runs at these indices on a calibrated stack, seconds; by default of all."""
+        chosen = list(range(len(self.cases)) if rows is None else rows)
+        cases = with_stack([self.cases[row] for row in chosen], stack, self.cluster)
+        found: FloatArray = predicted_times_s(cases) * job_factors(stack, self.references[chosen], self.prior)
+        return found
 
     def by_others(self, rows: Sequence[int] | None = None) -> tuple[FloatArray, FloatArray]:
         """
@@ -103,19 +130,17 @@ class KnownRuns:
         mean, sd = (values[-len(chosen) :] for values in self.worlds(chosen).left_out())
         return self.log_ratio[chosen] - mean, sd
 
-    def moved_s(self) -> FloatArray:
-        """Return the time of each run once all are known, seconds."""
-        return self._moved_s(self.worlds(), range(len(self.cases)))
-
-    def anchors(self, file: str) -> tuple[Anchor, ...]:
-        """Return the runs as anchors of the stack; ``file`` is the name of their table."""
+    def anchors(self, file: str, rows: Sequence[int] | None = None) -> tuple[Anchor, ...]:
+        """Return the runs at these indices, by default all, as anchors of the stack; ``file``: name of their table."""
+        ratios = self.log_ratio.tolist()
         return tuple(
             Anchor(
-                run=f"{file}, row {run.row}: {three_digits(run.iter_time_s or 0.0)} s",
-                terms=tuple(terms),
-                log_ratio=ratio,
+                run=f"{file}, row {self.cases[row].run.row}: {three_digits(float(self.measured_s[row]))} s",
+                terms=tuple(self.terms[row].tolist()),
+                log_ratio=ratios[row],
+                reference=tuple(self.references[row].tolist()),
             )
-            for run, terms, ratio in zip(self.runs, self.terms.tolist(), self.log_ratio.tolist(), strict=True)
+            for row in (range(len(self.cases)) if rows is None else rows)
         )
 
     def groups(self) -> Errors | None:
@@ -137,9 +162,9 @@ class KnownRuns:
         return measure(self._without(out), self.measured_s[out]) if out else None
 
     def base_larger(self, fewest: int) -> Errors | None:
-        """Return the errors of the stack alone on the jobs of :meth:`larger`."""
+        """Return the errors on the jobs of :meth:`larger` without any of the runs."""
         out = self._largest(fewest)
-        return measure(self.predicted_s[out], self.measured_s[out]) if out else None
+        return measure(self.expected_s(self.stack, out), self.measured_s[out]) if out else None
 
     def without_strays(self) -> tuple["KnownRuns", list[LeftOut]]:
         """Return the runs without those that all others contradict, the farthest first, and the runs left out."""
@@ -176,14 +201,10 @@ class KnownRuns:
         return out if len(self.cases) - len(out) >= fewest else []
 
     def _without(self, out: Sequence[int]) -> FloatArray:
-        """Return the times of the runs at these indices by the worlds of all others, seconds."""
+        """Return the expected times of the runs at these indices by all others, seconds."""
         left = set(out)
-        return self._moved_s(self.worlds([row for row in range(len(self.cases)) if row not in left]), out)
-
-    def _moved_s(self, worlds: Worlds, rows: Sequence[int]) -> FloatArray:
-        chosen = list(rows)
-        moved: FloatArray = self.predicted_s[chosen] * worlds.bands(self.terms[chosen])[:, 1]
-        return moved
+        stack = self.calibrated("", [row for row in range(len(self.cases)) if row not in left])
+        return self.expected_s(stack, out)
 
     def _some(self, rows: Sequence[int]) -> "KnownRuns":
         chosen = list(rows)
@@ -195,4 +216,5 @@ class KnownRuns:
             predicted_s=self.predicted_s[chosen],
             measured_s=self.measured_s[chosen],
             terms=self.terms[chosen],
+            references=self.references[chosen],
         )

@@ -12,8 +12,7 @@ from pipette_opt.specs.objective import Objective
 from pipette_opt.verify.experiments import deciding_experiment
 from pipette_opt.verify.regret import Groups, group_of, high_regret, recorded_times_s, regret_of, weights_of
 from pipette_opt.verify.robust import robust_of, upper_ends_of
-from pipette_opt.worlds.bands import anchored
-from pipette_opt.worlds.worlds import Worlds
+from pipette_opt.worlds.factor import anchored
 
 
 class InWorlds:
@@ -26,7 +25,7 @@ class InWorlds:
     def __init__(self, state: SearchState) -> None:
         prepared, memory = state.prepared, state.prepared.memory
         fastest = best_first(state.simulated)[0].candidate.config
-        self.params, self.worlds = state.params, anchored(prepared.instance.stack)
+        self.params, self.worlds = state.params, anchored(prepared.instance)
         self.groups = Groups(prepared.instance, memory.fitting, memory.capacity_bytes, fastest, prepared.work)
         self.groups.least_s = state.bound_s
 
@@ -66,7 +65,7 @@ class InWorlds:
         regret = replace(regret, experiment=deciding_experiment(self.groups, worlds, plan.config.world_size))
         if not worlds.observations:
             return regret
-        before = high_regret(plan.config, seconds, self.groups, Worlds(prior=worlds.prior))
+        before = high_regret(plan.config, seconds, self.groups, replace(worlds, observations=()))
         return replace(regret, unmeasured_high=before)
 
 

@@ -54,7 +54,7 @@ Objective = Annotated[
         "hosts; progress: tokens per second including host failures (--host-mean-days), on any number of hosts; "
         "cost: price per token, from --gpu-price or the cluster file; robust: the upper end of the time's error "
         "band, which prefers plans whose time is known better; regret: slowdown against the best configuration of "
-        "each world, with worlds from public and measured runs. [default: time; regret with --measured]",
+        "each world, with worlds from public and measured runs. [default: time]",
         rich_help_panel=SEARCH,
     ),
 ]

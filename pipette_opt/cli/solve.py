@@ -139,11 +139,12 @@ def solve(
     opt.one_of("--objective", objective or "time", tuple(map(str, Objective)))
     opt.one_of("--prefer", prefer, get_args(PreferWord))
     job = opt.read_job(job_options)
+    aim = Objective(objective or Objective.TIME)
     if job_options.measured_runs:
-        from pipette_opt.library.measured import with_measured
+        from pipette_opt.library.measured import in_worlds, with_measured
 
         job = with_measured(job, job_options.measured_runs)
-    aim = Objective(objective or (Objective.REGRET if job.instance.stack.anchors else Objective.TIME))
+        job = in_worlds(job) if aim.is_over_worlds else job
     if regret_quantile is not None and aim is not Objective.REGRET:
         raise InputError("--regret-quantile", f"has no effect with --objective {aim}; it needs --objective regret.")
 

@@ -201,19 +201,17 @@ class Current:
 
     def _ratio_ends(self, plan: "Plan", instance: "Instance") -> tuple[float, float] | None:
         """
-        Return ends of the measured over the simulated ratio of this time to that of a plan for the job ``instance``.
+        Return ends of the measured ratio of this time to that of a plan for the job ``instance``.
 
         ``None`` for the plan's own configuration.
         """
         from pipette_opt.library.plans import on_hosts_of
         from pipette_opt.worlds.ratios import ratio_ends
-        from pipette_opt.worlds.terms import terms_of_plan
 
         if plan.config == self.config:
             return None
-        terms = terms_of_plan(self.instance, self.config, self.placement)
-        planned = terms_of_plan(on_hosts_of(plan, instance), plan.config, plan.placement)
-        return ratio_ends(instance.stack, terms, planned)
+        ours = (self.instance, self.config, self.placement)
+        return ratio_ends(ours, (on_hosts_of(plan, instance), plan.config, plan.placement))
 
     @property
     def host_order(self) -> tuple[int, ...]:

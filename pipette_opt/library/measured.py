@@ -14,6 +14,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.files import is_file, is_folder, write_atomically
+from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GB, GIB, counted, three_digits, whole_number
 from pipette_opt.calibrate.cases import Skipped, make_case, why_untimed
 from pipette_opt.calibrate.memory import memory_run, ran_out_later, shipped_predictor
@@ -41,8 +42,9 @@ from pipette_opt.specs.stack import FITS, Anchor, MeasuredMemory
 from pipette_opt.tune.folder import JOB as TUNE
 from pipette_opt.tune.folder import PLAN, RECORD, OwnRun, TuneFolder
 from pipette_opt.tune.logs import LogResult, NoResult, expected_arguments, read_result
-from pipette_opt.worlds.bands import anchored
-from pipette_opt.worlds.terms import describe
+from pipette_opt.worlds.factor import anchored_stack, job_means, moved, unmoved
+from pipette_opt.worlds.reference import reference_terms
+from pipette_opt.worlds.terms import described_plan
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,9 @@ MAX_PEAK_RATIO = 10.0
 
 RESERVED_OVER_ALLOCATED = 1.04
 """Peak of reserved over that of allocated memory: mean of the 24 runs of SimuMax on B200 with both, 1.03 to 1.07."""
+
+DIGITS = 6
+"""Decimals of terms and ratios of measured runs. Chosen: far below the noise of a run."""
 
 KEY_BYTES = 6
 """Length of the digest that a run's memory is known by, bytes."""
@@ -104,7 +109,9 @@ class _Run:
 
 def with_measured(job: Job, words: Sequence[str] | None) -> Job:
     """
-    Return the job with the measured runs as anchors of its stack; the job itself without any.
+    Return the job with the measured runs as anchors of its stack, whose constants they may move.
+
+    The job itself without any run.
 
     Parameters
     ----------
@@ -139,26 +146,41 @@ def with_anchors(
     cluster
         Hosts that launches ran on; by default those of the instance.
     """
-    job = Job(instance=replace(instance, cluster=cluster or instance.cluster), num_gpus=num_gpus, inputs={})
+    started = replace(instance, cluster=cluster or instance.cluster, stack=instance.stack.unmoved)
+    job = Job(instance=started, num_gpus=num_gpus, inputs={})
     runs = [run for word in dict.fromkeys(words) for run in _runs_of(job, word)]
     _check_memories(runs)
-    anchors = list(instance.stack.anchors)
+    before = instance.stack.unmoved
+    anchors = list(before.anchors)
     for run in [run for run in runs if run.time_s is not None]:
         assert run.time_s is not None
-        predicted_s, terms = describe(run.instance, [(run.config, run.placement)])
-        _check_time(run, float(predicted_s[0]))
+        predicted_s, terms = described_plan(run.instance, run.config, run.placement)
+        _check_time(run, predicted_s)
         anchors.append(
             Anchor(
                 run=f"{run.place}: {three_digits(run.time_s)} s",
-                terms=tuple(round(value, 6) for value in terms[0].tolist()),
-                log_ratio=round(log(run.time_s / float(predicted_s[0])), 6),
+                terms=_rounded(terms),
+                log_ratio=round(log(run.time_s / predicted_s), DIGITS),
+                reference=_rounded(reference_terms(run.instance)),
             )
         )
     anchors = list(dict.fromkeys(anchors))  # a plan may already start from a run that is given again
     _check_repetitions(anchors)
-    _warn_of_strays(instance.stack, anchors)
-    stack = _with_memory(instance.stack, runs)
-    return replace(instance, stack=replace(stack, anchors=tuple(anchors)))
+    _warn_of_strays(before, anchors)
+    stack = replace(_with_memory(before, runs), anchors=tuple(anchors))
+    return replace(instance, stack=moved(replace(instance, stack=stack)))
+
+
+def _rounded(terms: FloatArray) -> tuple[float, ...]:
+    return tuple(round(value, DIGITS) for value in terms.tolist())
+
+
+def in_worlds(job: Job) -> Job:
+    """Return the job on the stack that its worlds are about: as it was before measured runs moved its constants."""
+    if not job.instance.stack.moved_from:
+        return job
+    instance = unmoved(job.instance)
+    return replace(job, instance=instance, inputs={**job.inputs, "stack": asdict(instance.stack)})
 
 
 def own_runs(job: Job, words: Sequence[str] | None) -> tuple[OwnRun, ...]:
@@ -362,7 +384,7 @@ def _planned(job: Job, path: Path) -> _Run:
     """Return a run of a plan."""
     plan = read_plan(path)
     instance = on_hosts_of(plan, job_of(plan, path))
-    instance = replace(instance, stack=job.instance.stack)
+    instance = replace(instance, stack=job.instance.stack.unmoved)
     return _Run(place=str(path), instance=instance, config=plan.config, placement=plan.placement)
 
 
@@ -519,8 +541,10 @@ def _warn_of_strays(stack: StackSpec, anchors: Sequence[Anchor]) -> None:
     """Log a warning for each run that all others contradict: far from its time in the worlds that they leave."""
     for anchor in anchors if 1 < len(anchors) <= MAX_CHECKED else ():
         others = tuple(other for other in anchors if other is not anchor)
-        mean, sd = anchored(replace(stack, anchors=others)).mean_and_sd(np.array([anchor.terms]), measured=True)
-        away = anchor.log_ratio - float(mean[0])
+        worlds = anchored_stack(replace(stack, anchors=others))
+        usual = job_means(stack, np.array(anchor.reference), worlds.prior)
+        mean, sd = worlds.mean_and_sd(np.array([anchor.terms]), measured=True)
+        away = anchor.log_ratio - float(usual + mean[0])
         if abs(away) > MAX_AWAY * float(sd[0]):
             logger.warning(
                 "%s contradicts the other measured runs: by them it takes %s times %s.",

@@ -15,17 +15,16 @@ from pipette_opt.library.arguments import (
     texts,
     watcher_of,
 )
+from pipette_opt.library.current import simulated_plan
 from pipette_opt.library.measured import with_anchors
 from pipette_opt.library.plans import plan_on_changed_hosts, plan_with_band
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.options.values import checked, threads
 from pipette_opt.plans.plan import Plan
-from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.replan import changed_hosts
 from pipette_opt.replan.changed_hosts import Replanned
 from pipette_opt.specs import ClusterSpec
 from pipette_opt.specs.objective import Objective
-from pipette_opt.worlds.bands import with_band
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +92,7 @@ def replan(
         raise InputError("--num-gpus", f"must be >= 1, got {num_gpus}.")
     if micro_batches is not None:
         one_of("--micro-batches", micro_batches, ("equal", "unequal"))
+    before = simulated_plan(plan_or_file(plan), None, max_oom_risk, texts(measured_runs) or ()).estimate
     old, instance, all_hosts, inputs = plan_on_changed_hosts(plan_or_file(plan), cluster_or_file(cluster), lost, joined)
     runs = texts(measured_runs) or ()
     instance = with_anchors(instance, runs, old.config.world_size, all_hosts)
@@ -122,7 +122,4 @@ def replan(
     )
     chosen = replace(found.chosen, plan=plan_with_band(found.chosen.plan, instance))
     options = tuple(chosen if option is found.chosen else option for option in found.options)
-    if instance.stack.anchors and set(old.hosts) <= set(all_hosts.hosts):
-        before = replace(instance, cluster=subset_cluster(all_hosts, old.hosts))
-        old = replace(old, estimate=with_band(old.estimate, before, old.config, old.placement))
-    return replace(found, old=old, chosen=chosen, options=options)
+    return replace(found, old=replace(old, estimate=before), chosen=chosen, options=options)

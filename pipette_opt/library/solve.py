@@ -15,6 +15,7 @@ from pipette_opt.library.arguments import (
     watcher_of,
 )
 from pipette_opt.library.known import with_layout_of
+from pipette_opt.library.measured import in_worlds
 from pipette_opt.library.plans import opened, plan_with_band
 from pipette_opt.options.values import checked, threads
 from pipette_opt.plans.plan import Plan
@@ -64,7 +65,7 @@ def solve(
         overrides that of ``job``.
     objective
         ``time``, ``regret``, ``robust``, ``tokens-per-gpu`` or ``cost``; ``progress`` exists on the command line only.
-        By default ``time``, or ``regret`` with measured runs.
+        By default ``time``.
     regret_quantile
         Quantile of the regret over the worlds that is minimised, in (0, 1); by default its mean.
     prefer
@@ -110,7 +111,8 @@ def solve(
         if prefer not in get_args(Prefer):
             raise InputError("prefer", f"must be one of {', '.join(get_args(Prefer))}, got {prefer!r}.")
         given, space = job_and_space(cluster, model, training, space, job)
-        usual = Objective.REGRET if given.instance.stack.anchors else Objective.TIME
+        aim = Objective(objective or Objective.TIME)
+        given = in_worlds(given) if aim.is_over_worlds else given
         params = checked(
             OptimizeParams,
             time_limit_s=time_limit_s,
@@ -118,7 +120,7 @@ def solve(
             workers=threads(workers),
             seed=seed,
             max_oom_risk=max_oom_risk,
-            objective=Objective(objective or usual),
+            objective=aim,
             regret_quantile=regret_quantile,
             prefer=prefer,
         )

@@ -12,7 +12,7 @@ from pipette_opt.calibrate.left_out import LeftOut, unread
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.job.read import Job
 from pipette_opt.library.arguments import Named, argument_errors, described, job_and_space
-from pipette_opt.library.measured import own_runs
+from pipette_opt.library.measured import in_worlds, own_runs
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.read.runs import read_rows
 from pipette_opt.read.stack import read_stack
@@ -22,7 +22,7 @@ from pipette_opt.tune.jobs import fingerprint, trial_space
 from pipette_opt.tune.loop import Progress, Tuned, Tuner
 from pipette_opt.tune.replay import Step, replay, replay_jobs, trials_csv
 from pipette_opt.tune.settings import TuneSettings
-from pipette_opt.worlds.bands import anchored
+from pipette_opt.worlds.factor import anchored
 from pipette_opt.worlds.worlds import Worlds
 
 SHOWN_TRIALS = (1, 2, 3)
@@ -136,14 +136,14 @@ def tuned(
     own: Sequence[OwnRun] = (),
 ) -> Tuned:
     """Search like :func:`tune`, with errors that name options of the command line."""
-    folder = TuneFolder(out)
+    folder, job = TuneFolder(out), in_worlds(job)
     space = trial_space(job.instance, space, settings.parallel)
     with folder.locked(fingerprint(job.instance, space)):
         search = Tuner(
             job.instance,
             space,
             job.inputs,
-            worlds=anchored(job.instance.stack),
+            worlds=anchored(job.instance),
             folder=folder,
             settings=settings,
             own=own,

@@ -96,19 +96,14 @@ def runs(numbers: Sequence[int]) -> str:
 
 def _headline(old: Plan, new: Plan) -> Text:
     before, after = old.estimate, new.estimate
-    before_s = before.expected_s
-    if before.band is None or not before.band.is_own:  # the error of this kind of job is that of the new plan
-        before_s = after.expected_s * before.iteration_time_s / after.iteration_time_s
-    before_tokens_per_s = before.tokens_per_s * before.iteration_time_s / before_s
-    change = after.expected_tokens_per_s / before_tokens_per_s - 1
+    change = before.iteration_time_s / after.iteration_time_s - 1
     text = Text()
     text.append(f"\n{new.config.label()}", style="bold")
     used, listed = len(new.placement.nodes_used), counted(len(new.hosts), "host")
     text.append(f"  on {used} of {listed}, {counted(new.config.world_size, 'GPU')}\n")
     text.append(f"{expected_time(after)}, {three_digits(after.expected_tokens_per_s)} tokens/s ({change:+.1%}); ")
-    text.append(
-        f"before {three_digits(before_s)} s with {old.config.label()} on {counted(old.config.world_size, 'GPU')}"
-    )
+    gpus = counted(old.config.world_size, "GPU")
+    text.append(f"before {three_digits(before.expected_s)} s with {old.config.label()} on {gpus}")
     return text
 
 

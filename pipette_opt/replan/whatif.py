@@ -8,12 +8,10 @@ with an idle host in place of the lost one.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
 from pipette_opt.base.errors import InfeasibleError, InputError, MissingLinkError
-from pipette_opt.base.types import FloatArray
 from pipette_opt.candidates import SearchSpace, broken_rules, space_of
 from pipette_opt.certify.finish import is_proven
 from pipette_opt.certify.first_plans import first_plan
@@ -33,7 +31,6 @@ from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 from pipette_opt.worlds.bands import job_band, with_band
 from pipette_opt.worlds.ratios import ratio_ends
-from pipette_opt.worlds.terms import terms_of_plan
 
 SEARCH_WEIGHT = 12
 """Time of a search that needs a preparation, relative to a search that reuses a preparation. Chosen by lab-16x8."""
@@ -268,7 +265,7 @@ class WhatIf:
             low_s=band.low_s,
             high_s=band.high_s,
             tokens_per_s=tokens_per_s,
-            change=tokens_per_s / self.now.expected_tokens_per_s - 1,
+            change=self._gain(change, seconds, tokens_per_s),
             least_change=least,
             most_change=most,
             bound_s=None if bound_s is None else min(bound_s, seconds),
@@ -280,6 +277,12 @@ class WhatIf:
             idle_hosts=cluster.num_nodes - len(change.barred) - hosts,
         )
 
+    def _gain(self, change: Change, seconds: float, tokens_per_s: float) -> float:
+        """Return the gain in tokens per second: of simulated times in one job, of expected times between jobs."""
+        if change.group in OTHER_JOBS:
+            return tokens_per_s / self.now.expected_tokens_per_s - 1
+        return self.now.iteration_time_s / seconds - 1
+
     def _ends(
         self, change: Change, seconds: float, config: ParallelConfig, placement: Placement
     ) -> tuple[float | None, float | None]:
@@ -290,15 +293,10 @@ class WhatIf:
         """
         if change.group in OTHER_JOBS or config == self.plan.config:
             return None, None
-        terms = terms_of_plan(change.instance, config, placement)
-        low, high = ratio_ends(self.instance.stack, self._terms, terms)
-        simulated = self.now.iteration_time_s / seconds
-        return low * simulated - 1, high * simulated - 1
-
-    @cached_property
-    def _terms(self) -> FloatArray:
-        """Terms of the plan on its job."""
-        return terms_of_plan(self.instance, self.plan.config, self.plan.placement)
+        now = self.instance, self.plan.config, self.plan.placement
+        low, high = ratio_ends(now, (change.instance, config, placement))
+        gain = self.now.iteration_time_s / seconds
+        return min(low, gain) - 1, max(high, gain) - 1
 
     def _own_bound_s(self, num_gpus: int | None) -> float:
         """

@@ -94,30 +94,38 @@ def faster_words(
     Parameters
     ----------
     ends
-        Ends of the measured over the simulated ratio of the launch's time to the plan's, see
+        Ends of the measured ratio of the launch's time to the plan's, see
         :func:`~pipette_opt.worlds.ratios.ratio_ends`; ``None`` if no range is known.
     """
     ratio = estimate.expected_s / plan.expected_s
     kept = uncounted.least_s(estimate) / estimate.iteration_time_s
     if kept < 1:
         text = Text(f"The plan has between {_gain(kept * ratio)} and {_gain(ratio)} tokens per second", style="bold")
-        text.append(f"{_range_words(estimate, plan, kept, ends)}.")
+        text.append(f"{_range_words(ratio, plan, kept, ends)}.")
     elif abs(ratio - 1) < EQUAL:
         text = Text("The plan is equally fast.", style="bold")
     else:
-        text = Text(f"The plan has {_gain(ratio)} tokens per second{_range_words(estimate, plan, 1.0, ends)}.")
+        text = Text(f"The plan has {_gain(ratio)} tokens per second{_range_words(ratio, plan, 1.0, ends)}.")
         text.stylize(f"bold {GOOD if ratio > 1 else BAD}")
     for line in uncounted.lines():
         text.append(f"\n{line}")
     return text
 
 
-def _range_words(estimate: IterationTime, plan: IterationTime, kept: float, ends: tuple[float, float] | None) -> str:
-    """Return the range of a gain as text; ``kept``: share of the launch's time if options save the most they can."""
+def _range_words(ratio: float, plan: IterationTime, kept: float, ends: tuple[float, float] | None) -> str:
+    """
+    Return the range of a gain as text, which holds the expected gain.
+
+    Parameters
+    ----------
+    ratio
+        Expected ratio of the launch's time to the plan's.
+    kept
+        Share of the launch's time if options save the most they can.
+    """
     if ends is None:
         return ""
-    simulated = estimate.iteration_time_s / plan.iteration_time_s
-    low, high = _gain(kept * simulated * ends[0]), _gain(simulated * ends[1])
+    low, high = _gain(kept * min(ends[0], ratio)), _gain(max(ends[1], ratio))
     return f" ({low} to {high} in nine of ten {_jobs_words(plan.band)})"
 
 

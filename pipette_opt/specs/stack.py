@@ -32,7 +32,7 @@ Origin = Literal["measured", "interpolated", "assumed"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
     """
-    Measured run of the user that shown times start from.
+    Measured run of the user that shown times start from, as the stack saw it before the runs moved its constants.
 
     Parameters
     ----------
@@ -42,11 +42,14 @@ class Anchor:
         Terms of the run's prediction, see :mod:`pipette_opt.worlds.terms`.
     log_ratio
         Logarithm of measured over predicted time.
+    reference
+        Terms of the reference layout of the run's job, see :mod:`pipette_opt.worlds.reference`.
     """
 
     run: str
     terms: tuple[float, ...]
     log_ratio: float
+    reference: tuple[float, ...] = ()
 
 
 FITS = "fits"
@@ -131,7 +134,9 @@ class StackSpec:
         ``measured`` or ``interpolated`` by constant name; unnamed constants are assumed. ``memory`` names all memory
         constants, which count as measured unless they are named.
     anchors
-        Measured runs of the user that move shown times and their bands; they change no constant.
+        Measured runs of the user, from which shown times and their bands start.
+    moved_from
+        Constants by name, as they were before the anchors moved them; empty if they moved none.
     memory_runs
         Measured runs of the user that moved the constants in ``memory``.
     versions
@@ -165,6 +170,7 @@ class StackSpec:
     layers: LearnedLayers | None = None
     versions: Mapping[str, Positive] | None = None
     anchors: tuple[Anchor, ...] = ()
+    moved_from: Mapping[str, float] = field(default_factory=dict)
     memory_runs: tuple[MeasuredMemory, ...] = ()
     origins: Mapping[str, Origin] = field(default_factory=dict)
 
@@ -175,6 +181,9 @@ class StackSpec:
                 raise ValueError(
                     f"origins: {name} must be a constant, measured, interpolated or assumed, got {origin}."
                 )
+        unknown = [name for name in self.moved_from if name not in CONSTANTS]
+        if unknown:
+            raise ValueError(f"moved_from: {unknown[0]} is no constant of a stack.")
         for version, factor in (self.versions or {}).items():
             if not 0 < factor < float("inf"):
                 raise ValueError(f"versions: {version} must be > 0, got {factor}.")
@@ -188,12 +197,17 @@ class StackSpec:
         """True if a calibration fitted the constants; stacks of older versions do not say, and are fitted."""
         return self.fitted is not None and self.fitted.get("constants") != KEPT
 
+    @property
+    def unmoved(self) -> "StackSpec":
+        """Stack with the constants that it had before its anchors moved them."""
+        return replace(self, **self.moved_from, moved_from={}) if self.moved_from else self  # type: ignore[arg-type]
+
     def with_constants(self, values: Mapping[str, float]) -> "StackSpec":
         """Return a copy with these constants changed."""
         return replace(self, **values)  # type: ignore[arg-type]
 
 
-OTHERS = ("name", "source", "fitted", "memory", "layers", "versions", "anchors", "memory_runs", "origins")
+OTHERS = ("name", "source", "fitted", "memory", "layers", "versions", "anchors", "moved_from", "memory_runs", "origins")
 """Fields of a stack that are not time constants."""
 
 CONSTANTS = tuple(field.name for field in fields(StackSpec) if field.name not in OTHERS)

@@ -137,7 +137,10 @@ def _given(worlds: Worlds, candidates: Candidates, configs: Sequence[int], times
     log_ratios = np.log(times_s / candidates.predicted_s[configs]).tolist()
     terms = candidates.terms[configs]
     return worlds.given(
-        [Observation(factors=own, log_ratio=ratio) for own, ratio in zip(terms, log_ratios, strict=True)]
+        [
+            Observation(factors=own, log_ratio=ratio, job_mean=worlds.job_mean)
+            for own, ratio in zip(terms, log_ratios, strict=True)
+        ]
     )
 
 

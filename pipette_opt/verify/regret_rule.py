@@ -9,8 +9,7 @@ from pipette_opt.verify.common import REPRODUCED, close, same
 from pipette_opt.verify.experiments import deciding_experiment
 from pipette_opt.verify.regret import Groups, group_of, high_regret, recorded_times_s, regret_of
 from pipette_opt.verify.space import Searched
-from pipette_opt.worlds.bands import anchored
-from pipette_opt.worlds.worlds import Worlds
+from pipette_opt.worlds.factor import anchored
 
 
 def groups_again(searched: Searched, plan: Plan) -> Groups:
@@ -32,12 +31,12 @@ def regret_holds(searched: Searched, plan: Plan) -> Iterator[str]:
     if group_of(plan.config) not in groups.numbers:
         yield f"{plan.config.label()} is not among the {len(groups.numbers)} groups of configurations"
         return
-    worlds = anchored(searched.instance.stack)
+    worlds = anchored(searched.instance)
     seconds = plan.estimate.iteration_time_s
     right = regret_of(plan.config, seconds, groups, worlds, recorded_times_s(plan))
     experiment = deciding_experiment(groups, worlds, plan.config.world_size)
     if worlds.observations:
-        before = high_regret(plan.config, seconds, groups, Worlds(prior=worlds.prior))
+        before = high_regret(plan.config, seconds, groups, replace(worlds, observations=()))
         right = replace(right, unmeasured_high=before)
     shares = ("mean", "high", "over_found_mean", "over_found_high", "unmeasured_high")
     for name in ("worlds", "measured_runs", "groups", "quantile", "left_out_s", *shares):

@@ -12,7 +12,7 @@ from pipette_opt.verify.regret import group_of, recorded_times_s
 from pipette_opt.verify.regret_rule import groups_again
 from pipette_opt.verify.robust import robust_of
 from pipette_opt.verify.space import Searched
-from pipette_opt.worlds.bands import anchored
+from pipette_opt.worlds.factor import anchored
 
 
 def robust_holds(searched: Searched, plan: Plan) -> Iterator[str]:
@@ -30,7 +30,7 @@ def robust_holds(searched: Searched, plan: Plan) -> Iterator[str]:
     if group_of(plan.config) not in groups.numbers:
         yield f"{plan.config.label()} is not among the {len(groups.numbers)} groups of configurations"
         return
-    worlds = anchored(searched.instance.stack)
+    worlds = anchored(searched.instance)
     right = robust_of(plan.config, plan.estimate.iteration_time_s, groups, worlds, recorded_times_s(plan))
     for name in (field.name for field in fields(Robust)):
         recorded, expected = getattr(found, name), getattr(right, name)

@@ -31,7 +31,7 @@ class Kind(NamedTuple):
     Kind of stacks: its share, factors on standard deviations, and how the share depends on the job.
 
     The factors are those of the constant, the slopes, the smooth function of the job, those of the layout, and the
-    noise. A factor of 0 on slopes also removes their means. ``share`` is that among stacks that train a dense model of
+    noise. ``share`` is that among stacks that train a dense model of
     hidden size ``USUAL_HIDDEN``. Before shares are made to add up to 1, its logarithm grows by ``experts`` for a model
     with experts, and by ``doubling`` for each doubling of the hidden size.
     """
@@ -64,14 +64,17 @@ class Prior:
     """
     Distribution of the logarithm of measured over predicted time, as a function of the terms.
 
-    Normal for a stack of each of the ``KINDS``; the standard deviations here are those of a usual stack.
+    Its mean is the same for all layouts of a job (:meth:`job_mean`). About it, it is normal for a stack of each of the
+    ``KINDS``; the standard deviations here are those of a usual stack.
 
     Parameters
     ----------
     kinds
         Kinds of stacks, in the order of ``KINDS``.
-    mean, sd
-        Mean and standard deviation of the slope of each term among stacks, shape ``(num_terms,)``.
+    mean
+        Effect of each term of the reference layout on the mean, shape ``(num_terms,)``.
+    sd
+        Standard deviation of the slope of each term among stacks, shape ``(num_terms,)``.
     job, layout, both
         Standard deviations of three smooth functions: of the job, of the layout, and of both.
     job_length, layout_length
@@ -112,9 +115,17 @@ class Prior:
         found: FloatArray = numbers @ share_features(terms).T
         return found
 
-    def centred(self) -> "Prior":
-        """Return the prior for a stack whose constants are fitted, so that slopes have a mean of 0."""
-        return replace(self, mean=np.zeros(len(TERMS)))
+    def job_mean(self, reference: FloatArray) -> FloatArray:
+        """
+        Return the mean log ratio of the layouts of a job.
+
+        Parameters
+        ----------
+        reference
+            Terms of its reference layout (:mod:`~pipette_opt.worlds.reference`), shape ``(..., num_terms)``.
+        """
+        found: FloatArray = reference @ self.mean
+        return found
 
     def of(self, kind: Kind) -> "Prior":
         """Return the prior of the stacks of one kind."""
@@ -122,7 +133,6 @@ class Prior:
         slopes[TERMS.index("constant")] = kind.constant
         return replace(
             self,
-            mean=np.where(slopes > 0, self.mean, 0.0),
             sd=self.sd * slopes,
             job=self.job * kind.job,
             layout=self.layout * kind.layout,

@@ -101,10 +101,11 @@ def describe(instance: Instance, placed: Sequence[tuple[ParallelConfig, Placemen
     return times[0], terms_of(times, np.full(len(placed), instance.stack.iteration_s), np.array(features))
 
 
-@lru_cache(maxsize=4)
-def terms_of_plan(instance: Instance, config: ParallelConfig, placement: Placement) -> FloatArray:
-    """Return the terms of one placed configuration, shape ``(num_terms,)``; kept for the latest plans."""
-    return read_only(describe(instance, [(config, placement)])[1][0], np.float64)
+@lru_cache(maxsize=8)
+def described_plan(instance: Instance, config: ParallelConfig, placement: Placement) -> tuple[float, FloatArray]:
+    """Return predicted seconds and terms, shape ``(num_terms,)``, of one placed configuration; the latest are kept."""
+    times_s, terms = describe(instance, [(config, placement)])
+    return float(times_s[0]), read_only(terms[0], np.float64)
 
 
 def stacks_of(stack: StackSpec) -> list[StackSpec]:

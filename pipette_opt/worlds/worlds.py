@@ -1,15 +1,16 @@
 """
 Draws of the prior, moved by measured runs.
 
-For a stack of a kind, the logarithm of measured over predicted time is a Gaussian process over the terms, so the runs
-move mean and draws in closed form, be it one run or fifty; and they weigh the kinds. A draw is moved by Matheron's rule
+For a stack of a kind, the logarithm of measured over predicted time is a Gaussian process over the terms, about a mean
+that all layouts of a job share (``Prior.job_mean``). So the runs move mean and draws in closed form, be it one run or
+fifty; and they weigh the kinds. A draw is moved by Matheron's rule
 (Wilson et al., "Efficiently Sampling Functions from Gaussian Process Posteriors", ICML 2020): by what the runs say
 beyond the draw itself. Draws have fixed seeds, so a world is a function of the terms that stays the same from call to
 call.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -51,10 +52,13 @@ class Observation:
         Terms of its prediction, a row of :func:`~pipette_opt.worlds.terms.describe`, shape ``(num_terms,)``.
     log_ratio
         Logarithm of measured over predicted time.
+    job_mean
+        Mean of this logarithm among the layouts of its job, by the prior.
     """
 
     factors: FloatArray
     log_ratio: float
+    job_mean: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "factors", read_only(self.factors, np.float64))
@@ -69,18 +73,21 @@ class Worlds:
     ----------
     observations
         Measured runs that moved the worlds.
+    job_mean
+        Mean log factor of the job whose configurations are asked about, by the prior (``Prior.job_mean``).
     """
 
     prior: Prior
     observations: tuple[Observation, ...] = ()
-    _kinds: "tuple[_OfKind, ...]" = field(default=(), repr=False)
+    job_mean: float = 0.0
+    _kinds: "tuple[_OfKind, ...]" = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         kinds = tuple(_of_kind(self.prior.of(kind), self.observations) for kind in self.prior.kinds)
         object.__setattr__(self, "_kinds", kinds)
 
     @classmethod
-    def load(cls, leave_out_source: str | None = None, *, is_fitted: bool = False) -> "Worlds":
+    def load(cls, leave_out_source: str | None = None) -> "Worlds":
         """
         Return the worlds of the shipped prior.
 
@@ -89,15 +96,12 @@ class Worlds:
         leave_out_source
             Public source whose runs the prior must not know, see
             :meth:`~pipette_opt.worlds.prior.Priors.leaving_out`.
-        is_fitted
-            Whether the constants of the stack are fitted, see :meth:`~pipette_opt.worlds.prior.Prior.centred`.
         """
-        prior = shipped_priors().leaving_out(leave_out_source)
-        return cls(prior=prior.centred() if is_fitted else prior)
+        return cls(prior=shipped_priors().leaving_out(leave_out_source))
 
     def given(self, observations: Sequence[Observation]) -> "Worlds":
         """Return the worlds after further measured runs; their order does not matter."""
-        return Worlds(prior=self.prior, observations=(*self.observations, *observations))
+        return replace(self, observations=(*self.observations, *observations))
 
     def shares(self, terms: FloatArray) -> FloatArray:
         """Return the probability that a stack that trains such jobs is of each kind, ``(num_kinds, num_configs)``."""
@@ -120,7 +124,7 @@ class Worlds:
             members = kind_of_world == number
             if members.any():
                 found[members] = kind.log_factors(terms)[members]
-        return found
+        return found + self.job_mean
 
     def mean_and_sd(self, terms: FloatArray, *, measured: bool = False) -> tuple[FloatArray, FloatArray]:
         """
@@ -145,12 +149,25 @@ class Worlds:
         """
         moments = [kind.left_out() for kind in self._kinds]
         means, variances = (np.array([moment[number] for moment in moments]) for number in range(2))
-        measured = np.array([observation.log_ratio for observation in self.observations])
+        job_means = np.array([observation.job_mean for observation in self.observations])
+        measured = np.array([observation.log_ratio for observation in self.observations]) - job_means
         own = -0.5 * ((measured - means) ** 2 / variances + np.log(variances))
         known = np.array([observation.factors for observation in self.observations])
         shares = _softmax(self._log_shares(known) - own)
         mean = (shares * means).sum(axis=0)
-        return mean, np.sqrt((shares * (variances + means**2)).sum(axis=0) - mean**2)
+        return mean + job_means, np.sqrt((shares * (variances + means**2)).sum(axis=0) - mean**2)
+
+    def slopes(self, job: FloatArray) -> FloatArray:
+        """
+        Return the mean slope of each term for a job, shape ``(num_terms,)``.
+
+        Parameters
+        ----------
+        job
+            Terms of a configuration of the job, shape ``(num_terms,)``; those of ``JOB`` and the kinds' shares count.
+        """
+        found: FloatArray = np.array([kind.slopes(job) for kind in self._kinds]).T @ self.shares(job[None])[:, 0]
+        return found
 
     def bands(self, terms: FloatArray, share: float = 0.9) -> FloatArray:
         """
@@ -204,7 +221,7 @@ class Worlds:
             Whether the standard deviation is that of a measured run, with its noise.
         """
         moments = [kind.moments(terms, measured=measured) for kind in self._kinds]
-        return np.array([mean for mean, _ in moments]), np.array([sd for _, sd in moments])
+        return np.array([mean for mean, _ in moments]) + self.job_mean, np.array([sd for _, sd in moments])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -215,7 +232,7 @@ class _OfKind:
     Parameters
     ----------
     known, measured
-        Terms and log ratios of the measured runs.
+        Terms of the measured runs, and their log ratios without their jobs' means.
     factor
         Cholesky factor of their covariance; ``None`` without runs.
     weights, pulls
@@ -239,11 +256,17 @@ class _OfKind:
     def moments(self, terms: FloatArray, *, measured: bool) -> tuple[FloatArray, FloatArray]:
         """Return mean and standard deviation of the log factors, each of shape ``(num_configs,)``."""
         shared = _covariance(self.prior, terms, self.known)
-        mean, variance = terms @ self.prior.mean + shared @ self.weights, _variance(self.prior, terms)
+        mean, variance = shared @ self.weights, _variance(self.prior, terms)
         if self.factor is not None:
             variance = variance - np.einsum("ij,ji->i", shared, cho_solve(self.factor, shared.T))
         noise = self.prior.noise**2 if measured else 0.0
         return mean, np.sqrt(np.maximum(variance, 1e-12) + noise)
+
+    def slopes(self, job: FloatArray) -> FloatArray:
+        """Return the mean slope of each term for a job, shape ``(num_terms,)``."""
+        pulls = _alike(_squared_distances(job[None], self.known, _JOB))[0] * self.weights
+        found: FloatArray = self.prior.sd**2 * (pulls @ self.known)
+        return found
 
     def differences(self, terms: FloatArray, other: FloatArray) -> tuple[FloatArray, FloatArray]:
         """
@@ -253,7 +276,7 @@ class _OfKind:
         """
         both = np.vstack([terms, other])
         shared, covariance = _covariance(self.prior, both, self.known), _covariance(self.prior, both, both)
-        mean = both @ self.prior.mean + shared @ self.weights
+        mean = shared @ self.weights
         if self.factor is not None:
             covariance = covariance - shared @ cho_solve(self.factor, shared.T)
         own = np.diag(covariance)
@@ -274,11 +297,11 @@ def _of_kind(prior: Prior, observations: Sequence[Observation]) -> _OfKind:
             prior=prior, known=none, measured=np.zeros(0), weights=np.zeros(0), pulls=np.zeros((0, NUM_WORLDS))
         )
     terms = np.array([observation.factors for observation in observations])
-    measured = np.array([observation.log_ratio for observation in observations])
+    measured = np.array([observation.log_ratio - observation.job_mean for observation in observations])
     covariance = _covariance(prior, terms, terms) + prior.noise**2 * np.eye(len(terms))
-    factor, left = cho_factor(covariance, lower=True), measured - terms @ prior.mean
+    factor = cho_factor(covariance, lower=True)
     noise = prior.noise * _normal(seed=3, rows=len(terms))
-    weights = cho_solve(factor, left)
+    weights = cho_solve(factor, measured)
     return _OfKind(
         prior=prior,
         known=terms,
@@ -286,7 +309,7 @@ def _of_kind(prior: Prior, observations: Sequence[Observation]) -> _OfKind:
         factor=factor,
         weights=weights,
         pulls=cho_solve(factor, measured[:, None] - _draws(prior, terms) - noise),
-        log_likelihood=-0.5 * float(left @ weights) - float(np.log(np.diag(factor[0])).sum()),
+        log_likelihood=-0.5 * float(measured @ weights) - float(np.log(np.diag(factor[0])).sum()),
     )
 
 
@@ -314,8 +337,13 @@ def _covariance(prior: Prior, left: FloatArray, right: FloatArray) -> FloatArray
     of_layout = np.exp(-_squared_distances(left, right, _LAYOUT) / (2 * prior.layout_length**2))
     of_job = np.exp(-jobs / (2 * prior.job_length**2))
     smooth = prior.job**2 * of_job + prior.layout**2 * of_layout + prior.both**2 * of_job * of_layout
-    alike = SHARED + (1 - SHARED) * np.exp(-jobs / (2 * DRIFT**2))  # correlation of two jobs' slopes
-    found: FloatArray = (left * prior.sd**2) @ right.T * alike + smooth
+    found: FloatArray = (left * prior.sd**2) @ right.T * _alike(jobs) + smooth
+    return found
+
+
+def _alike(squared_distances: FloatArray) -> FloatArray:
+    """Return the correlation of two jobs' slopes, for their squared distance."""
+    found: FloatArray = SHARED + (1 - SHARED) * np.exp(-squared_distances / (2 * DRIFT**2))
     return found
 
 
@@ -339,7 +367,7 @@ def _draws(prior: Prior, terms: FloatArray) -> FloatArray:
     jobs, job_of = np.unique(terms[:, _JOB], axis=0, return_inverse=True)
     for number, slopes in enumerate(_slopes(jobs)):
         members = job_of.ravel() == number
-        drawn[members] = terms[members] @ (prior.mean[:, None] + prior.sd[:, None] * slopes)
+        drawn[members] = terms[members] @ (prior.sd[:, None] * slopes)
     for seed, (sd, place) in enumerate(
         ((prior.job, job), (prior.layout, layout), (prior.both, np.hstack([job, layout]))), start=10
     ):

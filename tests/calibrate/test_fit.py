@@ -69,20 +69,23 @@ def test_runs_move_the_times_of_larger_jobs() -> None:
     assert len(stack.anchors) == len(seen)
 
 
-def test_constants_stay_unless_the_stack_is_strange(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Constants of a strange stack are fitted, and kept if they predict the largest jobs better."""
+def test_constants_are_fitted_with_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few runs move constants to their posterior mean; a fit is kept if it predicts the largest jobs clearly better."""
     seen = runs_of(TRUTH, shapes((8, 16), 2048)[::2], noise=0.02)
-    usual = calibrate_runs(seen, DEFAULT_STACK, validate=False)
-    assert not usual.is_fitted
-    assert usual.stack.matmul_speed == DEFAULT_STACK.matmul_speed
-    monkeypatch.setitem(calibrate_runs.__globals__, "STRANGE", -1.0)
-    strange = calibrate_runs(seen, DEFAULT_STACK, validate=False)
-    assert usual.larger is not None
-    assert strange.larger is not None
-    assert strange.larger.median < usual.larger.median
-    assert strange.is_fitted
-    assert strange.stack.matmul_speed == pytest.approx(0.75, rel=0.15)
-    assert strange.errors.mean < 0.02
+    moved = calibrate_runs(seen, DEFAULT_STACK, validate=False)
+    assert not moved.is_fitted
+    assert moved.stack.moved_from["matmul_speed"] == DEFAULT_STACK.matmul_speed
+    monkeypatch.setitem(calibrate_runs.__globals__, "MIN_FITTED", 10)
+    fitted = calibrate_runs(seen, DEFAULT_STACK, validate=False)
+    assert moved.larger is not None
+    assert fitted.larger is not None
+    assert fitted.larger.median < moved.larger.median
+    assert fitted.is_fitted
+    assert not fitted.stack.moved_from
+    assert fitted.stack.matmul_speed == pytest.approx(0.75, rel=0.15)
+    assert fitted.errors.mean < 0.025
+    monkeypatch.setitem(calibrate_runs.__globals__, "CLEARLY", 0.0)
+    assert not calibrate_runs(seen, DEFAULT_STACK, validate=False).is_fitted
 
 
 def test_few_runs_move_little() -> None:
@@ -128,7 +131,7 @@ def test_smaller_runs_that_mislead_are_said() -> None:
 
 def test_an_interrupt_while_validating_keeps_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Constants are those of the whole fit, and a note says what is missing; during the fit, it interrupts."""
-    monkeypatch.setitem(calibrate_runs.__globals__, "STRANGE", -1.0)
+    monkeypatch.setitem(calibrate_runs.__globals__, "MIN_FITTED", 10)
     seen = runs_of(TRUTH, shapes((8, 16), 2048)[::2])
     whole = calibrate_runs(seen, DEFAULT_STACK, validate=False)
 

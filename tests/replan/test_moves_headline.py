@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from factories import make_plan
 
+from pipette_opt.base.units import three_digits
 from pipette_opt.plans.plan import MEASURED_RUNS, Band, Plan
 from pipette_opt.replan.load_tables import _headline
 
@@ -15,9 +16,11 @@ def expecting(plan: Plan, factor: float, source: str) -> Plan:
     return replace(plan, estimate=replace(plan.estimate, band=band))
 
 
-def test_the_old_time_is_that_of_measured_runs() -> None:
-    """Own runs say how long the old plan takes; without any, it is off as the new plan is."""
+def test_both_times_are_the_plans_own() -> None:
+    """The change is that of simulated times, the seconds are those that ``estimate`` gives each plan."""
     plan = make_plan()
-    own = [expecting(plan, factor, f"2 runs {MEASURED_RUNS}") for factor in (1.0, 2.0)]
-    assert "(-50.0%)" in _headline(*own).plain
-    assert "(+0.0%)" in _headline(expecting(plan, 1.0, "public runs"), own[1]).plain
+    old = expecting(plan, 1.3, "public runs")
+    fast = replace(plan, estimate=replace(plan.estimate, iteration_time_s=0.8 * plan.estimate.iteration_time_s))
+    shown = _headline(old, expecting(fast, 1.3, f"2 runs {MEASURED_RUNS}")).plain
+    assert "(+25.0%)" in shown
+    assert f"before {three_digits(old.estimate.expected_s)} s" in shown

@@ -22,6 +22,7 @@ from pipette_opt.tune.listing import listed_placement
 from pipette_opt.verify import verify
 from pipette_opt.verify.regret import Groups, group_of, weights_of
 from pipette_opt.verify.space import Searched
+from pipette_opt.worlds.reference import reference_terms
 from pipette_opt.worlds.terms import describe
 from pipette_opt.worlds.worlds import Worlds
 
@@ -98,11 +99,12 @@ def test_a_missing_regret_is_named() -> None:
 
 @cache
 def solved_after_a_run() -> tuple[Instance, Plan]:
-    """The plan once a run of two pipeline stages took 1.8 of its simulated time."""
+    """The plan once a run of two pipeline stages took 1.35 of its simulated time."""
     job, plan = solved()
     config = next(other.config for other in plan.alternatives if other.config.pipeline_model_parallel_size > 1)
     _, terms = describe(job, [(config, listed_placement(job, config))])
-    anchors = (Anchor(run="train.sh: 3.00 s", terms=tuple(terms[0].tolist()), log_ratio=0.6),)
+    reference = tuple(reference_terms(job).tolist())
+    anchors = (Anchor(run="train.sh: 3.00 s", terms=tuple(terms[0].tolist()), log_ratio=0.3, reference=reference),)
     job = replace(job, stack=replace(job.stack, anchors=anchors))
     params = OptimizeParams(time_limit_s=20.0, workers=1, objective=Objective.REGRET)
     return job, optimize_objective(job, SPACE, params)
@@ -131,7 +133,7 @@ def test_measured_runs_of_another_version_are_named() -> None:
     job, plan = solved_after_a_run()
     anchor = job.stack.anchors[0]
     short = replace(job.stack, anchors=(replace(anchor, terms=anchor.terms[:-1]),))
-    with pytest.raises(InputError, match=r"measured run train\.sh: 3\.00 s: has \d+ terms, and this version"):
+    with pytest.raises(InputError, match=r"measured run train\.sh: 3\.00 s: has 35 and 36 terms, but this version"):
         verify(replace(job, stack=short), plan)
 
 

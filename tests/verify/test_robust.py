@@ -15,7 +15,7 @@ from pipette_opt.tune.listing import listed_placement
 from pipette_opt.verify.regret import group_of
 from pipette_opt.verify.robust import log_upper_ends, robust_of, upper_ends_of
 from pipette_opt.worlds.bands import SHARE
-from pipette_opt.worlds.terms import TERMS, describe
+from pipette_opt.worlds.terms import describe
 from pipette_opt.worlds.worlds import Observation, Worlds
 
 pytestmark = pytest.mark.search
@@ -65,8 +65,7 @@ def test_no_upper_end_is_faster_than_the_peak() -> None:
     """Where all jobs are said to be far faster than predicted, the bound is that of the GPUs' peak."""
     job, memory = a_job()
     groups = groups_of(job, memory)
-    mean = np.where(np.array(TERMS) == "constant", -5.0, 0.0)
-    fast = Worlds(prior=replace(small_worlds().prior, mean=mean))
+    fast = replace(small_worlds(), job_mean=-5.0)
     floor_s = peak_gpu_seconds(job) / max(fits.config.world_size for fits in memory.fitting)
     assert (groups.bounds_s * fast.bands(groups.terms, SHARE)[:, 2]).min() < floor_s / 10
     assert groups.world_bounds_s(log_upper_ends(groups, fast)).min() >= floor_s * (1 - 1e-12)

@@ -26,7 +26,8 @@ from pipette_opt.verify.regret import Group, group_of
 from pipette_opt.verify.regret_rule import groups_again
 from pipette_opt.verify.robust import upper_ends_of
 from pipette_opt.verify.space import Searched
-from pipette_opt.worlds.bands import anchored
+from pipette_opt.worlds.factor import anchored
+from pipette_opt.worlds.reference import reference_terms
 from pipette_opt.worlds.terms import describe
 
 pytestmark = pytest.mark.search
@@ -57,7 +58,7 @@ def robust_of(plan: Plan) -> Robust:
 
 def factors_of(job: Instance, plan: Plan) -> dict[Group, float]:
     """Upper end of each group, per second of predicted time."""
-    return upper_ends_of(groups_again(Searched.again(job, plan), plan), anchored(job.stack))
+    return upper_ends_of(groups_again(Searched.again(job, plan), plan), anchored(job))
 
 
 def times_of_all(job: Instance, space: SearchSpace) -> list[tuple[ParallelConfig, float]]:
@@ -163,7 +164,8 @@ def test_a_measured_run_counts() -> None:
     """Factors start from a run of the plan, and a plan whose run was changed has other ones."""
     job, plan = solved()
     _, terms = describe(job, [(plan.config, listed_placement(job, plan.config))])
-    anchor = Anchor(run="train.sh: 3.00 s", terms=tuple(terms[0].tolist()), log_ratio=0.6)
+    reference = tuple(reference_terms(job).tolist())
+    anchor = Anchor(run="train.sh: 3.00 s", terms=tuple(terms[0].tolist()), log_ratio=0.6, reference=reference)
     measured = replace(job, stack=replace(job.stack, anchors=(anchor,)))
     plan = optimize_objective(measured, replace(SPACE, tensor_parallel=(1, 2)), PARAMS)
     assert robust_of(plan).measured_runs == 1

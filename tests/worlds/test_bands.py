@@ -13,6 +13,7 @@ from pipette_opt.read.gpus import read_gpu_catalogue
 from pipette_opt.read.model import list_models, read_model
 from pipette_opt.specs import Instance, ModelSpec
 from pipette_opt.worlds.bands import SHARE, job_band, with_band
+from pipette_opt.worlds.factor import job_factor
 from pipette_opt.worlds.prior import shipped_priors
 from pipette_opt.worlds.terms import describe
 from pipette_opt.worlds.worlds import Worlds
@@ -26,12 +27,14 @@ def width(band: Band) -> float:
 
 
 def test_a_band_is_that_of_the_prior() -> None:
-    """Its quantiles times the prediction, and the public runs of this kind of job."""
+    """Its quantiles times the expected time, and the public runs of this kind of job."""
     given, config = job(), make_config(tp=8)
     band = job_band(given, config, 20.0)
     place = identity_placement(config, 8, np.arange(2), "tp-cp-ep-dp-pp")
     _, terms = describe(given, [(config, place)])
-    assert [band.low_s, band.middle_s, band.high_s] == pytest.approx(20 * Worlds.load().bands(terms, SHARE)[0])
+    ends = 20 * job_factor(given) * Worlds.load().bands(terms, SHARE)[0]
+    assert [band.low_s, band.high_s] == pytest.approx([ends[0], ends[2]])
+    assert band.middle_s == pytest.approx(20 * job_factor(given))
     counts = shipped_priors().runs
     like = counts["dense, 16 bit, Ampere or older"]
     assert (band.share, band.runs) == (SHARE, like)

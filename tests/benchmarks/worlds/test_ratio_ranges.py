@@ -21,7 +21,9 @@ def row(job: object, predicted_s: float, log_ratio: float, tensor: float = 0.0) 
     """A run of a job; runs of different ``tensor`` have different layouts."""
     terms = np.zeros(len(TERMS))
     terms[TENSOR] = tensor
-    return Row(table="t", case=case_of(str(job)), terms=terms, predicted_s=predicted_s, log_ratio=log_ratio)
+    return Row(
+        table="t", case=case_of(str(job)), terms=terms, reference=terms, predicted_s=predicted_s, log_ratio=log_ratio
+    )
 
 
 @cache

@@ -28,6 +28,7 @@ def make_rows(constants: list[float]) -> list[Row]:
                     table=f"table {stack}",
                     case=case,
                     terms=terms,
+                    reference=terms,
                     predicted_s=1.0,
                     log_ratio=float(ratio),
                 )
