@@ -10,7 +10,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.job.read import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -389,11 +389,12 @@ def simulated_plan(
     cluster: "ClusterSpec | Path | None",
     max_oom_risk: float,
     measured_runs: "Sequence[str]" = (),
+    environment: "Mapping[str, str] | None" = None,
 ) -> Current:
     """
     Simulate a plan again, on its own cluster or on ``cluster`` as it is today.
 
-    The result lists differences between the two clusters.
+    The result lists differences between the two clusters. ``environment`` holds variables of measured launch scripts.
     """
     from pipette_opt.base.units import percent, three_digits
     from pipette_opt.library.measured import with_anchors
@@ -404,7 +405,7 @@ def simulated_plan(
     from pipette_opt.worlds.bands import with_band
 
     plan, instance, changed = plan_on_cluster(given, cluster)
-    instance = with_anchors(instance, measured_runs, plan.config.world_size)
+    instance = with_anchors(instance, measured_runs, plan.config.world_size, environment=environment)
     found = with_band(estimate(instance, plan.config, plan.placement), instance, plan.config, plan.placement)
     if changed:
         before_s, now_s = plan.estimate.iteration_time_s, found.iteration_time_s

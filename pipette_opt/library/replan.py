@@ -15,7 +15,7 @@ from pipette_opt.library.arguments import (
     texts,
     watcher_of,
 )
-from pipette_opt.library.measured import with_anchors
+from pipette_opt.library.measured import variables_of_runs, with_anchors
 from pipette_opt.library.plans import plan_on_changed_hosts, plan_with_band
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.options.values import checked, threads
@@ -42,6 +42,7 @@ def replan(
     num_gpus: int | None = None,
     micro_batches: str | None = None,
     measured_runs: str | Iterable[str] | None = None,
+    env: str | Iterable[str] | None = None,
     max_oom_risk: float = 0.01,
     time_limit_s: float = 10.0,
     workers: int | None = None,
@@ -72,6 +73,8 @@ def replan(
         ``unequal`` allows different numbers of micro-batches per replica; ``equal`` does not; the plan's by default.
     measured_runs
         Measured runs that predicted times start from, as in :func:`~pipette_opt.solve`.
+    env
+        Variables of the measured launch scripts, each ``NAME=VALUE``.
     max_oom_risk
         Accepted probability of running out of memory, in (0, 1].
     time_limit_s
@@ -95,7 +98,8 @@ def replan(
         one_of("--micro-batches", micro_batches, ("equal", "unequal"))
     old, instance, all_hosts, inputs = plan_on_changed_hosts(plan_or_file(plan), cluster_or_file(cluster), lost, joined)
     runs = texts(measured_runs) or ()
-    instance = with_anchors(instance, runs, old.config.world_size, all_hosts)
+    variables = variables_of_runs(texts(env), runs)
+    instance = with_anchors(instance, runs, old.config.world_size, all_hosts, variables)
     inputs = {**inputs, "stack": asdict(instance.stack)} if runs else inputs
     if micro_batches is not None:
         training = replace(instance.training, unequal_microbatches=micro_batches == "unequal")
