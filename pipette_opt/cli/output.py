@@ -64,12 +64,6 @@ def show(*renderables: "RenderableType", beside: Path | None = None) -> None:
         out.print(renderable)
 
 
-def num_lines(*renderables: "RenderableType") -> int:
-    """Return the number of lines that :func:`show` prints for tables and text."""
-    out = console()
-    return sum(len(out.render_lines(renderable, pad=False)) for renderable in renderables)
-
-
 def show_json(data: Any) -> None:
     """Print one JSON document; its text has no control characters to escape."""
     file = console().file

@@ -169,7 +169,8 @@ class Current:
             parts += [Text(line) for line in ("", *self.uncounted().lines())]
         else:
             plan, ends = planned[0], self._ratio_ends(*planned)
-            parts.append(comparison(self.config, self.estimate, plan, self.title, self.uncounted(), ends))
+            compared = (self.config, self.estimate, plan, self.title, self.uncounted(), ends)
+            parts.append(comparison(*compared, fits=self.is_to_fit))
         if self.schedule is not None:
             parts.append(self._schedule_words().capitalize())
         if planned is None:
@@ -179,7 +180,7 @@ class Current:
 
     def sentences(self, plan: "Plan", instance: "Instance") -> list[str]:
         """
-        Return sentences for the first screen: the launch's time, and how much faster ``plan`` is.
+        Return sentences for the first screen: whether the launch fits, its time, and how much faster ``plan`` is.
 
         Parameters
         ----------
@@ -187,17 +188,28 @@ class Current:
             The plan's job.
         """
         from pipette_opt.base.units import three_digits
+        from pipette_opt.plans.verdict import fit_words
         from pipette_opt.report.comparison import faster_words
 
+        fits, fit = self.is_to_fit, fit_words(self.memory, self.max_oom_risk)
         band = self.estimate.band
         ends = "" if band is None else f" ({three_digits(band.low_s)} to {three_digits(band.high_s)})"
-        gain = faster_words(self.estimate, plan.estimate, self.uncounted(), self._ratio_ends(plan, instance))
+        gain = faster_words(self.estimate, plan.estimate, self.uncounted(), self._ratio_ends(plan, instance), fits=fits)
         left_out = [f"{entry.option} {entry.value}".rstrip() for entry in dict.fromkeys(self.not_modelled)]
         return [
-            f"{self.config.label()}: {three_digits(self.estimate.expected_s)} s{ends}",
+            *([] if fits else [f"today's launch {fit[0].lower()}{fit[1:]}"]),
+            f"{self.config.label()}{':' if fits else ' would take'} {three_digits(self.estimate.expected_s)} s{ends}",
             *([f"not counted of it: {', '.join(left_out)}"] if left_out else []),
             *gain.plain.splitlines(),
+            *([] if fits else ["If it does run, give its time or its peak with --measured."]),
         ]
+
+    @property
+    def is_to_fit(self) -> bool:
+        """Return whether the launch is predicted to run."""
+        from pipette_opt.plans.verdict import is_to_fit
+
+        return is_to_fit(self.memory, self.max_oom_risk)
 
     def _ratio_ends(self, plan: "Plan", instance: "Instance") -> tuple[float, float] | None:
         """
@@ -251,6 +263,7 @@ class Current:
 
         return {
             "verdict": self._verdict(),
+            "fits": self.is_to_fit,
             "parallel": asdict(self.config),
             "hosts": list(self.hosts),
             "rank_order": self.placement.order,

@@ -39,7 +39,7 @@ def verdict(
     not_modelled
         Options that predicted times and sizes leave out.
     """
-    parts = [_memory(memory, max_oom_risk)]
+    parts = [fit_words(memory, max_oom_risk)]
     if certificate is not None:
         parts.append(_proof(certificate, estimate.iteration_time_s))
     parts.append(expected_time(estimate))
@@ -59,11 +59,31 @@ def links_measured(inputs: Mapping[str, Any], num_hosts: int) -> bool:
     return "document" not in cluster and bool(cluster.get("matrices", True))
 
 
-def _memory(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
+def is_to_fit(memory: Sequence[StageMemory], max_oom_risk: float) -> bool:
+    """
+    Return whether a job can be taken to run: it fits, its risk is accepted, its memory is unknown or not counted.
+
+    Parameters
+    ----------
+    max_oom_risk
+        Accepted risk of running out of memory.
+    """
+    if not memory or max_oom_risk == MEMORY_IGNORED:
+        return True
+    worst = _fullest(memory)
+    return worst.oom_probability <= max(max_oom_risk, FITS_UP_TO) and worst.predicted_bytes <= worst.capacity_bytes
+
+
+def _fullest(memory: Sequence[StageMemory]) -> StageMemory:
+    """Return the stage that is most likely to run out of memory."""
+    return max(memory, key=lambda stage: (stage.oom_probability, stage.upper_bytes / stage.capacity_bytes))
+
+
+def fit_words(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
     """Return a clause that says whether the job fits, by the stage that is most likely to run out of memory."""
     if not memory:
         return "Whether it fits is not known"
-    worst = max(memory, key=lambda stage: (stage.oom_probability, stage.upper_bytes / stage.capacity_bytes))
+    worst = _fullest(memory)
     share = _share(worst.oom_probability)
     at_most = "at most " if worst.oom_probability_at_most and not share.startswith("less") else ""
     risk = f"risk of running out of memory {at_most}{share}{_of_any_stack(worst, share)}"
