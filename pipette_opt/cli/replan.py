@@ -47,7 +47,15 @@ def replan(
     time_limit: opt.TimeLimit = 10.0,
     workers: opt.Workers = None,
     seed: opt.Seed = 0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File to write the new plan to.")] = Path("replan.json"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="File to write the new plan to. Only a file given here replaces a plan of another job. [default: "
+            "replan.json]",
+        ),
+    ] = None,
     moves_out: Annotated[
         Path | None, typer.Option("--moves", help="CSV file to write the parameters that each rank must load to.")
     ] = None,
@@ -67,11 +75,15 @@ def replan(
     from pipette_opt.library.replan import replan as library_replan
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.load_tables import moves_csv, moves_to_dict, replan_tables
-    from pipette_opt.report.plan_file import keep_plan
+    from pipette_opt.report.plan_file import keep_plan, read_plan
+    from pipette_opt.report.same_job import check_same_job
     from pipette_opt.report.tables import verdict_line
 
+    given, out = out, out or Path("replan.json")
     check_place(out, moves_out)
     check_stdout(json, out, moves_out)
+    if given is None:
+        check_same_job(out, read_plan(plan).inputs)
     watcher = Watcher(begun=begun)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         found = for_commands(library_replan)(

@@ -89,9 +89,15 @@ def solve(
         opt.FromLaunch("hosts"),
     ] = None,
     out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="File to write the plan to; - is standard output.", rich_help_panel=opt.RUN),
-    ] = Path("plan.json"),
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="File to write the plan to; - is standard output. Only a file given here replaces a plan of another "
+            "job. [default: plan.json]",
+            rich_help_panel=opt.RUN,
+        ),
+    ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(help="File to write the plan's predicted schedule to, for Perfetto.", rich_help_panel=opt.RUN),
@@ -133,6 +139,7 @@ def solve(
     )
     from pipette_opt.specs.objective import Objective
 
+    given, out = out, out or Path("plan.json")
     check_place(out, trace)
     check_stdout(False, out, trace)
     opt.one_of("--objective", objective or "time", tuple(map(str, Objective)))
@@ -145,6 +152,11 @@ def solve(
     aim = Objective(objective or (Objective.REGRET if job.instance.stack.anchors else Objective.TIME))
     if regret_quantile is not None and aim is not Objective.REGRET:
         raise InputError("--regret-quantile", f"has no effect with --objective {aim}; it needs --objective regret.")
+
+    if given is None:
+        from pipette_opt.report.same_job import check_same_job
+
+        check_same_job(out, job.inputs)
 
     # The solvers take seconds to load: a wrong file is refused before.
     from pipette_opt.certify.conflicts import explained
