@@ -70,6 +70,7 @@ def replan(
     from dataclasses import asdict
 
     from pipette_opt.base.files import is_stdout, write_atomically
+    from pipette_opt.base.units import difference
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.library.arguments import for_commands
     from pipette_opt.library.replan import replan as library_replan
@@ -121,20 +122,25 @@ def replan(
         for option in found.loosened:
             say(f"{option} of the old plan was dropped: {chosen.config.world_size} GPUs cannot satisfy it")
         if found.unequal is not None:
-            gain = chosen.estimate.iteration_time_s / found.unequal.plan.estimate.iteration_time_s - 1
+            gain = difference(
+                chosen.estimate.iteration_time_s / found.unequal.plan.estimate.iteration_time_s,
+                "more",
+                "fewer",
+                "as many",
+            )
             hosts = found.unequal.plan.config.world_size / chosen.gpus_per_node
             say(
-                f"with --micro-batches unequal: {hosts:g} hosts, {gain:+.1%} tokens per second (planned only: "
+                f"with --micro-batches unequal: {hosts:g} hosts, {gain} tokens per second (planned only: "
                 "no launcher runs unequal numbers)"
             )
         if found.groups is not None:
             grouped = found.groups
-            gain = chosen.estimate.iteration_time_s / grouped.iteration_time_s - 1
+            gain = difference(chosen.estimate.iteration_time_s / grouped.iteration_time_s, "more", "fewer", "as many")
             padding = grouped.global_batch_size - chosen.global_batch_size
             say(
                 f"interleaved in groups (--microbatch-group-size-per-virtual-pipeline-stage {grouped.group_size}): "
                 f"{grouped.config.label()} with {grouped.num_microbatches} micro-batches a replica, "
-                f"{grouped.iteration_time_s:.4g} s, {gain:+.1%} tokens per second (not searched; a global batch of "
+                f"{grouped.iteration_time_s:.4g} s, {gain} tokens per second (not searched; a global batch of "
                 f"{grouped.global_batch_size}, of which {padding} are padding)"
             )
     if watcher.stop.is_set():

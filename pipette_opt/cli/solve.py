@@ -127,6 +127,7 @@ def solve(
     from pipette_opt.base.backends import BackendName, backend_of
     from pipette_opt.base.files import is_stdout
     from pipette_opt.base.types import Prefer as PreferWord
+    from pipette_opt.base.units import above_best
     from pipette_opt.cli.output import (
         check_place,
         check_stdout,
@@ -247,10 +248,9 @@ def solve(
     gap = proof.gap if stated is None else stated.gap
     if gap > accepted and (stated is not None or proof.status != "OPTIMAL"):
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"
-        say(
-            f"{cause}: a plan up to {gap:.2%} faster than the fastest found may exist; the accepted gap is "
-            f"{accepted:.2%}"
-        )
+        far = above_best(gap) if plan.target is None else plan.target.distance
+        limit = f", more than --gap-limit {accepted:g}" if accepted or gap_limit is not None else ""
+        say(f"{cause}: the {'fastest ' if stated is None else ''}plan found is {far}{limit}")
         raise typer.Exit(STOPPED_EARLY)
 
 

@@ -1,10 +1,9 @@
 """Verdict on a plan or a launch in one sentence: whether it fits, distance from the best, uncertainty of the time."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipette_opt.base.units import counted, gib, listed, three_digits
+from pipette_opt.base.units import above_best, counted, gib, listed, three_digits
 from pipette_opt.plans.certificate import Certificate
 from pipette_opt.plans.predicted import AS_GOOD, FEW_RUNS, IterationTime, StageMemory
 from pipette_opt.specs import NotModelled
@@ -113,14 +112,11 @@ def _proof(certificate: Certificate, iteration_time_s: float) -> str:
         above = certificate.robust.value_s / certificate.robust.lower_bound_s - 1
         if above <= AS_GOOD:
             return "proven to have the least upper end of its time among what was searched"
-        return f"the upper end of its time is at most {_at_most(above)} above the least of the searched space"
-    if certificate.lower_bound_s <= 0:
-        return "nothing is proven about how far it is from the best of the searched space"
+        return f"the upper end of its time is {above_best(certificate.robust.shown_gap)}"
     is_fastest = certificate.fastest_s is None or iteration_time_s <= (1 + AS_GOOD) * certificate.fastest_s
     if certificate.status == "OPTIMAL" and is_fastest:
         return "proven optimal among what was searched"
-    above = iteration_time_s / certificate.lower_bound_s - 1
-    return f"at most {_at_most(above)} above the best of the searched space"
+    return above_best(1 - certificate.lower_bound_s / iteration_time_s)
 
 
 def expected_time(estimate: IterationTime) -> str:
@@ -136,11 +132,6 @@ def expected_time(estimate: IterationTime) -> str:
         return f"{answer} ({ends} jobs like this)"
     few = f"few runs like this were measured: {band.runs}" if band.runs else "no run like this was measured"
     return f"{answer} ({ends} jobs; {few}, so the band is wide)"
-
-
-def _at_most(share: float) -> str:
-    """Return a share as a percentage with one digit after the point, rounded up."""
-    return _share(math.ceil(1000 * share - 1e-6) / 1000)
 
 
 def _share(share: float) -> str:

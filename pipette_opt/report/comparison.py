@@ -6,13 +6,10 @@ from dataclasses import dataclass, field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pipette_opt.base.units import counted, three_digits
+from pipette_opt.base.units import MIN_DIFFERENCE, counted, difference, three_digits
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Band, IterationTime, Plan
 from pipette_opt.report.cells import BAD, GOOD, columns_table, seconds_text, spaced, words
-
-EQUAL = 5e-4
-"""Largest relative difference that is shown as equal. Chosen: far below the error of any predicted ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +108,7 @@ def faster_words(
     subject = "The plan has" if fits else "If the launch fitted, the plan would have"
     gain = f"between {_gain(kept * ratio)} and {_gain(ratio)}" if kept < 1 else _gain(ratio)
     text = Text(f"{subject} {gain} tokens per second{_range_words(estimate, plan, kept, ends)}.")
-    is_judged = fits and kept == 1 and abs(ratio - 1) >= EQUAL
+    is_judged = fits and kept == 1 and abs(ratio - 1) >= MIN_DIFFERENCE
     text.stylize(f"bold {GOOD if ratio > 1 else BAD}" if is_judged else "bold")
     for line in uncounted.lines():
         text.append(f"\n{line}")
@@ -136,6 +133,4 @@ def _jobs_words(band: Band | None) -> str:
 
 def _gain(ratio: float) -> str:
     """Return a ratio as text: ``12.3 % more``, ``12.3 % fewer`` or ``as many``."""
-    if abs(ratio - 1) < EQUAL:
-        return "as many"
-    return f"{three_digits(100 * abs(ratio - 1))} % {'more' if ratio > 1 else 'fewer'}"
+    return difference(ratio, "more", "fewer", "as many")

@@ -78,7 +78,7 @@ def test_plan_numbers() -> None:
     text = shown(*plan_tables(plan))
     assert "on 4 of 5 hosts, 16 GPUs" in text
     assert "2 of 64, 8 rounds" in text
-    assert row(text, "gap") == ["3.12%", "of", "the", "iteration", "time"]
+    assert "at most 3.23 % above the best of the searched space" in " ".join(text.split())
     assert row(text, "placement gap")[0] == "12.5%"
     assert row(text, "iteration time")[0] == f"{plan.estimate.iteration_time_s:.4f}"
     assert row(text, "stage 1")[:6] == ["28.0", "GiB", "32.0", "GiB", "78.0", "GiB"]
@@ -288,7 +288,8 @@ def test_what_the_fastest_would_have_been() -> None:
     assert fastest_line(plan) == ""
     line = fastest_line(replace(plan, fastest=fast))
     assert (
-        f"{fast.config.label()} is 0.8 % faster, with a risk of running out of memory of 0.40%, 2 model chunks." in line
+        f"{fast.config.label()} is 0.806 % faster, with a risk of running out of memory of 0.40%, 2 model chunks."
+        in line
     )
     text = shown(alternatives_table(replace(plan, alternatives=(fast, open_one))))
     assert "proven" in text
@@ -304,9 +305,9 @@ def test_a_plain_plan_has_its_own_gap() -> None:
     best_s = proof.lower_bound_s / 0.995
     plainer = replace(proof, objective_s=1.005 * best_s, fastest_s=best_s, gap=0.005)
     text = " ".join(shown(certificate_table(plainer)).split())
-    assert "gap 1.00% of the iteration time" in text
-    assert "gap of the search 0.50% of the fastest plan found" in text
-    assert "gap of the search" not in shown(certificate_table(proof))
+    assert "at most 1.01 % above the best of the searched space" in text
+    assert "fastest found 0.51 % above it at most; that plan is less plain" in text
+    assert "fastest found" not in shown(certificate_table(proof))
 
 
 def test_even_experts_are_assumed() -> None:
@@ -317,5 +318,5 @@ def test_even_experts_are_assumed() -> None:
     )
     line = imbalance_line(replace(plan, imbalance=uneven))
     assert line.startswith("Experts are assumed to be evenly loaded.")
-    assert "takes 11 % more, and the risk of running out of memory is 20.0%" in line
+    assert "takes 11.0 % more, and the risk of running out of memory is 20.0%" in line
     assert imbalance_line(plan) == ""
