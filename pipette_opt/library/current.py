@@ -187,19 +187,25 @@ class Current:
         instance
             The plan's job.
         """
+        from dataclasses import replace
+
         from pipette_opt.base.units import three_digits
         from pipette_opt.plans.verdict import fit_words
         from pipette_opt.report.comparison import faster_words
+        from pipette_opt.specs.not_modelled import LARGE_EFFECT, by_size
 
         fits, fit = self.is_to_fit, fit_words(self.memory, self.max_oom_risk)
         band = self.estimate.band
         ends = "" if band is None else f" ({three_digits(band.low_s)} to {three_digits(band.high_s)})"
         gain = faster_words(self.estimate, plan.estimate, self.uncounted(), self._ratio_ends(plan, instance), fits=fits)
-        left_out = [f"{entry.option} {entry.value}".rstrip() for entry in dict.fromkeys(self.not_modelled)]
+        large, others = by_size(
+            replace(entry, option=f"{entry.option} {entry.value}".rstrip()) for entry in self.not_modelled
+        )
         return [
             *([] if fits else [f"today's launch {fit[0].lower()}{fit[1:]}"]),
             f"{self.config.label()}{':' if fits else ' would take'} {three_digits(self.estimate.expected_s)} s{ends}",
-            *([f"not counted of it: {', '.join(left_out)}"] if left_out else []),
+            *([f"with {', '.join(large)} {LARGE_EFFECT}"] if large else []),
+            *([f"not counted of it: {', '.join(others)}"] if others else []),
             *gain.plain.splitlines(),
             *([] if fits else ["If it does run, give its time or its peak with --measured."]),
         ]

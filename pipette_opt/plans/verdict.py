@@ -7,6 +7,7 @@ from pipette_opt.base.units import above_best, counted, gib, listed, three_digit
 from pipette_opt.plans.certificate import Certificate
 from pipette_opt.plans.predicted import AS_GOOD, FEW_RUNS, IterationTime, StageMemory
 from pipette_opt.specs import NotModelled
+from pipette_opt.specs.not_modelled import LARGE_EFFECT, by_size
 
 MEMORY_IGNORED = 1.0
 """Accepted out-of-memory risk at which memory does not count."""
@@ -44,9 +45,11 @@ def verdict(
     parts.append(expected_time(estimate))
     if not links_measured:
         parts.append("no link was measured")
-    options = list(dict.fromkeys(left_out.option for left_out in not_modelled))
-    if options:
-        parts.append(f"not modelled: {listed(options, 1)}")
+    large, others = by_size(not_modelled)
+    if large:
+        parts.append(f"with {listed(large, 1)} {LARGE_EFFECT}")
+    if others:
+        parts.append(f"not modelled: {listed(others, 1)}")
     return "; ".join(parts) + "."
 
 

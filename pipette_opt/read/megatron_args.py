@@ -457,7 +457,9 @@ def _absent(given: Mapping[str, Any]) -> list[NotModelled]:
     if given.get("num_experts") and not given.get("moe_grouped_gemm"):
         why = "Without it the experts' products run one after another; a grouped product is counted."
         found.append(
-            NotModelled(option="--moe-grouped-gemm", value="not given", effect="time", direction="more", why=why)
+            NotModelled(
+                option="--moe-grouped-gemm", value="not given", effect="time", direction="more", why=why, is_large=True
+            )
         )
     tokenizer = None if given.get("padded_vocab_size") or given.get("vocab_size") else tokenizer_of(given)
     if tokenizer is not None and "num_layers" in given:

@@ -18,6 +18,7 @@ from pipette_opt.report.tables import configuration_words, folded_hosts, host_gr
 from pipette_opt.simulate.paying import PayingOption
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
+from pipette_opt.specs.not_modelled import LARGE_EFFECT, by_size
 from pipette_opt.specs.stack import FITS
 
 MAX_ALTERNATIVES, MAX_OPTIONS, MAX_NOT_MODELLED, MAX_CAUSES = 3, 2, 3, 3
@@ -307,8 +308,10 @@ def paying_words(paying: Sequence[PayingOption]) -> str:
 
 
 def not_modelled_words(not_modelled: Iterable[NotModelled]) -> str:
-    """Return the options of the job's launch that the predictions leave out."""
-    return listed(list(dict.fromkeys(entry.option for entry in not_modelled)), MAX_NOT_MODELLED)
+    """Return the options of the job's launch that the predictions leave out; a line for those with large effects."""
+    large, others = by_size(not_modelled)
+    lines = [f"{listed(large, MAX_NOT_MODELLED)}: {LARGE_EFFECT}"] if large else []
+    return "\n".join([*lines, *([listed(others, MAX_NOT_MODELLED)] if others else [])])
 
 
 def _next_best(plan: Plan) -> Iterator[RenderableType]:

@@ -23,6 +23,7 @@ from pipette_opt.plans.plan import Alternative, Imbalance, JointModel, Plan, Ris
 from pipette_opt.plans.verdict import verdict
 from pipette_opt.report.bars import Bar, columns
 from pipette_opt.report.beside_tables import alternatives_table, fastest_line, imbalance_line, risks_table
+from pipette_opt.report.first_screen import not_modelled_words
 from pipette_opt.report.left_out import left_out_table
 from pipette_opt.report.proof_tables import certificate_table, joint_model_text
 from pipette_opt.report.tables import (
@@ -34,6 +35,7 @@ from pipette_opt.report.tables import (
     plan_tables,
 )
 from pipette_opt.specs import NotModelled
+from pipette_opt.specs.not_modelled import LARGE_EFFECT
 
 PLANS: dict[str, Callable[[], Plan]] = {
     "small": make_plan,
@@ -243,6 +245,11 @@ def test_what_is_not_modelled() -> None:
     plan = make_plan()
     assert verdict(plan.memory, plan.estimate, not_modelled=entries).endswith("; not modelled: --x and 1 more.")
     assert verdict(plan.memory, plan.estimate, not_modelled=entries[2:]).endswith("; not modelled: --y.")
+    large = [replace(entries[0], is_large=True), *entries]
+    assert "--x 3 much less time" in " ".join(shown(*left_out_table(large[:1])).split())
+    said = f"; with --x {LARGE_EFFECT}; not modelled: --y."
+    assert verdict(plan.memory, plan.estimate, not_modelled=large).endswith(said)
+    assert not_modelled_words(large) == f"--x: {LARGE_EFFECT}\n--y"
 
 
 @pytest.mark.parametrize(
