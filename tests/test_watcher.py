@@ -2,6 +2,8 @@
 
 import time
 
+import numba
+
 from pipette_opt.plans.watcher import Progress, Watcher
 
 
@@ -24,3 +26,16 @@ def test_it_counts_from_the_start_of_the_command() -> None:
     seen: list[Progress] = []
     Watcher(on_progress=seen.append, begun=time.perf_counter() - 100).report("enumerating candidates")
     assert seen[0].elapsed_s >= 100
+
+
+def test_compiling_is_said_only_of_kernels_that_are_compiled() -> None:
+    """Once for several; not of a function that was compiled before."""
+    seen: list[Progress] = []
+    watcher = Watcher(on_progress=seen.append)
+    kernels = [numba.njit(lambda value, step=step: value + step) for step in range(2)]
+    for _ in range(2):
+        with watcher.loading_kernels():
+            for kernel in kernels:
+                kernel(1)
+    steps = [one.step for one in seen]
+    assert steps == ["loading compiled kernels", "compiling kernels, once per installation", "loading compiled kernels"]

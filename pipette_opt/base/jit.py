@@ -14,7 +14,8 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,26 @@ def is_cached(compiled: Any) -> bool:
     function = compiled.py_func
     name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}-*.nbi"
     return any(True for _ in cache_folder().rglob(name))
+
+
+@contextmanager
+def when_compiling(report: Callable[[], None]) -> Iterator[None]:
+    """Call ``report`` once if this process compiles a kernel inside the ``with`` block, rather than load it."""
+    from numba.core import event
+
+    reported: list[bool] = []
+
+    class Reporter(event.Listener):
+        def on_start(self, event: object) -> None:
+            if not reported:
+                reported.append(True)
+                report()
+
+        def on_end(self, event: object) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Reporter()):
+        yield
 
 
 @cache

@@ -274,7 +274,7 @@ class _Finder:
         if not kinds <= self._loaded:
             self._loaded |= kinds
             with self.clock.loading():
-                compile_kernels(alone, self.clock.stop)
+                compile_kernels(alone, self.clock)
 
 
 LOOKS = (

@@ -19,6 +19,7 @@ from pipette_opt.base.jit import is_cached
 from pipette_opt.base.types import IntArray
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.parallel import tile_placement
+from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.simulate.estimate import simulate_times
@@ -52,19 +53,20 @@ class Sample:
         return np.arange(int(np.prod(grid))).reshape(grid)
 
 
-def compile_kernels(prepared: Prepared, stop: threading.Event) -> None:
+def compile_kernels(prepared: Prepared, clock: Clock) -> None:
     """Load all kernels that a search of these candidate configurations calls; compile them if needed."""
     from pipette_opt.annealing.kernels import anneal_tuned
 
     samples = list(_samples(prepared))
     compiles = hasattr(anneal_tuned, "py_func")  # not with NUMBA_DISABLE_JIT
     if samples and compiles and not is_cached(anneal_tuned):
+        clock.watcher.report_compiling()
         try:
-            _compile_beside(samples, stop)
+            _compile_beside(samples, clock.stop)
         except OSError as error:
             logger.info("kernels are compiled in this process, as no others can be started: %s", error)
     for part in PARTS:
-        _compile((part, samples, stop))
+        _compile((part, samples, clock.stop))
 
 
 def _samples(prepared: Prepared) -> Iterator[Sample]:

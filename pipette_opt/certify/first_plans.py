@@ -39,7 +39,7 @@ def begin_with(
         Plans to start from, of candidates of the problem.
     """
     with clock.loading():
-        compile_kernels(prepared, clock.stop)
+        compile_kernels(prepared, clock)
     return SearchState(prepared, [*simulate_first_plan(prepared), *known], params, clock)
 
 

@@ -84,7 +84,7 @@ def bound_left_out(state: SearchState, clock: Clock) -> None:
 def _search_too(state: SearchState, more: Prepared) -> None:
     """Go on with a problem that has further candidates."""
     with state.clock.loading():
-        compile_kernels(more, state.clock.stop)
+        compile_kernels(more, state.clock)
     state.go_on_with(more)
 
 

@@ -8,7 +8,7 @@ import typer
 from pipette_opt.cli import options as opt
 from pipette_opt.options.description import Measured, fields_of
 
-OF_PLANS = ("cluster", "measured_runs")
+OF_PLANS = ("cluster", "measured_runs", "env")
 """Job options that may be given together with a plan; the cluster is the one of today."""
 
 

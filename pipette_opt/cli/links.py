@@ -65,6 +65,7 @@ def what_repairs_bring(
     plan: "Plan", instance: "Instance", hosts: "Sequence[str]", max_oom_risk: float, workers: int, *, quiet: bool
 ) -> list[str]:
     """Return a sentence for each host with the gain that its repair brings to the plan, the largest gain first."""
+    from pipette_opt.base.units import MIN_DIFFERENCE, difference
     from pipette_opt.cli.interrupt import stop_on_interrupt
     from pipette_opt.cli.output import live_progress
     from pipette_opt.optimize import OptimizeParams
@@ -77,7 +78,9 @@ def what_repairs_bring(
         answers = asking.ask(asking.repairs(hosts))
     answers.sort(key=lambda answer: -(answer.change or 0.0))
     gains = [
-        f"{answer.name}: {answer.change:+.1%} tokens per second." for answer in answers if (answer.change or 0.0) > 0
+        f"{answer.name}: {difference(1 + answer.change, 'more', 'fewer', 'as many')} tokens per second."
+        for answer in answers
+        if answer.change is not None and answer.change >= MIN_DIFFERENCE
     ]
     left = [host for host in hosts if not any(line.startswith(f"{host} repaired") for line in gains)]
     return [*gains, *([f"The repair of {', '.join(left)} does not make this job faster."] if left else [])]

@@ -64,12 +64,6 @@ def show(*renderables: "RenderableType", beside: Path | None = None) -> None:
         out.print(renderable)
 
 
-def num_lines(*renderables: "RenderableType") -> int:
-    """Return the number of lines that :func:`show` prints for tables and text."""
-    out = console()
-    return sum(len(out.render_lines(renderable, pad=False)) for renderable in renderables)
-
-
 def show_json(data: Any) -> None:
     """Print one JSON document; its text has no control characters to escape."""
     file = console().file
@@ -238,12 +232,14 @@ def live_progress(watcher: "Watcher", *, quiet: bool) -> Iterator[None]:
 
 
 def progress_line(progress: "Progress") -> str:
-    """Return a progress line: seconds, step, best time found, lower bound, gap."""
+    """Return a progress line: seconds, step, best time found, lower bound, and how far the time is above it."""
+    from pipette_opt.base.units import percent_above
+
     parts = [f"{progress.elapsed_s:6.1f} s", progress.step]
     if progress.objective_s is not None:
         parts.append(f"incumbent {progress.objective_s:.4f} s")
     if progress.lower_bound_s:
         parts.append(f"bound {progress.lower_bound_s:.4f} s")
     if progress.objective_s and progress.lower_bound_s:
-        parts.append(f"gap {max(0.0, 1 - progress.lower_bound_s / progress.objective_s):.2%}")
+        parts.append(f"at most {percent_above(1 - progress.lower_bound_s / progress.objective_s)} above the best")
     return "  ".join(parts)

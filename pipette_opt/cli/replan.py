@@ -42,11 +42,20 @@ def replan(
         ),
     ] = None,
     measured_runs: opt.MeasuredRuns = None,
+    env: opt.Env = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 10.0,
     workers: opt.Workers = None,
     seed: opt.Seed = 0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File to write the new plan to.")] = Path("replan.json"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="File to write the new plan to. Only a file given here replaces a plan of another job. [default: "
+            "replan.json]",
+        ),
+    ] = None,
     moves_out: Annotated[
         Path | None, typer.Option("--moves", help="CSV file to write the parameters that each rank must load to.")
     ] = None,
@@ -61,16 +70,21 @@ def replan(
     from dataclasses import asdict
 
     from pipette_opt.base.files import is_stdout, write_atomically
+    from pipette_opt.base.units import difference
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.library.arguments import for_commands
     from pipette_opt.library.replan import replan as library_replan
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.load_tables import moves_csv, moves_to_dict, replan_tables
-    from pipette_opt.report.plan_file import keep_plan
+    from pipette_opt.report.plan_file import keep_plan, read_plan
+    from pipette_opt.report.same_job import check_same_job
     from pipette_opt.report.tables import verdict_line
 
+    given, out = out, out or Path("replan.json")
     check_place(out, moves_out)
     check_stdout(json, out, moves_out)
+    if given is None:
+        check_same_job(out, read_plan(plan).inputs)
     watcher = Watcher(begun=begun)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         found = for_commands(library_replan)(
@@ -83,6 +97,7 @@ def replan(
             num_gpus=num_gpus,
             micro_batches=micro_batches,
             measured_runs=measured_runs,
+            env=env,
             max_oom_risk=max_oom_risk,
             time_limit_s=time_limit,
             workers=workers,
@@ -107,20 +122,25 @@ def replan(
         for option in found.loosened:
             say(f"{option} of the old plan was dropped: {chosen.config.world_size} GPUs cannot satisfy it")
         if found.unequal is not None:
-            gain = chosen.estimate.iteration_time_s / found.unequal.plan.estimate.iteration_time_s - 1
+            gain = difference(
+                chosen.estimate.iteration_time_s / found.unequal.plan.estimate.iteration_time_s,
+                "more",
+                "fewer",
+                "as many",
+            )
             hosts = found.unequal.plan.config.world_size / chosen.gpus_per_node
             say(
-                f"with --micro-batches unequal: {hosts:g} hosts, {gain:+.1%} tokens per second (planned only: "
+                f"with --micro-batches unequal: {hosts:g} hosts, {gain} tokens per second (planned only: "
                 "no launcher runs unequal numbers)"
             )
         if found.groups is not None:
             grouped = found.groups
-            gain = chosen.estimate.iteration_time_s / grouped.iteration_time_s - 1
+            gain = difference(chosen.estimate.iteration_time_s / grouped.iteration_time_s, "more", "fewer", "as many")
             padding = grouped.global_batch_size - chosen.global_batch_size
             say(
                 f"interleaved in groups (--microbatch-group-size-per-virtual-pipeline-stage {grouped.group_size}): "
                 f"{grouped.config.label()} with {grouped.num_microbatches} micro-batches a replica, "
-                f"{grouped.iteration_time_s:.4g} s, {gain:+.1%} tokens per second (not searched; a global batch of "
+                f"{grouped.iteration_time_s:.4g} s, {gain} tokens per second (not searched; a global batch of "
                 f"{grouped.global_batch_size}, of which {padding} are padding)"
             )
     if watcher.stop.is_set():

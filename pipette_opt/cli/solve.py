@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pipette_opt.specs import Instance
     from pipette_opt.specs.objective import Objective
 
-MAX_LINES = 40
-"""Maximum number of lines of an answer without ``--verbose``. Chosen."""
+MAX_CHANGES = 12
+"""Maximum number of changes to a launch that are shown without ``--verbose``. Chosen: most launches have fewer."""
 
 MAX_STEPS_COMPARED = 2
 """Maximum number of suggested commands when the answer also lists changes to a launch. Chosen."""
@@ -89,9 +89,15 @@ def solve(
         opt.FromLaunch("hosts"),
     ] = None,
     out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="File to write the plan to; - is standard output.", rich_help_panel=opt.RUN),
-    ] = Path("plan.json"),
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="File to write the plan to; - is standard output. Only a file given here replaces a plan of another "
+            "job. [default: plan.json]",
+            rich_help_panel=opt.RUN,
+        ),
+    ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(help="File to write the plan's predicted schedule to, for Perfetto.", rich_help_panel=opt.RUN),
@@ -121,12 +127,12 @@ def solve(
     from pipette_opt.base.backends import BackendName, backend_of
     from pipette_opt.base.files import is_stdout
     from pipette_opt.base.types import Prefer as PreferWord
+    from pipette_opt.base.units import above_best
     from pipette_opt.cli.output import (
         check_place,
         check_stdout,
         is_verbose,
         live_progress,
-        num_lines,
         say,
         say_written,
         show,
@@ -134,6 +140,7 @@ def solve(
     )
     from pipette_opt.specs.objective import Objective
 
+    given, out = out, out or Path("plan.json")
     check_place(out, trace)
     check_stdout(False, out, trace)
     opt.one_of("--objective", objective or "time", tuple(map(str, Objective)))
@@ -147,6 +154,11 @@ def solve(
         job = in_worlds(job) if aim.is_over_worlds else job
     if regret_quantile is not None and aim is not Objective.REGRET:
         raise InputError("--regret-quantile", f"has no effect with --objective {aim}; it needs --objective regret.")
+
+    if given is None:
+        from pipette_opt.report.same_job import check_same_job
+
+        check_same_job(out, job.inputs)
 
     # The solvers take seconds to load: a wrong file is refused before.
     from pipette_opt.certify.conflicts import explained
@@ -219,17 +231,16 @@ def solve(
             document |= {"current": current.as_dict(), "changes": [asdict(change) for change in changes]}
         show_json(document)
     elif is_verbose():
-        room = None
         show(*plan_tables(plan, () if current is None else current.tables((plan, job.instance))), beside=out)
     else:
         compared = [] if current is None else current.sentences(plan, job.instance)
         steps = [] if is_stdout(out) else next_steps(plan, str(out))[: None if current is None else MAX_STEPS_COMPARED]
         screen = first_screen(plan, flags=_flags(plan), paying=paying, today=compared, next_steps=steps)
         show(*screen, beside=out)
-        room = MAX_LINES - num_lines(*screen)
     if not json:
         if current is not None:
-            show(*_changes_lines(changes, "your launch" if today is None else today.where, room), beside=out)
+            where, most = "your launch" if today is None else today.where, None if is_verbose() else MAX_CHANGES
+            show(*_changes_lines(changes, where, most), beside=out)
         say_written(out, "plan")
     proof, accepted = plan.certificate, gap_limit
     if accepted is None:
@@ -238,10 +249,9 @@ def solve(
     gap = proof.gap if stated is None else stated.gap
     if gap > accepted and (stated is not None or proof.status != "OPTIMAL"):
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"
-        say(
-            f"{cause}: a plan up to {gap:.2%} faster than the fastest found may exist; the accepted gap is "
-            f"{accepted:.2%}"
-        )
+        far = above_best(gap) if plan.target is None else plan.target.distance
+        limit = f", more than --gap-limit {accepted:g}" if accepted or gap_limit is not None else ""
+        say(f"{cause}: the {'fastest ' if stated is None else ''}plan found is {far}{limit}")
         raise typer.Exit(STOPPED_EARLY)
 
 
@@ -262,34 +272,27 @@ def _changes(plan: "Plan", current: "Current | None", today: "MegatronArgs | Non
     if current is None or today is None:
         return []
     try:
-        return script_changes(plan, today.written, today.text, today=current.config, estimate=current.estimate)
+        return script_changes(plan, today.written, today.lines, today=current.config, estimate=current.estimate)
     except InputError:
         return []
 
 
-def _changes_lines(changes: "list[Change]", where: str, room: int | None) -> "list[RenderableType]":
+def _changes_lines(changes: "list[Change]", where: str, most: int | None) -> "list[RenderableType]":
     """
     Return the changes to a launch as lines to print.
 
     Parameters
     ----------
-    room
-        Maximum number of lines; changes beyond it are left out. ``None`` for no limit.
+    most
+        Maximum number of changes; the others are counted. ``None`` for no limit.
     """
-    from pipette_opt.cli.output import num_lines
     from pipette_opt.export.script_changes import changes_head, changes_rows, changes_text
     from pipette_opt.report.cells import hanging
 
     if not changes:
         return [*changes_text(changes, where)]
-    head, whole = changes_head(changes, where), hanging(changes_rows(changes, len(changes)))
-    if room is None:
-        return ["", head, whole]
-    for most in range(len(changes), 0, -1):
-        lines: list[RenderableType] = [head, hanging(changes_rows(changes, most))]
-        if num_lines(*lines) <= room:
-            return ["", *lines] if num_lines(*lines) < room else lines
-    return [head, hanging(changes_rows(changes, 0))]
+    shown = len(changes) if most is None else min(most, len(changes))
+    return ["", changes_head(changes, where), hanging(changes_rows(changes, shown))]
 
 
 def _writing(instance: "Instance", out: Path) -> "Callable[[Plan], None]":

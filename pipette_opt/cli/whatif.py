@@ -74,6 +74,7 @@ def whatif(
     ] = None,
     gpu_price: opt.GpuPrices = None,
     measured_runs: opt.MeasuredRuns = None,
+    env: opt.Env = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: Annotated[
         float | None,
@@ -123,6 +124,7 @@ def whatif(
             precision=precision,
             gpu_price=gpu_price,
             measured_runs=measured_runs,
+            env=env,
             max_oom_risk=max_oom_risk,
             time_limit_s=time_limit,
             workers=workers,

@@ -208,7 +208,7 @@ def script_changes(
     values
         Options of the launch by name with underscores, see :func:`~pipette_opt.read.megatron_options.option_values`.
     text
-        Text of the script, to find the line of each option.
+        Text of the script, to find the line of each option; empty if its lines mean nothing to the user.
     today
         Configuration of the launch; without it options are compared as written.
     estimate

@@ -6,8 +6,8 @@ Options of commands, keyword arguments of :func:`pipette_opt.solve` and entries 
 """
 
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,6 +35,8 @@ class Job:
         models.
     tp_comm_overlap
         Field of the search space. ``None``: the search tries both; ``False``: an option of the job fixes it.
+    environment
+        Variables of launch scripts, from ``--env``.
     """
 
     instance: "Instance"
@@ -42,6 +44,7 @@ class Job:
     inputs: dict[str, Any]
     arguments: "MegatronArgs | None" = None
     tp_comm_overlap: bool | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,9 +75,8 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     from pipette_opt.specs.precision import fp8_copies
 
     made = made or Made()
-    arguments = None
+    arguments, environment = None, script_environment(options.env)
     if options.model is not None and made.model is None:
-        environment = script_environment(options.env)
         arguments = arguments_behind(options.model, environment, vocab_size=options.vocab_size)
     if arguments is not None and options.example is None and made.training is None:
         options = filled_in(options, arguments)
@@ -124,6 +126,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         inputs=inputs,
         arguments=arguments,
         tp_comm_overlap=None if options.tp_comm_overlap is None else False,
+        environment=environment,
     )
 
 
@@ -139,10 +142,10 @@ def filled_in(options: JobOptions, arguments: "MegatronArgs") -> JobOptions:
 
 def check_words(options: JobOptions) -> None:
     """Raise ``InputError`` for a field whose value is not among its allowed words."""
-    for name, field in fields_of(JobOptions).items():
+    for name, described in fields_of(JobOptions).items():
         value = getattr(options, name)
-        if field.option.words and value is not None:
-            one_of(option_name(name), value, field.option.words)
+        if described.option.words and value is not None:
+            one_of(option_name(name), value, described.option.words)
 
 
 def _example(options: JobOptions) -> "Example | None":
@@ -172,8 +175,8 @@ def _check_needed(options: JobOptions, made: Made, shown: "Example | None") -> N
             "--vocab-size", "has no effect: it is only for a --model of Megatron arguments without a vocabulary size."
         )
     if made.training is not None:
-        for name, field in fields_of(JobOptions).items():
-            if field.option.section == "training" and getattr(options, name) != field.default:
+        for name, described in fields_of(JobOptions).items():
+            if described.option.section == "training" and getattr(options, name) != described.default:
                 raise InputError("training", f"already sets {name}; give one of the two.")
 
 

@@ -10,7 +10,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.job.read import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -169,7 +169,8 @@ class Current:
             parts += [Text(line) for line in ("", *self.uncounted().lines())]
         else:
             plan, ends = planned[0], self._ratio_ends(*planned)
-            parts.append(comparison(self.config, self.estimate, plan, self.title, self.uncounted(), ends))
+            compared = (self.config, self.estimate, plan, self.title, self.uncounted(), ends)
+            parts.append(comparison(*compared, fits=self.is_to_fit))
         if self.schedule is not None:
             parts.append(self._schedule_words().capitalize())
         if planned is None:
@@ -179,25 +180,42 @@ class Current:
 
     def sentences(self, plan: "Plan", instance: "Instance") -> list[str]:
         """
-        Return sentences for the first screen: the launch's time, and how much faster ``plan`` is.
+        Return sentences for the first screen: whether the launch fits, its time, and how much faster ``plan`` is.
 
         Parameters
         ----------
         instance
             The plan's job.
         """
-        from pipette_opt.base.units import three_digits
-        from pipette_opt.report.comparison import faster_words
+        from dataclasses import replace
 
+        from pipette_opt.base.units import three_digits
+        from pipette_opt.plans.verdict import fit_words
+        from pipette_opt.report.comparison import faster_words
+        from pipette_opt.specs.not_modelled import LARGE_EFFECT, by_size
+
+        fits, fit = self.is_to_fit, fit_words(self.memory, self.max_oom_risk)
         band = self.estimate.band
         ends = "" if band is None else f" ({three_digits(band.low_s)} to {three_digits(band.high_s)})"
-        gain = faster_words(self.estimate, plan.estimate, self.uncounted(), self._ratio_ends(plan, instance))
-        left_out = [f"{entry.option} {entry.value}".rstrip() for entry in dict.fromkeys(self.not_modelled)]
+        gain = faster_words(self.estimate, plan.estimate, self.uncounted(), self._ratio_ends(plan, instance), fits=fits)
+        large, others = by_size(
+            replace(entry, option=f"{entry.option} {entry.value}".rstrip()) for entry in self.not_modelled
+        )
         return [
-            f"{self.config.label()}: {three_digits(self.estimate.expected_s)} s{ends}",
-            *([f"not counted of it: {', '.join(left_out)}"] if left_out else []),
+            *([] if fits else [f"today's launch {fit[0].lower()}{fit[1:]}"]),
+            f"{self.config.label()}{':' if fits else ' would take'} {three_digits(self.estimate.expected_s)} s{ends}",
+            *([f"with {', '.join(large)} {LARGE_EFFECT}"] if large else []),
+            *([f"not counted of it: {', '.join(others)}"] if others else []),
             *gain.plain.splitlines(),
+            *([] if fits else ["If it does run, give its time or its peak with --measured."]),
         ]
+
+    @property
+    def is_to_fit(self) -> bool:
+        """Return whether the launch is predicted to run."""
+        from pipette_opt.plans.verdict import is_to_fit
+
+        return is_to_fit(self.memory, self.max_oom_risk)
 
     def _ratio_ends(self, plan: "Plan", instance: "Instance") -> tuple[float, float] | None:
         """
@@ -249,6 +267,7 @@ class Current:
 
         return {
             "verdict": self._verdict(),
+            "fits": self.is_to_fit,
             "parallel": asdict(self.config),
             "hosts": list(self.hosts),
             "rank_order": self.placement.order,
@@ -387,11 +406,12 @@ def simulated_plan(
     cluster: "ClusterSpec | Path | None",
     max_oom_risk: float,
     measured_runs: "Sequence[str]" = (),
+    environment: "Mapping[str, str] | None" = None,
 ) -> Current:
     """
     Simulate a plan again, on its own cluster or on ``cluster`` as it is today.
 
-    The result lists differences between the two clusters.
+    The result lists differences between the two clusters. ``environment`` holds variables of measured launch scripts.
     """
     from pipette_opt.base.units import percent, three_digits
     from pipette_opt.library.measured import with_anchors
@@ -402,13 +422,13 @@ def simulated_plan(
     from pipette_opt.worlds.bands import with_band
 
     plan, instance, changed = plan_on_cluster(given, cluster)
-    instance = with_anchors(instance, measured_runs, plan.config.world_size)
+    instance = with_anchors(instance, measured_runs, plan.config.world_size, environment=environment)
     found = with_band(estimate(instance, plan.config, plan.placement), instance, plan.config, plan.placement)
     if changed:
         before_s, now_s = plan.estimate.iteration_time_s, found.iteration_time_s
         changed.append(
-            f"An iteration took {three_digits(before_s)} s when the plan was made, and takes "
-            f"{three_digits(now_s)} s now "
+            f"An iteration took {three_digits(found.expected_s * before_s / now_s)} s when the plan was made, and takes "
+            f"{three_digits(found.expected_s)} s now "
             f"({percent(now_s / before_s - 1, '+')})."
         )
     return Current(

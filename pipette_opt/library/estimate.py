@@ -16,7 +16,7 @@ from pipette_opt.library.arguments import (
     plan_or_file,
 )
 from pipette_opt.library.current import Current, current_of, simulated_plan
-from pipette_opt.library.measured import with_measured
+from pipette_opt.library.measured import variables_of_runs, with_measured
 from pipette_opt.library.models import job_of_arguments
 from pipette_opt.library.schedules import with_schedule
 from pipette_opt.options.description import JobOptions, Measured, SpaceOptions
@@ -72,7 +72,7 @@ def estimate(
     options, degrees, made = described(cluster, model, training, job)
     if degrees != SpaceOptions():
         raise InputError(next(iter(job)), "has no effect: the Megatron arguments in args set the degrees.")
-    for_launches = {"hosts": hosts, "model": model, "training": training, **job, "measured_runs": None}
+    for_launches = {"hosts": hosts, "model": model, "training": training, **job, "measured_runs": None, "env": None}
     useless = [name for name, value in for_launches.items() if value is not None]
     if plan is not None and useless:
         raise InputError(useless[0], "has no effect on a plan, which contains this setting; use it only with args.")
@@ -84,7 +84,8 @@ def estimate(
         raise InputError("--max-oom-risk", f"must be in (0, 1], got {max_oom_risk:g}.")
     if plan is not None:
         today = made.cluster or options.cluster
-        current = simulated_plan(plan_or_file(plan), today, max_oom_risk, options.measured_runs or ())
+        variables = variables_of_runs(options.env, options.measured_runs)
+        current = simulated_plan(plan_or_file(plan), today, max_oom_risk, options.measured_runs or (), variables)
     else:
         current = _launch(fspath(args or ""), options, made, hosts, max_oom_risk)
     if schedule is not None:

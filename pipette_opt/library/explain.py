@@ -171,7 +171,7 @@ def explain(
     """
     with argument_errors(asked="the configuration"):
         options, pinned, made = described(cluster, model, training, job)
-        has_job = any(part is not None for part in (cluster, model, training, space)) or bool(job)
+        has_job = any(part is not None for part in (cluster, model, training, space)) or bool(job.keys() - {"env"})
         given = None if plan is None else plan_or_file(plan)
         asked_of = options if has_job or plan is None else None
         question = question_of(given, asked_of, lambda read: search_space(read, pinned, space), made)

@@ -145,4 +145,4 @@ def _changes(plan: Plan, script: str, target: str, env: Sequence[str] | None) ->
         today = given.parallel_config(sum(plan.config.layers_per_stage), plan.config.world_size)
     except InputError:  # it is for another number of GPUs, or of layers: options are compared as they are written
         today = None
-    return tuple(script_changes(plan, given.written, given.text, today=today)), given.where
+    return tuple(script_changes(plan, given.written, given.lines, today=today)), given.where

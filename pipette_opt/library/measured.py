@@ -3,7 +3,7 @@
 import csv
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from itertools import combinations
@@ -30,10 +30,13 @@ from pipette_opt.memory.predictor import stage_ranks
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, identity_placement
 from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.exported import ARGUMENTS, exported_names, is_exported, launch_in
+from pipette_opt.read.files import read_text
+from pipette_opt.read.launch_file import is_launch
 from pipette_opt.read.megatron_args import MegatronArgs, read_megatron_args
 from pipette_opt.read.megatron_logs import SUFFIXES, import_runs
+from pipette_opt.read.megatron_words import read_words
 from pipette_opt.read.runs import MeasuredRun, read_rows, read_runs
-from pipette_opt.read.scripts import read_script, script_environment
+from pipette_opt.read.scripts import script_environment
 from pipette_opt.report.plan_file import read_plan
 from pipette_opt.simulate.least_times import peak_gpu_seconds
 from pipette_opt.specs import ClusterSpec, Instance, StackSpec
@@ -129,12 +132,16 @@ def with_measured(job: Job, words: Sequence[str] | None) -> Job:
     """
     if not words:
         return job
-    instance = with_anchors(job.instance, words, job.num_gpus)
+    instance = with_anchors(job.instance, words, job.num_gpus, environment=job.environment)
     return replace(job, instance=instance, inputs={**job.inputs, "stack": asdict(instance.stack)})
 
 
 def with_anchors(
-    instance: Instance, words: Sequence[str], num_gpus: int | None = None, cluster: ClusterSpec | None = None
+    instance: Instance,
+    words: Sequence[str],
+    num_gpus: int | None = None,
+    cluster: ClusterSpec | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Instance:
     """
     Return the instance with further anchors of its stack; see :func:`with_measured`.
@@ -145,9 +152,11 @@ def with_anchors(
         Number of GPUs of launches; ``None`` for all GPUs of the cluster.
     cluster
         Hosts that launches ran on; by default those of the instance.
+    environment
+        Variables of launch scripts.
     """
     started = replace(instance, cluster=cluster or instance.cluster, stack=instance.stack.unmoved)
-    job = Job(instance=started, num_gpus=num_gpus, inputs={})
+    job = Job(instance=started, num_gpus=num_gpus, inputs={}, environment=environment or {})
     runs = [run for word in dict.fromkeys(words) for run in _runs_of(job, word)]
     _check_memories(runs)
     before = instance.stack.unmoved
@@ -181,6 +190,13 @@ def in_worlds(job: Job) -> Job:
         return job
     instance = unmoved(job.instance)
     return replace(job, instance=instance, inputs={**job.inputs, "stack": asdict(instance.stack)})
+
+
+def variables_of_runs(env: Sequence[str] | None, words: Sequence[str] | None) -> dict[str, str]:
+    """Return the variables of measured launch scripts; ``InputError`` if they are given without a measured run."""
+    if env and not words:
+        raise InputError("--env", f"has no effect without {OPTION}, whose launch scripts read these variables.")
+    return script_environment(env)
 
 
 def own_runs(job: Job, words: Sequence[str] | None) -> tuple[OwnRun, ...]:
@@ -377,7 +393,8 @@ def _with_log(run: _Run, logs: Sequence[Path]) -> _Run:
 
 def _launch(job: Job, place: str) -> _Run:
     """Return a run of a launch of which nothing is measured yet."""
-    return _planned(job, Path(place)) if Path(place).suffix.lower() == ".json" else _started(job, place)
+    is_json = Path(place).suffix.lower() == ".json" and not is_folder(place)
+    return _planned(job, Path(place)) if is_json and not is_launch(read_text(place)) else _started(job, place)
 
 
 def _planned(job: Job, path: Path) -> _Run:
@@ -392,7 +409,7 @@ def _started(job: Job, place: str) -> _Run:
     """Return a run of a launch script, or of a file of Megatron arguments, on the hosts of the job."""
     if is_folder(place) or Path(place).name == ARGUMENTS:  # the script beside the arguments says how many GPUs run
         place = str(launch_in(Path(place) if is_folder(place) else Path(place).parent))
-    given = read_megatron_args(place, OPTION, script_environment(None), vocab_size=None)
+    given = read_megatron_args(place, OPTION, job.environment)
     training, cluster = job.instance.training, job.instance.cluster
     sizes = {name: getattr(given, name) or getattr(training, name) for name in ("global_batch_size", "seq_length")}
     model = given.model or job.instance.model
@@ -400,7 +417,7 @@ def _started(job: Job, place: str) -> _Run:
     instance = as_trained(theirs, given)
     check_one_model(model, instance.training, given)
     available = cluster.num_nodes * cluster.gpus_per_node
-    num_gpus = _started_gpus(given, cluster.gpus_per_node) or job.num_gpus
+    num_gpus = _started_gpus(job, given) or job.num_gpus
     if num_gpus is not None and num_gpus > available:
         raise InputError(
             place, f"starts {num_gpus} GPUs, but the job's hosts have {available}; give a larger run in a runs.csv."
@@ -415,16 +432,13 @@ def _started(job: Job, place: str) -> _Run:
     )
 
 
-def _started_gpus(given: MegatronArgs, gpus_per_node: int) -> int | None:
-    """Return the number of GPUs that a launch script starts, by launchers or ``#SBATCH`` lines; ``None`` if unknown."""
-    try:
-        script = read_script(given.text, given.where, environment=script_environment(None))
-    except InputError:
-        return None
-    if script.launch is None:
+def _started_gpus(job: Job, given: MegatronArgs) -> int | None:
+    """Return the number of GPUs that a launch starts, by launchers or ``#SBATCH`` lines; ``None`` if unknown."""
+    script = read_words(given.text, given.where, job.environment).script
+    if script is None or script.launch is None:
         return None
     hosts = script.launch.num_nodes or whole_number(script.header.get("nodes", ""))
-    return script.launch.num_processes or (hosts and hosts * gpus_per_node)
+    return script.launch.num_processes or (hosts and hosts * job.instance.cluster.gpus_per_node)
 
 
 def _memory(run: _Run, peak_gib: float | None, kind: str = "reserved", *, ran_out: bool = False) -> MemoryRun:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, replace
 
 from pipette_opt.base.errors import InputError
@@ -15,16 +16,17 @@ from pipette_opt.library.arguments import (
     texts,
     watcher_of,
 )
-from pipette_opt.library.current import simulated_plan
-from pipette_opt.library.measured import with_anchors
-from pipette_opt.library.plans import plan_on_changed_hosts, plan_with_band
+from pipette_opt.library.measured import variables_of_runs, with_anchors
+from pipette_opt.library.plans import plan_on_changed_hosts, plan_on_cluster, plan_with_band
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.options.values import checked, threads
 from pipette_opt.plans.plan import Plan
 from pipette_opt.replan import changed_hosts
 from pipette_opt.replan.changed_hosts import Replanned
-from pipette_opt.specs import ClusterSpec
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.specs import ClusterSpec, StackSpec
 from pipette_opt.specs.objective import Objective
+from pipette_opt.worlds.bands import with_band
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ def replan(
     num_gpus: int | None = None,
     micro_batches: str | None = None,
     measured_runs: str | Iterable[str] | None = None,
+    env: str | Iterable[str] | None = None,
     max_oom_risk: float = 0.01,
     time_limit_s: float = 10.0,
     workers: int | None = None,
@@ -71,6 +74,8 @@ def replan(
         ``unequal`` allows different numbers of micro-batches per replica; ``equal`` does not; the plan's by default.
     measured_runs
         Measured runs that predicted times start from, as in :func:`~pipette_opt.solve`.
+    env
+        Variables of the measured launch scripts, each ``NAME=VALUE``.
     max_oom_risk
         Accepted probability of running out of memory, in (0, 1].
     time_limit_s
@@ -92,10 +97,10 @@ def replan(
         raise InputError("--num-gpus", f"must be >= 1, got {num_gpus}.")
     if micro_batches is not None:
         one_of("--micro-batches", micro_batches, ("equal", "unequal"))
-    before = simulated_plan(plan_or_file(plan), None, max_oom_risk, texts(measured_runs) or ()).estimate
     old, instance, all_hosts, inputs = plan_on_changed_hosts(plan_or_file(plan), cluster_or_file(cluster), lost, joined)
     runs = texts(measured_runs) or ()
-    instance = with_anchors(instance, runs, old.config.world_size, all_hosts)
+    variables = variables_of_runs(texts(env), runs)
+    instance = with_anchors(instance, runs, old.config.world_size, all_hosts, variables)
     inputs = {**inputs, "stack": asdict(instance.stack)} if runs else inputs
     if micro_batches is not None:
         training = replace(instance.training, unequal_microbatches=micro_batches == "unequal")
@@ -122,4 +127,14 @@ def replan(
     )
     chosen = replace(found.chosen, plan=plan_with_band(found.chosen.plan, instance))
     options = tuple(chosen if option is found.chosen else option for option in found.options)
-    return replace(found, old=replace(old, estimate=before), chosen=chosen, options=options)
+    return replace(found, old=_as_estimated(old, instance.stack), chosen=chosen, options=options)
+
+
+def _as_estimated(plan: Plan, stack: StackSpec) -> Plan:
+    """Return the plan with the time that ``estimate`` gives it on its own hosts, by a stack with the measured runs."""
+    with suppress(InputError):  # the recorded time, if the cluster's file is no longer there
+        _, instance, _ = plan_on_cluster(plan, None)
+        instance = replace(instance, stack=stack)
+        simulated = estimate(instance, plan.config, plan.placement)
+        return replace(plan, estimate=with_band(simulated, instance, plan.config, plan.placement))
+    return plan

@@ -17,7 +17,7 @@ from pipette_opt.library.arguments import (
     texts,
     watcher_of,
 )
-from pipette_opt.library.measured import jobs_of_bands, with_anchors
+from pipette_opt.library.measured import jobs_of_bands, variables_of_runs, with_anchors
 from pipette_opt.library.plans import plan_on_cluster
 from pipette_opt.library.prices import priced
 from pipette_opt.optimize import OptimizeParams
@@ -98,6 +98,7 @@ def whatif(
     precision: Listed | None = None,
     gpu_price: str | Iterable[str] | None = None,
     measured_runs: str | Iterable[str] | None = None,
+    env: str | Iterable[str] | None = None,
     max_oom_risk: float = 0.01,
     time_limit_s: float | None = None,
     workers: int | None = None,
@@ -133,6 +134,8 @@ def whatif(
         Prices per GPU-hour: ``2.5``, ``gpu[01-04]=1.3`` or ``h100=2.9``.
     measured_runs
         Measured runs that predicted times start from, as in :func:`~pipette_opt.solve`.
+    env
+        Variables of the measured launch scripts, each ``NAME=VALUE``.
     max_oom_risk
         Accepted probability of running out of memory, in (0, 1].
     time_limit_s
@@ -157,7 +160,8 @@ def whatif(
         "precision": comma_text(precision),
     }
     plan, instance, changed = plan_on_cluster(plan_or_file(plan), cluster_or_file(cluster))
-    instance = with_anchors(instance, texts(measured_runs) or (), plan.config.world_size)
+    runs = texts(measured_runs) or ()
+    instance = with_anchors(instance, runs, plan.config.world_size, environment=variables_of_runs(texts(env), runs))
     if changed:  # what was proven is of another cluster
         plan = replace(plan, certificate=replace(plan.certificate, lower_bound_s=0.0))
     instance, kinds = priced(instance, texts(gpu_price) or ())

@@ -9,7 +9,7 @@ import msgspec
 
 from pipette_opt.base.typed import Count, Positive, Share, Size
 from pipette_opt.base.types import Launcher, P2PMode
-from pipette_opt.base.units import counted, gib, percent, three_digits
+from pipette_opt.base.units import SAME, above_best, at_most_percent, counted, gib, percent, three_digits
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.plans.certificate import Certificate as Certificate
 from pipette_opt.plans.certificate import JointModel as JointModel
@@ -195,6 +195,13 @@ class Target:
         best = self.value if self.best_value is None else self.best_value
         return 1 - (best / self.bound if self.objective.is_rate else self.bound / best)
 
+    @property
+    def distance(self) -> str:
+        """Distance from the best of the searched space, in words: below it for rates, else above it."""
+        if Objective(self.objective).is_rate and SAME <= self.gap < 1:
+            return f"at most {at_most_percent(self.gap)} below the best of the searched space"
+        return above_best(self.gap)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
@@ -364,10 +371,10 @@ class Plan:
 
     def __repr__(self) -> str:
         proof = self.certificate
-        gap = proof.gap if self.target is None else self.target.gap
+        distance = above_best(proof.gap) if self.target is None else self.target.distance
         lines = launch_lines(self.estimate, self.memory, [self.hosts[node] for node in self.placement.nodes_used])
         simulated = f"simulated {three_digits(self.estimate.iteration_time_s)} s"
-        lines.insert(2, f"proof: gap {100 * gap:.2g} % ({proof.status}), {simulated}")
+        lines.insert(2, f"proof: {distance} ({proof.status}), {simulated}")
         if self.unused_hosts:
             lines.append(f"unused: {compress_hosts(tuple(self.unused_hosts))}")
         if self.alternatives:
@@ -380,7 +387,7 @@ class Plan:
         columns = ["layers", "predicted_gib", "at_most_gib", "capacity_gib", "oom_probability"]
         stages = self.stage_table().reindex(columns=columns)
         rate, mfu = three_digits(estimate.expected_tokens_per_s), three_digits(100 * estimate.expected_mfu)
-        facts = f"{rate} tokens/s, MFU {mfu} %, gap {proof.gap:.2%} ({proof.status})"
+        facts = f"{rate} tokens/s, MFU {mfu} %, {above_best(proof.gap)} ({proof.status})"
         where = f"{counted(used, 'host')}, {counted(self.config.world_size, 'GPU')}"
         return (
             f"<p><strong>{escape(self.verdict)}</strong></p>"

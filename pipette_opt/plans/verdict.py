@@ -1,13 +1,13 @@
 """Verdict on a plan or a launch in one sentence: whether it fits, distance from the best, uncertainty of the time."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipette_opt.base.units import counted, gib, listed, three_digits
+from pipette_opt.base.units import above_best, counted, gib, listed, three_digits
 from pipette_opt.plans.certificate import Certificate
 from pipette_opt.plans.predicted import AS_GOOD, FEW_RUNS, IterationTime, StageMemory
 from pipette_opt.specs import NotModelled
+from pipette_opt.specs.not_modelled import LARGE_EFFECT, by_size
 
 MEMORY_IGNORED = 1.0
 """Accepted out-of-memory risk at which memory does not count."""
@@ -39,15 +39,17 @@ def verdict(
     not_modelled
         Options that predicted times and sizes leave out.
     """
-    parts = [_memory(memory, max_oom_risk)]
+    parts = [fit_words(memory, max_oom_risk)]
     if certificate is not None:
         parts.append(_proof(certificate, estimate.iteration_time_s))
     parts.append(expected_time(estimate))
     if not links_measured:
         parts.append("no link was measured")
-    options = list(dict.fromkeys(left_out.option for left_out in not_modelled))
-    if options:
-        parts.append(f"not modelled: {listed(options, 1)}")
+    large, others = by_size(not_modelled)
+    if large:
+        parts.append(f"with {listed(large, 1)} {LARGE_EFFECT}")
+    if others:
+        parts.append(f"not modelled: {listed(others, 1)}")
     return "; ".join(parts) + "."
 
 
@@ -59,11 +61,31 @@ def links_measured(inputs: Mapping[str, Any], num_hosts: int) -> bool:
     return "document" not in cluster and bool(cluster.get("matrices", True))
 
 
-def _memory(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
+def is_to_fit(memory: Sequence[StageMemory], max_oom_risk: float) -> bool:
+    """
+    Return whether a job can be taken to run: it fits, its risk is accepted, its memory is unknown or not counted.
+
+    Parameters
+    ----------
+    max_oom_risk
+        Accepted risk of running out of memory.
+    """
+    if not memory or max_oom_risk == MEMORY_IGNORED:
+        return True
+    worst = _fullest(memory)
+    return worst.oom_probability <= max(max_oom_risk, FITS_UP_TO) and worst.predicted_bytes <= worst.capacity_bytes
+
+
+def _fullest(memory: Sequence[StageMemory]) -> StageMemory:
+    """Return the stage that is most likely to run out of memory."""
+    return max(memory, key=lambda stage: (stage.oom_probability, stage.upper_bytes / stage.capacity_bytes))
+
+
+def fit_words(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
     """Return a clause that says whether the job fits, by the stage that is most likely to run out of memory."""
     if not memory:
         return "Whether it fits is not known"
-    worst = max(memory, key=lambda stage: (stage.oom_probability, stage.upper_bytes / stage.capacity_bytes))
+    worst = _fullest(memory)
     share = _share(worst.oom_probability)
     at_most = "at most " if worst.oom_probability_at_most and not share.startswith("less") else ""
     risk = f"risk of running out of memory {at_most}{share}{_of_any_stack(worst, share)}"
@@ -93,14 +115,11 @@ def _proof(certificate: Certificate, iteration_time_s: float) -> str:
         above = certificate.robust.value_s / certificate.robust.lower_bound_s - 1
         if above <= AS_GOOD:
             return "proven to have the least upper end of its time among what was searched"
-        return f"the upper end of its time is at most {_at_most(above)} above the least of the searched space"
-    if certificate.lower_bound_s <= 0:
-        return "nothing is proven about how far it is from the best of the searched space"
+        return f"the upper end of its time is {above_best(certificate.robust.shown_gap)}"
     is_fastest = certificate.fastest_s is None or iteration_time_s <= (1 + AS_GOOD) * certificate.fastest_s
     if certificate.status == "OPTIMAL" and is_fastest:
         return "proven optimal among what was searched"
-    above = iteration_time_s / certificate.lower_bound_s - 1
-    return f"at most {_at_most(above)} above the best of the searched space"
+    return above_best(1 - certificate.lower_bound_s / iteration_time_s)
 
 
 def expected_time(estimate: IterationTime) -> str:
@@ -116,11 +135,6 @@ def expected_time(estimate: IterationTime) -> str:
         return f"{answer} ({ends} jobs like this)"
     few = f"few runs like this were measured: {band.runs}" if band.runs else "no run like this was measured"
     return f"{answer} ({ends} jobs; {few}, so the band is wide)"
-
-
-def _at_most(share: float) -> str:
-    """Return a share as a percentage with one digit after the point, rounded up."""
-    return _share(math.ceil(1000 * share - 1e-6) / 1000)
 
 
 def _share(share: float) -> str:

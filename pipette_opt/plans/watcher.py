@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from pipette_opt.base.jit import when_compiling
 from pipette_opt.plans.plan import Plan
 
 
@@ -46,10 +47,15 @@ class Watcher:
     @contextmanager
     def loading_kernels(self) -> Iterator[None]:
         """Exclude the seconds inside the ``with`` block from the time limit. Kernels are compiled once."""
-        self.report("loading compiled kernels (the first time they are compiled)")
+        self.report("loading compiled kernels")
         begun = time.perf_counter()
-        yield
+        with when_compiling(self.report_compiling):
+            yield
         self.started += time.perf_counter() - begun
+
+    def report_compiling(self) -> None:
+        """Report that kernels are compiled: on the first run of an installation, or of a new kind of job."""
+        self.report("compiling kernels, once per installation")
 
     def report(self, step: str, objective_s: float | None = None, lower_bound_s: float | None = None) -> None:
         """Pass the current step, with times in seconds, to the progress callback."""

@@ -71,6 +71,9 @@ class MegatronArgs:
         Options as written, before Megatron's silent changes.
     text
         Script or command line that was read.
+    lines
+        Text of a launch script or file of arguments, whose lines a user can edit; empty for a typed text, a launch in
+        JSON and a script that ``export`` wrote.
     """
 
     where: str
@@ -114,6 +117,7 @@ class MegatronArgs:
     notes: tuple[str, ...] = ()
     written: Mapping[str, Any] = field(default_factory=dict, repr=False)
     text: str = field(default="", repr=False)
+    lines: str = field(default="", repr=False)
 
     def training(self, base: TrainingSpec) -> TrainingSpec:
         """
@@ -290,16 +294,18 @@ def read_megatron_args(
     arguments: str, where: str, environment: Environment = None, *, vocab_size: int | None = None
 ) -> MegatronArgs:
     """Return the launch that Megatron arguments in a text or a file describe; ``where`` names a text in errors."""
-    text = arguments.strip()
+    text, lines = arguments.strip(), ""
     one_word = not text.startswith("-") and len(text.split()) == 1
     if one_word or (not text.startswith("-") and is_file(text)):
-        where, text = text, exported_launch(Path(text), read_text(text, keep_line_ends=True))
+        where, lines = text, read_text(text, keep_line_ends=True)
+        text = exported_launch(Path(where), lines)
     elif "--" not in text:
         problem = f"must hold options such as --tensor-model-parallel-size 8, got {shown(text)}."
         raise InputError(where, problem if text else "are empty; give options such as --tensor-model-parallel-size 8.")
     if not text.strip():
         raise InputError(where, "is empty; give a script, or options such as --tensor-model-parallel-size 8.")
-    return parse_megatron_args(text, where, environment=environment, vocab_size=vocab_size)
+    given = parse_megatron_args(text, where, environment=environment, vocab_size=vocab_size)
+    return replace(given, lines=lines if lines == text and not is_launch(lines) else "")
 
 
 def model_of_arguments(
@@ -451,7 +457,9 @@ def _absent(given: Mapping[str, Any]) -> list[NotModelled]:
     if given.get("num_experts") and not given.get("moe_grouped_gemm"):
         why = "Without it the experts' products run one after another; a grouped product is counted."
         found.append(
-            NotModelled(option="--moe-grouped-gemm", value="not given", effect="time", direction="more", why=why)
+            NotModelled(
+                option="--moe-grouped-gemm", value="not given", effect="time", direction="more", why=why, is_large=True
+            )
         )
     tokenizer = None if given.get("padded_vocab_size") or given.get("vocab_size") else tokenizer_of(given)
     if tokenizer is not None and "num_layers" in given:

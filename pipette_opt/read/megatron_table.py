@@ -13,6 +13,9 @@ from pipette_opt.specs.not_modelled import Direction, Effect
 Kind = Literal["flag", "whole", "number", "word", "list"]
 """Values that an option takes: none, a whole number, any number, a word, or several words."""
 
+LARGE = "much "
+"""Word before a direction in the table: the time may differ by more than a tenth."""
+
 Status = Literal["modelled", "priced", "harmless", "approximated", "refused"]
 
 
@@ -39,6 +42,8 @@ class MegatronOption:
     time, memory
         Whether the real job takes ``less``, ``more`` or ``either`` compared with the prediction; ``None``: as
         predicted.
+    is_large
+        Whether the time may differ by more than a tenth.
     within
         Part of the time breakdown that bounds the saved time, such as ``tensor_parallel``; ``None``: no bound.
     why
@@ -53,6 +58,7 @@ class MegatronOption:
     needs: tuple[str, ...]
     time: Direction | None
     memory: Direction | None
+    is_large: bool
     within: str | None
     why: str
 
@@ -92,7 +98,10 @@ class MegatronOption:
         return found
 
     def _entry(self, value: str, effect: Effect, direction: Direction) -> NotModelled:
-        return NotModelled(option=self.name, value=value, effect=effect, direction=direction, why=self.why)
+        is_large = self.is_large and effect != "memory"
+        return NotModelled(
+            option=self.name, value=value, effect=effect, direction=direction, why=self.why, is_large=is_large
+        )
 
 
 def field_of(option: str) -> str:
@@ -125,8 +134,9 @@ def megatron_options() -> Mapping[str, MegatronOption]:
             status=cast(Status, row["status"]),
             modelled_values=tuple(row["modelled_values"].split()),
             needs=tuple(row["needs"].split()),
-            time=cast(Direction, row["time"]) if row["time"] else None,
+            time=cast(Direction, row["time"].removeprefix(LARGE)) if row["time"] else None,
             memory=cast(Direction, row["memory"]) if row["memory"] else None,
+            is_large=row["time"].startswith(LARGE),
             within=row["within"] or None,
             why=row["why"],
         )

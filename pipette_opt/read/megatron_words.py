@@ -1,14 +1,13 @@
 """Words of a Megatron command line, read from options alone, a launch script, or the printed arguments of a run."""
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, TYPED_ARGUMENTS, looks_like
-from pipette_opt.read.launch_file import is_launch, without_document
+from pipette_opt.read.launch_file import is_launch, read_launch
 from pipette_opt.read.launchers import known_launchers
 from pipette_opt.read.megatron_printed import is_printed, printed_words
 from pipette_opt.read.megatron_table import field_of, megatron_options
@@ -91,7 +90,8 @@ def read_words(
     if not text.strip():
         raise InputError(where, "is empty.")
     if is_launch(text):
-        return Words(words=tuple(shlex.split(without_document(text, where))))
+        launch = read_launch(text, where)
+        return Words(words=launch.arguments, script=launch)
     if is_printed(text):
         return Words(words=tuple(printed_words(text)))
     if _is_only_options(text):

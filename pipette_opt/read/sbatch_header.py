@@ -1,14 +1,14 @@
-"""Reader of the ``#SBATCH`` lines of a batch script, and the variables that Slurm sets for such a job."""
+"""Reader of the ``#SBATCH`` lines of a batch script, and stand-ins for variables that Slurm and MPI set for a job."""
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import whole_number
 from pipette_opt.read.launchers import known_launchers
-from pipette_opt.read.launches import read_options
+from pipette_opt.read.launches import Started, read_options
 
 LONG_NAMES: Mapping[str, str] = {
     "A": "account",
@@ -56,6 +56,9 @@ _FIRST_PROCESS = {"SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"
 _MADE_UP = {"SLURM_JOB_ID": "1", "SLURM_JOBID": "1", "SLURM_JOB_NODELIST": "localhost", "SLURM_NODELIST": "localhost"}
 """Placeholder values of variables that every Slurm job has."""
 
+_FIRST_MPI_PROCESS = dict.fromkeys(("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK"), "0")
+"""Variables that MPI launchers set for the first process of a job."""
+
 
 def sbatch_options(text: str, where: str) -> dict[str, str]:
     """
@@ -78,6 +81,45 @@ def sbatch_options(text: str, where: str) -> dict[str, str]:
         options = read_options(place, header, words)
         found |= {LONG_NAMES.get(name, name): value for name, value in options.items()}
     return found
+
+
+def job_variables(options: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return stand-ins for Slurm's variables in a batch script, as its options set them, else placeholders.
+
+    A script without ``#SBATCH`` lines gets none, as it may run without Slurm.
+    """
+    return {**made_up_variables(options), **slurm_variables(options)}
+
+
+def submitted_variables(text: str, words: Sequence[str]) -> dict[str, str]:
+    """Return stand-ins for Slurm's variables in a script text that ``sbatch`` submits; empty for other commands."""
+    return job_variables(sbatch_options(text, "the submitted script")) if words[0] == "sbatch" else {}
+
+
+def first_process_variables(found: Started) -> dict[str, str]:
+    """Return the variables that ``srun`` or an MPI launcher sets for its first process."""
+    names = {starter.name for starter in found.launchers}
+    by_mpi = names & {"mpirun", "mpiexec", "orterun", "prterun"}
+    return {**(_FIRST_PROCESS if "srun" in names else {}), **(_FIRST_MPI_PROCESS if by_mpi else {})}
+
+
+def made_up_note(options: Mapping[str, str], text: str, given: Container[str]) -> list[str]:
+    """
+    Return a note on the placeholders that a script's text uses, as a list; empty if it uses none.
+
+    Parameters
+    ----------
+    given
+        Names of variables with a value of the user's.
+    """
+    return note_on_variables("Made up, as no job of Slurm runs", made_up_variables(options), text, given)
+
+
+def note_on_variables(beginning: str, variables: Mapping[str, str], text: str, given: Container[str]) -> list[str]:
+    """Return a note on the variables that a script's text uses and the user does not set; empty without any."""
+    used = [f"{name}={value}" for name, value in variables.items() if name in text and name not in given]
+    return [f"{beginning}: {', '.join(used)}."] if used else []
 
 
 def made_up_variables(options: Mapping[str, str]) -> dict[str, str]:

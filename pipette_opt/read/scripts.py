@@ -18,6 +18,7 @@ from pipette_opt.read.launches import (
     launch_of,
     takes_value,
 )
+from pipette_opt.read.sbatch_header import first_process_variables, made_up_note, submitted_variables
 from pipette_opt.read.shell import Evaluation, ExternalCommand, evaluate
 from pipette_opt.read.shell.programs import never_option
 from pipette_opt.read.shell.unknowns import Unknown, Unknowns, is_marker, may_split
@@ -122,16 +123,18 @@ def read_script(
     Parameters
     ----------
     environment
-        Environment variables; besides them, only variables that Slurm sets for the ``#SBATCH`` lines exist.
+        Environment variables; besides them, only stand-ins for Slurm's variables exist, see
+        :func:`~pipette_opt.read.sbatch_header.job_variables`.
 
     Raises
     ------
     InputError
         If the script starts no training program or several, or if the program cannot be determined.
     """
-    reader = _Reader(where)
+    reader = _Reader(where, environment or {})
     found = evaluate(text, where, reader.starts, environment=environment, arguments=arguments)
     notes = [f"line {line}: {found.unknowns.rendered(note)}" for line, note in found.notes]
+    notes += made_up_note(found.header, text, environment or {})
     if not found.launches:
         return _without_launch(found, reader, where, notes)
     launches = [reader.launches[number] for number in found.launches]
@@ -195,8 +198,9 @@ def script_environment(settings: Sequence[str] | None) -> dict[str, str]:
 class _Reader:
     """Collector of the launches and other commands that the evaluation of a script meets."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, environment: Mapping[str, str]) -> None:
         self.where = where
+        self.environment = environment
         self.launches: list[_Found] = []
         self.others: dict[str, int] = {}
         self.options: list[str] = []
@@ -246,7 +250,9 @@ class _Reader:
         """Evaluate the shell text or script that a command starts. Return the number of its launch, or ``None``."""
         exported = {} if isinstance(outer, ShellText) and outer.on_other_hosts else dict(command.environment)
         positional = outer.arguments[1:] if isinstance(outer, ShellText) else outer.arguments
-        numbers = shell.run_inner(text, {**exported, **outer.environment}, positional)
+        stand_ins = {**first_process_variables(outer), **submitted_variables(text, command.words)}
+        own = {name: value for name, value in self.environment.items() if name in stand_ins}
+        numbers = shell.run_inner(text, {**exported, **stand_ins, **own, **outer.environment}, positional)
         if not numbers:
             return None
         found = [self.launches[number] for number in numbers]

@@ -2,7 +2,7 @@
 
 from rich.console import RenderableType
 
-from pipette_opt.base.units import counted, gib
+from pipette_opt.base.units import counted, difference, gib, three_digits
 from pipette_opt.plans.plainness import WITHIN, unevenness
 from pipette_opt.plans.plan import Alternative, Plan
 from pipette_opt.report.cells import columns_table, risk, seconds_text, spaced
@@ -20,8 +20,8 @@ def fastest_words(plan: Plan) -> str:
     fastest = plan.fastest
     if fastest is None or fastest.iteration_time_s is None:
         return ""
-    faster = 1 - fastest.iteration_time_s / plan.estimate.iteration_time_s
-    text = f"{fastest.config.label()} is {_percent(faster)} faster"
+    faster = difference(plan.estimate.iteration_time_s / fastest.iteration_time_s, "faster", "slower", "as fast")
+    text = f"{fastest.config.label()} is {faster}"
     if less_plain := _less_plain(plan, fastest):
         text += f", with {', '.join(less_plain)}"
     return text
@@ -80,10 +80,10 @@ def imbalance_line(plan: Plan) -> str:
     found = plan.imbalance
     if found is None:
         return ""
-    slower = found.iteration_time_s / plan.estimate.iteration_time_s - 1
+    slower = three_digits(100 * (found.iteration_time_s / plan.estimate.iteration_time_s - 1))
     return (
         f"Experts are assumed to be evenly loaded. With {found.expert_imbalance:g} times the mean tokens on the "
-        f"busiest rank of experts an iteration takes {_percent(slower)} more, and the risk of running out of memory is "
+        f"busiest rank of experts an iteration takes {slower} % more, and the risk of running out of memory is "
         f"{risk(found.oom_probability)} (--expert-imbalance {found.expert_imbalance:g} plans for it)."
     )
 
@@ -105,8 +105,3 @@ def _proof(alternative: Alternative) -> str:
     if alternative.lower_bound_s is None:
         return ""
     return "proven" if alternative.is_proven else f"open, at least {seconds_text(alternative.lower_bound_s)}"
-
-
-def _percent(share: float) -> str:
-    """Format a share as a percentage, with a digit after the point below 10 %."""
-    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"

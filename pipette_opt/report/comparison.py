@@ -6,13 +6,10 @@ from dataclasses import dataclass, field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pipette_opt.base.units import counted, three_digits
+from pipette_opt.base.units import MIN_DIFFERENCE, counted, difference, three_digits
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Band, IterationTime, Plan
 from pipette_opt.report.cells import BAD, GOOD, columns_table, seconds_text, spaced, words
-
-EQUAL = 5e-5
-"""Largest relative difference that is shown as equal. Chosen: percentages have two digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +58,16 @@ def comparison(
     title: str,
     uncounted: Uncounted,
     ends: tuple[float, float] | None,
+    *,
+    fits: bool = True,
 ) -> RenderableType:
     """
     Table of the expected times of a launch and of the plan, and a sentence on the plan's gain with its range.
 
     Parameters
     ----------
-    ends
-        Parameter of :func:`faster_words`.
+    ends, fits
+        Parameters of :func:`faster_words`.
     """
     table = columns_table("", "configuration", "iteration >", "tokens/s >", "MFU >")
     for name, label, time in (
@@ -82,11 +81,16 @@ def comparison(
             three_digits(time.expected_tokens_per_s),
             f"{three_digits(100 * time.expected_mfu)} %",
         )
-    return Group(spaced(table), Text(), faster_words(estimate, plan.estimate, uncounted, ends))
+    return Group(spaced(table), Text(), faster_words(estimate, plan.estimate, uncounted, ends, fits=fits))
 
 
 def faster_words(
-    estimate: IterationTime, plan: IterationTime, uncounted: Uncounted, ends: tuple[float, float] | None
+    estimate: IterationTime,
+    plan: IterationTime,
+    uncounted: Uncounted,
+    ends: tuple[float, float] | None,
+    *,
+    fits: bool = True,
 ) -> Text:
     """
     Return sentences on the gain of a plan over a launch, with its range, and on effects that are left out.
@@ -96,17 +100,16 @@ def faster_words(
     ends
         Ends of the measured ratio of the launch's time to the plan's, see
         :func:`~pipette_opt.worlds.ratios.ratio_ends`; ``None`` if no range is known.
+    fits
+        Whether the launch is predicted to run; otherwise the gain is conditional.
     """
     ratio = estimate.expected_s / plan.expected_s
     kept = uncounted.least_s(estimate) / estimate.iteration_time_s
-    if kept < 1:
-        text = Text(f"The plan has between {_gain(kept * ratio)} and {_gain(ratio)} tokens per second", style="bold")
-        text.append(f"{_range_words(ratio, plan, kept, ends)}.")
-    elif abs(ratio - 1) < EQUAL:
-        text = Text("The plan is equally fast.", style="bold")
-    else:
-        text = Text(f"The plan has {_gain(ratio)} tokens per second{_range_words(ratio, plan, 1.0, ends)}.")
-        text.stylize(f"bold {GOOD if ratio > 1 else BAD}")
+    subject = "The plan has" if fits else "If the launch fitted, the plan would have"
+    gain = f"between {_gain(kept * ratio)} and {_gain(ratio)}" if kept < 1 else _gain(ratio)
+    text = Text(f"{subject} {gain} tokens per second{_range_words(ratio, plan, kept, ends)}.")
+    is_judged = fits and kept == 1 and abs(ratio - 1) >= MIN_DIFFERENCE
+    text.stylize(f"bold {GOOD if ratio > 1 else BAD}" if is_judged else "bold")
     for line in uncounted.lines():
         text.append(f"\n{line}")
     return text
@@ -138,6 +141,4 @@ def _jobs_words(band: Band | None) -> str:
 
 def _gain(ratio: float) -> str:
     """Return a ratio as text: ``12.3 % more``, ``12.3 % fewer`` or ``as many``."""
-    if abs(ratio - 1) < EQUAL:
-        return "as many"
-    return f"{three_digits(100 * abs(ratio - 1))} % {'more' if ratio > 1 else 'fewer'}"
+    return difference(ratio, "more", "fewer", "as many")

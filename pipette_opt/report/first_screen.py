@@ -8,8 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipette_opt.base.units import counted, gib, listed, three_digits
+from pipette_opt.base.units import MIN_DIFFERENCE, above_best, counted, difference, gib, listed, three_digits
 from pipette_opt.plans.certificate import Regret, Robust
+from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
 from pipette_opt.report.beside_tables import fastest_words
 from pipette_opt.report.cells import QUIET, columns_table, risk, words
@@ -17,6 +18,7 @@ from pipette_opt.report.tables import configuration_words, folded_hosts, host_gr
 from pipette_opt.simulate.paying import PayingOption
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
+from pipette_opt.specs.not_modelled import LARGE_EFFECT, by_size
 from pipette_opt.specs.stack import FITS
 
 MAX_ALTERNATIVES, MAX_OPTIONS, MAX_NOT_MODELLED, MAX_CAUSES = 3, 2, 3, 3
@@ -31,9 +33,6 @@ MAX_RUNS = 3
 
 MIN_SHARE = 0.5
 """Smallest share of an iteration, in percent, for which a cause is named. Chosen: shares are shown as whole numbers."""
-
-MIN_PERCENT = 0.05
-"""Smallest difference of two times, in percent, that is shown. Chosen: percentages have a digit after the point."""
 
 MAX_HOSTS_SHOWN = 60
 """Maximum characters for stages and hosts; a longer list shows its first and last row. Chosen: a line."""
@@ -134,13 +133,15 @@ def _fastest_words(plan: Plan) -> str:
 
 
 def _against(plan: Plan, other: Alternative) -> str:
-    """Return how much slower or faster another plan is than this plan, in words."""
+    """Return how much slower another plan is than this plan, in words; of a faster one, why it was not taken."""
     if other.iteration_time_s is None:
         return "not placed"
-    slower = 100 * (other.iteration_time_s / plan.estimate.iteration_time_s - 1)
-    if abs(slower) < MIN_PERCENT:
-        return "as fast"
-    return f"{abs(slower):.1f} % {'slower' if slower > 0 else 'faster'}"
+    ratio = other.iteration_time_s / plan.estimate.iteration_time_s
+    if ratio > 1 - MIN_DIFFERENCE:
+        return difference(ratio, "slower", "faster", "as fast")
+    proof, target = plan.certificate, plan.target
+    objective = "regret" if proof.regret else "upper end" if proof.robust else target and words(target.objective)
+    return f"no better by {objective}" if objective else f"within {100 * WITHIN:g} %, less plain"
 
 
 def _imbalance_words(plan: Plan) -> str:
@@ -148,10 +149,10 @@ def _imbalance_words(plan: Plan) -> str:
     found = plan.imbalance
     if found is None:
         return ""
-    slower = 100 * (found.iteration_time_s / plan.estimate.iteration_time_s - 1)
+    slower = difference(found.iteration_time_s / plan.estimate.iteration_time_s, "slower", "faster", "as fast")
     return (
         f"assumed to be evenly loaded; {found.expert_imbalance:g} times the mean on the busiest rank: "
-        f"{slower:.0f} % slower, risk {risk(found.oom_probability)}"
+        f"{slower}, risk {risk(found.oom_probability)}"
     )
 
 
@@ -230,8 +231,8 @@ def robust_words(robust: Robust | None) -> str:
     if robust is None:
         return ""
     return (
-        f"{three_digits(robust.value_s)} s over the fastest links; no plan of {counted(robust.groups, 'group')} of "
-        f"configurations has less than {three_digits(robust.lower_bound_s)} s (gap {100 * robust.shown_gap:.1f} %)"
+        f"{three_digits(robust.value_s)} s over the fastest links, {above_best(robust.shown_gap)}: no plan of "
+        f"{counted(robust.groups, 'group')} of configurations has less than {three_digits(robust.lower_bound_s)} s"
     )
 
 
@@ -276,12 +277,13 @@ def _less_risk_words(plan: Plan) -> str:
     listed = [other.config for other in _others(plan)]
     lines = []
     for choice in plan.risks:
-        seconds, chance = choice.plan.iteration_time_s, choice.plan.oom_probability
-        if seconds is None or chance is None or own <= choice.max_oom_risk or choice.plan.config in listed:
+        other, chance = choice.plan, choice.plan.oom_probability
+        if other.iteration_time_s is None or chance is None:
             continue
-        more = 100 * (seconds / plan.estimate.iteration_time_s - 1)
+        if own <= choice.max_oom_risk or other.config in listed:
+            continue
         most = f"at most {gib(choice.upper_bytes):.1f} GiB"
-        lines.append(f"{choice.plan.config.label()}: {more:+.1f} %, risk {risk(chance)}, {most}")
+        lines.append(f"{other.config.label()}: {_against(plan, other)}, risk {risk(chance)}, {most}")
     return "\n".join(dict.fromkeys(lines))
 
 
@@ -290,21 +292,26 @@ def _target_words(plan: Plan) -> str:
     target = plan.target
     if target is None:
         return ""
-    gap = f"at most {three_digits(100 * target.gap)} % from the best"
-    return f"{target.objective}: {three_digits(target.value)} {target.unit}, {gap}"
+    return f"{target.objective}: {three_digits(target.value)} {target.unit}, {target.distance}"
 
 
 def paying_words(paying: Sequence[PayingOption]) -> str:
-    """Return unsearched options that would save time, each with its saving and condition."""
-    lines = [f"{paid.option}: about {100 * paid.saved_share:.0f} % ({paid.condition})" for paid in paying[:MAX_OPTIONS]]
+    """Return unsearched options that would save time, each with its gain and condition."""
+    lines = [
+        f"{paid.option}: {difference(1 / (1 - paid.saved_share), 'more', 'fewer', 'as many')} tokens per second "
+        f"({paid.condition})"
+        for paid in paying[:MAX_OPTIONS]
+    ]
     if len(paying) > MAX_OPTIONS:
         lines[-1] += f"; {len(paying) - MAX_OPTIONS} more"
     return "\n".join(lines)
 
 
 def not_modelled_words(not_modelled: Iterable[NotModelled]) -> str:
-    """Return the options of the job's launch that the predictions leave out."""
-    return listed(list(dict.fromkeys(entry.option for entry in not_modelled)), MAX_NOT_MODELLED)
+    """Return the options of the job's launch that the predictions leave out; a line for those with large effects."""
+    large, others = by_size(not_modelled)
+    lines = [f"{listed(large, MAX_NOT_MODELLED)}: {LARGE_EFFECT}"] if large else []
+    return "\n".join([*lines, *([listed(others, MAX_NOT_MODELLED)] if others else [])])
 
 
 def _next_best(plan: Plan) -> Iterator[RenderableType]:

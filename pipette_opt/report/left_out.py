@@ -28,5 +28,8 @@ def left_out_table(entries: Sequence[NotModelled]) -> list[RenderableType]:
 
 def _takes(entries: Iterable[NotModelled]) -> str:
     """Return the effect of an option, such as ``less time, more memory``; an unknown direction is ``more or less``."""
-    effects = [(entry.direction.replace("either", "more or less"), _WORDS[entry.effect]) for entry in entries]
-    return ", ".join(f"{direction} {effect}" for direction, effect in effects)
+    effects = [
+        ("much " * entry.is_large, entry.direction.replace("either", "more or less"), _WORDS[entry.effect])
+        for entry in entries
+    ]
+    return ", ".join(f"{size}{direction} {effect}" for size, direction, effect in effects)

@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipette_opt.base.units import counted, percent
+from pipette_opt.base.units import above_best, counted, percent, percent_above
 from pipette_opt.plans.certificate import Robust
 from pipette_opt.plans.plan import Certificate, JointModel
 from pipette_opt.report.cells import FAIR, GOOD, QUIET, columns_table, seconds_text, spaced, titled, words
@@ -18,7 +18,7 @@ SMALL_GAP = 0.01
 
 
 def certificate_table(certificate: Certificate) -> RenderableType:
-    """Table of the proof: iteration time, lower bound, and gap."""
+    """Table of the proof: iteration time, lower bound, and how far the time is above it."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style=QUIET)
     table.add_column(justify="right")
@@ -31,12 +31,12 @@ def certificate_table(certificate: Certificate) -> RenderableType:
         ("at least", seconds_text(certificate.lower_bound_s), "no plan searched can be faster"),
     ):
         table.add_row(*map(Text, row))
-    gap, of_plan = Text(percent(certificate.gap), style=f"bold {style}"), "of the iteration time"
+    above, where = Text(percent_above(certificate.gap), style=f"bold {style}"), "above the best of the searched space"
     if certificate.fastest_s is not None:
-        table.add_row("gap", Text(percent(certificate.shown_gap)), of_plan)
-        table.add_row("gap of the search", gap, "of the fastest plan found, which is less plain")
+        table.add_row("at most", Text(percent_above(certificate.shown_gap)), where)
+        table.add_row("fastest found", above, "above it at most; that plan is less plain")
     else:
-        table.add_row("gap", gap, of_plan)
+        table.add_row("at most", above, where)
     dependent_s = certificate.placement_dependent_s
     if dependent_s >= MIN_SHARE * certificate.objective_s and certificate.placement_gap <= 1:
         share = f"of the {seconds_text(dependent_s)} that depend on the placement"
@@ -60,7 +60,7 @@ def robust_lines(robust: Robust | None) -> list[RenderableType]:
     text = (
         f"chosen by the upper end of the band: {seconds_text(robust.value_s)}, {robust.factor:.4g} times the simulated "
         f"time; at least {seconds_text(robust.lower_bound_s)} for all {counted(robust.groups, 'group')} of "
-        f"configurations, gap {percent(robust.shown_gap)}"
+        f"configurations; {above_best(robust.shown_gap)}"
     )
     return [words(text)]
 

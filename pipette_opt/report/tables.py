@@ -159,7 +159,7 @@ def target_tables(plan: Plan) -> list[RenderableType]:
         return []
     than = "more than" if Objective(target.objective).is_rate else "less than"
     text = f"{target.value:,.4g} {target.unit}, no plan has {than} "
-    head = Text(f"{text}{target.bound:,.4g} (gap {percent(target.gap)})")
+    head = Text(f"{text}{target.bound:,.4g}: it is {target.distance}")
     priced = any(size.dearest is not None for size in target.sizes)
     names = ["GPUs >", *(["price up to >"] if priced else []), "", "time >", "at least >", "value >", "bound >"]
     table = columns_table(*names)

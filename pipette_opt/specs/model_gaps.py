@@ -22,8 +22,10 @@ def not_modelled_of(model: ModelSpec, training: TrainingSpec | None) -> tuple[No
     return (*_window(model, training), *_of_layers(model), *_of_mixers(model))
 
 
-def _note(option: str, effect: Effect, direction: Direction, why: str, value: str = "") -> NotModelled:
-    return NotModelled(option=option, value=value, effect=effect, direction=direction, why=why)
+def _note(
+    option: str, effect: Effect, direction: Direction, why: str, value: str = "", *, is_large: bool = False
+) -> NotModelled:
+    return NotModelled(option=option, value=value, effect=effect, direction=direction, why=why, is_large=is_large)
 
 
 def _window(model: ModelSpec, training: TrainingSpec | None) -> Iterator[NotModelled]:
@@ -66,7 +68,7 @@ def _of_mixers(model: ModelSpec) -> Iterator[NotModelled]:
     if count:
         option = variant if model.mamba is None else "--hybrid-layer-pattern"
         why = f"Scans of {count} layers are counted; NVIDIA's jobs of Nemotron 3 take 1.2 to 1.8 times as long."
-        yield _note(option, "time", "more", why)
+        yield _note(option, "time", "more", why, is_large=True)
         why = f"Activations of {count} layers with a state are counted; no measured peak of such layers is known."
         yield _note(option, "memory", "either", why)
     if model.sparse_attention is not None:
@@ -74,7 +76,7 @@ def _of_mixers(model: ModelSpec) -> Iterator[NotModelled]:
             "Sparse attention has the rates of TileLang's kernels on one H200; other GPUs and cuDNN's kernels were "
             "not measured, and without --dsa-kernel-backend it takes 2 to 10 times as long."
         )
-        yield _note(variant, "time", "either", why)
+        yield _note(variant, "time", "either", why, is_large=True)
         why = (
             "What sparse attention keeps is counted as measured for fused kernels; temporary scores and gradients "
             "are not, nor the 15 to 32 times that it keeps without --dsa-kernel-backend."

@@ -1,5 +1,6 @@
 """Options of a job that change its time or memory, but that the estimates do not count."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +9,10 @@ Effect = Literal["time", "memory", "both"]
 
 Direction = Literal["less", "more", "either"]
 """Direction in which an option changes the real time or memory, against the estimate."""
+
+
+LARGE_EFFECT = "the time changes, by how much is not known"
+"""Words for options that may change the time by more than a tenth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +32,8 @@ class NotModelled:
         Whether the real job takes less or more than estimated.
     why
         One sentence for people: the part of the option's work that is not counted.
+    is_large
+        Whether the option may change the time by more than a tenth.
     """
 
     option: str
@@ -34,3 +41,11 @@ class NotModelled:
     effect: Effect
     direction: Direction
     why: str
+    is_large: bool = False
+
+
+def by_size(entries: Iterable[NotModelled]) -> tuple[list[str], list[str]]:
+    """Return the options that may change the time by more than a tenth, and the other options; each once."""
+    found = list(entries)
+    large = dict.fromkeys(entry.option for entry in found if entry.is_large)
+    return list(large), [option for option in dict.fromkeys(entry.option for entry in found) if option not in large]

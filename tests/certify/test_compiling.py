@@ -17,6 +17,8 @@ from pipette_opt.base.backends import Work
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import compiling
 from pipette_opt.certify.compiling import PARTS, Sample, compile_kernels
+from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.watcher import Progress, Watcher
 from pipette_opt.prepare import Prepared, Question, prepare
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.specs import Instance, TrainingSpec
@@ -54,27 +56,33 @@ def test_a_machine_without_processes(prepared: Prepared, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(compiling, "is_cached", lambda compiled: False)
     monkeypatch.setattr(compiling, "JoblibBackend", Fails)
-    compile_kernels(prepared, threading.Event())
+    seen: list[Progress] = []
+    compile_kernels(prepared, Clock(watcher=Watcher(on_progress=seen.append)))
     assert called == [len(PARTS)]
+    assert [one.step for one in seen] == ["compiling kernels, once per installation"]
 
 
 def test_compiled_kernels_need_no_processes(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search whose kernels are in the cache starts no process, whatever kernels other searches have."""
-    compile_kernels(prepared, threading.Event())
+    compile_kernels(prepared, Clock())
     monkeypatch.setattr(compiling, "JoblibBackend", lambda workers: pytest.fail("a process was started"))
-    compile_kernels(prepared, threading.Event())
+    seen: list[Progress] = []
+    clock = Clock(watcher=Watcher(on_progress=seen.append))
+    with clock.loading():
+        compile_kernels(prepared, clock)
+    assert [one.step for one in seen] == ["loading compiled kernels"]
 
 
 def test_a_stop(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is begun after it."""
     tried: list[Sample] = []
     monkeypatch.setattr(compiling, "PARTS", (tried.append,))
-    stop = threading.Event()
-    compile_kernels(prepared, stop)
+    clock = Clock()
+    compile_kernels(prepared, clock)
     assert tried
     tried.clear()
-    stop.set()
-    compile_kernels(prepared, stop)
+    clock.stop.set()
+    compile_kernels(prepared, clock)
     assert not tried
 
 
@@ -88,17 +96,17 @@ def test_hosts_without_links(prepared: Prepared) -> None:
 
 
 CODE = """
-import threading
 from types import SimpleNamespace
 import numpy as np
 import numba.core.event as event
 from pipette_opt.certify import compiling
+from pipette_opt.plans.clock import Clock
 from instances import one_candidate_cluster
 data = one_candidate_cluster(np.random.default_rng(0), "unif", (2, 2, 1))
 prepared = SimpleNamespace(instance=None, given=None, problem=data)
 compiling.PARTS = compiling.PARTS[-1:] * 2
 with event.install_recorder("numba:compile") as compiled:
-    compiling.compile_kernels(prepared, threading.Event())
+    compiling.compile_kernels(prepared, Clock())
 print(len(compiled.buffer))
 """
 

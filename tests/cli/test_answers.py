@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from consoles import shown
 from factories import make_plan
 
 from pipette_opt import cli
-from pipette_opt.cli.output import num_lines
-from pipette_opt.cli.solve import _changes_lines
+from pipette_opt.cli.solve import MAX_CHANGES, _changes_lines
 from pipette_opt.export.script_changes import Change
 from pipette_opt.report.plan_file import write_plan
 
@@ -159,10 +159,11 @@ def test_messages_that_nobody_can_read_end_no_run(tmp_path: Path) -> None:
     os.close(write)
 
 
-@pytest.mark.parametrize("room", range(30))
-def test_changes_of_a_script_take_the_lines_that_are_left(room: int) -> None:
-    """As many as fit, and how many follow; never less than that there are some."""
-    changes = [Change(option=f"--option-{n}", before="8", after="4", reason="word " * 5 * n, line=n) for n in range(8)]
-    lines = _changes_lines(changes, "train.sh", room)
-    assert num_lines(*lines) <= max(room, 2)
-    assert num_lines(*_changes_lines(changes, "train.sh", None)) >= num_lines(*lines)
+@pytest.mark.parametrize("number", [1, 8, MAX_CHANGES, MAX_CHANGES + 1, 30])
+def test_changes_of_a_script_are_always_listed(number: int) -> None:
+    """All up to a dozen, whatever else is on the screen; of more, a dozen, and how many follow."""
+    changes = [Change(option=f"--option-{n}", before="8", after="4", reason="word " * n, line=n) for n in range(number)]
+    text = shown(*_changes_lines(changes, "train.sh", MAX_CHANGES))
+    assert sum(f"~ --option-{n} " in text for n in range(number)) == min(number, MAX_CHANGES)
+    assert ("more: pipette-opt export" in text) == (number > MAX_CHANGES)
+    assert "more:" not in shown(*_changes_lines(changes, "train.sh", None))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.launch_file import without_document
+from pipette_opt.read.launch_file import read_launch
 from pipette_opt.read.megatron_args import read_megatron_args
 
 Command = Callable[..., tuple[int, str, str]]
@@ -56,7 +56,7 @@ def test_document(captured: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
-    [('"--a"', "arguments must be a list of words, got '--a'"), ("[]", "'x.py' was started without arguments")],
+    [('"--a"', "arguments must be a list, each text, got '--a'"), ("[]", "'x.py' was started without arguments")],
 )
 def test_broken_document_is_refused(arguments: str, problem: str) -> None:
     """A document that was edited is checked."""
@@ -65,7 +65,7 @@ def test_broken_document_is_refused(arguments: str, problem: str) -> None:
         '"notes": []}'
     )
     with pytest.raises(InputError, match=problem):
-        without_document(text, "captured.json")
+        read_launch(text, "captured.json")
 
 
 @pytest.mark.parametrize(

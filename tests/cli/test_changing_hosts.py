@@ -51,11 +51,14 @@ def test_replan(folder: Path) -> None:
         (("--lost", "gpu[01-09]"), 2, "names every host"),
         (("--joined", "gpu10", "--num-gpus", "999"), 2, "999"),
         (("--cluster", "nowhere.yaml"), 2, "nowhere.yaml"),
+        ((), 2, "replan.json: exists and is no plan. Give -o FILE; -o replan.json replaces it."),
     ],
 )
 def test_wrong_replan(folder: Path, options: tuple[str, ...], code: int, message: str) -> None:
-    """Each says what is wrong."""
-    found, _, err = typed(folder, "replan", "plan.json", *options)
+    """Each says what is wrong; a default file of something else stays."""
+    (folder / "replan.json").write_text("notes")
+    found, _, err = typed(folder, "replan", "plan.json", *options, *(("-o", "new.json") if options else ()))
+    assert (folder / "replan.json").read_text() == "notes"
     assert found == code, err
     assert message in err
 

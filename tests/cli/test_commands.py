@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from factories import make_plan
 
 from pipette_opt.baselines.compare import METHODS
 from pipette_opt.baselines.megatron import identity_order
 from pipette_opt.baselines.varuna import varuna
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result
+from pipette_opt.report.plan_file import write_plan
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -102,6 +104,20 @@ def test_solve_shows_tables_and_reports_progress(run: Run) -> None:
     assert "bounding the simulator" in err
     assert "plan written to plan.json" in err
     assert Path("plan.json").is_file()
+
+
+@pytest.mark.parametrize("more", [(), ("-q",)])
+def test_solve_replaces_no_plan_of_another_job(run: Run, more: tuple[str, ...]) -> None:
+    """Refused before the search, unless the file is given; its own plan is replaced."""
+    write_plan(make_plan(), "plan.json")
+    before = Path("plan.json").read_bytes()
+    code, _, err = run("solve", *QUICK, *more)
+    assert code == 2
+    assert "plan.json: is the plan of another job: " in err
+    assert Path("plan.json").read_bytes() == before
+    for options in (("-o", "plan.json"), ()):
+        assert run("solve", *QUICK, *options, *more)[0] == 0
+    assert Path("plan.json").read_bytes() != before
 
 
 def test_solve_as_json(run: Run) -> None:

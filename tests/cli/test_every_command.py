@@ -41,6 +41,17 @@ def test_options_of_all(name: str) -> None:
     assert inspect.cleandoc(command.help).split("\n\n")[0].rstrip().endswith((".", "?"))
 
 
+READ_LAUNCHES = {"--args", "--compare-current", "--measured", "--diff"}
+"""Options whose value may be a launch script."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_variables_can_be_given_wherever_a_launch_is_read(name: str) -> None:
+    """A script may use variables that only its user knows."""
+    options = {one for parameter in COMMANDS[name].params for one in parameter.opts}
+    assert not options & READ_LAUNCHES or "--env" in options
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_examples_can_be_typed(name: str) -> None:
     """Each help has an example, of this command, whose options and arguments the command takes."""

@@ -1,13 +1,18 @@
 """The lines of a launch script that a plan changes."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from factories import make_plan, small_config
 
+from pipette_opt.export.folder import write_folder
 from pipette_opt.export.megatron import megatron_arguments
 from pipette_opt.export.script_changes import Change, changes_rows, changes_text, script_changes
-from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.export.targets import export
+from pipette_opt.read.launches import Launch, launch_document
+from pipette_opt.read.megatron_args import parse_megatron_args, read_megatron_args
 from pipette_opt.read.megatron_options import option_values
 
 SCRIPT = """\
@@ -104,3 +109,23 @@ def test_text_for_people() -> None:
     assert len(changes_rows(changes, 2)) == 2
     (line,) = changes_text([], "train.sh")
     assert line == "train.sh: nothing to change; the script starts this plan's configuration already."
+
+
+def test_lines_are_those_of_a_file_that_its_user_edits(tmp_path: Path) -> None:
+    """A script has lines; what was typed, captured or exported has none, but its changes are found."""
+    plan, pipe = make_plan(), ["--tensor-model-parallel-size", "8"]
+    launch = launch_document(Launch(program="pretrain_gpt.py", arguments=tuple(pipe)))
+    other = replace(plan, config=small_config(tensor_model_parallel_size=4, data_parallel_size=2))
+    (tmp_path / "captured.json").write_text(json.dumps(launch, indent=2))
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    write_folder(tmp_path / "launch", export(other, "torchrun"))
+
+    lines = {}
+    for source in ("captured.json", "train.sh", "launch/launch.sh"):
+        given = read_megatron_args(str(tmp_path / source), "today")
+        found = script_changes(plan, given.written, given.lines)
+        lines[source] = next(one.line for one in found if one.option == pipe[0])
+    typed = read_megatron_args(" ".join(pipe), "today")
+
+    assert lines == {"captured.json": None, "train.sh": 4, "launch/launch.sh": None}
+    assert typed.lines == ""

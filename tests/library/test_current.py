@@ -68,6 +68,29 @@ def test_what_is_modelled_changes_the_numbers(options: str, time: str, memory: s
     assert direction(found[1], base[1]) == memory
 
 
+@pytest.mark.parametrize(("capacity", "word"), [(0.5, "does not fit: stage 1 needs"), (1.001, "may not fit (risk")])
+@pytest.mark.search
+def test_a_gain_over_a_launch_that_does_not_fit_is_no_fact(capacity: float, word: str) -> None:
+    """The launch is said not to fit, and its time and the gain are what they would be; in tables, too."""
+    job = make_job(make_cluster(2, gpus=4), TINY)
+    plan = plan_of(job, make_config(tp=2, pp=1, dp=4, num_layers=TINY.num_layers), (0, 1))
+    launch = today(PLAIN)
+    memory = tuple(
+        replace(stage, capacity_bytes=round(capacity * stage.predicted_bytes), oom_probability=0.4)
+        for stage in launch.memory
+    )
+    unfit = replace(launch, memory=memory)
+    first, *others = unfit.sentences(plan, job)
+    assert first.startswith(f"today's launch {word}")
+    assert "would take" in others[0]
+    assert others[1].startswith("If the launch fitted, the plan would have")
+    assert others[-1] == "If it does run, give its time or its peak with --measured."
+    assert "If the launch fitted" in shown(*unfit.tables((plan, job)))
+    assert unfit.as_dict()["fits"] is False
+    for fitting in (launch, replace(unfit, max_oom_risk=1.0)):
+        assert not any("fit" in sentence for sentence in fitting.sentences(plan, job))
+
+
 @pytest.mark.search
 def test_a_gain_has_the_range_that_runs_of_both_leave() -> None:
     """A launch that took twice its prediction, a plan that took its own: the range holds both gains."""

@@ -156,6 +156,16 @@ def test_recommend(folder: Path) -> None:
     assert is_short(found)
 
 
+@pytest.mark.parametrize("function", [po.estimate, po.whatif, po.replan])
+def test_variables_are_for_measured_scripts(function: Callable[..., object], plan: po.Plan, tmp_path: Path) -> None:
+    """They reach the script, and are refused where nothing reads them."""
+    with pytest.raises(po.InputError, match=r"^env: has no effect without --measured"):
+        function(plan, env="TP=8")
+    (script := tmp_path / "train.sh").write_text("torchrun pretrain_gpt.py --tensor-model-parallel-size ${SIZE:?}\n")
+    with pytest.raises(po.InputError, match="--tensor-model-parallel-size must be a whole number >= 1, got 'many'"):
+        function(plan, measured_runs=f"{script}=9s", env="SIZE=many")
+
+
 def test_export(plan: po.Plan, folder: Path, tmp_path: Path) -> None:
     """Files by name, written where asked; or the lines of a script."""
     found = po.export(plan, "slurm", partition="gpu", out=tmp_path / "launch")

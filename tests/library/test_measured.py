@@ -1,5 +1,6 @@
 """Measured runs of the user that predicted times start from."""
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from math import log as log_of
@@ -14,7 +15,7 @@ from pipette_opt.base.units import GIB
 from pipette_opt.export.folder import write_folder
 from pipette_opt.export.targets import export
 from pipette_opt.job.read import Job
-from pipette_opt.library.measured import with_anchors, with_measured
+from pipette_opt.library.measured import own_runs, variables_of_runs, with_anchors, with_measured
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import keep_fitting, predicted_memory
 from pipette_opt.parallel import Placement, identity_placement, with_whole_layers
@@ -23,6 +24,7 @@ from pipette_opt.prepare import load_predictor
 from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.exported import SCRIPTS
 from pipette_opt.read.megatron_args import read_megatron_args
+from pipette_opt.read.scripts import read_script
 from pipette_opt.read.stack import read_stack, write_stack
 from pipette_opt.report.first_screen import measured_words, memory_words
 from pipette_opt.simulate.estimate import estimate
@@ -358,6 +360,43 @@ def test_a_script_says_its_number_of_gpus(job: Instance, tmp_path: Path, text: s
     path.write_text(text.format(hosts=3))
     with pytest.raises(InputError, match="starts 24 GPUs, but the job's hosts have 16"):
         with_anchors(job, [f"{path}=9s"])
+
+
+ON_HALF = make_config(tp=2, pp=2, dp=2, num_layers=TINY.num_layers, use_distributed_optimizer=True)
+
+
+def is_on_half(job: Instance, known: Instance) -> bool:
+    """Whether the only measured run was predicted on one of the two hosts, with a time of one second."""
+    placement = identity_placement(ON_HALF, 8, np.arange(1), "tp-cp-ep-dp-pp")
+    ratio = 1.0 / estimate(job, ON_HALF, placement).iteration_time_s
+    return known.stack.anchors[0].log_ratio == pytest.approx(log_of(ratio), abs=1e-4)
+
+
+def test_a_captured_launch_is_a_measured_run(job: Instance, tmp_path: Path) -> None:
+    """With its degrees and its number of GPUs, as the script that it was captured from."""
+    found = read_script("#!/bin/bash\n#SBATCH --nodes=1\nsrun python pretrain_gpt.py " + LAUNCH, "train.sh")
+    (path := tmp_path / "captured.json").write_text(json.dumps(found.document()))
+    assert is_on_half(job, with_anchors(job, [f"{path}=1s"]))
+
+
+def test_variables_of_a_measured_script(job: Instance, tmp_path: Path) -> None:
+    """Options and the number of GPUs may depend on them."""
+    path = tmp_path / "train.sh"
+    path.write_text(TORCHRUN.format(hosts="$HOSTS").replace("parallel-size 2", "parallel-size $SIZE"))
+    words = [f"{path}=1s"]
+    variables = {"HOSTS": "1", "SIZE": "2"}
+    assert is_on_half(job, with_anchors(job, words, environment=variables))
+    given = Job(instance=job, num_gpus=None, inputs={}, environment=variables)
+    assert is_on_half(job, with_measured(given, words).instance)
+    assert [run.config for run in own_runs(given, words)] == [ON_HALF]
+    with pytest.raises(InputError, match="not set"):
+        with_anchors(job, words)
+
+
+def test_variables_without_a_measured_run() -> None:
+    """Nothing would read them."""
+    with pytest.raises(InputError, match=r"--env: has no effect without --measured"):
+        variables_of_runs(["TP=8"], ())
 
 
 def test_a_launch_of_another_model(job: Instance, tmp_path: Path) -> None:

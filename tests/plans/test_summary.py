@@ -19,7 +19,7 @@ def test_a_plan_is_at_most_ten_lines() -> None:
     for part in (
         plan.config.label(),
         expected_time(plan.estimate),
-        "gap 3.1 %",
+        "at most 3.23 % above the best of the searched space",
         "risk of running out 0.1 %",
         "n[0-1,3-4]",
     ):

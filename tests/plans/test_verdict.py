@@ -79,9 +79,9 @@ def test_memory(one: StageMemory, accepted: float | None, said: str) -> None:
     ("bound_s", "status", "said"),
     [
         (10.0, "OPTIMAL", "proven optimal among what was searched"),
-        (9.9999, "FEASIBLE", "at most 0.1 % above the best of the searched space"),
-        (9.9, "FEASIBLE", "at most 1.1 % above the best of the searched space"),
-        (8.0, "FEASIBLE", "at most 25 % above the best of the searched space"),
+        (9.9999, "FEASIBLE", "at most 0.01 % above the best of the searched space"),
+        (9.9, "FEASIBLE", "at most 1.02 % above the best of the searched space"),
+        (8.0, "FEASIBLE", "at most 25.0 % above the best of the searched space"),
         (0.0, "FEASIBLE", "nothing is proven about how far it is from the best of the searched space"),
     ],
 )
@@ -95,8 +95,8 @@ def test_proof(bound_s: float, status: str, said: str) -> None:
     ("bound_s", "said"),
     [
         (15.0, "proven to have the least upper end of its time among what was searched"),
-        (14.9999, "the upper end of its time is at most 0.1 % above the least of the searched space"),
-        (14.0, "the upper end of its time is at most 7.2 % above the least of the searched space"),
+        (14.9999, "the upper end of its time is at most 0.01 % above the best of the searched space"),
+        (14.0, "the upper end of its time is at most 7.15 % above the best of the searched space"),
     ],
 )
 def test_proof_of_the_upper_end(bound_s: float, said: str) -> None:

@@ -34,6 +34,22 @@ def said(text: str) -> dict[str, list[tuple[str, str, str]]]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("option", "is_large"),
+    [
+        ("--sft", True),
+        ("--rampup-batch-size 16 16 1000", True),
+        ("--no-rope-fusion", False),
+        ("--deterministic-mode", True),
+    ],
+)
+def test_large_effects_on_time_are_marked(option: str, is_large: bool) -> None:
+    """Of the time only: what packing does to memory is another note."""
+    found = given_options(f"{DENSE} {option}", "here").not_modelled
+    assert any(entry.is_large for entry in found) is is_large
+    assert not any(entry.is_large for entry in found if entry.effect == "memory")
+
+
 def test_options_have_their_types() -> None:
     """Whole and other numbers, words and flags, with a space or an equals sign."""
     text = "pretrain.py --num-layers=4 --hidden-dropout 0 --normalization RMSNorm --swiglu --lr 1e-4 -- tail"

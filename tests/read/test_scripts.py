@@ -8,6 +8,7 @@ import pytest
 from benchmark_modules import loaded
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.sbatch_header import job_variables
 from pipette_opt.read.scripts import ScriptLaunch, read_script
 
 CASES = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "cases"
@@ -118,6 +119,35 @@ def test_variables_of_slurm_are_those_of_the_header() -> None:
     assert arguments(text) == ["--world", "8", "--tasks", "8"]
     assert arguments(text, SLURM_NNODES="16") == ["--world", "64", "--tasks", "8"]
     assert read_script(text, "job.sh").header == {"gpus-per-node": "4", "nodes": "2", "ntasks-per-node": "4"}
+
+
+IN_JOBS = job_variables({"nodes": "2", "ntasks-per-node": "8"})
+
+
+@pytest.mark.parametrize("name", IN_JOBS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node 8\nset -u\ntorchrun train.py --x ${name}\n",
+        "sbatch <<'END'\n#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node 8\nset -u\ntorchrun train.py --x ${name}\nEND\n",
+    ],
+)
+def test_every_variable_of_capture_has_its_value_here(name: str, text: str) -> None:
+    """Also with ``set -u``, and in a script that a script submits; the environment wins."""
+    assert arguments(text.replace("{name}", name)) == ["--x", IN_JOBS[name]]
+    assert arguments(text.replace("{name}", name), **{name: "own"}) == ["--x", "own"]
+
+
+def test_made_up_values_are_said() -> None:
+    """Only of variables that the script uses and nobody sets."""
+    text = "#!/bin/bash\n#SBATCH -N 2\nmkdir logs/$SLURM_JOB_ID\ntorchrun train.py --x 1\n"
+    assert read_script(text, "job.sh").notes == ("Made up, as no job of Slurm runs: SLURM_JOB_ID=1.",)
+    assert read_script(text, "job.sh", environment={"SLURM_JOB_ID": "7"}).notes == ()
+
+
+def test_a_process_under_srun_is_the_first() -> None:
+    """Its rank is known in a text that srun starts, without a header, too."""
+    assert arguments("srun bash -c 'torchrun train.py --node_rank $SLURM_NODEID'\n") == ["--node_rank", "0"]
 
 
 def found_in(text: str) -> ScriptLaunch:

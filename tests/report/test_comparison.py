@@ -40,7 +40,8 @@ def todays(factor: float) -> IterationTime:
     ("factor", "said"),
     [
         (1.25, "has 25.0 % more tokens per second"),
-        (1.0, "is equally fast"),
+        (1.0, "has as many tokens per second"),
+        (1.0004, "has as many tokens per second"),
         (0.8, "has 20.0 % fewer tokens per second"),
     ],
 )

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from consoles import shown
 from factories import llama_plan, make_plan, scrambled_plan, small_config
 
 from pipette_opt.plans.certificate import Regret, Robust
-from pipette_opt.plans.plan import Imbalance, Plan, RiskChoice
+from pipette_opt.plans.plan import Imbalance, Plan, RiskChoice, Target
 from pipette_opt.report.first_screen import (
     MAX_ALTERNATIVES,
     first_screen,
@@ -28,6 +29,8 @@ PAYING = (
     PayingOption(option="--fp8-format hybrid", saved_s=0.9, saved_share=0.07, condition="in 8 bits"),
     PayingOption(option="--grad-reduce-in-bf16", saved_s=0.8, saved_share=0.06, condition="in 16 bits"),
 )
+
+COST = Target(objective="cost", value=2.0, unit="EUR", bound=1.0, gap=0.5, sizes=())
 
 FLAGS = [("--tensor-model-parallel-size", "8"), ("--sequence-parallel",)]
 
@@ -89,7 +92,7 @@ def test_lists_are_cut_and_say_how_much_is_missing() -> None:
     plan = make_plan()
     text = " ".join(full(plan).split())
     assert "--option-0, --option-1, --option-2 and 6 more" in text
-    assert "--tp-comm-overlap: about 8 %" in text
+    assert "--tp-comm-overlap: 8.70 % more tokens per second" in text
     assert "; 1 more" in text
     assert sum(one.config.label() in text for one in plan.alternatives) <= MAX_ALTERNATIVES
 
@@ -126,11 +129,36 @@ def test_the_fastest_found_and_less_risk_are_named() -> None:
         capacity_bytes=78 * 2**30,
     )
     text = " ".join(shown(*first_screen(replace(plan, fastest=fast, risks=(safe,))), width=80).split())
-    assert "is 0.8 % faster, with a risk of running out of memory of 0.40%" in text
-    assert "+2.0 %, risk < 0.01%, at most 30.0 GiB" in text
+    assert "is 0.806 % faster, with a risk of running out of memory of 0.40%" in text
+    assert ": 2.00 % slower, risk < 0.01%, at most 30.0 GiB" in text
     assert len(full(replace(plan, fastest=fast, risks=(safe,))).splitlines()) <= 40
     listed = replace(plan, risks=(safe,))  # the next best, which has its time and risk in the table
     assert "Less risk" not in shown(*first_screen(listed), width=80)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "changes", "said"),
+    [
+        (1.0123, {}, "1.23 % slower"),
+        (1.0004, {}, "as fast"),
+        (0.9996, {}, "as fast"),
+        (0.999, {}, "within 1 %, less plain"),
+        (
+            0.9,
+            {"target": Target(objective="cost", value=2.0, unit="EUR", bound=1.0, gap=0.5, sizes=())},
+            "no better by cost",
+        ),
+    ],
+)
+def test_no_other_plan_is_called_faster(ratio: float, changes: dict[str, Any], said: str) -> None:
+    """The next best and those with less risk are slower, as fast, or said why they were not taken."""
+    plan = replace(make_plan(), **changes)
+    other = replace(plan.alternatives[0], iteration_time_s=ratio * plan.estimate.iteration_time_s, oom_probability=1e-6)
+    safe = RiskChoice(max_oom_risk=1e-5, plan=other, upper_bytes=30 * 2**30, capacity_bytes=78 * 2**30)
+    for shown_plan in (replace(plan, alternatives=(other,)), replace(plan, alternatives=(), risks=(safe,))):
+        text = " ".join(shown(*first_screen(shown_plan), width=100).split())
+        assert said in text
+        assert "faster" not in text
 
 
 def test_each_fact_stands_once() -> None:
@@ -146,8 +174,8 @@ def test_each_fact_stands_once() -> None:
     text = full(replace(plan, fastest=fast, risks=risks, imbalance=load))
     names = [line.split("  ")[0] for line in text.splitlines() if line[:1].isalpha()]
     assert len(names) == len(set(names))
-    assert "0.8 % faster" in text
-    assert "20 % slower, risk 20.0%" in " ".join(text.split())
+    assert "0.806 % faster" in text
+    assert "20.0 % slower, risk 20.0%" in " ".join(text.split())
     assert text.count("per iteration, as simulated") == 1
 
 
@@ -175,7 +203,8 @@ def test_the_upper_end_comes_with_its_gap() -> None:
         value_s=24.25, best_s=24.0, lower_bound_s=23.765, gap=0.01, factor=1.9, share=0.9, measured_runs=0, groups=1052
     )
     assert robust_words(robust) == (
-        "24.2 s over the fastest links; no plan of 1,052 groups of configurations has less than 23.8 s (gap 2.0 %)"
+        "24.2 s over the fastest links, at most 2.05 % above the best of the searched space: no plan of 1,052 groups "
+        "of configurations has less than 23.8 s"
     )
     assert robust_words(None) == ""
 

@@ -23,6 +23,7 @@ from pipette_opt.plans.plan import Alternative, Imbalance, JointModel, Plan, Ris
 from pipette_opt.plans.verdict import verdict
 from pipette_opt.report.bars import Bar, columns
 from pipette_opt.report.beside_tables import alternatives_table, fastest_line, imbalance_line, risks_table
+from pipette_opt.report.first_screen import not_modelled_words
 from pipette_opt.report.left_out import left_out_table
 from pipette_opt.report.proof_tables import certificate_table, joint_model_text
 from pipette_opt.report.tables import (
@@ -34,6 +35,7 @@ from pipette_opt.report.tables import (
     plan_tables,
 )
 from pipette_opt.specs import NotModelled
+from pipette_opt.specs.not_modelled import LARGE_EFFECT
 
 PLANS: dict[str, Callable[[], Plan]] = {
     "small": make_plan,
@@ -78,7 +80,7 @@ def test_plan_numbers() -> None:
     text = shown(*plan_tables(plan))
     assert "on 4 of 5 hosts, 16 GPUs" in text
     assert "2 of 64, 8 rounds" in text
-    assert row(text, "gap") == ["3.12%", "of", "the", "iteration", "time"]
+    assert "at most 3.23 % above the best of the searched space" in " ".join(text.split())
     assert row(text, "placement gap")[0] == "12.5%"
     assert row(text, "iteration time")[0] == f"{plan.estimate.iteration_time_s:.4f}"
     assert row(text, "stage 1")[:6] == ["28.0", "GiB", "32.0", "GiB", "78.0", "GiB"]
@@ -243,6 +245,11 @@ def test_what_is_not_modelled() -> None:
     plan = make_plan()
     assert verdict(plan.memory, plan.estimate, not_modelled=entries).endswith("; not modelled: --x and 1 more.")
     assert verdict(plan.memory, plan.estimate, not_modelled=entries[2:]).endswith("; not modelled: --y.")
+    large = [replace(entries[0], is_large=True), *entries]
+    assert "--x 3 much less time" in " ".join(shown(*left_out_table(large[:1])).split())
+    said = f"; with --x {LARGE_EFFECT}; not modelled: --y."
+    assert verdict(plan.memory, plan.estimate, not_modelled=large).endswith(said)
+    assert not_modelled_words(large) == f"--x: {LARGE_EFFECT}\n--y"
 
 
 @pytest.mark.parametrize(
@@ -288,7 +295,8 @@ def test_what_the_fastest_would_have_been() -> None:
     assert fastest_line(plan) == ""
     line = fastest_line(replace(plan, fastest=fast))
     assert (
-        f"{fast.config.label()} is 0.8 % faster, with a risk of running out of memory of 0.40%, 2 model chunks." in line
+        f"{fast.config.label()} is 0.806 % faster, with a risk of running out of memory of 0.40%, 2 model chunks."
+        in line
     )
     text = shown(alternatives_table(replace(plan, alternatives=(fast, open_one))))
     assert "proven" in text
@@ -304,9 +312,9 @@ def test_a_plain_plan_has_its_own_gap() -> None:
     best_s = proof.lower_bound_s / 0.995
     plainer = replace(proof, objective_s=1.005 * best_s, fastest_s=best_s, gap=0.005)
     text = " ".join(shown(certificate_table(plainer)).split())
-    assert "gap 1.00% of the iteration time" in text
-    assert "gap of the search 0.50% of the fastest plan found" in text
-    assert "gap of the search" not in shown(certificate_table(proof))
+    assert "at most 1.01 % above the best of the searched space" in text
+    assert "fastest found 0.51 % above it at most; that plan is less plain" in text
+    assert "fastest found" not in shown(certificate_table(proof))
 
 
 def test_even_experts_are_assumed() -> None:
@@ -317,5 +325,5 @@ def test_even_experts_are_assumed() -> None:
     )
     line = imbalance_line(replace(plan, imbalance=uneven))
     assert line.startswith("Experts are assumed to be evenly loaded.")
-    assert "takes 11 % more, and the risk of running out of memory is 20.0%" in line
+    assert "takes 11.0 % more, and the risk of running out of memory is 20.0%" in line
     assert imbalance_line(plan) == ""

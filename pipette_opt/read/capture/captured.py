@@ -18,7 +18,13 @@ from pipette_opt.read.capture.stand_in import CONTAINERS, LAUNCHERS, PYTHONS
 from pipette_opt.read.capture.stand_ins import stand_ins
 from pipette_opt.read.launchers import known_launchers
 from pipette_opt.read.launches import Launch, ShellScript, launch_document, launch_of, may_train
-from pipette_opt.read.sbatch_header import made_up_variables, sbatch_options, slurm_variables
+from pipette_opt.read.sbatch_header import (
+    job_variables,
+    made_up_note,
+    note_on_variables,
+    sbatch_options,
+    slurm_variables,
+)
 
 AFTER_START_S = 10.0
 """Seconds that a script may continue after its first start of a training program. Chosen."""
@@ -169,7 +175,8 @@ def capture(
     command, settings = _as_started(command)
     where = shlex.join(command)
     header, script = _header_of(command)
-    given = {**_made_up(header), **_job_variables(header), **os.environ, **(environment or {}), **settings}
+    own = {**os.environ, **(environment or {}), **settings}
+    given = {**job_variables(_without_job(header)), **own}
     with stand_ins(given) as (folder, inner):
         _check_can_be_watched(script)
         going = _Run(folder, began_s=time.monotonic(), time_limit_s=time_limit_s)
@@ -191,7 +198,7 @@ def capture(
         scripts=scripts,
         num_starts=chosen[2],
         status=ended.status,
-        notes=(*_notes(records, ended), *_on_variables(header, given, scripts)),
+        notes=(*_notes(records, ended), *_on_variables(_without_job(header), own, scripts)),
     )
 
 
@@ -274,19 +281,11 @@ def _nothing_started(records: Sequence[Mapping[str, Any]], ended: guard.Ended, g
     return f"ended without starting a training program.{beside}{lines}"
 
 
-def _on_variables(header: Mapping[str, str], given: Mapping[str, str], scripts: Iterable[str]) -> list[str]:
+def _on_variables(header: Mapping[str, str], own: Mapping[str, str], scripts: Iterable[str]) -> list[str]:
     """Return notes on Slurm variables that the scripts use, set as Slurm would or to placeholder values."""
-    texts = "".join(map(_text, scripts))
-    notes = []
-    for beginning, variables in (
-        ("Set as Slurm does for this #SBATCH header", _job_variables(header)),
-        ("Made up, as no job of Slurm runs", _made_up(header)),
-    ):
-        named = [name for name in variables if name in texts and name not in os.environ]
-        used = [f"{name}={given[name]}" for name in named if given.get(name) == variables[name]]
-        if used:
-            notes.append(f"{beginning}: {', '.join(used)}.")
-    return notes
+    text = "".join(map(_text, scripts))
+    beginning = "Set as Slurm does for this #SBATCH header"
+    return [*note_on_variables(beginning, slurm_variables(header), text, own), *made_up_note(header, text, own)]
 
 
 def _notes(records: Sequence[Mapping[str, Any]], ended: guard.Ended) -> list[str]:
@@ -310,13 +309,9 @@ def _notes(records: Sequence[Mapping[str, Any]], ended: guard.Ended) -> list[str
     return notes
 
 
-def _job_variables(header: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that Slurm would set for this ``#SBATCH`` header; empty inside a Slurm job."""
-    return {} if "SLURM_JOB_ID" in os.environ else slurm_variables(header)
-
-
-def _made_up(header: Mapping[str, str]) -> dict[str, str]:
-    return {} if "SLURM_JOB_ID" in os.environ else made_up_variables(header)
+def _without_job(header: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the ``#SBATCH`` header of which variables are to be set; empty inside a Slurm job, which has its own."""
+    return {} if "SLURM_JOB_ID" in os.environ else header
 
 
 def _header_of(command: Sequence[str]) -> tuple[dict[str, str], str | None]:

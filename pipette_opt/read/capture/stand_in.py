@@ -30,7 +30,7 @@ from pipette_opt.read.launches import (
     ShellText,
     Started,
 )
-from pipette_opt.read.sbatch_header import made_up_variables, sbatch_options, slurm_variables
+from pipette_opt.read.sbatch_header import first_process_variables, submitted_variables
 
 CONTAINERS = ("docker", "podman", "nvidia-docker", "podman-hpc", "singularity", "apptainer", "enroot", "shifter")
 """Programs that run commands in containers."""
@@ -153,7 +153,7 @@ def _other(place: Path, words: Sequence[str], found: OtherCommand, environment: 
 
 def _shell(place: Path, words: Sequence[str], found: ShellText | ShellScript, environment: Mapping[str, str]) -> int:
     """Run the shell text or script under a launcher, with the launcher's variables for its first process."""
-    inner = {**environment, **_first_process_variables(found), **found.environment}
+    inner = {**environment, **first_process_variables(found), **found.environment}
     inner[OUTER] = json.dumps([*outer_of(environment), list(words)])
     shell = shutil.which("bash", path=_real_path(place, base_environment(place))) or "/bin/sh"
     dry = DRY in environment or _is_elsewhere(found)
@@ -166,10 +166,10 @@ def _shell(place: Path, words: Sequence[str], found: ShellText | ShellScript, en
         arguments = ["-c", found.text, *(found.arguments or ("bash",))]
     elif found.path == STANDARD_INPUT:
         text = sys.stdin.read()
-        inner |= _batch_job_variables(text, words)
+        inner |= submitted_variables(text, words)
         arguments = ["-c", text, "bash", *found.arguments]
     else:
-        inner |= _batch_job_variables(Path(found.path).read_text(encoding="utf-8", errors="replace"), words)
+        inner |= submitted_variables(Path(found.path).read_text(encoding="utf-8", errors="replace"), words)
         arguments = [found.path, *found.arguments]
     if words[0] == "sbatch":
         print("1" if "--parsable" in words else "Submitted batch job 1", flush=True)
@@ -225,25 +225,6 @@ def _is_elsewhere(found: Started) -> bool:
     options = {option for starter in found.launchers for option in starter.values}
     in_container = bool(options & {"container-image", "container-name"})
     return in_container or any(name in (*REMOTE, *CONTAINERS, "ray") for name in names)
-
-
-def _first_process_variables(found: Started) -> dict[str, str]:
-    """Return the variables that srun or mpirun sets for its first process."""
-    names = {starter.name for starter in found.launchers}
-    variables: dict[str, str] = {}
-    if "srun" in names:
-        variables |= dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"), "0")
-    if names & {"mpirun", "mpiexec", "orterun", "prterun"}:
-        variables |= dict.fromkeys(("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK"), "0")
-    return variables
-
-
-def _batch_job_variables(text: str, words: Sequence[str]) -> dict[str, str]:
-    """Return the variables of a Slurm job that ``sbatch`` submits with this script text; empty for other programs."""
-    if words[0] != "sbatch":
-        return {}
-    options = sbatch_options(text, "the submitted script")
-    return slurm_variables(options) | made_up_variables(options)
 
 
 def _scontrol(place: Path, words: Sequence[str]) -> int:

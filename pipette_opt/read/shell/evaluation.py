@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.sbatch_header import sbatch_options, slurm_variables
+from pipette_opt.read.sbatch_header import job_variables, sbatch_options
 from pipette_opt.read.shell.interpreter import ExternalCommand, Shell
 from pipette_opt.read.shell.limits import MAX_SCRIPT_CHARACTERS, Budget, RefusalError
 from pipette_opt.read.shell.state import State, Variable
@@ -85,7 +85,7 @@ def evaluate(
         problem = "has line ends of Windows, which bash reads as part of a word; convert the script (dos2unix)."
         raise InputError(f"{where}, line {line}", problem)
     header = sbatch_options(text, where)
-    given = {**slurm_variables(header), **(environment or {})}
+    given = {**job_variables(header), **(environment or {})}
     state = State(positional=tuple(arguments))
     state.variables = {name: Variable(elements={0: value}, exported=True) for name, value in given.items()}
     state.variables["IFS"] = Variable(elements={0: " \t\n"})

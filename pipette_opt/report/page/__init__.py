@@ -16,7 +16,7 @@ from xml.etree.ElementTree import Element, tostring
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
-from pipette_opt.base.units import counted, gib, percent, three_digits
+from pipette_opt.base.units import counted, gib, percent_above, three_digits
 from pipette_opt.plans.plan import Plan
 from pipette_opt.report.cells import risk
 from pipette_opt.report.page.inputs import assumptions_panel, inputs_panel
@@ -122,7 +122,10 @@ def _header(plan: Plan, left_out: Sequence[str]) -> Element:
             "MFU",
             number(estimate.expected_mfu, f"{three_digits(100 * estimate.expected_mfu)} %", "estimate.expected_mfu"),
         ),
-        ("gap", number(getattr(proof, gap), percent(getattr(proof, gap)), f"certificate.{gap}")),
+        (
+            "above the best at most",
+            number(getattr(proof, gap), percent_above(getattr(proof, gap)), f"certificate.{gap}"),
+        ),
         ("GPUs", number(size, f"{size:,}", "parallel.world_size")),
     ]
     if plan.memory:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
-from pipette_opt.base.units import counted, percent
+from pipette_opt.base.units import counted, percent_above
 from pipette_opt.plans.plan import Certificate, Plan
 from pipette_opt.report.cells import seconds_text, words
 from pipette_opt.report.page.figures import LINES, figure
@@ -31,8 +31,7 @@ def certificate_panel(plan: Plan) -> Panel:
     lead = (
         "The search is finished: no plan of the searched space is faster."
         if proof.status == "OPTIMAL"
-        else "The search ended before the gap was closed: a plan of the searched space may be faster, by the gap at "
-        "most."
+        else "The search ended before the gap was closed: a plan of the searched space may be faster."
     )
     body = [
         paragraph(element("strong", lead)),
@@ -49,12 +48,13 @@ def certificate_panel(plan: Plan) -> Panel:
 
 
 def _gaps(proof: Certificate) -> list[tuple[str, str, Callable[[float], str], str]]:
-    """Return table rows for the gap of the plan, and for the gap of the search if another plan is the fastest."""
+    """Return table rows on the distance from the best: of the plan, and of the fastest plan found if it is another."""
+    where = "above the best of the searched space"
     if proof.fastest_s is None:
-        return [("gap", "gap", percent, "of the iteration time: at most this could be gained")]
+        return [("at most", "gap", percent_above, where)]
     return [
-        ("gap", "shown_gap", percent, "of the iteration time: at most this could be gained"),
-        ("gap of the search", "gap", percent, "of the fastest plan found, which is less plain"),
+        ("at most", "shown_gap", percent_above, where),
+        ("fastest found", "gap", percent_above, "above it at most; that plan is less plain"),
     ]
 
 
@@ -69,9 +69,9 @@ def _chosen(plan: Plan) -> list[Element]:
                 number(robust.value_s, seconds_text(robust.value_s), f"{at}.value_s"),
                 ", no plan has less than ",
                 number(robust.lower_bound_s, seconds_text(robust.lower_bound_s), f"{at}.lower_bound_s"),
-                " (gap ",
-                number(robust.gap, percent(robust.gap), f"{at}.gap"),
-                ").",
+                ": the least found is at most ",
+                number(robust.gap, percent_above(robust.gap), f"{at}.gap"),
+                " above the best of the searched space.",
             )
         )
     if target is not None:
@@ -89,9 +89,9 @@ def _chosen(plan: Plan) -> list[Element]:
                 number(target.value, _short(target.value), "objective.value"),
                 f" {target.unit}, the bound is ",
                 number(target.bound, _short(target.bound), "objective.bound"),
-                " (gap ",
-                number(target.gap, percent(target.gap), "objective.gap"),
-                ").",
+                ": it is ",
+                number(target.gap, target.distance, "objective.gap"),
+                ".",
             ),
             table(
                 f"Numbers of GPUs; values are {target.unit}",
