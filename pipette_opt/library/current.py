@@ -425,11 +425,10 @@ def simulated_plan(
     instance = with_anchors(instance, measured_runs, plan.config.world_size, environment=environment)
     found = with_band(estimate(instance, plan.config, plan.placement), instance, plan.config, plan.placement)
     if changed:
-        before_s, now_s = plan.estimate.iteration_time_s, found.iteration_time_s
+        slower = found.iteration_time_s / plan.estimate.iteration_time_s - 1
         changed.append(
-            f"An iteration took {three_digits(found.expected_s * before_s / now_s)} s when the plan was made, and takes "
-            f"{three_digits(found.expected_s)} s now "
-            f"({percent(now_s / before_s - 1, '+')})."
+            f"An iteration took {three_digits(found.expected_s / (1 + slower))} s when the plan was made, and takes "
+            f"{three_digits(found.expected_s)} s now ({percent(slower, '+')})."
         )
     return Current(
         instance=instance,
