@@ -58,7 +58,7 @@ class IterationTime:
     Iteration time of a placed configuration, with rates and causes.
 
     ``iteration_time_s`` is the simulated time, which solver and proof use. ``expected_s`` is shown to people: the
-    simulated time times the usual ratio of measured to simulated time.
+    simulated time times one factor of the job (:mod:`pipette_opt.worlds.factor`).
 
     Parameters
     ----------
@@ -97,19 +97,24 @@ class IterationTime:
         return self.iteration_time_s if self.band is None else self.band.middle_s
 
     @property
+    def factor(self) -> float:
+        """Expected over simulated time: the job's one factor, the same for all of its plans."""
+        return self.expected_s / self.iteration_time_s
+
+    @property
     def expected_tokens_per_s(self) -> float:
         """Tokens per second at the expected time."""
-        return self.tokens_per_s * self.iteration_time_s / self.expected_s
+        return self.tokens_per_s / self.factor
 
     @property
     def expected_tokens_per_s_per_gpu(self) -> float:
         """Tokens per second and GPU at the expected time."""
-        return self.tokens_per_s_per_gpu * self.iteration_time_s / self.expected_s
+        return self.tokens_per_s_per_gpu / self.factor
 
     @property
     def expected_mfu(self) -> float:
         """Model FLOPs utilisation at the expected time."""
-        return self.mfu * self.iteration_time_s / self.expected_s
+        return self.mfu / self.factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
