@@ -22,6 +22,7 @@ from pipette_opt.simulate.estimate import estimate
 from pipette_opt.solver.pruning import FirstPlan, prune
 from pipette_opt.specs import Instance
 from pipette_opt.verify.space import recorded_space
+from pipette_opt.worlds.factor import job_factor
 
 Verdict = Literal[
     "illegal",
@@ -110,13 +111,14 @@ def _why(instance: Instance, space: SearchSpace, narrow: SearchSpace, max_oom_ri
     fitting = {fits.config for fits in memory.fitting}
     if plan is not None and plan.config in fitting:
         time_s = plan.estimate.iteration_time_s
-        reasons = (f"{plan.config.label()} is the plan's own configuration, and takes {time_s:.4f} s, simulated",)
+        expected_s = three_digits(plan.estimate.expected_s)
+        reasons = (f"{plan.config.label()} is the plan's own configuration, and takes {expected_s} s",)
         return Why(verdict="the plan", reasons=reasons, config=plan.config, best_s=time_s)
     fastest = None if plan is None else plan.fastest
     if plan is not None and fastest is not None and fastest.config in fitting:
-        best_s, time_s = plan.certificate.best_s, plan.estimate.iteration_time_s
-        head = f"{fastest.config.label()} is the fastest found, and takes {best_s:.4f} s, simulated"
-        reasons = (head, f"the plan is plainer, and takes {time_s:.4f} s, simulated")
+        best_s, factor = plan.certificate.best_s, plan.estimate.factor
+        head = f"{fastest.config.label()} is the fastest found, and takes {three_digits(factor * best_s)} s"
+        reasons = (head, f"the plan is plainer, and takes {three_digits(plan.estimate.expected_s)} s")
         return Why(verdict="less plain", reasons=reasons, config=fastest.config, best_s=best_s)
     prepared = prepare(Question(instance, narrow, max_oom_risk, keep=prunes))
     if plan is None:
@@ -200,15 +202,16 @@ def _compared(
     fastest = min(pruned.bounds_s, key=lambda config: pruned.bounds_s[config])
     own = None if pruned.first is None else _time(prepared.instance, pruned.first)
     config = fastest if pruned.first is None else pruned.first.config
-    least_s = pruned.bounds_s[without_overlap(config)]
-    reasons = [f"{config.label()} takes at least {least_s:.4f} s over the best links, simulated"]
+    factor = job_factor(prepared.instance)
+    least_s = factor * pruned.bounds_s[without_overlap(config)]
+    reasons = [f"{config.label()} takes at least {three_digits(least_s)} s over the best links"]
     if own is not None:
-        reasons.append(f"and {own.iteration_time_s:.4f} s on the hosts as they are listed")
+        reasons.append(f"and {three_digits(factor * own.iteration_time_s)} s on the hosts as they are listed")
     best_s = None if best is None else best.iteration_time_s
     verdict: Verdict = "may win"
     by = ""
     if best is not None:
-        reasons.append(f"{name} takes {three_digits(best.iteration_time_s)} s, simulated")
+        reasons.append(f"{name} takes {three_digits(factor * best.iteration_time_s)} s")
         slower = bound_s / best.iteration_time_s - 1
         if slower >= 0:
             verdict, by = "slower", "work alone" if without_overlap(fastest) in pruned.by_work else "best links"
@@ -216,9 +219,9 @@ def _compared(
             reasons.append(f"{layers}every placement is at least {percent(slower)} slower")
         elif bound_s > (1 - PROVEN_WITHIN) * min(found_s, best.iteration_time_s):
             verdict, by = "not faster", "search"
-            reasons.append("the plan's certificate covers these configurations: its search proved that none is faster")
+            reasons.append("the plan's search proved that none of these is faster than the fastest found")
         if own is not None:
-            reasons += _where(own, best)
+            reasons += _where(own, best, factor)
     return Why(
         verdict=verdict,
         reasons=tuple(reasons),
@@ -230,11 +233,11 @@ def _compared(
     )
 
 
-def _where(own: IterationTime, best: IterationTime) -> list[str]:
-    """List up to three causes that take longer than in the plan to beat, largest first, with the seconds."""
+def _where(own: IterationTime, best: IterationTime, factor: float) -> list[str]:
+    """List up to three causes that take longer than in the plan to beat, largest first, with expected seconds."""
     more = {name: seconds - best.breakdown.get(name, 0.0) for name, seconds in own.breakdown.items()}
     causes = sorted((name for name in more if more[name] > 0), key=lambda name: -more[name])[:3]
-    return [f"{name.replace('_', ' ')}: {more[name]:+.4f} s on the listed hosts" for name in causes]
+    return [f"{name.replace('_', ' ')}: {factor * more[name]:+.3g} s on the listed hosts" for name in causes]
 
 
 def _fastest_listed(instance: Instance, space: SearchSpace, max_oom_risk: float) -> tuple[str, IterationTime | None]:

@@ -26,7 +26,7 @@ RULED_OUT = {
     "memory": " for the memory",
     "work alone": ", even if messages took no time",
     "best links": ", even if every link were the fastest",
-    "search": ", as the plan's search has proven",
+    "search": " than the fastest found, as the plan's search has proven",
 }
 """Words added to a verdict, by the rule or bound that excludes the configuration."""
 
@@ -133,18 +133,19 @@ def verdict_words(verdict: str, ruled_out_by: str) -> str:
 
 def _placed_tables(placed: "Placed") -> "list[RenderableType]":
     """Return a line and a table that compare the best placement found with the plan, largest loss first."""
-    from pipette_opt.base.units import percent, three_digits
+    from pipette_opt.base.units import MIN_DIFFERENCE, difference, three_digits
+    from pipette_opt.plans.predicted import AS_GOOD
     from pipette_opt.report.cells import columns_table, seconds_text, spaced, words
 
     own_s, best_s = placed.iteration_time_s, placed.plan_iteration_time_s
-    more = own_s / best_s - 1
-    word = (
-        f"{percent(more)} slower than the plan"
-        if more > 0
-        else f"{percent(-more)} faster than the plan: solve again with this configuration pinned"
-    )
+    word = difference(own_s / best_s, "slower than the plan", "faster than the plan", "as fast as the plan")
+    if own_s < (1 - MIN_DIFFERENCE) * best_s:
+        is_new = own_s < (1 - AS_GOOD) * placed.fastest_s
+        word += "; solve again with this configuration pinned" if is_new else ", which is plainer; --prefer fastest"
     table = columns_table("where the time goes", "asked for >", "the plan >", "more >")
-    rows = [(words(cause), seconds["asked_s"], seconds["plan_s"]) for cause, seconds in placed.causes.items()]
+    scale = placed.factor
+    own_s, best_s = scale * own_s, scale * best_s
+    rows = [(words(cause), scale * part["asked_s"], scale * part["plan_s"]) for cause, part in placed.causes.items()]
     for name, asked_s, plan_s in sorted(rows, key=lambda row: row[2] - row[1]):
         table.add_row(name, seconds_text(asked_s), seconds_text(plan_s), f"{asked_s - plan_s:+.4f} s")
     table.add_row("iteration", seconds_text(own_s), seconds_text(best_s), f"{own_s - best_s:+.4f} s")

@@ -70,7 +70,7 @@ def replan(
     from dataclasses import asdict
 
     from pipette_opt.base.files import is_stdout, write_atomically
-    from pipette_opt.base.units import difference
+    from pipette_opt.base.units import difference, three_digits
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.library.arguments import for_commands
     from pipette_opt.library.replan import replan as library_replan
@@ -140,7 +140,8 @@ def replan(
             say(
                 f"interleaved in groups (--microbatch-group-size-per-virtual-pipeline-stage {grouped.group_size}): "
                 f"{grouped.config.label()} with {grouped.num_microbatches} micro-batches a replica, "
-                f"{grouped.iteration_time_s:.4g} s, {gain} tokens per second (not searched; a global batch of "
+                f"{three_digits(chosen.estimate.factor * grouped.iteration_time_s)} s, {gain} tokens per second "
+                f"(not searched; a global batch of "
                 f"{grouped.global_batch_size}, of which {padding} are padding)"
             )
     if watcher.stop.is_set():

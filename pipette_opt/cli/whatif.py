@@ -101,7 +101,7 @@ def whatif(
     begun = time.perf_counter()
     from dataclasses import asdict
 
-    from pipette_opt.base.units import counted
+    from pipette_opt.base.units import counted, percent
     from pipette_opt.cli.output import live_progress, say, show, show_json
     from pipette_opt.library.arguments import for_commands
     from pipette_opt.library.whatif import whatif as library_whatif
@@ -138,10 +138,8 @@ def whatif(
         for line in found.changed:
             show(f"- since the plan was made: {line}")
         if not found.changed and not found.is_as_recorded:
-            show(
-                f"- the plan records {found.recorded_s:.4f} s, but this version simulates "
-                f"{found.today.iteration_time_s:.4f} s: the plan's proof is not used here"
-            )
+            longer = percent((found.today.iteration_time_s or found.recorded_s) / found.recorded_s - 1, "+")
+            show(f"- this version simulates {longer} of the plan's recorded time: the plan's proof is not used here")
         show(answers_table("Today", [found.today]))
         for group, title in TITLES.items():
             answers_of_group = [answer for answer in found.answers if answer.group == group]

@@ -89,7 +89,7 @@ class Current:
             ("Launch", f"{configuration_words(self.config, batch)}; {self.config.label()}"),
             ("Hosts", f"{len(self.hosts)} of {cluster.num_nodes}: {compress_hosts(self.hosts)}"),
             ("Schedule", self._schedule_words()),
-            ("Time", f"{screens.time_words(self.estimate)}; simulated {self.estimate.iteration_time_s:.3g} s"),
+            ("Time", screens.time_words(self.estimate)),
             ("Measured", screens.measured_words(asdict(self.instance.stack))),
             ("Memory", screens.memory_words(self.memory)),
             ("Would pay", screens.paying_words(self.would_pay())),

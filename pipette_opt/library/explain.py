@@ -51,18 +51,22 @@ class Placed:
     ----------
     config
         Label of the configuration.
-    iteration_time_s, plan_iteration_time_s
-        Simulated seconds of an iteration of the configuration, and of the plan.
+    iteration_time_s, plan_iteration_time_s, fastest_s
+        Simulated seconds of an iteration of the configuration, of the plan, and of the fastest plan found.
     lower_bound_s
         Lower bound, in seconds, on the iteration time of every placement of the configuration.
     causes
-        Seconds by cause, such as bubble; ``asked_s`` for the configuration and ``plan_s`` for the plan.
+        Simulated seconds by cause, such as bubble; ``asked_s`` for the configuration and ``plan_s`` for the plan.
+    factor
+        Expected over simulated time of the job's plans.
     """
 
     config: str
     iteration_time_s: float
     lower_bound_s: float
     plan_iteration_time_s: float
+    fastest_s: float
+    factor: float
     causes: Mapping[str, Mapping[str, float]]
 
 
@@ -87,7 +91,8 @@ class Explanation:
         placed = self.placed
         lines = list(self.why.reasons)
         if placed is not None:
-            ours, theirs = three_digits(placed.iteration_time_s), three_digits(placed.plan_iteration_time_s)
+            both_s = placed.iteration_time_s, placed.plan_iteration_time_s
+            ours, theirs = (three_digits(placed.factor * seconds) for seconds in both_s)
             lines.append(f"placed, {placed.config} takes {ours} s, the plan {theirs} s")
         return lines_at_most(f"{self.asked}: {self.why.verdict}", lines)
 
@@ -281,6 +286,8 @@ def _placed(placed: Plan, plan: Plan) -> Placed:
         iteration_time_s=own.iteration_time_s,
         lower_bound_s=placed.certificate.lower_bound_s,
         plan_iteration_time_s=best.iteration_time_s,
+        fastest_s=plan.certificate.best_s,
+        factor=best.factor,
         causes={
             cause: {"asked_s": own.breakdown.get(cause, 0.0), "plan_s": best.breakdown.get(cause, 0.0)}
             for cause in {**own.breakdown, **best.breakdown}

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import difference
 from pipette_opt.job.read import check_precision, one_of
 from pipette_opt.library.arguments import (
     Listed,
@@ -78,7 +79,7 @@ class Answers:
 
 def _line(answer: Answer) -> str:
     """Return a line: gain in tokens per second and configuration, or why the question has no answer."""
-    found = answer.why or ("-" if answer.change is None else f"{answer.change:+.1%} tokens per second")
+    found = answer.why or ("-" if answer.change is None else _gain_words(answer))
     return ", ".join(word for word in (f"{answer.name}: {found}", answer.config) if word)
 
 
@@ -250,7 +251,7 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
             found.append(
                 f"The most expensive loss is {most.name.removeprefix('without ')}, {_gain_words(most)}; the "
                 "cheapest is "
-                f"{least.name.removeprefix('without ')}, {_gain(least):+.1%}."
+                f"{least.name.removeprefix('without ')}, {_gain_words(least)}."
             )
         if (
             _gain(least) - _gain(most) >= SAME
@@ -282,12 +283,11 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
             found.append(f"{answer.name[0].upper()}{answer.name[1:]} {brings} {hosts}.")
     searched = any(answer.bound_s is not None for answer in answers)
     if searched:
-        found.append("The column 'at best' is a lower bound: no searched plan is faster.")
+        found.append("The column 'at best' is a lower bound: no plan of the search space is faster.")
     if any(answer.narrowed for answer in answers):
         found.append(
-            "The time limit narrowed some searches, so a plan outside of the searched space may be faster than "
-            "'at best'; "
-            "give more time with --time-limit."
+            "The time limit left configurations out of some searches. 'At best' holds for them, too, by their compute "
+            "alone; more time (--time-limit) brings the two times nearer."
         )
     return [f"- {line}" for line in found]
 
@@ -306,7 +306,7 @@ def _band_words(today: Answer, instance: Instance) -> str:
 
 def _gain_words(answer: Answer) -> str:
     """Return the change in tokens per second, with its error range if one is known."""
-    change = f"{_gain(answer):+.1%} tokens per second"
+    change = f"{difference(1 + _gain(answer), 'more', 'fewer', 'as many')} tokens per second"
     if answer.least_change is None or answer.most_change is None:
         return change
     return f"{change} ({answer.least_change:+.0%} to {answer.most_change:+.0%})"

@@ -12,7 +12,7 @@ from pipette_opt.plans.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Progress of a run: step, seconds since the start, simulated time of the fastest plan, proven lower bound."""
+    """Progress of a run: step, seconds since the start, expected time of the fastest plan, proven lower bound on it."""
 
     step: str
     elapsed_s: float
@@ -31,6 +31,8 @@ class Watcher:
         Start of the run in seconds of ``time.perf_counter``; reported times count from this start.
     started
         Start of the time limit: ``begun`` plus the seconds in which kernels were compiled.
+    factor
+        Expected over simulated time of the job, by which reported times are multiplied.
     """
 
     on_progress: Callable[[Progress], None] = lambda progress: None
@@ -38,6 +40,7 @@ class Watcher:
     stop: threading.Event = field(default_factory=threading.Event)
     begun: float = field(default_factory=time.perf_counter)
     started: float = field(default_factory=time.perf_counter)
+    factor: float = 1.0
 
     @property
     def elapsed_s(self) -> float:
@@ -58,6 +61,7 @@ class Watcher:
         self.report("compiling kernels, once per installation")
 
     def report(self, step: str, objective_s: float | None = None, lower_bound_s: float | None = None) -> None:
-        """Pass the current step, with times in seconds, to the progress callback."""
+        """Pass the current step, with simulated times in seconds, to the progress callback as expected times."""
         elapsed_s = time.perf_counter() - self.begun
-        self.on_progress(Progress(step=step, elapsed_s=elapsed_s, objective_s=objective_s, lower_bound_s=lower_bound_s))
+        shown = [None if seconds is None else self.factor * seconds for seconds in (objective_s, lower_bound_s)]
+        self.on_progress(Progress(step=step, elapsed_s=elapsed_s, objective_s=shown[0], lower_bound_s=shown[1]))

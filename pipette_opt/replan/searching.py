@@ -44,11 +44,14 @@ class Searched:
     ----------
     found
         The best plans found so far for questions about this job; starting points for later questions.
+    outside_s
+        Lower bound on the plans that the time limit left out of the search space; infinite if it left out none.
     """
 
     state: SearchState
     best: SimulatedSolution
     found: list[SimulatedSolution]
+    outside_s: float = float("inf")
 
     @property
     def prepared(self) -> Prepared:
@@ -57,8 +60,8 @@ class Searched:
 
     @property
     def bound_s(self) -> float:
-        """Lower bound, in seconds, on the time of every plan on these hosts."""
-        return self.state.bound_s
+        """Lower bound, in seconds, on the time of every plan of the whole space on these hosts."""
+        return min(self.state.bound_s, self.outside_s)
 
 
 def search(
@@ -98,7 +101,8 @@ def search(
     if state.prepared.joined is None:
         state.prepared = replace(state.prepared, other_splits_s=_other_splits_s(state.prepared, clock))
     best = certified(state)
-    return Searched(state=state, best=best, found=[best])
+    outside_s = _least_s(instance, space) if state.prepared.space.narrowed else float("inf")
+    return Searched(state=state, best=best, found=[best], outside_s=outside_s)
 
 
 def without_hosts(
@@ -136,6 +140,17 @@ def _other_splits_s(prepared: Prepared, clock: Clock) -> float:
     least = LeastTimes(prepared.instance, space)
     sizes = space.world_sizes or least.numbers if space.num_gpus is None else (space.num_gpus,)
     return min((least.at_peak_s(size) if clock.is_over else least(size) for size in sizes), default=float("inf"))
+
+
+def _least_s(instance: Instance, space: SearchSpace) -> float:
+    """Return a lower bound on every plan of a space, by compute alone, seconds."""
+    least = LeastTimes(instance, space)
+    found_s = float("inf")
+    for size in space.world_sizes or (least.numbers if space.num_gpus is None else (space.num_gpus,)):
+        if least.at_peak_s(size) >= found_s:
+            break  # fewer GPUs take longer at their peak
+        found_s = min(found_s, least(size))
+    return found_s
 
 
 def alike(instance: Instance, other: Instance) -> bool:

@@ -38,6 +38,9 @@ SEARCH_WEIGHT = 12
 UNIT_S = 0.3
 """Default seconds of a question that reuses a preparation. Chosen: 16 hosts in 20 s."""
 
+LEAST_S = 12.0
+"""Least default seconds of all questions. Chosen: a search of 70B on 12 hosts of 8 GPUs is then not narrowed."""
+
 MAX_REPAIRS = 3
 """Maximum number of repaired hosts for which a new plan is searched, the largest gains first. Chosen."""
 
@@ -73,7 +76,7 @@ class Answer:
     bound_s
         Lower bound, in seconds, on every searched plan with any layer split; ``None`` if nothing was searched.
     narrowed
-        Whether the time limit narrowed the search space, so that a plan outside may be faster than ``bound_s``.
+        Whether the time limit left configurations out of the search; ``bound_s`` holds for them, by compute alone.
     config
         Label of the best plan found.
     price_per_hour, price_per_million_tokens
@@ -188,8 +191,8 @@ class WhatIf:
         return [*searched, *(replace(change, is_searched=False) for change in helping if change not in searched)]
 
     def seconds_for(self, changes: Sequence[Change]) -> float:
-        """Return the default seconds for questions."""
-        return max(1.0, UNIT_S * sum(self._weights(changes)))
+        """Return the default seconds for questions; a search whose gap is closed ends earlier."""
+        return max(LEAST_S, UNIT_S * sum(self._weights(changes)))
 
     def _answer(self, change: Change, left: Sequence[Change]) -> Answer:
         """Return the answer to a question, found in its share of the remaining time; ``left``: open questions."""
@@ -407,4 +410,4 @@ class WhatIf:
         state = without_hosts(searched, barred, seconds, known)
         found = certified(state)
         searched.found.append(found)
-        return found, max(state.bound_s, searched.bound_s)
+        return found, max(min(state.bound_s, searched.outside_s), searched.bound_s)
