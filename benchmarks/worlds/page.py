@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.worlds.few import NUMBERS, Few, few_runs
 from benchmarks.worlds.judge import Judged, judge
 from benchmarks.worlds.larger import Larger, larger_jobs
 from benchmarks.worlds.ratios import Ranges, judge_ratios
@@ -13,7 +14,7 @@ from benchmarks.worlds.rows import CHECKED_ONLY, SOURCES, Row
 from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.worlds.bands import SHARE
 from pipette_opt.worlds.jobs import job_kind
-from pipette_opt.worlds.prior import KINDS, Prior, Priors
+from pipette_opt.worlds.prior import Prior, Priors
 from pipette_opt.worlds.worlds import Worlds
 
 MANY_PAIRS = 50
@@ -106,13 +107,13 @@ def page_of(rows: Sequence[Row], priors: Priors) -> str:
     alone = judged_alone(rows, priors)
     ratios = {table: judge_ratios(own, prior_without(table, priors)) for table, own in by_table(rows).items()}
     of_pairs = ratio_lines({table: found for table, found in ratios.items() if found is not None})
-    parts = (_answer(tables, larger, priors, alone), _tables(tables), _alone(alone), of_pairs, _larger(larger))
+    few = {table: few_runs(own, prior_without(table, priors)) for table, own in by_table(rows).items()}
+    answer = _answer(tables, larger, alone)
+    parts = (answer, _tables(tables), _few(few), _alone(alone), of_pairs, _larger(larger))
     return "\n".join([line for part in parts for line in part] + [""])
 
 
-def _answer(
-    tables: Mapping[str, Judged], larger: Mapping[str, Larger], priors: Priors, alone: Mapping[str, Alone]
-) -> list[str]:
+def _answer(tables: Mapping[str, Judged], larger: Mapping[str, Larger], alone: Mapping[str, Alone]) -> list[str]:
     inside = float(np.mean([judged.inside.mean() for judged in tables.values()]))
     widths = [_median(judged.width) / _median(judged.anchored) for judged in tables.values()]
     needed = [_over_needed(judged) for judged in tables.values()]
@@ -131,8 +132,8 @@ def _answer(
         f"their bands (mean over {len(alone)} tables; {SHARE:.0%} is meant). The median table's band is "
         f"{np.median([runs.width for runs in alone.values()]):.2f} of the time wide, its error "
         f"{100 * np.median([runs.error for runs in alone.values()]):.0f} %.",
-        f"- One run of a job makes the others better than one factor does in {len(won)} of {len(tables)} tables "
-        f"({', '.join(won)}), and worse in {len(lost)} ({', '.join(lost) or 'none'}); elsewhere as good.",
+        f"- With one run known, expected times are those of one factor. The worlds would be better in {len(won)} of "
+        f"{len(tables)} tables ({', '.join(won)}), and worse in {len(lost)} ({', '.join(lost) or 'none'}).",
         f"- {inside:.0%} of the runs lie inside their bands with one run known (mean over tables; {SHARE:.0%} is "
         f"meant). The median band is {np.median(widths):.1f} times as wide as the median error (4.9 for "
         f"normal errors), and {np.median(needed):.1f} times as wide as nine in ten of the errors need.",
@@ -140,19 +141,13 @@ def _answer(
         f"{len(worse)} of {len(larger)} tables ({', '.join(worse) or 'none'}).",
         f"- {covered:.0%} of these largest jobs lie inside their bands (mean over tables).",
         "",
-        "Plain scaling by the known run is one of the kinds of stack that the worlds weigh, with the share that the "
-        f"other sources give it ({_scaled_share(priors):.0%} of all); where the runs speak for it, its times and bands "
-        "are shown.",
+        "What is shown is the simulated time times one factor of the job, so that order, proof and gap are those of "
+        "simulated times. It costs this much accuracy beside the worlds, which weigh layouts, too.",
         "",
         "Each table is predicted by the prior without its publisher, nothing tuned to it: `python -m benchmarks.worlds "
         f"--page PAGE`. {', '.join(CHECKED_ONLY.values())} is in no prior.",
         "",
     ]
-
-
-def _scaled_share(priors: Priors) -> float:
-    """Return the share of stacks that are off by one factor for all layouts of a job."""
-    return priors.all_sources.kinds[KINDS.index("scaled")].share
 
 
 def _tables(tables: Mapping[str, Judged]) -> list[str]:
@@ -175,6 +170,26 @@ def _tables(tables: Mapping[str, Judged]) -> list[str]:
         "pairs stay below. Where most pairs repeat a layout, the median error is far below it; few pairs tell little."
     )
     return [*lines, "", about, ""]
+
+
+def _few(few: Mapping[str, Mapping[int, Few]]) -> list[str]:
+    lines = [
+        "## A few runs known",
+        "",
+        "Errors of the other runs of a job once some of its runs, drawn at random, are known: as shown (constants at "
+        "their posterior mean, one factor) / with one factor alone / by the worlds, on which `tune` and regret work.",
+        "",
+        f"| table | draws | {' | '.join(f'{number} known' for number in NUMBERS)} |",
+        f"|---|---|{'---|' * len(NUMBERS)}",
+    ]
+    for name, found in few.items():
+        cells = [
+            " / ".join(f"{100 * error:.1f}" for error in (own.shown, own.factor, own.worlds)) + " %" if own else "-"
+            for own in (found.get(number) for number in NUMBERS)
+        ]
+        if found:
+            lines.append(f"| {name} | {max(own.draws for own in found.values())} | {' | '.join(cells)} |")
+    return [*lines, "", "Medians over the other runs of a draw, means over draws.", ""]
 
 
 def _alone(alone: Mapping[str, Alone]) -> list[str]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from factories import LLAMA_8B, make_cluster, make_job, make_random_cluster
 
+from pipette_opt.base.units import three_digits
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.certify.labels import pinned
 from pipette_opt.certify.why import MAX_RULES, _broken_rules, why
@@ -107,7 +108,7 @@ def test_a_plan_answers_for_itself_and_for_what_it_searched() -> None:
     tp = plan.config.tensor_model_parallel_size
     own = why(JOB, space, f"tp={tp}", 0.01, recorded)
     assert own.verdict == "the plan"
-    assert own.reasons[0].endswith(" s, simulated")  # The first screen has the expected time.
+    assert own.reasons[0].endswith(f"takes {three_digits(plan.estimate.expected_s)} s")  # as on the first screen
     assert plan.certificate.status == "OPTIMAL"
     mbs = plan.config.micro_batch_size
     fastest = Alternative(config=plan.config, hosts=(), iteration_time_s=1.0, oom_probability=0.0, reason="")

@@ -73,7 +73,7 @@ def test_without_a_question_hosts_are_asked_about(command: Command, plan: Path) 
     assert code == 0
     assert "One host less, the most expensive loss first" in text
     assert "One more host brings" in text
-    assert "The column 'at best' is a lower bound: no searched plan is faster" in text
+    assert "The column 'at best' is a lower bound: no plan of the search space is faster" in text
 
 
 @pytest.mark.parametrize(
