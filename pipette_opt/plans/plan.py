@@ -303,9 +303,9 @@ class Plan:
         """
         Return a table with a row for each cause of time, by the name of the cause.
 
-        Columns, in seconds: ``this plan`` (mean of all ranks), ``critical path``, and each alternative by the label of
-        its configuration. Each column adds up to the iteration time of that plan. Alternatives without causes, from
-        older versions, have no column.
+        Columns, in simulated seconds: ``this plan`` (mean of all ranks), ``critical path``, and each alternative by the
+        label of its configuration. Each column adds up to ``iteration_time_s`` of that plan. Alternatives without
+        causes, from older versions, have no column.
         """
         from pandas import DataFrame
 
@@ -318,8 +318,9 @@ class Plan:
         """
         Return a table with the plan, then its alternatives, by the label of the configuration.
 
-        Columns: ``iteration_time_s``; ``share``, the time over the plan's time; ``oom_probability`` of the fullest
-        stage; ``hosts``, their number; ``reason`` why an alternative lost. NaN if an alternative was not simulated.
+        Columns: ``iteration_time_s``, simulated; ``share``, the time over the plan's time; ``oom_probability`` of the
+        fullest stage; ``hosts``, their number; ``reason`` why an alternative lost. NaN if an alternative was not
+        simulated.
         """
         from pandas import DataFrame, Index
 

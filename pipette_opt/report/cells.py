@@ -69,6 +69,11 @@ def clock_words(estimate: IterationTime) -> str:
     return f"Expected seconds are {factor} times the simulated ones, on which solver and proof work."
 
 
+def clock_line(estimate: IterationTime) -> str:
+    """Return the sentence on expected and simulated seconds, with the simulated time of an iteration."""
+    return f"{clock_words(estimate)} Simulated: {seconds_text(estimate.iteration_time_s)}."
+
+
 def risk(probability: float, *, at_most: bool = False) -> str:
     """Format a probability in percent, never as zero; with ``at_most`` as an upper bound."""
     return f"<= {percent(probability)}" if at_most and probability >= 1e-4 else percent(probability)

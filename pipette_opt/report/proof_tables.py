@@ -11,7 +11,7 @@ from pipette_opt.report.cells import (
     FAIR,
     GOOD,
     QUIET,
-    clock_words,
+    clock_line,
     columns_table,
     expected_text,
     seconds_text,
@@ -57,11 +57,10 @@ def certificate_table(certificate: Certificate, estimate: IterationTime) -> Rend
         f"{counted(certificate.num_candidates, 'configuration')}, {certificate.num_pruned:,} {bounded}, "
         f"{certificate.wall_time_s:.1f} s"
     )
-    simulated = f"Simulated: {seconds_text(estimate.iteration_time_s)}."
     lines = [
         f"covers    {certificate.scope}",
         f"searched  {searched}",
-        f"seconds   {clock_words(estimate)} {simulated}",
+        f"seconds   {clock_line(estimate)}",
     ]
     if certificate.joint_model is not None:
         lines.append(f"model     {joint_model_text(certificate.joint_model, estimate)}")

@@ -23,6 +23,7 @@ from pipette_opt.report.cells import (
     FAIR,
     GOOD,
     QUIET,
+    clock_line,
     columns_table,
     expected_text,
     risk,
@@ -305,7 +306,7 @@ def estimate_tables(
     first.append(f"  {config.label()} on {where}", style="not bold")
     parts: list[RenderableType] = [
         verdict_text,
-        Group(Text(), first, *speed_lines(estimate)),
+        Group(Text(), first, *speed_lines(estimate), Text(clock_line(estimate), style=QUIET)),
         breakdown_table(estimate),
     ]
     parts += [memory_table(memory), *components_table(memory)]

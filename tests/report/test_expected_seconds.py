@@ -219,6 +219,7 @@ def test_tables_of_a_launch_show_expected_seconds() -> None:
     text = shown(*estimate_tables(plan.config, plan.estimate, plan.memory, hosts=("n0",)))
     line = next(line for line in text.splitlines() if line.startswith("iteration"))
     assert f"{plan.estimate.expected_s:.4f}" in line
+    assert f"Simulated: {plan.estimate.iteration_time_s:.4f} s." in " ".join(text.split())
 
 
 def test_what_options_save_today_is_in_expected_seconds() -> None:
