@@ -7,6 +7,7 @@ The steps and their order are :data:`ROUND`; ``plans/steps.py`` has their slices
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pipette_opt.base.units import percent
 from pipette_opt.certify.more_configurations import (
     bound_left_out,
     continue_joint_model,
@@ -128,5 +129,6 @@ def why_open(state: SearchState) -> tuple[str, ...]:
             labels = [entry.candidate.config.label() for entry in of_sentence]
             found.append(sentence.format(labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"))
     if joint_model(state) is not None:
-        found.append(f"the joint model is done, but other layers of its stages may take {state.other_splits_s:.4g} s")
+        share = percent(1 - state.other_splits_s / state.fastest_s)
+        found.append(f"the joint model is done, but other layers of its stages may save up to {share}")
     return tuple(f"{ENDED_EARLY}{sentence}." for sentence in found)

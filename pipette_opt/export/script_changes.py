@@ -212,7 +212,7 @@ def script_changes(
     today
         Configuration of the launch; without it options are compared as written.
     estimate
-        Simulated time of the launch, for the seconds in each reason.
+        Time of the launch, for the seconds in each reason.
     """
     written = {_canonical(option[0]): option for option in megatron_options(plan)}
     found = []
@@ -265,10 +265,10 @@ def _line_of(option: str, text: str) -> int | None:
 
 
 def _reason(choice: _Choice, today: IterationTime | None, plan: IterationTime) -> str:
-    """Return the purpose of a choice, and the seconds of the part that it affects, before and after all changes."""
+    """Return the purpose of a choice, and expected seconds of the part that it affects, today and in the plan."""
     if choice.cause is None or today is None:
         return choice.purpose
-    before, after = today.breakdown.get(choice.cause, 0.0), plan.breakdown.get(choice.cause, 0.0)
+    before, after = (time.expected_of(time.breakdown.get(choice.cause, 0.0)) for time in (today, plan))
     if max(before, after) == 0:
         return choice.purpose
     return f"{choice.purpose}; {choice.cause.replace('_', ' ')} {before:.3g} -> {after:.3g} s"

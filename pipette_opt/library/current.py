@@ -94,7 +94,7 @@ class Current:
             ("Memory", screens.memory_words(self.memory)),
             ("Would pay", screens.paying_words(self.would_pay())),
             ("Left out", screens.not_modelled_words(self.not_modelled)),
-            ("", "\n".join(self.uncounted().lines())),
+            ("", "\n".join(self.uncounted().lines(self.estimate))),
             ("Changed", "\n".join(self.changed)),
             ("Model", self.model_from),
         )
@@ -166,7 +166,7 @@ class Current:
                 1, Text("\n".join(["", "Since the plan was made", *(f"- {sentence}" for sentence in self.changed)]))
             )
         if planned is None:
-            parts += [Text(line) for line in ("", *self.uncounted().lines())]
+            parts += [Text(line) for line in ("", *self.uncounted().lines(self.estimate))]
         else:
             plan, ends = planned[0], self._ratio_ends(*planned)
             compared = (self.config, self.estimate, plan, self.title, self.uncounted(), ends)

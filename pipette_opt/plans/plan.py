@@ -195,6 +195,10 @@ class Target:
         best = self.value if self.best_value is None else self.best_value
         return 1 - (best / self.bound if self.objective.is_rate else self.bound / best)
 
+    def expected_of(self, value: float, estimate: IterationTime) -> float:
+        """Return a value of the objective at the expected time; ``value`` is at the simulated time."""
+        return value / estimate.factor if Objective(self.objective).is_rate else estimate.expected_of(value)
+
     @property
     def distance(self) -> str:
         """Distance from the best of the searched space, in words: below it for rates, else above it."""
@@ -299,9 +303,9 @@ class Plan:
         """
         Return a table with a row for each cause of time, by the name of the cause.
 
-        Columns, in seconds: ``this plan`` (mean of all ranks), ``critical path``, and each alternative by the label of
-        its configuration. Each column adds up to the iteration time of that plan. Alternatives without causes, from
-        older versions, have no column.
+        Columns, in simulated seconds: ``this plan`` (mean of all ranks), ``critical path``, and each alternative by the
+        label of its configuration. Each column adds up to ``iteration_time_s`` of that plan. Alternatives without
+        causes, from older versions, have no column.
         """
         from pandas import DataFrame
 
@@ -314,8 +318,9 @@ class Plan:
         """
         Return a table with the plan, then its alternatives, by the label of the configuration.
 
-        Columns: ``iteration_time_s``; ``share``, the time over the plan's time; ``oom_probability`` of the fullest
-        stage; ``hosts``, their number; ``reason`` why an alternative lost. NaN if an alternative was not simulated.
+        Columns: ``iteration_time_s``, simulated; ``share``, the time over the plan's time; ``oom_probability`` of the
+        fullest stage; ``hosts``, their number; ``reason`` why an alternative lost. NaN if an alternative was not
+        simulated.
         """
         from pandas import DataFrame, Index
 
@@ -373,8 +378,7 @@ class Plan:
         proof = self.certificate
         distance = above_best(proof.gap) if self.target is None else self.target.distance
         lines = launch_lines(self.estimate, self.memory, [self.hosts[node] for node in self.placement.nodes_used])
-        simulated = f"simulated {three_digits(self.estimate.iteration_time_s)} s"
-        lines.insert(2, f"proof: {distance} ({proof.status}), {simulated}")
+        lines.insert(2, f"proof: {distance} ({proof.status})")
         if self.unused_hosts:
             lines.append(f"unused: {compress_hosts(tuple(self.unused_hosts))}")
         if self.alternatives:
@@ -397,7 +401,7 @@ class Plan:
 
 
 def why_slower(best: IterationTime, other: IterationTime) -> str:
-    """Return why a plan was not chosen: how much slower it is, and the cause of time that grew most."""
+    """Return why a plan was not chosen: how much slower it is, and the cause that grew most, as shares of ``best``."""
     slower = other.iteration_time_s / best.iteration_time_s - 1
     if slower < -AS_GOOD:
         return f"{-slower:.1%} faster, less plain"
@@ -405,7 +409,8 @@ def why_slower(best: IterationTime, other: IterationTime) -> str:
         return "equally fast; the simpler configuration is preferred"
     causes = {name: seconds - best.breakdown.get(name, 0.0) for name, seconds in other.breakdown.items()}
     worst = max(causes, key=lambda name: causes[name])
-    return f"{slower:.1%} slower, most of it {worst.replace('_', ' ')} (+{causes[worst]:.3g} s)"
+    share = percent(causes[worst] / best.iteration_time_s, "+")
+    return f"{slower:.1%} slower, most of it {worst.replace('_', ' ')} ({share})"
 
 
 def why_unused(partner: str, seconds: float, iteration_time_s: float) -> str:
@@ -424,7 +429,7 @@ def why_unused(partner: str, seconds: float, iteration_time_s: float) -> str:
     loss_s = seconds - iteration_time_s
     if loss_s <= AS_GOOD * iteration_time_s:
         return f"not needed; as good as {partner}"
-    return f"in place of {partner} it would cost {loss_s:.3g} s ({percent(loss_s / iteration_time_s)}) per iteration"
+    return f"in place of {partner} an iteration would take {percent(loss_s / iteration_time_s)} more"
 
 
 class RankRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -101,6 +101,10 @@ class IterationTime:
         """Expected over simulated time: the job's one factor, the same for all of its plans."""
         return self.expected_s / self.iteration_time_s
 
+    def expected_of(self, simulated_s: float) -> float:
+        """Return expected seconds of simulated ones, of this plan or of another plan of its job."""
+        return self.factor * simulated_s
+
     @property
     def expected_tokens_per_s(self) -> float:
         """Tokens per second at the expected time."""

@@ -5,7 +5,7 @@ from rich.console import RenderableType
 from pipette_opt.base.units import counted, difference, gib, three_digits
 from pipette_opt.plans.plainness import WITHIN, unevenness
 from pipette_opt.plans.plan import Alternative, Plan
-from pipette_opt.report.cells import columns_table, risk, seconds_text, spaced
+from pipette_opt.report.cells import columns_table, expected_text, risk, spaced
 
 
 def fastest_line(plan: Plan) -> str:
@@ -48,9 +48,9 @@ def alternatives_table(plan: Plan) -> RenderableType:
     for alternative in plan.alternatives:
         cells = [
             alternative.config.label(),
-            seconds_text(alternative.iteration_time_s),
+            expected_text(plan.estimate, alternative.iteration_time_s),
             _risk(alternative),
-            _proof(alternative),
+            _proof(plan, alternative),
             alternative.reason,
         ]
         table.add_row(*cells)
@@ -66,7 +66,7 @@ def risks_table(plan: Plan) -> list[RenderableType]:
         cells = [
             f"at most {choice.max_oom_risk:.2%}",
             choice.plan.config.label(),
-            seconds_text(choice.plan.iteration_time_s),
+            expected_text(plan.estimate, choice.plan.iteration_time_s),
             f"{gib(choice.upper_bytes):.1f} GiB",
             f"{gib(choice.capacity_bytes):.1f} GiB",
             _risk(choice.plan),
@@ -96,7 +96,7 @@ def _risk(alternative: Alternative) -> str:
     )
 
 
-def _proof(alternative: Alternative) -> str:
+def _proof(plan: Plan, alternative: Alternative) -> str:
     """
     Return ``proven`` if no plan with these degrees, micro-batch and recomputation is faster, else the lower bound.
 
@@ -104,4 +104,6 @@ def _proof(alternative: Alternative) -> str:
     """
     if alternative.lower_bound_s is None:
         return ""
-    return "proven" if alternative.is_proven else f"open, at least {seconds_text(alternative.lower_bound_s)}"
+    if alternative.is_proven:
+        return "proven"
+    return f"open, at least {expected_text(plan.estimate, alternative.lower_bound_s)}"

@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipette_opt.base.units import percent
+from pipette_opt.base.units import percent, three_digits
+from pipette_opt.plans.predicted import IterationTime
 
 GOOD, FAIR, BAD, QUIET = "green", "yellow", "red", "dim"
 
@@ -53,6 +54,24 @@ def titled(title: str, body: RenderableType) -> RenderableType:
 def seconds_text(seconds: float | None) -> str:
     """Format seconds with four digits after the point, and ``None`` as a dash."""
     return "-" if seconds is None else f"{seconds:.4f} s"
+
+
+def expected_text(estimate: IterationTime, simulated_s: float | None) -> str:
+    """Format simulated seconds of a plan, or of another plan of its job, as expected seconds; ``None`` as a dash."""
+    return seconds_text(None if simulated_s is None else estimate.expected_of(simulated_s))
+
+
+def clock_words(estimate: IterationTime) -> str:
+    """Return a sentence on expected and simulated seconds."""
+    if estimate.band is None:
+        return "Expected seconds are the simulated ones: the plan records no other."
+    factor = three_digits(estimate.factor)
+    return f"Expected seconds are {factor} times the simulated ones, on which solver and proof work."
+
+
+def clock_line(estimate: IterationTime) -> str:
+    """Return the sentence on expected and simulated seconds, with the simulated time of an iteration."""
+    return f"{clock_words(estimate)} Simulated: {seconds_text(estimate.iteration_time_s)}."
 
 
 def risk(probability: float, *, at_most: bool = False) -> str:

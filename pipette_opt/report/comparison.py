@@ -9,7 +9,7 @@ from rich.text import Text
 from pipette_opt.base.units import MIN_DIFFERENCE, counted, difference, three_digits
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Band, IterationTime, Plan
-from pipette_opt.report.cells import BAD, GOOD, columns_table, seconds_text, spaced, words
+from pipette_opt.report.cells import BAD, GOOD, columns_table, expected_text, spaced, words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,8 @@ class Uncounted:
     Parameters
     ----------
     saved_s, parts
-        For each option, the most seconds that it can save, and the part of the critical path that limits the saving.
+        For each option, the most simulated seconds that it can save, and the part of the critical path that limits
+        the saving.
     others
         Number of options that change the time by an unknown amount.
     """
@@ -30,11 +31,11 @@ class Uncounted:
     others: int = 0
 
     def least_s(self, estimate: IterationTime) -> float:
-        """Return the seconds of an iteration if every option saves the most that it can."""
+        """Return the simulated seconds of an iteration if every option saves the most that it can."""
         saved = {self.parts[option]: seconds for option, seconds in self.saved_s.items()}
         return estimate.iteration_time_s - sum(saved.values())
 
-    def lines(self) -> list[str]:
+    def lines(self, estimate: IterationTime) -> list[str]:
         """Return a sentence for each part of the critical path that options shorten, one for unknown effects."""
         by_part: dict[str, list[str]] = {}
         for option, part in self.parts.items():
@@ -43,7 +44,7 @@ class Uncounted:
         found = []
         for part, options in by_part.items():
             save = "saves" if len(options) == 1 else "save"
-            most = f"{seconds_text(self.saved_s[options[0]])}, all {words(part)} of the critical path"
+            most = f"{expected_text(estimate, self.saved_s[options[0]])}, all {words(part)} of the critical path"
             found.append(f"Not counted: {', '.join(options)} {save} today's launch up to {most}.")
         if self.others:
             more, plural = "more " if found else "", "option changes" if self.others == 1 else "options change"
@@ -110,7 +111,7 @@ def faster_words(
     text = Text(f"{subject} {gain} tokens per second{_range_words(ratio, plan, kept, ends)}.")
     is_judged = fits and kept == 1 and abs(ratio - 1) >= MIN_DIFFERENCE
     text.stylize(f"bold {GOOD if ratio > 1 else BAD}" if is_judged else "bold")
-    for line in uncounted.lines():
+    for line in uncounted.lines(estimate):
         text.append(f"\n{line}")
     return text
 

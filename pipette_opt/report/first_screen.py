@@ -219,7 +219,7 @@ def memory_words(memory: Sequence[StageMemory]) -> str:
 
 def _proof_words(plan: Plan) -> str:
     """Return the proven lower bound on the expected time, and the number of choices that were not searched."""
-    proof, least_s = plan.certificate, plan.estimate.factor * plan.certificate.lower_bound_s
+    proof, least_s = plan.certificate, plan.estimate.expected_of(plan.certificate.lower_bound_s)
     searched = counted(proof.num_candidates, "configuration")
     least = f"none of {searched} takes less than {three_digits(least_s)} s"
     left = f"; {counted(len(proof.not_searched), 'choice')} not searched" if proof.not_searched else ""

@@ -6,8 +6,19 @@ from rich.text import Text
 
 from pipette_opt.base.units import above_best, counted, percent, percent_above
 from pipette_opt.plans.certificate import Robust
-from pipette_opt.plans.plan import Certificate, JointModel
-from pipette_opt.report.cells import FAIR, GOOD, QUIET, columns_table, seconds_text, spaced, titled, words
+from pipette_opt.plans.plan import Certificate, IterationTime, JointModel
+from pipette_opt.report.cells import (
+    FAIR,
+    GOOD,
+    QUIET,
+    clock_line,
+    columns_table,
+    expected_text,
+    seconds_text,
+    spaced,
+    titled,
+    words,
+)
 
 MIN_SHARE = 1e-5
 """Smallest share of an iteration that the placement must affect for the placement gap to be shown. Chosen."""
@@ -17,8 +28,8 @@ SMALL_GAP = 0.01
 """Largest gap that is coloured as good. Chosen."""
 
 
-def certificate_table(certificate: Certificate) -> RenderableType:
-    """Table of the proof: iteration time, lower bound, and how far the time is above it."""
+def certificate_table(certificate: Certificate, estimate: IterationTime) -> RenderableType:
+    """Table of the proof: expected time of the plan, its lower bound, and how far the time is above it."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style=QUIET)
     table.add_column(justify="right")
@@ -27,8 +38,8 @@ def certificate_table(certificate: Certificate) -> RenderableType:
     ended = "is finished" if certificate.status == "OPTIMAL" else "ended before the gap was closed"
     table.add_row(Text("status"), Text(certificate.status, style=f"bold {style}"), Text(f"the search {ended}"))
     for row in (
-        ("iteration time", seconds_text(certificate.objective_s), "critical path of the real schedule"),
-        ("at least", seconds_text(certificate.lower_bound_s), "no plan searched can be faster"),
+        ("iteration time", expected_text(estimate, certificate.objective_s), "critical path of the real schedule"),
+        ("at least", expected_text(estimate, certificate.lower_bound_s), "no plan searched can be faster"),
     ):
         table.add_row(*map(Text, row))
     above, where = Text(percent_above(certificate.gap), style=f"bold {style}"), "above the best of the searched space"
@@ -39,16 +50,20 @@ def certificate_table(certificate: Certificate) -> RenderableType:
         table.add_row("at most", above, where)
     dependent_s = certificate.placement_dependent_s
     if dependent_s >= MIN_SHARE * certificate.objective_s and certificate.placement_gap <= 1:
-        share = f"of the {seconds_text(dependent_s)} that depend on the placement"
+        share = f"of the {expected_text(estimate, dependent_s)} that depend on the placement"
         table.add_row(Text("placement gap"), Text(percent(certificate.placement_gap)), Text(share))
     bounded = "ruled out by bounds" if _bounds_rule_out(certificate) else "bounded, not all ruled out"
     searched = (
         f"{counted(certificate.num_candidates, 'configuration')}, {certificate.num_pruned:,} {bounded}, "
         f"{certificate.wall_time_s:.1f} s"
     )
-    lines = [f"covers    {certificate.scope}", f"searched  {searched}"]
+    lines = [
+        f"covers    {certificate.scope}",
+        f"searched  {searched}",
+        f"seconds   {clock_line(estimate)}",
+    ]
     if certificate.joint_model is not None:
-        lines.append(f"model     {joint_model_text(certificate.joint_model)}")
+        lines.append(f"model     {joint_model_text(certificate.joint_model, estimate)}")
     details = Text("\n".join(lines), style=QUIET)
     return titled("Certificate", Group(table, details, *robust_lines(certificate.robust)))
 
@@ -65,7 +80,7 @@ def robust_lines(robust: Robust | None) -> list[RenderableType]:
     return [words(text)]
 
 
-def proof_tables(certificate: Certificate) -> list[RenderableType]:
+def proof_tables(certificate: Certificate, estimate: IterationTime) -> list[RenderableType]:
     """Table with the number of configurations that each reason excluded; empty for plans of older versions."""
     rows = [(part, reason) for part in certificate.proof for reason in part.named]
     if not rows:
@@ -73,16 +88,17 @@ def proof_tables(certificate: Certificate) -> list[RenderableType]:
     table = columns_table("ruled out by", "", "configurations >", "at least >", "for example")
     for number, (part, reason) in enumerate(rows):
         first = number == 0 or rows[number - 1][0] is not part
-        least = "" if part.bound_s is None or not first else seconds_text(part.bound_s)
+        least = "" if part.bound_s is None or not first else expected_text(estimate, part.bound_s)
         name = "" if reason.name == part.by else reason.name
         table.add_row(part.by if first else "", name, f"{reason.configurations:,}", least, reason.example)
     return [spaced(table)]
 
 
-def joint_model_text(model: JointModel) -> str:
-    """Return the result and the size of the CP-SAT model over all configurations, in words."""
+def joint_model_text(model: JointModel, estimate: IterationTime) -> str:
+    """Return the result and the size of the CP-SAT model over all configurations, in words and expected seconds."""
     is_proven = model.status == "INFEASIBLE"
-    found = "no other is faster" if is_proven else f"no other takes less than {model.bound_s:.4g} s"
+    least = f"{estimate.expected_of(model.bound_s):.4g} s"
+    found = "no other is faster" if is_proven else f"no other takes less than {least}"
     if not model.solves and is_proven:
         return "CP-SAT had nothing to decide: bounds alone show that no other split of the layers is faster"
     if not model.solves:

@@ -23,9 +23,10 @@ from pipette_opt.report.cells import (
     FAIR,
     GOOD,
     QUIET,
+    clock_line,
     columns_table,
+    expected_text,
     risk,
-    seconds_text,
     spaced,
     titled,
     words,
@@ -62,8 +63,8 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
         *([Text(line)] if (line := fastest_line(plan)) else []),
         *target_tables(plan),
         configuration_table(plan),
-        certificate_table(plan.certificate),
-        *proof_tables(plan.certificate),
+        certificate_table(plan.certificate, plan.estimate),
+        *proof_tables(plan.certificate, plan.estimate),
         breakdown_table(plan.estimate),
         memory_table(plan.memory),
         *components_table(plan.memory),
@@ -158,8 +159,9 @@ def target_tables(plan: Plan) -> list[RenderableType]:
     if target is None:
         return []
     than = "more than" if Objective(target.objective).is_rate else "less than"
-    text = f"{target.value:,.4g} {target.unit}, no plan has {than} "
-    head = Text(f"{text}{target.bound:,.4g}: it is {target.distance}")
+    value, bound = (target.expected_of(value, plan.estimate) for value in (target.value, target.bound))
+    text = f"{value:,.4g} {target.unit}, no plan has {than} "
+    head = Text(f"{text}{bound:,.4g}: it is {target.distance}")
     priced = any(size.dearest is not None for size in target.sizes)
     names = ["GPUs >", *(["price up to >"] if priced else []), "", "time >", "at least >", "value >", "bound >"]
     table = columns_table(*names)
@@ -168,30 +170,31 @@ def target_tables(plan: Plan) -> list[RenderableType]:
             f"{size.num_gpus:,}",
             *([f"{size.dearest:g}"] if size.dearest is not None else []),
             size.status,
-            "" if size.iteration_time_s is None else seconds_text(size.iteration_time_s),
-            "" if size.lower_bound_s is None else seconds_text(size.lower_bound_s),
-            "" if size.value is None else f"{size.value:,.4g}",
-            "" if size.bound is None else f"{size.bound:,.4g}",
+            "" if size.iteration_time_s is None else expected_text(plan.estimate, size.iteration_time_s),
+            "" if size.lower_bound_s is None else expected_text(plan.estimate, size.lower_bound_s),
+            "" if size.value is None else f"{target.expected_of(size.value, plan.estimate):,.4g}",
+            "" if size.bound is None else f"{target.expected_of(size.bound, plan.estimate):,.4g}",
         ]
         table.add_row(*cells)
     return [titled("Objective", Group(head, table))]
 
 
 def breakdown_table(estimate: IterationTime) -> RenderableType:
-    """Table of seconds by cause, averaged over ranks and on the critical path; columns sum to the total."""
+    """Table of expected seconds by cause, averaged over ranks and on the critical path; columns sum to the total."""
     path = estimate.critical_path
     headers = ("critical path >", "share >") if path else ()
     table = columns_table("where the time goes", "mean of all ranks >", "share >", "", *headers)
     total = estimate.iteration_time_s
     for name, seconds in estimate.breakdown.items():
-        share = seconds / total
-        row: list[RenderableType] = [Text(words(name)), Text(f"{seconds:.4f}"), Text(percent(share)), Bar(filled=share)]
+        share, on_path = seconds / total, path.get(name, 0.0)
+        mean = expected_text(estimate, seconds)
+        row: list[RenderableType] = [Text(words(name)), Text(mean), Text(percent(share)), Bar(filled=share)]
         if path:
-            row += [Text(f"{path.get(name, 0.0):.4f}"), Text(percent(path.get(name, 0.0) / total))]
+            row += [Text(expected_text(estimate, on_path)), Text(percent(on_path / total))]
         table.add_row(*row)
     table.add_section()
-    sums = [Text(f"{total:.4f}", style="bold"), Text(percent(1.0))]
-    table.add_row(Text("simulated iteration", style="bold"), *sums, Text(), *(sums if path else ()))
+    sums = [Text(expected_text(estimate, total), style="bold"), Text(percent(1.0))]
+    table.add_row(Text("iteration", style="bold"), *sums, Text(), *(sums if path else ()))
     return spaced(table)
 
 
@@ -257,7 +260,7 @@ def baselines_table(plan: Plan) -> RenderableType:
         table.add_row(
             baseline.name,
             baseline.config.label(),
-            seconds_text(baseline.iteration_time_s),
+            expected_text(plan.estimate, baseline.iteration_time_s),
             Text(percent(slower, "+"), style=BAD if slower < 0 else ""),
             f"{baseline.wall_time_s:.1f} s",
         )
@@ -303,7 +306,7 @@ def estimate_tables(
     first.append(f"  {config.label()} on {where}", style="not bold")
     parts: list[RenderableType] = [
         verdict_text,
-        Group(Text(), first, *speed_lines(estimate)),
+        Group(Text(), first, *speed_lines(estimate), Text(clock_line(estimate), style=QUIET)),
         breakdown_table(estimate),
     ]
     parts += [memory_table(memory), *components_table(memory)]

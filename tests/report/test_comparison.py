@@ -18,7 +18,7 @@ def plan() -> Plan:
 
 
 ENDS = (1.125, 1.5)
-"""Ends of the measured over the simulated ratio of both times."""
+"""Ends of the measured ratio of the launch's time to the plan's, for a launch of 1.25 times the plan's time."""
 
 
 def text_of(

@@ -91,14 +91,14 @@ def test_plan_numbers() -> None:
 def test_certificate_says_what_it_covers() -> None:
     """Status, scope and effort."""
     plan = make_plan()
-    text = shown(certificate_table(plan.certificate))
+    text = shown(certificate_table(plan.certificate, plan.estimate))
     for said in ("FEASIBLE", plan.certificate.scope, "120 configurations, 100 bounded, not all ruled out, 12.5 s"):
         assert said in text
     closed = replace(plan.certificate, placement_dependent_s=0.0, placement_gap=0.0, status="OPTIMAL")
-    text = shown(certificate_table(closed))
+    text = shown(certificate_table(closed, plan.estimate))
     assert "placement gap" not in text
     for changed in ({"placement_dependent_s": 1e-9}, {"placement_gap": 1.2}):
-        assert "placement gap" not in shown(certificate_table(replace(plan.certificate, **changed)))
+        assert "placement gap" not in shown(certificate_table(replace(plan.certificate, **changed), plan.estimate))
     assert "the search is finished" in text
     assert "100 ruled out by bounds" in text
 
@@ -273,8 +273,8 @@ def test_a_joint_model_without_time_proves_nothing() -> None:
     none = JointModel(
         families=0, variables=0, constraints=0, solves=0, seconds=0.0, splits=0, status="INFEASIBLE", bound_s=3.5
     )
-    assert "nothing to decide" in joint_model_text(none)
-    late = joint_model_text(replace(none, status="FEASIBLE"))
+    assert "nothing to decide" in joint_model_text(none, make_plan().estimate)
+    late = joint_model_text(replace(none, status="FEASIBLE"), make_plan().estimate)
     assert "no time" in late
     assert "less than 3.5 s" in late
 
@@ -308,13 +308,13 @@ def test_what_the_fastest_would_have_been() -> None:
 
 def test_a_plain_plan_has_its_own_gap() -> None:
     """Beside its time and bound; the gap of the search, which is of another plan, has a row of its own."""
-    proof = make_plan().certificate
+    proof, estimate = make_plan().certificate, make_plan().estimate
     best_s = proof.lower_bound_s / 0.995
     plainer = replace(proof, objective_s=1.005 * best_s, fastest_s=best_s, gap=0.005)
-    text = " ".join(shown(certificate_table(plainer)).split())
+    text = " ".join(shown(certificate_table(plainer, estimate)).split())
     assert "at most 1.01 % above the best of the searched space" in text
     assert "fastest found 0.51 % above it at most; that plan is less plain" in text
-    assert "fastest found" not in shown(certificate_table(proof))
+    assert "fastest found" not in shown(certificate_table(proof, estimate))
 
 
 def test_even_experts_are_assumed() -> None:

@@ -4,8 +4,8 @@ from xml.etree.ElementTree import Element
 
 from pipette_opt.base.units import gib
 from pipette_opt.plans.plan import Alternative, Plan
-from pipette_opt.report.cells import risk, seconds_text
-from pipette_opt.report.page.markup import Child, number, table
+from pipette_opt.report.cells import risk
+from pipette_opt.report.page.markup import Child, element, expected, number, table
 
 
 def alternatives_table(plan: Plan) -> Element:
@@ -15,10 +15,12 @@ def alternatives_table(plan: Plan) -> Element:
     for place, alternative in enumerate(plan.alternatives):
         at = f"alternatives.{place}"
         least = alternative.lower_bound_s
-        bound_text = "" if least is None else f"{seconds_text(least)}{', proven' if alternative.is_proven else ''}"
-        rows.append(
-            (*_plan_cells(alternative, at), number(least, bound_text, f"{at}.lower_bound_s"), alternative.reason)
+        bound = element(
+            "span",
+            expected(plan.estimate, least, f"{at}.lower_bound_s"),
+            ", proven" if alternative.is_proven else None,
         )
+        rows.append((*_plan_cells(plan, alternative, at), bound, alternative.reason))
     return table("The next best plans", headers, rows)
 
 
@@ -32,19 +34,19 @@ def risks_table(plan: Plan) -> Element:
         rows.append(
             (
                 f"{choice.max_oom_risk:.2%}",
-                *_plan_cells(choice.plan, f"{at}.plan"),
+                *_plan_cells(plan, choice.plan, f"{at}.plan"),
                 *(number(gib(size), f"{gib(size):.1f}", f"{at}.{name}") for size, name in sizes),
             )
         )
     return table("The fastest plans by risk of running out of memory", headers, rows)
 
 
-def _plan_cells(alternative: Alternative, at: str) -> tuple[Child, Child, Child]:
-    """Return label, simulated time and risk of a plan; ``at`` is its path in the plan's file."""
-    seconds, chance = alternative.iteration_time_s, alternative.oom_probability
+def _plan_cells(plan: Plan, alternative: Alternative, at: str) -> tuple[Child, Child, Child]:
+    """Return label, expected time and risk of another plan; ``at`` is its path in the plan's file."""
+    chance = alternative.oom_probability
     chance_text = "" if chance is None else risk(chance, at_most=alternative.oom_probability_at_most)
     return (
         alternative.config.label(),
-        number(seconds, seconds_text(seconds), f"{at}.iteration_time_s"),
+        expected(plan.estimate, alternative.iteration_time_s, f"{at}.iteration_time_s"),
         number(chance, chance_text, f"{at}.oom_probability"),
     )

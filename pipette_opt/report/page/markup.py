@@ -2,12 +2,16 @@
 Elements of the page. The serialiser of the standard library escapes all texts and attributes.
 
 Every number of the plan is a ``data`` element: ``value`` has all digits, ``data-field`` is the path in ``plan.json``.
+Simulated seconds of the plan are shown as expected seconds.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
+
+from pipette_opt.plans.predicted import IterationTime
+from pipette_opt.report.cells import expected_text
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -61,6 +65,11 @@ def element(tag: str, *children: Child, **attributes: object) -> Element:
 def number(value: float | None, text: str, field: str) -> Child:
     """Return an element that shows a number of ``plan.json`` as ``text``; a dash for ``None``."""
     return "-" if value is None else element("data", text, value=repr(value), data_field=field)
+
+
+def expected(estimate: IterationTime, simulated_s: float | None, field: str) -> Child:
+    """Return an element that shows simulated seconds of ``plan.json`` as expected seconds; a dash for ``None``."""
+    return number(simulated_s, expected_text(estimate, simulated_s), field)
 
 
 def paragraph(*children: Child) -> Element:

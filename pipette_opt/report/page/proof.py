@@ -1,14 +1,13 @@
 """Panels of the proof: the gap, the search space, and the reasons that excluded configurations."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
 from pipette_opt.base.units import counted, percent_above
 from pipette_opt.plans.plan import Certificate, Plan
-from pipette_opt.report.cells import seconds_text, words
+from pipette_opt.report.cells import clock_words, seconds_text, words
 from pipette_opt.report.page.figures import LINES, figure
-from pipette_opt.report.page.markup import Panel, bullets, element, number, paragraph, table
+from pipette_opt.report.page.markup import Panel, bullets, element, expected, number, paragraph, table
 from pipette_opt.report.proof_tables import joint_model_text
 
 if TYPE_CHECKING:
@@ -17,17 +16,22 @@ if TYPE_CHECKING:
 
 def certificate_panel(plan: Plan) -> Panel:
     """Panel of the certificate: the gap, and the search space that it covers."""
-    proof = plan.certificate
-    rows = [
-        (name, number(getattr(proof, field), text(getattr(proof, field)), f"certificate.{field}"), meaning)
-        for name, field, text, meaning in (
-            ("iteration time", "objective_s", seconds_text, "of the plan: the critical path of the real schedule"),
-            ("at least", "lower_bound_s", seconds_text, "no plan searched is faster"),
-            *_gaps(proof),
-            ("placement", "placement_dependent_s", seconds_text, "of the iteration time depends on it"),
-            ("search", "wall_time_s", lambda value: f"{value:.1f} s", "until the plan was finished"),
+    proof, estimate = plan.certificate, plan.estimate
+    time, least, placement = (
+        (name, expected(estimate, getattr(proof, field), f"certificate.{field}"), meaning)
+        for name, field, meaning in (
+            ("iteration time", "objective_s", "of the plan: the critical path of the real schedule"),
+            ("at least", "lower_bound_s", "no plan searched is faster"),
+            ("placement", "placement_dependent_s", "of the iteration time depends on it"),
         )
-    ]
+    )
+    gaps = (
+        (name, number(getattr(proof, field), percent_above(getattr(proof, field)), f"certificate.{field}"), meaning)
+        for name, field, meaning in _gaps(proof)
+    )
+    took = number(proof.wall_time_s, f"{proof.wall_time_s:.1f} s", "certificate.wall_time_s")
+    rows = [time, least, *gaps, placement, ("search", took, "until the plan was finished")]
+    simulated = number(estimate.iteration_time_s, seconds_text(estimate.iteration_time_s), "estimate.iteration_time_s")
     lead = (
         "The search is finished: no plan of the searched space is faster."
         if proof.status == "OPTIMAL"
@@ -36,10 +40,11 @@ def certificate_panel(plan: Plan) -> Panel:
     body = [
         paragraph(element("strong", lead)),
         table(f"Certificate: {proof.status}", ("name", "figure >", "meaning"), rows),
+        paragraph(f"{clock_words(estimate)} The simulated iteration takes ", simulated, "."),
         *_chosen(plan),
     ]
     if proof.joint_model is not None:
-        body.append(paragraph(f"{joint_model_text(proof.joint_model)}."))
+        body.append(paragraph(f"{joint_model_text(proof.joint_model, estimate)}."))
     if proof.not_searched:
         body += [element("h3", "Not searched"), bullets(proof.not_searched)]
     values = [(words(name), ", ".join(map(_value, given))) for name, given in proof.searched.items()]
@@ -47,14 +52,14 @@ def certificate_panel(plan: Plan) -> Panel:
     return Panel(name="certificate", title="Certificate", body=body, tables=[searched] if values else [])
 
 
-def _gaps(proof: Certificate) -> list[tuple[str, str, Callable[[float], str], str]]:
-    """Return table rows on the distance from the best: of the plan, and of the fastest plan found if it is another."""
+def _gaps(proof: Certificate) -> list[tuple[str, str, str]]:
+    """Return name, field and meaning of each gap: of the plan, and of the fastest plan found if it is another."""
     where = "above the best of the searched space"
     if proof.fastest_s is None:
-        return [("at most", "gap", percent_above, where)]
+        return [("at most", "gap", where)]
     return [
-        ("at most", "shown_gap", percent_above, where),
-        ("fastest found", "gap", percent_above, "above it at most; that plan is less plain"),
+        ("at most", "shown_gap", where),
+        ("fastest found", "gap", "above it at most; that plan is less plain"),
     ]
 
 
@@ -77,18 +82,19 @@ def _chosen(plan: Plan) -> list[Element]:
     if target is not None:
         rows = []
         for place, size in enumerate(target.sizes):
-            fields = [("iteration_time_s", seconds_text), ("lower_bound_s", seconds_text), ("value", _short)]
-            cells = [
-                number(getattr(size, field), text(getattr(size, field)), f"objective.sizes.{place}.{field}")
-                for field, text in fields
-            ]
-            rows.append((f"{size.num_gpus:,}", size.status, *cells))
+            at = f"objective.sizes.{place}"
+            seconds = (
+                expected(plan.estimate, getattr(size, field), f"{at}.{field}")
+                for field in ("iteration_time_s", "lower_bound_s")
+            )
+            value = number(size.value, _value_text(plan, size.value), f"{at}.value")
+            rows.append((f"{size.num_gpus:,}", size.status, *seconds, value))
         found += [
             paragraph(
                 f"Chosen for {words(target.objective)}: ",
-                number(target.value, _short(target.value), "objective.value"),
+                number(target.value, _value_text(plan, target.value), "objective.value"),
                 f" {target.unit}, the bound is ",
-                number(target.bound, _short(target.bound), "objective.bound"),
+                number(target.bound, _value_text(plan, target.bound), "objective.bound"),
                 ": it is ",
                 number(target.gap, target.distance, "objective.gap"),
                 ".",
@@ -102,8 +108,9 @@ def _chosen(plan: Plan) -> list[Element]:
     return found
 
 
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.4g}"
+def _value_text(plan: Plan, value: float | None) -> str:
+    """Format a value of the plan's objective, at the expected time."""
+    return "-" if value is None or plan.target is None else f"{plan.target.expected_of(value, plan.estimate):,.4g}"
 
 
 def _value(value: object) -> str:
@@ -128,7 +135,7 @@ def funnel_panel(plan: Plan) -> Panel:
         named = part.named or (None,)
         for place, reason in enumerate(named):
             first = place == 0
-            bound = number(part.bound_s, seconds_text(part.bound_s), f"{at}.bound_s") if first and part.bound_s else ""
+            bound = expected(plan.estimate, part.bound_s, f"{at}.bound_s") if first and part.bound_s else ""
             count = reason.configurations if reason else part.configurations
             field = f"{at}.named.{place}.configurations" if reason else f"{at}.configurations"
             same = reason is None or reason.name == part.by

@@ -37,8 +37,11 @@ def schedule_panel(plan: Plan, instance: Instance, placement: Placement) -> Pane
     """Panel with two strips for each stage: computation, and messages."""
     times = placed_times(instance, plan.config, placement)
     rounds = microbatches_of(instance.training, plan.config)
-    events = trace_events(times, rounds, instance.p2p)
-    total = plan.estimate.iteration_time_s
+    expected, total = plan.estimate.expected_of, plan.estimate.expected_s
+    events = [
+        event._replace(start_s=expected(event.start_s), end_s=expected(event.end_s))
+        for event in trace_events(times, rounds, instance.p2p)
+    ]
     kinds = [kind for kind in KINDS if any(event.category == kind for event in events)]
     busy = {
         (stage, kind): sum(
@@ -68,7 +71,7 @@ def schedule_panel(plan: Plan, instance: Instance, placement: Placement) -> Pane
         shows="When each stage of the slowest replica computes, and when its messages are on the way.",
         tables=[
             table(
-                "Seconds of each stage by kind; messages may run beside the computation",
+                "Expected seconds of each stage by kind; messages may run beside the computation",
                 ("stage", *(f"{kind} >" for kind in kinds), "no computation >"),
                 rows,
             )
@@ -123,7 +126,7 @@ def _strips(events: Sequence[Event], stages: int, total: float) -> "Figure":
         strips,
         *legend,
         height=min(130 + 36 * stages, 900),
-        xaxis={"title": {"text": "seconds"}, "range": [0.0, total], "automargin": True, "showgrid": False},
+        xaxis={"title": {"text": "expected seconds"}, "range": [0.0, total], "automargin": True, "showgrid": False},
         yaxis={
             "autorange": "reversed",
             "automargin": True,

@@ -25,7 +25,7 @@ _FIXED_COSTS = (
 
 
 class Changed(NamedTuple):
-    """An input, and the iteration time in seconds with this input slower and faster."""
+    """An input, and the simulated time of an iteration in seconds with this input slower and faster."""
 
     name: str
     slower_s: float

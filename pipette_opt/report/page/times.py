@@ -7,10 +7,10 @@ from xml.etree.ElementTree import Element
 from pipette_opt.base.units import percent, three_digits
 from pipette_opt.plans.plan import Plan
 from pipette_opt.report.beside_tables import fastest_line, imbalance_line
-from pipette_opt.report.cells import seconds_text, words
+from pipette_opt.report.cells import expected_text, seconds_text, words
 from pipette_opt.report.page.beside import alternatives_table, risks_table
 from pipette_opt.report.page.figures import BAD, CAUSES, INK, OTHER_COLOUR, figure, wrapped
-from pipette_opt.report.page.markup import Child, Panel, number, paragraph, table
+from pipette_opt.report.page.markup import Child, Panel, expected, number, paragraph, table
 from pipette_opt.report.page.sensitivity import Changed
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def time_panel(plan: Plan) -> Panel:
-    """Panel of seconds by cause, for the plan and the next best plans."""
+    """Panel of expected seconds by cause, for the plan and the next best plans."""
     estimate = plan.estimate
     bars: list[tuple[str, Mapping[str, float]]] = [("this plan", estimate.breakdown)]
     if estimate.critical_path:
@@ -33,15 +33,17 @@ def time_panel(plan: Plan) -> Panel:
         rows.append(
             (
                 words(cause),
-                number(mean, seconds_text(mean), f"estimate.breakdown.{cause}"),
+                expected(estimate, mean, f"estimate.breakdown.{cause}"),
                 "-" if mean is None else percent(mean / total),
-                number(path, seconds_text(path), f"estimate.critical_path.{cause}"),
+                expected(estimate, path, f"estimate.critical_path.{cause}"),
                 "-" if path is None else percent(path / total),
             )
         )
-    rows.append(("iteration", number(total, seconds_text(total), "estimate.iteration_time_s"), "100.00%", "", ""))
+    rows.append(("iteration", _whole(plan), "100.00%", "", ""))
     tables = [
-        table("Seconds by cause", ("cause", "mean of all ranks >", "share >", "critical path >", "share >"), rows)
+        table(
+            "Expected seconds by cause", ("cause", "mean of all ranks >", "share >", "critical path >", "share >"), rows
+        )
     ]
     if plan.alternatives:
         tables.append(alternatives_table(plan))
@@ -52,8 +54,8 @@ def time_panel(plan: Plan) -> Panel:
     gone = max(estimate.breakdown, key=lambda cause: estimate.breakdown[cause], default="of unknown cause")
     body = [
         paragraph(
-            "A simulated iteration takes ",
-            number(total, seconds_text(total), "estimate.iteration_time_s"),
+            "An iteration is expected to take ",
+            _whole(plan),
             f", most of it {words(gone)}. ",
             _band(plan),
         ),
@@ -63,24 +65,28 @@ def time_panel(plan: Plan) -> Panel:
         name="time",
         title="Time",
         body=body,
-        figure=_stacked(bars, causes),
-        shows="Seconds of an iteration by cause: the mean of all ranks of this plan, its critical path (the chain of "
-        "work and messages that ends with the iteration)" + (", and the next best plans." if next_best else "."),
+        figure=_stacked(plan, bars, causes),
+        shows="Expected seconds of an iteration by cause: the mean of all ranks of this plan, its critical path (the "
+        "chain of work and messages that ends with the iteration)"
+        + (", and the next best plans." if next_best else "."),
         tables=tables,
     )
+
+
+def _whole(plan: Plan) -> Child:
+    seconds = plan.estimate.expected_s
+    return number(seconds, seconds_text(seconds), "estimate.expected_s")
 
 
 def _band(plan: Plan) -> str:
     band = plan.estimate.band
     if band is None:
         return ""
-    return (
-        f"Expected are {three_digits(band.middle_s)} s: {band.share:.0%} of {band.source} would have taken "
-        f"{three_digits(band.low_s)} to {three_digits(band.high_s)} s where this was simulated."
-    )
+    ends = f"{three_digits(band.low_s)} to {three_digits(band.high_s)} s"
+    return f"{band.share:.0%} of such jobs take {ends}, by {band.source}."
 
 
-def _stacked(bars: Sequence[tuple[str, Mapping[str, float]]], causes: Sequence[str]) -> "Figure":
+def _stacked(plan: Plan, bars: Sequence[tuple[str, Mapping[str, float]]], causes: Sequence[str]) -> "Figure":
     from plotly.graph_objects import Bar
 
     names = [name for name, _ in bars]
@@ -88,7 +94,7 @@ def _stacked(bars: Sequence[tuple[str, Mapping[str, float]]], causes: Sequence[s
         Bar(
             name=words(cause),
             y=names,
-            x=[parts.get(cause, 0.0) for _, parts in bars],
+            x=[plan.estimate.expected_of(parts.get(cause, 0.0)) for _, parts in bars],
             orientation="h",
             marker={"color": CAUSES.get(cause, OTHER_COLOUR), "line": {"width": 0}},
             hovertemplate=f"{words(cause)}: %{{x:.4f}} s<extra>%{{y}}</extra>",
@@ -100,7 +106,7 @@ def _stacked(bars: Sequence[tuple[str, Mapping[str, float]]], causes: Sequence[s
         height=130 + max(52, *(20 + 16 * name.count("<br>") for name in names)) * len(bars),
         barmode="stack",
         bargap=0.35,
-        xaxis={"title": {"text": "seconds"}, "automargin": True, "gridcolor": "#dfe4ea"},
+        xaxis={"title": {"text": "expected seconds"}, "automargin": True, "gridcolor": "#dfe4ea"},
         yaxis={"autorange": "reversed", "automargin": True},
     )
 
@@ -110,11 +116,7 @@ def _baselines(plan: Plan) -> Element:
         (
             baseline.name,
             baseline.config.label(),
-            number(
-                baseline.iteration_time_s,
-                seconds_text(baseline.iteration_time_s),
-                f"baselines.{place}.iteration_time_s",
-            ),
+            expected(plan.estimate, baseline.iteration_time_s, f"baselines.{place}.iteration_time_s"),
             percent(baseline.iteration_time_s / plan.estimate.iteration_time_s - 1, "+"),
         )
         for place, baseline in enumerate(plan.baselines)
@@ -129,9 +131,9 @@ def sensitivity_panel(plan: Plan, changed: Sequence[Changed]) -> Panel:
     rows = [
         (
             change.name,
-            f"{change.slower_s:.4f} s",
+            expected_text(plan.estimate, change.slower_s),
             percent(change.slower_s / total - 1, "+"),
-            f"{change.faster_s:.4f} s",
+            expected_text(plan.estimate, change.faster_s),
             percent(change.faster_s / total - 1, "+"),
         )
         for change in ordered
@@ -150,7 +152,7 @@ def sensitivity_panel(plan: Plan, changed: Sequence[Changed]) -> Panel:
         shows="Change of the iteration time, in per cent, where one input is a tenth slower or a tenth faster.",
         tables=[
             table(
-                "Iteration time with one input changed",
+                "Expected iteration time with one input changed",
                 ("input", "a tenth slower >", "change >", "a tenth faster >", "change >"),
                 rows,
             )
