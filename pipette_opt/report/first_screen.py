@@ -292,7 +292,8 @@ def _target_words(plan: Plan) -> str:
     target = plan.target
     if target is None:
         return ""
-    return f"{target.objective}: {three_digits(target.value)} {target.unit}, {target.distance}"
+    value = three_digits(target.expected_of(target.value, plan.estimate))
+    return f"{target.objective}: {value} {target.unit}, {target.distance}"
 
 
 def paying_words(paying: Sequence[PayingOption]) -> str:
