@@ -137,6 +137,13 @@ def is_folder(path: str | Path) -> bool:
         return False
 
 
+def refuse_links(writer: str, *paths: Path) -> None:
+    """Raise ``InputError`` if a path that ``writer`` writes is a symbolic link, which may lead to any other file."""
+    for path in paths:
+        if path.is_symlink():
+            raise InputError(str(path), f"is a symbolic link, which {writer} does not follow; remove the link.")
+
+
 def read_bytes(path: str | Path) -> bytes:
     """
     Return the content of an input file.
