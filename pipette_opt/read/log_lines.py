@@ -59,6 +59,9 @@ _TAGS = {start: tuple(re.compile(pattern) for pattern in patterns) for start, pa
 MAX_TAGS = 12
 """Largest number of tags before a line. Chosen."""
 
+MAX_LINES, MAX_CHARACTERS = 200_000, 2**25
+"""Most lines and characters of a log that are read, half from its start and half from its end. Chosen: two seconds."""
+
 _HOST = re.compile(
     r"(?P<host>[A-Za-z][A-Za-z0-9._-]{0,252})(?:: | {1,60}\| )"
     r"|\[(?P<inside>[A-Za-z][A-Za-z._-]{0,200}\d[A-Za-z0-9._-]{0,200})\]:? "
@@ -143,6 +146,27 @@ def log_lines(text: str) -> list[LogLine]:
             break
         lines = [_without_host(line, hosts) for line in lines]
     return lines
+
+
+def within_caps(text: str) -> tuple[str, int]:
+    """Return the start and the end of a text within the caps of a log, and the number of characters left out."""
+    if len(text) <= MAX_CHARACTERS and text.count("\n") <= MAX_LINES:
+        return text, 0
+    half = min(len(text), MAX_CHARACTERS) // 2
+    start, end = half, len(text) - half
+    for number, line_end in enumerate(re.finditer("\n", text[:half]), start=1):
+        if number == MAX_LINES // 2:
+            start = line_end.end()
+            break
+    place = len(text)
+    for _ in range(MAX_LINES // 2 + 1):
+        place = text.rfind("\n", end, place)
+        if place < 0:
+            break
+    else:
+        end = place + 1
+    end = max(start, end)
+    return f"{text[:start]}\n{text[end:]}", end - start
 
 
 def untagged(text: str) -> str:

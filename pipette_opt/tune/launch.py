@@ -106,10 +106,10 @@ def is_running(folder: Path) -> bool:
 def exit_code(folder: Path) -> int | None:
     """Return the exit code of a trial's command; ``None`` if it was not started, still runs, or was killed."""
     try:
-        text = read_output(folder / EXIT)
+        text = read_output(folder / EXIT).decode("ascii", errors="replace")
     except (OSError, InputError):
         return None
-    return int(text) if re.fullmatch(rb"[0-9]{1,3}\n", text) else None
+    return int(text) if re.fullmatch(r"[0-9]{1,3}\n", text) else None
 
 
 def started(folder: Path) -> float:

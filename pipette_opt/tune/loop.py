@@ -29,7 +29,7 @@ from pipette_opt.tune.choice import Candidates, Outlook, Trial, outlook
 from pipette_opt.tune.folder import OWN_PLAN, PLAN, RECORD, OwnRun, TrialRecord, TuneFolder, band_words
 from pipette_opt.tune.jobs import check_record, host_groups, inputs_on, on_hosts
 from pipette_opt.tune.listing import Listing, list_configs, plan_of
-from pipette_opt.tune.logs import LogResult, NoResult, expected_arguments, read_result
+from pipette_opt.tune.logs import STOPPED, LogResult, NoResult, expected_arguments, read_result
 from pipette_opt.tune.memory_odds import Outcome
 from pipette_opt.tune.settings import TuneSettings
 from pipette_opt.worlds.worlds import Worlds
@@ -296,7 +296,9 @@ class Tuner:
         """Take up a trial that an earlier search left: wait for its command, read its log, or start it again."""
         folder = self._folder(record)
         ended = launch.is_running(folder) or launch.exit_code(folder) is not None
-        if not ended and self.settings.run is not None and isinstance(self._result(record), NoResult):
+        if ended or self.settings.run is None:
+            return
+        if isinstance(self._result(record), NoResult) and not self.stop.is_set():
             again = "starts again, as its command was killed without a result"
             self._start(record, "" if record.started is None else again)
 
@@ -324,7 +326,9 @@ class Tuner:
         return waited_s < LATE_S and (launch.exit_code(folder) == 0 or not self._logs(record))
 
     def _finish(self, record: TrialRecord, result: LogResult | NoResult) -> None:
-        """Record the result of a trial, and weigh the worlds again."""
+        """Record the result of a trial, and weigh the worlds again; nothing if its logs were not all read."""
+        if isinstance(result, NoResult) and result.problem == STOPPED:
+            return
         folder = self._folder(record)
         if isinstance(result, NoResult):
             problem = result.problem
@@ -447,7 +451,7 @@ class Tuner:
         expected = expected_arguments(record.config, training.global_batch_size, training.seq_length)
         logs = self._logs(record)
         return (
-            read_result(logs, expected, self.settings.warm_up)
+            read_result(logs, expected, self.settings.warm_up, self.stop.is_set)
             if logs
             else NoResult(problem=f"no log that matches --log {self.settings.log} was written since it began")
         )

@@ -61,7 +61,7 @@ TRUSTED: tuple[Trusted, ...] = (
         _always,
     ),
 )
-"""Everything that a plan says and no rule checks."""
+"""Figures of a plan that no rule checks."""
 
 
 def on_trust(plan: Plan) -> tuple[str, ...]:
