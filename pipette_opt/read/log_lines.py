@@ -59,7 +59,7 @@ _TAGS = {start: tuple(re.compile(pattern) for pattern in patterns) for start, pa
 MAX_TAGS = 12
 """Largest number of tags before a line. Chosen."""
 
-MAX_LINES, MAX_CHARACTERS = 200_000, 2**25
+MAX_LINES, MAX_CHARACTERS = 150_000, 2**25
 """Most lines and characters of a log that are read, half from its start and half from its end. Chosen: two seconds."""
 
 _HOST = re.compile(

@@ -208,7 +208,8 @@ class Reports:
             if "memory (MB)" in report and (found := _RESERVED.search(report))
         ]
         hip = _HIP_USED.search(line)
-        error, mention = (pattern.search(line) is not None for pattern in (_OOM, _OOM_MENTION))
+        on_memory = "memory" in line.lower()
+        error, mention = (on_memory and pattern.search(line) is not None for pattern in (_OOM, _OOM_MENTION))
         if time:
             self.has_first |= _FIRST.search(line) is not None
             self.times.append((float(time[1]) / 1e3, batch[1] if batch else ""))
@@ -229,7 +230,7 @@ class Reports:
 
     @property
     def oom(self) -> bool:
-        """Whether the run went out of memory: by an error, or by a mention of it in a log without an iteration."""
+        """Return whether the run went out of memory: by an error, or by a mention of it in a log without an iteration."""
         return self.has_error or (self.has_mention and not self.times)
 
     @property

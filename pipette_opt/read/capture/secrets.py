@@ -30,7 +30,7 @@ _FORMS = (
 )
 """Patterns of secrets by their form: user and password of a URL, headers, tokens of well-known services."""
 
-_SETTING = re.compile(r"(?<![A-Za-z0-9_])(-*)([A-Za-z_][\w-]*)=([^\s'\";|&]+)")
+_SETTING = re.compile(r"(?<![\w-])([\w-]+)=([^\s'\";|&]+)")
 """Pattern of a setting in a text: ``NAME=VALUE``, ``--name=value``."""
 
 _OPTION = re.compile(r"--?([A-Za-z][\w-]*)")
@@ -68,7 +68,7 @@ class Secrets:
             text = text.replace(value, HIDDEN)
         for form in _FORMS:
             text = form.sub(HIDDEN, text)
-        return _SETTING.sub(lambda found: _setting(found[0], found[2]), text)
+        return _SETTING.sub(lambda found: _setting(found[0], found[1]), text)
 
     def words(self, words: Sequence[str]) -> list[str]:
         """Return the words of a command with dots in place of secrets, also of those that an option announces."""
@@ -109,4 +109,4 @@ NO_SECRETS = Secrets()
 
 
 def _setting(text: str, name: str) -> str:
-    return f"{text[: text.index('=')]}={HIDDEN}" if is_secret_name(name) else text
+    return f"{text[: text.index('=')]}={HIDDEN}" if is_secret_name(name.lstrip("-")) else text
