@@ -230,7 +230,7 @@ class Reports:
 
     @property
     def oom(self) -> bool:
-        """Return whether the run went out of memory: by an error, or by a mention of it in a log without an iteration."""
+        """Return whether memory ran out: by an error, or by a mention of it in a log without an iteration."""
         return self.has_error or (self.has_mention and not self.times)
 
     @property
