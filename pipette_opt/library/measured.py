@@ -80,7 +80,7 @@ KEY_BYTES = 6
 """Length of the digest that a run's memory is known by, bytes."""
 
 _FIGURE = re.compile(
-    r"(?P<number>\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*"
+    r"(?P<number>[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)\s*"
     r"(?P<unit>ms|s|min|(?P<memory>gib|gb)(?::(?P<kind>reserved|allocated|nvidia-smi))?)?"
 )
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0}

@@ -26,12 +26,12 @@ WARM_UP = 3
 """Number of reported iterations left out as warm-up; with no more reports than this, only the first. Chosen."""
 
 _TIME = re.compile(
-    r"elapsed time per iteration \(ms\):\s*(\d+(?:\.\d+)?)(?:/\d+(?:\.\d+)?)?\s*[|\n]", re.ASCII
+    r"elapsed time per iteration \(ms\):\s*([0-9]+(?:\.[0-9]+)?)(?:/[0-9]+(?:\.[0-9]+)?)?\s*[|\n]", re.ASCII
 )  # Primus: time/mean
 _FIRST = re.compile(r"\biteration\s+1/")
-_GBS = re.compile(r"global batch size:\s*(\d+)\s*\|", re.ASCII)
-_RESERVED = re.compile(r"max reserved:\s*(\d+(?:\.\d*)?)\s*[|\n\[]", re.ASCII)
-_HIP_USED = re.compile(r"hip mem usage/free/total/usage_ratio:\s*(\d+(?:\.\d+)?)GB/", re.ASCII)
+_GBS = re.compile(r"global batch size:\s*([0-9]+)\s*\|", re.ASCII)
+_RESERVED = re.compile(r"max reserved:\s*([0-9]+(?:\.[0-9]*)?)\s*[|\n\[]", re.ASCII)
+_HIP_USED = re.compile(r"hip mem usage/free/total/usage_ratio:\s*([0-9]+(?:\.[0-9]+)?)GB/", re.ASCII)
 _OOM = re.compile(
     r"OutOfMemoryError:|(?:CUDA|HIP) out of memory\. Tried to allocate"
     r"|RuntimeError: (?:CUDA|HIP)(?: error:)? out of memory",
@@ -41,7 +41,9 @@ _OOM = re.compile(
 
 _OOM_MENTION = re.compile(r"(?:CUDA|HIP) out of memory|OutOfMemoryError", re.IGNORECASE)
 _END_OF_ARGUMENTS = "end of arguments"
-_GPU = re.compile(r"NVIDIA\s+(?P<nvidia>(?:GB|GH|B|H|A|V|L|T)\d{1,3}[\w\- ]*)|AMD Instinct (?P<amd>MI\d{2,3}[A-Z]*)")
+_GPU = re.compile(
+    r"NVIDIA\s+(?P<nvidia>(?:GB|GH|B|H|A|V|L|T)[0-9]{1,3}[\w\- ]*)|AMD Instinct (?P<amd>MI[0-9]{2,3}[A-Z]*)"
+)
 
 RECOMPUTE = {"selective": "selective", "full": "full"}
 
@@ -349,10 +351,10 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
             if default is None:
                 raise KeyError(name)
             return default
-        try:
-            return int(arguments[name])
-        except ValueError:
-            raise ValueError(name) from None
+        value = whole_number(arguments[name])
+        if value is None:
+            raise ValueError(name)
+        return value
 
     def experts() -> dict[str, object]:
         if not _is_set(arguments, "num_experts"):

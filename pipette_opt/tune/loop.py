@@ -403,7 +403,7 @@ class Tuner:
     def _failed_in_a_row(self) -> str:
         """Return a clause that names the trials refused in a row, enough to end the search; empty if there are few."""
         last = self.failures[-MAX_ALIKE:]
-        problems = {re.sub(r"\d+", "0", record.problem) for record in last}  # which differ in more than numbers
+        problems = {re.sub(r"[0-9]+", "0", record.problem) for record in last}  # which differ in more than numbers
         is_alike = len(last) == MAX_ALIKE and len(problems) == 1
         if not is_alike:
             last = self.failures[-MAX_REFUSED:]
