@@ -72,7 +72,7 @@ def replan(
     check_place(out, moves_out)
     check_stdout(json, out, moves_out)
     watcher = Watcher(begun=begun)
-    with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
+    with stop_on_interrupt(watcher.stop, lambda: watcher.is_prepared), live_progress(watcher, quiet=json):
         found = for_commands(library_replan)(
             plan,
             cluster=cluster,

@@ -30,6 +30,8 @@ class Watcher:
         Start of the run in seconds of ``time.perf_counter``; reported times count from this start.
     started
         Start of the time limit: ``begun`` plus the seconds in which kernels were compiled.
+    is_prepared
+        Whether a search has ended its preparation, so that an interrupt leaves a plan to finish.
     """
 
     on_progress: Callable[[Progress], None] = lambda progress: None
@@ -37,6 +39,7 @@ class Watcher:
     stop: threading.Event = field(default_factory=threading.Event)
     begun: float = field(default_factory=time.perf_counter)
     started: float = field(default_factory=time.perf_counter)
+    is_prepared: bool = False
 
     @property
     def elapsed_s(self) -> float:
