@@ -146,10 +146,12 @@ def resolved(path: str | Path) -> Path:
 
 
 def refuse_links(writer: str, *paths: Path) -> None:
-    """Raise ``InputError`` if a path that ``writer`` writes is a symbolic link, which may lead to any other file."""
+    """Raise ``InputError`` if a path that ``writer`` writes is a link to any file, a device or a pipe."""
     for path in paths:
         if path.is_symlink():
             raise InputError(str(path), f"is a symbolic link, which {writer} does not follow; remove the link.")
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InputError(str(path), "is a device or a pipe; remove it.")
 
 
 def read_bytes(path: str | Path) -> bytes:
