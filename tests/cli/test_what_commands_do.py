@@ -112,7 +112,7 @@ def test_commands_start_no_program_and_write_where_they_are_told(tmp_path: Path)
 
 
 TESTS = {
-    "`capture` starts no launcher": "read/test_capture_guard.py::test_programs_that_nothing_says_of_are_stopped_and_named",
+    "`capture` starts no": "read/test_capture_guard.py::test_programs_that_nothing_says_of_are_stopped_and_named",
     "A text for another host": "read/test_capture_guard.py::test_texts_for_other_places_start_and_write_nothing",
     "No secret is in": "read/test_capture_guard.py::test_no_secret_is_written",
     "`tune` gives each value": "tune/test_hostile_folder.py::test_random_places_never_let_the_shell_read_a_value",
