@@ -209,3 +209,12 @@ def test_a_process_is_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
     for file in (process.BOOT_ID, Path("/nonexistent")):  # the system without the file is asked by its programs
         monkeypatch.setattr(process, "BOOT_ID", file)
         assert Process.of(os.getpid()).begun == Process.of(os.getpid()).begun != ""
+
+
+def test_a_pipe_in_place_of_a_record_is_refused(tmp_path: Path) -> None:
+    """Writing it would wait for a reader for ever."""
+    folder = TuneFolder(tmp_path / "state")
+    folder.trial(1).mkdir(parents=True)
+    os.mkfifo(folder.trial(1) / RECORD)
+    with pytest.raises(InputError, match=r"trial.json: is a device or a pipe"):
+        folder.write(RECORDED)
