@@ -13,7 +13,7 @@ from functools import partial
 
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
-from pipette_opt.base.units import counted, gib
+from pipette_opt.base.units import counted
 from pipette_opt.candidates import (
     Enumeration,
     SearchSpace,
@@ -38,7 +38,7 @@ from pipette_opt.solver.joint import Joined, join
 from pipette_opt.solver.layouts import near_layouts
 from pipette_opt.solver.narrowing import few_values, narrowed
 from pipette_opt.solver.open_families import JointLimits
-from pipette_opt.solver.pruning import BoundedCandidates, FirstPlan, Pruned, Pruning, prune
+from pipette_opt.solver.pruning import FirstPlan, Pruned, Pruning, prune
 from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
 from pipette_opt.specs import ClusterSpec, Instance
 
@@ -486,51 +486,3 @@ def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:
 def fitting_candidates(memory: MemoryCheck) -> list[FittingCandidate]:
     """Return the configurations that fit, as input of :func:`~pipette_opt.problem.build.build_problem_data`."""
     return [FittingCandidate(config=fits.config, need_bytes=fits.need_bytes) for fits in memory.fitting]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateRow:
-    """
-    Overview of a configuration before any search.
-
-    Parameters
-    ----------
-    fastest_s
-        Time on the best hosts and links (relaxation for interleaved schedules), seconds; ``None`` if the configuration
-        does not fit or has no placement.
-    need_gib
-        Upper bound on the memory of the fullest stage, GiB.
-    """
-
-    config: ParallelConfig
-    fits: bool
-    need_gib: float
-    fastest_s: float | None
-
-
-def candidate_overview(
-    instance: Instance, space: SearchSpace, max_oom_risk: float, top: int | None = None
-) -> tuple[Enumeration, list[CandidateRow]]:
-    """
-    Return the first ``top`` legal configurations, or all: configurations that fit first, by their best possible time.
-
-    Configurations beyond the first ``top`` only get their compute-only bound.
-    """
-    enumeration = enumerate_with_reasons(instance, space)
-    memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
-    fitting = fitting_candidates(memory)
-    bounded = BoundedCandidates(WorkBounds(instance), fitting, memory.capacity_bytes, reductions=True)
-    chosen = bounded.most_promising(len(fitting) if top is None else top)
-    fastest = {config: bounded.bounds_s[config] for config in chosen if bounded.bounds_s[config] < float("inf")}
-    rows = [
-        CandidateRow(
-            config=checked.config,
-            fits=fits,
-            need_gib=gib(float(checked.prediction.upper_bytes.max())),
-            fastest_s=fastest.get(checked.config),
-        )
-        for group, fits in ((memory.fitting, True), (memory.rejected, False))
-        for checked in group
-    ]
-    rows.sort(key=lambda row: (not row.fits, row.fastest_s or float("inf"), row.need_gib))
-    return enumeration, rows[:top]

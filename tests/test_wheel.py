@@ -43,7 +43,7 @@ def test_a_wheel_plans_from_an_empty_folder(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     done = subprocess.run(
-        [*python, "pipette_opt", "candidates", "--example", "lab-2x8", "--tensor-parallel", "8", "--json"],
+        [*python, "pipette_opt", "explain", "tp=8", "--example", "lab-2x8", "--tensor-parallel", "8", "--json"],
         check=False,
         capture_output=True,
         text=True,

@@ -57,13 +57,24 @@ class PlanError(PipetteError):
 MAX_MESSAGE = 2_000
 """Longest place or problem in an error message, characters; the middle of a longer text is left out. Chosen."""
 
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-"""Characters that move a terminal's cursor, reorder or hide text, or cannot be encoded."""
+INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff"
+    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""Characters that move a terminal's cursor, reorder or hide text, cannot be seen, or cannot be encoded."""
+
+
+def visible(name: str, where: str) -> str:
+    """Return a name; ``InputError`` for one with an invisible character, which would pass for another name."""
+    if found := INVISIBLE.search(name):
+        place = f"has the invisible character {found[0]!r} behind {shown(name[: found.start()])}"
+        raise InputError(where, f"{place}; remove the character.")
+    return name
 
 
 def printable(text: str) -> str:
     """Return a text with its control characters escaped, except tabs and line ends."""
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    return INVISIBLE.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def _within(text: str) -> str:

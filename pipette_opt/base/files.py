@@ -78,7 +78,7 @@ def note_input(path: str | Path) -> None:
     Raises ``OverwriteError`` if the file was announced as an output by :func:`note_targets`.
     """
     file = _file_of(path) if _runs else None
-    if file is None or Path(path).resolve() in _runs[-1].written:
+    if file is None or resolved(path) in _runs[-1].written:
         return
     _runs[-1].inputs.add(file)
     if file in _runs[-1].targets:
@@ -90,14 +90,14 @@ def note_targets(*paths: str | Path | None) -> None:
     check_targets(*paths)
     for path in paths if _runs else ():
         file = None if path is None or is_stdout(path) else _file_of(path)
-        if file is not None and Path(str(path)).resolve() not in _runs[-1].written:
+        if file is not None and resolved(str(path)) not in _runs[-1].written:
             _runs[-1].targets[file] = str(path)
 
 
 def note_continued(path: str | Path) -> None:
     """Allow the current command to replace a file that it reads, because it continues the work of an earlier run."""
     if _runs:
-        _runs[-1].written.add(Path(path).resolve())
+        _runs[-1].written.add(resolved(path))
 
 
 def check_targets(*paths: str | Path | None) -> None:
@@ -137,6 +137,23 @@ def is_folder(path: str | Path) -> bool:
         return False
 
 
+def resolved(path: str | Path) -> Path:
+    """Return the path behind all symbolic links. ``InputError`` for a link that leads to itself."""
+    try:
+        return Path(path).resolve()
+    except (RuntimeError, OSError):  # the first up to Python 3.12
+        raise InputError(str(path), "is a symbolic link that leads to itself; give another file.") from None
+
+
+def refuse_links(writer: str, *paths: Path) -> None:
+    """Raise ``InputError`` if a path that ``writer`` writes is a link to any file, a device or a pipe."""
+    for path in paths:
+        if path.is_symlink():
+            raise InputError(str(path), f"is a symbolic link, which {writer} does not follow; remove the link.")
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InputError(str(path), "is a device or a pipe; remove it.")
+
+
 def read_bytes(path: str | Path) -> bytes:
     """
     Return the content of an input file.
@@ -154,7 +171,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 def _check_unchanged(path: Path, content: bytes) -> None:
     """Raise ``InputError`` if an input changed since the current command first read it."""
-    place = path.resolve()
+    place = resolved(path)
     if _file_of(place) is None or place in _runs[-1].written:
         return
     now = hashlib.sha256(content).hexdigest()
@@ -217,7 +234,7 @@ def write_together(contents: Mapping[Path, str | bytes]) -> None:
     with ExitStack() as temporaries:
         written = []
         for path, content in contents.items():
-            target = path.resolve()
+            target = resolved(path)
             try:
                 if target.exists() and not (target.is_file() or target.is_dir()):
                     target.write_bytes(_encoded(content))

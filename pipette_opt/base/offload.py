@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from pipette_opt.base.units import number_of, whole_number
+
 OFFLOAD_MODULES = (
     "attn_norm",
     "qkv_linear",
@@ -103,7 +105,10 @@ def offload_of(word: str | None) -> Offload:
         if key is None or key in fields:
             raise ValueError(f"must be some of {OFFLOAD_WORDS}; got {word}.")
         try:
-            fields[key] = int(value) if name == "layers" else float(value or 1)
+            number = whole_number(value) if name == "layers" else number_of(value or "1")
+            if number is None:
+                raise ValueError(value)
+            fields[key] = number
         except ValueError:
             raise ValueError(f"must be some of {OFFLOAD_WORDS}; got {word}.") from None
         if not fields[key] > 0:

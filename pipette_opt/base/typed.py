@@ -140,14 +140,23 @@ def _fault(kind: Any, content: object, path: str) -> str:
 def _parts(kind: Any, content: object, path: str) -> Iterator[tuple[str, Any, object]]:
     """Yield path, type and content of each item of a mapping or list; nothing for other content."""
     kind = _plain(kind)
-    inner = (Any, Any) if kind is Any else get_args(kind)
     if isinstance(content, Mapping):
-        fields, others = _fields(kind), inner[1] if len(inner) == 2 else Any
+        fields, others = _fields(kind), _inner(kind, Mapping)
         for name, part in content.items():
             yield _joined(path, name), fields[name][0] if name in fields else others, part
-    elif isinstance(content, Sequence) and not isinstance(content, str) and inner:
+    elif isinstance(content, Sequence) and not isinstance(content, str):
+        items = _inner(kind, Sequence)
         for index, part in enumerate(content):
-            yield f"{path}[{index}]", inner[0], part
+            yield f"{path}[{index}]", items, part
+
+
+def _inner(kind: Any, container: type) -> Any:
+    """Return the type of the values in a mapping or list of a type, or of a member of a union; else ``Any``."""
+    for member in (kind, *(get_args(kind) if get_origin(kind) in (Union, types.UnionType) else ())):
+        origin = get_origin(member)
+        if isinstance(origin, type) and issubclass(origin, container):
+            return get_args(member)[1 if container is Mapping else 0]
+    return Any
 
 
 def _joined(path: str, name: object) -> str:

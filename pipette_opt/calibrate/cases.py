@@ -265,7 +265,7 @@ def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
         if len(run.layers_per_stage) != pp or sum(run.layers_per_stage) != num_layers:
             raise ValueError(f"layers_per_stage={run.layers_per_stage} must be {pp} numbers with the sum {num_layers}")
         return run.layers_per_stage
-    found = re.search(r"stage boundaries \[([\d,\s]+)\]", run.notes)
+    found = re.search(r"stage boundaries \[([0-9,\s]+)\]", run.notes)
     if found:
         bounds = [int(part) for part in found.group(1).split(",")]
         # Two pseudo-layers come before the transformer layers: look-up and a reshape (AMP, src/known_cost).

@@ -54,7 +54,7 @@ def left_out_lines(rows: Sequence[LeftOut], total: int, fate: str = "left out") 
     """
     kinds: dict[str, list[LeftOut]] = {}
     for row in sorted(rows):
-        kinds.setdefault(re.sub(r"\d+(\.\d+)?", "#", row.reason), []).append(row)
+        kinds.setdefault(re.sub(r"[0-9]+(\.[0-9]+)?", "#", row.reason), []).append(row)
     return [
         f"{len(members)} of {counted(total)} {fate} ({named(row.row for row in members)}): {members[0].reason}"
         for members in kinds.values()

@@ -82,7 +82,7 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
 def measured_stages(run: MeasuredRun, pp: int) -> IntArray:
     """Return the indices of the stages whose largest memory peak is recorded for a run."""
     where = run.extra.get(MEASURED_STAGE_COLUMN, "").lower() or software_of(run).peak_mem_stage
-    if re.fullmatch(r"\d+", where) and int(where) < pp:
+    if re.fullmatch(r"[0-9]+", where) and int(where) < pp:
         return np.array([int(where)])
     return {FIRST: np.array([0]), LAST: np.array([pp - 1])}.get(where, np.arange(pp))
 

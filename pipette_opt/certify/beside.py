@@ -18,10 +18,10 @@ from pipette_opt.certify.preference import risks_of
 from pipette_opt.certify.rounds import PLACE
 from pipette_opt.certify.state import CLOSE_ENOUGH, SearchState
 from pipette_opt.memory.fewest import check_memory
-from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK
+from pipette_opt.memory.predictor import SMALLEST_RISK
 from pipette_opt.parallel import ParallelConfig, with_whole_layers
 from pipette_opt.plans.clock import Clock
-from pipette_opt.plans.plainness import RISK_SHARE, WITHIN, kind_of
+from pipette_opt.plans.plainness import RISK_SHARE, WITHIN, kind_of, risk_levels
 from pipette_opt.plans.steps import NEXT_BEST, ONE_BESIDE, PLAINER, SAFER, SAME_PLAINNESS
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.build import FittingCandidate, build_relaxations
@@ -30,13 +30,6 @@ from pipette_opt.simulate.solutions import SimulatedSolution, best_first
 
 Kind = tuple[object, ...]
 """Degrees, micro-batch size and type of recomputation (:func:`~pipette_opt.plans.plainness.kind_of`)."""
-
-
-def risk_levels(max_oom_risk: float) -> tuple[float, ...]:
-    """Return the out-of-memory risks for which the fastest plan is searched; empty if memory does not count."""
-    if max_oom_risk >= IGNORED_RISK:
-        return ()
-    return tuple(sorted({max_oom_risk, RISK_SHARE * max_oom_risk, SMALLEST_RISK}, reverse=True))
 
 
 def look_beside(state: SearchState, clock: Clock) -> None:

@@ -11,12 +11,11 @@ from operator import attrgetter
 from typing import Any
 
 from pipette_opt.candidates import covered
-from pipette_opt.certify.beside import risk_levels
 from pipette_opt.certify.preference import RiskOf, risks_of
 from pipette_opt.certify.scope import not_searched, proof, scope, searched
 from pipette_opt.certify.state import SearchState
 from pipette_opt.plans.notes import plan_notes
-from pipette_opt.plans.plainness import kind_of
+from pipette_opt.plans.plainness import kind_of, risk_levels
 from pipette_opt.plans.plan import (
     PROVEN_WITHIN,
     Alternative,

@@ -100,21 +100,21 @@ HELP_OF: Mapping[str, str] = {
 }
 """Description of the valid values, for names whose value is not a whole number."""
 
-_LAYERS = r"\d+(?:x\d+)?(?:[,;]\d+(?:x\d+)?)*"
+_LAYERS = r"[0-9]+(?:x[0-9]+)?(?:[,;][0-9]+(?:x[0-9]+)?)*"
 
 _WORD = re.compile(
     rf"""
-    layout (?: \s*[=:]\s* | \s+ ) (?P<layout> [EtmL|*(),\d]+ )
+    layout (?: \s*[=:]\s* | \s+ ) (?P<layout> [EtmL|*(),0-9]+ )
     | layers (?:[-_]per[-_]stage)? \s* (?: [=:]\s* )? (?P<layers> {_LAYERS} )
     | offload \s*[=:]\s* (?P<offload> [^\s,;]+ )
-    | block (?P<block> \d+ )?  (?![\w+])
-    | uniform (?P<uniform> \d+ ) \b
-    | groups \s* (?: [=:]\s* )? (?P<groups> \d+ ) (?: \+optim )?
+    | block (?P<block> [0-9]+ )?  (?![\w+])
+    | uniform (?P<uniform> [0-9]+ ) \b
+    | groups \s* (?: [=:]\s* )? (?P<groups> [0-9]+ ) (?: \+optim )?
     | (?P<named> [a-z]+ (?: [-_][a-z]+ )* ) \s*[=:]\s* (?P<value> [^\s,;/]+ )
     | (?P<flag> no-overlap-p2p | overlap\+gather )
     | recomput[a-z_-]* (?: \s*[=:]\s* | \s+ ) (?P<recompute> [a-z_+]+ )
     | (?: no | without ) [-_\s]+ (?P<no> recomput\w* )
-    | (?P<name> [a-z]+ (?: [-_][a-z]+ )* ) \s* (?: [=:]\s* )? (?P<number> \d+ )
+    | (?P<name> [a-z]+ (?: [-_][a-z]+ )* ) \s* (?: [=:]\s* )? (?P<number> [0-9]+ )
     | (?P<plain> [a-z_+-]+ )
     """,
     re.VERBOSE,

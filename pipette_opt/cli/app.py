@@ -10,7 +10,6 @@ from pipette_opt.cli import (
     backtest,
     benchmark,
     calibrate,
-    candidates,
     capture,
     catalogue,
     estimate,
@@ -86,7 +85,6 @@ app.command("recommend")(recommend.recommend)
 app.command("tune")(tune.tune)
 app.command("links")(links.links)
 app.command("whatif")(whatif.whatif)
-app.command("candidates")(candidates.candidates)
 app.command("export")(export.export)
 app.command("capture", context_settings={"allow_interspersed_args": False})(capture.capture)
 app.command("init")(init.init)

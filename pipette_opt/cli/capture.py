@@ -24,6 +24,10 @@ def capture(
         int | None,
         typer.Option(help="Which training program to capture, counted from 1, if the script starts several.", min=1),
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of a program that may run although it may start a job; may be repeated."),
+    ] = None,
     json: opt.Json = False,
 ) -> None:
     """
@@ -49,7 +53,9 @@ def capture(
     _check_replaces_a_capture(out)
     people = say if is_stdout(out) or json else answer
     people(f"Running your own script: {shlex.join(command)}. Stand-ins replace its launchers; nothing is trained.")
-    found = run_captured(command, environment=script_environment(env), time_limit_s=time_limit, which=which)
+    found = run_captured(
+        command, environment=script_environment(env), time_limit_s=time_limit, which=which, allowed=allow or ()
+    )
     document = found.document()
     write_atomically(out, documents.dumps(document, indent=2) + "\n")
     if json:

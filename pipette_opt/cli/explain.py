@@ -122,7 +122,7 @@ def _show(found: "Explained") -> None:
         if answer.placed is not None:
             show(*_placed_tables(answer.placed))
     if not found.answers:
-        nothing = "The job has legal configurations that fit in memory: `pipette-opt candidates` lists them."
+        nothing = "The job has legal configurations that fit in memory."
         show(in_words(found.conflicts) or nothing)
 
 

@@ -1,11 +1,14 @@
 """Alternative names of options on the command line, and suggestions for unknown options."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
 from pipette_opt.options.names import NOT_THE_SAME, names_like, usual_name
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ def with_usual_names(parameters: Sequence[Any], words: Sequence[str], *, check: 
     Raises
     ------
     InputError
-        If an option is given under two names with different values, or is unknown; the text suggests a name.
+        If an option is given under two names with different values, is unknown, or has other digits than 0 to 9.
     """
     values = _number_of_values(parameters)
     repeated = (
@@ -52,8 +55,11 @@ def with_usual_names(parameters: Sequence[Any], words: Sequence[str], *, check: 
         found += [f"{usual}{sign}{value}", *after]
         typed.setdefault(usual, []).append(_Typed(name, value if sign else " ".join(after) or None))
     for usual, given in typed.items():
+        _check_digits(usual, given)
         if usual in values and usual not in repeated:
             _check_same(usual, given)
+    for parameter in parameters:
+        _check_ways(parameter, typed)
     return [*found, *words[place:]]
 
 
@@ -76,14 +82,35 @@ def _usual(name: str, known: Mapping[str, int]) -> str:
 
 
 def _check_same(usual: str, given: Sequence[_Typed]) -> None:
-    """Raise ``InputError`` if an option is given under two names with different values."""
+    """Say that an option is given twice; raise ``InputError`` if it is under two names with different values."""
     first = given[0]
     for other in given[1:]:
-        if other.spelling != first.spelling and other.value != first.value:
-            both = f"{first.spelling} {first.value} and {other.spelling} {other.value}"
-            raise InputError(
-                usual, f"is given under two names with different values, {both}; leave out {other.spelling}."
-            )
+        if other.value == first.value:
+            continue
+        if other.spelling == first.spelling:
+            logger.warning("%s is given twice; the last, %s, counts", usual, shown(given[-1].value))
+            return
+        both = f"{first.spelling} {first.value} and {other.spelling} {other.value}"
+        raise InputError(usual, f"is given under two names with different values, {both}; leave out {other.spelling}.")
+
+
+def _check_ways(parameter: Any, typed: Mapping[str, Sequence[_Typed]]) -> None:
+    """Raise ``InputError`` if an option is given together with its opposite, such as ``--no-sequence-parallel``."""
+    ways = [[name for name in names if name in typed] for names in (parameter.opts, parameter.secondary_opts)]
+    if all(ways):
+        raise InputError(ways[0][0], f"is given together with its opposite {ways[1][0]}; leave out one.")
+
+
+def _check_digits(usual: str, given: Sequence[_Typed]) -> None:
+    """Raise ``InputError`` for a value that is a number to Python, but not in digits 0 to 9: ``\u0662``, ``1_0``."""
+    for value in (typed.value for typed in given):
+        if value is None or (value.isascii() and "_" not in value):
+            continue
+        try:
+            float(value)
+        except ValueError:
+            continue
+        raise InputError(usual, f"must be a number of digits 0 to 9, got {shown(value)}.")
 
 
 def _unknown(name: str, known: Mapping[str, int]) -> InputError:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipette_opt.base.errors import InputError, printable
-from pipette_opt.base.files import is_stdout, note_targets
+from pipette_opt.base.files import is_stdout, note_targets, resolved
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -150,7 +150,7 @@ def check_place(*paths: Path | None) -> None:
     for path in paths:
         if path is None or is_stdout(path):
             continue
-        target = path.resolve()
+        target = resolved(path)
         if target in taken:
             raise InputError(str(path), "is given for two outputs of this command; give each output its own file name.")
         if target.is_file() or not target.exists():  # /dev/null may well take several

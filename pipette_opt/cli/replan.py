@@ -86,7 +86,7 @@ def replan(
     if given is None:
         check_same_job(out, read_plan(plan).inputs)
     watcher = Watcher(begun=begun)
-    with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
+    with stop_on_interrupt(watcher.stop, lambda: watcher.is_prepared), live_progress(watcher, quiet=json):
         found = for_commands(library_replan)(
             plan,
             cluster=cluster,

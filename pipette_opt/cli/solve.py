@@ -204,7 +204,7 @@ def solve(
     watcher = Watcher(begun=begun)
     if not is_stdout(out):
         watcher.on_plan = _writing(job.instance, out)
-    with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
+    with stop_on_interrupt(watcher.stop, lambda: watcher.is_prepared), live_progress(watcher, quiet=json):
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk, **failures}
         order = None if current is None else current.host_order
         space, first = _known(job, space, today, order, max_oom_risk)

@@ -73,6 +73,7 @@ def verify(
     say(f"{plan}: all {len(rules)} rules hold")
     for line in _lines(found, checked, proven):
         say(line)
+    say(f"taken on trust: {'; '.join(checked.on_trust)}")
 
 
 def check_file(path: Path, cluster: Path | None = None) -> "tuple[Plan, Instance, Checked, list[str]]":
@@ -99,6 +100,7 @@ def _as_dict(checked: "Checked", proven: "Proven | None") -> dict[str, Any]:
     return {
         "configurations": checked.num_configurations,
         "bounded_without_search": checked.num_bounded,
+        "on_trust": list(checked.on_trust),
         "rest_on_search": [config.label() for config in checked.open_configs],
         "proven": None if proven is None else {"bound_s": proven.bound_s, "seconds": proven.seconds},
     }

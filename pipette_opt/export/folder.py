@@ -6,7 +6,7 @@ from json import dumps, loads
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.files import check_targets, read_output, write_atomically, write_together
+from pipette_opt.base.files import check_targets, read_output, refuse_links, write_atomically, write_together
 from pipette_opt.base.units import counted
 from pipette_opt.read.exported import RECORD
 
@@ -24,8 +24,7 @@ def write_folder(folder: Path, files: Mapping[str, str], *, force: bool = False)
     recorded = _recorded(folder / RECORD)
     for name in files:
         _check(folder / name, recorded.get(name), force=force)
-    if (folder / RECORD).is_symlink():
-        raise InputError(str(folder / RECORD), "is a symbolic link, which export does not follow; remove the link.")
+    refuse_links("export", folder / RECORD)
     if not force and not (folder / RECORD).exists():
         _check_empty(folder)
     now = {name: _sha256(text.encode()) for name, text in files.items()}
@@ -51,8 +50,7 @@ def _check_empty(folder: Path) -> None:
 
 def _check(target: Path, recorded: str | None, *, force: bool) -> None:
     """Raise ``InputError`` if the file must not be replaced; ``recorded`` holds its hashes, if known."""
-    if target.is_symlink():
-        raise InputError(str(target), "is a symbolic link, which export does not follow; remove the link.")
+    refuse_links("export", target)
     if not target.exists():
         return
     if not target.is_file():

@@ -40,6 +40,25 @@ def quoted(words: Iterable[object]) -> str:
     return " ".join(shlex.quote(str(word)) for word in words)
 
 
+_BARE = re.compile(
+    r"""(?: [^'"\\#<`$] | \\. | <(?!<) | \$(?!['"])      # outside quotes; no comment and no here-document
+        | '[^']*' | "(?: [^"\\`$] | \\. | \$(?!\() )*"     # whole quotes, the double without a command inside
+    )*""",
+    re.VERBOSE | re.DOTALL,
+)
+"""Pattern of shell text behind which a quoted word is read as it was quoted."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]-]*")
+"""Pattern of values that mean themselves inside quotes of any kind."""
+
+
+def quoted_within(before: str, value: str) -> str | None:
+    """Return a value as a word behind shell text; ``None`` if quotes around the place would give it a meaning."""
+    if _BARE.fullmatch(before):
+        return shlex.quote(value)
+    return value if _PLAIN.fullmatch(value) else None
+
+
 def comment(text: str) -> str:
     """Return the text as bash comment lines, so that no part of it can run."""
     return "\n".join(f"# {line}" for line in text.splitlines())

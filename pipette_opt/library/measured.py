@@ -27,6 +27,7 @@ from pipette_opt.library.models import check_one_model
 from pipette_opt.library.plans import job_of, on_hosts_of
 from pipette_opt.memory.fewest import needing_no_more
 from pipette_opt.memory.predictor import stage_ranks
+from pipette_opt.memory.twins import config_key
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, identity_placement
 from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.exported import ARGUMENTS, exported_names, is_exported, launch_in
@@ -77,11 +78,17 @@ RESERVED_OVER_ALLOCATED = 1.04
 DIGITS = 6
 """Decimals of terms and ratios of measured runs. Chosen: far below the noise of a run."""
 
+FAR_PEAK = 3.0
+"""Standard deviations from which on a peak is far from the prediction. Chosen."""
+
+ROOM_OVER_PEAK = 1.005
+"""Usable memory of a GPU over a peak that fitted in it, at least. Chosen: a peak that just fits is no risk."""
+
 KEY_BYTES = 6
 """Length of the digest that a run's memory is known by, bytes."""
 
 _FIGURE = re.compile(
-    r"(?P<number>\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*"
+    r"(?P<number>[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)\s*"
     r"(?P<unit>ms|s|min|(?P<memory>gib|gb)(?::(?P<kind>reserved|allocated|nvidia-smi))?)?"
 )
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0}
@@ -230,8 +237,46 @@ def _with_memory(stack: StackSpec, runs: Sequence[_Run]) -> StackSpec:
     ran = dict(moved.ran)
     for key, capacity_gib in (rank for run in runs for rank in _ranks_that_fitted(run)):
         ran[key] = min(capacity_gib, ran.get(key, capacity_gib))
+    _warn_of_far_peaks(stack.memory, list(new.values()))
+    peaks, unusable_gib = dict(moved.peaks), moved.unusable_gib
+    for run, memory, peak_gib in ((run, run.memory, run.memory.peak_gib) for run in runs if run.memory):
+        if peak_gib is None:
+            continue
+        key = config_key(_ranks(run.instance, run.config))
+        peaks[key] = max(peak_gib, peaks.get(key, 0.0))
+        unusable_gib = min(unusable_gib, max(memory.capacity_gib - ROOM_OVER_PEAK * peak_gib, 0.0))
     return replace(
-        stack, memory=replace(moved, ran=ran), memory_runs=(*stack.memory_runs, *(record for record, _ in new.values()))
+        stack,
+        memory=replace(moved, ran=ran, peaks=peaks, unusable_gib=unusable_gib),
+        memory_runs=(*stack.memory_runs, *(record for record, _ in new.values())),
+    )
+
+
+def _warn_of_far_peaks(constants: MemoryConstants, runs: Sequence[tuple[MeasuredMemory, MemoryRun]]) -> None:
+    """Log a warning for a peak far from what was predicted before: the first, and how many others."""
+    far = []
+    for record, run in runs:
+        memory = predict_memory(constants, run)
+        if run.peak_gib is not None and abs(log(run.peak_gib / memory.taken_gib)) > FAR_PEAK * memory.taken_spread:
+            far.append((record, memory.taken_gib))
+    for record, taken_gib in far[:1]:
+        logger.warning(
+            "%s is far from the predicted %.3g GiB%s: does the launch have all options of the run, and its GPU no "
+            "other process?",
+            record.run,
+            taken_gib,
+            f" (as {counted(len(far) - 1, 'other run')})" if far[1:] else "",
+        )
+
+
+def _ranks(instance: Instance, config: ParallelConfig) -> tuple[str, ...]:
+    """Return the rank key of each stage of a configuration; see :func:`~pipette_opt.memory.twins.rank_keys`."""
+    return stage_ranks(
+        instance.model,
+        instance.training,
+        config,
+        gpus_per_node=instance.cluster.gpus_per_node,
+        intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
     )
 
 
@@ -249,14 +294,7 @@ def _ranks_that_fitted(run: _Run) -> list[tuple[str, float]]:
     memory_gib = np.array([node.gpu.memory_bytes / GIB for node in cluster.nodes])[hosts].min(axis=1).tolist()
     found = []
     for config in needing_no_more(run.config, instance.model):
-        keys = stage_ranks(
-            instance.model,
-            instance.training,
-            config,
-            gpus_per_node=cluster.gpus_per_node,
-            intra_node_bytes_per_s=cluster.intra_node_bytes_per_s,
-        )
-        found += list(zip(keys, memory_gib, strict=True))
+        found += list(zip(_ranks(instance, config), memory_gib, strict=True))
     return found
 
 

@@ -137,7 +137,7 @@ def recommend(
 
 def _seconds(text: str) -> float:
     """Return the seconds of a duration such as ``30d``."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", text.strip())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([hdw])", text.strip())
     if match is None or float(match[1]) <= 0:
         raise InputError(
             "--deadline", f"must be a number of hours, days or weeks, such as 36h, 30d or 6w; got {text!r}."

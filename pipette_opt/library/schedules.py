@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 OPTION = "--schedule"
 
-GROUPS = re.compile(r"interleaved:(\d{1,6})")
+GROUPS = re.compile(r"interleaved:([0-9]{1,6})")
 """Interleaved 1F1B with this group size, Megatron-Core's ``microbatch_group_size_per_vp_stage``."""
 
 MEASURED = ("1f1b", "interleaved")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.units import counted, percent
+from pipette_opt.base.units import counted, number_of, percent
 from pipette_opt.calibrate.left_out import LeftOut, unread
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.job.read import Job
@@ -213,6 +213,6 @@ def regret_of(text: str | None) -> float | None:
         return None
     number, percent = (text[:-1], 0.01) if text.endswith("%") else (text, 1.0)
     try:
-        return float(number) * percent
+        return number_of(number) * percent
     except ValueError:
         raise InputError("--until", f"must be a regret such as 2% or 0.02, got {text!r}.") from None

@@ -156,7 +156,7 @@ def device_name(device: str) -> str:
 
     if device == "cpu":
         return "cpu"
-    if not re.fullmatch(r"cuda(:\d+)?", device):
+    if not re.fullmatch(r"cuda(:[0-9]+)?", device):
         raise InputError("--device", f"must be cuda, cuda:N or cpu, got {device!r}.")
     if not torch.cuda.is_available():
         raise InputError(

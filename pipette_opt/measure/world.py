@@ -70,7 +70,7 @@ def find_world(
         rank=int(rank),
         size=int(size),
         local_rank=int(local_rank),
-        local_size=int(re.match(r"\d*", local_size or "1").group() or 1),  # type: ignore[union-attr]
+        local_size=int(re.match(r"[0-9]*", local_size or "1").group() or 1),  # type: ignore[union-attr]
         master_addr=address,
         master_port=port,
         host=host or environment.get("SLURMD_NODENAME") or socket.gethostname(),

@@ -21,7 +21,7 @@ from pipette_opt.memory.odds import normal_beyond
 from pipette_opt.memory.regressors import StageFacts, link_share, stage_regressors
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.memory.table import stage_table
-from pipette_opt.memory.twins import as_anchored, as_run, as_twins_take, rank_keys, work_keys
+from pipette_opt.memory.twins import as_anchored, as_measured, as_run, as_twins_take, rank_keys, work_keys
 from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
@@ -173,7 +173,8 @@ class MemoryPredictor:
             deviations *= predicted / (predicted + sending)  # the sizes of these buffers are certain
         predicted = predicted + sending
         parts[:, COMPONENTS.index("buffers")] += sending
-        if self.memory_constants.ran:
+        ends = np.cumsum([0, *(config.pipeline_model_parallel_size for config in configs)]).tolist()
+        if self.memory_constants.ran or self.memory_constants.peaks:
             before, keys = predicted, rank_keys(table, facts, sending)
             predicted, spread = as_run(
                 self.memory_constants.ran,
@@ -183,12 +184,19 @@ class MemoryPredictor:
                 unusable_gib=self.memory_constants.unusable_gib,
                 risk=SMALLEST_RISK / 2,
             )
+            for start, end in pairwise(ends) if self.memory_constants.peaks else ():
+                predicted[start:end], spread[start:end] = as_measured(
+                    self.memory_constants,
+                    keys[start:end],
+                    predicted[start:end],
+                    spread[start:end],
+                    SMALLEST_RISK / 2,
+                )
             parts *= (predicted / before)[:, None]
             stack_spread = np.where([key in self.memory_constants.ran for key in keys], spread, stack_spread)
         upper = predicted * np.exp(max(NormalDist().inv_cdf(1 - max_oom_risk), 0.0) * spread)
         whole, most = (np.ceil(values).astype(np.int64) for values in (predicted, upper))
         components = whole_components(parts, whole)
-        ends = np.cumsum([0, *(config.pipeline_model_parallel_size for config in configs)]).tolist()
         return [
             MemoryPrediction(
                 predicted_bytes=whole[start:end],

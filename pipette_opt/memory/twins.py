@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from hashlib import blake2b
+from math import log
 from statistics import NormalDist
 from typing import Any
 
@@ -40,6 +41,9 @@ MIN_WITH_TWIN = 10
 
 ALIKES = np.linspace(0.0, 0.95, 96)
 """Correlations of equal-work runs among which :func:`likeliest_alike` chooses."""
+
+LEAST_SPREAD = 1e-4
+"""Least standard deviation of a prediction that a measured peak has raised. Chosen."""
 
 KEY_BYTES = 6
 
@@ -70,6 +74,11 @@ def rank_keys(table: StageTable, facts: StageFacts, sending: FloatArray) -> tupl
     columns = [getattr(table, field.name) for field in fields(StageTable)]
     columns += [getattr(facts, field.name) for field in fields(StageFacts)]
     return _digests([*columns, sending])
+
+
+def config_key(ranks: Sequence[str]) -> str:
+    """Return the key of a configuration by the rank keys of its stages."""
+    return blake2b(" ".join(ranks).encode(), digest_size=KEY_BYTES).hexdigest()
 
 
 def _digests(columns: Sequence[NDArray[Any]]) -> tuple[str, ...]:
@@ -143,6 +152,34 @@ def as_run(
     sizes_bytes[rows] *= np.exp(moved)
     left = room * spread[rows] - moved
     spread[rows] = np.minimum(spread[rows], left / NormalDist().inv_cdf(1 - risk))
+    return sizes_bytes, spread
+
+
+def as_measured(
+    memory_constants: MemoryConstants, keys: Sequence[str], sizes_bytes: FloatArray, spread: FloatArray, risk: float
+) -> tuple[FloatArray, FloatArray]:
+    """
+    Return size and deviation of the stages of a configuration, whose fullest takes at least its measured peak.
+
+    Parameters
+    ----------
+    keys
+        Rank key of each stage.
+    sizes_bytes, spread
+        Predicted size of each stage, and standard deviation of ``log(real / predicted)``.
+    risk
+        Probability that remains of more than the memory of the GPU that held the stage.
+    """
+    fullest = int(sizes_bytes.argmax())
+    least_bytes = memory_constants.peaks.get(config_key(keys), 0.0) * GIB
+    if least_bytes <= sizes_bytes[fullest]:
+        return sizes_bytes, spread
+    sizes_bytes, spread = sizes_bytes.copy(), spread.copy()
+    sizes_bytes[fullest] = least_bytes
+    if keys[fullest] in memory_constants.ran:
+        usable_bytes = (memory_constants.ran[keys[fullest]] - memory_constants.unusable_gib) * GIB
+        room = log(max(usable_bytes / least_bytes, 1.0))
+        spread[fullest] = min(spread[fullest], max(room / NormalDist().inv_cdf(1 - risk), LEAST_SPREAD))
     return sizes_bytes, spread
 
 

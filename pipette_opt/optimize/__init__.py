@@ -105,6 +105,7 @@ def complete(state: SearchState, inputs: Mapping[str, Any] | None = None) -> Pla
 
     clock, params = state.clock, state.params
     recorded = _recorded(params, inputs)
+    clock.watcher.is_prepared = True
     if state.plans:
         clock.watcher.on_plan(finish_plan(state, recorded))
     state.clock = proof_clock(clock, has_plan=bool(state.plans), weighs=params.objective.is_over_worlds)

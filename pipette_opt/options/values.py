@@ -12,6 +12,9 @@ from pipette_opt.options.description import Field
 
 T = TypeVar("T")
 
+MAX_SIZE = 10**9
+"""Largest accepted size. Chosen: far above any degree, batch or number of layers."""
+
 MAX_WORKERS = 1024
 """Largest accepted number of worker threads; chosen, above the cores of any machine."""
 
@@ -75,16 +78,22 @@ def _size(part: object, value: object, where: str) -> int:
     number = whole_number(part) if isinstance(part, str) else part
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise InputError(where, f"must be whole numbers >= 1, separated by commas, such as 1,2; got {shown(value)}.")
+    if number > MAX_SIZE:
+        raise InputError(where, f"must be at most {MAX_SIZE:,}, got {shown(value)}.")
     return number
 
 
 def _number(kind: type, value: object, where: str) -> Any:
     import msgspec
 
+    from pipette_opt.base.types import LARGEST_EXACT  # imports NumPy
+
     try:
         found: Any = msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError:
         raise InputError(where, f"must be {KIND_WORDS[kind]}, got {shown(value)}.") from None
+    if kind is int and abs(found) > LARGEST_EXACT:
+        raise InputError(where, f"must be a whole number from -2^53 to 2^53, got {shown(value)}.")
     if kind is float and not math.isfinite(found):
         raise InputError(where, f"must be a finite number, got {shown(value)}.")
     return found

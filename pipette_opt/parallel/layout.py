@@ -26,7 +26,7 @@ def layout_parts(layout: str) -> tuple[str, ...]:
     Raises ``ValueError`` for letters that Megatron-Core does not know; the order of letters is not checked.
     """
     text = layout.replace(",", "")
-    for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+    for pattern in (r"\(([^)]+)\)\*([0-9]+)", r"(.)\*([0-9]+)"):
         if sum(len(found[1]) * int(found[2]) for found in re.finditer(pattern, text)) > MAX_LETTERS:
             raise ValueError(f"has more than {MAX_LETTERS:,} letters, the maximum.")
         text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)

@@ -33,6 +33,8 @@ class Watcher:
         Start of the time limit: ``begun`` plus the seconds in which kernels were compiled.
     factor
         Expected over simulated time of the job, by which reported times are multiplied.
+    is_prepared
+        Whether a search has ended its preparation, so that an interrupt leaves a plan to finish.
     """
 
     on_progress: Callable[[Progress], None] = lambda progress: None
@@ -41,6 +43,7 @@ class Watcher:
     begun: float = field(default_factory=time.perf_counter)
     started: float = field(default_factory=time.perf_counter)
     factor: float = 1.0
+    is_prepared: bool = False
 
     @property
     def elapsed_s(self) -> float:

@@ -7,7 +7,7 @@ from typing import Literal
 from pipette_opt.base.errors import shown
 
 FLASH = re.compile(
-    r"flash_?(attn|attention)?_?v?(?P<version>\d)?[\d.]*|fa_?v?(?P<short>\d)[\d.]*|fused_(attn|attention)"
+    r"flash_?(attn|attention)?_?v?(?P<version>[0-9])?[0-9.]*|fa_?v?(?P<short>[0-9])[0-9.]*|fused_(attn|attention)"
     r"|te|transformer_engine|cudnn|(torch_)?sdpa|flex(_?attention)?|xformers|(mem(ory)?_)?efficient(_attention)?"
 )
 """Kernels that keep no attention scores in memory: FlashAttention, cuDNN in Transformer Engine, PyTorch SDPA."""

@@ -20,8 +20,8 @@ SCRIPTS = ("job.sbatch", "launch.sh", ARGUMENTS)
 _READS_ARGUMENTS = re.compile(r'^source "\$\{ARGUMENTS:-\./megatron_args\.sh\}"$', re.MULTILINE)
 _HOLDS_ARGUMENTS = re.compile(r"^NODE_RANK=\$\{1:\?the rank of this node is missing\}$", re.MULTILINE)
 _ARRAY = re.compile(r"^MEGATRON_ARGS=\(\n(.*?)^\)", re.MULTILINE | re.DOTALL)
-_RANKS = re.compile(r"^(?:export WORLD_SIZE=|mpirun -np )(\d+)\b", re.MULTILINE)
-_RANKS_OF_NODES = re.compile(r"^exec torchrun --nnodes (\d+) --nproc-per-node (\d+) ", re.MULTILINE)
+_RANKS = re.compile(r"^(?:export WORLD_SIZE=|mpirun -np )([0-9]+)\b", re.MULTILINE)
+_RANKS_OF_NODES = re.compile(r"^exec torchrun --nnodes ([0-9]+) --nproc-per-node ([0-9]+) ", re.MULTILINE)
 
 
 def is_exported(folder: Path) -> bool:

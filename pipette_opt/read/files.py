@@ -17,7 +17,7 @@ try:
 except ImportError:  # PyYAML built without it
     from yaml import SafeLoader  # type: ignore[assignment]
 
-from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.errors import INVISIBLE, InputError, shown
 from pipette_opt.base.files import read_bytes
 from pipette_opt.read.kinds_of_files import binary_kind
 
@@ -170,10 +170,11 @@ class _UniqueKeyLoader(SafeLoader):
         return node
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
-        """Return a scalar value. ``ConstructorError`` for control characters other than tabs and line ends."""
+        """Return a scalar value. ``ConstructorError`` for invisible characters other than tabs and line ends."""
         value = super().construct_scalar(node)
-        if isinstance(value, str) and _CONTROL.search(value):
-            raise _refusal(f"a control character in {shown(value)}", node)
+        if isinstance(value, str) and INVISIBLE.search(value):
+            kind = "a control" if _CONTROL.search(value) else "an invisible"
+            raise _refusal(f"{kind} character in {shown(value)!a}", node)
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -19,7 +19,7 @@ MAX_GPUS = 4096
 """Largest number of GPUs of a cluster whose single links are kept; their matrix then takes 128 MiB. Chosen."""
 
 _INSIDE = ("file", "hosts")
-_SLOT = re.compile(r"^(?:gpu)?(\d+)$", re.IGNORECASE)
+_SLOT = re.compile(r"^(?:gpu)?([0-9]+)$", re.IGNORECASE)
 
 
 def single_links(where: str, matrix: HostMatrix, nodes: Sequence[NodeSpec], assumed: list[str]) -> FloatArray | None:

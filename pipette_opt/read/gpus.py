@@ -8,7 +8,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, visible
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.units import GB, GIB, MIB, TFLOP, US
 from pipette_opt.read.fields import Fields
@@ -39,7 +39,7 @@ GPU_FIELDS = (
 ONE_GENERATION = 3
 """Largest difference of compute capabilities, times ten, of GPUs with similar kernels, such as 8.6 and 8.9. Chosen."""
 
-_NOISE = re.compile(r"^(nvidia|dgx|hgx|tesla|geforce|gpu|sxm\d?|hbm\d?e?|tensor|core)$")
+_NOISE = re.compile(r"^(nvidia|dgx|hgx|tesla|geforce|gpu|sxm[0-9]?|hbm[0-9]?e?|tensor|core)$")
 """Words of a GPU's name that are ignored. SXM is among them, as a name without PCIe or NVL means the SXM module."""
 
 
@@ -175,7 +175,7 @@ def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
     :func:`note_on_gpu` names the others. ``InputError`` at ``where`` for an unknown name, a name of several GPU
     families, or a memory size that no such GPU has.
     """
-    words = _words(name)
+    words = _words(visible(name, where))
     named = _entries_by_name().get("".join(words)) or _in_form(recognise_gpu(name), words)
     sizes = [int(word[:-2]) for word in words if _is_size(word)]
     if named is not None and ("".join(words) in _entries_by_name() or named.sizes_gb.issuperset(sizes)):
@@ -264,14 +264,14 @@ def _similar_names(name: str) -> tuple[str, ...]:
 
 def _numbered(name: str) -> list[tuple[str, int]]:
     """Return letters and number of each word that is a model: ``("h", 100)``, ``("rtx", 4090)``."""
-    joined = re.sub(r"\brtx\W*(?=\d)", "rtx", " ".join(word for word in _words(name) if not _is_size(word)))
-    found = re.findall(r"\b([a-z]+)(\d{1,5})[a-z]?\b", joined)
+    joined = re.sub(r"\brtx\W*(?=[0-9])", "rtx", " ".join(word for word in _words(name) if not _is_size(word)))
+    found = re.findall(r"\b([a-z]+)([0-9]{1,5})[a-z]?\b", joined)
     return [(letters, int(number)) for letters, number in found if int(number)]
 
 
 def _family(name: str) -> str:
     """Return the family in a catalogue name, without form and memory size: ``a100`` of ``a100-pcie-40gb``."""
-    return "-".join(word for word in _words(name) if word not in FORMS and not re.fullmatch(r"\d+gb", word))
+    return "-".join(word for word in _words(name) if word not in FORMS and not re.fullmatch(r"[0-9]+gb", word))
 
 
 def _commonness(entry: CatalogueEntry) -> tuple[bool, int]:
@@ -413,16 +413,16 @@ def _entries_by_name() -> Mapping[str, CatalogueEntry]:
 
 def _words(name: str) -> list[str]:
     """Return the words of a GPU's name in lower case, without ignored words: ``h100``, ``80gb``."""
-    joined = re.sub(r"(?<![a-z\d])(\d+)[\s_-]*g(i?b)?(?![a-z\d])", r"\1gb", name.lower())
+    joined = re.sub(r"(?<![a-z0-9])([0-9]+)[\s_-]*g(i?b)?(?![a-z0-9])", r"\1gb", name.lower())
     words = [word for word in re.split(r"[^a-z0-9]+", joined) if word and not _NOISE.match(word)]
-    if len(words) > 1 and re.fullmatch(r"\d{2,3}", words[-1]):
+    if len(words) > 1 and re.fullmatch(r"[0-9]{2,3}", words[-1]):
         words[-1] += "gb"  # A100-80
     return words
 
 
 def _is_size(word: str) -> bool:
     """Return whether a word is a memory size such as ``80gb``."""
-    return re.fullmatch(r"\d+gb", word) is not None
+    return re.fullmatch(r"[0-9]+gb", word) is not None
 
 
 def _read_entry(where: str, name: str, data: object) -> CatalogueEntry:

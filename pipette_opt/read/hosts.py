@@ -51,7 +51,7 @@ def natural_key(text: str) -> list[tuple[int, int | str]]:
     """Return a sort key that compares numbers inside names by value: host2 before host10."""
     return [
         (1, part) if (number := whole_number(part)) is None else (0, number)
-        for part in re.split(r"(\d+)", text)
+        for part in re.split(r"([0-9]+)", text)
         if part
     ]
 

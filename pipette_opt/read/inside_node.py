@@ -22,8 +22,8 @@ WAYS: Mapping[str, int] = MappingProxyType({"PIX": 0, "PXB": 0, "PHB": 1, "NODE"
 """Distance classes of PCIe paths in ``nvidia-smi topo -m``: 0 through switches, 1 within a socket, 2 across sockets."""
 
 _MBIT_PER_S = 10**6 / 8
-_LEGEND = re.compile(r"\s*(?:(?:NIC )?Legend:|(?:X|SYS|NODE|PHB|PXB|PIX|NV#)\s+= |NIC\d+: \S+\s*$)")
-_NVLINKS = re.compile(r"^NV(\d{1,18})$")
+_LEGEND = re.compile(r"\s*(?:(?:NIC )?Legend:|(?:X|SYS|NODE|PHB|PXB|PIX|NV#)\s+= |NIC[0-9]+: \S+\s*$)")
+_NVLINKS = re.compile(r"^NV([0-9]{1,18})$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,5 +158,5 @@ REMOTE_VALUES: Mapping[str, str] = {
 HOSTS_FIRST = ("ssh",)
 """Remote shells whose first word after the options is the host."""
 
-PYTHON_NAME = re.compile(r"python(\d+(\.\d+)*)?t?|pypy3?")
+PYTHON_NAME = re.compile(r"python([0-9]+(\.[0-9]+)*)?t?|pypy3?")
 """File names of Python interpreters."""

@@ -21,6 +21,7 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import whole_number
 from pipette_opt.read.launchers import (
     HOSTS_FIRST,
     PYTHON_MODULES,
@@ -86,7 +87,7 @@ class Starter:
     def number(self, options: Sequence[str]) -> int | None:
         """Return the number that the first given of ``options`` sets; ``None`` if no positive whole number."""
         texts = [self.values[option] for option in options if option in self.values]
-        return int(texts[0]) if texts and re.fullmatch(r"[1-9]\d{0,8}", texts[0]) else None
+        return int(texts[0]) if texts and re.fullmatch(r"[1-9][0-9]{0,8}", texts[0]) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -556,14 +557,14 @@ def _unknown(name: str, option: str, words: Sequence[str]) -> _Read:
     note = f"{name}: unknown option {words[0]}."
     if following is None or _is_option(following) or _is_program(following):
         return 1, [(option, "")], [note]
-    if following.isdecimal() or (after is not None and _is_program(after)):
+    if whole_number(following) is not None or (after is not None and _is_program(after)):
         return 2, [(option, following)], [note]
     problem = f"unknown option {words[0]}: is {following!r} its value, or the program?"
     raise InputError(name, f"{problem} Write {words[0]}={following} for a value.")
 
 
 def _is_option(word: str) -> bool:
-    return re.match(r"-[^\W\d]|--\w", word) is not None
+    return re.match(r"-[^\W0-9]|--\w", word) is not None
 
 
 def _is_script(word: str) -> bool:

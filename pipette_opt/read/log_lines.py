@@ -18,9 +18,12 @@ from pipette_opt.base.units import counted
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;:?]{0,40}[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\([A-B0-2])")
 
-_MONTH_AND_DAY = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d"
-_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
-_DATE = rf"(?:\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?|\d\d/\d\d/\d{{4}} {_CLOCK})"
+_MONTH_AND_DAY = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ 0-9][0-9]"
+_CLOCK = r"[0-9][0-9]:[0-9][0-9]:[0-9][0-9](?:[.,][0-9]{1,9})?"
+_DATE = (
+    rf"(?:[0-9]{{4}}-[0-9][0-9]-[0-9][0-9][T ]{_CLOCK}(?:Z|[+-][0-9][0-9]:?[0-9][0-9])?"
+    rf"|[0-9][0-9]/[0-9][0-9]/[0-9]{{4}} {_CLOCK})"
+)
 _BEHIND = r"(?: - | \| |: ?| ?)"
 
 _LEVEL = r"(?:DEBUG|INFO|NOTICE|WARNING|WARN)"
@@ -28,29 +31,29 @@ _LEVEL = r"(?:DEBUG|INFO|NOTICE|WARNING|WARN)"
 
 _TAGS_BY_START = {
     "digit": (
-        r"(?P<source>\d{1,7}):(?: |$)",  # srun --label
+        r"(?P<source>[0-9]{1,7}):(?: |$)",  # srun --label
         rf"{_DATE}{_BEHIND}",  # kubectl logs --timestamps, loggers
     ),
     "letter": (
-        rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) {_MONTH_AND_DAY} {_CLOCK} \d{{4}}){_BEHIND}",  # mpirun --timestamp-output
-        rf"{_MONTH_AND_DAY} {_CLOCK} (?P<source>[\w.-]{{1,253}}) [\w./-]{{1,100}}\[\d{{1,10}}\]: ",  # journalctl
+        rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) {_MONTH_AND_DAY} {_CLOCK} [0-9]{{4}}){_BEHIND}",  # mpirun
+        rf"{_MONTH_AND_DAY} {_CLOCK} (?P<source>[\w.-]{{1,253}}) [\w./-]{{1,100}}\[[0-9]{{1,10}}\]: ",  # journalctl
         rf"{_MONTH_AND_DAY} {_CLOCK} ",  # ts
-        rf"(?:{_LEVEL}|SUCCESS|TRACE) *\| [\w.<>]{{1,200}}:[\w.<>]{{1,100}}:\d{{1,7}} - ",  # loguru
+        rf"(?:{_LEVEL}|SUCCESS|TRACE) *\| [\w.<>]{{1,200}}:[\w.<>]{{1,100}}:[0-9]{{1,7}} - ",  # loguru
         rf"(?:[\w.-]{{1,80}} - )?{_LEVEL} - |{_LEVEL}:[\w.-]{{1,200}}:|{_LEVEL}:? ",  # logging of Python
     ),
     "[": (
-        r"\[(?P<source>[^\[\]<>\s]{1,300}[,@]\d{1,9})\](?:\[[^\[\]\s]{1,300}\])?<std(?:out|err|diag)>: ?",  # Open MPI
-        r"\[(?P<source>(?:default|rank|trainer|worker)_?\d{1,7})\]: ?",  # torchrun
-        r"\[(?P<source>\d{1,7})\]",  # HPE MPT, Hydra
+        r"\[(?P<source>[^\[\]<>\s]{1,300}[,@][0-9]{1,9})\](?:\[[^\[\]\s]{1,300}\])?<std(?:out|err|diag)>: ?",
+        r"\[(?P<source>(?:default|rank|trainer|worker)_?[0-9]{1,7})\]: ?",  # torchrun
+        r"\[(?P<source>[0-9]{1,7})\]",  # HPE MPT, Hydra
         r"\[(?P<source>pod/[^\[\]\s]{1,300})\] ?",  # kubectl logs --prefix
         rf"\[(?:{_DATE}|{_CLOCK})\]{_BEHIND}",
-        r"\[\d{8} \d\d:\d\d:\d\d\]\[(?P<source>rank-\d{1,7})/\d{1,7}\]",  # Primus
+        r"\[[0-9]{8} [0-9][0-9]:[0-9][0-9]:[0-9][0-9]\]\[(?P<source>rank-[0-9]{1,7})/[0-9]{1,7}\]",  # Primus
         rf"\[{_LEVEL} *(?:\|[^\[\]]{{0,200}})?\]:? ?",  # nanotron, Primus, DeepSpeed
-        r"\[[-\w./]{1,300}\.(?:py|cc|cpp|cu):\d{1,7}(?::\w{1,100})?\](?: ?: ?| )",  # a place in the source
+        r"\[[-\w./]{1,300}\.(?:py|cc|cpp|cu):[0-9]{1,7}(?::\w{1,100})?\](?: ?: ?| )",  # a place in the source
         r"\[titan\] ",
         r"\[NeMo [DIW] [^\[\]]{0,300}\] ?",
     ),
-    "(": (r"\((?P<source>[^()]{0,200}\bpid=\d{1,10}[^()]{0,200})\) ?",),  # Ray
+    "(": (r"\((?P<source>[^()]{0,200}\bpid=[0-9]{1,10}[^()]{0,200})\) ?",),  # Ray
     "<": (r"<std(?:out|err|diag)>: ?",),  # Open MPI 4 with --timestamp-output alone
 }
 _TAGS = {start: tuple(re.compile(pattern) for pattern in patterns) for start, patterns in _TAGS_BY_START.items()}
@@ -59,9 +62,12 @@ _TAGS = {start: tuple(re.compile(pattern) for pattern in patterns) for start, pa
 MAX_TAGS = 12
 """Largest number of tags before a line. Chosen."""
 
+MAX_LINES, MAX_CHARACTERS = 150_000, 2**25
+"""Most lines and characters of a log that are read, half from its start and half from its end. Chosen: two seconds."""
+
 _HOST = re.compile(
     r"(?P<host>[A-Za-z][A-Za-z0-9._-]{0,252})(?:: | {1,60}\| )"
-    r"|\[(?P<inside>[A-Za-z][A-Za-z._-]{0,200}\d[A-Za-z0-9._-]{0,200})\]:? "
+    r"|\[(?P<inside>[A-Za-z][A-Za-z._-]{0,200}[0-9][A-Za-z0-9._-]{0,200})\]:? "
 )
 """Tags of pdsh, clush, pssh and docker compose. A word is a host only if such tags precede most lines of a log."""
 
@@ -143,6 +149,27 @@ def log_lines(text: str) -> list[LogLine]:
             break
         lines = [_without_host(line, hosts) for line in lines]
     return lines
+
+
+def within_caps(text: str) -> tuple[str, int]:
+    """Return the start and the end of a text within the caps of a log, and the number of characters left out."""
+    if len(text) <= MAX_CHARACTERS and text.count("\n") <= MAX_LINES:
+        return text, 0
+    half = min(len(text), MAX_CHARACTERS) // 2
+    start, end = half, len(text) - half
+    for number, line_end in enumerate(re.finditer("\n", text[:half]), start=1):
+        if number == MAX_LINES // 2:
+            start = line_end.end()
+            break
+    place = len(text)
+    for _ in range(MAX_LINES // 2 + 1):
+        place = text.rfind("\n", end, place)
+        if place < 0:
+            break
+    else:
+        end = place + 1
+    end = max(start, end)
+    return f"{text[:start]}\n{text[end:]}", end - start
 
 
 def untagged(text: str) -> str:

@@ -33,7 +33,7 @@ def bandwidth_of(fields: Fields, name: str) -> float:
     return value * GB
 
 
-GPU_NAME = re.compile(r"^(?P<host>.+):(?P<gpu>\d+)$")
+GPU_NAME = re.compile(r"^(?P<host>.+):(?P<gpu>[0-9]+)$")
 """Pattern of the name ``host:gpu`` of a row in a matrix of GPUs."""
 
 

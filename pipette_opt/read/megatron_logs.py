@@ -2,6 +2,7 @@
 
 import csv
 import io
+import logging
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +13,12 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_bytes
 from pipette_opt.base.units import whole_number
 from pipette_opt.read.kinds_of_files import HEAD_CHARACTERS, MEGATRON_LOG, binary_kind, looks_like
-from pipette_opt.read.log_lines import Log
+from pipette_opt.read.log_lines import MAX_CHARACTERS, MAX_LINES, Log, within_caps
 from pipette_opt.read.megatron_args import MegatronArgs
 from pipette_opt.read.megatron_printed import ARGUMENT, HEADER
 from pipette_opt.read.runs import COLUMNS
+
+logger = logging.getLogger(__name__)
 
 SUFFIXES = (".log", ".out", ".txt", ".err")
 
@@ -23,15 +26,24 @@ WARM_UP = 3
 """Number of reported iterations left out as warm-up; with no more reports than this, only the first. Chosen."""
 
 _TIME = re.compile(
-    r"elapsed time per iteration \(ms\):\s*(\d+(?:\.\d+)?)(?:/\d+(?:\.\d+)?)?\s*[|\n]", re.ASCII
+    r"elapsed time per iteration \(ms\):\s*([0-9]+(?:\.[0-9]+)?)(?:/[0-9]+(?:\.[0-9]+)?)?\s*[|\n]", re.ASCII
 )  # Primus: time/mean
 _FIRST = re.compile(r"\biteration\s+1/")
-_GBS = re.compile(r"global batch size:\s*(\d+)\s*\|", re.ASCII)
-_RESERVED = re.compile(r"max reserved:\s*(\d+(?:\.\d*)?)\s*[|\n\[]", re.ASCII)
-_HIP_USED = re.compile(r"hip mem usage/free/total/usage_ratio:\s*(\d+(?:\.\d+)?)GB/", re.ASCII)
-_OOM = re.compile(r"(?:CUDA|HIP) out of memory|OutOfMemoryError", re.IGNORECASE)
+_GBS = re.compile(r"global batch size:\s*([0-9]+)\s*\|", re.ASCII)
+_RESERVED = re.compile(r"max reserved:\s*([0-9]+(?:\.[0-9]*)?)\s*[|\n\[]", re.ASCII)
+_HIP_USED = re.compile(r"hip mem usage/free/total/usage_ratio:\s*([0-9]+(?:\.[0-9]+)?)GB/", re.ASCII)
+_OOM = re.compile(
+    r"OutOfMemoryError:|(?:CUDA|HIP) out of memory\. Tried to allocate"
+    r"|RuntimeError: (?:CUDA|HIP)(?: error:)? out of memory",
+    re.IGNORECASE,
+)
+"""Pattern of an error of PyTorch; any other mention of it may be a hint (``_OOM_MENTION``)."""
+
+_OOM_MENTION = re.compile(r"(?:CUDA|HIP) out of memory|OutOfMemoryError", re.IGNORECASE)
 _END_OF_ARGUMENTS = "end of arguments"
-_GPU = re.compile(r"NVIDIA\s+(?P<nvidia>(?:GB|GH|B|H|A|V|L|T)\d{1,3}[\w\- ]*)|AMD Instinct (?P<amd>MI\d{2,3}[A-Z]*)")
+_GPU = re.compile(
+    r"NVIDIA\s+(?P<nvidia>(?:GB|GH|B|H|A|V|L|T)[0-9]{1,3}[\w\- ]*)|AMD Instinct (?P<amd>MI[0-9]{2,3}[A-Z]*)"
+)
 
 RECOMPUTE = {"selective": "selective", "full": "full"}
 
@@ -169,8 +181,8 @@ class Reports:
         Whether the first report covers only the first iteration of the job.
     reserved_gib, used_gib
         Reports of memory that PyTorch reserved, and that the device used (Primus), GiB.
-    oom
-        Whether an out-of-memory error was logged.
+    has_error, has_mention
+        Whether an out-of-memory error was logged; whether a line has its words, as a hint may.
     warm_up
         Number of reported iterations left out as warm-up.
     """
@@ -181,7 +193,8 @@ class Reports:
     has_first: bool = False
     reserved_gib: list[float] = field(default_factory=list)
     used_gib: list[float] = field(default_factory=list)
-    oom: bool = False
+    has_error: bool = False
+    has_mention: bool = False
     warm_up: int = WARM_UP
 
     def add(self, line: str) -> bool:
@@ -197,14 +210,30 @@ class Reports:
             if "memory (MB)" in report and (found := _RESERVED.search(report))
         ]
         hip = _HIP_USED.search(line)
-        oom = _OOM.search(line) is not None
+        on_memory = "memory" in line.lower()
+        error, mention = (on_memory and pattern.search(line) is not None for pattern in (_OOM, _OOM_MENTION))
         if time:
             self.has_first |= _FIRST.search(line) is not None
             self.times.append((float(time[1]) / 1e3, batch[1] if batch else ""))
         self.reserved_gib += memory
         self.used_gib += [float(hip[1])] if hip else []
-        self.oom |= oom
-        return bool(time or memory or hip or oom or HEADER in line or _END_OF_ARGUMENTS in line or _GPU.search(line))
+        self.has_error |= error
+        self.has_mention |= mention
+        return bool(
+            time
+            or memory
+            or hip
+            or error
+            or mention
+            or HEADER in line
+            or _END_OF_ARGUMENTS in line
+            or _GPU.search(line)
+        )
+
+    @property
+    def oom(self) -> bool:
+        """Return whether memory ran out: by an error, or by a mention of it in a log without an iteration."""
+        return self.has_error or (self.has_mention and not self.times)
 
     @property
     def batch(self) -> str:
@@ -221,13 +250,24 @@ class Reports:
         """Seconds of each reported iteration after warm-up, only with the final batch size if it was ramped up."""
         enough = len(self.times) > self.warm_up
         left_out = self.warm_up if enough else int(len(self.times) > 1 or self.has_first)
-        times = self.times[left_out:]
-        return [time for time, batch in times if batch in ("", self.batch)]
+        times, last = self.times[left_out:], self.batch
+        return [time for time, batch in times if batch in ("", last)]
 
 
-def read_as_log(data: bytes) -> Log:
-    """Return the content of a log file as lines."""
-    return Log(io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="replace").read())  # any line ends
+def read_as_log(data: bytes, name: str) -> Log:
+    """Return the content of a log file as lines; of a huge log its start and its end, which is said."""
+    whole = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="replace").read()  # any line ends
+    text, left_out = within_caps(whole)
+    if left_out:
+        logger.warning(
+            "%s: %d of its %d MB, in the middle, are not read, as a log is read up to %s lines and %d MB",
+            name,
+            -(-left_out // 10**6),
+            -(-len(whole) // 10**6),
+            f"{MAX_LINES:,}",
+            MAX_CHARACTERS // 10**6,
+        )
+    return Log(text)
 
 
 def reports_of(log: Log, warm_up: int = WARM_UP) -> Reports:
@@ -250,7 +290,7 @@ def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> tuple[dict[str
         return f"it cannot be read: {error.strerror or error}", ""
     except InputError as error:  # larger than any log, or not a regular file: the other runs are read
         return error.problem, ""
-    log = read_as_log(data)
+    log = read_as_log(data, file.name)
     named = next((match for line in log.lines if (match := _GPU.search(line.text))), None)
     reports = reports_of(log)
     kind = gpu or ("" if named is None else (named["nvidia"] or named["amd"]).strip())
@@ -311,10 +351,10 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
             if default is None:
                 raise KeyError(name)
             return default
-        try:
-            return int(arguments[name])
-        except ValueError:
-            raise ValueError(name) from None
+        value = whole_number(arguments[name])
+        if value is None:
+            raise ValueError(name)
+        return value
 
     def experts() -> dict[str, object]:
         if not _is_set(arguments, "num_experts"):

@@ -13,7 +13,7 @@ from pipette_opt.read.megatron_printed import is_printed, printed_words
 from pipette_opt.read.megatron_table import field_of, megatron_options
 from pipette_opt.read.scripts import ScriptLaunch, UnknownArgument, argument_problem, read_script
 
-_ENDS = re.compile(r"\|{1,2}|&{1,2}|;+|(?:\d*|&)(?:>>?|<)(?:&\d)?")
+_ENDS = re.compile(r"\|{1,2}|&{1,2}|;+|(?:[0-9]*|&)(?:>>?|<)(?:&[0-9])?")
 """Pattern of shell signs that end a command, as pasted options may be followed by them."""
 
 

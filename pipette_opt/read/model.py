@@ -7,6 +7,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import is_file, is_folder
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.typed import typed
+from pipette_opt.base.units import number_of
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import parse_json, read_text, read_yaml
 from pipette_opt.read.hugging_face import model_from_hugging_face
@@ -88,7 +89,7 @@ def _number(name: str, value: object) -> object:
     """Return the text of a number such as ``1e-5`` as a number: YAML reads it as text, as it has no point."""
     if isinstance(value, str) and isinstance(getattr(ModelSpec.__dataclass_fields__.get(name), "default", None), float):
         try:
-            return float(value)
+            return number_of(value)
         except ValueError:
             return value
     return value

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, visible
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.files import read_yaml
 
@@ -21,10 +21,10 @@ _TUNING_WORDS = frozenset(
 )
 """Words of a model's name that describe tuning or storage, not architecture."""
 
-_RELEASE = re.compile(r"\d{4}")
+_RELEASE = re.compile(r"[0-9]{4}")
 """Pattern of words that date a release, such as ``2507``."""
 
-_PART = re.compile(r"\d+x\d+b|a?\d+(?:\.\d+)?[bm]|[a-z]+|\d+(?:\.\d+)?")
+_PART = re.compile(r"[0-9]+x[0-9]+b|a?[0-9]+(?:\.[0-9]+)?[bm]|[a-z]+|[0-9]+(?:\.[0-9]+)?")
 """Pattern of the parts of a name: sizes, words, versions."""
 
 
@@ -53,7 +53,7 @@ def preset_called(name: str) -> str | None:
     InputError
         If the names of several presets begin with the name; the message lists them.
     """
-    known, bare = _presets_by_key(), _without_organisation(name)
+    known, bare = _presets_by_key(), _without_organisation(visible(name, "model"))
     for key in (_parts(bare), _parts(_plain(bare))):
         if key in known:
             return known[key]
@@ -112,5 +112,5 @@ def _parts(name: str) -> tuple[str, ...]:
 
 def _size_b(part: str) -> float:
     """Return the billions of parameters in a part of a name, such as 56 for ``8x7b``; 0 if it has none."""
-    found = re.fullmatch(r"(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])", part)
+    found = re.fullmatch(r"(?:([0-9]+)x)?([0-9]+(?:\.[0-9]+)?)([bm])", part)
     return 0.0 if found is None else int(found[1] or 1) * float(found[2]) * (1.0 if found[3] == "b" else 1e-3)

@@ -10,10 +10,10 @@ from pipette_opt.base.units import number_of
 from pipette_opt.read.log_lines import Log
 from pipette_opt.read.matrices import MPIGRAPH_MB, HostMatrix, reduce_to_hosts
 
-_RANK = re.compile(r"^(?P<host>.+):(?P<rank>\d+)$")
+_RANK = re.compile(r"^(?P<host>.+):(?P<rank>[0-9]+)$")
 _OWN = re.compile(
     r"(?:START|END) mpiGraph|(?:MsgSize|Times|Window|Procs)\b|Gathering results|(?:Send|Recv) (?:max|avg|min)\b"
-    r"|\d+ of \d+ \([\d.]+%\)"
+    r"|[0-9]+ of [0-9]+ \([0-9.]+%\)"
 )
 """Pattern of the lines that mpiGraph prints beside its tables."""
 

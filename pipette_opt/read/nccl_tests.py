@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.units import GB, US, counted, whole_number
+from pipette_opt.base.units import GB, US, counted, number_of, whole_number
 from pipette_opt.read.files import parse_json
 from pipette_opt.read.log_lines import Log, LogLine, by_source
 
@@ -23,12 +23,12 @@ _COLUMNS = re.compile(r"#\s+size\s+count\s+type\b")
 _HEADER = re.compile(r"#\s*nThread\s")
 _END = re.compile(r"#\s*Collective test concluded")
 _AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)")
-_OUT_OF_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
+_OUT_OF_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*([0-9]+)")
 _RANK = re.compile(
-    r"#\s*Rank\s+(?P<rank>\d+)\s+(?:Group\s+\d+\s+)?Pid\s+(?P<pid>\d+)\s+on\s+(?P<host>\S+)\s+"
-    r"device\s+\d+\s+\[(?P<pci>[^\]]*)\]\s*(?P<device>.*)"
+    r"#\s*Rank\s+(?P<rank>[0-9]+)\s+(?:Group\s+[0-9]+\s+)?Pid\s+(?P<pid>[0-9]+)\s+on\s+(?P<host>\S+)\s+"
+    r"device\s+[0-9]+\s+\[(?P<pci>[^\]]*)\]\s*(?P<device>.*)"
 )
-_ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]")
+_ROW = re.compile(r"\s*[0-9]+\s+[0-9]+\s+[a-z]")
 _FAILURES = (
     "Test NCCL failure",
     "Test CUDA failure",
@@ -170,7 +170,7 @@ class _Draft:
 def is_nccl_text(text: str) -> bool:
     """Return whether a text without tags looks like output of nccl-tests."""
     return bool(
-        re.search(r"# nccl-tests version|#\s*nThread\s+\d+\s+nGpus|#\s*Using devices|#\s+size\s+count\s+type", text)
+        re.search(r"# nccl-tests version|#\s*nThread\s+[0-9]+\s+nGpus|#\s*Using devices|#\s+size\s+count\s+type", text)
     )
 
 
@@ -378,8 +378,8 @@ def _add_row(draft: _Draft, size: int | None, cells: list[str]) -> None:
 
 def _cells(cells: list[str]) -> tuple[float, float, float, float]:
     """Return time in us, algbw and busbw in GB/s, and the number of wrong values."""
-    wrong = 0.0 if cells[3] == "N/A" else float(cells[3])
-    return float(cells[0]), float(cells[1]), float(cells[2]), wrong
+    wrong = 0.0 if cells[3] == "N/A" else number_of(cells[3])
+    return number_of(cells[0]), number_of(cells[1]), number_of(cells[2]), wrong
 
 
 def _read_json_row(draft: _Draft, entry: Any) -> None:

@@ -24,7 +24,8 @@ MAX_GBIT_PER_S = 10_000
 """Largest bandwidth of a NIC, Gbit/s. Chosen: the fastest in 2026 have 800."""
 
 _NICS = re.compile(
-    r"^\s*(\d{1,18})\s*[x*\u00d7]\s*(\d+(?:\.\d+)?)(?:\s*(g|gb|gbe|gbps|gbit|gbits|gb/s|gbit/s))?\s*$", re.IGNORECASE
+    r"^\s*([0-9]{1,18})\s*[x*\u00d7]\s*([0-9]+(?:\.[0-9]+)?)(?:\s*(g|gb|gbe|gbps|gbit|gbits|gb/s|gbit/s))?\s*$",
+    re.IGNORECASE,
 )
 _GBYTES = re.compile(r"GB(ps|/s)?\s*$")
 

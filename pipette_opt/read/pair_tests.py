@@ -171,7 +171,7 @@ def _hosts(log: Log, where: str, given: str | None) -> tuple[str, str, str]:
         if named is not None:
             line, match = named
             log.use(line)
-            names = expand_hosts(re.sub(r":\d+(?=,|$)", "", ",".join(match["hosts"].split())), where)
+            names = expand_hosts(re.sub(r":[0-9]+(?=,|$)", "", ",".join(match["hosts"].split())), where)
             return *_two(names, where, f"{match.group(0).strip()!r}"), ""
     if given is not None:
         return *_two(expand_hosts(given, "--hosts"), where, f"--hosts {given}"), "--hosts"

@@ -184,11 +184,11 @@ def find_run_gpu(name: str, memory_gib: float | None = None) -> CatalogueEntry |
     wanted = name.strip().lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-").removesuffix("-(dgx)")
     if wanted in catalogue:
         return catalogue[wanted]
-    family = re.split(r"-(?=\d)|-(?=sxm|pcie|nvl|hbm)", wanted)[0]
-    members = {key: entry for key, entry in catalogue.items() if re.fullmatch(rf"{re.escape(family)}(-\d+gb)?", key)}
+    family = re.split(r"-(?=[0-9])|-(?=sxm|pcie|nvl|hbm)", wanted)[0]
+    members = {key: entry for key, entry in catalogue.items() if re.fullmatch(rf"{re.escape(family)}(-[0-9]+gb)?", key)}
     if not members:
         return recognise_gpu(name)
-    found = re.search(r"(?<!\d)(\d+)\s*g(?:i?b)?(?![a-z0-9])", wanted)
+    found = re.search(r"(?<![0-9])([0-9]+)\s*g(?:i?b)?(?![a-z0-9])", wanted)
     size = memory_gib if memory_gib is not None else float(found.group(1)) if found else math.inf
     if math.isinf(size):
         return max(members.values(), key=lambda entry: entry.gpu.memory_bytes)

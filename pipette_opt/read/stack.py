@@ -132,7 +132,7 @@ def _memory_numbers(memory: MemoryConstants) -> dict[str, Any]:
     numbers: dict[str, Any] = {
         name: float(f"{value:.5g}") for name, value in asdict(memory).items() if isinstance(value, float)
     }
-    offsets = {name: getattr(memory, name) for name in ("versions", "twins", "anchors", "ran")}
+    offsets = {name: getattr(memory, name) for name in ("versions", "twins", "anchors", "ran", "peaks")}
     numbers |= {
         name: {key: round(value, 5) for key, value in parts.items()} for name, parts in offsets.items() if parts
     }

@@ -74,7 +74,7 @@ def short_source(source: str) -> str:
 
 def paper_or_page(source: str) -> str:
     """Return the number of the paper, or the page of Hugging Face, that the source of a model names."""
-    found = re.search(r"arXiv \S+\d", source) or re.search(r"(?<=huggingface\.co/)\S+\w", source)
+    found = re.search(r"arXiv \S+[0-9]", source) or re.search(r"(?<=huggingface\.co/)\S+\w", source)
     return found[0] if found else short_source(source)
 
 

@@ -27,7 +27,7 @@ SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "zb-h1", "zb-v")
 Operation = tuple[int, int, int]
 """Operation of a stage: type, micro-batch, chunk."""
 
-_OPERATION = re.compile(r"([FBIW])(\d+)(?:\.(\d+))?")
+_OPERATION = re.compile(r"([FBIW])([0-9]+)(?:\.([0-9]+))?")
 
 
 @lru_cache(maxsize=64)

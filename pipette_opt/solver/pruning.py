@@ -237,8 +237,6 @@ class BoundedCandidates:
         Time limit; once it is over, no further tile is built, unless none has been built.
     pruning
         Bounds of families, only asked for configurations whose compute-only bound is below the known plan.
-    reductions
-        Whether bounds count gradient reductions, and use the analytical 1F1B model where it holds.
 
     Attributes
     ----------
@@ -257,8 +255,6 @@ class BoundedCandidates:
         capacity_bytes: IntArray,
         clock: Clock | None = None,
         pruning: Pruning | None = None,
-        *,
-        reductions: bool = False,
     ) -> None:
         instance, pruning = work.instance, pruning or Pruning()
         enough_s = float("inf") if pruning.known is None else pruning.known.seconds
@@ -280,8 +276,8 @@ class BoundedCandidates:
             build_problem_data,
             instance,
             capacity_bytes=capacity_bytes,
-            relaxed=not reductions,
-            reductions=reductions,
+            relaxed=True,
+            reductions=False,
             links=links,
         )
         self._clock = clock or Clock()

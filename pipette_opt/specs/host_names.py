@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pipette_opt.base.units import whole_number
 
-_NUMBERED = re.compile(r"^(.*(?<!\d)|)(\d+)$")
+_NUMBERED = re.compile(r"^(.*(?<![0-9])|)([0-9]+)$")
 
 
 def compress_hosts(hosts: tuple[str, ...]) -> str:

@@ -141,6 +141,9 @@ class MemoryConstants:
     ran
         Rank keys of runs that fitted (:func:`twins.rank_keys`), each with the least memory of a GPU that held such a
         rank, GiB: equal ranks fit there, whatever is predicted.
+    peaks
+        Keys of measured configurations (:func:`twins.config_key`), each with the largest peak that was measured, GiB:
+        no prediction of such a configuration is less.
     """
 
     counted: Annotated[float, Meta(ge=0.5, le=HIGHEST)] = 1.0
@@ -179,6 +182,7 @@ class MemoryConstants:
     anchors: Mapping[str, Offset] = field(default_factory=dict)
     information: tuple[tuple[float, ...], ...] = ()
     ran: Mapping[str, GpuMemory] = field(default_factory=dict)
+    peaks: Mapping[str, GpuMemory] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_limits(self)

@@ -13,11 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import note_continued, read_output, write_atomically
-from pipette_opt.base.typed import typed
+import msgspec
+
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.files import note_continued, read_output, refuse_links, write_atomically
+from pipette_opt.base.typed import NotNegative, Positive, Share, Size, typed
 from pipette_opt.base.units import three_digits
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.read.files import decoded, parse_json
 
 Status = Literal["exported", "started", "timed", "ran out", "refused"]
 """Status of a trial: its files are written; its command was started; its result is known (the other three)."""
@@ -79,25 +82,36 @@ class TrialRecord:
         Text of ``--run`` by which the trial was started; ``None`` if the user starts it.
     """
 
-    trial: int
+    trial: Size
     status: Status
     config: ParallelConfig
-    predicted_s: float
-    least_s: float
-    fits: float
+    predicted_s: Positive
+    least_s: NotNegative
+    fits: Share
     hosts: tuple[str, ...] = ()
-    expected_s: tuple[float, float, float] | None = None
-    started: float | None = None
-    time_s: float | None = None
-    peak_bytes: float | None = None
+    expected_s: tuple[Positive, Positive, Positive] | None = None
+    started: NotNegative | None = None
+    time_s: Positive | None = None
+    peak_bytes: Positive | None = None
     problem: str = ""
     note: str = ""
     run: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.time_s is None) == (self.status == "timed"):
+            right = "a number" if self.status == "timed" else "nothing"
+            raise ValueError(f"time_s must be {right} at the status {self.status}, got {shown(self.time_s)}.")
 
     @property
     def is_over(self) -> bool:
         """Return whether the result of the trial is known."""
         return self.status in ("timed", "ran out", "refused")
+
+
+class _JobRecord(msgspec.Struct, frozen=True):
+    """Content of ``tune.json``: fingerprint of each part of the job."""
+
+    job: dict[str, str]
 
 
 def band_words(band_s: tuple[float, float, float]) -> str:
@@ -136,6 +150,7 @@ class TuneFolder:
         if self.path.exists() and not self.path.is_dir():
             raise InputError(str(self.path), "is a file; -o is the folder of the trials.")
         self.path.mkdir(parents=True, exist_ok=True)
+        refuse_links("tune", *(self.path / name for name in (JOB, IN_USE, OWN_PLAN)))
         self._check_job(job)
         with (self.path / IN_USE).open("a+") as lock:
             try:
@@ -149,11 +164,25 @@ class TuneFolder:
     def records(self) -> list[TrialRecord]:
         """Return the records of all trials, in order."""
         folders = sorted(folder for folder in self.path.glob("trial-*") if (folder / RECORD).is_file())
-        return [_read(folder / RECORD) for folder in folders]
+        return [self._read(folder) for folder in folders]
+
+    def _read(self, folder: Path) -> TrialRecord:
+        """Return the record of a trial; its number is that of the folder."""
+        path = folder / RECORD
+        refuse_links("tune", folder, path)
+        try:
+            record = typed(TrialRecord, _content(path), str(path), closed=True)
+        except InputError as error:
+            advice = f"{error.problem.rstrip('.')}; remove the folder of this trial to run it again."
+            raise InputError(error.where, advice) from None
+        if self.trial(record.trial).name != folder.name:
+            raise InputError(str(path), f"trial must be the number of the folder {folder.name}, got {record.trial}.")
+        return record
 
     def write(self, record: TrialRecord) -> None:
         """Write the record of a trial in place of the earlier one."""
         path = self.trial(record.trial) / RECORD
+        refuse_links("tune", path.parent, path)
         note_continued(path)
         write_atomically(path, json.dumps(asdict(record), indent=1) + "\n")
 
@@ -169,10 +198,7 @@ class TuneFolder:
                 )
             write_atomically(path, json.dumps({"job": dict(job)}) + "\n")
             return
-        try:
-            known = dict(json.loads(read_output(path))["job"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise InputError(str(path), f"is damaged: {error}; give another -o.") from None
+        known = typed(_JobRecord, _content(path), str(path)).job
         if differing := [part for part, value in job.items() if known.get(part) != value]:
             raise InputError(
                 str(self.path),
@@ -181,10 +207,6 @@ class TuneFolder:
             )
 
 
-def _read(path: Path) -> TrialRecord:
-    """Return the record in a file."""
-    try:
-        content = json.loads(read_output(path))
-    except ValueError as error:
-        raise InputError(str(path), f"is no JSON: {error}; remove the folder of this trial to run it again.") from None
-    return typed(TrialRecord, content, str(path))
+def _content(path: Path) -> object:
+    """Return the content of a file of the folder, which the search may replace."""
+    return parse_json(decoded(read_output(path), str(path)), str(path))

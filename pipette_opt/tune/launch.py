@@ -16,7 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Formatter
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.files import read_output, refuse_links
+from pipette_opt.export.shell import quoted_within
+from pipette_opt.tune.process import Process, read_process
 
 LOCK, EXIT, OUTPUT = ".running", ".exit", "run.log"
 """Files in the folder of a trial: process and lock of a running command, its exit code, and its output."""
@@ -27,7 +30,7 @@ MAX_SHOWN = 200
 GRACE_S = 10.0
 """Seconds that a stopped command has to end by itself, and ``scancel`` to answer. Chosen."""
 
-SUBMITTED = re.compile(r"^Submitted batch job (\d+)(?: on cluster (\S+))?$", re.MULTILINE)
+SUBMITTED = re.compile(r"^Submitted batch job ([0-9]+)(?: on cluster (\S+))?$", re.MULTILINE)
 """Line that ``sbatch`` prints for a job, with its number and its cluster."""
 
 PLACEHOLDERS = ("script", "dir", "plan", "trial", "steps", "hosts")
@@ -47,11 +50,33 @@ def filled(text: str, values: Mapping[str, str], option: str) -> str:
     return text.format_map(values)
 
 
+def command(text: str, values: Mapping[str, str]) -> str:
+    """
+    Return the command of ``--run`` with its placeholders filled; each value is one word of the shell.
+
+    ``InputError`` for a value that quotes around its placeholder would let the shell read.
+    """
+    filled(text, values, "--run")
+    done = ""
+    for before, name, _, _ in Formatter().parse(text):
+        done += before
+        if name is None:
+            continue
+        word = quoted_within(done, values[name])
+        if word is None:
+            problem = f"{{{name}}} is {shown(values[name])}, which the shell would read inside quotes or a comment"
+            raise InputError("--run", f"{problem}; write {{{name}}} without quotes, tune quotes the value.")
+        done += word
+    return done
+
+
 def start(command: str, folder: Path) -> None:
     """Start a command of the shell in the folder of a trial; its output goes to ``OUTPUT`` there."""
-    (folder / EXIT).unlink(missing_ok=True)
-    script = f"echo $$ > {LOCK}\n({command}\n)\ncode=$?\necho $code > {EXIT}.part && mv {EXIT}.part {EXIT}"
-    with (folder / LOCK).open("w") as lock, (folder / OUTPUT).open("wb") as output:
+    refuse_links("tune", folder)
+    for name in (EXIT, f"{EXIT}.part", LOCK, OUTPUT):  # new files: a link is removed, and the file behind it kept
+        (folder / name).unlink(missing_ok=True)
+    script = f"({command}\n)\ncode=$?\necho $code > {EXIT}.part && mv {EXIT}.part {EXIT}"
+    with (folder / LOCK).open("x") as lock, (folder / OUTPUT).open("xb") as output:
         fcntl.flock(lock, fcntl.LOCK_EX)
         process = subprocess.Popen(
             ["sh", "-c", script],
@@ -62,13 +87,14 @@ def start(command: str, folder: Path) -> None:
             pass_fds=(lock.fileno(),),
             start_new_session=True,
         )
+        lock.write(Process.of(process.pid).text())
     threading.Thread(target=process.wait, daemon=True).start()  # an ended child would stay as a zombie
 
 
 def is_running(folder: Path) -> bool:
     """Return whether the command of a trial, or a process that it started, still runs."""
     try:
-        with (folder / LOCK).open("r+") as lock:
+        with open(folder / LOCK, "r+", opener=_no_link) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return not (folder / EXIT).exists()
@@ -80,9 +106,10 @@ def is_running(folder: Path) -> bool:
 def exit_code(folder: Path) -> int | None:
     """Return the exit code of a trial's command; ``None`` if it was not started, still runs, or was killed."""
     try:
-        return int((folder / EXIT).read_text())
-    except (OSError, ValueError):
+        text = read_output(folder / EXIT).decode("ascii", errors="replace")
+    except (OSError, InputError):
         return None
+    return int(text) if re.fullmatch(r"[0-9]{1,3}\n", text) else None
 
 
 def started(folder: Path) -> float:
@@ -112,24 +139,40 @@ def stop(folder: Path) -> str:
     """
     End the command of a trial, and cancel the Slurm jobs that it submitted.
 
-    All processes of its session get SIGTERM, and SIGKILL if one is still there after ``GRACE_S``.
+    All processes of its session get SIGTERM, and SIGKILL if one is still there after ``GRACE_S``. Nothing is ended if
+    the process that ``LOCK`` names is not the one that was started.
 
     Returns
     -------
     str
         Participle that says what was done, such as ``stopped; Slurm job 12 was cancelled``.
     """
+    if not is_running(folder):
+        return "over by then"
+    jobs = submitted(folder)
+    try:
+        process = read_process(folder / LOCK)
+        why = process.why_another()
+    except InputError as error:
+        why = str(error)
+    if why:
+        return "; ".join([f"not stopped, as {why}", *(f"Slurm job {job} may still run" for job, _ in jobs)])
+    _end(folder, process.pid)
+    return "; ".join(["stopped", *(_cancelled(*job) for job in jobs)])
+
+
+def _end(folder: Path, group: int) -> None:
+    """End the process group of a trial's command."""
     for order in (signal.SIGTERM, signal.SIGKILL):
         if not is_running(folder):
-            break
+            return
         try:
-            os.killpg(int((folder / LOCK).read_text()), order)
-        except (OSError, ValueError):
-            break
+            os.killpg(group, order)
+        except OSError:
+            return
         deadline = time.monotonic() + GRACE_S
         while is_running(folder) and time.monotonic() < deadline:
             time.sleep(0.05)
-    return "; ".join(["stopped", *(_cancelled(*job) for job in submitted(folder))])
 
 
 def _cancelled(job: str, cluster: str) -> str:
@@ -154,6 +197,11 @@ def last_line(folder: Path) -> str:
 def _output(folder: Path) -> str:
     """Return what the command of a trial printed; empty if nothing."""
     try:
-        return (folder / OUTPUT).read_text("utf-8", errors="replace")
-    except OSError:
+        return read_output(folder / OUTPUT).decode("utf-8", errors="replace")
+    except (OSError, InputError):
         return ""
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Open a file that is no symbolic link, for ``open``."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,6 +1,6 @@
 """Result of a trial, read from the logs of its run."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -14,6 +14,9 @@ from pipette_opt.read.megatron_logs import WARM_UP, Reports, read_as_log, report
 
 SAME = 1.05
 """Largest ratio of two times of one run in several logs. Chosen."""
+
+STOPPED = "the search was interrupted while it read the logs"
+"""Problem of logs that were not all read."""
 
 UNSET = {"None": "1", "": "1"}
 """Printed values of arguments that are not set, as the size that they stand for."""
@@ -85,7 +88,12 @@ class _ReadLog(NamedTuple):
     is_checked: bool = False
 
 
-def read_result(files: Iterable[Path], expected: Mapping[str, str], warm_up: int = WARM_UP) -> LogResult | NoResult:
+def read_result(
+    files: Iterable[Path],
+    expected: Mapping[str, str],
+    warm_up: int = WARM_UP,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> LogResult | NoResult:
     """
     Return the result in the logs of a run, or the reason why there is none.
 
@@ -98,9 +106,15 @@ def read_result(files: Iterable[Path], expected: Mapping[str, str], warm_up: int
         Megatron's arguments of the exported layout, by name, see :func:`expected_arguments`.
     warm_up
         Number of first reported iterations that do not count.
+    is_stopped
+        Function that returns whether the search was interrupted; no further log is then read.
     """
     present = sorted((file for file in files if file.is_file()), key=lambda file: (file.stat().st_mtime, file.name))
-    logs = [_read(file, expected, warm_up) for file in present]
+    logs = []
+    for file in present:
+        if is_stopped():
+            return NoResult(problem=STOPPED)
+        logs.append(_read(file, expected, warm_up))
     if not logs:
         return NoResult(problem="there is no log")
     is_checked = any(log.is_checked for log in logs)
@@ -146,7 +160,7 @@ def expected_arguments(config: ParallelConfig, global_batch_size: int, seq_lengt
 
 def _read(file: Path, expected: Mapping[str, str], warm_up: int) -> _ReadLog:
     try:
-        reports = reports_of(read_as_log(read_output(file)), warm_up)
+        reports = reports_of(read_as_log(read_output(file), file.name), warm_up)
     except (OSError, InputError) as error:
         return _ReadLog(file.name, NoResult(problem=f"{file.name} cannot be read: {getattr(error, 'problem', error)}"))
     printed = {name: value for name, value in expected.items() if name in reports.arguments}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.base.files import refuse_links
 from pipette_opt.base.units import counted, percent, three_digits
 from pipette_opt.candidates import SearchSpace, with_known
 from pipette_opt.export.folder import write_folder
@@ -25,10 +26,10 @@ from pipette_opt.specs import Instance
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.tune import launch
 from pipette_opt.tune.choice import Candidates, Outlook, Trial, outlook
-from pipette_opt.tune.folder import OWN_PLAN, PLAN, OwnRun, TrialRecord, TuneFolder, band_words
-from pipette_opt.tune.jobs import host_groups, inputs_on, on_hosts
+from pipette_opt.tune.folder import OWN_PLAN, PLAN, RECORD, OwnRun, TrialRecord, TuneFolder, band_words
+from pipette_opt.tune.jobs import check_record, host_groups, inputs_on, on_hosts
 from pipette_opt.tune.listing import Listing, list_configs, plan_of
-from pipette_opt.tune.logs import LogResult, NoResult, expected_arguments, read_result
+from pipette_opt.tune.logs import STOPPED, LogResult, NoResult, expected_arguments, read_result
 from pipette_opt.tune.memory_odds import Outcome
 from pipette_opt.tune.settings import TuneSettings
 from pipette_opt.worlds.worlds import Worlds
@@ -162,6 +163,8 @@ class Tuner:
         self.stop = stop or threading.Event()
         self.groups = host_groups(instance, space, settings.parallel)
         self.records = {record.trial: record for record in folder.records()}
+        for record in self.records.values():
+            check_record(instance, record, str(folder.trial(record.trial) / RECORD))
         self.again = [record for record in self._all() if self._starts_again(record)]
         self.failures: list[TrialRecord] = []
         self.own = tuple(run for run in own if self._counts(run))
@@ -169,6 +172,7 @@ class Tuner:
         known = list(dict.fromkeys(configs))
         first = on_hosts(instance, self.groups[0])
         self.listing: Listing = list_configs(first, space, worlds, known, settings.search.max_oom_risk)
+        self._check_predictions()
         self.view = self._outlook()
 
     def run(self) -> Tuned:
@@ -191,6 +195,17 @@ class Tuner:
                 self.report(Progress(records=self._all(), view=self.view))
                 self.stop.wait(POLL_S)
         return self._tuned(end)
+
+    def _check_predictions(self) -> None:
+        """Raise ``InputError`` for a record whose times are far from what is predicted now."""
+        predicted_s = dict(zip(self.listing.configs, self.listing.candidates.predicted_s.tolist(), strict=True))
+        for record in self.records.values():
+            where = str(self._folder(record) / RECORD)
+            now_s = predicted_s.get(record.config, record.predicted_s)
+            if not now_s / UNBELIEVABLE <= record.predicted_s <= now_s * UNBELIEVABLE:
+                raise InputError(where, f"predicted_s must be near {now_s:.3g}, got {record.predicted_s:g}.")
+            if record.time_s is not None and (problem := implausible(record, record.time_s)):
+                raise InputError(where, f"time_s is wrong: {problem}")
 
     def _counts(self, run: OwnRun) -> bool:
         """Return whether a run is of the search space, and no trial of this folder that is given as a run."""
@@ -233,9 +248,11 @@ class Tuner:
             if isinstance(error, InputError) and error.where.startswith("--"):  # an option, wrong for all trials
                 raise
             problem = f"it cannot be exported: {error}"
+            refuse_links("tune", self.folder.trial(number))
             self.folder.trial(number).mkdir(parents=True, exist_ok=True)
             self._keep(replace(record, status="refused", problem=problem), f"is refused: {problem}")
             return True
+        refuse_links("tune", self.folder.trial(number), self.folder.trial(number) / PLAN)
         write_folder(self.folder.trial(number), files)
         write_plan(plan, self.folder.trial(number) / PLAN)
         simulated_s = plan.estimate.iteration_time_s
@@ -271,8 +288,7 @@ class Tuner:
         record = replace(record, status="started", started=time.time(), run=self.settings.run)
         self.folder.write(record)
         if self.settings.run is not None:
-            command = launch.filled(self.settings.run, self._values(record), "--run")
-            launch.start(command, self._folder(record))
+            launch.start(launch.command(self.settings.run, self._values(record)), self._folder(record))
         asked = f"waits for a log at {self._log(record)}; start {self._values(record)['script']}"
         self._keep(record, message if self.settings.run is not None else asked)
 
@@ -280,7 +296,9 @@ class Tuner:
         """Take up a trial that an earlier search left: wait for its command, read its log, or start it again."""
         folder = self._folder(record)
         ended = launch.is_running(folder) or launch.exit_code(folder) is not None
-        if not ended and self.settings.run is not None and isinstance(self._result(record), NoResult):
+        if ended or self.settings.run is None:
+            return
+        if isinstance(self._result(record), NoResult) and not self.stop.is_set():
             again = "starts again, as its command was killed without a result"
             self._start(record, "" if record.started is None else again)
 
@@ -308,7 +326,9 @@ class Tuner:
         return waited_s < LATE_S and (launch.exit_code(folder) == 0 or not self._logs(record))
 
     def _finish(self, record: TrialRecord, result: LogResult | NoResult) -> None:
-        """Record the result of a trial, and weigh the worlds again."""
+        """Record the result of a trial, and weigh the worlds again; nothing if its logs were not all read."""
+        if isinstance(result, NoResult) and result.problem == STOPPED:
+            return
         folder = self._folder(record)
         if isinstance(result, NoResult):
             problem = result.problem
@@ -383,7 +403,7 @@ class Tuner:
     def _failed_in_a_row(self) -> str:
         """Return a clause that names the trials refused in a row, enough to end the search; empty if there are few."""
         last = self.failures[-MAX_ALIKE:]
-        problems = {re.sub(r"\d+", "0", record.problem) for record in last}  # which differ in more than numbers
+        problems = {re.sub(r"[0-9]+", "0", record.problem) for record in last}  # which differ in more than numbers
         is_alike = len(last) == MAX_ALIKE and len(problems) == 1
         if not is_alike:
             last = self.failures[-MAX_REFUSED:]
@@ -431,7 +451,7 @@ class Tuner:
         expected = expected_arguments(record.config, training.global_batch_size, training.seq_length)
         logs = self._logs(record)
         return (
-            read_result(logs, expected, self.settings.warm_up)
+            read_result(logs, expected, self.settings.warm_up, self.stop.is_set)
             if logs
             else NoResult(problem=f"no log that matches --log {self.settings.log} was written since it began")
         )

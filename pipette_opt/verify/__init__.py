@@ -48,6 +48,7 @@ from pipette_opt.verify.rules import (
 )
 from pipette_opt.verify.space import Searched, recorded_space
 from pipette_opt.verify.target import target_is_reproduced
+from pipette_opt.verify.trust import on_trust
 from pipette_opt.verify.unused import unused_hosts_are_reproduced
 
 __all__ = ["RULES", "Checked", "recorded_space", "verify"]
@@ -108,11 +109,14 @@ class Checked:
     open_configs
         Configurations whose lower bound only the search proves. The lower bounds of all others are verified: over the
         fastest links, or by simulating all of their few placements.
+    on_trust
+        Figures of the plan that no rule derives again, in words.
     """
 
     rules: tuple[str, ...]
     num_configurations: int
     open_configs: tuple[ParallelConfig, ...]
+    on_trust: tuple[str, ...] = ()
 
     @property
     def num_bounded(self) -> int:
@@ -146,6 +150,7 @@ def verify(instance: Instance, plan: Plan, also: Sequence[str] = ()) -> Checked:
         rules=tuple(rule.__name__ for rule in RULES),
         num_configurations=len(searched.memory.fitting),
         open_configs=searched.bounded.open_configs,
+        on_trust=on_trust(plan),
     )
 
 

@@ -20,6 +20,15 @@ SpaceRule = Callable[[Searched, Plan], Iterator[str]]
 LEFT_OUT = ("legality rules", "memory", "fewer recomputed layers", "less on the host", "tensor overlap")
 """Proof steps that rule out configurations before any lower bound is computed."""
 
+LEFT_OUT_NAMES = {
+    "memory": "predicted peak",
+    "fewer recomputed layers": "fewer fit",
+    "less on the host": "less fits",
+    "tensor overlap": "fits with it",
+    "no placement": "hosts or links",
+}
+"""Name under which each of these proof steps counts its configurations."""
+
 NOT_RUNNABLE = (*LEFT_OUT, "no placement")
 """Proof steps without a lower bound: configurations that cannot run, or only recompute or offload more."""
 
@@ -139,6 +148,9 @@ def _names_add_up(searched: Searched, part: Proof) -> Iterator[str]:
         "less on the host": memory.kept_on_gpu,
         "tensor overlap": memory.not_overlapped,
     }
+    right_name = LEFT_OUT_NAMES.get(part.by)
+    if right_name is not None and names != [right_name]:
+        yield f"{part.by} rules out by {', '.join(names)}, but must by {right_name}"
     configs = left_out.get(part.by, [candidate.config for candidate in memory.fitting])
     labels = {config.label() for config in configs}
     for entry in part.named:
@@ -164,6 +176,8 @@ def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:
         yield f"joint_model.status is {model.status!r}"
     if not model.bound_s >= certificate.lower_bound_s * (1 - ROUNDING):
         yield f"joint_model bounds {model.bound_s} s, but lower_bound_s is {certificate.lower_bound_s}"
+    if model.bound_s > certificate.best_s * (1 + ROUNDING):
+        yield f"joint_model bounds {model.bound_s} s, but it is asked only up to the {certificate.best_s} s of the plan"
     if model.status == "INFEASIBLE" and model.bound_s < certificate.best_s * (1 - CLOSED_GAP):
         yield f"joint_model has no faster split, and bounds {model.bound_s} s of {certificate.best_s}"
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.plans.plainness import WITHIN, plainness
+from pipette_opt.plans.plainness import WITHIN, plainness, risk_levels
 from pipette_opt.plans.plan import Plan, fullness
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 from pipette_opt.specs.objective import Objective
-from pipette_opt.verify.alternatives import alternative_placements
-from pipette_opt.verify.common import REPRODUCED, ROUNDING, close, on_cluster, same
+from pipette_opt.verify.alternatives import alternative_placements, named_alternatives
+from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, close, on_cluster, same
 from pipette_opt.verify.memory import accepted_risk, stages_memory
 
 
@@ -49,7 +49,12 @@ def preference_holds(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def risks_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Rule: each recorded plan with less OOM risk has at most its accepted risk, and the recorded memory."""
+    """
+    Rule: each recorded plan with less OOM risk has at most its accepted risk, and the recorded memory.
+
+    If there are such plans, each level of risk that a recorded plan keeps has one, at most as slow.
+    """
+    yield from _risk_levels_are_complete(plan)
     for number, trade in enumerate(plan.risks):
         name, chance = f"risks[{number}]", trade.plan.oom_probability
         if chance is None or chance > trade.max_oom_risk * (1 + REPRODUCED):
@@ -71,6 +76,30 @@ def risks_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
                 f"{name} needs up to {trade.upper_bytes} bytes of {trade.capacity_bytes}, but does not by a "
                 "new prediction"
             )
+
+
+def _risk_levels_are_complete(plan: Plan) -> Iterator[str]:
+    """Each level of risk has the fastest plan recorded within it."""
+    if not plan.risks:
+        return  # taken on trust: older files have none
+    try:
+        levels = risk_levels(accepted_risk(plan.inputs))
+    except InputError:
+        return  # plan_is_searched says why
+    recorded = {trade.max_oom_risk: trade.plan for trade in plan.risks}
+    if any(not any(same(level, right, REPRODUCED) for right in levels) for level in recorded):
+        yield f"risks are at {list(recorded)}, but {list(levels)} are searched"
+        return
+    known = [(other.oom_probability, other.iteration_time_s) for _, other in named_alternatives(plan)]
+    known.append((max((stage.oom_probability for stage in plan.memory), default=1.0), plan.certificate.objective_s))
+    for level in levels:
+        within_s = [seconds for chance, seconds in known if chance is not None and seconds and chance <= level]
+        safe = recorded.get(level)
+        if not within_s or (safe is not None and safe.iteration_time_s is None):
+            continue
+        least_s = min(within_s)
+        if safe is None or (safe.iteration_time_s or 0.0) > least_s * (1 + CLOSED_GAP):
+            yield f"risks has no plan of {least_s} s at a risk of {level}, which a recorded plan keeps"
 
 
 def imbalance_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:

@@ -54,7 +54,7 @@ def test_without_it_only_warnings_are_logged(command: Run, level: None) -> None:
     [
         (("verify", "nowhere.json"), "nowhere.json", "the file does not exist"),
         (("solve", "--nodes", "4"), "--gpu", "is required with --nodes"),
-        (("candidates", "--no-such-option"), "the command line", "No such option: --no-such-option"),
+        (("explain", "--no-such-option"), "the command line", "No such option: --no-such-option"),
         (("verify",), "the command line", "Missing argument"),
         (("no-such-command",), "the command line", "No such command"),
     ],

@@ -220,17 +220,6 @@ def test_export(run: Run, solved: Path, target: str) -> None:
     assert list(Path("launch").iterdir())
 
 
-def test_candidates(run: Run) -> None:
-    """As many as asked for, those that fit first, and why others are not legal."""
-    code, out, err = run("candidates", "--example", "lab-2x8", "--tensor-parallel", "8", "--top", "5", "--json")
-    assert code == 0
-    rows = json.loads(out)
-    assert len(rows) == 5
-    assert all(row["fits"] for row in rows)
-    code, _, err = run("candidates", "--example", "lab-2x8", "--tensor-parallel", "8", "--top", "5")
-    assert "combinations are legal on 16 GPUs" in err
-
-
 def test_benchmark_solve(run: Run) -> None:
     """The solver is never worse than the baselines on its own objective, and the CSV has the same rows."""
     code, out, _ = run("benchmark", "solve", *SMALL, "--time-limit", "1", "--csv", "rows.csv", "--json")
@@ -313,7 +302,6 @@ BAD = [
     (("solve", *JOB, "--seed", "-1"), "--seed"),
     (("solve", *JOB, "--seed", "99999999999"), "--seed"),
     (("solve", *JOB, "--workers", "0"), "--workers"),
-    (("candidates", *JOB, "--top", "-1"), "--top"),
     (("solve", *JOB, "--num-gpus", "24"), "--num-gpus"),
     (("solve", *JOB, "--num-gpus", "12"), "whole hosts"),
     (("solve", *JOB, "--exclude-hosts", "gpu77"), "gpu77"),

@@ -113,7 +113,7 @@ MACHINES = ("--nodes", "1", "--gpu", "h100", "--nics", "8x400")
         ("import", "model", "train.sh"),
         ("support", "train.sh", "h100"),
         ("estimate", "--args", "train.sh", *MACHINES),
-        ("candidates", "--model", "train.sh", *MACHINES),
+        ("explain", "--model", "train.sh", *MACHINES),
         ("explain", "--args", "train.sh", "--model", "train.sh", *MACHINES),
         ("solve", "--compare-current", "train.sh", "--example", "lab-2x8"),
         ("memory", "predict", "--model", "train.sh", "--global-batch-size", "16", "--seq-length", "1024"),

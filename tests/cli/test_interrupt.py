@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from commands_here import typed, wait_for
 
 from pipette_opt import cli
+from pipette_opt.cli import interrupt
 
 
 def started(path: Path) -> subprocess.Popen[str]:
@@ -77,3 +79,21 @@ def test_an_interrupt_in_a_callback_of_compiled_code_is_not_lost(monkeypatch: py
             time.sleep(1)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_a_search_with_nothing_to_finish_ends_soon(is_prepared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a search prepares, an interrupt ends it after the grace; later it has the time to finish its plan."""
+    monkeypatch.setattr(interrupt, "GRACE_S", 0.05)
+    before, stop = signal.signal(signal.SIGINT, signal.default_int_handler), threading.Event()
+    ended = False
+    try:
+        with interrupt.stop_on_interrupt(stop, lambda: is_prepared):
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.3)
+    except KeyboardInterrupt:
+        ended = True
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert stop.is_set()
+    assert ended is not is_prepared

@@ -69,7 +69,7 @@ def test_each_name_on_each_command(command: str, own: str, other: str) -> None:
 
 def test_names_that_people_type_most() -> None:
     """Megatron-LM's own, and the short ones, on the commands that plan."""
-    for command in ("solve", "candidates", "explain", "recommend"):
+    for command in ("solve", "explain", "recommend"):
         covered = {other for one, _, other in CASES if one == command}
         assert {"tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "gbs", "tensor-model-parallel-size"} <= covered
 
@@ -87,14 +87,14 @@ def test_names_that_people_type_most() -> None:
 )
 def test_wrong_names_suggest_the_right_ones(words: list[str], problem: str, command: Run) -> None:
     """One line; the exit code is that of wrong input."""
-    code, _, err = command("candidates", "--example", "lab-2x8", *words)
+    code, _, err = command("explain", "--example", "lab-2x8", *words)
     assert code == 2
     assert problem in " ".join(err.split())
 
 
 def test_values_that_look_like_options_stay(command: Run) -> None:
     """What follows an option is its value; what follows two dashes is no option."""
-    code, _, err = command("candidates", "--model", "--tp", "8")
+    code, _, err = command("explain", "--model", "--tp", "8")
     assert code == 2
     assert "No such option" not in err
     assert parsed("import model", "--num-layers", "3", "--tensor-model-parallel-size", "8")["source"]

@@ -74,13 +74,8 @@ def test_from_solve_to_the_launch(tmp_path: Path) -> None:
 
 def test_context_parallel_sizes_are_searched() -> None:
     """Candidates have the sizes asked for, and Megatron-Core's rule about the sequence."""
-    listed = json.loads(
-        invoke(
-            *("candidates", "--example", "lab-2x8", "--tensor-parallel", "4", "--pipeline-parallel", "1"),
-            *("--context-parallel", "2", "--micro-batch-size", "1", "--virtual-pipeline", "1", "--json"),
-        )
-    )
-    assert "cp2" in json.dumps(listed) or '"context_parallel_size": 2' in json.dumps(listed)
+    listed = json.loads(invoke("explain", "tp=4,pp=1,cp=2,mbs=1", "--example", "lab-2x8", "--json"))
+    assert "cp2" in json.dumps(listed)
     command = ("estimate", "--example", "lab-2x8", "--seq-length", "4098", "--args")
     with pytest.raises(InputError, match=r"no multiple of 2 . context_parallel_size=4"):
         invoke(*command, "--context-parallel-size 2 --micro-batch-size 1")

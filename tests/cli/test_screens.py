@@ -25,10 +25,9 @@ LAUNCH = (
 
 COMMANDS = {
     "estimate": ("estimate", "--example", "lab-2x8", "--args", LAUNCH),
-    "candidates": ("candidates", "--example", "lab-2x8", "--tp", "8", "--pp", "2", "--mbs", "1", "--vpp", "1"),
     "explain legal": ("explain", "tp=8,pp=2", "--example", "lab-2x8"),
     "explain illegal": ("explain", "tp=8,pp=3", "--example", "lab-2x8"),
-    "unknown model": ("candidates", "--example", "lab-2x8", "--model", "lama-3-8b"),
+    "unknown model": ("explain", "--example", "lab-2x8", "--model", "lama-3-8b"),
 }
 
 

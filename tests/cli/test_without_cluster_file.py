@@ -47,10 +47,8 @@ def test_a_plan_for_hosts_without_a_file_serves_every_command(command: Run) -> N
     assert (code, "--cluster: has no effect: plan.json was made with --nodes" in err) == (2, True)
 
 
-def test_candidates_and_estimates_say_that_no_link_was_measured(command: Run) -> None:
+def test_estimates_say_that_no_link_was_measured(command: Run) -> None:
     """Whoever takes --cluster takes the hosts, too."""
-    code, _, err = command("candidates", *HOSTS, *JOB, *PINNED)
-    assert (code, NO_LINK in err) == (0, True)
     code, out, err = command("estimate", *HOSTS, *JOB, "--args", "--tensor-model-parallel-size 8", "--json")
     assert code == 0, err
     assert json.loads(out)["notes"][0].startswith(NO_LINK)
@@ -71,12 +69,12 @@ def test_candidates_and_estimates_say_that_no_link_was_measured(command: Run) ->
 )
 def test_what_is_missing_or_contradicts(command: Run, arguments: tuple[str, ...], message: str) -> None:
     """The option, and what would be right."""
-    code, _, err = command("candidates", *arguments, *JOB)
+    code, _, err = command("explain", *arguments, *JOB)
     assert code == 2
     assert message in err
 
 
-@pytest.mark.parametrize("words", [("solve",), ("estimate",), ("candidates",), ("benchmark", "solve")])
+@pytest.mark.parametrize("words", [("solve",), ("estimate",), ("explain",), ("benchmark", "solve")])
 def test_every_command_with_a_cluster_has_the_options(command: Run, words: tuple[str, ...]) -> None:
     """They are one dataclass."""
     code, out, _ = command(*words, "--help")

@@ -153,7 +153,7 @@ def test_options_of_refusals_are_options_of_solve() -> None:
     """Each belongs to a field of a configuration, and the command line takes it."""
     assert {field.name for field in fields(ParallelConfig)} >= set(SOLVE_OPTIONS)
     words = [word for option in SOLVE_OPTIONS.values() for word in option.split()]
-    found = CliRunner().invoke(app, ["candidates", "--example", "lab-2x8", "--tensor-parallel", "8", *words])
+    found = CliRunner().invoke(app, ["explain", "tp=8", "--example", "lab-2x8", "--tensor-parallel", "8", *words])
     assert found.exit_code == 0
 
 

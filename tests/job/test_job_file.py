@@ -148,10 +148,9 @@ def test_figures_of_the_launch_are_measured_runs_of_a_search(job: Path) -> None:
 
 def test_the_command_line_counts_before_the_file(job: Path) -> None:
     """What is replaced is said; the rest is the file's."""
-    code, out, messages = run("candidates", job, "--gbs", "32", "--json")
+    code, out, messages = run("estimate", job, "--gbs", "32", "--json")
     assert code == 0
-    rows = json.loads(out[out.index("[") :])
-    assert {row["config"]["tensor_model_parallel_size"] for row in rows} == {8}
+    assert json.loads(out[out.index("{") :])["parallel"]["tensor_model_parallel_size"] == 8
     assert "--global-batch-size 32 on the command line overrides training.global_batch_size" in messages
 
 

@@ -255,6 +255,29 @@ def test_a_run_with_a_time_or_a_peak_fits(script: str, memory_gib: float, figure
     assert (other.spread >= known.stack.memory.spread * 0.5).all()
 
 
+@pytest.mark.parametrize(("memory_gib", "peak_gib"), [(80.0, 0.75), (80.0, 6.0), (80.0, 20.0), (8.0, 7.95)])
+def test_no_prediction_is_below_a_measured_peak(
+    script: str, caplog: pytest.LogCaptureFixture, memory_gib: float, peak_gib: float
+) -> None:
+    """The measured configuration is shown with its peak at least, and fits; a peak far from the prediction warns."""
+    job = make_job(make_cluster(2, kinds=(replace(A100_80, memory_bytes=int(memory_gib * GIB)),)), TINY)
+    known = with_anchors(job, [f"{script}={peak_gib}GiB"])
+    for risk in (0.01, 0.5):
+        shown = stage_memory(known, CONFIG, placed(), load_predictor(risk, known), risk)
+        assert max(stage.predicted_bytes for stage in shown) >= peak_gib * GIB * (1 - 1e-9)
+        assert all(stage.predicted_bytes <= stage.upper_bytes for stage in shown)
+        assert verdict(shown, estimate(job, CONFIG, placed())).startswith("Fits")
+    assert ("is far from the predicted" in caplog.text) is (peak_gib > 1)
+
+
+def test_peaks_are_kept_in_stack_files(job: Instance, script: str, tmp_path: Path) -> None:
+    """A stack that starts from a peak is read as it was written."""
+    known = with_anchors(job, [f"{script}=6GiB"]).stack
+    write_stack(known, tmp_path / "stack.yaml")
+    assert read_stack(tmp_path / "stack.yaml").memory.peaks == known.memory.peaks
+    assert list(known.memory.peaks.values()) == [6.0]
+
+
 def test_more_recomputed_layers_than_a_run_that_fitted_fit(tmp_path: Path) -> None:
     """Where the prediction rules out all numbers of layers, those from the run's number on fit."""
     path = tmp_path / "train.args"

@@ -8,7 +8,8 @@ import pytest
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
-from pipette_opt.read.megatron_logs import EXPERTS, import_runs
+from pipette_opt.read import log_lines
+from pipette_opt.read.megatron_logs import EXPERTS, WARM_UP, Reports, import_runs, read_as_log, reports_of
 from pipette_opt.read.runs import MeasuredRun, read_runs
 
 FORMATS = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared")) / "formats"
@@ -405,3 +406,52 @@ def test_first_iteration_is_no_time(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="only its first iteration"):
         imported(tmp_path / "first", tenth.replace("iteration       10/", "iteration        1/"))
     assert imported(tmp_path / "two", log(ARGUMENTS, [35000.0, 9000.0])).iter_time_s == 9.0
+
+
+@pytest.mark.parametrize(
+    ("line", "times_ms", "oom"),
+    [
+        ("hint: CUDA out of memory? lower the micro-batch size", [900.0] * 6, False),
+        ("hint: CUDA out of memory? lower the micro-batch size", [], True),
+        ("RuntimeError: CUDA error: out of memory", [900.0] * 6, True),
+        ("HIP out of memory. Tried to allocate 2.00 GiB.", [900.0] * 6, True),
+        ("[rank9]: torch.OutOfMemoryError: CUDA out of memory.", [900.0] * 6, True),
+    ],
+)
+def test_a_hint_is_no_error(line: str, times_ms: list[float], oom: bool) -> None:
+    """Words about memory after good iterations are a hint; an error of PyTorch counts wherever it is."""
+    reports = reports_of(read_as_log(log(ARGUMENTS, times_ms, line).encode(), "run.log"))
+    assert reports.oom is oom
+
+
+def test_reports_without_a_batch_size_take_linear_time() -> None:
+    """A hundred thousand reports take milliseconds; with a look at all reports for each they took minutes."""
+    began = time.perf_counter()
+    assert len(Reports(times=[(0.25, "")] * 100_000).steady_s) == 100_000 - WARM_UP
+    assert time.perf_counter() - began < 1
+
+
+def test_a_huge_log_is_read_up_to_a_cap_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The start has the arguments, the end the last iterations; what lies between is left out with its size."""
+    monkeypatch.setattr(log_lines, "MAX_LINES", 100)
+    text = log(ARGUMENTS, [900.0 + step for step in range(500)])
+    reports = reports_of(read_as_log(text.encode(), "run.log"))
+    assert reports.arguments["world_size"]
+    assert reports.times[-1][0] == pytest.approx(1.399)
+    assert len(reports.times) < 100
+    assert "run.log: 1 of its 1 MB, in the middle, are not read" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "a", "\n" * 50, "a\n" * 50, "a" * 500, "a\n" * 5 + "b" * 500 + "\nc" * 5])
+@pytest.mark.parametrize(("lines", "characters"), [(10, 10**6), (10**6, 100), (10, 40)])
+def test_caps_hold_for_any_text(text: str, lines: int, characters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read begins and ends as the text, within both caps; a text within them is unchanged."""
+    monkeypatch.setattr(log_lines, "MAX_LINES", lines)
+    monkeypatch.setattr(log_lines, "MAX_CHARACTERS", characters)
+    kept, left_out = log_lines.within_caps(text)
+    assert len(kept) <= characters + 1
+    assert kept.count("\n") <= lines + 2
+    assert len(text) == len(kept) + left_out - bool(left_out)
+    assert (kept[:5], kept[-5:]) == (text[:5], text[-5:])

@@ -1,6 +1,7 @@
 """Launch scripts: the arguments that bash gives the program, or a refusal that names the line."""
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -313,3 +314,19 @@ def test_first_host_is_a_word_of_a_text_for_a_shell(host: str) -> None:
         'srun --jobid $JOB bash -c "$L pretrain_gpt.py --num-layers 2"'
     )
     assert read_script(text, "a.sh").arguments == ("--num-layers", "2")
+
+
+@pytest.mark.parametrize("signs", ["a*a*a*a*a*a*a*a*b", "?*?*?*?*?*?*?*?*b", "*[ab]*[ab]*[ab]*[ab]c", "a*" * 60 + "b"])
+@pytest.mark.parametrize(
+    "use",
+    ["y=${x//PATTERN/z}", "y=${x##PATTERN}", "y=${x%%PATTERN}", "[[ $x == PATTERN ]]", "case $x in PATTERN) ;; esac"],
+)
+def test_patterns_have_a_limit_of_work(use: str, signs: str) -> None:
+    """A pattern of many stars on a long text is answered or refused within a second or two."""
+    began, said = time.perf_counter(), ""
+    try:
+        found = arguments(f"x={'a' * 40_000}\n{use.replace('PATTERN', signs)}\ntorchrun train.py --x 1\n")
+    except InputError as error:
+        found, said = [], str(error)
+    assert found == ["--x", "1"] or "compares more than 1,000,000 characters with patterns" in said
+    assert time.perf_counter() - began < 3

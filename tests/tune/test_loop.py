@@ -229,7 +229,11 @@ def test_a_slurm_job_of_a_stopped_command_is_cancelled(tmp_path: Path, monkeypat
     assert launch.stop(folder) == "stopped; Slurm job 41 was cancelled"
     assert not launch.is_running(folder)
     assert (tmp_path / "cancelled").read_text() == "--clusters=b 41\n"
+    assert launch.stop(folder) == "over by then"
     scancel.write_text("#!/bin/sh\necho Invalid job id >&2\nexit 1\n")
+    launch.start("echo Submitted batch job 41; sleep 60", folder)
+    while not (folder / launch.OUTPUT).read_text():
+        time.sleep(0.01)
     assert launch.stop(folder) == "stopped; Slurm job 41 may still run, as scancel failed: Invalid job id"
 
 
@@ -334,7 +338,8 @@ def test_a_trial_whose_command_was_killed_starts_again(tmp_path: Path) -> None:
     for name in (launch.EXIT, launch.LOCK, launch.OUTPUT):
         (trial / name).unlink()
     record = trial / RECORD
-    record.write_text(record.read_text().replace('"timed"', '"started"'))
+    content = json.loads(record.read_text())
+    record.write_text(json.dumps(content | {"status": "started", "time_s": None}))
     found = tuner(folder, "time_s", budget=1).run()
     assert [(one.trial, one.status) for one in found.records] == [(1, "timed")]
 
@@ -348,9 +353,7 @@ def test_without_a_command_the_user_puts_the_log(tmp_path: Path) -> None:
     def put(progress: Progress) -> None:
         asked.append(progress.message)
         if "waits for a log" in progress.message:
-            launch.start(
-                launch.filled(command("time_s"), search._values(progress.records[0]), "--run"), folder / "trial-001"
-            )
+            launch.start(launch.command(command("time_s"), search._values(progress.records[0])), folder / "trial-001")
 
     search.report = put
     threading.Timer(30, search.stop.set).start()

@@ -38,7 +38,7 @@ def test_a_damaged_record_names_the_file(tmp_path: Path) -> None:
     folder = TuneFolder(tmp_path)
     folder.trial(1).mkdir()
     (folder.trial(1) / RECORD).write_text('{"trial": 1')
-    with pytest.raises(InputError, match="is no JSON"):
+    with pytest.raises(InputError, match=r"is not valid JSON.*remove the folder of this trial"):
         folder.records()
 
 

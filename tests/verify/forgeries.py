@@ -443,6 +443,10 @@ FORGERIES = (
     Forgery("estimate.breakdown.compute", "1e308", "reader", put("estimate.breakdown.compute", 1e308)),
     Forgery("memory.0.capacity_gib", "0", "reader", put("memory.0.capacity_gib", 0.0)),
     Forgery("memory.0.predicted_gib", "1e300", "reader", put("memory.0.predicted_gib", 1e300)),
+    Forgery("joint_model.bound_s", "* 1.3", "joint_model_bounds", put("certificate.joint_model.bound_s", times(1.3))),
+    Forgery("proof.0.named.0.name", "else", "proof_adds_up", put("certificate.proof.0.named.0.name", "else")),
+    Forgery("risks", "one dropped", "risks_are_reproduced", put("risks", lambda risks: risks[:-1])),
+    Forgery("risks.0.max_oom_risk", "0.013", "risks_are_reproduced", put("risks.0.max_oom_risk", 0.013)),
     Forgery("notes", "1 of 9 does not fit", "notes_are_reproduced", put("notes", ["1 of 9 candidates does not fit."])),
 )
 """Each named by a rule; a forgery may break others besides."""

@@ -1,17 +1,21 @@
 """A right plan passes; each forged one fails, and the rule is named."""
 
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
-from forgeries import FORGERIES, HARMLESS, Forgery, rules_that_break, several, solved, worse_hosts
+from forgeries import FORGERIES, HARMLESS, Forgery, put, rules_that_break, several, solved, worse_hosts
 
 from pipette_opt.base.errors import PlanError
 from pipette_opt.cli.verify import check_file
 from pipette_opt.replan import prove as module
 from pipette_opt.replan.prove import prove
 from pipette_opt.verify import exchanges, space
+from pipette_opt.verify.trust import is_on_trust
 
 pytestmark = pytest.mark.search
 
@@ -67,3 +71,34 @@ def test_a_bound_that_is_not_reached_is_no_proof(plan: Path, monkeypatch: pytest
     monkeypatch.setattr(module, "complete", lambda state: less)
     with pytest.raises(PlanError, match=r"only .* were proven again"):
         prove(instance, found, checked.open_configs, time_limit_s=20.0)
+
+
+def leaves(content: object, place: str = "") -> Iterator[tuple[str, object]]:
+    """Every text and number of a plan file, with its path."""
+    parts = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    for name, part in parts:
+        yield from leaves(part, f"{place}.{name}".lstrip("."))
+    if not isinstance(content, dict | list):
+        yield place, content
+
+
+def test_every_figure_is_checked_or_listed_as_taken_on_trust(plan: Path) -> None:
+    """A text or number drawn at random and changed breaks a rule, unless ``verify`` lists it."""
+    kinds = {re.sub(r"[.][0-9]+", ".N", path): (path, value) for path, value in leaves(json.loads(plan.read_text()))}
+    open_kinds = sorted(kind for kind in kinds if not is_on_trust(kind))
+    assert len(open_kinds) > 100
+    draw = Random(0)
+    for kind in draw.sample(open_kinds, 24):
+        path, value = kinds[kind]
+        other = f"{value}x" if isinstance(value, str) else draw.choice((0.7, 1.3)) * value if value else None
+        if isinstance(value, bool) or other is None or other == value:
+            continue
+        assert rules_that_break(plan, put(path, other)), path
+
+
+def test_what_is_taken_on_trust_is_said(plan: Path) -> None:
+    """The list names what the plan has: bounds of its proof, the joint model, other plans, and the job."""
+    said = " ".join(check_file(plan)[2].on_trust)
+    assert all(
+        words in said for words in ("bounds of the proof", "joint model", "no alternative", "source of the stack")
+    )

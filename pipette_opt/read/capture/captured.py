@@ -4,8 +4,9 @@ import os
 import re
 import shlex
 import shutil
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_bytes
 from pipette_opt.read.capture import guard
-from pipette_opt.read.capture.records import num_starts, outer_of, read_records, started_by, write_record
-from pipette_opt.read.capture.stand_in import CONTAINERS, LAUNCHERS, PYTHONS
-from pipette_opt.read.capture.stand_ins import stand_ins
-from pipette_opt.read.launchers import known_launchers
+from pipette_opt.read.capture.ordinary import unknown_program
+from pipette_opt.read.capture.records import DRY, Kind, num_starts, outer_of, read_records, started_by, write_record
+from pipette_opt.read.capture.secrets import NO_SECRETS, Secrets, is_secret_name
+from pipette_opt.read.capture.stand_in import LAUNCHERS, PYTHONS, only_asks, real_shell
+from pipette_opt.read.capture.stand_ins import stand_in_folders, stand_ins
+from pipette_opt.read.launchers import PYTHON_NAME, known_launchers
 from pipette_opt.read.launches import Launch, ShellScript, launch_document, launch_of, may_train
 from pipette_opt.read.sbatch_header import (
     job_variables,
@@ -34,12 +37,6 @@ LINGER_S = 5.0
 
 MAX_STARTS = 256
 """Number of recorded starts at which a script is stopped, as it seems to start its program in a loop. Chosen."""
-
-_SECRET = re.compile(r"TOKEN($|_)|SECRET|PASSW|CREDENTIAL|(^|_)AUTH($|_)|(^|_)KEY($|_)|APIKEY", re.IGNORECASE)
-"""Pattern of names of variables with secret values, which are not written."""
-
-_SETTING = re.compile(r"(?<!\w)(\w+)=(?=.)", re.DOTALL)
-"""Pattern of a variable that an option of a launcher sets: ``NAME=VALUE``, ``--env=NAME=VALUE``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +60,8 @@ class Captured:
         Exit code of the script; ``None`` if the script was stopped.
     notes
         Sentences on assumptions and on commands that were not run.
+    secrets
+        Values that the document must not have.
     """
 
     launch: Launch
@@ -73,36 +72,39 @@ class Captured:
     num_starts: int
     status: int | None
     notes: tuple[str, ...]
+    secrets: Secrets = NO_SECRETS
 
     def document(self) -> dict[str, Any]:
-        """Return the launch as JSON for ``captured.json``, without values of secret variables."""
+        """Return the launch as JSON for ``captured.json``, with dots in place of secrets."""
         found = launch_document(self.launch, environment=self.environment, sbatch=self.sbatch, notes=self.notes)
-        secret = [name for name in found["environment"] if _SECRET.search(name)]
+        secret = [name for name in found["environment"] if is_secret_name(name)]
         for name in secret:
             del found["environment"][name]
-        for launcher in found["launchers"]:
-            launcher["options"] = [_without_secret(word) for word in launcher["options"]]
         if secret:
             found["notes"].append(f"Left out as secret: {', '.join(sorted(secret))}.")
-        return found | {
-            "command": list(self.command),
-            "scripts": [{"path": path, "lines": lines} for path, lines in self.scripts.items()],
-            "num_starts": self.num_starts,
-            "status": self.status,
-        }
-
-
-def _without_secret(word: str) -> str:
-    """Return an option of a launcher; the value of a secret variable is replaced by dots."""
-    secret = next((setting for setting in _SETTING.finditer(word) if _SECRET.search(setting[1])), None)
-    return word if secret is None else f"{word[: secret.end()]}..."
+        document: dict[str, Any] = self.secrets.document(
+            found
+            | {
+                "command": list(self.command),
+                "scripts": [{"path": path, "lines": lines} for path, lines in self.scripts.items()],
+                "num_starts": self.num_starts,
+                "status": self.status,
+            }
+        )
+        return document
 
 
 @dataclass(slots=True)
 class _Run:
-    """Run in progress: its folder, start time and time limit."""
+    """
+    Run in progress: its folder, start time and time limit.
+
+    ``shell`` is the file of the bash that stand-ins start, ``allowed`` the names of further programs that may run.
+    """
 
     folder: Path
+    shell: str
+    allowed: Collection[str]
     began_s: float
     time_limit_s: float
     first_start_s: float | None = None
@@ -116,34 +118,58 @@ class _Run:
         late = self.first_start_s is not None and now - self.first_start_s >= AFTER_START_S
         return late or now - self.began_s >= self.time_limit_s or starts >= MAX_STARTS
 
-    def may_run(self, words: Sequence[str], pid: int) -> bool:
-        """Return whether a command may run. A launcher or training program not intercepted is recorded, not run."""
-        if not words or self._is_stand_in(words):
-            return True
-        if len(words) > 1 and "/" in words[1] and Path(words[1]).name in (*LAUNCHERS, *PYTHONS):
-            words = words[1:]  # a launcher that is itself a script, after its interpreter
-        environment = guard.environment_of(pid)
-        name = Path(words[0]).name
-        try:
-            found = started_by(words, outer_of(environment))
-        except InputError as error:
-            write_record(self.folder, "refused", words, environment, problem=str(error))
-            return False
-        if name in known_launchers() and known_launchers()[name].role == "wrapper":
-            return True  # nohup, env and similar wrappers execute the command after them, which is checked then
-        if isinstance(found, Launch):
-            write_record(self.folder, "start", words, environment, past=words[0])
-            return False
-        if name in LAUNCHERS and (name not in CONTAINERS or words[1:2] in (["run"], ["exec"], ["start"])):
-            write_record(self.folder, "left out", words, environment, past=words[0])
-            return False
-        return True
+    def judge(self, program: guard.Program, mark: guard.Mark) -> guard.Mark | None:
+        """Return the mark of a process with its new program; ``None`` if it may not run, which is recorded."""
+        is_elsewhere = mark.is_elsewhere or bool(program.environment.get(DRY))
+        after = guard.Mark(is_elsewhere=is_elsewhere)
+        if not program.words:
+            return after
+        loads_more = is_elsewhere and any(name.startswith("LD_") for name in program.environment)
+        if not loads_more and self._is_stand_in(program):
+            return guard.Mark(is_stand_in=True, is_elsewhere=is_elsewhere)
+        if mark.is_stand_in and program.executable == self.shell:
+            return after
+        words = self._as_called(program)
+        kind, more = self._why_not(program, words, is_elsewhere=is_elsewhere)
+        if kind is None:
+            return after
+        write_record(self.folder, kind, more.pop("words", words), program.environment, **more)
+        return None
 
-    def _is_stand_in(self, words: Sequence[str]) -> bool:
-        """Return whether a command is a stand-in: the script or Python process that runs for a launcher."""
-        folder = f"{self.folder}{os.sep}"
-        is_python = words[1:2] == ["-IS"] and words[2:3] == [f"{folder}stand_in.py"]
-        return is_python or words[0].startswith(folder) or (len(words) > 1 and words[1].startswith(folder))
+    def _why_not(
+        self, program: guard.Program, words: Sequence[str], *, is_elsewhere: bool
+    ) -> tuple[Kind | None, dict[str, Any]]:
+        """Return the kind of record of a program that may not run, with its reason; ``None`` if it may."""
+        name, past = Path(words[0]).name, {"past": words[0]}
+        try:
+            found = started_by(words, outer_of(program.environment))
+        except InputError as error:
+            return "refused", {"problem": str(error)}
+        is_wrapper = name in known_launchers() and known_launchers()[name].role == "wrapper"
+        if isinstance(found, Launch) and not is_wrapper:  # the command behind a wrapper is judged when it starts
+            return "start", past
+        if is_elsewhere or (name in LAUNCHERS and not only_asks(words)):
+            return "left out", past
+        if only_asks(words) or not (unknown := unknown_program(program.executable, words, self.allowed)):
+            return None, {}
+        return "unknown", {"name": Path(unknown[0]).name, "words": list(unknown)}
+
+    def _is_stand_in(self, program: guard.Program) -> bool:
+        """Return whether a program is a stand-in: its script by ``/bin/sh``, or Python that runs for it."""
+        if program.executable == os.path.realpath(sys.executable):
+            return list(program.words[1:3]) == ["-IS", str(self.folder / "stand_in.py")]
+        script = Path(program.words[1]) if len(program.words) > 1 else self.folder
+        return program.executable == os.path.realpath("/bin/sh") and script.parent in stand_in_folders(self.folder)
+
+    def _as_called(self, program: guard.Program) -> list[str]:
+        """Return a command line that begins with the program's own name, whatever name it was given."""
+        words, interpreter = list(program.words), Path(program.executable).name
+        if PYTHON_NAME.fullmatch(interpreter):
+            words[0] = interpreter
+        is_script = len(words) > 1 and "/" in words[1] and Path(words[1]).name in (*LAUNCHERS, *PYTHONS)
+        if is_script or self._is_stand_in(program):  # a launcher that is itself a script, behind its interpreter
+            del words[0]
+        return words
 
 
 def capture(
@@ -152,6 +178,7 @@ def capture(
     environment: Mapping[str, str] | None = None,
     time_limit_s: float = 60.0,
     which: int | None = None,
+    allowed: Collection[str] = (),
 ) -> Captured:
     """
     Run a user's command, and return the training program that it would have started.
@@ -166,6 +193,8 @@ def capture(
         Longest time of the run, seconds.
     which
         Number of the program, from 1, if the script starts several.
+    allowed
+        Names of programs that may run although nothing says that they start no job.
 
     Raises
     ------
@@ -179,13 +208,15 @@ def capture(
     given = {**job_variables(_without_job(header)), **own}
     with stand_ins(given) as (folder, inner):
         _check_can_be_watched(script)
-        going = _Run(folder, began_s=time.monotonic(), time_limit_s=time_limit_s)
-        watch = guard.Watch(may_run=going.may_run, is_over=going.is_over, linger_s=LINGER_S)
+        shell = os.path.realpath(real_shell(folder))
+        going = _Run(folder, shell, allowed, began_s=time.monotonic(), time_limit_s=time_limit_s)
+        watch = guard.Watch(judge=going.judge, is_over=going.is_over, linger_s=LINGER_S)
         ended = guard.run(command, inner, watch)
         records = read_records(folder)
     starts = _distinct(records)
+    secrets = Secrets.of([given, *(record["environment"] for record in records)])
     if not starts:
-        raise InputError(where, _nothing_started(records, ended, going))
+        raise InputError(where, _nothing_started(records, ended, going, secrets))
     chosen = _chosen(where, starts, which)
     scripts = {path: len(_text(path).splitlines()) for path in _scripts(script, records)}
     if not header:
@@ -198,7 +229,8 @@ def capture(
         scripts=scripts,
         num_starts=chosen[2],
         status=ended.status,
-        notes=(*_notes(records, ended), *_on_variables(_without_job(header), own, scripts)),
+        secrets=secrets,
+        notes=(*_notes(records, ended, secrets), *_on_variables(_without_job(header), own, scripts)),
     )
 
 
@@ -265,10 +297,26 @@ def _pairs(arguments: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def _nothing_started(records: Sequence[Mapping[str, Any]], ended: guard.Ended, going: _Run) -> str:
+def _left_out(records: Sequence[Mapping[str, Any]], kind: Kind, secrets: Secrets) -> str:
+    """Return the commands of a kind of record, each once, for people; empty if there are none."""
+    words = [secrets.words(record["words"]) for record in records if record["kind"] == kind]
+    return "; ".join(dict.fromkeys(shlex.join(command)[:80] for command in words))
+
+
+def _unknown(records: Sequence[Mapping[str, Any]], secrets: Secrets) -> str:
+    """Return a sentence on programs that were stopped as nothing says what they start; empty without such programs."""
+    listed = _left_out(records, "unknown", secrets)
+    named = next((record["name"] for record in records if record["kind"] == "unknown"), "")
+    return (
+        f"Stopped, as they may start a job: {listed}. To run one, --allow its name, such as {named}." if listed else ""
+    )
+
+
+def _nothing_started(records: Sequence[Mapping[str, Any]], ended: guard.Ended, going: _Run, secrets: Secrets) -> str:
     """Return the error text if no launch was found: status, last lines, and commands that were not run."""
-    left_out = [shlex.join(record["words"])[:80] for record in records if record["kind"] == "left out"]
-    beside = f" Left out: {'; '.join(dict.fromkeys(left_out))}." if left_out else ""
+    left_out = _left_out(records, "left out", secrets)
+    beside = f" Left out: {left_out}." if left_out else ""
+    beside += f" {unknown}" if (unknown := _unknown(records, secrets)) else ""
     last = [line.strip() for line in ended.errors if line.strip()][-3:]
     lines = f" Its last lines: {' | '.join(last)}." if last else ""
     if ended.status is None:
@@ -288,7 +336,7 @@ def _on_variables(header: Mapping[str, str], own: Mapping[str, str], scripts: It
     return [*note_on_variables(beginning, slurm_variables(header), text, own), *made_up_note(header, text, own)]
 
 
-def _notes(records: Sequence[Mapping[str, Any]], ended: guard.Ended) -> list[str]:
+def _notes(records: Sequence[Mapping[str, Any]], ended: guard.Ended, secrets: Secrets) -> list[str]:
     notes = []
     if ended.status is None:
         notes.append("The script still ran, and was stopped.")
@@ -301,9 +349,12 @@ def _notes(records: Sequence[Mapping[str, Any]], ended: guard.Ended) -> list[str
     missing = dict.fromkeys(line.split(": ")[-2] for line in ended.not_found if line.count(": "))
     if missing:
         notes.append(f"Not on this machine, so their output is missing: {', '.join(missing)}.")
-    left_out = dict.fromkeys(shlex.join(record["words"])[:80] for record in records if record["kind"] == "left out")
-    if left_out:
-        notes.append(f"Not run: {'; '.join(left_out)}.")
+    if left_out := _left_out(records, "left out", secrets):
+        notes.append(f"Not run: {left_out}.")
+    if unknown := _unknown(records, secrets):
+        notes.append(unknown)
+    if not ended.is_watched:
+        notes.append("Processes cannot be traced here: only programs with stand-ins were kept from running.")
     unclear = dict.fromkeys(record["problem"] for record in records if record["kind"] == "refused")
     notes += [f"Not read: {problem}" for problem in unclear]
     return notes

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO
 
 PR_SET_CHILD_SUBREAPER = 36
-PTRACE_CONT, PTRACE_SEIZE, PTRACE_LISTEN = 7, 0x4206, 0x4208
-EVENT_EXEC, EVENT_STOP = 4, 128
+PTRACE_CONT, PTRACE_GETEVENTMSG, PTRACE_SEIZE, PTRACE_LISTEN = 7, 0x4201, 0x4206, 0x4208
+EVENT_NEW, EVENT_EXEC, EVENT_STOP = (1, 2, 3), 4, 128
 OPTIONS = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 20
 """
 Options of ``ptrace``: follow fork, vfork and clone, stop at exec, kill traced processes with the tracer
@@ -47,21 +47,56 @@ KEPT_LINES = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """
+    Description of a process that its children inherit, whatever they say of themselves.
+
+    Parameters
+    ----------
+    is_stand_in
+        Whether the process is a stand-in, which starts only what it has judged.
+    is_elsewhere
+        Whether the process stands for another host or a container, where only stand-ins run.
+    """
+
+    is_stand_in: bool = False
+    is_elsewhere: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """
+    Program that a process is about to run.
+
+    Parameters
+    ----------
+    executable
+        File of the program as the kernel knows it; for a script that of its interpreter.
+    words
+        Command line. The program may be given any first word.
+    """
+
+    executable: str
+    words: Sequence[str]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """
     Decisions that the caller makes during a run.
 
     Parameters
     ----------
-    may_run
-        Function of a process's words and process id; returns whether its new program may run.
+    judge
+        Function of a new program and the mark of its process; returns the mark from then on, ``None`` to stop it.
     is_over
         Function that returns whether the run must stop.
     linger_s
         Seconds that background processes may continue after the script has ended.
     """
 
-    may_run: Callable[[Sequence[str], int], bool]
+    judge: Callable[[Program, Mark], Mark | None]
     is_over: Callable[[], bool]
     linger_s: float
 
@@ -79,9 +114,12 @@ class Ended:
         Last lines of error output.
     not_found
         Lines of error output on programs that this machine lacks.
+    is_watched
+        Whether each program was judged before its first step.
     """
 
     status: int | None
+    is_watched: bool = True
     errors: Sequence[str] = ()
     not_found: Sequence[str] = ()
 
@@ -116,7 +154,7 @@ def run(command: Sequence[str], environment: Mapping[str, str], watch: Watch) ->
         _adopt_orphans(False)
         reader.join(timeout=KILLING_S)
         process.stderr.close()
-    return Ended(status=status, errors=tuple(errors), not_found=tuple(not_found))
+    return Ended(status=status, is_watched=tracer is not None, errors=tuple(errors), not_found=tuple(not_found))
 
 
 def can_trace() -> bool:
@@ -146,6 +184,15 @@ def environment_of(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def program_of(pid: int) -> Program:
+    """Return the program of a process; without words if the process is gone."""
+    try:
+        executable = str(Path(f"/proc/{pid}/exe").readlink())
+    except OSError:
+        executable = ""
+    return Program(executable=executable, words=words_of(pid), environment=environment_of(pid))
+
+
 def _proc(pid: int, name: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
@@ -154,11 +201,17 @@ def _proc(pid: int, name: str) -> bytes:
 
 
 class _Tracer:
-    """Tracer of a process and its descendants."""
+    """
+    Tracer of a process and its descendants.
+
+    A new process is held until its parent has told of it, as only then its mark is known.
+    """
 
     def __init__(self, root: int) -> None:
         self.root = root
         self.alive = {root}
+        self.marks = {root: Mark()}
+        self.held: set[int] = set()
         self.status: int | None = None
 
     def run(self, watch: Watch) -> int | None:
@@ -180,18 +233,51 @@ class _Tracer:
                 return self.status
             if pid == 0:
                 quiet += 1
+                self._release_held()
                 signal.sigtimedwait({signal.SIGCHLD}, POLL_S)
                 continue
             quiet = 0
             self.alive.add(pid)
             if os.WIFSTOPPED(state):
-                _go_on(pid, state, watch)
+                self._go_on(pid, state, watch)
                 continue
             self.alive.discard(pid)
+            self.marks.pop(pid, None)
             if pid == self.root:
                 self.status = os.waitstatus_to_exitcode(state)
                 end_s = time.monotonic() + watch.linger_s
         return self.status
+
+    def _go_on(self, pid: int, state: int, watch: Watch) -> None:
+        """Continue a stopped process, or kill it if its new program may not run."""
+        number, event = os.WSTOPSIG(state), state >> 16
+        if event == EVENT_STOP and number in STOPPING:
+            _ptrace(PTRACE_LISTEN, pid)
+            return
+        if event == EVENT_STOP and pid not in self.marks:
+            self.held.add(pid)
+            return
+        if event in EVENT_NEW and (child := _event_message(pid)):
+            self._mark(child, self.marks.get(pid, Mark(is_elsewhere=True)))
+        if event == EVENT_EXEC:
+            mark = watch.judge(program_of(pid), self.marks.get(pid, Mark(is_elsewhere=True)))
+            if mark is None:
+                _kill(pid)
+            else:
+                self.marks[pid] = mark
+        _ptrace(PTRACE_CONT, pid, 0 if event else number)
+
+    def _mark(self, child: int, mark: Mark) -> None:
+        """Mark a new process, and let it go on if it was held."""
+        self.marks[child] = mark
+        if child in self.held:
+            self.held.discard(child)
+            _ptrace(PTRACE_CONT, child)
+
+    def _release_held(self) -> None:
+        """Let processes go on whose parent was killed before it told of them, with stand-ins only."""
+        for child in tuple(self.held):
+            self._mark(child, Mark(is_elsewhere=True))
 
     def kill_all(self) -> None:
         """Kill all remaining processes, including new children, which are traced as well."""
@@ -214,17 +300,6 @@ class _Tracer:
                 _ptrace(PTRACE_CONT, pid)
             else:
                 self.alive.discard(pid)
-
-
-def _go_on(pid: int, state: int, watch: Watch) -> None:
-    """Continue a stopped process, or kill it if its new program may not run."""
-    number, event = os.WSTOPSIG(state), state >> 16
-    if event == EVENT_STOP and number in STOPPING:
-        _ptrace(PTRACE_LISTEN, pid)
-        return
-    if event == EVENT_EXEC and not watch.may_run(words_of(pid), pid):
-        _kill(pid)
-    _ptrace(PTRACE_CONT, pid, 0 if event else number)
 
 
 def _next_state() -> tuple[int, int]:
@@ -322,6 +397,13 @@ def _libc() -> ctypes.CDLL:
 def _ptrace(request: int, pid: int, data: int = 0) -> bool:
     """Send a ``ptrace`` request; return whether it succeeded. It fails if the process is gone or may not be traced."""
     return sys.platform == "linux" and bool(_libc().ptrace(request, pid, None, data) != -1)
+
+
+def _event_message(pid: int) -> int:
+    """Return the number that belongs to an event: the new process; 0 if the process is gone."""
+    number = ctypes.c_ulong(0)
+    done = _libc().ptrace(PTRACE_GETEVENTMSG, pid, None, ctypes.addressof(number))
+    return int(number.value) if done != -1 else 0
 
 
 def _seize(pid: int) -> bool:

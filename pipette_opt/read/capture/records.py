@@ -13,8 +13,11 @@ from typing import Any, Literal
 
 from pipette_opt.read.launches import ShellScript, ShellText, Started, inside, launch_of
 
-Kind = Literal["start", "script", "left out", "refused"]
-"""Kinds of records: start of a training program, script under a launcher, command not run or not understood."""
+Kind = Literal["start", "script", "left out", "unknown", "refused"]
+"""
+Kinds of records: start of a training program, script under a launcher, command not run as it starts work elsewhere, as
+nothing says what it starts, or as it is not understood.
+"""
 
 OUTER = "PIPETTE_OPT_CAPTURE_OUTER"
 """Environment variable with the command lines of the launchers around a shell, as JSON."""
@@ -22,7 +25,10 @@ OUTER = "PIPETTE_OPT_CAPTURE_OUTER"
 DRY = "PIPETTE_OPT_CAPTURE_DRY"
 """Environment variable that is set if only stand-in programs may run, as for other hosts and containers."""
 
-_NOT_RECORDED = ("PWD", "OLDPWD", "SHLVL", "_", "PATH", "HOSTNAME", "BASH_ENV", OUTER, DRY)
+FOREIGN_PATH = "PIPETTE_OPT_CAPTURE_PATH"
+"""Environment variable that a text for another host sets in place of ``PATH``, which stays that of the stand-ins."""
+
+_NOT_RECORDED = ("PWD", "OLDPWD", "SHLVL", "_", "PATH", "HOSTNAME", "BASH_ENV", FOREIGN_PATH, OUTER, DRY)
 """Environment variables that records leave out: variables of the shell and of the capture itself."""
 
 

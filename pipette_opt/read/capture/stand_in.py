@@ -9,7 +9,6 @@ to the real program, or is only recorded if it would start work on a cluster.
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.capture.records import DRY, OUTER, base_environment, outer_of, started_by, write_record
+from pipette_opt.read.capture.records import (
+    DRY,
+    FOREIGN_PATH,
+    OUTER,
+    base_environment,
+    outer_of,
+    started_by,
+    write_record,
+)
 from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.read.launchers import PYTHON_NAME, REMOTE
 from pipette_opt.read.launches import (
@@ -76,31 +83,47 @@ NEVER_RUN = ("sudo", "salloc")
 HARMLESS = ("hostname", "echo", "printf", "date", "env", "printenv", "true", "false", "pwd", "whoami", "id", "uname")
 """Commands under a launcher that run on this machine for their output; all others are only recorded."""
 
+ASKING = ("ps", "images", "inspect", "version", "info", "--version", "-v", "--help", "help")
+"""First words after a container program with which it only answers; all others are recorded."""
+
 _DRY_BEGINNING = r"""
-cd() { :; }; pushd() { :; }; popd() { :; }; source() { :; }; exec() { "$@"; }; ulimit() { :; }; kill() { :; }
+cd() { :; }; pushd() { :; }; popd() { :; }; source() { :; }; .() { :; }; ulimit() { :; }; kill() { :; }; trap() { :; }
+exec() { while [[ $1 == -* ]]; do [[ $1 == -*a ]] && shift; shift; done; __called "$@"; }
 command_not_found_handle() { :; }
-__stand_in() { local name=${1##*/}; shift; if type -P "$name" > /dev/null; then "$name" "$@"; fi; }
+command() {
+    case "$1" in -*[vV]*) builtin command "$@"; return;; esac
+    while [[ $1 == -* ]]; do shift; done
+    __called "$@"
+}
+__called() { if [[ $1 == */* ]]; then __stand_in "$@"; elif (( $# )); then builtin command "$@"; fi; }
+__stand_in() { local name=${1##*/}; shift; if [[ -n $(type -P "$name") ]]; then "$name" "$@"; fi; }
 __assigned='^(([A-Za-z_][A-Za-z_0-9]*=([^[:space:]"'\'']|"[^"]*"|'\''[^'\'']*'\'')*[[:space:]]+)*)(([^[:space:]=(`]+).*)$'
 __by_name() {
     [[ $BASH_COMMAND =~ $__assigned ]] || return 0
     local before=${BASH_REMATCH[1]} command=${BASH_REMATCH[4]} first
-    eval "first=( ${BASH_REMATCH[5]} )" 2> /dev/null
+    eval "first=( ${BASH_REMATCH[5]} )" 2>&-
     [[ ${first[0]} == */* ]] || return 0
     eval "$before __stand_in $command"
     return 1
 }
-shopt -s extdebug; trap __by_name DEBUG
+shopt -s extdebug; builtin trap __by_name DEBUG
+enable -n cd pushd popd source . ulimit kill trap exec history fc suspend umask enable
+set -r || builtin exit 1
 """
 """
 Shell code put before a text for another host or a container: its folders and programs need not exist.
 
-A program named by a path is replaced by its stand-in: with ``extdebug``, a failing DEBUG trap skips the command.
+A program named by a path is replaced by its stand-in: with ``extdebug``, a failing DEBUG trap skips the command. What
+that misses cannot run either: the restricted shell refuses names with a slash, output files, and another ``PATH``.
 """
+
+_OWN_PATH = re.compile(r"(?<![\w$\{])PATH(?=\+?=)")
+"""Pattern of a setting of ``PATH`` in a text for another host, where it would end the restricted shell."""
 
 
 _REDIRECTION = re.compile(
-    r"""(?<![^\s;|&()])(\d*|&|\{\w+\})>[>|]?(?!\()          # 2>, &>, >>, >|
-    \s*(&?\d|&-|("[^"]*"|'[^']*'|\\.|[^\s;|&()<>"'\\])+)   # and the file, or &1
+    r"""(?<![^\s;|&()])([0-9]*|&|\{\w+\})>[>|]?(?!\()          # 2>, &>, >>, >|
+    \s*(&?[0-9]|&-|("[^"]*"|'[^']*'|\\.|[^\s;|&()<>"'\\])+)   # and the file, or &1
     |(?<=\w)>>?\s*("[^"]*"|'[^']*'|[^\s;|&()<>"'\\])+""",
     re.VERBOSE,
 )
@@ -136,6 +159,16 @@ def main(folder: str, words: Sequence[str]) -> int:
     return _other(place, words, found, environment)
 
 
+def only_asks(words: Sequence[str]) -> bool:
+    """Return whether a command line asks a container program, and starts nothing."""
+    return Path(words[0]).name in CONTAINERS and (len(words) == 1 or words[1] in ASKING)
+
+
+def real_shell(place: Path) -> str:
+    """Return the bash that stand-ins start; ``place`` is the folder of the run."""
+    return shutil.which("bash", path=_real_path(place, base_environment(place))) or "/bin/sh"
+
+
 def _other(place: Path, words: Sequence[str], found: OtherCommand, environment: Mapping[str, str]) -> int:
     """Pass on or record a command that does not train; return the exit status."""
     if DRY in environment:
@@ -143,7 +176,7 @@ def _other(place: Path, words: Sequence[str], found: OtherCommand, environment: 
     name = words[0]
     if PYTHON_NAME.fullmatch(name) or (name in LOOKED_THROUGH and name not in NEVER_RUN):
         _pass_on(place, words, environment)
-    if name in CONTAINERS and found.launchers == () and words[1:2] not in (["run"], ["exec"], ["start"]):
+    if name in CONTAINERS and only_asks(words):
         _pass_on(place, words, environment)
     if found.launchers and found.words and Path(found.words[0]).name in HARMLESS and not _is_elsewhere(found):
         _pass_on(place, found.words, environment)
@@ -155,7 +188,7 @@ def _shell(place: Path, words: Sequence[str], found: ShellText | ShellScript, en
     """Run the shell text or script under a launcher, with the launcher's variables for its first process."""
     inner = {**environment, **first_process_variables(found), **found.environment}
     inner[OUTER] = json.dumps([*outer_of(environment), list(words)])
-    shell = shutil.which("bash", path=_real_path(place, base_environment(place))) or "/bin/sh"
+    shell = real_shell(place)
     dry = DRY in environment or _is_elsewhere(found)
     if isinstance(found, ShellScript) and found.path != STANDARD_INPUT:
         write_record(place, "script", words, environment, path=found.path)
@@ -180,14 +213,12 @@ def _shell(place: Path, words: Sequence[str], found: ShellText | ShellScript, en
 
 def _dry(place: Path, shell: str, arguments: Sequence[str], environment: dict[str, str]) -> int:
     """Run a shell text for another host or a container; only stand-ins are found as commands."""
-    beginning = place / "elsewhere.sh"
-    beginning.write_text(_DRY_BEGINNING, encoding="utf-8")
-    first = f"builtin source {shlex.quote(str(beginning))}\n"
     if arguments[0] == "-c":
         text, words = arguments[1], arguments[2:]
     else:
         text, words = Path(arguments[0]).read_text(encoding="utf-8", errors="replace"), arguments
-    arguments = ["-c", first + without_output_files(text), *words]
+    text = _OWN_PATH.sub(FOREIGN_PATH, without_output_files(text))
+    arguments = ["-c", f"{_DRY_BEGINNING}\n{text}", *words]
     environment |= {DRY: "1", "PATH": f"{place / 'bin'}{os.pathsep}{place / 'shells'}"}
     os.chdir(place / "elsewhere")
     os.execve(shell, ["bash", *arguments], environment)

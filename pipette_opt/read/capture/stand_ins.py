@@ -43,6 +43,11 @@ VERSIONS = tuple(f"python3.{minor}" for minor in range(6, 16))
 """Versions of Python that get a stand-in program if installed."""
 
 
+def stand_in_folders(folder: Path) -> tuple[Path, Path]:
+    """Return the folders of stand-in programs in the folder of a run: everywhere, and only elsewhere."""
+    return folder / "bin", folder / "shells"
+
+
 @contextmanager
 def stand_ins(environment: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, str]]]:
     """

@@ -8,7 +8,7 @@ from pipette_opt.read.shell.limits import Budget, RefusalError
 from pipette_opt.read.shell.unknowns import is_marker
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+#[0-9A-Za-z@_]+|0[xX][0-9A-Fa-f]+|\d+)(?![0-9A-Za-z_.])"
+    r"\s*(?:(?P<number>[0-9]+#[0-9A-Za-z@_]+|0[xX][0-9A-Fa-f]+|[0-9]+)(?![0-9A-Za-z_.])"
     r"|(?P<name>[A-Za-z_]\w*)"
     r"|(?P<unknown>[\U000f0000-\U0010ffff])"
     r"|(?P<sign><<=|>>=|\*\*|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|[-+*/%<>=!~&^|?:,()\[\]]))",

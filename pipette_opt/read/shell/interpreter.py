@@ -465,7 +465,7 @@ class Shell(Values):
 
     def _discards(self, node: Node) -> bool:
         """Return whether a redirection sends standard output elsewhere, so that it is not captured."""
-        found = re.match(r"(\d*|&|\{\w+\})(>>|>\||>&|>|<&|<>|<)(&)?\s*(.*)", node.text, re.DOTALL)
+        found = re.match(r"([0-9]*|&|\{\w+\})(>>|>\||>&|>|<&|<>|<)(&)?\s*(.*)", node.text, re.DOTALL)
         if found is None or "<" in found[2]:
             return False
         target = found[4]

@@ -23,6 +23,9 @@ MAX_TEXT = 500_000
 MAX_PRODUCED = 20_000_000
 """Largest number of characters that all expansions make together, about a second of work. Chosen."""
 
+MAX_COMPARED = 1_000_000
+"""Most characters that all patterns compare, once for each place in a pattern, about a second of work. Chosen."""
+
 MAX_WORDS = 20_000
 """Largest number of elements of an array, or words of a command line. Chosen."""
 
@@ -48,10 +51,11 @@ class RefusalError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """Steps, characters and nesting depth that an evaluation has used so far."""
+    """Steps, characters, comparisons and nesting depth that an evaluation has used so far."""
 
     steps: int = 0
     produced: int = 0
+    compared: int = 0
     depth: int = 0
 
     def step(self, count: int = 1) -> None:
@@ -67,6 +71,12 @@ class Budget:
         self.produced += characters
         if self.produced > MAX_PRODUCED:
             raise RefusalError(f"makes texts of more than {MAX_PRODUCED:,} characters together.")
+
+    def compare(self, places: int) -> None:
+        """Count the places of a pattern that a character is compared with; ``RefusalError`` above ``MAX_COMPARED``."""
+        self.compared += places
+        if self.compared > MAX_COMPARED:
+            raise RefusalError(f"compares more than {MAX_COMPARED:,} characters with patterns.")
 
     def enter(self) -> None:
         """Enter a nested level. ``RefusalError`` above ``MAX_DEPTH``; :meth:`leave` leaves the level."""

@@ -113,7 +113,7 @@ class Pattern:
         found = [0] if len(parts) in reached else []
         for index in range(start, len(text)):
             character = text[index]
-            self.budget.produce(1 + len(reached) // 4)
+            self.budget.compare(1 + len(reached))
             reached = _closure({_next(state, parts) for state in reached if _goes_on(state, parts, character)}, parts)
             if not reached:
                 break

@@ -114,7 +114,7 @@ def _expr(shell: Values, arguments: list[str]) -> Result | None:
     if not arguments or any(not re.fullmatch(r"-?[0-9]{1,15}|[-+*/%()]", word) for word in arguments):
         return None
     try:
-        value = evaluate_arithmetic(" ".join(re.sub(r"^(-?)0+(?=\d)", r"\1", word) for word in arguments), shell)
+        value = evaluate_arithmetic(" ".join(re.sub(r"^(-?)0+(?=[0-9])", r"\1", word) for word in arguments), shell)
     except RefusalError:
         return None
     return None if value is None else (f"{value}\n", int(value == 0))

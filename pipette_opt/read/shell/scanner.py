@@ -279,7 +279,7 @@ def _first_brace(word: str) -> tuple[str, list[str], str] | None:
 
 def _sequence(text: str) -> list[str] | None:
     """Return the words of a sequence such as ``1..3``, ``a..e`` or ``0..9..3``; ``None`` if it is no sequence."""
-    found = re.fullmatch(r"([+-]?\d{1,18}|[A-Za-z])\.\.([+-]?\d{1,18}|[A-Za-z])(?:\.\.([+-]?\d{1,18}))?", text)
+    found = re.fullmatch(r"([+-]?[0-9]{1,18}|[A-Za-z])\.\.([+-]?[0-9]{1,18}|[A-Za-z])(?:\.\.([+-]?[0-9]{1,18}))?", text)
     if found is None or found[1].isalpha() != found[2].isalpha():
         return None
     is_letter = found[1].isalpha()
@@ -290,6 +290,6 @@ def _sequence(text: str) -> list[str] | None:
     values = range(first, last + 1, step) if last >= first else range(first, last - 1, -step)
     if is_letter:
         return [chr(value) for value in values]
-    padded = any(re.match(r"[+-]?0\d", end) for end in (found[1], found[2]))
+    padded = any(re.match(r"[+-]?0[0-9]", end) for end in (found[1], found[2]))
     width = max(len(found[1].lstrip("+")), len(found[2].lstrip("+"))) if padded else 0
     return [f"{value:0{width}d}" if width else str(value) for value in values]
