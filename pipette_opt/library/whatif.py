@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.units import difference
+from pipette_opt.base.units import MIN_DIFFERENCE, difference
 from pipette_opt.job.read import check_precision, one_of
 from pipette_opt.library.arguments import (
     Listed,
@@ -268,7 +268,8 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
                 "layers divide less evenly. `replan --micro-batches unequal` may use all hosts."
             )
     if EACH in (asked["repair"] or ()):
-        useful = [answer for answer in answers if answer.group == "repaired" and _gain(answer) > 0]
+        repaired = [answer for answer in answers if answer.group == "repaired"]
+        useful = [answer for answer in repaired if _gain(answer) >= MIN_DIFFERENCE]
         if useful:
             best = max(useful, key=_gain)
             found.append(f"Repair {best.name.removesuffix(' repaired')} first: {_gain_words(best)}.")
