@@ -46,7 +46,7 @@ from pipette_opt.specs.stack import FITS, Anchor, MeasuredMemory
 from pipette_opt.tune.folder import JOB as TUNE
 from pipette_opt.tune.folder import PLAN, RECORD, OwnRun, TuneFolder
 from pipette_opt.tune.logs import LogResult, NoResult, expected_arguments, read_result
-from pipette_opt.worlds.factor import anchored_stack, job_means, moved, unmoved
+from pipette_opt.worlds.factor import SAME, anchored_stack, job_factor, job_means, moved, unmoved
 from pipette_opt.worlds.reference import reference_terms
 from pipette_opt.worlds.terms import described_plan
 
@@ -171,7 +171,7 @@ def with_anchors(
     for run in [run for run in runs if run.time_s is not None]:
         assert run.time_s is not None
         predicted_s, terms = described_plan(run.instance, run.config, run.placement)
-        _check_time(run, predicted_s)
+        _check_time(run, job_factor(run.instance) * predicted_s)
         anchors.append(
             Anchor(
                 run=f"{run.place}: {three_digits(run.time_s)} s",
@@ -183,8 +183,21 @@ def with_anchors(
     anchors = list(dict.fromkeys(anchors))  # a plan may already start from a run that is given again
     _check_repetitions(anchors)
     _warn_of_strays(before, anchors)
+    _say_of_other_jobs(replace(instance, stack=before), anchors)
     stack = replace(_with_memory(before, runs), anchors=tuple(anchors))
     return replace(instance, stack=moved(replace(instance, stack=stack)))
+
+
+def _say_of_other_jobs(instance: Instance, anchors: Sequence[Anchor]) -> None:
+    """Log which measured runs are of another job: the first, and how many others."""
+    ours = reference_terms(instance)
+    others = [anchor.run for anchor in anchors if not np.allclose(anchor.reference, ours, atol=SAME)]
+    if others:
+        logger.warning(
+            "%s%s is of another model, batch, precision or GPU type: it moves the times of this job in part.",
+            others[0],
+            f" (as {counted(len(others) - 1, 'other run')})" if others[1:] else "",
+        )
 
 
 def _rounded(terms: FloatArray) -> tuple[float, ...]:

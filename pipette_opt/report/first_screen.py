@@ -1,7 +1,6 @@
 """First screen of an answer: verdict, job, plan, time, memory, proof and next commands, in at most 40 lines."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import exp
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -188,10 +187,7 @@ def time_words(estimate: IterationTime) -> str:
 
 def measured_words(stack: Mapping[str, Any]) -> str:
     """Return the measured runs that time and memory start from, as lines; at most ``MAX_RUNS`` of each."""
-    times = [
-        f"{anchor['run']}, {three_digits(exp(anchor['log_ratio']))} times the simulated time"
-        for anchor in stack.get("anchors", ())
-    ]
+    times = [anchor["run"] for anchor in stack.get("anchors", ())]
     timed = {f"{anchor['run'].rpartition(': ')[0]}: {FITS}" for anchor in stack.get("anchors", ())}
     memories = [run["run"] for run in stack.get("memory_runs", ()) if run["run"] not in timed]
     return "\n".join([*_first_runs(times), *_first_runs(memories)])
