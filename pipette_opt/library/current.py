@@ -351,19 +351,14 @@ def _with_links(instance: "Instance", nodes: "IntArray") -> "tuple[Instance, lis
     from pipette_opt.specs import LinkMatrix, NotModelled
 
     cluster = instance.cluster
-    pairs = {
-        tuple(sorted((int(a), int(b))))
-        for matrix in cluster.link_matrices
-        for a in nodes
-        for b in nodes
-        if a != b and np.isnan(matrix.bytes_per_s[a, b])
-    }
+    unknown = ~cluster.usable_links & ~np.eye(cluster.num_nodes, dtype=np.bool_)  # links of a level are known
+    pairs = {tuple(sorted((int(a), int(b)))) for a in nodes for b in nodes if unknown[a, b]}
     if not pairs:
         return instance, []
     matrices = tuple(
         LinkMatrix(
             concurrent_flows=matrix.concurrent_flows,
-            bytes_per_s=np.where(np.isnan(matrix.bytes_per_s), np.nanmin(matrix.bytes_per_s), matrix.bytes_per_s),
+            bytes_per_s=np.where(unknown, np.nanmin(matrix.bytes_per_s), matrix.bytes_per_s),
         )
         for matrix in cluster.link_matrices
     )
