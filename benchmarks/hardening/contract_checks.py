@@ -190,7 +190,8 @@ def explained_as_proven(case: Case, plan: Plan) -> Iterator[str]:
         if placed is not None and placed.iteration_time_s < proven_s * (1 - ROUNDING):
             yield f"explain {answer.asked}: placed in {placed.iteration_time_s:.9g} s, below the bound {proven_s:.9g} s"
         if answer.why.verdict in ("illegal", "too big", "cannot be placed"):
-            yield f"explain {answer.asked}: {answer.why.verdict}, but it is an alternative of the plan"
+            why = "; ".join(answer.why.reasons[:2])
+            yield f"explain {answer.asked}: {answer.why.verdict} ({why}), but it is an alternative of the plan"
 
 
 def measured_as_predicted(case: Case, plan: Plan, factor: float = 1.0) -> Iterator[str]:
@@ -345,7 +346,8 @@ def exported_is_the_plan(case: Case, plan: Plan) -> Iterator[str]:
             continue  # the format cannot express the plan
         args = launch_in(case.folder / target)
         read = po.estimate(args=args, hosts=hosts, **job)
-        if read.config != plan.config:
+        overlap = plan.config.tp_comm_overlap  # read back as an option of the training, which costs the same
+        if replace(read.config, tp_comm_overlap=overlap) != plan.config:
             yield f"{target}: read back as {read.config}, not as {plan.config}"
         if [stage.predicted_bytes for stage in read.memory] != [stage.predicted_bytes for stage in plan.memory]:
             yield f"{target}: read back with another memory"
