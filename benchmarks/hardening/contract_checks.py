@@ -293,6 +293,28 @@ def more_is_not_worse(case: Case, plan: Plan) -> Iterator[str]:
             yield from answered(solved, answer)
 
 
+def a_lost_host_agrees(case: Case, plan: Plan) -> Iterator[str]:
+    """Yield contradictions about the loss of a host: asked alone, with others, planned again, and solved."""
+    if len(plan.hosts) == 1:
+        return
+    lost = plan.hosts[plan.placement.nodes_used[0]]
+    alone, together = case.ask(without=lost), case.ask(without="each", add_hosts=1)
+    answer = alone.answers[0]
+    other = next(found for found in together.answers if found.name == answer.name)
+    yield from agreed(answer, other, answer.name)
+    try:
+        solved = case.solve("lost", exclude_hosts=lost)
+        replanned = po.replan(case.path("plan"), lost=lost, **case.limits).chosen.plan
+    except InfeasibleError:
+        return
+    for found in (answer, other):
+        yield from answered(solved, found)
+        yield from _not_below(found, replanned, "replan")
+    yield from unlike_ratio(times(solved.estimate), times(replanned.estimate), f"{answer.name}, replan")
+    if is_searched(solved, replanned.config):
+        yield from beaten(solved, times(replanned.estimate), f"{answer.name}, replan")
+
+
 def _not_worse(asked: Answers, answer: Answer, name: str) -> Iterator[str]:
     """Yield a sentence if an answer is slower than the plan without the change."""
     if answer.iteration_time_s is None:
@@ -325,13 +347,17 @@ def answered(solved: Plan, answer: Answer) -> Iterator[str]:
         return
     yield from unlike_ratio(times(solved.estimate), _times_of(answer), f"{answer.name}, whatif")
     yield from beaten(solved, _times_of(answer), f"{answer.name}, whatif")
-    if answer.bound_s is not None and not answer.narrowed:
-        found_s = solved.estimate.iteration_time_s
-        if found_s < answer.bound_s * (1 - ROUNDING):
-            yield (
-                f"{answer.name}: whatif has {answer.bound_s:.9g} s at best, but solve finds {found_s:.9g} s with "
-                f"{solved.config.label()}"
-            )
+    yield from _not_below(answer, solved, "solve")
+
+
+def _not_below(answer: Answer, plan: Plan, by: str) -> Iterator[str]:
+    """Yield a sentence if a plan is below the bound of an answer."""
+    found_s = plan.estimate.iteration_time_s
+    if answer.bound_s is not None and not answer.narrowed and found_s < answer.bound_s * (1 - ROUNDING):
+        yield (
+            f"{answer.name}: whatif has {answer.bound_s:.9g} s at best, but {by} finds {found_s:.9g} s with "
+            f"{plan.config.label()}"
+        )
 
 
 def exported_is_the_plan(case: Case, plan: Plan) -> Iterator[str]:

@@ -10,6 +10,7 @@ simple`` or ``fastest``, and its plan is compared with the answers of all other 
 - ``explained``: ``explain`` of each alternative agrees with the proof;
 - ``measured``: a run as long as predicted changes nothing, another one only the factor;
 - ``more``: another host, faster links and a repaired host, asked alone, together and solved;
+- ``lost``: a lost host, asked alone, with others, planned again and solved;
 - ``exported``: launches read back;
 - ``runs``: two and three unlike runs leave one factor.
 
@@ -118,6 +119,7 @@ CONTRACTS: Mapping[str, Callable[[Case, Plan, np.random.Generator], Iterator[str
     "explained": lambda case, plan, _: checks.explained_as_proven(case, plan),
     "measured": measured,
     "more": lambda case, plan, _: checks.more_is_not_worse(case, plan),
+    "lost": lambda case, plan, _: checks.a_lost_host_agrees(case, plan),
     "exported": lambda case, plan, _: checks.exported_is_the_plan(case, plan),
     "runs": runs,
 }
