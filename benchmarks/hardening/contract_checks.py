@@ -16,6 +16,7 @@ import pipette_opt as po
 from pipette_opt.base.degrees import DEGREES
 from pipette_opt.base.errors import InfeasibleError, PipetteError
 from pipette_opt.candidates.coverage import DIMENSIONS
+from pipette_opt.export.hosts import hosts_are_named
 from pipette_opt.library.plans import plan_and_instance
 from pipette_opt.library.whatif import Answers
 from pipette_opt.parallel import ParallelConfig, identity_placement
@@ -361,24 +362,28 @@ def _not_below(answer: Answer, plan: Plan, by: str) -> Iterator[str]:
 
 
 def exported_is_the_plan(case: Case, plan: Plan) -> Iterator[str]:
-    """Yield differences between the plan and its exported launch, read back on the hosts that it names."""
+    """Yield differences between the plan and its exported launch, read back and as a measured run."""
     nodes = list(dict.fromkeys(plan.placement.node.tolist()))  # in the order of their first ranks
-    hosts = ",".join(plan.hosts[node] for node in nodes)
+    hosts = None if hosts_are_named(plan) else ",".join(plan.hosts[node] for node in nodes)
     job = {name: value for name, value in case.job.items() if name not in OF_SEARCH}
     for target in EXPORTED:
+        folder = case.folder / target
         try:
-            po.export(case.path("plan"), target, out=case.folder / target, force=True)
+            po.export(case.path("plan"), target, out=folder, force=True)
         except po.InputError:
             continue  # the format cannot express the plan
-        args = launch_in(case.folder / target)
-        read = po.estimate(args=args, hosts=hosts, **job)
+        read = po.estimate(args=launch_in(folder), hosts=hosts, **job)
         overlap = plan.config.tp_comm_overlap  # read back as an option of the training, which costs the same
         if replace(read.config, tp_comm_overlap=overlap) != plan.config:
             yield f"{target}: read back as {read.config}, not as {plan.config}"
         if [stage.predicted_bytes for stage in read.memory] != [stage.predicted_bytes for stage in plan.memory]:
             yield f"{target}: read back with another memory"
-        if _is_in_order(plan, nodes):
+        if hosts is None or _is_in_order(plan, nodes):
             yield from unlike(times(plan.estimate), times(read.estimate), f"{target}, read back")
+        if hosts is None:
+            runs = [f"{folder}={plan.estimate.expected_s:.12g}s"]
+            known = po.estimate(case.path("plan"), measured_runs=runs)
+            yield from unlike(times(plan.estimate), times(known.estimate), f"{target}, measured as predicted", MEASURED)
 
 
 def _is_in_order(plan: Plan, nodes: Sequence[int]) -> bool:
