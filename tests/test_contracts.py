@@ -71,7 +71,9 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Solved]:
 )
 def test_pins_never_beat_the_free_plan(solved: dict[str, Solved], name: str, pins: dict[str, Any]) -> None:
     """On both clocks, by more than the gap that the free plan states; and its own values give it back."""
-    assert not solved[name].broken("pins_never_beat", pins)
+    job = solved[name]
+    assert not job.broken("pins_never_beat", pins)
+    assert job.checks.is_searched(job.plan, po.read_plan(job.case.path("pinned")).config)
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -117,3 +119,18 @@ def test_contradictions_are_found() -> None:
     second = replace(first, iteration_time_s=1.8, expected_s=2.16, bound_s=None)
     assert ["1.8 s found, but 1.9 s at best" in line for line in checks.agreed(first, second, "hosts")] == [True]
     assert not list(checks.agreed(replace(first, narrowed=True), second, "hosts"))
+
+
+def test_a_broken_contract_is_printed_with_its_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The program ends with 1, says which contract of which job is broken, and how to check it again."""
+    program = loaded("hardening.contracts", ".")
+    monkeypatch.setattr(program, "CONTRACTS", {"pins": lambda *_: iter(["1 s is below 2 s"]), "more": lambda *_: []})
+    monkeypatch.setattr("sys.argv", ["contracts", "--jobs", "1", "--seed", "3", "--time-limit", "2"])
+    with pytest.raises(SystemExit, match="1"):
+        program.main()
+    out = capsys.readouterr().out
+    assert "seed 3, pins: 1 s is below 2 s" in out
+    assert "--jobs 1 --seed 3 --time-limit 2 --only pins" in out
+    assert "1 of 1 jobs break a contract (pins 1)" in out
