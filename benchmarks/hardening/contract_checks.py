@@ -337,7 +337,7 @@ def _not_worse(asked: Answers, answer: Answer, name: str) -> Iterator[str]:
 def agreed(first: Answer, second: Answer, name: str) -> Iterator[str]:
     """Yield contradictions between two answers to one question: a time below the bound of the other."""
     for answer, other in ((first, second), (second, first)):
-        if answer.bound_s is None or answer.narrowed or other.iteration_time_s is None:
+        if answer.bound_s is None or other.iteration_time_s is None:
             continue
         if other.iteration_time_s < answer.bound_s * (1 - ROUNDING):
             yield (
@@ -361,7 +361,7 @@ def answered(solved: Plan, answer: Answer) -> Iterator[str]:
 def _not_below(answer: Answer, plan: Plan, by: str) -> Iterator[str]:
     """Yield a sentence if a plan is below the bound of an answer."""
     found_s = plan.estimate.iteration_time_s
-    if answer.bound_s is not None and not answer.narrowed and found_s < answer.bound_s * (1 - ROUNDING):
+    if answer.bound_s is not None and found_s < answer.bound_s * (1 - ROUNDING):
         yield (
             f"{answer.name}: whatif has {answer.bound_s:.9g} s at best, but {by} finds {found_s:.9g} s with "
             f"{plan.config.label()}"
