@@ -84,7 +84,9 @@ def solve(
     current_hosts: Annotated[
         str | None,
         typer.Option(
-            help="Host order of the launch that runs today; by default as in the cluster file.", rich_help_panel=opt.RUN
+            help="Host order of the launch that runs today; by default as an export names them, else as in the "
+            "cluster file.",
+            rich_help_panel=opt.RUN,
         ),
         opt.FromLaunch("hosts"),
     ] = None,

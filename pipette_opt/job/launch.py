@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.legality import broken_rules
 from pipette_opt.costs.compute import check_timed
 from pipette_opt.job.read import Job
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.read.megatron_args import MegatronArgs
-from pipette_opt.specs import Instance
+from pipette_opt.specs import ClusterSpec, Instance
 
 
 def as_trained(job: Job, given: MegatronArgs) -> Instance:
@@ -68,3 +70,17 @@ def legal_config(instance: Instance, given: MegatronArgs, num_gpus: int) -> Para
     except InputError as error:
         raise InputError(given.where, f"--{error.where.replace('_', '-')}: {error.problem}") from None
     return config
+
+
+def exported_placement(given: MegatronArgs, config: ParallelConfig, cluster: ClusterSpec) -> Placement | None:
+    """Return the placement that an exported launch names; ``None`` if it names none for these GPUs and hosts."""
+    hosts, gpus = {host for host, _ in given.ranks}, {gpu for _, gpu in given.ranks}
+    if len(set(given.ranks)) != config.world_size or len(given.ranks) != config.world_size:
+        return None
+    if not hosts <= set(cluster.hosts) or max(gpus) >= cluster.gpus_per_node:
+        return None
+    return Placement(
+        order=given.rank_order,
+        node=np.array([cluster.hosts.index(host) for host, _ in given.ranks]),
+        local_rank=np.array([gpu for _, gpu in given.ranks]),
+    )

@@ -303,9 +303,10 @@ def current_of(
     Parameters
     ----------
     hosts
-        Host names or ranges; ranks fill the hosts in this order. ``None``: the order of the cluster file.
+        Host names or ranges; ranks fill the hosts in this order. ``None``: as an exported launch names them, else the
+        order of the cluster file.
     """
-    from pipette_opt.job.launch import as_trained, legal_config
+    from pipette_opt.job.launch import as_trained, exported_placement, legal_config
     from pipette_opt.library.models import check_one_model
     from pipette_opt.parallel import identity_placement
     from pipette_opt.prepare import load_predictor
@@ -317,16 +318,20 @@ def current_of(
     check_one_model(instance.model, instance.training, given)
     nodes = _nodes(job, hosts)
     per_node = instance.cluster.gpus_per_node
-    num_gpus = job.num_gpus or len(nodes) * per_node
+    ranks = given.ranks if hosts is None and job.num_gpus in (None, len(given.ranks)) else ()
+    num_gpus = job.num_gpus or len(ranks) or len(nodes) * per_node
     config = legal_config(instance, given, num_gpus)
     if num_gpus > len(nodes) * per_node:
         raise InputError(
             given.where,
             f"the launch needs {num_gpus} GPUs, but the {len(nodes)} hosts given have {per_node} GPUs each.",
         )
-    nodes = nodes[: -(-num_gpus // per_node)]
+    placement = exported_placement(given, config, instance.cluster) if ranks else None
+    is_elsewhere = bool(ranks) and placement is None
+    if placement is None:
+        placement = identity_placement(config, per_node, nodes[: -(-num_gpus // per_node)], given.rank_order)
+    nodes = np.array(list(dict.fromkeys(placement.node.tolist())))
     instance, unmeasured = _with_links(instance, nodes)
-    placement = identity_placement(config, per_node, nodes, given.rank_order)
     return Current(
         instance=instance,
         config=config,
@@ -335,6 +340,9 @@ def current_of(
         estimate=with_band(estimate(instance, config, placement), instance, config, placement),
         memory=stage_memory(instance, config, placement, load_predictor(max_oom_risk, instance), max_oom_risk),
         max_oom_risk=max_oom_risk,
+        remarks=(f"{given.where} names other hosts or GPUs: its ranks fill the job's hosts in order.",)
+        if is_elsewhere
+        else (),
         not_modelled=tuple(dict.fromkeys((*unmeasured, *given.not_modelled, *instance.not_modelled))),
     )
 
@@ -351,19 +359,14 @@ def _with_links(instance: "Instance", nodes: "IntArray") -> "tuple[Instance, lis
     from pipette_opt.specs import LinkMatrix, NotModelled
 
     cluster = instance.cluster
-    pairs = {
-        tuple(sorted((int(a), int(b))))
-        for matrix in cluster.link_matrices
-        for a in nodes
-        for b in nodes
-        if a != b and np.isnan(matrix.bytes_per_s[a, b])
-    }
+    unknown = ~cluster.usable_links & ~np.eye(cluster.num_nodes, dtype=np.bool_)  # links of a level are known
+    pairs = {tuple(sorted((int(a), int(b)))) for a in nodes for b in nodes if unknown[a, b]}
     if not pairs:
         return instance, []
     matrices = tuple(
         LinkMatrix(
             concurrent_flows=matrix.concurrent_flows,
-            bytes_per_s=np.where(np.isnan(matrix.bytes_per_s), np.nanmin(matrix.bytes_per_s), matrix.bytes_per_s),
+            bytes_per_s=np.where(unknown, np.nanmin(matrix.bytes_per_s), matrix.bytes_per_s),
         )
         for matrix in cluster.link_matrices
     )

@@ -107,7 +107,7 @@ def _launch(args: str, options: JobOptions, made: Made, hosts: str | None, max_o
     filled, model_from = job_of_arguments(options, made, args, today)
     job = with_measured(read_job(filled, made), options.measured_runs)
     current = current_of(job, today, hosts, max_oom_risk)
-    return replace(current, model_from=model_from, remarks=tuple(today.notes))
+    return replace(current, model_from=model_from, remarks=(*current.remarks, *today.notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from pipette_opt.calibrate.memory import memory_run, ran_out_later, shipped_pred
 from pipette_opt.calibrate.memory_calibration import moved_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import oom_probability
-from pipette_opt.job.launch import as_trained, legal_config
+from pipette_opt.job.launch import as_trained, exported_placement, legal_config
 from pipette_opt.job.read import Job
 from pipette_opt.library.models import check_one_model
 from pipette_opt.library.plans import job_of, on_hosts_of
@@ -457,7 +457,7 @@ def _planned(job: Job, path: Path) -> _Run:
 
 
 def _started(job: Job, place: str) -> _Run:
-    """Return a run of a launch script, or of a file of Megatron arguments, on the hosts of the job."""
+    """Return a run of a script or a file of arguments, on the hosts that an export names, else on the job's first."""
     if is_folder(place) or Path(place).name == ARGUMENTS:  # the script beside the arguments says how many GPUs run
         place = str(launch_in(Path(place) if is_folder(place) else Path(place).parent))
     given = read_megatron_args(place, OPTION, job.environment)
@@ -475,11 +475,12 @@ def _started(job: Job, place: str) -> _Run:
         )
     config = legal_config(instance, given, num_gpus or available)
     nodes = np.arange(-(-config.world_size // cluster.gpus_per_node))
+    placement = exported_placement(given, config, cluster)
     return _Run(
         place=place if is_file(place) else shown(place),
         instance=instance,
         config=config,
-        placement=identity_placement(config, cluster.gpus_per_node, nodes, given.rank_order),
+        placement=placement or identity_placement(config, cluster.gpus_per_node, nodes, given.rank_order),
     )
 
 

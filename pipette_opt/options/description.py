@@ -319,7 +319,11 @@ class LaunchOptions:
         str | None, Option(help="Megatron arguments of the launch that runs today, or a file with them.")
     ] = None
     hosts: Annotated[
-        str | None, Option(help="Host order of the launch that runs today; by default as in the cluster file.")
+        str | None,
+        Option(
+            help="Host order of the launch that runs today; by default as an export names them, else as in the "
+            "cluster file."
+        ),
     ] = None
 
 

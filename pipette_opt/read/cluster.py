@@ -374,7 +374,7 @@ def _gpu_entry(gpu: GpuSpec) -> str | Mapping[str, Any]:
         "memory_mib": gpu.memory_bytes // MIB,
         "memory_bandwidth_gb_per_s": _round(gpu.memory_bytes_per_s / GB),
         "peak_tflops": {precision: _round(flops / TFLOP) for precision, flops in gpu.peak_flops.items()},
-        "source": gpu.source,
+        **({"source": gpu.source} if gpu.source else {}),
         **({"like": gpu.efficiency.like} if gpu.efficiency.like else {}),
     }
 

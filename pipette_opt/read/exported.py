@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError
@@ -14,11 +15,15 @@ RECORD = ".pipette-opt-export.json"
 ARGUMENTS = "megatron_args.sh"
 """File with the arguments of an exported launch, for launchers whose script reads it."""
 
+TASK, NODES = "task.sh", "nodes.txt"
+"""Files with the hosts of an exported launch: a host and GPU for each rank, and a line for each host."""
+
 SCRIPTS = ("job.sbatch", "launch.sh", ARGUMENTS)
 """Names of exported files that are a launch, in the order in which a folder is searched for them."""
 
 _READS_ARGUMENTS = re.compile(r'^source "\$\{ARGUMENTS:-\./megatron_args\.sh\}"$', re.MULTILINE)
 _HOLDS_ARGUMENTS = re.compile(r"^NODE_RANK=\$\{1:\?the rank of this node is missing\}$", re.MULTILINE)
+_OF_RANKS = {name: re.compile(rf"^{name}=\(\n(.*?)^\)", re.MULTILINE | re.DOTALL) for name in ("HOSTS", "LOCAL_RANKS")}
 _ARRAY = re.compile(r"^MEGATRON_ARGS=\(\n(.*?)^\)", re.MULTILINE | re.DOTALL)
 _RANKS = re.compile(r"^(?:export WORLD_SIZE=|mpirun -np )([0-9]+)\b", re.MULTILINE)
 _RANKS_OF_NODES = re.compile(r"^exec torchrun --nnodes ([0-9]+) --nproc-per-node ([0-9]+) ", re.MULTILINE)
@@ -68,6 +73,20 @@ def exported_launch(path: Path, text: str) -> str:
         raise InputError(str(path), "has no array MEGATRON_ARGS; export the plan again.")
     lines = [line.strip() for line in found[1].splitlines()]
     return " \\\n".join([_starter(text), *(line for line in lines if line and not line.startswith("#"))])
+
+
+def exported_ranks(path: Path, text: str) -> tuple[tuple[str, int], ...]:
+    """Return host and GPU of each rank of an exported launch, by the files beside it; empty if they name no host."""
+    if _READS_ARGUMENTS.search(text) and is_file(path.parent / TASK):
+        task = read_text(path.parent / TASK)
+        hosts, gpus = (shlex.split(found[1]) if (found := array.search(task)) else [] for array in _OF_RANKS.values())
+        if len(hosts) != len(gpus) or not all(gpu.isdecimal() for gpu in gpus):
+            return ()
+        return tuple(zip(hosts, map(int, gpus), strict=True))
+    nodes = _RANKS_OF_NODES.search(text)
+    if not (_HOLDS_ARGUMENTS.search(text) and nodes and is_file(path.parent / NODES)):
+        return ()
+    return tuple((host, gpu) for host in read_text(path.parent / NODES).split() for gpu in range(int(nodes[2])))
 
 
 def _starter(script: str) -> str:

@@ -11,7 +11,7 @@ from pipette_opt.base.types import Precision, RankOrder, RecomputeGranularity, R
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.recompute import CORE, modules_in_order
-from pipette_opt.read.exported import exported_launch
+from pipette_opt.read.exported import exported_launch, exported_ranks
 from pipette_opt.read.files import read_text
 from pipette_opt.read.launch_file import is_launch
 from pipette_opt.read.megatron_conflicts import check_conflicts, derived_options
@@ -74,6 +74,8 @@ class MegatronArgs:
     lines
         Text of a launch script or file of arguments, whose lines a user can edit; empty for a typed text, a launch in
         JSON and a script that ``export`` wrote.
+    ranks
+        Host and GPU of each rank, by the files of a launch that ``export`` wrote; empty if unknown.
     """
 
     where: str
@@ -118,6 +120,7 @@ class MegatronArgs:
     written: Mapping[str, Any] = field(default_factory=dict, repr=False)
     text: str = field(default="", repr=False)
     lines: str = field(default="", repr=False)
+    ranks: tuple[tuple[str, int], ...] = field(default=(), repr=False)
 
     def training(self, base: TrainingSpec) -> TrainingSpec:
         """
@@ -295,17 +298,18 @@ def read_megatron_args(
 ) -> MegatronArgs:
     """Return the launch that Megatron arguments in a text or a file describe; ``where`` names a text in errors."""
     text, lines = arguments.strip(), ""
+    ranks: tuple[tuple[str, int], ...] = ()
     one_word = not text.startswith("-") and len(text.split()) == 1
     if one_word or (not text.startswith("-") and is_file(text)):
         where, lines = text, read_text(text, keep_line_ends=True)
-        text = exported_launch(Path(where), lines)
+        text, ranks = exported_launch(Path(where), lines), exported_ranks(Path(where), lines)
     elif "--" not in text:
         problem = f"must hold options such as --tensor-model-parallel-size 8, got {shown(text)}."
         raise InputError(where, problem if text else "are empty; give options such as --tensor-model-parallel-size 8.")
     if not text.strip():
         raise InputError(where, "is empty; give a script, or options such as --tensor-model-parallel-size 8.")
     given = parse_megatron_args(text, where, environment=environment, vocab_size=vocab_size)
-    return replace(given, lines=lines if lines == text and not is_launch(lines) else "")
+    return replace(given, lines=lines if lines == text and not is_launch(lines) else "", ranks=ranks)
 
 
 def model_of_arguments(

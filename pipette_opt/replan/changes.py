@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.types import FloatArray
+from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.candidates import check_num_gpus
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.gpus import read_gpu_entry
@@ -81,6 +81,7 @@ def repaired_host(instance: Instance, host: str) -> Change:
         others[node], others[:, node] = np.nan, np.nan
         links[node] = np.fmax(links[node], _medians(others, axis=0))
         links[:, node] = np.fmax(links[:, node], _medians(others, axis=1))
+        links[_inside_domains(cluster) & np.isnan(matrix.bytes_per_s)] = np.nan
         matrices.append(replace(matrix, bytes_per_s=links))
     changed = _with_links(replace(cluster, nodes=tuple(nodes)), matrices)
     return Change(name=f"{host} repaired", group="repaired", instance=replace(instance, cluster=changed))
@@ -172,7 +173,7 @@ def more_hosts(instance: Instance, count: int) -> Change:
     new = tuple(replace(like, host=f"{ADDED}{number}") for number in range(1, count + 1))
     matrices = []
     for matrix in cluster.link_matrices:
-        links = np.full((before + count,) * 2, np.nanmedian(matrix.bytes_per_s))
+        links = np.full((before + count,) * 2, _medians(matrix.bytes_per_s.reshape(-1, 1), axis=0)[0])
         links[:before, :before] = matrix.bytes_per_s
         links[before:, :before] = _medians(matrix.bytes_per_s, axis=0)
         links[:before, before:] = _medians(matrix.bytes_per_s, axis=1)[:, None]
@@ -186,6 +187,10 @@ def more_hosts(instance: Instance, count: int) -> Change:
         known_latency_s=None if known is None else known[np.ix_(like_last, like_last)],
         levels=tuple(level.of_hosts(like_last) for level in cluster.levels),
     )
+    inside = _inside_domains(changed)
+    inside[:before, :before] = False
+    outside = [replace(matrix, bytes_per_s=np.where(inside, np.nan, matrix.bytes_per_s)) for matrix in matrices]
+    changed = replace(changed, link_matrices=tuple(outside))
     name = "one more host" if count == 1 else f"{count} more hosts"
     return Change(name=name, group="more hosts", instance=replace(instance, cluster=changed))
 
@@ -218,6 +223,13 @@ def _with_links(cluster: ClusterSpec, matrices: Sequence[LinkMatrix]) -> Cluster
         between = known.between * ratio[:, None, :, None]
         known = GpuLinks(inside=known.inside, between=between, nic_of_slot=known.nic_of_slot)
     return replace(cluster, link_matrices=tuple(matrices), gpu_links=known)
+
+
+def _inside_domains(cluster: ClusterSpec) -> BoolArray:
+    """Return which pairs share an NVLink domain, whose rate they have without an entry, ``(num_nodes, num_nodes)``."""
+    domain = cluster.domain_of_node
+    inside: BoolArray = domain[:, None] == domain
+    return inside
 
 
 def _medians(array: FloatArray, axis: int) -> FloatArray:

@@ -10,6 +10,7 @@ existing plans, on the same GPUs.
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.units import ceil_div
 from pipette_opt.candidates.legality import check_legal
 from pipette_opt.parallel import ParallelConfig, Placement
@@ -101,10 +102,14 @@ def _ways(
         memory = schedule_memory(own, job, config, schedule, predictor, max_oom_risk)
         if any(stage.upper_bytes > stage.capacity_bytes for stage in memory):
             continue
+        try:
+            seconds = estimate(job, config, placement, schedule).iteration_time_s
+        except MissingLinkError:  # interleaving sends from the last stage to the first
+            return
         yield Grouped(
             config=config,
             num_microbatches=num_microbatches,
             group_size=group_size,
             global_batch_size=padded,
-            iteration_time_s=estimate(job, config, placement, schedule).iteration_time_s,
+            iteration_time_s=seconds,
         )

@@ -8,7 +8,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from consoles import shown
-from factories import TINY, make_cluster, make_config, make_job, plan_of
+from factories import TINY, make_cluster, make_config, make_job, plan_of, plan_on
+from levels import in_domains
 from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
@@ -179,6 +180,23 @@ def test_links_that_were_not_measured() -> None:
     ((option, value),) = [(one.option, one.value) for one in found.not_modelled]
     assert (option, value) == ("links not measured", f"{spec.hosts[0]} - {spec.hosts[1]}")
     assert on(slowest).not_modelled == ()
+
+
+def test_links_inside_a_domain_need_no_measurement() -> None:
+    """Pairs in one NVLink domain keep its rate, and are not named, although the matrix has no entry for them."""
+    spec = in_domains([0, 0, 1, 1], gpus=2)
+    (matrix,) = spec.link_matrices
+    links = matrix.bytes_per_s.copy()
+    links[0, 1] = links[1, 0] = links[2, 3] = links[3, 2] = np.nan
+    measured = replace(
+        spec,
+        links_measured=True,
+        link_matrices=(LinkMatrix(concurrent_flows=matrix.concurrent_flows, bytes_per_s=links),),
+    )
+    found = today(PLAIN, measured)
+    plan = plan_on(make_job(measured, TINY), found.config, found.placement)
+    assert found.estimate.iteration_time_s == plan.estimate.iteration_time_s
+    assert found.not_modelled == ()
 
 
 def test_what_the_job_leaves_out_is_listed_once() -> None:

@@ -15,6 +15,7 @@ from pipette_opt.base.units import GIB
 from pipette_opt.export.folder import write_folder
 from pipette_opt.export.targets import export
 from pipette_opt.job.read import Job
+from pipette_opt.library.current import current_of
 from pipette_opt.library.measured import own_runs, variables_of_runs, with_anchors, with_measured
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import keep_fitting, predicted_memory
@@ -131,18 +132,43 @@ def test_a_launch_and_its_log(job: Instance, script: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("target", ["slurm", "torchrun", "mpi"])
 def test_an_exported_launch(target: str, tmp_path: Path) -> None:
-    """The main script of an export, and its folder, are the launch of the plan."""
+    """The main script of an export, and its folder, are the launch of the plan, on the hosts that the files name."""
     plan, folder = make_plan("torchrun" if target == "torchrun" else "slurm"), tmp_path / "launch"
     write_folder(folder, export(plan, target))
     instance = small_instance()
     main = next(folder / name for name in SCRIPTS if (folder / name).exists())
     time_s = estimate(instance, plan.config, plan.placement).iteration_time_s
-    runs = [with_anchors(instance, [f"{place}={time_s}s"]).stack.anchors[0].terms for place in (main, folder)]
-    assert runs[0] == runs[1]
+    runs = [with_anchors(instance, [f"{place}={time_s}s"]).stack.anchors[0] for place in (main, folder)]
+    assert runs[0].terms == runs[1].terms
+    assert [run.log_ratio for run in runs] == [0.0, 0.0]
     given = read_megatron_args(str(main), "--measured")
     assert given.parallel_config(instance.model.num_layers, plan.config.world_size) == plan.config
     with pytest.raises(InputError, match=r"is a launch without a figure and without a log; give .*launch=98"):
         with_anchors(instance, [str(folder)])
+
+
+@pytest.mark.parametrize("target", ["slurm", "torchrun", "mpi"])
+def test_an_exported_launch_of_today(target: str, tmp_path: Path) -> None:
+    """Its placement is the plan's, on four of five hosts; on a cluster without these it is not, which is said."""
+    plan, folder = make_plan("torchrun" if target == "torchrun" else "slurm"), tmp_path / "launch"
+    write_folder(folder, export(plan, target))
+    given = read_megatron_args(str(next(folder / name for name in SCRIPTS if (folder / name).exists())), "--args")
+    found = current_of(Job(instance=small_instance(), num_gpus=None, inputs={}), given, None)
+    assert found.estimate.iteration_time_s == plan.estimate.iteration_time_s
+    assert (found.placement.node == plan.placement.node).all()
+    assert found.remarks == ()
+    fewer = replace(small_instance(), cluster=make_cluster(4, gpus=4))
+    elsewhere = current_of(Job(instance=fewer, num_gpus=None, inputs={}), given, None)
+    assert elsewhere.hosts == fewer.cluster.hosts
+    assert "names other hosts or GPUs" in elsewhere.remarks[0]
+
+
+@pytest.mark.parametrize("task", ["", "LOCAL_RANKS=(\n  0 1\n)\n", "HOSTS=(\n  a b\n)\nLOCAL_RANKS=(\n  0 x\n)\n"])
+def test_an_exported_launch_whose_hosts_are_unknown(task: str, tmp_path: Path) -> None:
+    """Files that name no hosts, or were changed, say nothing about hosts."""
+    write_folder(tmp_path / "launch", export(make_plan(), "slurm"))
+    (tmp_path / "launch" / "task.sh").write_text(task)
+    assert read_megatron_args(str(tmp_path / "launch" / "job.sbatch"), "--args").ranks == ()
 
 
 def test_an_exported_script_without_its_arguments(tmp_path: Path) -> None:

@@ -1,12 +1,17 @@
 """Changed jobs."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from factories import A100_40, A100_80, make_cluster, make_job, make_random_cluster, small_instance
+from levels import domain
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GB
 from pipette_opt.replan import changes as made
+from pipette_opt.replan.changes import Change
+from pipette_opt.specs import Instance
 
 
 def test_a_repaired_host_has_what_its_partners_usually_have() -> None:
@@ -70,6 +75,20 @@ def test_more_hosts_are_usual_ones() -> None:
         assert new[5, node] == np.nanmedian(old[:, node])
         assert new[node, 6] == np.nanmedian(old[node])
     assert new[5, 6] == np.nanmedian(old)
+
+
+@pytest.mark.parametrize("change", [made.repaired_host, lambda job, _: made.more_hosts(job, 1)])
+def test_links_inside_a_domain_stay_those_of_the_domain(change: Callable[[Instance, str], Change]) -> None:
+    """A median of slower links never takes the place of the rate of an NVLink domain; without any link none is made."""
+    links = np.full((4, 4), 20.0)
+    links[:2, :2] = links[2:, 2:] = np.nan
+    for values, of_node in ((links, [0, 0, 1, 1]), (np.full((4, 4), np.nan), [0, 0, 0, 0])):
+        spec = make_cluster(4, values, gpus=2, levels=(domain(of_node, 200.0),))
+        found = change(make_job(spec), "n3").instance.cluster
+        rates, groups = found.pair_bytes_per_s(1), found.domain_of_node
+        inside = (groups[:, None] == groups) & ~np.eye(len(groups), dtype=bool)
+        assert (rates[inside] == 200.0 * GB).all()
+        assert (rates[groups[:, None] != groups] == 20.0 * GB).all()
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from factories import plan_of, small_config, small_instance
+from factories import HOST_ORDER, make_config, plan_of, small_config, small_instance
 
 from pipette_opt.parallel.schedule import build_schedule, has_group, max_in_flight, num_in_flight, smallest_group
 from pipette_opt.replan.groups import grouped
 from pipette_opt.simulate.estimate import estimate
+from pipette_opt.specs import LinkMatrix
 
 
 def test_order_of_a_smaller_last_group_by_hand() -> None:
@@ -55,3 +57,16 @@ def test_groups_near_a_plan() -> None:
     padded = grouped([(fewer, plan)], 0.01)
     assert padded is not None
     assert (padded.global_batch_size, padded.iteration_time_s) == (batch, pytest.approx(found.iteration_time_s))
+
+
+def test_no_groups_over_a_link_that_was_not_measured() -> None:
+    """The last stage sends to the first only if stages interleave: without that link there is no such variant."""
+    job = replace(small_instance(), training=replace(small_instance().training, global_batch_size=9))
+    config = make_config(tp=4, pp=4, dp=1, mbs=1)
+    assert grouped([(job, plan_of(job, config))], 0.01) is not None
+    first, last = HOST_ORDER[0], HOST_ORDER[-1]
+    links = job.cluster.link_matrices[0].bytes_per_s.copy()
+    links[first, last] = links[last, first] = np.nan
+    matrix = LinkMatrix(concurrent_flows=1, bytes_per_s=links)
+    job = replace(job, cluster=replace(job.cluster, link_matrices=(matrix,)))
+    assert grouped([(job, replace(plan_of(job, config), alternatives=()))], 0.01) is None
