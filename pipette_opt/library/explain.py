@@ -268,8 +268,10 @@ def _label_of(question: Question, text: str, env: Sequence[str] | None) -> str:
 
 def _explanation(question: Question, label: str, params: OptimizeParams, watcher: Watcher) -> Explanation:
     """Explain a configuration; with a plan to compare with, also search its best placement."""
-    plan = question.plan
-    answer = why(question.instance, question.space, label, params.max_oom_risk, plan)
+    plan, space = question.plan, question.space
+    if plan is not None and pinned(space, label).data_parallel != space.data_parallel:
+        space = replace(space, num_gpus=None)  # a label with its replicas says how many GPUs it is on
+    answer = why(question.instance, space, label, params.max_oom_risk, plan)
     if plan is None or answer.verdict not in PLACED:
         return Explanation(asked=label, why=answer)
     own_clock = Watcher(on_progress=watcher.on_progress, stop=watcher.stop, begun=watcher.begun)

@@ -9,6 +9,7 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.candidates import check_num_gpus
+from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
@@ -47,7 +48,12 @@ class Change:
 
 
 def without_hosts(instance: Instance, hosts: Collection[str]) -> Change:
-    """Return the change in which hosts are lost."""
+    """
+    Return the change in which hosts are lost.
+
+    They are barred from the job as it is, so that questions share a search. If a GPU type is gone with them, the job is
+    one without them: some costs are those of the slowest type of all hosts.
+    """
     known = instance.cluster.hosts
     for host in hosts:
         if host not in known:
@@ -56,7 +62,13 @@ def without_hosts(instance: Instance, hosts: Collection[str]) -> Change:
             )
     if len(set(hosts)) == len(known):
         raise InputError("--without", "names every host, so that none is left; name fewer hosts.")
-    return Change(name=f"without {', '.join(hosts)}", group="without", instance=instance, barred=frozenset(hosts))
+    name, left = (
+        f"without {', '.join(hosts)}",
+        subset_cluster(instance.cluster, [host for host in known if host not in hosts]),
+    )
+    if len(left.gpu_kinds) < len(instance.cluster.gpu_kinds):
+        return Change(name=name, group="without", instance=replace(instance, cluster=left))
+    return Change(name=name, group="without", instance=instance, barred=frozenset(hosts))
 
 
 def repaired_host(instance: Instance, host: str) -> Change:

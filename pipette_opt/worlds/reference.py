@@ -1,11 +1,10 @@
 """
 Reference layout of a job, at which the job's one factor on simulated times is read from the prior.
 
-The layout depends on model, batch, precision and GPU type alone: not on pins, on a plan, on links, or on the number of
-hosts. So every plan of a job has the same factor, on all of its hosts or on some of them.
+The layout depends on model, batch, precision and GPU type (the fastest, of several) alone: not on pins, on a plan, on
+links, or on the number of hosts. So every plan of a job has the same factor, on all of its hosts or on some of them.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -118,7 +117,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _reference_job(instance: Instance) -> Instance:
-    """Return the job on one host of its commonest GPU type, with all training options but batch and precision usual."""
+    """Return the job on one host of its fastest GPU type, with all training options but batch and precision usual."""
     given, cluster = instance.training, instance.cluster
     training = TrainingSpec(
         global_batch_size=given.global_batch_size,
@@ -129,9 +128,8 @@ def _reference_job(instance: Instance) -> Instance:
         fp8_copies=given.fp8_copies,
         fp4=given.fp4,
     )
-    kinds = Counter(node.gpu.kind for node in cluster.nodes)
-    kind = max(sorted(kinds), key=lambda name: kinds[name])
-    gpu = next(node.gpu for node in cluster.nodes if node.gpu.kind == kind).at_speed(1.0)
+    types = {gpu.kind: gpu.at_speed(1.0) for gpu in cluster.gpu_kinds}
+    gpu = max(types.values(), key=lambda gpu: (max(gpu.peak_flops.values()), gpu.name))
     host = ClusterSpec(
         name="reference",
         nodes=(NodeSpec(host="reference", gpu=gpu, num_gpus=cluster.gpus_per_node),),

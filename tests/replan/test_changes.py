@@ -1,10 +1,11 @@
 """Changed jobs."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from factories import A100_40, A100_80, make_cluster, make_job, make_random_cluster, small_instance
+from factories import A100_40, A100_80, TINY, make_cluster, make_job, make_random_cluster, small_instance
 from levels import domain
 
 from pipette_opt.base.errors import InputError
@@ -108,3 +109,13 @@ def test_wrong_questions(ask: object, message: str) -> None:
     """Each says what is wrong."""
     with pytest.raises(InputError, match=message):
         ask(small_instance())  # type: ignore[operator]
+
+
+def test_the_last_host_of_a_type_is_taken_out_of_the_job() -> None:
+    """Costs of the slowest type of all hosts would stay those of the lost one; other lost hosts are barred."""
+    slow = replace(A100_80, name="slow", memory_bytes_per_s=A100_80.memory_bytes_per_s / 2)
+    job = make_job(make_cluster(3, kinds=(A100_80, A100_80, slow)), TINY)
+    gone = made.without_hosts(job, ["n2"])
+    assert (gone.instance.cluster.hosts, gone.barred) == (("n0", "n1"), frozenset())
+    barred = made.without_hosts(job, ["n1"])
+    assert (barred.instance, barred.barred) == (job, frozenset({"n1"}))

@@ -89,3 +89,13 @@ def test_slow_and_unknown_gpus_have_a_reference() -> None:
     slow = make_job(make_cluster(2, kinds=(H100, H100.at_speed(0.8))), LLAMA_8B)
     assert np.array_equal(reference_terms(slow), reference_terms(make_job(make_cluster(2, kinds=(H100,)), LLAMA_8B)))
     assert np.isfinite(reference_terms(make_job(make_cluster(2, kinds=(OTHER_GPU,)), LLAMA_8B))).all()
+
+
+def test_the_fastest_gpu_type_counts() -> None:
+    """Hosts of a slower type beside it, more or fewer, leave the reference as it is."""
+    slow = read_gpu_catalogue()["a100-80gb"].gpu
+    alone = make_job(make_cluster(1, kinds=(H100,)), LLAMA_8B)
+    for kinds in ((H100, slow), (slow, slow, slow, H100)):
+        assert np.array_equal(
+            reference_terms(make_job(make_cluster(len(kinds), kinds=kinds), LLAMA_8B)), reference_terms(alone)
+        )
