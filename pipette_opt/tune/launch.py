@@ -152,7 +152,7 @@ def stop(folder: Path) -> str:
     jobs = submitted(folder)
     try:
         process = read_process(folder / LOCK)
-        why = process.why_another()
+        why = process.why_another(folder)
     except InputError as error:
         why = str(error)
     if why:

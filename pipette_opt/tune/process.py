@@ -47,13 +47,25 @@ class Process:
         """Return the identity of a process of this machine."""
         return cls(host=platform.node(), boot=_boot(), pid=pid, begun=_begun(pid))
 
-    def why_another(self) -> str:
-        """Return the reason why no process of this machine is this one, as a clause; empty if the process is here."""
+    def why_another(self, folder: Path) -> str:
+        """
+        Return the reason why no process of this machine is this one, as a clause; empty if the process is here.
+
+        Parameters
+        ----------
+        folder
+            Folder in which it was started, and in which its leader stays; a record that names another process is wrong.
+        """
         if self.host != platform.node():
             return f"it was started on host {self.host}, not here on {platform.node()}"
         if not self.boot or self.boot != _boot():
             return "this machine was started anew since"
-        if not self.begun or self.begun != _begun(self.pid) or _group(self.pid) != self.pid:
+        if (
+            not self.begun
+            or self.begun != _begun(self.pid)
+            or _group(self.pid) != self.pid
+            or not _is_in(folder, self.pid)
+        ):
             return f"process {self.pid} is gone, or another one"
         return ""
 
@@ -88,6 +100,16 @@ def _begun(pid: int) -> str:
     except OSError:
         return ""
     return behind_name[19]  # field 22, ``starttime``; the state behind the name is field 3 (proc(5))
+
+
+def _is_in(folder: Path, pid: int) -> bool:
+    """Return whether a process works in a folder; true where the system does not say it."""
+    if not BOOT_ID.exists():
+        return True
+    try:
+        return os.path.samefile(f"/proc/{pid}/cwd", folder)
+    except OSError:
+        return False
 
 
 def _group(pid: int) -> int:

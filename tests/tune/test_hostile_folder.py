@@ -198,14 +198,31 @@ def test_only_the_own_process_is_ended(
     assert not launch.is_running(tmp_path)
 
 
-def test_a_process_is_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader of a group is itself; a child of another group, and an ended process, are not."""
-    child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+def test_a_record_of_another_process_ends_none(tmp_path: Path) -> None:
+    """A record that is right in all of its fields, about a process that was started elsewhere: nothing ends."""
+    launch.start("sleep 30", tmp_path)
+    right = (tmp_path / launch.LOCK).read_text()
+    bystander = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        (tmp_path / launch.LOCK).write_text(Process.of(bystander.pid).text())
+        assert launch.stop(tmp_path) == f"not stopped, as process {bystander.pid} is gone, or another one"
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+        (tmp_path / launch.LOCK).write_text(right)
+        launch.stop(tmp_path)
+
+
+def test_a_process_is_known_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The leader of a group is itself in its folder; in another folder, and once it has ended, it is not."""
+    child = subprocess.Popen(["sleep", "60"], start_new_session=True, cwd=tmp_path)
     own = Process.of(child.pid)
-    assert not own.why_another()
+    assert not own.why_another(tmp_path)
+    assert own.why_another(tmp_path.parent) == f"process {child.pid} is gone, or another one"
     child.kill()
     child.wait()
-    assert own.why_another() == f"process {child.pid} is gone, or another one"
+    assert own.why_another(tmp_path) == f"process {child.pid} is gone, or another one"
     for file in (process.BOOT_ID, Path("/nonexistent")):  # the system without the file is asked by its programs
         monkeypatch.setattr(process, "BOOT_ID", file)
         assert Process.of(os.getpid()).begun == Process.of(os.getpid()).begun != ""
