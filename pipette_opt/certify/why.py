@@ -92,7 +92,17 @@ def why(
         Plan to compare with; by default, the fastest configuration of the space on hosts in listed order.
     """
     narrow = pinned(space, text)
+    if plan is not None and text == plan.config.label():
+        return replace(_of_plan(plan), space=narrow)
     return replace(_why(instance, space, narrow, max_oom_risk, plan), space=narrow)
+
+
+def _of_plan(plan: Plan) -> Why:
+    """Return the answer for the plan's own configuration."""
+    reason = (
+        f"{plan.config.label()} is the plan's own configuration, and takes {three_digits(plan.estimate.expected_s)} s"
+    )
+    return Why(verdict="the plan", reasons=(reason,), config=plan.config, best_s=plan.estimate.iteration_time_s)
 
 
 def _why(instance: Instance, space: SearchSpace, narrow: SearchSpace, max_oom_risk: float, plan: Plan | None) -> Why:
@@ -110,10 +120,7 @@ def _why(instance: Instance, space: SearchSpace, narrow: SearchSpace, max_oom_ri
         return Why(verdict="too big", reasons=(head, *stages), config=miss.config, ruled_out_by="memory")
     fitting = {fits.config for fits in memory.fitting}
     if plan is not None and plan.config in fitting:
-        time_s = plan.estimate.iteration_time_s
-        expected_s = three_digits(plan.estimate.expected_s)
-        reasons = (f"{plan.config.label()} is the plan's own configuration, and takes {expected_s} s",)
-        return Why(verdict="the plan", reasons=reasons, config=plan.config, best_s=time_s)
+        return _of_plan(plan)
     fastest = None if plan is None else plan.fastest
     if plan is not None and fastest is not None and fastest.config in fitting:
         best_s, factor = plan.certificate.best_s, plan.estimate.factor

@@ -60,12 +60,8 @@ class Process:
             return f"it was started on host {self.host}, not here on {platform.node()}"
         if not self.boot or self.boot != _boot():
             return "this machine was started anew since"
-        if (
-            not self.begun
-            or self.begun != _begun(self.pid)
-            or _group(self.pid) != self.pid
-            or not _is_in(folder, self.pid)
-        ):
+        is_ours = bool(self.begun) and self.begun == _begun(self.pid) and _group(self.pid) == self.pid
+        if not is_ours or not _is_in(folder, self.pid):
             return f"process {self.pid} is gone, or another one"
         return ""
 
@@ -107,7 +103,7 @@ def _is_in(folder: Path, pid: int) -> bool:
     if not BOOT_ID.exists():
         return True
     try:
-        return os.path.samefile(f"/proc/{pid}/cwd", folder)
+        return Path(f"/proc/{pid}/cwd").samefile(folder)
     except OSError:
         return False
 
