@@ -328,7 +328,8 @@ class _Bounding:
             clock = self.clock.step(LAYOUTS)
             near = near_layouts(self.instance, wider, self.first, self.predictor, risk, clock)
             layouts = (str(plan.config.pipeline_model_parallel_layout) for plan in near)
-            wider, self.first = replace(wider, more_layouts=tuple(layouts)), (near or [self.first])[0]
+            known = tuple(dict.fromkeys((*wider.more_layouts, *layouts)))
+            wider, self.first = replace(wider, more_layouts=known), (near or [self.first])[0]
         return joined, wider
 
     def problems(self, memory: MemoryCheck, candidates: Sequence[ParallelConfig]) -> tuple[Relaxations, Pruned | None]:

@@ -172,10 +172,12 @@ def one_time(case: Case, plan: Plan) -> Iterator[str]:
     if len(plan.hosts) > 1:
         lost = plan.hosts[plan.placement.nodes_used[-1]]
         try:
-            before = po.replan(path, lost=lost, **case.limits).old
+            replanned = po.replan(path, lost=lost, **case.limits)
         except InfeasibleError:
             return
-        yield from unlike(right, times(before.estimate), f"before of replan without {lost}")
+        yield from unlike(right, times(replanned.old.estimate), f"before of replan without {lost}")
+        po.write_plan(replanned.chosen.plan, case.path("replanned"))
+        yield from _verified(case, "replanned", f"replan without {lost}")
 
 
 def _times_of(answer: Answer) -> _Times:

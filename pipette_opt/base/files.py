@@ -108,7 +108,7 @@ def check_targets(*paths: str | Path | None) -> None:
 
 
 def _is_input(path: str | Path) -> OverwriteError:
-    problem = "would overwrite an input file of this command; give the output another name."
+    problem = "would overwrite an input file of this command; give the output another name with -o."
     return OverwriteError(str(path), problem)
 
 

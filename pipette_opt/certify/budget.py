@@ -8,6 +8,7 @@ from pipette_opt.problem.family_groups import has_far_groups
 from pipette_opt.simulate.slots import search_share
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.specs import Instance
+from pipette_opt.worlds.factor import job_factor
 
 MIN_BESIDE_SHARE = 0.05
 """Least fraction of the time limit for plans beside the fastest, even after a long preparation. Chosen."""
@@ -21,6 +22,7 @@ MIN_PLACING_S = 0.5
 
 def clock_of(instance: Instance, params: OptimizeParams, watcher: Watcher) -> Clock:
     """Return the clock of a search, without the time reserved for the order of GPUs inside hosts."""
+    watcher.factor = job_factor(instance)
     limit_s = search_share(instance) * params.time_limit_s
     return Clock(watcher=watcher, ends_s=limit_s, limit_s=limit_s)
 

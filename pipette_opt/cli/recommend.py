@@ -40,8 +40,8 @@ def recommend(
     With --cluster the best hosts of the cluster are taken, for each number of hosts. Without it all hosts are equal:
     --nodes is the largest number, and --gpu lists GPU types, separated by commas.
 
-    Example: [bold]pipette-opt recommend --nodes 16 --gpu h100,a100 --model llama-3-8b --global-batch-size 512
-    --seq-length 8192 --tokens 1e12 --deadline 30d --gpu-price h100=2.9 --gpu-price a100=1.8[/]
+    Example: [bold]pipette-opt recommend --nodes 16 --gpu h100,a100-80gb --model llama-3-8b --global-batch-size 512
+    --seq-length 8192 --tokens 1e12 --deadline 30d --gpu-price h100=2.9 --gpu-price a100-80gb=1.8[/]
     """
     begun = time.perf_counter()
     from dataclasses import asdict

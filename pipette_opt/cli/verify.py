@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import three_digits
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import stop_on_interrupt
 
@@ -109,7 +110,7 @@ def _as_dict(checked: "Checked", proven: "Proven | None") -> dict[str, Any]:
 def _lines(plan: "Plan", checked: "Checked", proven: "Proven | None") -> list[str]:
     """Return sentences that say how each part of the certificate was checked."""
     bound, count, left = plan.certificate.lower_bound_s, checked.num_configurations, len(checked.open_configs)
-    claim = f"that nothing searched is faster than {bound:.4f} s"
+    claim = f"that nothing searched is faster than {three_digits(plan.estimate.expected_of(bound))} s"
     everything = f"all {count} configurations that fit" if count > 1 else "the only configuration that fits"
     shown = everything if not left else f"{checked.num_bounded} of {count} configurations that fit"
     lines = [f"{claim}: shown again for {shown}, without a search"]

@@ -43,7 +43,6 @@ from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, Question, prunes
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
-from pipette_opt.worlds.factor import job_factor
 
 
 def optimize(
@@ -78,7 +77,6 @@ def begun(
     """Return the search of :func:`optimize` with its problem prepared; a plan of a few configurations is passed on."""
     if first is not None:
         params = replace(params, today=first.config)
-    watcher.factor = job_factor(instance)
     clock = clock_of(instance, params, watcher)
     joint = joint_limits(instance, params, clock)
 
