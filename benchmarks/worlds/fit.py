@@ -82,8 +82,8 @@ Standard deviation about zero of a term's effect on the mean of a job, over that
 
 KIND_EFFECT = dict.fromkeys(("experts", "fp8", "Hopper", "Blackwell"), 0.15)
 """
-Standard deviation about zero of that effect for terms that tell kinds of jobs. Chosen among .04, .15 and .3 by
-publishers that the fit did not see: the nine larger kinds of jobs are then 18.0, 17.0 and 17.3 % off, mean of medians.
+Standard deviation about zero of that effect for terms that tell kinds of jobs. Chosen among .04, .15 and .3 by the
+errors of publishers that the fit did not see.
 """
 
 NO_MEAN = (*LAYOUT, "tensor ranks over hosts", "interleaving", "allgather dispatcher")

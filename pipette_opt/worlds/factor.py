@@ -25,6 +25,9 @@ from pipette_opt.worlds.worlds import Observation, Worlds
 SAME = 1e-4
 """Largest difference between terms of two reference layouts of one job; files keep five decimals."""
 
+SCALED: Mapping[str, Mapping[str, float]] = {**CHANGED, ITERATION: {"iteration_s": 2.0}}
+"""Factors on constants by term; a slope of 1 is this change."""
+
 CAPPED = ("flash1", "intra_node", "inter_node")
 """Constants of the terms that are shares of a rate, so that they are at most 1."""
 
@@ -162,7 +165,7 @@ def moved_stack(stack: StackSpec, job: FloatArray, prior: Prior | None = None) -
 def moves_of(stack: StackSpec) -> FloatArray:
     """Return how far the constants of each term have moved, in units of its change, shape ``(num_terms,)``."""
     moves = np.zeros(len(TERMS))
-    for term, changes in (*CHANGED.items(), (ITERATION, {"iteration_s": 2.0})):
+    for term, changes in SCALED.items():
         logs = [
             log(getattr(stack, name) / stack.moved_from[name]) / log(factor)
             for name, factor in changes.items()
@@ -180,7 +183,7 @@ def moves_of(stack: StackSpec) -> FloatArray:
 
 def _moved_constants(stack: StackSpec, slopes: Mapping[str, float]) -> Iterable[tuple[str, float]]:
     """Yield each constant of the terms with its moved value."""
-    for term, changes in (*CHANGED.items(), (ITERATION, {"iteration_s": 2.0})):
+    for term, changes in SCALED.items():
         for name, factor in changes.items():
             value = getattr(stack, name) * factor ** slopes[term]
             if value > 0:
