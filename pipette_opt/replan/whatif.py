@@ -23,7 +23,17 @@ from pipette_opt.plans.target import HOUR_S
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor
 from pipette_opt.replan.changes import Change, repaired_host
-from pipette_opt.replan.searching import MIN_S, Searched, alike, certified, search, time_s, with_spares, without_hosts
+from pipette_opt.replan.searching import (
+    GAP,
+    MIN_S,
+    Searched,
+    alike,
+    certified,
+    search,
+    time_s,
+    with_spares,
+    without_hosts,
+)
 from pipette_opt.replan.space import space_for
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import SimulatedSolution, stage_memory
@@ -34,6 +44,9 @@ from pipette_opt.worlds.ratios import ratio_ends
 
 SEARCH_WEIGHT = 12
 """Time of a search that needs a preparation, relative to a search that reuses a preparation. Chosen by lab-16x8."""
+
+MIXED_WEIGHT = 24
+"""As :data:`SEARCH_WEIGHT`, on hosts of several GPU types. Chosen: 2 of 3 lost hosts of a mixed cluster need that."""
 
 UNIT_S = 0.3
 """Default seconds of a question that reuses a preparation. Chosen: 16 hosts in 20 s."""
@@ -86,8 +99,9 @@ class Answer:
     change
         Tokens per second over those of today's plan, minus 1.
     least_change, most_change
-        Error range of ``change``: nine in ten pairs of measured runs of the worlds lie between. ``None`` for another
-        job or GPU type, and for the plan's own configuration.
+        Error range of ``change``: nine in ten pairs of measured runs of the worlds lie between; an open gap of the
+        search raises its upper end. ``None`` for another job or GPU type, and for the plan's own configuration
+        without a gap.
     why
         Reason why no plan was found; otherwise empty.
     """
@@ -170,7 +184,7 @@ class WhatIf:
         plan, change = self.plan, Change(name="the plan", group="training", instance=self.instance)
         answer = Answer(name=change.name, group=change.group, as_it_is_s=self.now.iteration_time_s)
         bound_s = self._proven_s or None
-        return self._with_plan(answer, change, self.now.iteration_time_s, plan.config, plan.placement, bound_s)
+        return self._as_it_is(answer, change, self.now.iteration_time_s, plan.placement, bound_s)
 
     def repairs(self, hosts: Sequence[str]) -> list[Change]:
         """
@@ -202,7 +216,7 @@ class WhatIf:
         config = self.plan.config
         if as_it_is is not None and as_it_is_s is not None and (change.barred or not change.is_searched):
             bound_s = (self._own_bound_s(config.world_size) or None) if change.barred else None
-            return self._with_plan(answer, change, as_it_is_s, config, as_it_is, bound_s)
+            return self._as_it_is(answer, change, as_it_is_s, as_it_is, bound_s)
         if not change.is_searched:
             return replace(
                 answer, why="the unchanged plan cannot run on the changed job, and no other plan was searched"
@@ -243,6 +257,13 @@ class WhatIf:
     def _with_best(self, answer: Answer, change: Change, best: SimulatedSolution, bound_s: float | None) -> Answer:
         return self._with_plan(answer, change, time_s(best), best.candidate.config, best.placement, bound_s)
 
+    def _as_it_is(
+        self, answer: Answer, change: Change, seconds: float, placement: Placement, bound_s: float | None
+    ) -> Answer:
+        """Return the answer filled in with the plan as it is, beside which nothing was searched."""
+        found = self._with_plan(answer, change, seconds, self.plan.config, placement, bound_s)
+        return replace(found, least_change=None, most_change=None)
+
     def _with_plan(
         self,
         answer: Answer,
@@ -260,7 +281,8 @@ class WhatIf:
         prices = [cluster.nodes[node].price_per_gpu_hour for node in placement.node.tolist()]
         known = [price for price in prices if price is not None]
         hourly = sum(known) if len(known) == len(prices) else None
-        least, most = self._ends(change, seconds, config, placement)
+        bound_s = None if bound_s is None else min(bound_s, seconds)
+        least, most = self._ends(change, seconds, config, placement, bound_s)
         return replace(
             answer,
             iteration_time_s=seconds,
@@ -271,7 +293,7 @@ class WhatIf:
             change=self._gain(change, seconds, tokens_per_s),
             least_change=least,
             most_change=most,
-            bound_s=None if bound_s is None else min(bound_s, seconds),
+            bound_s=bound_s,
             config=config.label(),
             price_per_hour=hourly,
             price_per_million_tokens=None if hourly is None else hourly / HOUR_S / tokens_per_s * 1e6,
@@ -287,19 +309,23 @@ class WhatIf:
         return self.now.iteration_time_s / seconds - 1
 
     def _ends(
-        self, change: Change, seconds: float, config: ParallelConfig, placement: Placement
+        self, change: Change, seconds: float, config: ParallelConfig, placement: Placement, bound_s: float | None
     ) -> tuple[float | None, float | None]:
         """
         Return the smallest and largest relative change of tokens per second with a plan of ``seconds``, simulated.
 
-        ``(None, None)`` for another job or GPU type, and for the plan's own configuration.
+        The largest is that of a plan as fast as ``bound_s``, which an open search may have missed. ``(None, None)`` for
+        another job or GPU type, and for the plan's own configuration unless the search is open.
         """
-        if change.group in OTHER_JOBS or config == self.plan.config:
+        missed = seconds / bound_s if bound_s else 1.0
+        if change.group in OTHER_JOBS or (config == self.plan.config and missed <= 1 + GAP):
             return None, None
-        now = self.instance, self.plan.config, self.plan.placement
-        low, high = ratio_ends(now, (change.instance, config, placement))
         gain = self.now.iteration_time_s / seconds
-        return min(low, gain) - 1, max(high, gain) - 1
+        low = high = gain
+        if config != self.plan.config:
+            now = self.instance, self.plan.config, self.plan.placement
+            low, high = ratio_ends(now, (change.instance, config, placement))
+        return min(low, gain) - 1, max(high, gain) * missed - 1
 
     def _own_bound_s(self, num_gpus: int | None) -> float:
         """
@@ -372,7 +398,8 @@ class WhatIf:
         for change in changes:
             key = (id(change.instance), bool(change.barred))
             is_new = change.is_searched and key not in seen
-            weights.append(SEARCH_WEIGHT * is_new + (bool(change.barred) or not is_new))
+            whole = MIXED_WEIGHT if len(change.instance.cluster.gpu_kinds) > 1 else SEARCH_WEIGHT
+            weights.append(whole * is_new + (bool(change.barred) or not is_new))
             seen.add(key)
         return weights
 

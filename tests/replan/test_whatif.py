@@ -134,12 +134,14 @@ def test_the_range_of_a_change_is_that_of_the_new_plan_over_the_old(old: Plan) -
     asking = WhatIf(old, known, OptimizeParams(workers=1), Watcher())
     change = Change(name="n4", group="more hosts", instance=known)
     seconds = new.estimate.iteration_time_s
-    least, most = asking._ends(change, seconds, new.config, new.placement)
+    least, most = asking._ends(change, seconds, new.config, new.placement, seconds)
     assert least is not None
     assert most is not None
     gain = old.estimate.iteration_time_s / seconds / 2
     assert 0.6 * gain < 1 + least < gain < 2 * gain <= 1 + most
-    assert asking._ends(change, seconds, old.config, new.placement) == (None, None)
+    assert asking._ends(change, seconds, old.config, new.placement, None) == (None, None)
+    assert asking._ends(change, seconds, new.config, new.placement, seconds / 2)[1] == pytest.approx(1 + 2 * most)
+    assert asking._ends(change, seconds, old.config, new.placement, seconds / 2)[1] == pytest.approx(4 * gain - 1)
 
 
 @pytest.mark.search
