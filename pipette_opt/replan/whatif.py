@@ -40,6 +40,7 @@ from pipette_opt.simulate.solutions import SimulatedSolution, stage_memory
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 from pipette_opt.worlds.bands import job_band, with_band
+from pipette_opt.worlds.factor import job_factor
 from pipette_opt.worlds.ratios import ratio_ends
 
 SEARCH_WEIGHT = 12
@@ -78,16 +79,17 @@ class Answer:
 
     Parameters
     ----------
-    iteration_time_s
-        Simulated seconds of an iteration of the best plan found; ``None`` if no plan was found.
     expected_s, tokens_per_s
-        Expected seconds of an iteration, the middle of the error band, and the tokens per second at this time.
+        Expected seconds of an iteration of the best plan found, the middle of the error band, and the tokens per second
+        at this time; ``None`` if no plan was found.
     low_s, high_s
         Ends of the error band, in seconds.
     as_it_is_s
-        Simulated seconds of the old plan, unchanged, on the changed job; ``None`` if it cannot run there.
+        Expected seconds of the old plan, unchanged, on the changed job; ``None`` if it cannot run there.
     bound_s
-        Lower bound, in seconds, on every searched plan with any layer split; ``None`` if nothing was searched.
+        Lower bound, in expected seconds, on every searched plan with any layer split; ``None`` if nothing was searched.
+    simulated_s, simulated_as_it_is_s, simulated_bound_s
+        Simulated seconds, before the factor of the job; solver and proofs use them.
     narrowed
         Whether the time limit left configurations out of the search; ``bound_s`` holds for them, by compute alone.
     config
@@ -108,7 +110,6 @@ class Answer:
 
     name: str
     group: str
-    iteration_time_s: float | None = None
     expected_s: float | None = None
     low_s: float | None = None
     high_s: float | None = None
@@ -118,6 +119,9 @@ class Answer:
     most_change: float | None = None
     as_it_is_s: float | None = None
     bound_s: float | None = None
+    simulated_s: float | None = None
+    simulated_as_it_is_s: float | None = None
+    simulated_bound_s: float | None = None
     narrowed: bool = False
     config: str = ""
     price_per_hour: float | None = None
@@ -130,7 +134,7 @@ class Answer:
     @property
     def is_proven(self) -> bool:
         """Return whether the plan found is proven to be the fastest searched."""
-        return None not in (self.bound_s, self.iteration_time_s) and is_proven(self.bound_s, self.iteration_time_s)  # type: ignore[arg-type]
+        return None not in (self.bound_s, self.expected_s) and is_proven(self.bound_s, self.expected_s)  # type: ignore[arg-type]
 
 
 class WhatIf:
@@ -182,7 +186,7 @@ class WhatIf:
     def today(self) -> Answer:
         """Return the plan itself, simulated on its job, as an answer."""
         plan, change = self.plan, Change(name="the plan", group="training", instance=self.instance)
-        answer = Answer(name=change.name, group=change.group, as_it_is_s=self.now.iteration_time_s)
+        answer = self._asked(change, self.now.iteration_time_s)
         bound_s = self._proven_s or None
         return self._as_it_is(answer, change, self.now.iteration_time_s, plan.placement, bound_s)
 
@@ -212,7 +216,7 @@ class WhatIf:
         """Return the answer to a question, found in its share of the remaining time; ``left``: open questions."""
         as_it_is = self.placement_on(change)
         as_it_is_s = None if as_it_is is None else self._simulated_s(change, as_it_is)
-        answer = Answer(name=change.name, group=change.group, as_it_is_s=as_it_is_s)
+        answer = self._asked(change, as_it_is_s)
         config = self.plan.config
         if as_it_is is not None and as_it_is_s is not None and (change.barred or not change.is_searched):
             bound_s = (self._own_bound_s(config.world_size) or None) if change.barred else None
@@ -238,9 +242,15 @@ class WhatIf:
             return self._with_plan(answer, change, as_it_is_s, config, as_it_is, bound_s)
         return self._with_best(answer, change, best, bound_s)
 
+    def _asked(self, change: Change, as_it_is_s: float | None) -> Answer:
+        """Return an answer before the search, with the simulated time of the old plan; ``None`` if it cannot run."""
+        expected_s = None if as_it_is_s is None else job_factor(change.instance) * as_it_is_s
+        answer = Answer(name=change.name, group=change.group, as_it_is_s=expected_s)
+        return replace(answer, simulated_as_it_is_s=as_it_is_s)
+
     def _with_later(self, change: Change, answer: Answer) -> Answer:
         """Return the answer, improved by a better plan that a later question found on allowed hosts."""
-        if not change.barred or not answer.num_gpus or answer.iteration_time_s is None:
+        if not change.barred or not answer.num_gpus or answer.simulated_s is None:
             return answer
         searched = self._searched.get(self._key(change))
         if not isinstance(searched, Searched):
@@ -250,9 +260,9 @@ class WhatIf:
             solution for solution in searched.found if not {hosts[node] for node in solution.nodes.flat} & change.barred
         ]
         best = min(able, key=time_s, default=None)
-        if best is None or time_s(best) >= answer.iteration_time_s:
+        if best is None or time_s(best) >= answer.simulated_s:
             return answer
-        return self._with_best(answer, change, best, answer.bound_s)
+        return self._with_best(answer, change, best, answer.simulated_bound_s)
 
     def _with_best(self, answer: Answer, change: Change, best: SimulatedSolution, bound_s: float | None) -> Answer:
         return self._with_plan(answer, change, time_s(best), best.candidate.config, best.placement, bound_s)
@@ -285,7 +295,7 @@ class WhatIf:
         least, most = self._ends(change, seconds, config, placement, bound_s)
         return replace(
             answer,
-            iteration_time_s=seconds,
+            simulated_s=seconds,
             expected_s=expected_s,
             low_s=band.low_s,
             high_s=band.high_s,
@@ -293,7 +303,8 @@ class WhatIf:
             change=self._gain(change, seconds, tokens_per_s),
             least_change=least,
             most_change=most,
-            bound_s=bound_s,
+            bound_s=None if bound_s is None else bound_s * expected_s / seconds,
+            simulated_bound_s=bound_s,
             config=config.label(),
             price_per_hour=hourly,
             price_per_million_tokens=None if hourly is None else hourly / HOUR_S / tokens_per_s * 1e6,
