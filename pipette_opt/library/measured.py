@@ -23,7 +23,7 @@ from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import oom_probability
 from pipette_opt.job.launch import as_trained, exported_placement, legal_config
 from pipette_opt.job.read import Job
-from pipette_opt.library.models import check_one_model
+from pipette_opt.library.models import check_one_model, is_same_model
 from pipette_opt.library.plans import job_of, on_hosts_of
 from pipette_opt.memory.fewest import needing_no_more
 from pipette_opt.memory.predictor import stage_ranks
@@ -256,7 +256,7 @@ def own_runs(job: Job, words: Sequence[str] | None) -> tuple[OwnRun, ...]:
 
 def _is_of(run: _Run, instance: Instance) -> bool:
     """Return whether a run is of the job itself, on its hosts."""
-    is_same = (run.instance.model, run.instance.training) == (instance.model, instance.training)
+    is_same = is_same_model(instance.model, run.instance.model) and run.instance.training == instance.training
     return is_same and set(run.instance.cluster.hosts) <= set(instance.cluster.hosts)
 
 

@@ -47,7 +47,7 @@ SEARCH_WEIGHT = 12
 """Time of a search that needs a preparation, relative to a search that reuses a preparation. Chosen by lab-16x8."""
 
 MIXED_WEIGHT = 24
-"""As :data:`SEARCH_WEIGHT`, on hosts of several GPU types. Chosen: 2 of 3 lost hosts of a mixed cluster need that."""
+"""Relative time of a search that needs a preparation on hosts of several GPU types. Chosen: 2 fast and 1 slow host."""
 
 UNIT_S = 0.3
 """Default seconds of a question that reuses a preparation. Chosen: 16 hosts in 20 s."""
