@@ -188,10 +188,12 @@ def argument_problem(arguments: Sequence[str], argument: UnknownArgument) -> str
 
 
 def script_environment(settings: Sequence[str] | None) -> dict[str, str]:
-    """Return the environment variables in ``NAME=VALUE`` settings."""
+    """Return the environment variables in ``NAME=VALUE`` settings; a number names an argument of the script."""
     for setting in settings or ():
-        if not re.match(r"[A-Za-z_]\w*=", setting, re.ASCII):
-            raise InputError("--env", f"must be NAME=VALUE, got {shown(setting)}.")
+        if not re.match(r"([A-Za-z_]\w*|[1-9][0-9]?)=", setting, re.ASCII):
+            raise InputError(
+                "--env", f"must be NAME=VALUE (1=VALUE for the script's first argument), got {shown(setting)}."
+            )
     return {name: value for name, _, value in (setting.partition("=") for setting in settings or ())}
 
 

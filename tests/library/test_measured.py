@@ -29,6 +29,7 @@ from pipette_opt.prepare import load_predictor
 from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.exported import SCRIPTS
 from pipette_opt.read.megatron_args import read_megatron_args
+from pipette_opt.read.model import read_model
 from pipette_opt.read.scripts import read_script
 from pipette_opt.read.stack import read_stack, write_stack
 from pipette_opt.report.first_screen import measured_words, memory_words
@@ -163,6 +164,9 @@ def test_an_exported_launch_of_today(target: str, tmp_path: Path) -> None:
     assert (found.placement.node == plan.placement.node).all()
     assert found.remarks == ()
     fewer = replace(small_instance(), cluster=make_cluster(4, gpus=4))
+    assert replace(read_model(given.where), name="") == replace(
+        given.model, name=""
+    )  # also the script as the job's model
     elsewhere = current_of(Job(instance=fewer, num_gpus=None, inputs={}), given, None)
     assert elsewhere.hosts == fewer.cluster.hosts
     assert "names other hosts or GPUs" in elsewhere.remarks[0]
