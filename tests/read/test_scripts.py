@@ -120,6 +120,8 @@ def test_the_environment_numbers_positional_arguments() -> None:
     assert read_script(text, "job.sh", environment=given).arguments == ("--x", "0", "--y", "b")
     with pytest.raises(InputError, match="argument 2, but not all before it"):
         read_script(text, "job.sh", environment={"2": "b"})
+    with pytest.raises(InputError, match="also given behind --"):
+        read_script(text, "job.sh", environment=given, arguments=("0",))
 
 
 def test_variables_of_slurm_are_those_of_the_header() -> None:

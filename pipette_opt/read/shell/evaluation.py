@@ -97,7 +97,10 @@ def evaluate(
     header = sbatch_options(text, where)
     named = {name: value for name, value in (environment or {}).items() if not name.isdecimal()}
     given = {**job_variables(header), **named}
-    state = State(positional=tuple(arguments) or _numbered(environment or {}))
+    numbered = _numbered(environment or {})
+    if numbered and arguments:
+        raise InputError("--env", "gives the script's argument 1, which is also given behind --; give it once.")
+    state = State(positional=tuple(arguments) or numbered)
     state.variables = {name: Variable(elements={0: value}, exported=True) for name, value in given.items()}
     state.variables["IFS"] = Variable(elements={0: " \t\n"})
     state.variables["OPTIND"] = Variable(elements={0: "1"})
