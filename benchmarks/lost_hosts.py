@@ -85,7 +85,7 @@ class Result:
     @property
     def is_bounded(self) -> bool:
         """Return whether the bound of ``whatif`` is below both plans."""
-        return self.answer.bound_s is not None and self.answer.bound_s <= min(
+        return self.answer.simulated_bound_s is not None and self.answer.simulated_bound_s <= min(
             _time_s(self.solved), _time_s(self.replanned)
         )
 
@@ -199,8 +199,8 @@ def row(result: Result) -> str:
     """Return the table row of one case."""
     case, answer = result.case, result.answer
     found = [f"{_time_s(plan):.4g} s on {_hosts(plan)}" for plan in (result.solved, result.replanned)]
-    asked_for = "-" if answer.iteration_time_s is None else f"{answer.iteration_time_s:.4g} s on {answer.num_hosts}"
-    bound = "-" if answer.bound_s is None else f"{answer.bound_s:.4g} s"
+    asked_for = "-" if answer.simulated_s is None else f"{answer.simulated_s:.4g} s on {answer.num_hosts}"
+    bound = "-" if answer.simulated_bound_s is None else f"{answer.simulated_bound_s:.4g} s"
     cells = [
         f"{case.num_hosts} of {case.gpu}, {case.nics}",
         f"{case.model}, batch {case.global_batch_size}",

@@ -115,10 +115,10 @@ def test_contradictions_are_found() -> None:
     assert ["simulated" in line for line in checks.beaten(plan, (0.99 * least_s, expected_s), "pinned")] == [True]
     assert ["expected" in line for line in checks.unlike((1.0, 1.2), (1.0, 1.3), "estimate")] == [True]
     assert list(checks.unlike_ratio((1.0, 1.2), (2.0, 2.5), "another layout"))
-    first = Answer(name="one more host", group="more hosts", iteration_time_s=2.0, expected_s=2.4, bound_s=1.9)
-    second = replace(first, iteration_time_s=1.8, expected_s=2.16, bound_s=None)
+    first = Answer(name="one more host", group="more hosts", simulated_s=2.0, expected_s=2.4, simulated_bound_s=1.9)
+    second = replace(first, simulated_s=1.8, expected_s=2.16, simulated_bound_s=None)
     assert ["1.8 s found, but 1.9 s at best" in line for line in checks.agreed(first, second, "hosts")] == [True]
-    assert not list(checks.agreed(replace(first, bound_s=1.7), second, "hosts"))
+    assert not list(checks.agreed(replace(first, simulated_bound_s=1.7), second, "hosts"))
 
 
 def test_a_broken_contract_is_printed_with_its_command(

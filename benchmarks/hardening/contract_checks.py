@@ -182,9 +182,9 @@ def one_time(case: Case, plan: Plan) -> Iterator[str]:
 
 def _times_of(answer: Answer) -> _Times:
     """Return simulated and expected seconds of an answer that has a plan."""
-    assert answer.iteration_time_s is not None
+    assert answer.simulated_s is not None
     assert answer.expected_s is not None
-    return answer.iteration_time_s, answer.expected_s
+    return answer.simulated_s, answer.expected_s
 
 
 def explained_as_proven(case: Case, plan: Plan) -> Iterator[str]:
@@ -332,7 +332,7 @@ def a_lost_host_agrees(case: Case, plan: Plan) -> Iterator[str]:
 
 def _not_worse(asked: Answers, answer: Answer, name: str) -> Iterator[str]:
     """Yield a sentence if an answer is slower than the plan without the change."""
-    if answer.iteration_time_s is None:
+    if answer.simulated_s is None:
         yield f"{name}: {answer.why}"
         return
     if answer.as_it_is_s is None:
@@ -345,20 +345,20 @@ def _not_worse(asked: Answers, answer: Answer, name: str) -> Iterator[str]:
 def agreed(first: Answer, second: Answer, name: str) -> Iterator[str]:
     """Yield contradictions between two answers to one question: a time below the bound of the other."""
     for answer, other in ((first, second), (second, first)):
-        if answer.bound_s is None or other.iteration_time_s is None:
+        if answer.simulated_bound_s is None or other.simulated_s is None:
             continue
-        if other.iteration_time_s < answer.bound_s * (1 - ROUNDING):
+        if other.simulated_s < answer.simulated_bound_s * (1 - ROUNDING):
             yield (
-                f"{name}: {other.iteration_time_s:.9g} s found, but {answer.bound_s:.9g} s at best when asked "
+                f"{name}: {other.simulated_s:.9g} s found, but {answer.simulated_bound_s:.9g} s at best when asked "
                 f"{'alone' if answer is first else 'together'}"
             )
-    if first.iteration_time_s is not None and second.iteration_time_s is not None:
+    if first.simulated_s is not None and second.simulated_s is not None:
         yield from unlike_ratio(_times_of(first), _times_of(second), name)
 
 
 def answered(solved: Plan, answer: Answer) -> Iterator[str]:
     """Yield contradictions between an answer of ``whatif`` and the plan of the changed job."""
-    if answer.iteration_time_s is None:
+    if answer.simulated_s is None:
         return
     yield from unlike_ratio(times(solved.estimate), _times_of(answer), f"{answer.name}, whatif")
     if is_whole(solved):
@@ -369,9 +369,9 @@ def answered(solved: Plan, answer: Answer) -> Iterator[str]:
 def _not_below(answer: Answer, plan: Plan, by: str) -> Iterator[str]:
     """Yield a sentence if a plan is below the bound of an answer."""
     found_s = plan.estimate.iteration_time_s
-    if answer.bound_s is not None and found_s < answer.bound_s * (1 - ROUNDING):
+    if answer.simulated_bound_s is not None and found_s < answer.simulated_bound_s * (1 - ROUNDING):
         yield (
-            f"{answer.name}: whatif has {answer.bound_s:.9g} s at best, but {by} finds {found_s:.9g} s with "
+            f"{answer.name}: whatif has {answer.simulated_bound_s:.9g} s at best, but {by} finds {found_s:.9g} s with "
             f"{plan.config.label()}"
         )
 

@@ -178,8 +178,10 @@ def _recomputations(instance: Instance, space: SearchSpace) -> tuple[Recomputati
 
 
 def known_combinations(instance: Instance, space: SearchSpace) -> Iterator[Combination]:
-    """Yield the configurations listed in ``space.more_configs``, with the legality rules that they break."""
+    """Yield the configurations of ``space.more_configs`` for at most ``max_gpus``, with the rules that they break."""
     for config in space.more_configs:
+        if space.max_gpus is not None and config.world_size > space.max_gpus:
+            continue
         broken = broken_rules(instance.model, instance.training, config)
         yield Combination([config], 1, broken | _packing(instance, config))
 

@@ -54,7 +54,11 @@ def capture(
     people = say if is_stdout(out) or json else answer
     people(f"Running your own script: {shlex.join(command)}. Stand-ins replace its launchers; nothing is trained.")
     found = run_captured(
-        command, environment=script_environment(env), time_limit_s=time_limit, which=which, allowed=allow or ()
+        command,
+        environment=script_environment(env, numbered=False),
+        time_limit_s=time_limit,
+        which=which,
+        allowed=allow or (),
     )
     document = found.document()
     write_atomically(out, documents.dumps(document, indent=2) + "\n")

@@ -138,7 +138,7 @@ def whatif(
         for line in found.changed:
             show(f"- since the plan was made: {line}")
         if not found.changed and not found.is_as_recorded:
-            longer = percent((found.today.iteration_time_s or found.recorded_s) / found.recorded_s - 1, "+")
+            longer = percent((found.today.simulated_s or found.recorded_s) / found.recorded_s - 1, "+")
             show(f"- this version simulates {longer} of the plan's recorded time: the plan's proof is not used here")
         show(answers_table("Today", [found.today]))
         for group, title in TITLES.items():

@@ -17,6 +17,7 @@ from pipette_opt.options.description import JobOptions, fields_of
 from pipette_opt.options.names import option_name
 
 if TYPE_CHECKING:
+    from pipette_opt.parallel import ParallelConfig
     from pipette_opt.read.example import Example
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, NotModelled, TrainingSpec
@@ -37,6 +38,8 @@ class Job:
         Field of the search space. ``None``: the search tries both; ``False``: an option of the job fixes it.
     environment
         Variables of launch scripts, from ``--env``.
+    measured_configs
+        Configurations of the user's measured runs of this job that have a time; the search tries them, too.
     """
 
     instance: "Instance"
@@ -45,6 +48,7 @@ class Job:
     arguments: "MegatronArgs | None" = None
     tp_comm_overlap: bool | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    measured_configs: tuple["ParallelConfig", ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

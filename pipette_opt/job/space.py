@@ -1,16 +1,17 @@
 """Search space of a job, with the dimensions that options pin."""
 
+import functools
 from dataclasses import replace
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.candidates import SearchSpace
+from pipette_opt.candidates import SearchSpace, with_known
 from pipette_opt.job.read import Job
 from pipette_opt.options.description import SpaceOptions, fields_of
 
 
 def search_space(job: Job, options: SpaceOptions, base: SearchSpace | None = None) -> SearchSpace:
     """
-    Return the search space of a job: the configurations to search.
+    Return the search space of a job: the configurations to search, with those of the job's measured runs.
 
     Parameters
     ----------
@@ -29,8 +30,10 @@ def search_space(job: Job, options: SpaceOptions, base: SearchSpace | None = Non
     }
     _check_expert_sizes(job, options)
     if base is None:
-        return SearchSpace(num_gpus=job.num_gpus, tp_comm_overlap=job.tp_comm_overlap, **given)
-    return replace(base, num_gpus=job.num_gpus if base.num_gpus is None else base.num_gpus, **given)
+        space = SearchSpace(num_gpus=job.num_gpus, tp_comm_overlap=job.tp_comm_overlap, **given)
+    else:
+        space = replace(base, num_gpus=job.num_gpus if base.num_gpus is None else base.num_gpus, **given)
+    return functools.reduce(with_known, job.measured_configs, space)
 
 
 def _check_expert_sizes(job: Job, options: SpaceOptions) -> None:

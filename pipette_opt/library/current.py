@@ -190,6 +190,7 @@ class Current:
         from dataclasses import replace
 
         from pipette_opt.base.units import three_digits
+        from pipette_opt.library.models import dropout_words
         from pipette_opt.plans.verdict import fit_words
         from pipette_opt.report.comparison import faster_words
         from pipette_opt.specs.not_modelled import LARGE_EFFECT, by_size
@@ -206,6 +207,7 @@ class Current:
             f"{self.config.label()}{':' if fits else ' would take'} {three_digits(self.estimate.expected_s)} s{ends}",
             *([f"with {', '.join(large)} {LARGE_EFFECT}"] if large else []),
             *([f"not counted of it: {', '.join(others)}"] if others else []),
+            *dropout_words(self.instance.model, instance.model),
             *gain.plain.splitlines(),
             *([] if fits else ["If it does run, give its time or its peak with --measured."]),
         ]
@@ -306,8 +308,10 @@ def current_of(
         Host names or ranges; ranks fill the hosts in this order. ``None``: as an exported launch names them, else the
         order of the cluster file.
     """
+    from dataclasses import replace
+
     from pipette_opt.job.launch import as_trained, exported_placement, legal_config
-    from pipette_opt.library.models import check_one_model
+    from pipette_opt.library.models import check_one_model, with_dropout_of
     from pipette_opt.parallel import identity_placement
     from pipette_opt.prepare import load_predictor
     from pipette_opt.simulate.estimate import estimate
@@ -316,6 +320,7 @@ def current_of(
 
     instance = as_trained(job, given)
     check_one_model(instance.model, instance.training, given)
+    instance = replace(instance, model=with_dropout_of(instance.model, given))
     nodes = _nodes(job, hosts)
     per_node = instance.cluster.gpus_per_node
     ranks = given.ranks if hosts is None and job.num_gpus in (None, len(given.ranks)) else ()

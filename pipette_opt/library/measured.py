@@ -23,7 +23,7 @@ from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import oom_probability
 from pipette_opt.job.launch import as_trained, exported_placement, legal_config
 from pipette_opt.job.read import Job
-from pipette_opt.library.models import check_one_model
+from pipette_opt.library.models import check_one_model, is_same_model
 from pipette_opt.library.plans import job_of, on_hosts_of
 from pipette_opt.memory.fewest import needing_no_more
 from pipette_opt.memory.predictor import stage_ranks
@@ -92,8 +92,8 @@ _FIGURE = re.compile(
     r"(?P<unit>ms|s|min|(?P<memory>gib|gb)(?::(?P<kind>reserved|allocated|nvidia-smi))?)?"
 )
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0}
-OOM = "oom"
-"""Figure of a run that ran out of memory."""
+OOM, RAN_OUT = "oom", "out of memory"
+"""Figure of a run that ran out of memory, as typed and as shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,6 +107,8 @@ class _Run:
         Seconds of an iteration; ``None`` if they were not measured.
     memory
         Measured memory, or that the run ran out of it; ``None`` if unknown.
+    evidence
+        File that the figure is in or of, and row or figure: equal for a run that is given twice.
     """
 
     place: str
@@ -115,6 +117,7 @@ class _Run:
     placement: Placement
     time_s: float | None = None
     memory: MemoryRun | None = None
+    evidence: tuple[object, ...] = ()
 
 
 def with_measured(job: Job, words: Sequence[str] | None) -> Job:
@@ -139,8 +142,11 @@ def with_measured(job: Job, words: Sequence[str] | None) -> Job:
     """
     if not words:
         return job
-    instance = with_anchors(job.instance, words, job.num_gpus, environment=job.environment)
-    return replace(job, instance=instance, inputs={**job.inputs, "stack": asdict(instance.stack)})
+    runs = _read(job, words)
+    instance = _anchored(job.instance, runs)
+    timed = tuple(run.config for run in runs if run.time_s is not None and _is_of(run, job.instance))
+    inputs = {**job.inputs, "stack": asdict(instance.stack)}
+    return replace(job, instance=instance, inputs=inputs, measured_configs=tuple(dict.fromkeys(timed)))
 
 
 def with_anchors(
@@ -162,26 +168,41 @@ def with_anchors(
     environment
         Variables of launch scripts.
     """
-    started = replace(instance, cluster=cluster or instance.cluster, stack=instance.stack.unmoved)
+    started = replace(instance, cluster=cluster or instance.cluster)
     job = Job(instance=started, num_gpus=num_gpus, inputs={}, environment=environment or {})
-    runs = [run for word in dict.fromkeys(words) for run in _runs_of(job, word)]
+    return _anchored(instance, _read(job, words))
+
+
+def _read(job: Job, words: Sequence[str]) -> list[_Run]:
+    """Return the measured runs of all words, each once; a run that is given again is logged."""
+    job = replace(job, instance=unmoved(job.instance))
+    found: dict[tuple[object, ...], _Run] = {}
+    for run in (run for word in words for run in _runs_of(job, word)):
+        known = found.setdefault(run.evidence, run)
+        if known is not run:
+            logger.warning("%s counts once: it is the run of %s.", run.place, known.place)
+    return list(found.values())
+
+
+def _anchored(instance: Instance, runs: Sequence[_Run]) -> Instance:
+    """Return the instance with measured runs as further anchors of its stack, whose constants they may move."""
     _check_memories(runs)
     before = instance.stack.unmoved
     anchors = list(before.anchors)
+    known = {_figures_of(anchor) for anchor in anchors}  # a plan may already start from a run that is given again
     for run in [run for run in runs if run.time_s is not None]:
         assert run.time_s is not None
         predicted_s, terms = described_plan(run.instance, run.config, run.placement)
         _check_time(run, job_factor(run.instance) * predicted_s)
-        anchors.append(
-            Anchor(
-                run=f"{run.place}: {three_digits(run.time_s)} s",
-                terms=_rounded(terms),
-                log_ratio=round(log(run.time_s / predicted_s), DIGITS),
-                reference=_rounded(reference_terms(run.instance)),
-            )
+        anchor = Anchor(
+            run=f"{run.place}: {three_digits(run.time_s)} s",
+            terms=_rounded(terms),
+            log_ratio=round(log(run.time_s / predicted_s), DIGITS),
+            reference=_rounded(reference_terms(run.instance)),
         )
-    anchors = list(dict.fromkeys(anchors))  # a plan may already start from a run that is given again
+        anchors += [] if _figures_of(anchor) in known else [anchor]
     _check_repetitions(anchors)
+    _warn_of_a_surprise(before, anchors)
     _warn_of_strays(before, anchors)
     _say_of_other_jobs(replace(instance, stack=before), anchors)
     stack = replace(_with_memory(before, runs), anchors=tuple(anchors))
@@ -198,6 +219,10 @@ def _say_of_other_jobs(instance: Instance, anchors: Sequence[Anchor]) -> None:
             others[0],
             f" (as {counted(len(others) - 1, 'other run')})" if others[1:] else "",
         )
+
+
+def _figures_of(anchor: Anchor) -> tuple[object, ...]:
+    return anchor.terms, anchor.log_ratio, anchor.reference
 
 
 def _rounded(terms: FloatArray) -> tuple[float, ...]:
@@ -221,20 +246,24 @@ def variables_of_runs(env: Sequence[str] | None, words: Sequence[str] | None) ->
 
 def own_runs(job: Job, words: Sequence[str] | None) -> tuple[OwnRun, ...]:
     """Return the measured runs that are of the job itself, on its hosts: with a time, or that ran out of memory."""
-    instance, found = job.instance, []
-    for run in [run for word in dict.fromkeys(words or ()) for run in _runs_of(job, word)]:
+    found = []
+    for run in _read(job, words or ()):
         has_failed = run.memory is not None and run.memory.ran_out is True
-        is_ours = (run.instance.model, run.instance.training) == (instance.model, instance.training)
-        is_ours = is_ours and set(run.instance.cluster.hosts) <= set(instance.cluster.hosts)
-        if is_ours and (run.time_s is not None or has_failed):
+        if _is_of(run, job.instance) and (run.time_s is not None or has_failed):
             found.append(OwnRun(place=run.place, config=run.config, time_s=run.time_s))
     return tuple(found)
 
 
-def jobs_of_bands(instance: Instance, others: str) -> str:
-    """Return words for the jobs whose times a band holds: by the user's own runs, or ``others`` without any."""
+def _is_of(run: _Run, instance: Instance) -> bool:
+    """Return whether a run is of the job itself, on its hosts."""
+    is_same = is_same_model(instance.model, run.instance.model) and run.instance.training == instance.training
+    return is_same and set(run.instance.cluster.hosts) <= set(instance.cluster.hosts)
+
+
+def jobs_of_bands(instance: Instance) -> str:
+    """Return words for the jobs whose times a band holds, which the user's own runs may tell."""
     runs = len(instance.stack.anchors)
-    return f"jobs, by {counted(runs, 'run')} of your own," if runs else others
+    return f"jobs, by {counted(runs, 'run')} of your own," if runs else "jobs like this"
 
 
 def _with_memory(stack: StackSpec, runs: Sequence[_Run]) -> StackSpec:
@@ -274,7 +303,7 @@ def _warn_of_far_peaks(constants: MemoryConstants, runs: Sequence[tuple[Measured
             far.append((record, memory.taken_gib))
     for record, taken_gib in far[:1]:
         logger.warning(
-            "%s is far from the predicted %.3g GiB%s: does the launch have all options of the run, and its GPU no "
+            "%s is far from the predicted %.3g GiB%s. Does the launch have all options of the run, and its GPU no "
             "other process?",
             record.run,
             taken_gib,
@@ -320,22 +349,25 @@ def _warn_of_untold(moved: MemoryConstants, runs: Sequence[tuple[MeasuredMemory,
         if (1 - risk if run.ran_out else risk) > SURE:
             untold.append((record, run, memory))
     for record, run, memory in untold[:1]:
+        place, _, figure = record.run.rpartition(": ")
+        did = {FITS: "fitted", RAN_OUT: "ran out of memory"}.get(figure, f"had a peak of {figure}")
         logger.warning(
-            "%s contradicts the predicted need of %.3g GiB, of %.3g usable, by too much to move it%s: %s",
-            record.run,
+            "%s %s, but the predicted need is %.3g GiB, of %.3g usable: too far off to move it%s. %s",
+            place,
+            did,
             memory.needed_gib,
             memory.usable_gib,
             f" (as {counted(len(untold) - 1, 'other run')})" if untold[1:] else "",
-            "was it the host's memory, or another process on the GPU?"
+            "Was it the host's memory, or another process on the GPU?"
             if run.ran_out
-            else "does the launch have all options of the run?",
+            else "Does the launch have all options of the run?",
         )
 
 
 def _memory_record(run: _Run, memory: MemoryRun) -> MeasuredMemory:
     """Return the record of a run's memory in the stack."""
     figure = FITS if memory.peak_gib is None else f"{memory.peak_gib:.3g} GiB"
-    figure = "out of memory" if memory.ran_out else figure
+    figure = RAN_OUT if memory.ran_out else figure
     digest = blake2b(memory.regressors.tobytes() + figure.encode(), digest_size=KEY_BYTES).hexdigest()
     return MeasuredMemory(run=f"{run.place}: {figure}", key=digest)
 
@@ -350,7 +382,7 @@ def _runs_of(job: Job, word: str) -> Iterator[_Run]:
         yield _launched(job, place, word, figure.strip())
         return
     if path.suffix.lower() == ".csv":
-        runs = [(f"{word}, row {run.row}", run) for run in read_runs(path)]
+        runs = [(f"{word}, row {run.row}", (*_file_of(path), run.row), run) for run in read_runs(path)]
     elif is_file(path / TUNE) or is_file(path / RECORD):
         yield from _trials(job, path)
         return
@@ -363,10 +395,18 @@ def _runs_of(job: Job, word: str) -> Iterator[_Run]:
         return
     else:
         raise InputError(OPTION, f"must be LAUNCH=98.2s, a log ({', '.join(SUFFIXES)}) or a runs.csv, got {word!r}.")
-    found = [read for place, run in runs if (read := _row(job, place, run)) is not None]
+    found = [(read, evidence) for place, evidence, run in runs if (read := _row(job, place, run)) is not None]
     if not found:
         raise InputError(word, "has no run with a measured time, peak or failure.")
-    yield from found
+    yield from (replace(run, evidence=evidence) for run, evidence in found)
+
+
+def _file_of(path: str | Path) -> tuple[int, ...] | tuple[str]:
+    """Return a key of a file that all its paths and links share; for arguments without a file, the arguments."""
+    if not is_file(path):
+        return (str(path),)
+    status = Path(path).stat()
+    return status.st_dev, status.st_ino
 
 
 def _logs_in(folder: Path) -> list[Path]:
@@ -403,6 +443,8 @@ def _trials(job: Job, folder: Path) -> Iterator[_Run]:
 def _launched(job: Job, place: str, word: str, figure: str) -> _Run:
     """Return a run of a launch with its figure, or with what its log says."""
     match, is_log = _FIGURE.fullmatch(figure.lower()), Path(figure).suffix.lower() in SUFFIXES
+    if match is not None and match["unit"] is None:
+        raise InputError(OPTION, f"has a figure without a unit, {word!r}; give {place}={figure}s if it is in seconds.")
     if figure.lower() != OOM and not is_log and (match is None or not 0 < float(match["number"]) < inf):
         raise InputError(
             OPTION,
@@ -416,12 +458,13 @@ def _launched(job: Job, place: str, word: str, figure: str) -> _Run:
         if not is_file(figure):
             raise InputError(figure, f"is to be the log of {place}, but does not exist.")
         return _with_log(run, [Path(figure)])
+    run = replace(run, evidence=(*run.evidence, figure.lower().replace(" ", "")))
     if match is None:
         return replace(run, memory=_memory(run, None, ran_out=True))
     if match["memory"]:
         peak_gib = float(match["number"]) * (1.0 if match["memory"] == "gib" else GB / GIB)
         return replace(run, memory=_memory(run, peak_gib, match["kind"] or "reserved"))
-    return replace(run, time_s=float(match["number"]) * _SECONDS[match["unit"] or "s"], memory=_memory(run, None))
+    return replace(run, time_s=float(match["number"]) * _SECONDS[match["unit"]], memory=_memory(run, None))
 
 
 def _with_log(run: _Run, logs: Sequence[Path]) -> _Run:
@@ -435,7 +478,8 @@ def _with_log(run: _Run, logs: Sequence[Path]) -> _Run:
     if not results:
         reasons = "; ".join(result.problem for result in found.values() if isinstance(result, NoResult))
         raise InputError(run.place, f"has no result in {', '.join(map(str, logs))}: {reasons}.")
-    result = next(iter(results.values()))
+    log, result = next(iter(results.items()))
+    run = replace(run, evidence=_file_of(log))
     if result.ran_out:
         return replace(run, memory=_memory(run, None, ran_out=True))
     peak_gib = None if result.peak_bytes is None else result.peak_bytes / GIB
@@ -453,7 +497,13 @@ def _planned(job: Job, path: Path) -> _Run:
     plan = read_plan(path)
     instance = on_hosts_of(plan, job_of(plan, path))
     instance = replace(instance, stack=job.instance.stack.unmoved)
-    return _Run(place=str(path), instance=instance, config=plan.config, placement=plan.placement)
+    return _Run(
+        place=str(path),
+        instance=instance,
+        config=plan.config,
+        placement=plan.placement,
+        evidence=_file_of(path),
+    )
 
 
 def _started(job: Job, place: str) -> _Run:
@@ -481,6 +531,7 @@ def _started(job: Job, place: str) -> _Run:
         instance=instance,
         config=config,
         placement=placement or identity_placement(config, cluster.gpus_per_node, nodes, given.rank_order),
+        evidence=_file_of(place),
     )
 
 
@@ -541,8 +592,8 @@ def _memory(run: _Run, peak_gib: float | None, kind: str = "reserved", *, ran_ou
     )
 
 
-def _logged(job: Job, path: Path) -> list[tuple[str, MeasuredRun]]:
-    """Return the runs of a log, or of a folder of logs, of Megatron-LM, each with its log."""
+def _logged(job: Job, path: Path) -> list[tuple[str, tuple[object, ...], MeasuredRun]]:
+    """Return the runs of a log, or of a folder of logs, of Megatron-LM, each with its log and its evidence."""
     from tempfile import TemporaryDirectory
 
     cluster = job.instance.cluster
@@ -554,7 +605,8 @@ def _logged(job: Job, path: Path) -> list[tuple[str, MeasuredRun]]:
         runs, bad = read_rows(table)
     for row in bad:
         raise InputError(str(path if is_file(path) else logs[row.row]), row.problem)
-    return [(str(path if is_file(path) else logs[run.row]), run) for run in runs]
+    files = [path if is_file(path) else logs[run.row] for run in runs]
+    return [(str(file), _file_of(file), run) for file, run in zip(files, runs, strict=True)]
 
 
 def _row(job: Job, place: str, run: MeasuredRun) -> _Run | None:
@@ -601,6 +653,21 @@ def _check_time(run: _Run, predicted_s: float) -> None:
             f"{three_digits(run.time_s)} s is {run.time_s / predicted_s:,.0f} times the predicted "
             f"{three_digits(predicted_s)} s; give seconds of one iteration.",
         )
+
+
+def _warn_of_a_surprise(stack: StackSpec, anchors: Sequence[Anchor]) -> None:
+    """Log a warning if the only run is far from its prediction: it makes the bands of other layouts wide."""
+    for anchor in anchors if len(anchors) == 1 else ():
+        worlds, terms = anchored_stack(replace(stack, anchors=())), np.array([anchor.terms])
+        usual = float(job_means(stack, np.array(anchor.reference), worlds.prior))
+        low, _, high = np.log(replace(worlds, job_mean=usual).bands(terms, SURE)[0]).tolist()
+        if not low < anchor.log_ratio < high:
+            logger.warning(
+                "%s is %s times the expected time, so other layouts have wide bands. Does the launch have all options "
+                "of the run?",
+                anchor.run,
+                three_digits(exp(anchor.log_ratio - usual)),
+            )
 
 
 def _warn_of_strays(stack: StackSpec, anchors: Sequence[Anchor]) -> None:

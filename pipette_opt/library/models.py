@@ -32,12 +32,14 @@ NEUTRAL = (
 )
 """Fields of a model that change neither time nor memory. Vocabularies are compared after padding."""
 
+DROPOUTS = ("hidden_dropout", "attention_dropout")
+"""Fields of a model that a launch without the options sets to Megatron's default; masks take memory."""
+
 SILENT = (
     "vocab_size",
     "make_vocab_size_divisible_by",
     "max_position_embeddings",
-    "hidden_dropout",
-    "attention_dropout",
+    *DROPOUTS,
     "glu_linear_offset",
     "activation_func_clamp_value",
 )
@@ -126,6 +128,25 @@ def check_one_model(model: "ModelSpec", training: "TrainingSpec", given: "Megatr
     found = [difference.words for difference in model_differences(model, training, given)]
     if found:
         raise InputError(given.where, f"{'; '.join(found)}; give the same model in both places.")
+
+
+def with_dropout_of(model: "ModelSpec", given: "MegatronArgs") -> "ModelSpec":
+    """Return the model of a launch: the job's, with the dropout of arguments that describe a whole model."""
+    return model if given.model is None else replace(model, **{name: getattr(given.model, name) for name in DROPOUTS})
+
+
+def dropout_words(ours: "ModelSpec", planned: "ModelSpec") -> list[str]:
+    """Return a sentence on the dropout of a launch if the plan's job has another; empty if it has the same."""
+    unlike = [name for name in DROPOUTS if getattr(ours, name) != getattr(planned, name)]
+    if not unlike:
+        return []
+    options = (f"{_option(name)} {getattr(ours, name):g} (the plan {getattr(planned, name):g})" for name in unlike)
+    return [f"it trains with {' and '.join(options)}; dropout masks take memory"]
+
+
+def is_same_model(model: "ModelSpec", other: "ModelSpec") -> bool:
+    """Return whether two models have equal times and memory, dropout aside."""
+    return _same(model, replace(other, **{name: getattr(model, name) for name in DROPOUTS}), 1)
 
 
 def check_job_of_plan(plan: "Plan", given: "MegatronArgs") -> None:

@@ -130,7 +130,7 @@ def recommend(
     return Recommendation(
         offers=tuple(found),
         choices=choices(found, deadline_s),
-        sentences=tuple(in_words(found, deadline_s, jobs_of_bands(first.instance, "similar jobs"))),
+        sentences=tuple(in_words(found, deadline_s, jobs_of_bands(first.instance))),
         num_places=len(places),
     )
 

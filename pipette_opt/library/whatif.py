@@ -25,6 +25,7 @@ from pipette_opt.optimize import OptimizeParams
 from pipette_opt.options.values import checked, numbers, sizes, threads
 from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.summary import lines_at_most
+from pipette_opt.plans.verdict import times_words
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.replan import changes as made
@@ -73,7 +74,7 @@ class Answers:
     @property
     def is_as_recorded(self) -> bool:
         """Return whether the recorded time equals the time simulated now, so that the certificate is still valid."""
-        now_s = self.today.iteration_time_s
+        now_s = self.today.simulated_s
         return now_s is not None and abs(now_s / self.recorded_s - 1) <= AS_GOOD
 
 
@@ -256,13 +257,13 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
         if (
             _gain(least) - _gain(most) >= SAME
             and most.bound_s is not None
-            and most.bound_s <= (least.iteration_time_s or 0.0)
+            and most.bound_s <= (least.expected_s or 0.0)
         ):
             found.append(
                 "Which loss is the most expensive is not proven: the gaps of the searches exceed the differences."
             )
         idle = max(lost, key=lambda answer: answer.idle_hosts)
-        if idle.idle_hosts and idle.iteration_time_s is not None:
+        if idle.idle_hosts and idle.expected_s is not None:
             found.append(
                 f"Only {idle.num_hosts} of {idle.num_hosts + idle.idle_hosts} hosts are used: on more hosts, batch or "
                 "layers divide less evenly. `replan --micro-batches unequal` may use all hosts."
@@ -298,11 +299,7 @@ def _band_words(today: Answer, instance: Instance) -> str:
     if today.low_s is None or today.high_s is None or today.expected_s is None:
         return ""
     low, high = (end / today.expected_s for end in (today.low_s, today.high_s))
-    return (
-        f"- Times are expected times: nine in ten {jobs_of_bands(instance, 'jobs like this')} take {low:.2f} to "
-        f"{high:.2f} times as long. "
-        "The range after a change holds for nine in ten, too."
-    )
+    return f"- {times_words(low, high, jobs_of_bands(instance))} The range after a change holds for nine of ten, too."
 
 
 def _gain_words(answer: Answer) -> str:

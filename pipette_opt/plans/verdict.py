@@ -137,6 +137,11 @@ def expected_time(estimate: IterationTime) -> str:
     return f"{answer} ({ends} jobs; {few}, so the band is wide)"
 
 
+def times_words(low: float, high: float, jobs: str) -> str:
+    """Return a sentence on expected times and the ends of their bands, as shares of the expected time."""
+    return f"Times are expected times: nine of ten {jobs} take {low:.2f} to {high:.2f} times as long."
+
+
 def _share(share: float) -> str:
     """Return a share as a percentage: one digit after the point below 10 %, none from 10 % on."""
     if 0 < share < 5e-4:

@@ -8,6 +8,7 @@ from pipette_opt.base.files import is_file, is_folder
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.typed import typed
 from pipette_opt.base.units import number_of
+from pipette_opt.read.exported import exported_launch
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import parse_json, read_text, read_yaml
 from pipette_opt.read.hugging_face import model_from_hugging_face
@@ -100,7 +101,7 @@ def _read_model_file(path: Path, environment: Environment) -> ModelSpec:
     """Return the model in a file; suffix and content decide the format."""
     if path.suffix.lower() in (".yaml", ".yml"):
         return read_architecture(path)
-    text = read_text(path, keep_line_ends=True)
+    text = exported_launch(path, read_text(path, keep_line_ends=True))
     if not is_launch(text) and (path.suffix.lower() == ".json" or text.lstrip().startswith("{")):
         name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
         return model_from_hugging_face(parse_json(text, str(path)), str(path), name)

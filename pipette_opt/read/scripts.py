@@ -187,11 +187,13 @@ def argument_problem(arguments: Sequence[str], argument: UnknownArgument) -> str
     )
 
 
-def script_environment(settings: Sequence[str] | None) -> dict[str, str]:
-    """Return the environment variables in ``NAME=VALUE`` settings."""
+def script_environment(settings: Sequence[str] | None, *, numbered: bool = True) -> dict[str, str]:
+    """Return the variables in ``NAME=VALUE`` settings; if ``numbered``, a number names an argument of the script."""
+    names = r"([A-Za-z_]\w*|[1-9][0-9]?)=" if numbered else r"[A-Za-z_]\w*="
+    hint = " (1=VALUE for the script's first argument)" if numbered else ""
     for setting in settings or ():
-        if not re.match(r"[A-Za-z_]\w*=", setting, re.ASCII):
-            raise InputError("--env", f"must be NAME=VALUE, got {shown(setting)}.")
+        if not re.match(names, setting, re.ASCII):
+            raise InputError("--env", f"must be NAME=VALUE{hint}, got {shown(setting)}.")
     return {name: value for name, _, value in (setting.partition("=") for setting in settings or ())}
 
 

@@ -51,8 +51,8 @@ def without_hosts(instance: Instance, hosts: Collection[str]) -> Change:
     """
     Return the change in which hosts are lost.
 
-    They are barred from the job as it is, so that questions share a search. If a GPU type is gone with them, the job is
-    one without them: some costs are those of the slowest type of all hosts.
+    They are barred from the job as it is, so that questions share a search. With several GPU types the job is one
+    without them: the layers of each stage follow the types of all hosts, and some costs those of the slowest type.
     """
     known = instance.cluster.hosts
     for host in hosts:
@@ -66,7 +66,7 @@ def without_hosts(instance: Instance, hosts: Collection[str]) -> Change:
         f"without {', '.join(hosts)}",
         subset_cluster(instance.cluster, [host for host in known if host not in hosts]),
     )
-    if len(left.gpu_kinds) < len(instance.cluster.gpu_kinds):
+    if len(instance.cluster.gpu_kinds) > 1:
         return Change(name=name, group="without", instance=replace(instance, cluster=left))
     return Change(name=name, group="without", instance=instance, barred=frozenset(hosts))
 

@@ -32,10 +32,10 @@ def answers_table(title: str, answers: Sequence[Answer], own: str | None = None)
     for answer in answers:
         cells = [
             Text(answer.name),
-            Text(_expected(answer, answer.iteration_time_s)),
+            Text(_seconds(answer.expected_s)),
             Text("-" if answer.tokens_per_s is None else three_digits(answer.tokens_per_s)),
             _change(answer.change),
-            Text(_expected(answer, answer.as_it_is_s)),
+            Text(_seconds(answer.as_it_is_s)),
             Text(at_best(answer)),
             Text(str(answer.num_gpus or "-")),
         ]
@@ -59,8 +59,8 @@ def offers_table(offers: Sequence[Offer]) -> RenderableType:
         cells = [
             f"{offer.num_hosts} of {offer.hosts}",
             str(offer.num_gpus),
-            _expected(offer, offer.iteration_time_s),
-            _expected(offer, offer.bound_s),
+            _seconds(offer.expected_s),
+            _seconds(offer.bound_s),
             "-" if offer.tokens_per_s is None else three_digits(offer.tokens_per_s),
         ]
         if has_runs:
@@ -73,16 +73,11 @@ def offers_table(offers: Sequence[Offer]) -> RenderableType:
 
 def at_best(answer: Answer) -> str:
     """Return the lower bound on the time of all searched plans, or ``proven`` if the plan found reaches it."""
-    return "proven" if answer.is_proven else _expected(answer, answer.bound_s)
+    return "proven" if answer.is_proven else _seconds(answer.bound_s)
 
 
-def _expected(row: Answer | Offer, simulated_s: float | None) -> str:
-    """Return the expected time for a simulated time: scaled by the row's ratio of expected to simulated time."""
-    if simulated_s is None:
-        return "-"
-    if row.expected_s is None or row.iteration_time_s is None:
-        return f"{three_digits(simulated_s)} s"
-    return f"{three_digits(simulated_s * row.expected_s / row.iteration_time_s)} s"
+def _seconds(expected_s: float | None) -> str:
+    return "-" if expected_s is None else f"{three_digits(expected_s)} s"
 
 
 def _configuration(answer: Answer, own: str | None, before: str | None) -> Text:

@@ -8,6 +8,7 @@ from pipette_opt.base.units import counted, three_digits
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.target import HOUR_S
+from pipette_opt.plans.verdict import times_words
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.replan.searching import search
 from pipette_opt.specs import Instance
@@ -44,15 +45,17 @@ class Offer:
     ----------
     num_hosts, num_gpus
         Hosts and GPUs that the plan uses; without a plan, those that may be used.
-    iteration_time_s, bound_s
-        Simulated seconds of an iteration, and a lower bound on those of every searched plan on these hosts.
     expected_s, tokens_per_s
         Expected seconds of an iteration, the middle of the error band, and the tokens per second at this time.
+    bound_s
+        Lower bound, in expected seconds, on every searched plan on these hosts.
+    simulated_s, simulated_bound_s
+        Simulated seconds, before the factor of the job; solver and proofs use them.
     low_s, high_s
         Ends of the error band, in seconds.
     run_s, worst_run_s, least_run_s
-        Seconds of the whole run: expected, at the upper end of the band, and at the lower bound scaled like the
-        expected time. ``None`` if the number of tokens was not given.
+        Seconds of the whole run: expected, at the upper end of the band, and at the lower bound. ``None``
+        if the number of tokens was not given.
     price
         Price of the whole run, or of a million tokens if the number of tokens was not given; ``None`` without prices.
     why
@@ -63,9 +66,10 @@ class Offer:
     num_hosts: int
     num_gpus: int
     config: str = ""
-    iteration_time_s: float | None = None
-    bound_s: float | None = None
     expected_s: float | None = None
+    bound_s: float | None = None
+    simulated_s: float | None = None
+    simulated_bound_s: float | None = None
     low_s: float | None = None
     high_s: float | None = None
     tokens_per_s: float | None = None
@@ -133,7 +137,8 @@ def _offer(
     priced_iterations = 1e6 / instance.training.tokens if iterations is None else iterations
     hourly = None if len(known) < len(prices) else sum(known)
 
-    bound_s = min(searched.bound_s, estimate.iteration_time_s)
+    simulated_bound_s = min(searched.bound_s, estimate.iteration_time_s)
+    bound_s = simulated_bound_s * band.middle_s / estimate.iteration_time_s
 
     def of_run(seconds: float) -> float | None:
         return None if iterations is None else seconds * iterations
@@ -143,16 +148,17 @@ def _offer(
         num_hosts=len(best.placement.nodes_used),
         num_gpus=best.candidate.config.world_size,
         config=best.candidate.config.label(),
-        iteration_time_s=estimate.iteration_time_s,
-        bound_s=bound_s,
+        simulated_s=estimate.iteration_time_s,
+        simulated_bound_s=simulated_bound_s,
         expected_s=band.middle_s,
+        bound_s=bound_s,
         low_s=band.low_s,
         high_s=band.high_s,
         tokens_per_s=instance.training.tokens / band.middle_s,
         price=None if hourly is None else hourly * band.middle_s * priced_iterations / HOUR_S,
         run_s=of_run(band.middle_s),
         worst_run_s=of_run(band.high_s),
-        least_run_s=of_run(bound_s * band.middle_s / estimate.iteration_time_s),
+        least_run_s=of_run(bound_s),
     )
 
 
@@ -164,7 +170,7 @@ def _shortly(text: str) -> str:
 
 def choices(found: Sequence[Offer], deadline_s: float | None) -> dict[str, Offer]:
     """Return by name the fastest and cheapest offers, and those with the fewest GPUs that meet the deadline."""
-    able = [offer for offer in found if offer.iteration_time_s is not None]
+    able = [offer for offer in found if offer.expected_s is not None]
     chosen: dict[str, Offer] = {}
     if not able:
         return chosen
@@ -182,19 +188,19 @@ def choices(found: Sequence[Offer], deadline_s: float | None) -> dict[str, Offer
     return chosen
 
 
-def in_words(found: Sequence[Offer], deadline_s: float | None, runs: str = "similar jobs") -> list[str]:
+def in_words(found: Sequence[Offer], deadline_s: float | None, jobs: str = "jobs like this") -> list[str]:
     """
     Return the choices as sentences, and what is proven about the deadline.
 
     Parameters
     ----------
-    runs
-        Words for the runs whose times the error bands hold.
+    jobs
+        Words for the jobs whose times the error bands hold.
     """
     chosen = choices(found, deadline_s)
     if not chosen:
         return ["No configuration is legal and fits in memory on any of these hosts."]
-    sentences = _band_words(found, runs)
+    sentences = _band_words(found, jobs)
     for offer in dict.fromkeys(chosen.values()):
         words = ", ".join(word for word, other in chosen.items() if other == offer)
         sentences.append(f"{words[0].upper()}{words[1:]}: {_told(offer)}.")
@@ -210,14 +216,12 @@ def in_words(found: Sequence[Offer], deadline_s: float | None, runs: str = "simi
             f"No plan meets the deadline: the fastest takes {duration(fastest.run_s)}{proven}.",
         ]
     if best.worst_run_s is None:
-        sentences.append("No similar run was measured, so the margin to the deadline is unknown.")
+        sentences.append("No band is known, so the margin to the deadline is unknown.")
     elif best.worst_run_s > deadline_s:
         safe = [offer for offer in found if offer.worst_run_s is not None and offer.worst_run_s <= deadline_s]
         more = min(safe, key=lambda offer: offer.num_gpus, default=None)
         end = f"; {_told(more)} would meet the deadline even then" if more is not None else ""
-        sentences.append(
-            f"At the slow end of similar measured runs, this choice takes {duration(best.worst_run_s)}, too long{end}."
-        )
+        sentences.append(f"At the slow end of the band, this choice takes {duration(best.worst_run_s)}, too long{end}.")
     fewer = [offer for offer in found if offer.num_gpus < best.num_gpus and offer.least_run_s is not None]
     sure_not = [offer for offer in fewer if offer.least_run_s is not None and offer.least_run_s > deadline_s]
     if fewer:
@@ -226,7 +230,7 @@ def in_words(found: Sequence[Offer], deadline_s: float | None, runs: str = "simi
     return sentences
 
 
-def _band_words(found: Sequence[Offer], runs: str) -> list[str]:
+def _band_words(found: Sequence[Offer], jobs: str) -> list[str]:
     """Return a sentence on the error of the times, from the widest error band; empty if no offer has a band."""
     shares = [
         (offer.low_s / offer.expected_s, offer.high_s / offer.expected_s)
@@ -236,10 +240,7 @@ def _band_words(found: Sequence[Offer], runs: str) -> list[str]:
     if not shares:
         return []
     low, high = min(low for low, _ in shares), max(high for _, high in shares)
-    return [
-        f"Times are expected times: nine of ten {runs} take between {100 * (1 - low):.0f} % less and "
-        f"{100 * (high - 1):.0f} % more."
-    ]
+    return [times_words(low, high, jobs)]
 
 
 def duration(seconds: float | None) -> str:

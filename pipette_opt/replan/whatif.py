@@ -23,17 +23,31 @@ from pipette_opt.plans.target import HOUR_S
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor
 from pipette_opt.replan.changes import Change, repaired_host
-from pipette_opt.replan.searching import MIN_S, Searched, alike, certified, search, time_s, with_spares, without_hosts
+from pipette_opt.replan.searching import (
+    GAP,
+    MIN_S,
+    Searched,
+    alike,
+    certified,
+    search,
+    time_s,
+    with_spares,
+    without_hosts,
+)
 from pipette_opt.replan.space import space_for
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import SimulatedSolution, stage_memory
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 from pipette_opt.worlds.bands import job_band, with_band
+from pipette_opt.worlds.factor import job_factor
 from pipette_opt.worlds.ratios import ratio_ends
 
 SEARCH_WEIGHT = 12
 """Time of a search that needs a preparation, relative to a search that reuses a preparation. Chosen by lab-16x8."""
+
+MIXED_WEIGHT = 24
+"""Relative time of a search that needs a preparation on hosts of several GPU types. Chosen: 2 fast and 1 slow host."""
 
 UNIT_S = 0.3
 """Default seconds of a question that reuses a preparation. Chosen: 16 hosts in 20 s."""
@@ -65,16 +79,17 @@ class Answer:
 
     Parameters
     ----------
-    iteration_time_s
-        Simulated seconds of an iteration of the best plan found; ``None`` if no plan was found.
     expected_s, tokens_per_s
-        Expected seconds of an iteration, the middle of the error band, and the tokens per second at this time.
+        Expected seconds of an iteration of the best plan found, the middle of the error band, and the tokens per second
+        at this time; ``None`` if no plan was found.
     low_s, high_s
         Ends of the error band, in seconds.
     as_it_is_s
-        Simulated seconds of the old plan, unchanged, on the changed job; ``None`` if it cannot run there.
+        Expected seconds of the old plan, unchanged, on the changed job; ``None`` if it cannot run there.
     bound_s
-        Lower bound, in seconds, on every searched plan with any layer split; ``None`` if nothing was searched.
+        Lower bound, in expected seconds, on every searched plan with any layer split; ``None`` if nothing was searched.
+    simulated_s, simulated_as_it_is_s, simulated_bound_s
+        Simulated seconds, before the factor of the job; solver and proofs use them.
     narrowed
         Whether the time limit left configurations out of the search; ``bound_s`` holds for them, by compute alone.
     config
@@ -86,15 +101,15 @@ class Answer:
     change
         Tokens per second over those of today's plan, minus 1.
     least_change, most_change
-        Error range of ``change``: nine in ten pairs of measured runs of the worlds lie between. ``None`` for another
-        job or GPU type, and for the plan's own configuration.
+        Error range of ``change``: nine in ten pairs of measured runs of the worlds lie between; an open gap of the
+        search raises its upper end. ``None`` for another job or GPU type, and for the plan's own configuration
+        without a gap.
     why
         Reason why no plan was found; otherwise empty.
     """
 
     name: str
     group: str
-    iteration_time_s: float | None = None
     expected_s: float | None = None
     low_s: float | None = None
     high_s: float | None = None
@@ -104,6 +119,9 @@ class Answer:
     most_change: float | None = None
     as_it_is_s: float | None = None
     bound_s: float | None = None
+    simulated_s: float | None = None
+    simulated_as_it_is_s: float | None = None
+    simulated_bound_s: float | None = None
     narrowed: bool = False
     config: str = ""
     price_per_hour: float | None = None
@@ -116,7 +134,7 @@ class Answer:
     @property
     def is_proven(self) -> bool:
         """Return whether the plan found is proven to be the fastest searched."""
-        return None not in (self.bound_s, self.iteration_time_s) and is_proven(self.bound_s, self.iteration_time_s)  # type: ignore[arg-type]
+        return None not in (self.bound_s, self.expected_s) and is_proven(self.bound_s, self.expected_s)  # type: ignore[arg-type]
 
 
 class WhatIf:
@@ -168,9 +186,9 @@ class WhatIf:
     def today(self) -> Answer:
         """Return the plan itself, simulated on its job, as an answer."""
         plan, change = self.plan, Change(name="the plan", group="training", instance=self.instance)
-        answer = Answer(name=change.name, group=change.group, as_it_is_s=self.now.iteration_time_s)
+        answer = self._asked(change, self.now.iteration_time_s)
         bound_s = self._proven_s or None
-        return self._with_plan(answer, change, self.now.iteration_time_s, plan.config, plan.placement, bound_s)
+        return self._as_it_is(answer, change, self.now.iteration_time_s, plan.placement, bound_s)
 
     def repairs(self, hosts: Sequence[str]) -> list[Change]:
         """
@@ -198,11 +216,11 @@ class WhatIf:
         """Return the answer to a question, found in its share of the remaining time; ``left``: open questions."""
         as_it_is = self.placement_on(change)
         as_it_is_s = None if as_it_is is None else self._simulated_s(change, as_it_is)
-        answer = Answer(name=change.name, group=change.group, as_it_is_s=as_it_is_s)
+        answer = self._asked(change, as_it_is_s)
         config = self.plan.config
         if as_it_is is not None and as_it_is_s is not None and (change.barred or not change.is_searched):
             bound_s = (self._own_bound_s(config.world_size) or None) if change.barred else None
-            return self._with_plan(answer, change, as_it_is_s, config, as_it_is, bound_s)
+            return self._as_it_is(answer, change, as_it_is_s, as_it_is, bound_s)
         if not change.is_searched:
             return replace(
                 answer, why="the unchanged plan cannot run on the changed job, and no other plan was searched"
@@ -224,9 +242,15 @@ class WhatIf:
             return self._with_plan(answer, change, as_it_is_s, config, as_it_is, bound_s)
         return self._with_best(answer, change, best, bound_s)
 
+    def _asked(self, change: Change, as_it_is_s: float | None) -> Answer:
+        """Return an answer before the search, with the simulated time of the old plan; ``None`` if it cannot run."""
+        expected_s = None if as_it_is_s is None else job_factor(change.instance) * as_it_is_s
+        answer = Answer(name=change.name, group=change.group, as_it_is_s=expected_s)
+        return replace(answer, simulated_as_it_is_s=as_it_is_s)
+
     def _with_later(self, change: Change, answer: Answer) -> Answer:
         """Return the answer, improved by a better plan that a later question found on allowed hosts."""
-        if not change.barred or not answer.num_gpus or answer.iteration_time_s is None:
+        if not change.barred or not answer.num_gpus or answer.simulated_s is None:
             return answer
         searched = self._searched.get(self._key(change))
         if not isinstance(searched, Searched):
@@ -236,12 +260,19 @@ class WhatIf:
             solution for solution in searched.found if not {hosts[node] for node in solution.nodes.flat} & change.barred
         ]
         best = min(able, key=time_s, default=None)
-        if best is None or time_s(best) >= answer.iteration_time_s:
+        if best is None or time_s(best) >= answer.simulated_s:
             return answer
-        return self._with_best(answer, change, best, answer.bound_s)
+        return self._with_best(answer, change, best, answer.simulated_bound_s)
 
     def _with_best(self, answer: Answer, change: Change, best: SimulatedSolution, bound_s: float | None) -> Answer:
         return self._with_plan(answer, change, time_s(best), best.candidate.config, best.placement, bound_s)
+
+    def _as_it_is(
+        self, answer: Answer, change: Change, seconds: float, placement: Placement, bound_s: float | None
+    ) -> Answer:
+        """Return the answer filled in with the plan as it is, beside which nothing was searched."""
+        found = self._with_plan(answer, change, seconds, self.plan.config, placement, bound_s)
+        return replace(found, least_change=None, most_change=None)
 
     def _with_plan(
         self,
@@ -260,10 +291,11 @@ class WhatIf:
         prices = [cluster.nodes[node].price_per_gpu_hour for node in placement.node.tolist()]
         known = [price for price in prices if price is not None]
         hourly = sum(known) if len(known) == len(prices) else None
-        least, most = self._ends(change, seconds, config, placement)
+        bound_s = None if bound_s is None else min(bound_s, seconds)
+        least, most = self._ends(change, seconds, config, placement, bound_s)
         return replace(
             answer,
-            iteration_time_s=seconds,
+            simulated_s=seconds,
             expected_s=expected_s,
             low_s=band.low_s,
             high_s=band.high_s,
@@ -271,7 +303,8 @@ class WhatIf:
             change=self._gain(change, seconds, tokens_per_s),
             least_change=least,
             most_change=most,
-            bound_s=None if bound_s is None else min(bound_s, seconds),
+            bound_s=None if bound_s is None else bound_s * expected_s / seconds,
+            simulated_bound_s=bound_s,
             config=config.label(),
             price_per_hour=hourly,
             price_per_million_tokens=None if hourly is None else hourly / HOUR_S / tokens_per_s * 1e6,
@@ -287,19 +320,23 @@ class WhatIf:
         return self.now.iteration_time_s / seconds - 1
 
     def _ends(
-        self, change: Change, seconds: float, config: ParallelConfig, placement: Placement
+        self, change: Change, seconds: float, config: ParallelConfig, placement: Placement, bound_s: float | None
     ) -> tuple[float | None, float | None]:
         """
         Return the smallest and largest relative change of tokens per second with a plan of ``seconds``, simulated.
 
-        ``(None, None)`` for another job or GPU type, and for the plan's own configuration.
+        The largest is that of a plan as fast as ``bound_s``, which an open search may have missed. ``(None, None)`` for
+        another job or GPU type, and for the plan's own configuration unless the search is open.
         """
-        if change.group in OTHER_JOBS or config == self.plan.config:
+        missed = seconds / bound_s if bound_s else 1.0
+        if change.group in OTHER_JOBS or (config == self.plan.config and missed <= 1 + GAP):
             return None, None
-        now = self.instance, self.plan.config, self.plan.placement
-        low, high = ratio_ends(now, (change.instance, config, placement))
         gain = self.now.iteration_time_s / seconds
-        return min(low, gain) - 1, max(high, gain) - 1
+        low = high = gain
+        if config != self.plan.config:
+            now = self.instance, self.plan.config, self.plan.placement
+            low, high = ratio_ends(now, (change.instance, config, placement))
+        return min(low, gain) - 1, max(high, gain) * missed - 1
 
     def _own_bound_s(self, num_gpus: int | None) -> float:
         """
@@ -372,7 +409,8 @@ class WhatIf:
         for change in changes:
             key = (id(change.instance), bool(change.barred))
             is_new = change.is_searched and key not in seen
-            weights.append(SEARCH_WEIGHT * is_new + (bool(change.barred) or not is_new))
+            whole = MIXED_WEIGHT if len(change.instance.cluster.gpu_kinds) > 1 else SEARCH_WEIGHT
+            weights.append(whole * is_new + (bool(change.barred) or not is_new))
             seen.add(key)
         return weights
 

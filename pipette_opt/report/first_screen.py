@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pipette_opt.base.typed import typed
 from pipette_opt.base.units import MIN_DIFFERENCE, above_best, counted, difference, gib, listed, three_digits
 from pipette_opt.plans.certificate import Regret, Robust
 from pipette_opt.plans.plainness import WITHIN
@@ -18,7 +19,8 @@ from pipette_opt.simulate.paying import PayingOption
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.not_modelled import LARGE_EFFECT, by_size
-from pipette_opt.specs.stack import FITS
+from pipette_opt.specs.stack import FITS, StackSpec
+from pipette_opt.worlds.factor import misses
 
 MAX_ALTERNATIVES, MAX_OPTIONS, MAX_NOT_MODELLED, MAX_CAUSES = 3, 2, 3, 3
 """
@@ -186,8 +188,16 @@ def time_words(estimate: IterationTime) -> str:
 
 
 def measured_words(stack: Mapping[str, Any]) -> str:
-    """Return the measured runs that time and memory start from, as lines; at most ``MAX_RUNS`` of each."""
+    """
+    Return the measured runs that time and memory start from, as lines; at most ``MAX_RUNS`` of each.
+
+    The expected times are a fit over several runs, so each run's line says by how much it misses.
+    """
     times = [anchor["run"] for anchor in stack.get("anchors", ())]
+    if len(times) > 1:
+        missed = misses(typed(StackSpec, stack, "inputs.stack"))
+        fitted = [difference(1 + miss, "more", "less", "as much") for miss in missed]
+        times = [f"{run}; the fit over all runs expects {by_it}" for run, by_it in zip(times, fitted, strict=True)]
     timed = {f"{anchor['run'].rpartition(': ')[0]}: {FITS}" for anchor in stack.get("anchors", ())}
     memories = [run["run"] for run in stack.get("memory_runs", ()) if run["run"] not in timed]
     return "\n".join([*_first_runs(times), *_first_runs(memories)])

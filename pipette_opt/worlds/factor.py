@@ -115,6 +115,15 @@ def job_factors(stack: StackSpec, references: FloatArray, prior: Prior | None = 
     return found
 
 
+def misses(stack: StackSpec) -> list[float]:
+    """Return expected over measured time of each measured run, minus 1; 0 for the only run of its job."""
+    if not stack.anchors:
+        return []
+    references, terms = (np.array([getattr(run, name) for run in stack.anchors]) for name in ("reference", "terms"))
+    logs = np.log(job_factors(stack, references)) + terms @ moves_of(stack)
+    return np.expm1(logs - [run.log_ratio for run in stack.anchors]).tolist()  # type: ignore[no-any-return]
+
+
 def log_factors_left(left: FloatArray, of_runs: FloatArray, references: FloatArray, prior: Prior) -> FloatArray:
     """
     Return the logarithm of each job's factor over its usual one, shape ``(num_jobs,)``, by measured runs.

@@ -73,7 +73,7 @@ def test_what_is_refused(command: Command, script: Path, text: str, problem: str
 def test_wrong_variables(command: Command, script: Path) -> None:
     """``--env`` takes NAME=VALUE."""
     code, _, err = command("import", "args", "train.sh", "--env", "TP")
-    assert (code, "--env: must be NAME=VALUE, got 'TP'" in err) == (2, True)
+    assert (code, "--env: must be NAME=VALUE (1=VALUE for the script's first argument), got 'TP'" in err) == (2, True)
 
 
 PRINTED = """0: ------------------------ arguments ------------------------

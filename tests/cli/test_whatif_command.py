@@ -42,13 +42,16 @@ def test_a_list_of_questions(command: Command, plan: Path) -> None:
     assert [name for name in names if name.startswith("without ")] == ["without gpu01", "without gpu02"]
     today = found["plan"]
     recorded = json.loads(plan.read_text())
-    assert today["iteration_time_s"] == pytest.approx(recorded["estimate"]["iteration_time_s"])
+    assert today["simulated_s"] == pytest.approx(recorded["estimate"]["iteration_time_s"])
     for one in (today, *found["answers"]):
-        if one["iteration_time_s"] is not None:
+        if one["expected_s"] is not None:
             hourly = 2.5 * one["num_gpus"]
             expected = hourly / 3600 / one["tokens_per_s"] * 1e6
             assert one["price_per_million_tokens"] == pytest.approx(expected)
-            assert one["bound_s"] <= one["iteration_time_s"]
+            assert one["bound_s"] <= one["expected_s"]
+            assert one["simulated_bound_s"] / one["bound_s"] == pytest.approx(one["simulated_s"] / one["expected_s"])
+            if one["as_it_is_s"] is not None:
+                assert one["as_it_is_s"] >= one["expected_s"] * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(

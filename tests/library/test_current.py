@@ -161,6 +161,23 @@ def test_a_layout_may_give_a_stage_unequal_chunks() -> None:
     ] == [True, False]
 
 
+def test_a_whole_launch_has_its_own_dropout() -> None:
+    """Megatron's default is 0.1 where the script is silent: its masks take memory, and the comparison says so."""
+    sizes = f"--num-layers {TINY.num_layers} --hidden-size {TINY.hidden_size} --num-attention-heads 16 "
+    whole = f"{PLAIN} {sizes} --ffn-hidden-size 4096 --max-position-embeddings 2048 --vocab-size 50257"
+    with_masks, without = today(whole), today(f"{whole} --hidden-dropout 0 --attention-dropout 0")
+    peak, least = (max(stage.predicted_bytes for stage in found.memory) for found in (with_masks, without))
+    assert peak > least
+    job = make_job(make_cluster(2, gpus=4), TINY)
+    plan = plan_on(job, with_masks.config, with_masks.placement)
+    said = [line for line in with_masks.sentences(plan, job) if "dropout" in line]
+    assert said == [
+        "it trains with --hidden-dropout 0.1 (the plan 0) and --attention-dropout 0.1 (the plan 0); dropout masks take "
+        "memory"
+    ]
+    assert not [line for line in without.sentences(plan, job) if "dropout" in line]
+
+
 def test_links_that_were_not_measured() -> None:
     """They count as the slowest measured one, and are named; the job's own cluster stays as it is."""
     spec = make_cluster(4, gpus=2)

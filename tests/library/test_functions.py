@@ -112,7 +112,7 @@ def test_whatif(plan: po.Plan, folder: Path) -> None:
     options = ("--without", "each", "--link-speed", "0.5,2", "--gpu-price", "2.5", "--time-limit", "2")
     document = answer_of(folder, "whatif", "plan.json", *options, "--workers", "1")
     assert [one.name for one in found.answers] == [one["name"] for one in document["answers"]]
-    assert found.today.iteration_time_s == document["plan"]["iteration_time_s"]
+    assert found.today.expected_s == document["plan"]["expected_s"]
     assert found.today.price_per_hour == document["plan"]["price_per_hour"]
     assert is_short(found)
 

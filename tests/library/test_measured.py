@@ -1,6 +1,7 @@
 """Measured runs of the user that predicted times start from."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from math import log as log_of
@@ -12,19 +13,23 @@ from factories import A100_80, TINY, make_cluster, make_config, make_job, make_p
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
+from pipette_opt.candidates import legal_candidates
 from pipette_opt.export.folder import write_folder
 from pipette_opt.export.targets import export
 from pipette_opt.job.read import Job
+from pipette_opt.job.space import search_space
 from pipette_opt.library.current import current_of
 from pipette_opt.library.measured import own_runs, variables_of_runs, with_anchors, with_measured
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import keep_fitting, predicted_memory
+from pipette_opt.options.description import SpaceOptions
 from pipette_opt.parallel import Placement, identity_placement, with_whole_layers
 from pipette_opt.plans.verdict import verdict
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.exported import SCRIPTS
 from pipette_opt.read.megatron_args import read_megatron_args
+from pipette_opt.read.model import read_model
 from pipette_opt.read.scripts import read_script
 from pipette_opt.read.stack import read_stack, write_stack
 from pipette_opt.report.first_screen import measured_words, memory_words
@@ -32,6 +37,7 @@ from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import stage_memory
 from pipette_opt.specs import Instance
 from pipette_opt.worlds.bands import job_band
+from pipette_opt.worlds.factor import job_factor
 
 LAUNCH = (
     "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --micro-batch-size 1 --bf16 "
@@ -78,7 +84,7 @@ def test_a_measured_launch_moves_time_and_narrows_band(job: Instance, script: st
 def test_stack_files_and_plans_keep_the_runs(job: Instance, script: str, tmp_path: Path) -> None:
     """A stack with anchors is read as it was written, and a job's inputs record it."""
     given = Job(instance=job, num_gpus=None, inputs={"stack": {}})
-    known = with_measured(given, [f"{script}={simulated_s(job):.6f}"])
+    known = with_measured(given, [f"{script}={simulated_s(job):.6f}s"])
     write_stack(known.instance.stack, tmp_path / "stack.yaml")
     assert read_stack(tmp_path / "stack.yaml").anchors == known.instance.stack.anchors
     assert len(known.inputs["stack"]["anchors"]) == 1
@@ -158,6 +164,9 @@ def test_an_exported_launch_of_today(target: str, tmp_path: Path) -> None:
     assert (found.placement.node == plan.placement.node).all()
     assert found.remarks == ()
     fewer = replace(small_instance(), cluster=make_cluster(4, gpus=4))
+    assert replace(read_model(given.where), name="") == replace(
+        given.model, name=""
+    )  # also the script as the job's model
     elsewhere = current_of(Job(instance=fewer, num_gpus=None, inputs={}), given, None)
     assert elsewhere.hosts == fewer.cluster.hosts
     assert "names other hosts or GPUs" in elsewhere.remarks[0]
@@ -253,7 +262,7 @@ def test_measured_memory_moves_predicted_memory(script: str, memory_gib: float, 
 
 @pytest.mark.parametrize(
     ("memory_gib", "figure", "question"),
-    [(80.0, "oom", "was it the host's memory"), (0.3, "0.29GiB", "does the launch have all options of the run")],
+    [(80.0, "oom", "Was it the host's memory"), (0.3, "0.29GiB", "Does the launch have all options of the run")],
 )
 def test_an_outcome_that_predictions_rule_out_is_warned_of(
     script: str, caplog: pytest.LogCaptureFixture, memory_gib: float, figure: str, question: str
@@ -262,7 +271,7 @@ def test_an_outcome_that_predictions_rule_out_is_warned_of(
     small = replace(A100_80, memory_bytes=int(memory_gib * GIB))
     with_anchors(make_job(make_cluster(2, kinds=(small,)), TINY), [f"{script}={figure}"])
     assert question in caplog.text
-    assert "contradicts the predicted need" in caplog.text
+    assert "but the predicted need is" in caplog.text
 
 
 @pytest.mark.parametrize("figure", ["2s", "1.5GiB"])
@@ -344,8 +353,8 @@ def test_many_times_that_predictions_rule_out_are_one_warning(
     tiny = make_job(make_cluster(2, kinds=(replace(A100_80, memory_bytes=int(0.8 * GIB)),)), TINY)
     with_anchors(tiny, [f"{path}={simulated_s(job)}s" for path in scripts])
     assert len(caplog.messages) == 1
-    assert "fits contradicts the predicted need" in caplog.text
-    assert "(as 2 other runs): does the launch have all options of the run?" in caplog.text
+    assert "fitted, but the predicted need is" in caplog.text
+    assert "(as 2 other runs). Does the launch have all options of the run?" in caplog.text
 
 
 def test_memory_of_a_run_counts_once_and_is_shown(script: str) -> None:
@@ -487,6 +496,70 @@ def test_a_run_given_twice_counts_once(job: Instance, script: str) -> None:
     known = with_anchors(job, [word, word])
     assert len(known.stack.anchors) == 1
     assert with_anchors(known, [word]).stack.anchors == known.stack.anchors
+
+
+def test_a_run_under_two_paths_counts_once(job: Instance, script: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A link and another spelling of the path are the same run, and a line says so; another time is another run."""
+    time_s, link = simulated_s(job), Path(script).with_name("link.args")
+    link.symlink_to(script)
+    other = f"{link.parent}/../{link.parent.name}/train.args"
+    known = with_anchors(job, [f"{path}={time_s:.4f}s" for path in (script, link, other)])
+    assert len(known.stack.anchors) == 1
+    assert caplog.text.count("counts once: it is the run of") == 2
+    again = with_anchors(job, [f"{script}={time_s:.4f}s", f"{link}={1.1 * time_s:.4f}s"])
+    assert len(again.stack.anchors) == 2
+
+
+def test_a_launch_with_its_log_is_the_run_of_the_log(job: Instance, script: str, tmp_path: Path) -> None:
+    """A log given beside a launch with this log is no second run."""
+    log = tmp_path / "run.log"
+    log.write_text(LOG.format(tp=2, ms=1000 * simulated_s(job)))
+    assert len(with_anchors(job, [f"{script}={log}", f"{script}={log.parent / '.' / log.name}"]).stack.anchors) == 1
+
+
+def test_a_measured_configuration_is_searched(job: Instance, tmp_path: Path) -> None:
+    """Unequal stages of a launch that took this time are searched, unless options exclude them; a failure is not."""
+    path, given = tmp_path / "train.args", Job(instance=job, num_gpus=None, inputs={})
+    half = TINY.num_layers // 2
+    path.write_text(f"{LAUNCH} --pipeline-model-parallel-layout Et*{half + 1}|t*{half - 1}L")
+    timed, failed = (with_measured(given, [f"{path}={figure}"]) for figure in (f"{simulated_s(job)}s", "oom"))
+    (config,) = search_space(timed, SpaceOptions()).more_configs
+    assert config.layers_per_stage == (half + 1, half - 1)
+    assert config in legal_candidates(job, search_space(timed, SpaceOptions()))
+    assert not search_space(timed, SpaceOptions(tensor_parallel=(4,))).more_configs
+    assert not search_space(failed, SpaceOptions()).more_configs
+    fewer = replace(search_space(timed, SpaceOptions()), max_gpus=8)
+    assert config not in legal_candidates(job, fewer)
+
+
+def test_a_figure_without_a_unit(job: Instance, script: str) -> None:
+    """Seconds and GiB are both written as such numbers."""
+    with pytest.raises(InputError, match=r"without a unit, .*; give .*train\.args=8\.5s"):
+        with_anchors(job, [f"{script}=8.5"])
+
+
+def test_a_single_surprising_run_is_warned_of(job: Instance, script: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A run that nine times in a thousand is as long as that widens all bands; a usual one is no surprise."""
+    usual_s = job_factor(job) * simulated_s(job)
+    with_anchors(job, [f"{script}={1.2 * usual_s}s"])
+    assert not caplog.records
+    with_anchors(job, [f"{script}={7 * usual_s}s"])
+    assert "is 7.00 times the expected time, so other layouts have wide bands" in caplog.text
+
+
+def test_the_fit_over_several_runs_says_what_it_misses(job: Instance, script: str, tmp_path: Path) -> None:
+    """The line of each run has the difference to the time that is shown for its launch; a single run has none."""
+    time_s, other = simulated_s(job), tmp_path / "other.args"
+    other.write_text(LAUNCH.replace("micro-batch-size 1", "micro-batch-size 4"))
+    first = f"{script}={time_s:.4f}s"
+    assert "the fit" not in measured_words(asdict(with_anchors(job, [first]).stack))
+    known = with_anchors(job, [first, f"{other}={1.5 * time_s:.4f}s"])
+    shown_s = job_band(known, CONFIG, estimate(known, CONFIG, placed()).iteration_time_s, placed()).middle_s
+    miss = 100 * (shown_s / round(time_s, 4) - 1)
+    line = measured_words(asdict(known.stack)).splitlines()[0]
+    said = re.search(r"; the fit over all runs expects ([0-9.]+) % (more|less)", line)
+    assert said is not None
+    assert (1 if said[2] == "more" else -1) * float(said[1]) == pytest.approx(miss, abs=0.3)
 
 
 def test_an_empty_word_is_no_folder_of_logs(job: Instance) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.sbatch_header import sbatch_options, slurm_variables
+from pipette_opt.read.sbatch_header import job_variables, sbatch_options, slurm_variables
 
 HEADER = """#!/bin/bash
 #SBATCH --job-name=llama  # a name
@@ -37,6 +37,20 @@ def test_variables_of_the_job() -> None:
     assert found["SLURM_GPUS_PER_NODE"] == "h100:4"
     assert found["SLURM_GPUS_ON_NODE"] == "4"
     assert found["SLURM_NODEID"] == "0"
+
+
+def test_every_variable_of_a_batch_job_has_a_value() -> None:
+    """Numbers follow from the header; the others are placeholders, and those of arrays belong to arrays."""
+    found = job_variables(sbatch_options("#SBATCH -N 2 --ntasks-per-node 8 -c 12 --mem=900G --qos=high\n", "job.sh"))
+    assert found["SLURM_CPUS_ON_NODE"] == "96"
+    assert found["SLURM_JOB_CPUS_PER_NODE"] == "96(x2)"
+    assert found["SLURM_TASKS_PER_NODE"] == "8(x2)"
+    assert found["SLURM_MEM_PER_NODE"] == "921600"
+    assert found["SLURM_JOB_QOS"] == "high"
+    plain = job_variables(sbatch_options("#SBATCH -N 1\n", "job.sh"))
+    assert {"SLURM_CPUS_ON_NODE", "SLURM_SUBMIT_DIR", "SLURMD_NODENAME", "SLURM_CLUSTER_NAME"} <= set(plain)
+    assert "SLURM_ARRAY_TASK_ID" not in plain
+    assert "SLURM_ARRAY_TASK_ID" in job_variables(sbatch_options("#SBATCH --array=0-3\n", "job.sh"))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from benchmark_modules import loaded
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.sbatch_header import job_variables
-from pipette_opt.read.scripts import ScriptLaunch, read_script
+from pipette_opt.read.scripts import ScriptLaunch, read_script, script_environment
 
 CASES = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "cases"
 NUM_GENERATED = 160
@@ -109,6 +109,19 @@ def test_environment_and_positional_arguments() -> None:
     found = read_script(text, "job.sh")
     assert found.unset == {"1": 2, "MORE": 3, "NNODES": 3}
     assert found.defaults == {"TP": 1}
+
+
+def test_the_environment_numbers_positional_arguments() -> None:
+    """As the message of a script that stops without them says; a gap is refused."""
+    text = "RANK=${1:?the rank is missing}\ntorchrun train.py --x $RANK --y $2\n"
+    with pytest.raises(InputError, match="--env 1=VALUE"):
+        read_script(text, "job.sh")
+    given = script_environment(["1=0", "2=b"])
+    assert read_script(text, "job.sh", environment=given).arguments == ("--x", "0", "--y", "b")
+    with pytest.raises(InputError, match="argument 2, but not all before it"):
+        read_script(text, "job.sh", environment={"2": "b"})
+    with pytest.raises(InputError, match="also given behind --"):
+        read_script(text, "job.sh", environment=given, arguments=("0",))
 
 
 def test_variables_of_slurm_are_those_of_the_header() -> None:

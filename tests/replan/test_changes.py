@@ -111,11 +111,13 @@ def test_wrong_questions(ask: object, message: str) -> None:
         ask(small_instance())  # type: ignore[operator]
 
 
-def test_the_last_host_of_a_type_is_taken_out_of_the_job() -> None:
-    """Costs of the slowest type of all hosts would stay those of the lost one; other lost hosts are barred."""
+def test_a_lost_host_of_several_types_is_taken_out_of_the_job() -> None:
+    """Stages would keep the layers that suit all hosts, and costs of the slowest type; else lost hosts are barred."""
     slow = replace(A100_80, name="slow", memory_bytes_per_s=A100_80.memory_bytes_per_s / 2)
     job = make_job(make_cluster(3, kinds=(A100_80, A100_80, slow)), TINY)
-    gone = made.without_hosts(job, ["n2"])
-    assert (gone.instance.cluster.hosts, gone.barred) == (("n0", "n1"), frozenset())
-    barred = made.without_hosts(job, ["n1"])
-    assert (barred.instance, barred.barred) == (job, frozenset({"n1"}))
+    for lost, left in (("n2", ("n0", "n1")), ("n1", ("n0", "n2"))):
+        gone = made.without_hosts(job, [lost])
+        assert (gone.instance.cluster.hosts, gone.barred) == (left, frozenset())
+    alike = make_job(make_cluster(3), TINY)
+    barred = made.without_hosts(alike, ["n1"])
+    assert (barred.instance, barred.barred) == (alike, frozenset({"n1"}))

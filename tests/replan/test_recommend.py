@@ -20,7 +20,7 @@ def offer(num_hosts: int, days: float, price: float | None, *, worst: float = 1.
         num_hosts=num_hosts,
         num_gpus=8 * num_hosts,
         config="tp1",
-        iteration_time_s=days,
+        simulated_s=days,
         expected_s=days,
         bound_s=days * least,
         tokens_per_s=1.0 / days,
@@ -55,7 +55,7 @@ def test_the_choices_in_words() -> None:
         "Fastest: 8 hosts of a100-80gb (64 GPUs), 6.0 days, price 960.",
         "Cheapest: 1 host of a100-80gb (8 GPUs), 40.0 days, price 800.",
         "Fewest GPUs in time, cheapest in time: 2 hosts of a100-80gb (16 GPUs), 21.0 days, price 840.",
-        "At the slow end of similar measured runs, this choice takes 31.5 days, too long; 4 hosts of a100-80gb "
+        "At the slow end of the band, this choice takes 31.5 days, too long; 4 hosts of a100-80gb "
         "(32 GPUs), 11.0 days, price 880 would meet the deadline even then.",
         "That choices with fewer GPUs are too slow is proven.",
     ]
@@ -91,13 +91,14 @@ def test_offers_are_searched(searched: list[Offer]) -> None:
     """More hosts are faster here; run, price and bound follow from the iteration."""
     one, two = searched
     assert (one.num_gpus, two.num_gpus) == (2, 4)
-    assert one.iteration_time_s is not None
-    assert two.iteration_time_s is not None
-    assert two.iteration_time_s < one.iteration_time_s
+    assert one.simulated_s is not None
+    assert two.simulated_s is not None
+    assert two.simulated_s < one.simulated_s
     for found in searched:
         assert found.run_s == pytest.approx(1000 * (found.expected_s or 0))
         assert found.price == pytest.approx(found.num_gpus * 2.0 * (found.run_s or 0) / 3600)
-        assert (found.bound_s or 0) <= (found.iteration_time_s or 0)
+        assert (found.bound_s or 0) <= (found.expected_s or 0)
+        assert found.bound_s / found.simulated_bound_s == pytest.approx(found.expected_s / found.simulated_s)
         assert (found.low_s or 0) < (found.expected_s or 0) < (found.high_s or 0)
         assert found.tokens_per_s == pytest.approx(16 * 1024 / (found.expected_s or 0))
-    assert "nine of ten similar jobs take between" in in_words(searched, None)[0]
+    assert "nine of ten jobs like this take" in in_words(searched, None)[0]

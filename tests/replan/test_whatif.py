@@ -73,14 +73,14 @@ def test_each_lost_host_is_answered_as_brute_force_says(old: Plan, asking: WhatI
     assert told == [f"without n{node}" for node in range(5)]
     for node, answer in enumerate(answers):
         best_s = fastest_s(job, tuple(other for other in range(5) if other != node))
-        assert answer.bound_s is not None
-        assert answer.iteration_time_s is not None
-        assert answer.bound_s <= best_s * (1 + 1e-9)
+        assert answer.simulated_bound_s is not None
+        assert answer.simulated_s is not None
+        assert answer.simulated_bound_s <= best_s * (1 + 1e-9)
         if node == 2:  # idle
-            assert answer.iteration_time_s == answer.as_it_is_s == old.estimate.iteration_time_s
+            assert answer.simulated_s == answer.simulated_as_it_is_s == old.estimate.iteration_time_s
         else:
-            assert best_s * (1 - 1e-9) <= answer.iteration_time_s <= best_s * (1 + 2 * GAP)
-            assert answer.as_it_is_s is None
+            assert best_s * (1 - 1e-9) <= answer.simulated_s <= best_s * (1 + 2 * GAP)
+            assert answer.simulated_as_it_is_s is None
         assert (answer.num_hosts, answer.idle_hosts) == (4, 0)
         assert answer.low_s is not None
         assert answer.high_s is not None
@@ -104,16 +104,16 @@ def test_the_plan_as_it_is_is_simulated_on_the_changed_job(old: Plan, asking: Wh
         ],
         6.0,
     )
-    assert faster.as_it_is_s is not None
-    assert faster.iteration_time_s is not None
-    assert faster.iteration_time_s <= faster.as_it_is_s < old.estimate.iteration_time_s
+    assert faster.simulated_as_it_is_s is not None
+    assert faster.simulated_s is not None
+    assert faster.simulated_s <= faster.simulated_as_it_is_s < old.estimate.iteration_time_s
     assert faster.expected_s is not None
     assert faster.change == pytest.approx(asking.now.expected_s / faster.expected_s - 1)
-    assert batch.iteration_time_s is not None
+    assert batch.simulated_s is not None
     assert batch.tokens_per_s == pytest.approx(128 * 1024 / batch.expected_s)
     assert batch.least_change is None  # another job
-    assert odd.as_it_is_s is None
-    assert odd.iteration_time_s is None
+    assert odd.simulated_as_it_is_s is None
+    assert odd.simulated_s is None
     assert "micro_batch_size" in odd.why or "batch" in odd.why
 
 
@@ -134,12 +134,14 @@ def test_the_range_of_a_change_is_that_of_the_new_plan_over_the_old(old: Plan) -
     asking = WhatIf(old, known, OptimizeParams(workers=1), Watcher())
     change = Change(name="n4", group="more hosts", instance=known)
     seconds = new.estimate.iteration_time_s
-    least, most = asking._ends(change, seconds, new.config, new.placement)
+    least, most = asking._ends(change, seconds, new.config, new.placement, seconds)
     assert least is not None
     assert most is not None
     gain = old.estimate.iteration_time_s / seconds / 2
     assert 0.6 * gain < 1 + least < gain < 2 * gain <= 1 + most
-    assert asking._ends(change, seconds, old.config, new.placement) == (None, None)
+    assert asking._ends(change, seconds, old.config, new.placement, None) == (None, None)
+    assert asking._ends(change, seconds, new.config, new.placement, seconds / 2)[1] == pytest.approx(1 + 2 * most)
+    assert asking._ends(change, seconds, old.config, new.placement, seconds / 2)[1] == pytest.approx(4 * gain - 1)
 
 
 @pytest.mark.search
@@ -155,8 +157,8 @@ def test_a_plan_without_a_grid_of_hosts_is_no_start(asking: WhatIf) -> None:
     scrambled = WhatIf(plan, job, OptimizeParams(workers=1), Watcher())
     change = replace(made.faster_links(job, 2.0), is_searched=False)
     (answer,) = scrambled.ask([change])
-    assert answer.iteration_time_s == answer.as_it_is_s
-    assert answer.bound_s is None
+    assert answer.simulated_s == answer.simulated_as_it_is_s
+    assert answer.simulated_bound_s is None
 
 
 def test_only_repairs_that_help_are_asked(old: Plan) -> None:

@@ -52,6 +52,14 @@ Starts = Callable[[ExternalCommand, Shell], int | None]
 """Function that returns the number of the launch if a command starts a training program, else ``None``."""
 
 
+def _numbered(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the arguments of a script that are named by their numbers; ``InputError`` if a number is missing."""
+    numbers = sorted(int(name) for name in environment if name.isdecimal())
+    if numbers != list(range(1, len(numbers) + 1)):
+        raise InputError("--env", f"gives the script's argument {numbers[-1]}, but not all before it; give 1=VALUE on.")
+    return tuple(environment[str(number)] for number in numbers)
+
+
 def evaluate(
     text: str,
     where: str,
@@ -65,6 +73,8 @@ def evaluate(
 
     Parameters
     ----------
+    environment
+        Variables by name, and arguments by number if ``arguments`` is empty.
     where
         Name of the script in errors.
     starts
@@ -85,8 +95,12 @@ def evaluate(
         problem = "has line ends of Windows, which bash reads as part of a word; convert the script (dos2unix)."
         raise InputError(f"{where}, line {line}", problem)
     header = sbatch_options(text, where)
-    given = {**job_variables(header), **(environment or {})}
-    state = State(positional=tuple(arguments))
+    named = {name: value for name, value in (environment or {}).items() if not name.isdecimal()}
+    given = {**job_variables(header), **named}
+    numbered = _numbered(environment or {})
+    if numbered and arguments:
+        raise InputError("--env", "gives the script's argument 1, which is also given behind --; give it once.")
+    state = State(positional=tuple(arguments) or numbered)
     state.variables = {name: Variable(elements={0: value}, exported=True) for name, value in given.items()}
     state.variables["IFS"] = Variable(elements={0: " \t\n"})
     state.variables["OPTIND"] = Variable(elements={0: "1"})

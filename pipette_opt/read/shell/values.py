@@ -151,8 +151,7 @@ class Values(ABC):
             return unread
         self.unset.setdefault(name, self.line)
         if "nounset" in self.state.options:
-            option = f"-- ARGUMENT (number {name})" if name.isdigit() else f"--env {name}=VALUE"
-            raise RefusalError(f"stops there under set -u, as {name} is not set. Give it with {option}.")
+            raise RefusalError(f"stops there under set -u, as {name} is not set. Give it with --env {name}=VALUE.")
         return ""
 
     def unset_list(self, name: str) -> None:
