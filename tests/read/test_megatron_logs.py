@@ -94,6 +94,32 @@ def test_runs_that_would_pass_for_others_are_left_out(tmp_path: Path, name: str,
         import_runs([tmp_path / "other"], gpu="h100-80gb")
 
 
+def test_an_impossible_log_does_not_cost_the_others(tmp_path: Path) -> None:
+    """Its own line is named, and no unit that a person would mistake: a program printed the numbers."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for name, text in (
+        ("a.log", log(ARGUMENTS, [2500.0] * 6)),
+        ("b.log", log(ARGUMENTS, [25.0] * 6)),
+        ("c.log", log(ARGUMENTS | {"data_parallel_size": "3"}, [2500.0] * 6)),
+        ("d.log", log(ARGUMENTS, [2600.0] * 6)),
+    ):
+        (folder / name).write_text(text)
+    text, notes = import_runs([folder], gpu="h100-80gb")
+    (tmp_path / "runs.csv").write_text(text)
+    assert [run.iter_time_s for run in read_runs(tmp_path / "runs.csv")] == [2.5, 2.6]
+    left_out = [note for note in notes if "left out" in note]
+    assert left_out[0].startswith(
+        f"b.log, line {len(ARGUMENTS) + 7}: left out, iter_time_s=0.025 is impossible: 16 h100"
+    )
+    assert left_out[0].endswith("check the times of the log, and its GPU.")
+    assert left_out[1].startswith("c.log: left out, tp * cp * pp * dp = 2 * 1 * 2 * 3 = 12 must be num_gpus = 16")
+    for name in ("a.log", "d.log"):
+        (folder / name).unlink()
+    with pytest.raises(InputError, match=r"no log could be used\. b\.log, line [0-9]+: left out, iter_time_s"):
+        import_runs([folder], gpu="h100-80gb")
+
+
 EMBEDDING, LOSS = (f"account_for_{name}_in_pipeline_split" for name in ("embedding", "loss"))
 
 
@@ -251,7 +277,7 @@ def test_kernels_of_attention(tmp_path: Path, arguments: dict[str, str], kernel:
 
 def test_the_gpu_is_named_before_the_arguments(tmp_path: Path) -> None:
     """As jobs that begin with nvidia-smi print it."""
-    (tmp_path / "a.log").write_text("NVIDIA A100-SXM4-80GB\n" + log(ARGUMENTS, [100.0]))
+    (tmp_path / "a.log").write_text("NVIDIA A100-SXM4-80GB\n" + log(ARGUMENTS, [2500.0]))
     assert ",A100-SXM4-80GB," in import_runs([tmp_path])[0].splitlines()[1] + ","
 
 
