@@ -12,6 +12,7 @@ from pipette_opt.base.degrees import EXPERT, EXPERT_TENSOR
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_bytes
 from pipette_opt.base.units import whole_number
+from pipette_opt.parallel.recompute import known_word
 from pipette_opt.read.kinds_of_files import HEAD_CHARACTERS, MEGATRON_LOG, binary_kind, looks_like
 from pipette_opt.read.log_lines import MAX_CHARACTERS, MAX_LINES, Log, within_caps
 from pipette_opt.read.megatron_args import MegatronArgs
@@ -471,12 +472,19 @@ def _dispatcher(arguments: dict[str, str]) -> dict[str, object]:
 
 
 def _recompute(arguments: dict[str, str], layers_of_stage: int) -> str:
-    """Return ``none``, ``selective`` or ``full``; ``full on 3 of 8 layers`` for ``block`` on some layers of a stage."""
+    """Return recomputation as labels have it: ``none``, ``selective`` or modules, ``full``, ``full block3``."""
     kind = RECOMPUTE.get(arguments.get("recompute_granularity", "None"), "none")
     number = arguments.get("recompute_num_layers", "None")
     if kind == "full" and arguments.get("recompute_method") == "block" and whole_number(number) is not None:
-        return kind if int(number) >= layers_of_stage else f"full on {number} of {layers_of_stage} layers"
-    return kind
+        return kind if int(number) >= layers_of_stage else f"full block{number}"
+    listed = arguments.get("recompute_modules", "")
+    modules = re.findall(r"\w+", listed, re.ASCII) if listed.startswith("[") else []
+    if kind != "selective" or not modules:
+        return kind
+    try:
+        return known_word("+".join(modules)) or kind
+    except ValueError as error:
+        raise InputError("recompute_modules", str(error)) from None
 
 
 def _precision(arguments: dict[str, str]) -> str:

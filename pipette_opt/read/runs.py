@@ -344,7 +344,7 @@ def _recompute(text: str) -> str | None:
     """
     Return the kind of recomputation in a cell: ``full`` for ``full_every_layer``, ``selective`` for ``selective op``.
 
-    ``None`` for ``none``; other words are returned in lower case.
+    ``None`` for ``none``; other words, such as modules, are returned in lower case.
     """
     word = text.lower()
     for known in ("none", "selective"):
