@@ -242,7 +242,11 @@ class MegatronArgs:
     def _share(self, num_layers: int, num_stages: int) -> int:
         if num_layers % num_stages:
             raise InputError(
-                self.where, f"{num_layers} layers must be a multiple of the {num_stages} stages they go to."
+                self.where,
+                f"{num_layers} layers must be a multiple of the {num_stages} stages they go to. Uneven stages need "
+                "--decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers, "
+                "--pipeline-model-parallel-layout, or --account-for-embedding-in-pipeline-split and "
+                "--account-for-loss-in-pipeline-split.",
             )
         return num_layers // num_stages
 

@@ -368,7 +368,8 @@ class ModelSpec:
     @property
     def num_mtp_parameters(self) -> int:
         """Number of parameters of multi-token prediction, which published counts often leave out."""
-        return self.num_parameters - replace(self, mtp_num_layers=0).num_parameters
+        without = replace(self, mtp_num_layers=0, mtp_layer_pattern=None, mtp_use_repeated_layer=False)
+        return self.num_parameters - without.num_parameters
 
     def flops_per_token(
         self, seq_length: int, *, causal: bool = True, recompute: RecomputeGranularity | None = None

@@ -94,6 +94,32 @@ def test_runs_that_would_pass_for_others_are_left_out(tmp_path: Path, name: str,
         import_runs([tmp_path / "other"], gpu="h100-80gb")
 
 
+def test_an_impossible_log_does_not_cost_the_others(tmp_path: Path) -> None:
+    """Its own line is named, and no unit that a person would mistake: a program printed the numbers."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for name, text in (
+        ("a.log", log(ARGUMENTS, [2500.0] * 6)),
+        ("b.log", log(ARGUMENTS, [25.0] * 6)),
+        ("c.log", log(ARGUMENTS | {"data_parallel_size": "3"}, [2500.0] * 6)),
+        ("d.log", log(ARGUMENTS, [2600.0] * 6)),
+    ):
+        (folder / name).write_text(text)
+    text, notes = import_runs([folder], gpu="h100-80gb")
+    (tmp_path / "runs.csv").write_text(text)
+    assert [run.iter_time_s for run in read_runs(tmp_path / "runs.csv")] == [2.5, 2.6]
+    left_out = [note for note in notes if "left out" in note]
+    assert left_out[0].startswith(
+        f"b.log, line {len(ARGUMENTS) + 7}: left out, iter_time_s=0.025 is impossible: 16 h100"
+    )
+    assert left_out[0].endswith("check the times of the log, and its GPU.")
+    assert left_out[1].startswith("c.log: left out, tp * cp * pp * dp = 2 * 1 * 2 * 3 = 12 must be num_gpus = 16")
+    for name in ("a.log", "d.log"):
+        (folder / name).unlink()
+    with pytest.raises(InputError, match=r"no log could be used\. b\.log, line [0-9]+: left out, iter_time_s"):
+        import_runs([folder], gpu="h100-80gb")
+
+
 EMBEDDING, LOSS = (f"account_for_{name}_in_pipeline_split" for name in ("embedding", "loss"))
 
 
@@ -251,8 +277,27 @@ def test_kernels_of_attention(tmp_path: Path, arguments: dict[str, str], kernel:
 
 def test_the_gpu_is_named_before_the_arguments(tmp_path: Path) -> None:
     """As jobs that begin with nvidia-smi print it."""
-    (tmp_path / "a.log").write_text("NVIDIA A100-SXM4-80GB\n" + log(ARGUMENTS, [100.0]))
+    (tmp_path / "a.log").write_text("NVIDIA A100-SXM4-80GB\n" + log(ARGUMENTS, [2500.0]))
     assert ",A100-SXM4-80GB," in import_runs([tmp_path])[0].splitlines()[1] + ","
+
+
+@pytest.mark.parametrize(
+    ("modules", "recompute"),
+    [("['core_attn']", "selective"), ("['layernorm', 'moe_act']", "moe_act+layernorm"), ("None", "selective")],
+)
+def test_modules_that_are_recomputed(tmp_path: Path, modules: str, recompute: str) -> None:
+    """Selective recomputation of other modules than the core does not pass for that of the core."""
+    assert (
+        imported(tmp_path, log(ARGUMENTS | MIXTURE | {"recompute_modules": modules}, [2500.0] * 6)).recompute
+        == recompute
+    )
+
+
+def test_unknown_modules_are_named(tmp_path: Path) -> None:
+    """A module of a newer Megatron-Core leaves the log out."""
+    (tmp_path / "a.log").write_text(log(ARGUMENTS | {"recompute_modules": "['hyper']"}, [2500.0] * 6))
+    with pytest.raises(InputError, match=r"a\.log: left out, recompute_modules must be some of .*; got hyper"):
+        import_runs([tmp_path], gpu="h100-80gb")
 
 
 def test_columns_of_overlap_and_dispatchers(tmp_path: Path) -> None:
@@ -329,7 +374,7 @@ def test_full_recomputation_of_some_layers(tmp_path: Path) -> None:
     """``block`` with fewer layers than a stage has does not pass for all of them."""
     block = {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": "5"}
     run = imported(tmp_path, log(ARGUMENTS | block, [2500.0] * 6))
-    assert run.recompute == "full on 5 of 12 layers"
+    assert run.recompute == "full block5"
 
 
 @pytest.mark.parametrize("cut", range(40, 1500, 60))
