@@ -357,10 +357,10 @@ class _Bounding:
 
     def _of_other_depths(self, first: FirstPlan, memory: MemoryCheck, clock: Clock) -> Iterator[FirstPlan]:
         """Yield a plan of every other pipeline size that may beat ``first`` with uneven chunks, best bounds first."""
-        bounded = ((self.work.of_any_split(fits.config), fits) for fits in memory.fitting)
+        bounded = ((self.work(fits.config), fits) for fits in memory.fitting)
         of_depth: dict[int, list[CheckedConfig]] = {}
         for bound_s, fits in sorted(bounded, key=itemgetter(0)):
-            if bound_s < first.seconds:
+            if bound_s < LAYOUT_GAIN * first.seconds:
                 of_depth.setdefault(fits.config.pipeline_model_parallel_size, []).append(fits)
         for depth, members in of_depth.items():
             if depth not in (1, first.config.pipeline_model_parallel_size) and not clock.is_over:
