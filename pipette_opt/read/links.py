@@ -44,6 +44,7 @@ from pipette_opt.read.link_notes import (
     notes_on_latency,
     notes_on_matrix,
     notes_on_reading,
+    notes_on_skipped,
     notes_on_snapshots,
     notes_on_units,
 )
@@ -65,6 +66,9 @@ SINGLE_FILES = -1
 
 ABOVE_PCIE = 2.0
 """Factor by which a measured rate must exceed PCIe's assumed rate to count as NVLink's. Chosen: above the nominal."""
+
+MAX_REASONS = 3
+"""Largest number of reasons why files were not used that an error has. Chosen."""
 
 HEAD_BYTES = 8192
 """Number of bytes at the start of a file; a zero byte among them marks a binary file. Chosen."""
@@ -179,7 +183,8 @@ def import_links(
         levels=() if domains is None else (domains,),
     )
     distance = None if evidence.switches is None else _distances(evidence.switches, every_host)
-    return ImportedLinks(cluster=cluster, notes=tuple(notes), missing=missing, health=health(cluster, distance))
+    known = _off_nvlink(evidence) if of_pairs is None else ()
+    return ImportedLinks(cluster=cluster, notes=tuple(notes), missing=missing, health=health(cluster, distance, known))
 
 
 def _distances(switches: SwitchTree, hosts: Sequence[str]) -> IntArray:
@@ -222,8 +227,7 @@ def _kind_asked(test: str) -> str:
 def _why_nothing(evidence: LinkEvidence) -> str:
     """Return the reason why the files have no measurement between hosts."""
     if evidence.skipped:
-        more = f" {len(evidence.skipped) - 3} more files or tests were not used." if len(evidence.skipped) > 3 else ""
-        return " ".join(evidence.skipped[:3]) + more
+        return " ".join(notes_on_skipped(evidence.skipped, MAX_REASONS))
     beside = ", ".join(evidence.used) or ("a list of switches" if evidence.switches is not None else "")
     if beside:
         return f"Only this was read, which needs measurements beside it: {beside}."
@@ -468,9 +472,8 @@ def _gpus_per_node(evidence: LinkEvidence, given: int | None, notes: list[str], 
     if not count:
         raise InputError(where, "the files do not have the number of GPUs of a host; give --gpus-per-node.")
     if count == 1:
-        raise InputError(
-            where, "the logs used one GPU of a host and do not say how many it has; give --gpus-per-node, e.g. 8."
-        )
+        ask = "the logs used one GPU of a host and do not say how many it has; give --gpus-per-node, e.g. 8."
+        raise InputError(where, " ".join([ask, *notes_on_skipped(evidence.skipped, MAX_REASONS)]))
     notes.append(f"GPUs per host: {count}, the most that a test used.")
     return count
 
@@ -542,6 +545,12 @@ def _inside(
     rate = slowest.intra_node_bytes_per_s
     notes.append(f"Assumed: {gb_text(rate)} GB/s inside a host, the catalogue's figure for {slowest.gpu.name}.")
     return rate, None
+
+
+def _off_nvlink(evidence: LinkEvidence) -> tuple[str, ...]:
+    """Return the sentence on GPUs that NVLink does not reach; empty for none."""
+    inside = _agreed(evidence.inside_nodes)
+    return () if inside is None or not inside.off_nvlink else (f"{_off_text(inside)}.",)
 
 
 def _off_text(inside: InsideNode) -> str:

@@ -215,6 +215,39 @@ def test_gpus_without_any_nvlink_get_no_rate_of_nvlink(tmp_path: Path) -> None:
     assert "Assumed: 40 GB/s between all GPUs of a host, a usual rate of PCIe; measure it." in found.notes
 
 
+def test_gpus_joined_to_each_other_only_are_off_nvlink(tmp_path: Path) -> None:
+    """Two of eight have NVLink between them, and none to the six."""
+    links = mesh(8, (2, 5))
+    links[2][5] = links[5][2] = 18
+    found = imported(tmp_path, links)
+    assert "NVLink does not reach GPU 2, 5 of the host" in " ".join(found.notes)
+    assert [sentence.split(" of ")[0] for sentence in found.health.sentences] == ["GPU 2", "GPU 5"]
+
+
+@pytest.mark.parametrize(("gpus", "off"), [(3, (1,)), (8, (0, 1, 2, 3)), (4, (3,))])
+def test_half_of_the_gpus_may_be_off(tmp_path: Path, gpus: int, off: tuple[int, ...]) -> None:
+    """Small hosts, and as many GPUs off NVLink as on it."""
+    found = imported(tmp_path, mesh(gpus, off))
+    assert [sentence.split(" of ")[0] for sentence in found.health.sentences] == [f"GPU {gpu}" for gpu in off]
+
+
+@pytest.mark.parametrize(("gpus", "given"), [(16, None), (8, 6)])
+def test_a_gpu_off_nvlink_is_named_where_links_of_single_gpus_are_not_kept(
+    tmp_path: Path, gpus: int, given: int | None
+) -> None:
+    """Nothing else stands out."""
+    found = imported(tmp_path, mesh(gpus, (2,)), **({} if given is None else {"gpus_per_node": given}))
+    assert found.health.sentences == ("NVLink does not reach GPU 2 of the host whose topology was read.",)
+
+
+def test_a_topology_that_breaks_off_is_named_beside_the_question(tmp_path: Path) -> None:
+    """The number of GPUs is asked for, with the reason why the topology does not have it."""
+    (tmp_path / "topo.txt").write_text(smi(mesh(8))[:300])
+    (tmp_path / "a.log").write_text(nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0))
+    with pytest.raises(InputError, match=r"give --gpus-per-node, e\.g\. 8\. topo\.txt was not used: row GPU[0-9] must"):
+        import_links(tmp_path)
+
+
 def test_a_gpu_off_nvlink_may_be_left_out(tmp_path: Path) -> None:
     """Seven of eight GPUs have NVLink between all; six of them are not known to."""
     rest = imported(tmp_path, mesh(8, (2,)), gpus_per_node=7).cluster
