@@ -266,6 +266,35 @@ def test_a_measured_rate_is_of_the_links_that_attain_it(
     assert (links.inside[0, 0, 2], links.inside[0, 0, 1]) == pytest.approx((slow, fast), rel=1e-3)
 
 
+def test_a_faulty_host_beside_healthy_ones(tmp_path: Path) -> None:
+    """Files named after their hosts may differ in NVLinks; a host without a file has most of them."""
+    (tmp_path / "n1_to_n2.txt").write_text(OSU_BW)
+    (tmp_path / "n1_to_n12.txt").write_text(OSU_BW)
+    (tmp_path / "topo-n2.txt").write_text(smi(mesh(8, (4,))))
+    (tmp_path / "n1.topo.txt").write_text(smi(mesh(8)))
+    found = import_links(tmp_path, gpu="h100-80gb")
+    assert found.health.sentences == (
+        "GPU 4 of n2 has 11% of the usual rate to the other GPUs of its host: look at its NVLinks.",
+    )
+    assert "NVLink does not reach GPU 4 of n2. Look at its NVLinks." in found.notes
+    assert "No topology file is named after n12: the one with most NVLinks counts." in found.notes
+    write_cluster(found.cluster, tmp_path / "c.yaml")
+    links = read_cluster(tmp_path / "c.yaml").gpu_links
+    assert links is not None
+    assert [links.inside[host, 0, 4] for host in range(3)] == pytest.approx([18 * 20.6e9, 40e9, 18 * 20.6e9])
+    (tmp_path / "topo.txt").write_text(smi(mesh(8, (5,))))  # of no host
+    with pytest.raises(InputError, match=r"the topologies of hosts differ .* name each file after its host"):
+        import_links(tmp_path, gpu="h100-80gb")
+    (tmp_path / "topo.txt").rename(tmp_path / "topo-n12.txt")
+    assert [sentence[:15] for sentence in import_links(tmp_path, gpu="h100-80gb").health.sentences] == [
+        "GPU 4 of n2 has",
+        "GPU 5 of n12 ha",
+    ]
+    (tmp_path / "topo-n12.txt").write_text(smi(mesh(4)))
+    with pytest.raises(InputError, match="the topologies of hosts differ"):
+        import_links(tmp_path, gpu="h100-80gb")
+
+
 def test_large_hosts_get_the_slowest_rate(tmp_path: Path) -> None:
     """Links of single GPUs are kept for up to twelve GPUs a host."""
     found = imported(tmp_path, mesh(16, (4,)))
