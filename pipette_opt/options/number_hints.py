@@ -9,6 +9,9 @@ _PLAIN = re.compile(r"[0-9]{1,3}(?:[, '][0-9]{3}){1,5}|[0-9]{1,9}(?:\.[0-9]{1,9}
 _POWERS = {"k": 1, "m": 2, "g": 3, "b": 3}
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
+MAX_MEANT = 10**15
+"""Largest number that is suggested. Chosen: no size here is larger."""
+
 MAX_SEQUENCES = 1_000_000
 """Largest batch, in sequences, that is suggested. Chosen."""
 
@@ -41,7 +44,7 @@ def number_hint(name: str, text: str, seq_length: str | None = None) -> str:
 
 
 def _meant(value: float) -> str:
-    return f" Did you mean {int(value)}?" if value == int(value) else ""
+    return f" Did you mean {int(value)}?" if value == int(value) and 0 < value <= MAX_MEANT else ""
 
 
 def _sequences(text: str, number: float, power: int, seq_length: str | None) -> str:
@@ -53,7 +56,9 @@ def _sequences(text: str, number: float, power: int, seq_length: str | None) -> 
     binary = number * 1024**power
     tokens = binary if binary % length == 0 else number * 1000**power
     sequences = round(tokens / length)
-    if not 1 <= sequences <= MAX_SEQUENCES:
+    if tokens < length:  # fewer tokens than a sequence has: sequences were meant
+        return _meant(number * 1000**power)
+    if sequences > MAX_SEQUENCES:
         return f"{counts}."
     about = "" if tokens % length == 0 else "about "
     return f"{counts}: {text} tokens are {about}{sequences} sequences of {length} tokens. Did you mean {sequences}?"

@@ -72,6 +72,8 @@ class LinkEvidence:
         Hosts that each snapshot names.
     tested_pairs
         Sender and receiver of bandwidth tests between two processes.
+    inside_nodes
+        Name and content of each file with the topology of a host.
     remarks
         Names of the files of each assumption, by its text; empty for an assumption about no single file.
     unused
@@ -89,7 +91,7 @@ class LinkEvidence:
     )
     outcomes: dict[Run, set[Outcome]] = field(default_factory=lambda: defaultdict(set))
     inside: list[float] = field(default_factory=list)
-    inside_nodes: list[InsideNode] = field(default_factory=list)
+    inside_nodes: list[tuple[str, InsideNode]] = field(default_factory=list)
     switches: SwitchTree | None = None
     latencies: list[float] = field(default_factory=list)
     used: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -185,9 +187,9 @@ class LinkEvidence:
         self.latencies += list(log.latencies.values())
         self.used["profile links, " + ("all pairs of a round at once" if log.together else "one pair at a time")] += 1
 
-    def add_inside(self, node: InsideNode, kind: str) -> None:
-        """Add a measurement inside a host; all hosts are assumed to equal this host."""
-        self.inside_nodes.append(node)
+    def add_inside(self, node: InsideNode, kind: str, file: str) -> None:
+        """Add the topology of a host, from a file."""
+        self.inside_nodes.append((file, node))
         self.used[kind] += 1
 
     def remark(self, text: str, file: str = "") -> None:

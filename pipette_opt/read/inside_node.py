@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.types import BoolArray
 from pipette_opt.base.units import GB, counted, whole_number
 from pipette_opt.read.log_lines import Log
 
@@ -82,17 +83,25 @@ class InsideNode:
     @property
     def is_direct_mesh(self) -> bool:
         """Return whether NVLinks without a switch lead from each GPU to all others, over other GPUs between them."""
-        links = np.array(self.pair_nvlinks)
-        reached = (links > 0) | np.eye(self.num_gpus, dtype=np.bool_)
+        own_links = np.array(self.pair_nvlinks).sum(axis=1)
+        return bool(self._reached.all()) and not self.is_even and bool((own_links <= MAX_NVLINKS).all())
+
+    @property
+    def _reached(self) -> BoolArray:
+        """Return whether NVLinks lead from GPU a to GPU b, directly or over other GPUs, shape ``(gpus, gpus)``."""
+        reached = (np.array(self.pair_nvlinks) > 0) | np.eye(self.num_gpus, dtype=np.bool_)
         for _ in range(self.num_gpus.bit_length()):  # each round doubles the steps
             reached = reached.astype(np.float64) @ reached > 0
-        return bool(reached.all()) and not self.is_even and bool((links.sum(axis=1) <= MAX_NVLINKS).all())
+        return reached
 
     @property
     def off_nvlink(self) -> tuple[int, ...]:
-        """GPUs without an NVLink to any other GPU, in a host where other GPUs have NVLinks."""
-        most = [max(row) for row in self.pair_nvlinks]
-        return tuple(gpu for gpu, links in enumerate(most) if not links) if any(most) else ()
+        """GPUs that NVLink does not join to the group of most GPUs; without such a group, GPUs without any NVLink."""
+        sizes = self._reached.sum(axis=1)
+        if not self.most_nvlinks:
+            return ()
+        off = sizes < sizes.max() if 2 * sizes.max() > self.num_gpus else sizes == 1
+        return tuple(np.flatnonzero(off).tolist())
 
     def without(self, gpus: Collection[int]) -> "InsideNode":
         """Return the topology without these GPUs."""

@@ -237,7 +237,7 @@ def _slow_pairs(rest: FloatArray, names: Sequence[str]) -> tuple[SlowPair, ...]:
     return tuple(sorted(found, key=lambda pair: pair.share))
 
 
-def health(cluster: ClusterSpec, distance: IntArray | None = None) -> Health:
+def health(cluster: ClusterSpec, distance: IntArray | None = None, known: Sequence[str] = ()) -> Health:
     """
     Return the health of a cluster's measured links.
 
@@ -245,6 +245,8 @@ def health(cluster: ClusterSpec, distance: IntArray | None = None) -> Health:
     ----------
     distance
         Distance class of the switches of each two hosts; ``None``: the innermost level that holds both hosts.
+    known
+        Sentences on faults that the links of the cluster do not show.
     """
     if distance is None and cluster.levels:
         distance = np.full((cluster.num_nodes,) * 2, len(cluster.levels))
@@ -257,7 +259,7 @@ def health(cluster: ClusterSpec, distance: IntArray | None = None) -> Health:
     slow = {fault.name for faults in by_flows.values() for fault in faults.hosts}
     gpus = tuple(fault for fault in _slow_gpus(cluster) if fault.name.rpartition(":")[0] not in slow)
     found = Health(by_flows=by_flows, gpus=gpus, sentences=())
-    sentences = [_host_sentence(cluster, found, host) for host in found.slow_hosts]
+    sentences = [*known, *(_host_sentence(cluster, found, host) for host in found.slow_hosts)]
     sentences += [_gpu_sentence(cluster, fault) for fault in gpus]
     sentences += _sentences_inside(cluster)
     for flows, faults in by_flows.items():
@@ -288,15 +290,16 @@ def _sentences_inside(cluster: ClusterSpec) -> list[str]:
         hosts = compress_hosts(
             tuple(host for host, own in zip(cluster.hosts, links.kind_of_node, strict=True) if own == kind)
         )
-        usual = float(np.median(fastest))
-        slow = np.flatnonzero(fastest < SLOW_HOST * usual)
+        np.fill_diagonal(rates, np.nan)
+        middle = np.nanmedian(rates, axis=1)
+        share = np.minimum(fastest / np.median(fastest), middle / np.median(middle))
+        slow = np.flatnonzero(share < SLOW_HOST)
         sentences += [
-            f"GPU {gpu} of {hosts} has {fastest[gpu] / usual:.0%} of the usual rate to the other GPUs of its host: "
-            "look at its NVLinks."
+            f"GPU {gpu} of {hosts} has {share[gpu]:.0%} of the usual rate to the other GPUs of its host: look at its "
+            "NVLinks."
             for gpu in slow.tolist()
         ]
         rates[slow] = rates[:, slow] = np.nan
-        np.fill_diagonal(rates, np.nan)
         pairs = find_faults(rates, [f"GPU {gpu}" for gpu in range(links.num_slots)]).pairs
         if pairs:
             named = [f"{pair.sender} to {pair.receiver} ({pair.share:.0%})" for pair in pairs]

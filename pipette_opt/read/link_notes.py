@@ -49,18 +49,22 @@ def notes_on_reading(evidence: LinkEvidence, only_gpus: int | None) -> list[str]
     remarks = [f"{_files_text(files)}: {text}." if files else f"{text}." for text, files in evidence.remarks.items()]
     notes += _first_notes(remarks, "remarks of this kind on other files")
     notes += _first_notes(evidence.unused, "files with unused lines")
+    return [*notes, *notes_on_skipped(evidence.skipped, _NAMED)]
+
+
+def notes_on_skipped(skipped: Sequence[str], most: int) -> list[str]:
+    """Return notes on files and tests that were not used, one for each reason; of more than ``most``, their names."""
     reasons: dict[str, list[str]] = {}
-    for entry in evidence.skipped:
+    for entry in skipped:
         name, _, reason = entry.partition(" was not used: ")
         reasons.setdefault(reason, []).append(name)
-    skipped = [
+    notes = [
         f"{_files_text(names)} {'was' if len(names) == 1 else 'were'} not used: {reason}"
-        for reason, names in reasons.items()
+        for reason, names in list(reasons.items())[:most]
     ]
-    notes += skipped[:_NAMED]
-    if len(skipped) > _NAMED:
-        names = dict.fromkeys(name for names in list(reasons.values())[_NAMED:] for name in names)
-        notes.append(f"{len(names)} more files or tests were not used: {', '.join(names)}.")
+    left = dict.fromkeys(name for names in list(reasons.values())[most:] for name in names)
+    if left:
+        notes.append(f"Not used, too: {listed(list(left), _NAMED)}.")
     return notes
 
 

@@ -71,7 +71,16 @@ def given_options(
     found += [_unknown(name, following, where) for name, following in unknown.items()]
     found += [_unseen_options(variable) for variable in dict.fromkeys(filter(_is_list_of_options, words.words))]
     passed_on = tuple(_passed_on(values))
-    return GivenOptions(values=values, not_modelled=tuple(found), passed_on=passed_on, notes=words.notes)
+    notes = words.notes if words.are_printed else (*words.notes, *_without_effect(values))
+    return GivenOptions(values=values, not_modelled=tuple(found), passed_on=passed_on, notes=notes)
+
+
+def _without_effect(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note on each option that predictions would count if an option that it needs were given, too."""
+    for field, value in values.items():
+        option = megatron_options()[field]
+        if option.status == "modelled" and value is not False and not option.matters(values):
+            yield f"{option.name} has no effect without {' or '.join(option.needs)}"
 
 
 REFUSED_OF_TRAINING = (

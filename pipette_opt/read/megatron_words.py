@@ -33,10 +33,13 @@ class Words:
     ----------
     script
         Launch in the script that has the words; ``None`` for options alone.
+    are_printed
+        Whether Megatron printed the words, with the defaults of options that nobody gave.
     """
 
     words: tuple[str, ...]
     script: ScriptLaunch | None = None
+    are_printed: bool = False
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -93,7 +96,7 @@ def read_words(
         launch = read_launch(text, where)
         return Words(words=launch.arguments, script=launch)
     if is_printed(text):
-        return Words(words=tuple(printed_words(text)))
+        return Words(words=tuple(printed_words(text)), are_printed=True)
     if _is_only_options(text):
         return Words(words=tuple(_without_torchrun(_plain_words(text, where, environment or {}))))
     try:

@@ -70,6 +70,10 @@ def read_model(name_or_path: str | Path, vocab_size: int | None = None, environm
         return read_architecture(shipped_path("data", "architectures", f"{preset}.yaml"))
     if is_folder(path):
         raise InputError(f"model {text!r}", "is a folder without a config.json.")
+    if "://" in text:
+        raise InputError(
+            f"model {text!r}", "is an address, and nothing is downloaded: download the file and give its path."
+        )
     if is_path:
         raise InputError(f"model {text!r}", "the file does not exist.")
     near = presets_like(text)

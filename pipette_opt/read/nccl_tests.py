@@ -294,10 +294,9 @@ def parse_nccl_json(text: str, source: str, test: str = "") -> NcclTest:
     devices = [device for device in config["devices"] if isinstance(device, dict)]
     args = data.get("args") or [""]
     draft = _Draft(name=Path(str(args[0])).name, ended="average_bus_bandwidth" in data)
-    environment = _environment(data.get("env"))
-    draft.is_ring = _is_ring(environment.get("NCCL_ALGO", ""))
-    if per_process > 1 and any(name.startswith("NCCL_TESTS_SPLIT") for name in environment):
-        draft.damage = "does not list the groups of NCCL_TESTS_SPLIT; run it with one GPU a process"
+    environment = data.get("env")
+    for entry in environment if isinstance(environment, list) else ():  # NAME=value
+        draft.is_ring |= (found := _ALGORITHM.match(str(entry))) is not None and _is_ring(found["name"])
     for number, device in enumerate(devices):
         group = device.get("group")
         number_of_group = group if isinstance(group, int) else 0
@@ -310,14 +309,6 @@ def parse_nccl_json(text: str, source: str, test: str = "") -> NcclTest:
     draft.wrong |= bool(out_of_bounds.get("count"))
     draft.failure = "; ".join(str(error) for error in data.get("errors") or [] if str(error).strip())
     return _finish(draft, source, test)
-
-
-def _environment(data: object) -> dict[str, str]:
-    """Return the environment variables in the JSON of ``-J``: a mapping, or a list of ``NAME=value``."""
-    if isinstance(data, dict):
-        return {str(name): str(value) for name, value in data.items()}
-    pairs = (str(entry).partition("=") for entry in data) if isinstance(data, list) else ()
-    return {name: value for name, _, value in pairs}
 
 
 def _count(config: Mapping[str, Any], field: str, source: str) -> int:

@@ -21,7 +21,7 @@ from pipette_opt.read.megatron_table import megatron_options
 from pipette_opt.read.named_models import named_model
 from pipette_opt.read.precision_words import KNOWN as KNOWN_PRECISIONS
 from pipette_opt.read.precision_words import precision_of
-from pipette_opt.read.run_bounds import check_time
+from pipette_opt.read.run_bounds import OF_A_LOG, check_time
 from pipette_opt.read.run_launches import ARGUMENTS_COLUMN, read_launch
 from pipette_opt.read.run_models import truth_of
 
@@ -389,10 +389,11 @@ def _check_units(where: str, run: MeasuredRun) -> None:
         raise InputError(where, f"iter_time_s is more than a day: {run.iter_time_s:g}; it must be in seconds.")
     check_time(where, run)
     if run.peak_mem_bytes is not None and run.gpu is not None and run.peak_mem_bytes > 1.3 * run.gpu.gpu.memory_bytes:
+        slip = "check the GPU of the log" if run.source == OF_A_LOG else "it must be in GiB, of one GPU"
         raise InputError(
             where,
             f"peak_mem_gib={run.peak_mem_bytes / GIB:g} is more than a {run.gpu.gpu.name} has "
-            f"({run.gpu.gpu.memory_bytes / GIB:.1f} GiB); it must be in GiB, of one GPU.",
+            f"({run.gpu.gpu.memory_bytes / GIB:.1f} GiB); {slip}.",
         )
 
 

@@ -334,6 +334,24 @@ def nccl_json(kind: str, hosts: Sequence[str], rate: float, *, ngpus: int = 1, e
     return json.dumps(data)
 
 
+def test_json_of_groups_and_rings(tmp_path: Path) -> None:
+    """``NCCL_TESTS_SPLIT`` puts processes in groups; ``env`` has the algorithm."""
+    pairs = json.loads(nccl_json("all_reduce", ["n1", "n1", "n2", "n2"], 20.0))
+    for number, device in enumerate(pairs["config"]["devices"]):
+        device["group"] = number % 2
+    (tmp_path / "a.json").write_text(json.dumps(pairs))
+    assert links(import_links(tmp_path), 2)[0, 1] == pytest.approx(40.0)
+    whole = json.loads(nccl_json("all_reduce", ["n1"] * 8 + ["n2"] * 8, 75.0))
+    for environment, problem in (
+        (["HOME=/x", "NCCL_ALGO=Ring"], "carry 141 GB/s each way"),
+        (["NCCL_ALGO=Tree"], "of the NICs it says nothing"),
+        (None, "of the NICs it says nothing"),
+    ):
+        (tmp_path / "a.json").write_text(json.dumps(whole | {"env": environment}))
+        with pytest.raises(InputError, match=problem):
+            import_links(tmp_path)
+
+
 def test_json_output(tmp_path: Path) -> None:
     """The same derivations; with -g 4 each process stands for four GPUs."""
     (tmp_path / "a.json").write_text(nccl_json("sendrecv", ["n1", "n2"], 20.0))

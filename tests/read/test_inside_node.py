@@ -215,6 +215,39 @@ def test_gpus_without_any_nvlink_get_no_rate_of_nvlink(tmp_path: Path) -> None:
     assert "Assumed: 40 GB/s between all GPUs of a host, a usual rate of PCIe; measure it." in found.notes
 
 
+def test_gpus_joined_to_each_other_only_are_off_nvlink(tmp_path: Path) -> None:
+    """Two of eight have NVLink between them, and none to the six."""
+    links = mesh(8, (2, 5))
+    links[2][5] = links[5][2] = 18
+    found = imported(tmp_path, links)
+    assert "NVLink does not reach GPU 2, 5 of the host" in " ".join(found.notes)
+    assert [sentence.split(" of ")[0] for sentence in found.health.sentences] == ["GPU 2", "GPU 5"]
+
+
+@pytest.mark.parametrize(("gpus", "off"), [(3, (1,)), (8, (0, 1, 2, 3)), (4, (3,))])
+def test_half_of_the_gpus_may_be_off(tmp_path: Path, gpus: int, off: tuple[int, ...]) -> None:
+    """Small hosts, and as many GPUs off NVLink as on it."""
+    found = imported(tmp_path, mesh(gpus, off))
+    assert [sentence.split(" of ")[0] for sentence in found.health.sentences] == [f"GPU {gpu}" for gpu in off]
+
+
+@pytest.mark.parametrize(("gpus", "given"), [(16, None), (8, 6)])
+def test_a_gpu_off_nvlink_is_named_where_links_of_single_gpus_are_not_kept(
+    tmp_path: Path, gpus: int, given: int | None
+) -> None:
+    """Nothing else stands out."""
+    found = imported(tmp_path, mesh(gpus, (2,)), **({} if given is None else {"gpus_per_node": given}))
+    assert found.health.sentences == ("NVLink does not reach GPU 2 of the host whose topology was read.",)
+
+
+def test_a_topology_that_breaks_off_is_named_beside_the_question(tmp_path: Path) -> None:
+    """The number of GPUs is asked for, with the reason why the topology does not have it."""
+    (tmp_path / "topo.txt").write_text(smi(mesh(8))[:300])
+    (tmp_path / "a.log").write_text(nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0))
+    with pytest.raises(InputError, match=r"give --gpus-per-node, e\.g\. 8\. topo\.txt was not used: row GPU[0-9] must"):
+        import_links(tmp_path)
+
+
 def test_a_gpu_off_nvlink_may_be_left_out(tmp_path: Path) -> None:
     """Seven of eight GPUs have NVLink between all; six of them are not known to."""
     rest = imported(tmp_path, mesh(8, (2,)), gpus_per_node=7).cluster
@@ -231,6 +264,35 @@ def test_a_measured_rate_is_of_the_links_that_attain_it(
     links = imported(tmp_path, mesh(8, (2,))).cluster.gpu_links
     assert links is not None
     assert (links.inside[0, 0, 2], links.inside[0, 0, 1]) == pytest.approx((slow, fast), rel=1e-3)
+
+
+def test_a_faulty_host_beside_healthy_ones(tmp_path: Path) -> None:
+    """Files named after their hosts may differ in NVLinks; a host without a file has most of them."""
+    (tmp_path / "n1_to_n2.txt").write_text(OSU_BW)
+    (tmp_path / "n1_to_n12.txt").write_text(OSU_BW)
+    (tmp_path / "topo-n2.txt").write_text(smi(mesh(8, (4,))))
+    (tmp_path / "n1.topo.txt").write_text(smi(mesh(8)))
+    found = import_links(tmp_path, gpu="h100-80gb")
+    assert found.health.sentences == (
+        "GPU 4 of n2 has 11% of the usual rate to the other GPUs of its host: look at its NVLinks.",
+    )
+    assert "NVLink does not reach GPU 4 of n2. Look at its NVLinks." in found.notes
+    assert "No topology file is named after n12: the one with most NVLinks counts." in found.notes
+    write_cluster(found.cluster, tmp_path / "c.yaml")
+    links = read_cluster(tmp_path / "c.yaml").gpu_links
+    assert links is not None
+    assert [links.inside[host, 0, 4] for host in range(3)] == pytest.approx([18 * 20.6e9, 40e9, 18 * 20.6e9])
+    (tmp_path / "topo.txt").write_text(smi(mesh(8, (5,))))  # of no host
+    with pytest.raises(InputError, match=r"the topologies of hosts differ .* name each file after its host"):
+        import_links(tmp_path, gpu="h100-80gb")
+    (tmp_path / "topo.txt").rename(tmp_path / "topo-n12.txt")
+    assert [sentence[:15] for sentence in import_links(tmp_path, gpu="h100-80gb").health.sentences] == [
+        "GPU 4 of n2 has",
+        "GPU 5 of n12 ha",
+    ]
+    (tmp_path / "topo-n12.txt").write_text(smi(mesh(4)))
+    with pytest.raises(InputError, match="the topologies of hosts differ"):
+        import_links(tmp_path, gpu="h100-80gb")
 
 
 def test_large_hosts_get_the_slowest_rate(tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ def test_an_impossible_log_does_not_cost_the_others(tmp_path: Path) -> None:
         ("b.log", log(ARGUMENTS, [25.0] * 6)),
         ("c.log", log(ARGUMENTS | {"data_parallel_size": "3"}, [2500.0] * 6)),
         ("d.log", log(ARGUMENTS, [2600.0] * 6)),
+        ("e.log", log(ARGUMENTS, [2600.0] * 6, "[Rank 0] (after 2 iterations) memory (MB) | max reserved: 190000.0")),
     ):
         (folder / name).write_text(text)
     text, notes = import_runs([folder], gpu="h100-80gb")
@@ -114,6 +115,8 @@ def test_an_impossible_log_does_not_cost_the_others(tmp_path: Path) -> None:
     )
     assert left_out[0].endswith("check the times of the log, and its GPU.")
     assert left_out[1].startswith("c.log: left out, tp * cp * pp * dp = 2 * 1 * 2 * 3 = 12 must be num_gpus = 16")
+    assert left_out[2].startswith("e.log: left out, peak_mem_gib=185.547 is more than a h100-80gb has")
+    assert left_out[2].endswith("check the GPU of the log.")
     for name in ("a.log", "d.log"):
         (folder / name).unlink()
     with pytest.raises(InputError, match=r"no log could be used\. b\.log, line [0-9]+: left out, iter_time_s"):

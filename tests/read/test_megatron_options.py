@@ -775,3 +775,27 @@ def test_values_that_may_be_options_are_refused(value: str) -> None:
     """An option that Megatron-LM does not have may be a flag, with options behind it."""
     with pytest.raises(InputError, match="is known only when the script runs"):
         given_options(f"torchrun pretrain_gpt.py --log-dir {value} --num-layers 4", "here")
+
+
+@pytest.mark.parametrize(
+    ("options", "notes"),
+    [
+        (
+            "--data-parallel-sharding-strategy optim_grads_params",
+            ("--data-parallel-sharding-strategy has no effect without --use-megatron-fsdp",),
+        ),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", ()),
+        ("--recompute-granularity full", ()),
+    ],
+)
+def test_options_that_mean_nothing_are_said(options: str, notes: tuple[str, ...]) -> None:
+    """Megatron ignores them; what predictions would count is not dropped without a word."""
+    assert given_options(f"--micro-batch-size 1 {options}", "args").notes == notes
+
+
+def test_printed_defaults_are_no_choice() -> None:
+    """Megatron prints the strategy in every log, whoever shares parameters."""
+    lines = {"world_size": "8", "micro_batch_size": "1", "use_megatron_fsdp": "False", "num_layers": "4"}
+    lines["data_parallel_sharding_strategy"] = "optim_grads_params"
+    printed = "".join(f"  {name} {'.' * 20} {value}\n" for name, value in lines.items())
+    assert given_options(printed, "run.log").notes == ()

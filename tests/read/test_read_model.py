@@ -361,3 +361,9 @@ def test_an_id_of_the_hub_that_is_no_preset(name: str) -> None:
     with pytest.raises(InputError) as refused:
         read_model(name.partition("/")[2])
     assert "Hub" not in str(refused.value)
+
+
+def test_an_address_is_no_file() -> None:
+    """Nothing is downloaded."""
+    with pytest.raises(InputError, match="is an address, and nothing is downloaded: download the file"):
+        read_model("https://example.com/Qwen/Qwen3.6-27B/config.json")
