@@ -224,9 +224,10 @@ def has_analytical_model(instance: Instance, config: ParallelConfig, tile: HostT
     """
     Return whether the analytical 1F1B model describes a candidate configuration well enough to replace a relaxation.
 
-    It needs a schedule without interleaving.
+    It needs a schedule without interleaving, and tensor groups inside hosts, since stages with embeddings or head send
+    more than their layers.
     """
-    return config.num_chunks == 1 and links_decide(instance, config, tile)
+    return config.num_chunks == 1 and tile.tensor_nodes == 1 and links_decide(instance, config, tile)
 
 
 def links_decide(instance: Instance, config: ParallelConfig, tile: HostTile) -> bool:
