@@ -234,10 +234,11 @@ def links_decide(instance: Instance, config: ParallelConfig, tile: HostTile) -> 
     """
     Return whether each collective is a function of its slowest hop, so that integers can express it.
 
-    This needs expert ranks on one host, and no ZeRO 2 or 3. If tensor or context groups span hosts, all layers must
-    send equally much, and only one of the two groups may span hosts.
+    This needs expert ranks on one host, and one ring for the gradients: no ZeRO 2 or 3, and one optimizer instance. If
+    tensor or context groups span hosts, all layers must send equally much, and only one of the two groups may span
+    hosts.
     """
-    if config.sharding_stage > 1:
+    if not config.reduces_in_one_ring:
         return False
     alike = tile.nodes_per_slot == 1 or len(counted_layers(instance.model, config)) == 1
     alike &= 1 in (tile.tensor_nodes, tile.context_nodes) and exchange_stays_inside(instance.training, config, tile)
