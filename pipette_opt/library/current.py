@@ -199,7 +199,7 @@ class Current:
         band = self.estimate.band
         ends = "" if band is None else f" ({three_digits(band.low_s)} to {three_digits(band.high_s)})"
         gain = faster_words(self.estimate, plan.estimate, self.uncounted(), self._ratio_ends(plan, instance), fits=fits)
-        large, others = by_size(
+        large, others, in_part = by_size(
             replace(entry, option=f"{entry.option} {entry.value}".rstrip()) for entry in self.not_modelled
         )
         return [
@@ -207,6 +207,7 @@ class Current:
             f"{self.config.label()}{':' if fits else ' would take'} {three_digits(self.estimate.expected_s)} s{ends}",
             *([f"with {', '.join(large)} {LARGE_EFFECT}"] if large else []),
             *([f"not counted of it: {', '.join(others)}"] if others else []),
+            *([f"counted in part: {', '.join(in_part)}"] if in_part else []),
             *dropout_words(self.instance.model, instance.model),
             *gain.plain.splitlines(),
             *([] if fits else ["If it does run, give its time or its peak with --measured."]),
@@ -252,7 +253,7 @@ class Current:
         from pipette_opt.read.megatron_table import parts_saved
         from pipette_opt.report.comparison import Uncounted
 
-        timed = [entry for entry in self.not_modelled if entry.effect != "memory"]
+        timed = [entry for entry in self.not_modelled if entry.effect != "memory" and not entry.in_part]
         saved = parts_saved(timed)
         return Uncounted(
             # What is free afterwards shortens an iteration by no more than the critical path had of it.

@@ -45,11 +45,13 @@ def verdict(
     parts.append(expected_time(estimate))
     if not links_measured:
         parts.append("no link was measured")
-    large, others = by_size(not_modelled)
+    large, others, in_part = by_size(not_modelled)
     if large:
         parts.append(f"with {listed(large, 1)} {LARGE_EFFECT}")
     if others:
         parts.append(f"not modelled: {listed(others, 1)}")
+    if in_part:
+        parts.append(f"counted in part: {listed(in_part, 1)}")
     return "; ".join(parts) + "."
 
 

@@ -315,10 +315,11 @@ def paying_words(paying: Sequence[PayingOption]) -> str:
 
 
 def not_modelled_words(not_modelled: Iterable[NotModelled]) -> str:
-    """Return the options of the job's launch that the predictions leave out; a line for those with large effects."""
-    large, others = by_size(not_modelled)
+    """Return the options that the predictions leave out or count in part; a line for those with large effects."""
+    large, others, in_part = by_size(not_modelled)
     lines = [f"{listed(large, MAX_NOT_MODELLED)}: {LARGE_EFFECT}"] if large else []
-    return "\n".join([*lines, *([listed(others, MAX_NOT_MODELLED)] if others else [])])
+    lines += [listed(others, MAX_NOT_MODELLED)] if others else []
+    return "\n".join([*lines, *([f"counted in part: {listed(in_part, MAX_NOT_MODELLED)}"] if in_part else [])])
 
 
 def _next_best(plan: Plan) -> Iterator[RenderableType]:
