@@ -102,13 +102,15 @@ class Current:
 
     def would_pay(self) -> "tuple[PayingOption, ...]":
         """Return unused options that would save time; empty for a user-given schedule."""
+        from pipette_opt.library.advice import lawful
         from pipette_opt.prepare import load_predictor
         from pipette_opt.simulate.paying import paying_options
 
         if self.schedule is not None:
             return ()
         predictor = load_predictor(self.max_oom_risk, self.instance)
-        return paying_options(self.instance, self.config, self.placement, predictor, self.max_oom_risk)
+        found = paying_options(self.instance, self.config, self.placement, predictor, self.max_oom_risk)
+        return lawful(found, self.instance, self.config)
 
     def _verdict(self) -> str:
         from pipette_opt.plans.verdict import verdict
