@@ -42,6 +42,9 @@ from pipette_opt.specs import (
 from pipette_opt.specs.activations import host_keeps, micro_batch_tokens, moved_bytes
 from pipette_opt.specs.training import in_16_bits
 
+BY_KIND = ("forward_s", "backward_s", "launch_forward_s", "launch_backward_s")
+"""Fields of :class:`StageCompute` by GPU type, model chunk and stage."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageCompute:
@@ -54,6 +57,9 @@ class StageCompute:
         Seconds by GPU type, model chunk and stage, shape ``(num_kinds, num_chunks, pp)``.
     optimizer_s
         Seconds of the optimizer step of the slowest stage on the slowest GPU type.
+    launch_forward_s, launch_backward_s
+        Seconds of ``forward_s`` and ``backward_s`` during which the GPU waits for the host's launches, of the same
+        shape.
     idle_forward_s, idle_backward_s, idle_recomputed_s
         Seconds in one layer's pass during which the GPU waits for the host, least of all GPU types; this time hides
         tensor communication. The last is for the backward pass of a layer that is recomputed entirely.
@@ -62,13 +68,15 @@ class StageCompute:
     forward_s: FloatArray
     backward_s: FloatArray
     optimizer_s: float
+    launch_forward_s: FloatArray
+    launch_backward_s: FloatArray
     idle_forward_s: float = 0.0
     idle_backward_s: float = 0.0
     idle_recomputed_s: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "forward_s", read_only(self.forward_s, np.float64))
-        object.__setattr__(self, "backward_s", read_only(self.backward_s, np.float64))
+        for name in BY_KIND:
+            object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
 
     def idle_s(self, is_recomputed: bool) -> tuple[float, float]:
         """Return the seconds during which the GPU waits for the host in one layer's forward and backward pass."""
@@ -98,7 +106,7 @@ def stage_compute(
     rates = rates or instance.stack
     kinds = instance.cluster.gpu_kinds
     shape = (len(kinds), config.num_chunks, config.pipeline_model_parallel_size)
-    forward, backward = np.empty(shape), np.empty(shape)
+    forward, backward, launches = np.empty(shape), np.empty(shape), np.zeros((2, *shape))
     idle = np.full(3, np.inf)
     of_layers = counted_layers(instance.model, config)
     for kind, gpu in enumerate(kinds):
@@ -107,6 +115,7 @@ def stage_compute(
             layer, waits = layer_and_idle_s(instance, counted.config, gpu, rates, counted.kind)
             forward[kind] += counted.layers * layer[0]
             backward[kind] += counted.layers * layer[1]
+            launches[:, kind] += counted.layers * np.reshape(waits, (2, 1, 1))
             ways = [0, 1 + counted.is_recomputed]
             idle[ways] = np.minimum(idle[ways], waits)
         head = head_times_s(instance.model, instance.training, config, gpu, rates)
@@ -121,6 +130,8 @@ def stage_compute(
         forward_s=forward * slower + fixed,
         backward_s=backward * slower + fixed,
         optimizer_s=rates.iteration_s + max(optimizer_time_s(instance, config, gpu, rates) for gpu in kinds),
+        launch_forward_s=launches[0] * slower,
+        launch_backward_s=launches[1] * slower,
         idle_forward_s=float(idle[0]),
         idle_backward_s=float(idle[1]),
         idle_recomputed_s=float(idle[2]),

@@ -71,7 +71,8 @@ class IterationTime:
         Hardware FLOPs utilisation: ``mfu`` with recomputation and all attention scores, as computed by a kernel that
         does not skip the masked ones; ``None`` in plans of older versions. May exceed 1 if the kernel does skip them.
     breakdown
-        Seconds by cause, mean of all ranks, adding up to ``iteration_time_s``: ``compute``, ``tensor_parallel``,
+        Seconds by cause, mean of all ranks, adding up to ``iteration_time_s``: ``compute``, ``waiting_for_launches``
+        (the GPU waits for the host to launch kernels; not in plans of older versions), ``tensor_parallel``,
         ``expert_parallel`` (models with experts), ``pipeline_parallel``, ``data_parallel``, ``bubble`` (idle:
         warm-up, flush, waiting for slower stages and replicas), ``optimizer``, ``full_memory`` (near-OOM slowdown;
         in plans of older versions only).

@@ -7,15 +7,16 @@ seconds of each are averaged over all ranks, so they add up to the iteration.
 **Critical path.** The chain of operations and messages, each waiting for the one before, that ends with the iteration.
 It goes from stage to stage and never idles, so it has no bubble. Only operations on it can make the iteration shorter.
 
-=====================  ===============================================================================================
-``compute``            kernels of the layers, recomputation included
-``tensor_parallel``    tensor- and context-parallel communication that compute does not hide
-``expert_parallel``    tokens on their way to experts and back
-``pipeline_parallel``  a transfer between stages is under way and the receiver (or a blocking sender) waits for it
-``data_parallel``      gradients and parameters: slowdown and waits by their collectives, during and after compute
-``bubble``             idle: warm-up and flush, slower stages and replicas, the last reduction
-``optimizer``          the step, its gradient norm included
-=====================  ===============================================================================================
+========================  ============================================================================================
+``compute``               kernels of the layers, recomputation included
+``waiting_for_launches``  the GPU waits for the host's launches, or hides communication meanwhile
+``tensor_parallel``       tensor- and context-parallel communication that compute does not hide
+``expert_parallel``       tokens on their way to experts and back
+``pipeline_parallel``     a transfer between stages is under way and the receiver (or a blocking sender) waits for it
+``data_parallel``         gradients and parameters: slowdown and waits by their collectives, during and after compute
+``bubble``                idle: warm-up and flush, slower stages and replicas, the last reduction
+``optimizer``             the step, its gradient norm included
+========================  ============================================================================================
 """
 
 from collections.abc import Mapping
@@ -104,6 +105,7 @@ def _adding_up(seconds: dict[str, float], times: PlacedTimes, simulated: Simulat
     compute = seconds["compute"] + left - bubble  # rounding
     return {
         "compute": compute,
+        **({"waiting_for_launches": seconds["waiting_for_launches"]} if seconds["waiting_for_launches"] > 0 else {}),
         "tensor_parallel": seconds["tensor_parallel"],
         **({"expert_parallel": seconds["expert_parallel"]} if times.expert_forward_s is not None else {}),
         "pipeline_parallel": seconds["pipeline_parallel"],
@@ -133,10 +135,14 @@ def _parts(times: PlacedBatch, kinds: tuple[int, ...], work: FloatArray) -> dict
         alone = times.backward_s - times.tensor_backward_s
         share = np.divide(weight_part(times), alone, out=np.zeros_like(alone), where=alone > 0)
         sharded = table(times.sharded_forward_s, times.sharded_backward_s, times.sharded_backward_s * share)
+    launches = np.zeros_like(work)
+    if times.launch_backward_s is not None:
+        launches = table(times.launch_forward_s, times.launch_backward_s, times.launch_backward_s / 2)
     plain = table(times.forward_s, times.backward_s, weight_part(times))
     beside = work - plain  # slowdown by overlapped collectives
     return {
-        "compute": work - inside - sharded - beside,
+        "compute": work - inside - sharded - beside - launches,
+        "waiting_for_launches": launches,
         "tensor_parallel": inside - experts,
         "expert_parallel": experts,
         "data_parallel": sharded + beside,
