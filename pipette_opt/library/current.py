@@ -75,6 +75,7 @@ class Current:
 
         from rich.text import Text
 
+        from pipette_opt.plans.releases import release_words
         from pipette_opt.report import first_screen as screens
         from pipette_opt.report.tables import configuration_words, verdict_line
         from pipette_opt.specs.host_names import compress_hosts
@@ -87,6 +88,7 @@ class Current:
         rows = (
             ("Job", ", ".join(job)),
             ("Launch", f"{configuration_words(self.config, batch)}; {self.config.label()}"),
+            ("Needs", release_words(self.config, instance.model.num_query_groups)),
             ("Hosts", f"{len(self.hosts)} of {cluster.num_nodes}: {compress_hosts(self.hosts)}"),
             ("Schedule", self._schedule_words()),
             ("Time", screens.time_words(self.estimate)),
@@ -246,8 +248,11 @@ class Current:
     def _notes(self) -> list[str]:
         """Return sentences on the source of model and constants, and on assumed host properties."""
         from pipette_opt.plans.provenance import provenance
+        from pipette_opt.plans.releases import release_words
 
         source = [self.model_from] if self.model_from else []
+        release = release_words(self.config, self.instance.model.num_query_groups)
+        source += [f"The launch needs {release}."] if release else []
         return [*source, *self.instance.cluster.assumed, *provenance(self.instance)]
 
     def uncounted(self) -> "Uncounted":

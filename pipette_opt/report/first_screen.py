@@ -12,6 +12,7 @@ from pipette_opt.base.units import MIN_DIFFERENCE, above_best, counted, differen
 from pipette_opt.plans.certificate import Regret, Robust
 from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
+from pipette_opt.plans.releases import release_words
 from pipette_opt.report.beside_tables import fastest_words
 from pipette_opt.report.cells import QUIET, columns_table, risk, words
 from pipette_opt.report.tables import configuration_words, folded_hosts, host_grid, verdict_line
@@ -62,6 +63,7 @@ def first_screen(
     rows = (
         ("Job", job_words(plan)),
         ("Plan", configuration_words(plan.config, plan.global_batch_size)),
+        ("Needs", _needs_words(plan)),
         ("Flags", " ".join(" ".join(option) for option in flags)),
         ("Hosts", _hosts_words(plan)),
         ("Time", time_words(plan.estimate)),
@@ -80,6 +82,12 @@ def first_screen(
         ("Today", "\n".join(today)),
     )
     return [verdict_line(plan.verdict), Text(), facts(rows), *_next_best(plan), *steps_lines(next_steps)]
+
+
+def _needs_words(plan: Plan) -> str:
+    """Return the release of Megatron-Core that a plan needs; empty if the plan does not record its model."""
+    groups = _recorded(plan, "model").get("num_query_groups")
+    return "" if groups is None else release_words(plan.config, groups)
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
