@@ -13,7 +13,7 @@ from pipette_opt.plans.certificate import Regret, Robust
 from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
 from pipette_opt.plans.releases import release_words
-from pipette_opt.report.beside_tables import fastest_words
+from pipette_opt.report.beside_tables import BEST_OF_KIND, fastest_words
 from pipette_opt.report.cells import QUIET, columns_table, risk, words
 from pipette_opt.report.tables import configuration_words, folded_hosts, host_grid, verdict_line
 from pipette_opt.simulate.paying import PayingOption
@@ -340,7 +340,7 @@ def _next_best(plan: Plan) -> Iterator[RenderableType]:
         at_risk = "-"
         if other.oom_probability is not None:
             at_risk = risk(other.oom_probability, at_most=other.oom_probability_at_most)
-        proof = "" if other.lower_bound_s is None else "proven" if other.is_proven else "open"
+        proof = "" if other.lower_bound_s is None else BEST_OF_KIND if other.is_proven else "open"
         table.add_row(*(other.config.label(), _against(plan, other), at_risk, proof))
     yield Group(Text(), table)
 

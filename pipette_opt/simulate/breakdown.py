@@ -40,6 +40,12 @@ from pipette_opt.simulate.time_tables import (
     work_table,
 )
 
+WAITING = "waiting_for_launches"
+"""Cause that is shown only if GPUs wait for :data:`MIN_WAITING` of an iteration; else it counts as compute."""
+
+MIN_WAITING = 1e-3
+"""Least share of an iteration that waits for launches have to be shown apart. Chosen: tables have such digits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Causes:
@@ -92,10 +98,11 @@ def causes_of(
     after = simulated.reduced_s - simulated.finish_s.max(axis=1)
     after[[0, -1]] += times.embedding_s
     ranks["data_parallel"] = ranks["data_parallel"] + gather_s + after[:, None]
-    return Causes(
-        pipeline=_adding_up({name: float(seconds.mean()) for name, seconds in ranks.items()}, times, simulated),
-        critical_path=_adding_up(path, times, simulated),
-    )
+    mean = {name: float(seconds.mean()) for name, seconds in ranks.items()}
+    if mean[WAITING] < MIN_WAITING * simulated.iteration_time_s:
+        for causes in (mean, path):
+            causes["compute"] += causes.pop(WAITING)
+    return Causes(pipeline=_adding_up(mean, times, simulated), critical_path=_adding_up(path, times, simulated))
 
 
 def _adding_up(seconds: dict[str, float], times: PlacedTimes, simulated: Simulated) -> dict[str, float]:
@@ -105,7 +112,7 @@ def _adding_up(seconds: dict[str, float], times: PlacedTimes, simulated: Simulat
     compute = seconds["compute"] + left - bubble  # rounding
     return {
         "compute": compute,
-        **({"waiting_for_launches": seconds["waiting_for_launches"]} if seconds["waiting_for_launches"] > 0 else {}),
+        **({WAITING: seconds[WAITING]} if WAITING in seconds else {}),
         "tensor_parallel": seconds["tensor_parallel"],
         **({"expert_parallel": seconds["expert_parallel"]} if times.expert_forward_s is not None else {}),
         "pipeline_parallel": seconds["pipeline_parallel"],
@@ -142,7 +149,7 @@ def _parts(times: PlacedBatch, kinds: tuple[int, ...], work: FloatArray) -> dict
     beside = work - plain  # slowdown by overlapped collectives
     return {
         "compute": work - inside - sharded - beside - launches,
-        "waiting_for_launches": launches,
+        WAITING: launches,
         "tensor_parallel": inside - experts,
         "expert_parallel": experts,
         "data_parallel": sharded + beside,

@@ -42,6 +42,8 @@ def test_waits_for_launches_are_no_compute() -> None:
         both = causes_now["compute"] + causes_now["waiting_for_launches"]
         assert both == pytest.approx(causes_before["compute"])
     assert found.pipeline["waiting_for_launches"] == pytest.approx(2 * (0.5 + 0.25))
+    few = replace(plain, launch_forward_s=1e-4 * plain.forward_s, launch_backward_s=1e-4 * plain.backward_s)
+    assert causes(few, 2, "blocking") == before  # too few to tell apart
     assert list(found.pipeline) == ["compute", "waiting_for_launches", *list(before.pipeline)[1:]]
 
 
