@@ -204,7 +204,7 @@ def measured_words(stack: Mapping[str, Any]) -> str:
     times = [anchor["run"] for anchor in stack.get("anchors", ())]
     if len(times) > 1:
         missed = misses(typed(StackSpec, stack, "inputs.stack"))
-        fitted = [difference(1 + miss, "more", "less", "as much") for miss in missed]
+        fitted = [f"about {100 * abs(miss):.2g} % {'more' if miss > 0 else 'less'}" for miss in missed]
         times = [f"{run}; the fit over all runs expects {by_it}" for run, by_it in zip(times, fitted, strict=True)]
     timed = {f"{anchor['run'].rpartition(': ')[0]}: {FITS}" for anchor in stack.get("anchors", ())}
     memories = [run["run"] for run in stack.get("memory_runs", ()) if run["run"] not in timed]
