@@ -190,7 +190,7 @@ def calibrate_runs(
     known = KnownRuns.of([usable[index] for index in indices], base, cluster, prior or shipped_priors().all_sources)
     known, strays = known.without_strays()
     _check_agreement(known, strays)
-    base_errors = measure(known.predicted_s, known.measured_s)
+    base_errors = measure(known.expected_s(known.stack), known.measured_s)
     base_larger = known.base_larger(MIN_OTHERS)
     known = _of_versions(known, last)
     result = _validated(_Result(known=known, larger=known.larger(MIN_OTHERS)), known.groups, validate)

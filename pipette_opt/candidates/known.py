@@ -1,10 +1,14 @@
-"""Search space extended by the configuration that runs today, and by its choices that the default space leaves out."""
+"""Search space extended by known configurations and their choices, and that of a single configuration."""
 
 from dataclasses import replace
+from typing import Any
 
 from pipette_opt.candidates.coverage import DIMENSIONS
 from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace
 from pipette_opt.parallel import ParallelConfig
+
+SINGLE = ("num_gpus", "tp_comm_overlap", "overlap_grad_reduce", "overlap_param_gather")
+"""Fields of a search space that hold a single value."""
 
 
 def with_known(space: SearchSpace, config: ParallelConfig) -> SearchSpace:
@@ -27,6 +31,22 @@ def with_known(space: SearchSpace, config: ParallelConfig) -> SearchSpace:
         more_sharding=tuple(dict.fromkeys((*space.more_sharding, *sharing))),
         max_micro_batch_size=max(space.max_micro_batch_size, config.micro_batch_size),
         max_virtual_pipeline=max(space.max_virtual_pipeline, config.num_chunks),
+    )
+
+
+def only(config: ParallelConfig) -> SearchSpace:
+    """Return the search space of a single configuration, of which only the placement is searched."""
+    pins: dict[str, Any] = {name: getattr(config, field) for name, field in DIMENSIONS.items()}
+    shares = ("data_parallel_sharding_strategy", "num_distributed_optimizer_instances")
+    for name in ("use_distributed_optimizer",) if config.sharding_stage > 1 else shares:
+        del pins[name]
+    values: dict[str, Any] = {name: value if name in SINGLE else (value,) for name, value in pins.items()}
+    return SearchSpace(
+        **values,
+        layers_per_stage=(config.layers_per_stage,),
+        max_micro_batch_size=config.micro_batch_size,
+        max_virtual_pipeline=config.num_chunks,
+        more_configs=(config,),
     )
 
 

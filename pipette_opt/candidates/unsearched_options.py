@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pipette_opt.candidates.legality import check_legal
@@ -46,14 +47,19 @@ def _reaches_tensor_group(instance: Instance, config: ParallelConfig) -> bool:
     return reached and config.sequence_parallel and not config.tp_comm_overlap
 
 
+GRAPHED_BESIDE_EXPERTS = ("attn", "moe_router", "moe_preprocess")
+"""Parts of a layer with experts that CUDA graphs can launch: shapes of dropless experts change (Megatron's docs)."""
+
+
 def graph_modules(model: ModelSpec) -> tuple[str, ...]:
     """Return the parts of a layer that CUDA graphs can launch: the whole dense layer, or all but the routed experts."""
-    return ("attn", "mlp") if model.num_experts is None else ("attn", "moe_router", "moe_preprocess")
+    return ("attn", "mlp") if model.num_experts is None else GRAPHED_BESIDE_EXPERTS
 
 
-def _graphs(instance: Instance) -> Mapping[str, Any] | None:
-    modules = graph_modules(instance.model)
-    return None if instance.training.cuda_graph else {"cuda_graph": True, "cuda_graph_modules": modules}
+def _graphs(instance: Instance, *, with_experts: bool) -> Mapping[str, Any] | None:
+    if instance.training.cuda_graph or (instance.model.num_experts is not None) != with_experts:
+        return None
+    return {"cuda_graph": True, "cuda_graph_modules": graph_modules(instance.model)}
 
 
 def _narrow_gradients(instance: Instance) -> Mapping[str, Any] | None:
@@ -106,7 +112,13 @@ UNSEARCHED_OPTIONS = (
     ),
     UnsearchedOption(
         option="--cuda-graph-impl local",
-        job_fields=_graphs,
+        job_fields=partial(_graphs, with_experts=False),
+        goes_with=lambda instance, config: config.recompute_granularity != "full",
+        condition="memory of the graphs' pools is not counted",
+    ),
+    UnsearchedOption(
+        option=f"--cuda-graph-impl transformer_engine --cuda-graph-scope {' '.join(GRAPHED_BESIDE_EXPERTS)}",
+        job_fields=partial(_graphs, with_experts=True),
         goes_with=lambda instance, config: config.recompute_granularity != "full",
         condition="memory of the graphs' pools is not counted",
     ),

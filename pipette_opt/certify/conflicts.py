@@ -58,6 +58,24 @@ MORE_ORDERS_S = 4.0
 """Seconds after which no further order of requirements is tried. Chosen."""
 
 
+NARROW_STATES = {
+    "use_precision_aware_optimizer": True,
+    "exp_avg_dtype": "bf16",
+    "exp_avg_sq_dtype": "bf16",
+    "accumulate_allreduce_grads_in_fp32": False,
+}
+"""Training settings with moments and gradients in 16 bits."""
+
+NARROW_OPTIONS = (
+    "bf16: --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 --main-grads-dtype bf16 "
+    "--grad-reduce-in-bf16 in a launch given as --model"
+)
+"""Options of Megatron-LM for :data:`NARROW_STATES`."""
+
+FP32_STATES = TrainingSpec(global_batch_size=1, seq_length=1).optimizer_bytes
+"""Bytes of optimizer states per parameter in bf16 training, with the master copy and both moments in fp32."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """
@@ -194,6 +212,9 @@ def requirements(asked: Question) -> list[Requirement]:
         if space.offload is None and training.offload.is_nothing:
             word = "nothing in the hosts' memory (--offload optimizer)"
             found.append(Requirement(name=word, relaxed=_with_offload))
+        if (training.precision, training.optimizer) == ("bf16", "adam") and training.optimizer_bytes == FP32_STATES:
+            relaxed = _or_trained(**NARROW_STATES)
+            found.append(Requirement(name=f"moments and gradients in fp32 ({NARROW_OPTIONS})", relaxed=relaxed))
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 from pipette_opt.base.units import counted, gib, percent, three_digits
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
 from pipette_opt.candidates.coverage import DIMENSIONS, listed
+from pipette_opt.candidates.known import only
 from pipette_opt.certify.conflicts import conflicts, in_words
 from pipette_opt.certify.labels import pinned
 from pipette_opt.costs.work import WorkBounds
@@ -52,6 +53,8 @@ class Why:
     ----------
     reasons
         Short sentences with numbers.
+    listed
+        Sentences on the hosts in listed order, which a placement replaces.
     config
         Nearest legal configuration: the one that fits best, or is fastest; ``None`` if none is legal.
     bound_s
@@ -68,6 +71,7 @@ class Why:
 
     verdict: Verdict
     reasons: tuple[str, ...]
+    listed: tuple[str, ...] = ()
     config: ParallelConfig | None = None
     bound_s: float | None = None
     listed_s: float | None = None
@@ -94,7 +98,16 @@ def why(
     narrow = pinned(space, text)
     if plan is not None and text == plan.config.label():
         return replace(_of_plan(plan), space=narrow)
+    narrow = _of_label(instance, narrow, text)
     return replace(_why(instance, space, narrow, max_oom_risk, plan), space=narrow)
+
+
+def _of_label(instance: Instance, narrow: SearchSpace, text: str) -> SearchSpace:
+    """Return the space of the configuration whose whole label a text is; else the space itself: the rest is free."""
+    whole = " ".join(text.split())
+    found = (config for config in enumerate_with_reasons(instance, narrow).candidates if config.label() == whole)
+    config = next(found, None)
+    return narrow if config is None else only(config)
 
 
 def _of_plan(plan: Plan) -> Why:
@@ -212,8 +225,9 @@ def _compared(
     factor = job_factor(prepared.instance)
     least_s = factor * pruned.bounds_s[without_overlap(config)]
     reasons = [f"{config.label()} takes at least {three_digits(least_s)} s over the best links"]
-    if own is not None:
-        reasons.append(f"and {three_digits(factor * own.iteration_time_s)} s on the hosts as they are listed")
+    at_hand = (
+        [] if own is None else [f"on the hosts as they are listed {three_digits(factor * own.iteration_time_s)} s"]
+    )
     best_s = None if best is None else best.iteration_time_s
     verdict: Verdict = "may win"
     by = ""
@@ -226,12 +240,13 @@ def _compared(
             reasons.append(f"{layers}every placement is at least {percent(slower)} slower")
         elif bound_s > (1 - PROVEN_WITHIN) * min(found_s, best.iteration_time_s):
             verdict, by = "not faster", "search"
-            reasons.append("the plan's search proved that none of these is faster than the fastest found")
+            reasons.append("the plan's search proved that none that it had is faster than the fastest found")
         if own is not None:
-            reasons += _where(own, best, factor)
+            at_hand += _where(own, best, factor)
     return Why(
         verdict=verdict,
         reasons=tuple(reasons),
+        listed=tuple(at_hand),
         config=config,
         bound_s=bound_s,
         listed_s=None if own is None else own.iteration_time_s,

@@ -117,7 +117,7 @@ def _show(found: "Explained") -> None:
     for answer in found.answers:
         show(
             f"{answer.asked}: {verdict_words(answer.why.verdict, answer.why.ruled_out_by)}",
-            *(f"  {reason}" for reason in answer.why.reasons),
+            *(f"  {reason}" for reason in answer.reasons),
         )
         if answer.placed is not None:
             show(*_placed_tables(answer.placed))

@@ -230,7 +230,8 @@ def solve(
     if trace is not None:
         from pipette_opt.simulate.trace import write_trace
 
-        write_trace(trace, on_hosts_of(plan, job.instance), plan.config, plan.placement)
+        instance = on_hosts_of(plan, job.instance)
+        write_trace(trace, instance, plan.config, plan.placement, factor=plan.estimate.factor)
     paying = paying_options_of(plan, job.instance, max_oom_risk)
     changes = _changes(plan, current, today)
     if json:

@@ -43,6 +43,9 @@ from pipette_opt.specs import (
 from pipette_opt.specs.activations import host_keeps, micro_batch_tokens, moved_bytes
 from pipette_opt.specs.training import in_16_bits
 
+BY_KIND = ("forward_s", "backward_s", "launch_forward_s", "launch_backward_s")
+"""Fields of :class:`StageCompute` by GPU type, model chunk and stage."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageCompute:
@@ -55,6 +58,9 @@ class StageCompute:
         Seconds by GPU type, model chunk and stage, shape ``(num_kinds, num_chunks, pp)``.
     optimizer_s
         Seconds of the optimizer step of the slowest stage on each GPU type, shape ``(num_kinds,)``.
+    launch_forward_s, launch_backward_s
+        Seconds of ``forward_s`` and ``backward_s`` during which the GPU waits for the host's launches, of the same
+        shape.
     waits_s
         Seconds in one layer's pass during which each GPU type waits for the host, least of all layers, shape
         ``(num_kinds, 3)``; this time hides tensor communication. Forward, backward, and the backward pass of a layer
@@ -64,10 +70,12 @@ class StageCompute:
     forward_s: FloatArray
     backward_s: FloatArray
     optimizer_s: FloatArray
+    launch_forward_s: FloatArray
+    launch_backward_s: FloatArray
     waits_s: FloatArray
 
     def __post_init__(self) -> None:
-        for name in ("forward_s", "backward_s", "optimizer_s", "waits_s"):
+        for name in (*BY_KIND, "optimizer_s", "waits_s"):
             object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
 
     def idle_s(self, is_recomputed: bool, kinds: Sequence[int]) -> tuple[float, float]:
@@ -104,7 +112,7 @@ def stage_compute(
     rates = rates or instance.stack
     kinds = instance.cluster.gpu_kinds
     shape = (len(kinds), config.num_chunks, config.pipeline_model_parallel_size)
-    forward, backward = np.empty(shape), np.empty(shape)
+    forward, backward, launches = np.empty(shape), np.empty(shape), np.zeros((2, *shape))
     idle = np.full((len(kinds), 3), np.inf)
     of_layers = counted_layers(instance.model, config)
     for kind, gpu in enumerate(kinds):
@@ -113,6 +121,7 @@ def stage_compute(
             layer, waits = layer_and_idle_s(instance, counted.config, gpu, rates, counted.kind)
             forward[kind] += counted.layers * layer[0]
             backward[kind] += counted.layers * layer[1]
+            launches[:, kind] += counted.layers * np.reshape(waits, (2, 1, 1))
             ways = [0, 1 + counted.is_recomputed]
             idle[kind, ways] = np.minimum(idle[kind, ways], waits)
         head = head_times_s(instance.model, instance.training, config, gpu, rates)
@@ -127,6 +136,8 @@ def stage_compute(
         forward_s=forward * slower + fixed,
         backward_s=backward * slower + fixed,
         optimizer_s=np.array([rates.iteration_s + optimizer_time_s(instance, config, gpu, rates) for gpu in kinds]),
+        launch_forward_s=launches[0] * slower,
+        launch_backward_s=launches[1] * slower,
         waits_s=idle,
     )
 

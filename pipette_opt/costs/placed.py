@@ -21,6 +21,7 @@ from pipette_opt.costs.collectives import (
     inside_s,
     stacked,
 )
+from pipette_opt.costs.compute import BY_KIND
 from pipette_opt.costs.links import LeastRings, Rings
 from pipette_opt.costs.messages import intra_node_message_s
 from pipette_opt.costs.overlap import exposed, shown_gather_s
@@ -205,7 +206,7 @@ class _Batch:
 
     def times(self) -> PlacedBatch:
         """Return all times of the placements."""
-        forward, backward = self._compute()
+        forward, backward, *launches = self._compute()
         (tensor_forward, tensor_backward), experts = self._inside_layers()
         send_forward, send_backward = (self._in_step(sends) for sends in self._sends())
         forward, backward = self._in_step(forward + tensor_forward), self._in_step(backward + tensor_backward)
@@ -236,25 +237,29 @@ class _Batch:
             expert_backward_s=None if experts is None else experts[1],
             sharded_forward_s=None if sharded is None else sharded[0],
             sharded_backward_s=None if sharded is None else sharded[1],
+            launch_forward_s=launches[0],
+            launch_backward_s=launches[1],
             **({} if beside is None else beside._asdict()),
             missing=self.links.missing,
         )
 
-    def _compute(self) -> tuple[FloatArray, FloatArray]:
+    def _compute(self) -> tuple[FloatArray, ...]:
         """
-        Return the forward and backward compute of every chunk, seconds, shape ``(n, chunks, pp, dp)`` each.
+        Return forward and backward compute of every chunk, and the waits for launches in each, seconds.
 
-        The slowest GPU of a slot (tensor and context ranks of a stage and replica) counts.
+        Each of shape ``(n, chunks, pp, dp)``. The slowest GPU of a slot (tensor and context ranks of a stage and
+        replica) counts.
         """
         n, pp, dp = self.hosts.shape[:3]
-        names = ("forward_s", "backward_s")
-        works = [np.stack([getattr(costs.compute, name) for costs in self.costs]) for name in names]
+        works = [np.stack([getattr(costs.compute, name) for costs in self.costs]) for name in BY_KIND]
         kinds = self.instance.cluster.kind_of_node[self.hosts].reshape(n, pp, dp, -1)
         if works[0].shape[1] == 1:
-            return tuple(np.repeat(work[:, 0, :, :, None], dp, axis=3) for work in works)  # type: ignore[return-value]
+            return tuple(np.repeat(work[:, 0, :, :, None], dp, axis=3) for work in works)
         row, stage = np.arange(n)[:, None, None, None], np.arange(pp)[None, :, None, None]
-        slowest = [work[row, kinds, :, stage].max(axis=3).transpose(0, 3, 1, 2) for work in works]
-        return slowest[0], slowest[1]
+        of_gpus = [work[row, kinds, :, stage] for work in works]
+        slowest = [each.argmax(axis=3, keepdims=True) for each in of_gpus[:2]]
+        found = zip(of_gpus, (*slowest, *slowest), strict=True)
+        return tuple(np.take_along_axis(each, which, axis=3)[:, :, :, 0].transpose(0, 3, 1, 2) for each, which in found)
 
     def _in_step(self, times: FloatArray) -> FloatArray:
         """Return times in which replicas (last axis) that wait for each other have the slowest replica's time."""

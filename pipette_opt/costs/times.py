@@ -54,6 +54,8 @@ class StageTimes:
         and context communication.
     sharded_forward_s, sharded_backward_s
         Gathers and scatters of ZeRO 2 and 3, included in ``forward_s`` and ``backward_s``.
+    launch_forward_s, launch_backward_s
+        Waits of the GPU for the host's launches, included in ``forward_s`` and ``backward_s``.
     overlap_p2p
         Whether an interleaved schedule with blocking sends continues while it sends, in its steady state.
     """
@@ -77,6 +79,8 @@ class StageTimes:
     expert_backward_s: FloatArray | None = None
     sharded_forward_s: FloatArray | None = None
     sharded_backward_s: FloatArray | None = None
+    launch_forward_s: FloatArray | None = None
+    launch_backward_s: FloatArray | None = None
     overlap_p2p: bool = True
 
 

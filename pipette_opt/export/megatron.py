@@ -27,6 +27,7 @@ from pipette_opt.layers.recurrent import RECURRENT_MIXERS
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.releases import release_words
 from pipette_opt.read.megatron_layers import MIXER_OPTIONS
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.layer_patterns import layer_list
@@ -113,8 +114,10 @@ def arguments_file(plan: Plan) -> dict[str, str]:
 
 def argument_arrays(plan: Plan) -> str:
     """Return bash lines that define ``MEGATRON_ARGS`` and ``TRIAL_ARGS``, an option per line."""
+    release = release_words(plan.config, recorded_model(plan).num_query_groups)
     lines = [
         comment(f"{plan.config.label()}, global batch {plan.global_batch_size}, {plan.p2p} sends."),
+        *([comment(f"Needs {release}.")] if release else []),
         *[comment(note) for note in builder_notes(recorded_model(plan))],
         *[comment(line) for line in left_out_lines(recorded_training(plan), plan.config)],
         *array_lines("MEGATRON_ARGS", [list(option) for option in megatron_options(plan)]),

@@ -121,5 +121,6 @@ def further_options(training: TrainingSpec, config: ParallelConfig, options: Seq
         others = (*others, *_token_options(training, {words[0] for words in others}))
     if training.cuda_graph and not any("cuda-graph" in words[0] for words in others):
         modules = training.cuda_graph_modules
-        others = (*others, ("--cuda-graph-impl", "local"), *([("--cuda-graph-modules", *modules)] if modules else []))
+        impl = "transformer_engine" if "moe_router" in modules else "local"
+        others = (*others, ("--cuda-graph-impl", impl), *([("--cuda-graph-modules", *modules)] if modules else []))
     return [words for words in others if words[0] not in written and goes_with(words[0], config)]

@@ -75,6 +75,7 @@ class Current:
 
         from rich.text import Text
 
+        from pipette_opt.plans.releases import release_words
         from pipette_opt.report import first_screen as screens
         from pipette_opt.report.tables import configuration_words, verdict_line
         from pipette_opt.specs.host_names import compress_hosts
@@ -87,6 +88,7 @@ class Current:
         rows = (
             ("Job", ", ".join(job)),
             ("Launch", f"{configuration_words(self.config, batch)}; {self.config.label()}"),
+            ("Needs", release_words(self.config, instance.model.num_query_groups)),
             ("Hosts", f"{len(self.hosts)} of {cluster.num_nodes}: {compress_hosts(self.hosts)}"),
             ("Schedule", self._schedule_words()),
             ("Time", screens.time_words(self.estimate)),
@@ -102,13 +104,15 @@ class Current:
 
     def would_pay(self) -> "tuple[PayingOption, ...]":
         """Return unused options that would save time; empty for a user-given schedule."""
+        from pipette_opt.library.advice import lawful
         from pipette_opt.prepare import load_predictor
         from pipette_opt.simulate.paying import paying_options
 
         if self.schedule is not None:
             return ()
         predictor = load_predictor(self.max_oom_risk, self.instance)
-        return paying_options(self.instance, self.config, self.placement, predictor, self.max_oom_risk)
+        found = paying_options(self.instance, self.config, self.placement, predictor, self.max_oom_risk)
+        return lawful(found, self.instance, self.config)
 
     def _verdict(self) -> str:
         from pipette_opt.plans.verdict import verdict
@@ -199,7 +203,7 @@ class Current:
         band = self.estimate.band
         ends = "" if band is None else f" ({three_digits(band.low_s)} to {three_digits(band.high_s)})"
         gain = faster_words(self.estimate, plan.estimate, self.uncounted(), self._ratio_ends(plan, instance), fits=fits)
-        large, others = by_size(
+        large, others, in_part = by_size(
             replace(entry, option=f"{entry.option} {entry.value}".rstrip()) for entry in self.not_modelled
         )
         return [
@@ -207,6 +211,7 @@ class Current:
             f"{self.config.label()}{':' if fits else ' would take'} {three_digits(self.estimate.expected_s)} s{ends}",
             *([f"with {', '.join(large)} {LARGE_EFFECT}"] if large else []),
             *([f"not counted of it: {', '.join(others)}"] if others else []),
+            *([f"counted in part: {', '.join(in_part)}"] if in_part else []),
             *dropout_words(self.instance.model, instance.model),
             *gain.plain.splitlines(),
             *([] if fits else ["If it does run, give its time or its peak with --measured."]),
@@ -243,8 +248,11 @@ class Current:
     def _notes(self) -> list[str]:
         """Return sentences on the source of model and constants, and on assumed host properties."""
         from pipette_opt.plans.provenance import provenance
+        from pipette_opt.plans.releases import release_words
 
         source = [self.model_from] if self.model_from else []
+        release = release_words(self.config, self.instance.model.num_query_groups)
+        source += [f"The launch needs {release}."] if release else []
         return [*source, *self.instance.cluster.assumed, *provenance(self.instance)]
 
     def uncounted(self) -> "Uncounted":
@@ -252,7 +260,7 @@ class Current:
         from pipette_opt.read.megatron_table import parts_saved
         from pipette_opt.report.comparison import Uncounted
 
-        timed = [entry for entry in self.not_modelled if entry.effect != "memory"]
+        timed = [entry for entry in self.not_modelled if entry.effect != "memory" and not entry.in_part]
         saved = parts_saved(timed)
         return Uncounted(
             # What is free afterwards shortens an iteration by no more than the critical path had of it.

@@ -93,7 +93,8 @@ def estimate(
     if trace is not None:
         from pipette_opt.simulate.trace import write_trace
 
-        write_trace(Path(trace), current.instance, current.config, current.placement, current.schedule)
+        shown = current.instance, current.config, current.placement, current.schedule
+        write_trace(Path(trace), *shown, factor=current.estimate.factor)
     return current
 
 

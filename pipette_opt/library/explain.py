@@ -29,7 +29,7 @@ from pipette_opt.library.plans import plan_and_instance, plan_of_job
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.options.description import JobOptions
 from pipette_opt.options.values import checked, threads
-from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.replan.space import pinned_space
@@ -87,9 +87,14 @@ class Explanation:
     why: Why
     placed: Placed | None = None
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Sentences of the answer; those on hosts in listed order only without a placement."""
+        return self.why.reasons if self.placed is not None else (*self.why.reasons, *self.why.listed)
+
     def __repr__(self) -> str:
         placed = self.placed
-        lines = list(self.why.reasons)
+        lines = list(self.reasons)
         if placed is not None:
             both_s = placed.iteration_time_s, placed.plan_iteration_time_s
             ours, theirs = (three_digits(placed.factor * seconds) for seconds in both_s)
@@ -277,7 +282,10 @@ def _explanation(question: Question, label: str, params: OptimizeParams, watcher
     own_clock = Watcher(on_progress=watcher.on_progress, stop=watcher.stop, begun=watcher.begun)
     with contextlib.suppress(InfeasibleError):
         placed = optimize(question.instance, answer.space, params, own_clock)
-        return Explanation(asked=label, why=answer, placed=_placed(placed, plan))
+        found = _placed(placed, plan)
+        if found.iteration_time_s < (1 - AS_GOOD) * found.fastest_s:  # with layers that the plan's search did not have
+            answer = replace(answer, verdict="not searched", ruled_out_by="")
+        return Explanation(asked=label, why=answer, placed=found)
     return Explanation(asked=label, why=answer)
 
 

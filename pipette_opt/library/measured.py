@@ -260,12 +260,6 @@ def _is_of(run: _Run, instance: Instance) -> bool:
     return is_same and set(run.instance.cluster.hosts) <= set(instance.cluster.hosts)
 
 
-def jobs_of_bands(instance: Instance) -> str:
-    """Return words for the jobs whose times a band holds, which the user's own runs may tell."""
-    runs = len(instance.stack.anchors)
-    return f"jobs, by {counted(runs, 'run')} of your own," if runs else "jobs like this"
-
-
 def _with_memory(stack: StackSpec, runs: Sequence[_Run]) -> StackSpec:
     """Return the stack with memory constants moved by measured peaks and by runs out of memory, each run once."""
     measured = {_memory_record(run, run.memory): run.memory for run in runs if run.memory is not None}

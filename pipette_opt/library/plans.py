@@ -132,12 +132,13 @@ def plan_with_band(plan: "Plan", instance: "Instance") -> "Plan":
 
 def paying_options_of(plan: "Plan", instance: "Instance", max_oom_risk: float) -> "tuple[PayingOption, ...]":
     """Return unsearched options that would make a plan faster; see :mod:`~pipette_opt.simulate.paying`."""
+    from pipette_opt.library.advice import lawful
     from pipette_opt.prepare import load_predictor
     from pipette_opt.simulate.paying import paying_options
 
     instance = on_hosts_of(plan, instance)
     predictor = load_predictor(max_oom_risk, instance)
-    return paying_options(instance, plan.config, plan.placement, predictor, max_oom_risk)
+    return lawful(paying_options(instance, plan.config, plan.placement, predictor, max_oom_risk), instance, plan.config)
 
 
 def on_hosts_of(plan: "Plan", instance: "Instance") -> "Instance":

@@ -19,7 +19,7 @@ from pipette_opt.library.arguments import (
     texts,
     watcher_of,
 )
-from pipette_opt.library.measured import jobs_of_bands, with_measured
+from pipette_opt.library.measured import with_measured
 from pipette_opt.library.prices import priced
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.options.description import JobOptions
@@ -27,6 +27,7 @@ from pipette_opt.options.values import checked, sizes, threads
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.replan.recommend import Offer, Place, choices, in_words, numbers_of_hosts, offers
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
+from pipette_opt.worlds.bands import jobs_of_bands
 
 SECONDS = {"h": 3600.0, "d": 86400.0, "w": 604800.0}
 """Seconds per unit of a duration: hour, day, week."""

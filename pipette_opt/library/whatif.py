@@ -18,7 +18,7 @@ from pipette_opt.library.arguments import (
     texts,
     watcher_of,
 )
-from pipette_opt.library.measured import jobs_of_bands, variables_of_runs, with_anchors
+from pipette_opt.library.measured import variables_of_runs, with_anchors
 from pipette_opt.library.plans import plan_on_cluster
 from pipette_opt.library.prices import priced
 from pipette_opt.optimize import OptimizeParams
@@ -33,6 +33,7 @@ from pipette_opt.replan.changes import Change
 from pipette_opt.replan.whatif import Answer, WhatIf
 from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.specs.host_names import with_blocks
+from pipette_opt.worlds.bands import jobs_of_bands
 
 SAME = 5e-4
 """Difference of relative losses below which losses count as equal. Chosen: output shows a digit after the point."""

@@ -8,6 +8,7 @@ from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import StageMemory
 from pipette_opt.plans.provenance import provenance
+from pipette_opt.plans.releases import release_words
 from pipette_opt.specs import Instance
 from pipette_opt.specs.activations import host_keeps
 
@@ -44,6 +45,8 @@ def plan_notes(
     if any(stage.extrapolates for stage in stages):
         notes.append("The memory of this plan is predicted outside of the predictor's training data.")
     notes += _host_notes(instance, config)
+    if release := release_words(config, instance.model.num_query_groups):
+        notes.append(f"The plan needs {release}.")
     if config.tp_comm_overlap:
         notes.append(
             "The plan has --tp-comm-overlap, which needs Transformer Engine: half of the tensor-parallel communication "

@@ -71,7 +71,8 @@ class IterationTime:
         Hardware FLOPs utilisation: ``mfu`` with recomputation, and attention as its kernels compute it: all scores
         without a fused kernel, and those of an indexer; ``None`` in plans of older versions.
     breakdown
-        Seconds by cause, mean of all ranks, adding up to ``iteration_time_s``: ``compute``, ``tensor_parallel``,
+        Seconds by cause, mean of all ranks, adding up to ``iteration_time_s``: ``compute``, ``waiting_for_launches``
+        (the GPU waits for the host to launch kernels; not in plans of older versions), ``tensor_parallel``,
         ``expert_parallel`` (models with experts), ``pipeline_parallel``, ``data_parallel``, ``bubble`` (idle:
         warm-up, flush, waiting for slower stages and replicas), ``optimizer``, ``full_memory`` (near-OOM slowdown;
         in plans of older versions only).

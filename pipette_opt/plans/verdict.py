@@ -45,11 +45,13 @@ def verdict(
     parts.append(expected_time(estimate))
     if not links_measured:
         parts.append("no link was measured")
-    large, others = by_size(not_modelled)
+    large, others, in_part = by_size(not_modelled)
     if large:
         parts.append(f"with {listed(large, 1)} {LARGE_EFFECT}")
     if others:
         parts.append(f"not modelled: {listed(others, 1)}")
+    if in_part:
+        parts.append(f"counted in part: {listed(in_part, 1)}")
     return "; ".join(parts) + "."
 
 
@@ -129,17 +131,22 @@ def expected_time(estimate: IterationTime) -> str:
         return f"{answer}, as simulated"
     of_ten = "nine of ten" if round(10 * band.share, 6) == 9 else f"{_share(band.share)} of"
     ends = f"{three_digits(band.low_s)} to {three_digits(band.high_s)} s in {of_ten}"
-    if band.is_own:
-        return f"{answer} ({ends} jobs, by {counted(band.runs, 'run')} of your own)"
-    if band.runs >= FEW_RUNS:
-        return f"{answer} ({ends} jobs like this)"
-    few = f"few runs like this were measured: {band.runs}" if band.runs else "no run like this was measured"
-    return f"{answer} ({ends} jobs; {few}, so the band is wide)"
+    return f"{answer} ({ends} {jobs_words(band.runs, is_own=band.is_own)})"
+
+
+def jobs_words(runs: int, *, is_own: bool) -> str:
+    """Return words for the jobs whose times a band holds: by the user's runs, or by public runs of such jobs."""
+    if is_own:
+        return f"jobs, by {counted(runs, 'run')} of your own"
+    if runs >= FEW_RUNS:
+        return "jobs like this"
+    few = f"few runs like this were measured: {runs}" if runs else "no run like this was measured"
+    return f"jobs; {few}, so the band is wide"
 
 
 def times_words(low: float, high: float, jobs: str) -> str:
     """Return a sentence on expected times and the ends of their bands, as shares of the expected time."""
-    return f"Times are expected times: nine of ten {jobs} take {low:.2f} to {high:.2f} times as long."
+    return f"Times are expected times: {low:.2f} to {high:.2f} times as long in nine of ten {jobs}."
 
 
 def _share(share: float) -> str:

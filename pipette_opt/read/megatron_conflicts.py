@@ -196,8 +196,27 @@ def _capacity(options: Options) -> bool:
         return False
 
 
+def _per_layer_graphs(options: Options) -> bool:
+    """Return whether CUDA graphs hold layers or parts of them, not a whole iteration."""
+    is_on = options.get("cuda_graph_impl") in ("local", "transformer_engine")
+    is_on |= bool(options.get("enable_cuda_graph") or options.get("external_cuda_graph"))
+    return is_on and "full_iteration" not in _graphed(options)
+
+
+def _whole_layer_graphs(options: Options) -> bool:
+    """Return whether CUDA graphs hold whole layers."""
+    return _per_layer_graphs(options) and set(_graphed(options)) <= {"full"}
+
+
+def _graphed(options: Options) -> tuple[str, ...]:
+    """Return the parts of layers that CUDA graphs hold; empty for whole layers."""
+    return tuple(word for name in ("cuda_graph_modules", "cuda_graph_scope") for word in options.get(name) or ())
+
+
 COMPUTED: Mapping[str, Callable[[Options], Any]] = {
     "wrong_context_levels": _wrong_levels,
     "expert_capacity": _capacity,
+    "per_layer_graphs": _per_layer_graphs,
+    "whole_layer_graphs": _whole_layer_graphs,
 }
 """Names in conditions that are no options, and the function that computes each from the options."""

@@ -125,7 +125,7 @@ def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         unusual = value not in WORDS_PASSED_ON.get(field, (value,))
         unusual |= field == "ddp_bucket_size" and bool(values.get("use_megatron_fsdp") or values.get("use_torch_fsdp2"))
         unusual |= field == "cp_comm_type"
-        uncounted = option.status in ("approximated", "priced") and option.unlike(value) != ()
+        uncounted = option.status in ("in part", "approximated", "priced") and option.unlike(value) != ()
         if value is False or not (unusual or uncounted) or not option.matters(values):
             continue
         words = () if value is True else tuple(map(str, value)) if isinstance(value, list) else (str(value),)
@@ -141,7 +141,7 @@ def _counted_otherwise(values: Mapping[str, Any]) -> Iterator[NotModelled]:
         yield NotModelled(option=name, value=value, effect="both", direction="either", why=why)
 
 
-Place = Literal["read", "no effect", "not modelled", "refused", "unknown"]
+Place = Literal["read", "in part", "no effect", "not modelled", "refused", "unknown"]
 """Effect of a given option on predictions."""
 
 
@@ -168,7 +168,7 @@ def _place(field: str, values: Mapping[str, Any]) -> Place:
     unlike = option.unlike(values[field])
     if option.status in ("modelled", "priced") or not unlike:
         return "not modelled" if unlike and (option.time or option.memory) else "read"
-    return "refused" if option.status == "refused" else "not modelled"
+    return {"refused": "refused", "in part": "in part"}.get(option.status, "not modelled")  # type: ignore[return-value]
 
 
 def _written(given: Words, where: str) -> tuple[dict[str, Any], dict[str, Sequence[str]]]:

@@ -16,7 +16,7 @@ Kind = Literal["flag", "whole", "number", "word", "list"]
 LARGE = "much "
 """Word before a direction in the table: the time may differ by more than a tenth."""
 
-Status = Literal["modelled", "priced", "harmless", "approximated", "refused"]
+Status = Literal["modelled", "priced", "harmless", "in part", "approximated", "refused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,8 @@ class MegatronOption:
         ``modelled``: predictions use the option. ``priced``: too, but no field of its own holds it; its price reads it
         from the training's arguments (:meth:`TrainingSpec.argument`), and ``export`` writes it unchanged.
         ``harmless``: time, memory and model do not depend on it, up to noise. ``approximated``: predictions leave it
-        out, and err in the directions of ``time`` and ``memory``. ``refused``: a job with the option is not supported.
+        out, and err in the directions of ``time`` and ``memory``. ``in part``: predictions count it, and still err so.
+        ``refused``: a job with the option is not supported.
     modelled_values
         Values for which predictions are right; ``status`` applies to all other values.
     needs
@@ -100,7 +101,13 @@ class MegatronOption:
     def _entry(self, value: str, effect: Effect, direction: Direction) -> NotModelled:
         is_large = self.is_large and effect != "memory"
         return NotModelled(
-            option=self.name, value=value, effect=effect, direction=direction, why=self.why, is_large=is_large
+            option=self.name,
+            value=value,
+            effect=effect,
+            direction=direction,
+            why=self.why,
+            is_large=is_large,
+            in_part=self.status == "in part",
         )
 
 

@@ -7,6 +7,9 @@ from pipette_opt.plans.plainness import WITHIN, unevenness
 from pipette_opt.plans.plan import Alternative, Plan
 from pipette_opt.report.cells import columns_table, expected_text, risk, spaced
 
+BEST_OF_KIND = "best searched"
+"""Words for a plan than which no searched plan with the same degrees, micro-batch and recomputation is faster."""
+
 
 def fastest_line(plan: Plan) -> str:
     """Return a sentence on the fastest plan found and why a plainer plan is shown; empty if the plan is the fastest."""
@@ -98,12 +101,12 @@ def _risk(alternative: Alternative) -> str:
 
 def _proof(plan: Plan, alternative: Alternative) -> str:
     """
-    Return ``proven`` if no plan with these degrees, micro-batch and recomputation is faster, else the lower bound.
+    Return :data:`BEST_OF_KIND` if no searched plan with these degrees, micro-batch and recomputation is faster.
 
-    Empty if no bound is known.
+    Else the lower bound on such plans; empty if no bound is known.
     """
     if alternative.lower_bound_s is None:
         return ""
     if alternative.is_proven:
-        return "proven"
+        return BEST_OF_KIND
     return f"open, at least {expected_text(plan.estimate, alternative.lower_bound_s)}"

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pipette_opt.base.units import MIN_DIFFERENCE, counted, difference, three_digits
+from pipette_opt.base.units import MIN_DIFFERENCE, difference, three_digits
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Band, IterationTime, Plan
+from pipette_opt.plans.verdict import jobs_words
 from pipette_opt.report.cells import BAD, GOOD, columns_table, expected_text, spaced, words
 
 
@@ -135,9 +136,7 @@ def _range_words(ratio: float, plan: IterationTime, kept: float, ends: tuple[flo
 
 def _jobs_words(band: Band | None) -> str:
     """Return words for the jobs whose times the worlds describe: by the user's own runs, or by public runs."""
-    if band is not None and band.is_own:
-        return f"jobs, by {counted(band.runs, 'run')} of your own"
-    return "jobs like this"
+    return jobs_words(band.runs, is_own=True) if band is not None and band.is_own else "jobs like this"
 
 
 def _gain(ratio: float) -> str:

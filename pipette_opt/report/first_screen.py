@@ -12,7 +12,8 @@ from pipette_opt.base.units import MIN_DIFFERENCE, above_best, counted, differen
 from pipette_opt.plans.certificate import Regret, Robust
 from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
-from pipette_opt.report.beside_tables import fastest_words
+from pipette_opt.plans.releases import release_words
+from pipette_opt.report.beside_tables import BEST_OF_KIND, fastest_words
 from pipette_opt.report.cells import QUIET, columns_table, risk, words
 from pipette_opt.report.tables import configuration_words, folded_hosts, host_grid, verdict_line
 from pipette_opt.simulate.paying import PayingOption
@@ -62,6 +63,7 @@ def first_screen(
     rows = (
         ("Job", job_words(plan)),
         ("Plan", configuration_words(plan.config, plan.global_batch_size)),
+        ("Needs", _needs_words(plan)),
         ("Flags", " ".join(" ".join(option) for option in flags)),
         ("Hosts", _hosts_words(plan)),
         ("Time", time_words(plan.estimate)),
@@ -80,6 +82,12 @@ def first_screen(
         ("Today", "\n".join(today)),
     )
     return [verdict_line(plan.verdict), Text(), facts(rows), *_next_best(plan), *steps_lines(next_steps)]
+
+
+def _needs_words(plan: Plan) -> str:
+    """Return the release of Megatron-Core that a plan needs; empty if the plan does not record its model."""
+    groups = _recorded(plan, "model").get("num_query_groups")
+    return "" if groups is None else release_words(plan.config, groups)
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
@@ -196,7 +204,7 @@ def measured_words(stack: Mapping[str, Any]) -> str:
     times = [anchor["run"] for anchor in stack.get("anchors", ())]
     if len(times) > 1:
         missed = misses(typed(StackSpec, stack, "inputs.stack"))
-        fitted = [difference(1 + miss, "more", "less", "as much") for miss in missed]
+        fitted = [f"about {100 * abs(miss):.2g} % {'more' if miss > 0 else 'less'}" for miss in missed]
         times = [f"{run}; the fit over all runs expects {by_it}" for run, by_it in zip(times, fitted, strict=True)]
     timed = {f"{anchor['run'].rpartition(': ')[0]}: {FITS}" for anchor in stack.get("anchors", ())}
     memories = [run["run"] for run in stack.get("memory_runs", ()) if run["run"] not in timed]
@@ -315,10 +323,11 @@ def paying_words(paying: Sequence[PayingOption]) -> str:
 
 
 def not_modelled_words(not_modelled: Iterable[NotModelled]) -> str:
-    """Return the options of the job's launch that the predictions leave out; a line for those with large effects."""
-    large, others = by_size(not_modelled)
+    """Return the options that the predictions leave out or count in part; a line for those with large effects."""
+    large, others, in_part = by_size(not_modelled)
     lines = [f"{listed(large, MAX_NOT_MODELLED)}: {LARGE_EFFECT}"] if large else []
-    return "\n".join([*lines, *([listed(others, MAX_NOT_MODELLED)] if others else [])])
+    lines += [listed(others, MAX_NOT_MODELLED)] if others else []
+    return "\n".join([*lines, *([f"counted in part: {listed(in_part, MAX_NOT_MODELLED)}"] if in_part else [])])
 
 
 def _next_best(plan: Plan) -> Iterator[RenderableType]:
@@ -331,7 +340,7 @@ def _next_best(plan: Plan) -> Iterator[RenderableType]:
         at_risk = "-"
         if other.oom_probability is not None:
             at_risk = risk(other.oom_probability, at_most=other.oom_probability_at_most)
-        proof = "" if other.lower_bound_s is None else "proven" if other.is_proven else "open"
+        proof = "" if other.lower_bound_s is None else BEST_OF_KIND if other.is_proven else "open"
         table.add_row(*(other.config.label(), _against(plan, other), at_risk, proof))
     yield Group(Text(), table)
 

@@ -1,4 +1,4 @@
-"""Table of options of a job that the predictions leave out."""
+"""Table of options of a job that the predictions leave out, or count in part."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -22,7 +22,8 @@ def left_out_table(entries: Sequence[NotModelled]) -> list[RenderableType]:
     table.expand = True
     for (option, value), members in groupby(entries, key=lambda entry: (entry.option, entry.value)):
         found = list(members)
-        table.add_row(Text(f"{option} {value}".strip(), style=FAIR), _takes(found), found[0].why)
+        name = f"{option} {value}".strip() + (" (counted in part)" if found[0].in_part else "")
+        table.add_row(Text(name, style=FAIR), _takes(found), found[0].why)
     return [spaced(table)]
 
 

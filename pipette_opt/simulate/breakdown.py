@@ -7,15 +7,16 @@ seconds of each are averaged over all ranks, so they add up to the iteration.
 **Critical path.** The chain of operations and messages, each waiting for the one before, that ends with the iteration.
 It goes from stage to stage and never idles, so it has no bubble. Only operations on it can make the iteration shorter.
 
-=====================  ===============================================================================================
-``compute``            kernels of the layers, recomputation included
-``tensor_parallel``    tensor- and context-parallel communication that compute does not hide
-``expert_parallel``    tokens on their way to experts and back
-``pipeline_parallel``  a transfer between stages is under way and the receiver (or a blocking sender) waits for it
-``data_parallel``      gradients and parameters: slowdown and waits by their collectives, during and after compute
-``bubble``             idle: warm-up and flush, slower stages and replicas, the last reduction
-``optimizer``          the step, its gradient norm included
-=====================  ===============================================================================================
+========================  ============================================================================================
+``compute``               kernels of the layers, recomputation included
+``waiting_for_launches``  the GPU waits for the host's launches, or hides communication meanwhile
+``tensor_parallel``       tensor- and context-parallel communication that compute does not hide
+``expert_parallel``       tokens on their way to experts and back
+``pipeline_parallel``     a transfer between stages is under way and the receiver (or a blocking sender) waits for it
+``data_parallel``         gradients and parameters: slowdown and waits by their collectives, during and after compute
+``bubble``                idle: warm-up and flush, slower stages and replicas, the last reduction
+``optimizer``             the step, its gradient norm included
+========================  ============================================================================================
 """
 
 from collections.abc import Mapping
@@ -38,6 +39,12 @@ from pipette_opt.simulate.time_tables import (
     weight_part,
     work_table,
 )
+
+WAITING = "waiting_for_launches"
+"""Cause that is shown only if GPUs wait for :data:`MIN_WAITING` of an iteration; else it counts as compute."""
+
+MIN_WAITING = 1e-3
+"""Least share of an iteration that waits for launches have to be shown apart. Chosen: tables have such digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +98,11 @@ def causes_of(
     after = simulated.reduced_s - simulated.finish_s.max(axis=1)
     after[[0, -1]] += times.embedding_s
     ranks["data_parallel"] = ranks["data_parallel"] + gather_s + after[:, None]
-    return Causes(
-        pipeline=_adding_up({name: float(seconds.mean()) for name, seconds in ranks.items()}, times, simulated),
-        critical_path=_adding_up(path, times, simulated),
-    )
+    mean = {name: float(seconds.mean()) for name, seconds in ranks.items()}
+    if mean[WAITING] < MIN_WAITING * simulated.iteration_time_s:
+        for causes in (mean, path):
+            causes["compute"] += causes.pop(WAITING)
+    return Causes(pipeline=_adding_up(mean, times, simulated), critical_path=_adding_up(path, times, simulated))
 
 
 def _adding_up(seconds: dict[str, float], times: PlacedTimes, simulated: Simulated) -> dict[str, float]:
@@ -104,6 +112,7 @@ def _adding_up(seconds: dict[str, float], times: PlacedTimes, simulated: Simulat
     compute = seconds["compute"] + left - bubble  # rounding
     return {
         "compute": compute,
+        **({WAITING: seconds[WAITING]} if WAITING in seconds else {}),
         "tensor_parallel": seconds["tensor_parallel"],
         **({"expert_parallel": seconds["expert_parallel"]} if times.expert_forward_s is not None else {}),
         "pipeline_parallel": seconds["pipeline_parallel"],
@@ -133,10 +142,14 @@ def _parts(times: PlacedBatch, kinds: tuple[int, ...], work: FloatArray) -> dict
         alone = times.backward_s - times.tensor_backward_s
         share = np.divide(weight_part(times), alone, out=np.zeros_like(alone), where=alone > 0)
         sharded = table(times.sharded_forward_s, times.sharded_backward_s, times.sharded_backward_s * share)
+    launches = np.zeros_like(work)
+    if times.launch_backward_s is not None:
+        launches = table(times.launch_forward_s, times.launch_backward_s, times.launch_backward_s / 2)
     plain = table(times.forward_s, times.backward_s, weight_part(times))
     beside = work - plain  # slowdown by overlapped collectives
     return {
-        "compute": work - inside - sharded - beside,
+        "compute": work - inside - sharded - beside - launches,
+        WAITING: launches,
         "tensor_parallel": inside - experts,
         "expert_parallel": experts,
         "data_parallel": sharded + beside,

@@ -23,6 +23,7 @@ from operator import itemgetter
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
+from pipette_opt.costs.compute import BY_KIND
 from pipette_opt.costs.experts import coupled_replicas
 from pipette_opt.costs.placed import KnownCosts, kinds_in_use
 from pipette_opt.costs.unplaced import Costs, Kinds, costs_of, least_costs
@@ -270,11 +271,12 @@ class HostTree:
             return self._own_costs
         rows = [list(kinds) for kinds in dict.fromkeys(self._kinds(free))]
         compute = self._own_costs.compute
-        forward, backward = (
-            np.concatenate([work_s, *(work_s[kinds].min(axis=0, keepdims=True) for kinds in rows)])
-            for work_s in (compute.forward_s, compute.backward_s)
-        )
-        return self._own_costs._replace(compute=replace(compute, forward_s=forward, backward_s=backward))
+        least = {
+            name: np.concatenate([work_s, *(work_s[kinds].min(axis=0, keepdims=True) for kinds in rows)])
+            for name in BY_KIND
+            for work_s in [getattr(compute, name)]
+        }
+        return self._own_costs._replace(compute=replace(compute, **least))
 
     @cached_property
     def _costs_of_kinds(self) -> dict[Kinds, Costs]:

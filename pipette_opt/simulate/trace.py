@@ -50,13 +50,28 @@ class Event(NamedTuple):
 
 
 def write_trace(
-    path: Path, instance: Instance, config: ParallelConfig, placement: Placement, schedule: Schedule | None = None
+    path: Path,
+    instance: Instance,
+    config: ParallelConfig,
+    placement: Placement,
+    schedule: Schedule | None = None,
+    *,
+    factor: float = 1.0,
 ) -> None:
-    """Write the trace of a placed configuration, in 1F1B by default; it ends at the simulated iteration time."""
+    """
+    Write the trace of a placed configuration, in 1F1B by default.
+
+    Parameters
+    ----------
+    factor
+        Expected over simulated time; the trace ends at the expected time, and its ``otherData`` says so.
+    """
     times = placed_times(instance, config, placement, layout_of(schedule))
     found = trace_events(times, microbatches_of(instance.training, config), instance.p2p, schedule)
     try:
-        write_atomically(path, json.dumps(as_json(found)))
+        scaled = [event._replace(start_s=factor * event.start_s, end_s=factor * event.end_s) for event in found]
+        clock = f"expected times: simulated times x {factor:.6g}"
+        write_atomically(path, json.dumps(as_json(scaled) | {"otherData": {"clock": clock}}))
     except OSError as error:
         raise InputError(str(path), f"cannot be written: {error.strerror}.") from None
 

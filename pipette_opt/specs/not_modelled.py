@@ -1,4 +1,4 @@
-"""Options of a job that change its time or memory, but that the estimates do not count."""
+"""Options of a job that change its time or memory, but that the estimates do not count, or count in part."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ LARGE_EFFECT = "the time changes, by how much is not known"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotModelled:
     """
-    One option, or one key of a model file, that the estimates leave out.
+    One option, or one key of a model file, that the estimates leave out, or count in part.
 
     Parameters
     ----------
@@ -34,6 +34,8 @@ class NotModelled:
         One sentence for people: the part of the option's work that is not counted.
     is_large
         Whether the option may change the time by more than a tenth.
+    in_part
+        Whether the estimates count the option, but may err in this direction.
     """
 
     option: str
@@ -42,10 +44,13 @@ class NotModelled:
     direction: Direction
     why: str
     is_large: bool = False
+    in_part: bool = False
 
 
-def by_size(entries: Iterable[NotModelled]) -> tuple[list[str], list[str]]:
-    """Return the options that may change the time by more than a tenth, and the other options; each once."""
+def by_size(entries: Iterable[NotModelled]) -> tuple[list[str], list[str], list[str]]:
+    """Return options that may change the time by more than a tenth, others left out, and those counted in part."""
     found = list(entries)
-    large = dict.fromkeys(entry.option for entry in found if entry.is_large)
-    return list(large), [option for option in dict.fromkeys(entry.option for entry in found) if option not in large]
+    counted = dict.fromkeys(entry.option for entry in found if entry.in_part)
+    large = dict.fromkeys(entry.option for entry in found if entry.is_large and entry.option not in counted)
+    names = dict.fromkeys(entry.option for entry in found)
+    return list(large), [name for name in names if name not in large and name not in counted], list(counted)

@@ -9,7 +9,7 @@ import numpy as np
 from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.candidates.coverage import DIMENSIONS
+from pipette_opt.candidates.known import only
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import CheckedConfig, keep_fitting, usable_bytes
@@ -34,10 +34,6 @@ MAX_SIMULATED = 600
 
 MAX_LISTED = 100
 """Most configurations that are listed, those nearest to the fastest in any world. Chosen."""
-
-
-SINGLE = ("num_gpus", "tp_comm_overlap", "overlap_grad_reduce", "overlap_param_gather")
-"""Fields of a search space that hold a single value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -118,22 +114,6 @@ def listed_placement(instance: Instance, config: ParallelConfig) -> Placement:
     per_node = instance.cluster.gpus_per_node
     hosts = np.arange(-(-config.world_size // per_node))
     return identity_placement(config, per_node, hosts, "tp-cp-ep-dp-pp")
-
-
-def only(config: ParallelConfig) -> SearchSpace:
-    """Return the search space of a single configuration, of which only the placement is searched."""
-    pins: dict[str, Any] = {name: getattr(config, field) for name, field in DIMENSIONS.items()}
-    shares = ("data_parallel_sharding_strategy", "num_distributed_optimizer_instances")
-    for name in ("use_distributed_optimizer",) if config.sharding_stage > 1 else shares:
-        del pins[name]
-    values: dict[str, Any] = {name: value if name in SINGLE else (value,) for name, value in pins.items()}
-    return SearchSpace(
-        **values,
-        layers_per_stage=(config.layers_per_stage,),
-        max_micro_batch_size=config.micro_batch_size,
-        max_virtual_pipeline=config.num_chunks,
-        more_configs=(config,),
-    )
 
 
 def plan_of(

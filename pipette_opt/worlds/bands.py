@@ -7,6 +7,7 @@ import numpy as np
 from pipette_opt.base.units import counted
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.plans.plan import MEASURED_RUNS, Band, IterationTime
+from pipette_opt.plans.verdict import jobs_words
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
 from pipette_opt.worlds.factor import anchored, job_factor, unmoved
@@ -41,14 +42,14 @@ def job_band(
     placement
         Placement that was timed; ``None`` for ranks in order on the first hosts.
     """
-    anchors, hosts = instance.stack.anchors, np.arange(instance.cluster.num_nodes)
+    hosts = np.arange(instance.cluster.num_nodes)
     placement = placement or identity_placement(config, instance.cluster.gpus_per_node, hosts, "tp-cp-ep-dp-pp")
     middle_s = job_factor(instance) * iteration_time_s
     unmoved_s, terms = described_plan(unmoved(instance), config, placement)
     if instance.stack.moved_from:
         iteration_time_s *= unmoved_s / float(estimate_many(instance, [(config, placement)])[0])
     low, _, high = anchored(instance).bands(terms[None], SHARE)[0].tolist()
-    runs, source = (len(anchors), f"{counted(len(anchors), 'run')} {MEASURED_RUNS}") if anchors else _public(instance)
+    runs, source = _known_runs(instance)
     return Band(
         low_s=min(low * iteration_time_s, middle_s),
         middle_s=middle_s,
@@ -59,8 +60,15 @@ def job_band(
     )
 
 
-def _public(instance: Instance) -> tuple[int, str]:
-    """Return the number of public runs of this kind of job, and a text for people on all public runs."""
+def jobs_of_bands(instance: Instance) -> str:
+    """Return words for the jobs whose times the bands of a job hold."""
+    return jobs_words(_known_runs(instance)[0], is_own=bool(instance.stack.anchors))
+
+
+def _known_runs(instance: Instance) -> tuple[int, str]:
+    """Return the number of the user's runs, else of public runs of this kind of job, and a text on all that count."""
+    if anchors := instance.stack.anchors:
+        return len(anchors), f"{counted(len(anchors), 'run')} {MEASURED_RUNS}"
     kind, counts = job_kind(instance), shipped_priors().runs
     runs, every = counts.get(kind, 0), counted(sum(counts.values()), "public run")
     return runs, f"{every}, {runs or 'none'} of them like this ({kind})"

@@ -94,6 +94,7 @@ def test_few_runs_move_little() -> None:
     fit = calibrate_runs(seen, DEFAULT_STACK, validate=False)
     assert any("only 5 runs" in note for note in fit.notes)
     assert fit.errors.mean < 0.03
+    assert fit.base_errors.bias > 1.05  # of expected times, where the runs took the simulated ones
 
 
 def test_a_run_that_all_others_contradict_is_left_out() -> None:

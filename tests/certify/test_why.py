@@ -75,7 +75,7 @@ def test_slower_says_by_how_much_and_where() -> None:
     assert answer.config is not None
     layers = "" if answer.config.pipeline_model_parallel_size == 1 else "with usual layers "
     assert any(reason.startswith(f"{layers}every placement is at least") for reason in answer.reasons)
-    assert any(reason.startswith("tensor parallel: +") for reason in answer.reasons)
+    assert any(reason.startswith("tensor parallel: +") for reason in answer.listed)
 
 
 def test_what_nothing_rules_out_may_win() -> None:

@@ -557,7 +557,7 @@ def test_the_fit_over_several_runs_says_what_it_misses(job: Instance, script: st
     shown_s = job_band(known, CONFIG, estimate(known, CONFIG, placed()).iteration_time_s, placed()).middle_s
     miss = 100 * (shown_s / round(time_s, 4) - 1)
     line = measured_words(asdict(known.stack)).splitlines()[0]
-    said = re.search(r"; the fit over all runs expects ([0-9.]+) % (more|less)", line)
+    said = re.search(r"; the fit over all runs expects about ([0-9.]+) % (more|less)", line)
     assert said is not None
     assert (1 if said[2] == "more" else -1) * float(said[1]) == pytest.approx(miss, abs=0.3)
 

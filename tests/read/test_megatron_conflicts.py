@@ -19,6 +19,9 @@ WHOLE = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 8 
 
 FULL, SELECTIVE = "--recompute-granularity full", "--recompute-granularity selective"
 
+GRAPHS, ALL_TO_ALL = "--cuda-graph-impl transformer_engine", "--moe-token-dispatcher-type alltoall"
+DROPPING = "--moe-pad-expert-input-to-capacity --moe-expert-capacity-factor 1"
+
 EDGES = (
     ("--bf16 --fp16", "--bf16"),
     (
@@ -107,6 +110,25 @@ EDGES = (
     ("--group-query-attention --multi-latent-attention", "--multi-latent-attention"),
     ("--enable-cuda-graph --cuda-graph-impl local", "--enable-cuda-graph --cuda-graph-impl none"),
     ("--enable-cuda-graph --external-cuda-graph", "--external-cuda-graph"),
+    (f"{GRAPHS} --num-experts 8", f"{GRAPHS} --num-experts 8 --cuda-graph-scope attn moe_router"),
+    (
+        f"{GRAPHS} --num-experts 8 --cuda-graph-scope moe",
+        f"{DROPPING} {GRAPHS} --num-experts 8 --cuda-graph-modules moe",
+    ),
+    (f"{WHOLE} {GRAPHS} --cuda-graph-modules moe_router", f"{WHOLE} {GRAPHS} --cuda-graph-modules attn mlp"),
+    (
+        f"--num-experts 8 {GRAPHS} --cuda-graph-modules moe_preprocess",
+        "--num-experts 8 --cuda-graph-impl local --cuda-graph-modules moe_preprocess",
+    ),
+    (
+        f"--num-experts 8 {GRAPHS} --cuda-graph-modules attn moe_router {SELECTIVE} --recompute-modules moe",
+        f"--num-experts 8 {GRAPHS} --cuda-graph-modules attn moe_router {SELECTIVE} --recompute-modules moe_act",
+    ),
+    (
+        f"--num-experts 8 {ALL_TO_ALL} {GRAPHS} --cuda-graph-modules moe_router moe_preprocess "
+        "--moe-expert-capacity-factor 1",
+        f"--num-experts 8 {ALL_TO_ALL} {GRAPHS} --cuda-graph-modules moe_router moe_preprocess",
+    ),
     ("--fine-grained-activation-offloading", "--offload-modules core_attn"),
     ("--use-torch-fsdp2 --use-megatron-fsdp", "--use-torch-fsdp2"),
     ("--transformer-impl local --fp8-format hybrid", "--transformer-impl local"),
@@ -125,7 +147,7 @@ def test_each_rule_on_both_sides_of_its_edge(rule: MegatronRule, broken: str, ke
     with pytest.raises(InputError, match=re.escape(rule.problem.partition("{")[0])):
         check_conflicts(option_values(broken, "test"), "test")
     check_conflicts(option_values(kept, "test"), "test")
-    assert (rule.concerns == "price") != (".py, " in rule.source)
+    assert (rule.concerns == "price") != bool(re.search(r"\.(py|md), ", rule.source))
 
 
 def test_what_megatron_changes_in_silence() -> None:

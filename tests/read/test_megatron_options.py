@@ -506,7 +506,9 @@ def test_the_table_holds_together() -> None:
     for option in megatron_options().values():
         assert option.why.endswith("."), option.name
         off = option.time is not None or option.memory is not None
-        assert off if option.status == "approximated" else (not off or option.status == "modelled"), option.name
+        assert off if option.status in ("in part", "approximated") else (not off or option.status == "modelled"), (
+            option.name
+        )
         for need in option.needs:
             assert field_of(need.partition("=")[0]) in megatron_options(), option.name
 
@@ -520,7 +522,7 @@ def value_for(option: MegatronOption) -> str:
     return min(option.choices, key=option.modelled_values.__contains__, default=VALUES[option.kind])
 
 
-@pytest.mark.parametrize("status", ["modelled", "priced", "harmless", "approximated", "refused"])
+@pytest.mark.parametrize("status", ["modelled", "priced", "harmless", "in part", "approximated", "refused"])
 def test_every_option_does_what_the_table_says(status: str) -> None:
     """With what it needs and a value that is not modelled: read, passed over, listed or refused."""
     for option in megatron_options().values():
@@ -545,6 +547,19 @@ def test_every_option_does_what_the_table_says(status: str) -> None:
             refusals.append(str(error))
         assert bool(refusals) == (status == "refused" or needs_refused), option.name
         assert all(option.name in one for one in refusals) or needs_refused
+
+
+def test_an_option_that_changes_the_numbers_is_not_left_out() -> None:
+    """It is counted in part; what no number counts is left out."""
+    priced, unpriced = (given_options(f"--bf16 {text}", "here").not_modelled for text in PRICED_AND_NOT)
+    assert [entry.in_part for entry in priced] == [True]
+    assert [entry.in_part for entry in unpriced] == [False]
+
+
+PRICED_AND_NOT = (
+    "--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap",
+    "--tensor-model-parallel-size 2 --sequence-parallel --cross-entropy-loss-fusion",
+)
 
 
 def test_every_modelled_option_is_used() -> None:
@@ -630,7 +645,7 @@ def test_every_option_has_a_place() -> None:
     )
     assert places_of(text, "here") == {
         "--tensor-model-parallel-size": "read",
-        "--tp-comm-overlap": "not modelled",
+        "--tp-comm-overlap": "in part",
         "--lr": "no effect",
         "--fp8-interval": "no effect",
         "--gdp-num-householder": "refused",

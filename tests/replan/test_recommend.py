@@ -101,4 +101,4 @@ def test_offers_are_searched(searched: list[Offer]) -> None:
         assert found.bound_s / found.simulated_bound_s == pytest.approx(found.expected_s / found.simulated_s)
         assert (found.low_s or 0) < (found.expected_s or 0) < (found.high_s or 0)
         assert found.tokens_per_s == pytest.approx(16 * 1024 / (found.expected_s or 0))
-    assert "nine of ten jobs like this take" in in_words(searched, None)[0]
+    assert "times as long in nine of ten jobs like this" in in_words(searched, None)[0]

@@ -347,6 +347,8 @@ def test_what_is_beside_a_plan_is_on_the_page(plan: Plan) -> None:
     fields = {named["data-field"] for tag, named in page.elements if tag == "data"}
     assert {"risks.0.plan.iteration_time_s", "risks.0.upper_gib", "alternatives.0.lower_bound_s"} <= fields
     assert "The fastest found" in text
+    assert f"faster than the fastest found: {fast.config.label()} is 0.806 % faster" in text
+    assert "faster than the fastest found" not in page_of(replace(plan, fastest=None))
     assert "Experts are assumed to be evenly loaded." in text
 
 

@@ -299,7 +299,7 @@ def test_what_the_fastest_would_have_been() -> None:
         in line
     )
     text = shown(alternatives_table(replace(plan, alternatives=(fast, open_one))))
-    assert "proven" in text
+    assert "best searched" in text
     assert "open, at least" in text
     risks = (RiskChoice(max_oom_risk=0.01, plan=fast, upper_bytes=34 * 2**30, capacity_bytes=78 * 2**30),)
     assert "34.0 GiB" in shown(risks_table(replace(plan, risks=risks))[0])

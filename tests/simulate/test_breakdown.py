@@ -33,6 +33,20 @@ def test_adds_up(num_chunks: int, p2p: P2PMode, kind: str) -> None:
         assert path["tensor_parallel"] == pytest.approx((path["tensor_parallel"] + path["compute"]) / 10, abs=1e-9)
 
 
+def test_waits_for_launches_are_no_compute() -> None:
+    """A part of the passes, in the pipeline and on the critical path; the rest stays as it is."""
+    plain = pipeline([1.0, 1.0], [1.0, 1.0], [1.0, 0.0], [1.0, 0.0], [0.5, 1.0], 0.125)
+    waits = replace(plain, launch_forward_s=0.5 * plain.forward_s, launch_backward_s=0.25 * plain.backward_s)
+    before, found = causes(plain, 2, "blocking"), causes(waits, 2, "blocking")
+    for causes_before, causes_now in ((before.pipeline, found.pipeline), (before.critical_path, found.critical_path)):
+        both = causes_now["compute"] + causes_now["waiting_for_launches"]
+        assert both == pytest.approx(causes_before["compute"])
+    assert found.pipeline["waiting_for_launches"] == pytest.approx(2 * (0.5 + 0.25))
+    few = replace(plain, launch_forward_s=1e-4 * plain.forward_s, launch_backward_s=1e-4 * plain.backward_s)
+    assert causes(few, 2, "blocking") == before  # too few to tell apart
+    assert list(found.pipeline) == ["compute", "waiting_for_launches", *list(before.pipeline)[1:]]
+
+
 def test_by_hand() -> None:
     """
     Two stages, two micro-batches, blocking, all operations and transfers 1 s: stage 0 ends at 9, stage 1 at 7.

@@ -52,6 +52,16 @@ def test_a_precision_that_the_gpu_lacks_is_no_option() -> None:
     )
 
 
+def test_graphs_of_experts_leave_the_experts_out() -> None:
+    """Megatron cannot capture dropless experts: advice for them names the parts beside, for dense models the layer."""
+    graphs = [option for option in unsearched_options(JOB) if "cuda-graph" in option]
+    assert graphs == ["--cuda-graph-impl local"]
+    routed = unsearched_options(replace(JOB, model=replace(LLAMA_8B, num_experts=8)))
+    assert [option for option in routed if "cuda-graph" in option] == [
+        "--cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router moe_preprocess"
+    ]
+
+
 def test_options_without_a_price_are_named() -> None:
     """Fused kernels and late weight gradients; those of experts for experts, and none that the launch has."""
     assert "--cross-entropy-loss-fusion" in unpriced_options(JOB)

@@ -1,4 +1,5 @@
 import itertools
+import json
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -136,5 +137,13 @@ def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
     placement = identity_placement(config, 1, np.arange(1), "tp-cp-ep-dp-pp")
     write_trace(tmp_path / "trace.json", given, config, placement)
     assert (tmp_path / "trace.json").read_text().startswith('{"displayTimeUnit"')
+    write_trace(tmp_path / "expected.json", given, config, placement, factor=1.5)
+    plain, expected = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("trace", "expected"))
+    ends = [
+        max(event["ts"] + event["dur"] for event in found["traceEvents"] if "ts" in event)
+        for found in (plain, expected)
+    ]
+    assert ends[1] == pytest.approx(1.5 * ends[0])
+    assert expected["otherData"] == {"clock": "expected times: simulated times x 1.5"}
     with pytest.raises(InputError, match="nowhere"):
         write_trace(tmp_path / "nowhere" / "trace.json", given, config, placement)

@@ -4,6 +4,7 @@ from xml.etree.ElementTree import Element
 
 from pipette_opt.base.units import gib
 from pipette_opt.plans.plan import Alternative, Plan
+from pipette_opt.report.beside_tables import BEST_OF_KIND
 from pipette_opt.report.cells import risk
 from pipette_opt.report.page.markup import Child, element, expected, number, table
 
@@ -18,7 +19,7 @@ def alternatives_table(plan: Plan) -> Element:
         bound = element(
             "span",
             expected(plan.estimate, least, f"{at}.lower_bound_s"),
-            ", proven" if alternative.is_proven else None,
+            f", {BEST_OF_KIND}" if alternative.is_proven else None,
         )
         rows.append((*_plan_cells(plan, alternative, at), bound, alternative.reason))
     return table("The next best plans", headers, rows)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 
 CAUSES = {
     "compute": "#0072b2",
+    "waiting_for_launches": "#f0e442",
     "tensor_parallel": "#56b4e9",
     "expert_parallel": "#cc79a7",
     "pipeline_parallel": "#e69f00",

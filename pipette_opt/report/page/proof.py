@@ -5,6 +5,7 @@ from xml.etree.ElementTree import Element
 
 from pipette_opt.base.units import counted, percent_above
 from pipette_opt.plans.plan import Certificate, Plan
+from pipette_opt.report.beside_tables import fastest_words
 from pipette_opt.report.cells import clock_words, seconds_text, words
 from pipette_opt.report.page.figures import LINES, figure
 from pipette_opt.report.page.markup import Panel, bullets, element, expected, number, paragraph, table
@@ -32,10 +33,12 @@ def certificate_panel(plan: Plan) -> Panel:
     took = number(proof.wall_time_s, f"{proof.wall_time_s:.1f} s", "certificate.wall_time_s")
     rows = [time, least, *gaps, placement, ("search", took, "until the plan was finished")]
     simulated = number(estimate.iteration_time_s, seconds_text(estimate.iteration_time_s), "estimate.iteration_time_s")
+    fastest = fastest_words(plan)
+    than = f" than the fastest found: {fastest}" if fastest else ""
     lead = (
-        "The search is finished: no plan of the searched space is faster."
+        f"The search is finished: no plan of the searched space is faster{than}."
         if proof.status == "OPTIMAL"
-        else "The search ended before the gap was closed: a plan of the searched space may be faster."
+        else f"The search ended before the gap was closed: a plan of the searched space may be faster{than}."
     )
     body = [
         paragraph(element("strong", lead)),
