@@ -2,7 +2,7 @@
 
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 
@@ -23,6 +23,17 @@ class InputError(PipetteError, ValueError):
         self.where = _within(where)
         self.problem = _within(problem)
         super().__init__(f"{self.where}: {self.problem}")
+
+
+def together(errors: Sequence[InputError]) -> InputError:
+    """Return one error that names all problems of an input, in order; a place that they share is named once."""
+    first = errors[0]
+    problems = [first.problem]
+    for error in errors[1:]:
+        problem = error.problem if error.where == first.where else f"{error.where}: {error.problem}"
+        if problem not in problems:
+            problems.append(problem)
+    return type(first)(first.where, " Also: ".join(problems))
 
 
 class OverwriteError(PipetteError):

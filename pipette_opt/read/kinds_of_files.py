@@ -8,7 +8,7 @@ matching kind of :func:`file_kinds` counts.
 
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_bytes
 from pipette_opt.base.shipped import shipped_path
+from pipette_opt.read.frameworks import frameworks
 from pipette_opt.read.log_lines import untagged
 
 P = ParamSpec("P")
@@ -75,9 +76,31 @@ class FileKind:
 
 @cache
 def file_kinds() -> tuple[FileKind, ...]:
-    """Return the kinds of ``data/file_kinds.toml``, the most specific first."""
+    """Return the kinds of ``data/file_kinds.toml``, the most specific first, and the settings files of frameworks."""
     rows = tomllib.loads(shipped_path("data", "file_kinds.toml").read_text(encoding="utf-8"))["kinds"]
-    return tuple(FileKind(**row | {"words": tuple(row.get("words", ()))}) for row in rows)
+    kinds: list[FileKind] = []
+    for row in rows:
+        kinds += (
+            _settings_files() if "frameworks" in row else [FileKind(**row | {"words": tuple(row.get("words", ()))})]
+        )
+    return tuple(kinds)
+
+
+def _settings_files() -> Iterator[FileKind]:
+    """Yield the kinds of settings files that the keys of a framework tell."""
+    for framework in frameworks():
+        for keys in framework.files.split():
+            patterns = [rf"(?=[\s\S]*?(?:{key_pattern(key)}))" for key in keys.split("+")]
+            reader = "estimate --args and import model" if framework.read else ""
+            yield FileKind(
+                name=f"a settings file of {framework.name}", reader=reader, pattern=rf"\A{''.join(patterns)}"
+            )
+
+
+def key_pattern(key: str) -> str:
+    """Return the pattern of a line with a key in YAML, JSON or TOML, also as a table; ``-`` in it counts as ``_``."""
+    name = re.escape(key).replace("_", "[-_]")
+    return rf"^[ \t]*(?:- +)?(?:[{{,] *)?[\"']?{name}[\"']?[ \t]*[:=]|^[ \t]*\[(?:[\w.-]*\.)?{name}(?:\.[\w.-]*)?\]"
 
 
 _SIGNATURES = (

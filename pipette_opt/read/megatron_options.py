@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pipette_opt.base.errors import MAX_SHOWN, InputError, shown
 from pipette_opt.options.names import OTHER_NAMES, usual_name
+from pipette_opt.read.launch_evidence import check_all_read, check_evidence
 from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options
 from pipette_opt.read.megatron_words import UNSET, Words, read_words
 from pipette_opt.specs import NotModelled
@@ -40,7 +41,12 @@ class GivenOptions:
 
 
 def given_options(
-    text: str, where: str, environment: Mapping[str, str] | None = None, *, of_model: bool = False
+    text: str,
+    where: str,
+    environment: Mapping[str, str] | None = None,
+    *,
+    of_model: bool = False,
+    as_launch: bool = False,
 ) -> GivenOptions:
     """
     Return all options of a command line, a launch script or a log.
@@ -51,6 +57,8 @@ def given_options(
         Environment variables at the start of a script.
     of_model
         Whether the options only describe a model, so that unsupported training options are accepted.
+    as_launch
+        Whether the options are a whole launch, so that one of them has to size the job.
 
     Raises
     ------
@@ -68,6 +76,10 @@ def given_options(
     found = [*_simulated(simulated, where), *_counted_otherwise(values)]
     for name in unknown:
         _check_alias(name, values, where)
+    if not of_model:
+        check_all_read(words.words, words.place(where))
+    if as_launch:
+        check_evidence(words.words, words.launch, values, words.place(where))
     found += [_unknown(name, following, where) for name, following in unknown.items()]
     found += [_unseen_options(variable) for variable in dict.fromkeys(filter(_is_list_of_options, words.words))]
     passed_on = tuple(_passed_on(values))
@@ -176,9 +188,6 @@ def _place(field: str, values: Mapping[str, Any]) -> Place:
 def _written(given: Words, where: str) -> tuple[dict[str, Any], dict[str, Sequence[str]]]:
     """Return the values of options that Megatron has, and the words after each option that it lacks."""
     words = given.words
-    if not any(word.startswith("--") for word in words):
-        problem = f"must hold options such as --tensor-model-parallel-size 8, got {shown(' '.join(words))}."
-        raise InputError(where, problem)
     values: dict[str, Any] = {}
     unknown: dict[str, Sequence[str]] = {}
     for index, word in enumerate(words):

@@ -24,6 +24,7 @@ from pipette_opt.read.launch_file import is_launch
 from pipette_opt.read.megatron_args import Environment, model_of_arguments, written_arguments
 from pipette_opt.read.model_names import list_models as list_models
 from pipette_opt.read.model_names import preset_called, presets_like
+from pipette_opt.read.settings_files import is_recipe
 from pipette_opt.specs import ModelSpec
 
 _SUFFIXES = (".json", ".yaml", ".yml", ".txt", ".sh")
@@ -98,9 +99,9 @@ def _number(name: str, value: object) -> object:
 @reads(ARCHITECTURE_FILE, HUGGING_FACE_CONFIG, LAUNCH_SCRIPT, PRINTED_ARGUMENTS, TYPED_ARGUMENTS, CAPTURED_LAUNCH)
 def _read_model_file(path: Path, environment: Environment) -> ModelSpec:
     """Return the model in a file; suffix and content decide the format."""
-    if path.suffix.lower() in (".yaml", ".yml"):
-        return read_architecture(path)
     text = read_text(path, keep_line_ends=True)
+    if path.suffix.lower() in (".yaml", ".yml") and not is_recipe(text, str(path)):
+        return read_architecture(path)
     if not is_launch(text) and (path.suffix.lower() == ".json" or text.lstrip().startswith("{")):
         name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
         return model_from_hugging_face(parse_json(text, str(path)), str(path), name)
