@@ -2,8 +2,12 @@
 
 import re
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class PipetteError(Exception):
@@ -23,6 +27,24 @@ class InputError(PipetteError, ValueError):
         self.where = _within(where)
         self.problem = _within(problem)
         super().__init__(f"{self.where}: {self.problem}")
+
+
+class Errors(list[InputError]):
+    """Errors of an input, collected so that all of them can be named :func:`together`."""
+
+    def of(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Return the result of a call; ``None`` if it raised ``InputError``, which is kept."""
+        try:
+            return call(*args, **kwargs)
+        except InputError as error:
+            self.append(error)
+            return None
+
+    def fails(self, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Return whether a call raises ``InputError``, which is kept."""
+        before = len(self)
+        self.of(call, *args, **kwargs)
+        return len(self) > before
 
 
 def together(errors: Sequence[InputError]) -> InputError:

@@ -93,14 +93,14 @@ def framework_of_launch(program: str, arguments: Sequence[str], names: Iterable[
     names
         Options (``--name``) and names of overrides (``name`` of ``name=value``), as written.
     """
-    for framework in frameworks():
-        if program and framework.starts(program, arguments):
-            command = [program, *arguments[:1]] if not re.search(r"[./]", program) else [program]
-            return framework, " ".join(command)
+    started = [framework for framework in frameworks() if program and framework.starts(program, arguments)]
+    if started and not started[0].read:
+        command = program if re.search(r"[./]", program) else " ".join([program, *arguments[:1]])
+        return started[0], command
     names = list(names)
     for framework in frameworks():
         word = next(filter(framework.has_word, names), None)
-        if word is not None:
+        if word is not None and not (started and framework.common):
             return framework, word
     return None
 

@@ -62,6 +62,11 @@ class FileKind:
     words: tuple[str, ...] = ()
     pattern: str = ""
 
+    @property
+    def is_log(self) -> bool:
+        """Return whether the kind is what a training prints."""
+        return self.name.startswith("a log of")
+
     def matches(self, text: str) -> bool:
         """Return whether a text has all words and the pattern of the kind."""
         return all(word in text for word in self.words) and (

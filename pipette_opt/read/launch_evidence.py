@@ -38,19 +38,20 @@ def foreign_launch(words: Sequence[str], launch: Launch | None, place: str) -> I
         return None
     framework, told = found
     hint = f" {framework.hint}" if framework.hint else ""
-    problem = f"is a launch of {framework.name} (by {told}), which is not read here.{hint}{_files(words)}"
+    problem = f"is a launch of {framework.name} (by {told}), which is not read here.{hint}{_files(words, launch)}"
     return InputError(place, f"{problem} {way_on(settings)}")
 
 
-def check_all_read(words: Sequence[str], place: str) -> None:
+def check_all_read(words: Sequence[str], place: str, *, but: Collection[str] = ()) -> None:
     """
     Raise ``InputError`` for words that size a job, in the spelling of any framework, and are not read.
 
-    A word that repeats what an option of Megatron-LM says is harmless.
+    A word that repeats what an option of Megatron-LM says is harmless. The words in ``but`` are refused already.
     """
     settings = settings_in(words)
     read, _ = in_megatron(filter(_is_known, settings))
     unread = [word for word in sizing(settings) if not _is_known(word) and not _says_again(word, read)]
+    unread = [word for word in unread if word.name not in but]
     if unread:
         raise InputError(place, _unread_problem(unread, words))
 
@@ -68,11 +69,11 @@ def check_evidence(words: Sequence[str], launch: Launch | None, fields: Collecti
         return
     variable = next((word for word in words if word.startswith("$")), None)
     if variable is not None:
-        problem = f"has no option that sizes a job, and {variable} is not set here; set it, or write its options out."
+        problem = f"has no option that sizes a job, and {variable} is not set here; write its options out."
         raise InputError(place, problem)
     started = "" if launch is None else f" {_started(launch)}"
     given = f" Given: {shown(' '.join(words))}." if words else ""
-    problem = f"has no option that sizes a job.{started}{given}{_files(words)}"
+    problem = f"has no option that sizes a job.{started}{given}{_files(words, launch)}"
     raise InputError(place, f"{problem} {way_on(settings_in(words))}")
 
 
@@ -101,8 +102,9 @@ def _started(launch: Launch) -> str:
     return f"{launch.program}{starter} is given none of Megatron-LM's."
 
 
-def _files(words: Sequence[str]) -> str:
+def _files(words: Sequence[str], launch: Launch | None = None) -> str:
     """Return a sentence on the settings files that a launch names, with a leading blank; empty without any."""
+    words = [*(word for starter in (launch.launchers if launch else ()) for word in starter.options), *words]
     values = [word.partition("=")[2] if "=" in word else word for word in words]
     found = list(dict.fromkeys(value for value in values if _SETTINGS_FILE.fullmatch(value)))
     return f" Further settings are in {', '.join(found[:3])}." if found else ""

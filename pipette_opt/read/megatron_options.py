@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipette_opt.base.errors import MAX_SHOWN, InputError, shown
+from pipette_opt.base.errors import MAX_SHOWN, Errors, InputError, shown, together
 from pipette_opt.options.names import OTHER_NAMES, usual_name
 from pipette_opt.read.launch_evidence import check_all_read, check_evidence
 from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options
@@ -67,20 +67,20 @@ def given_options(
         unsupported.
     """
     words = read_words(text, where, environment)
-    try:
-        values, unknown = _written(words, where)
-    except InputError as error:
-        more = " ".join(f"In the script: {note}." for note in words.notes if note.startswith(UNSET))
-        raise InputError(error.where, f"{error.problem} {more}".strip()) from None
-    simulated = {name: value for name, value in values.items() if not of_model or name not in REFUSED_OF_TRAINING}
-    found = [*_simulated(simulated, where), *_counted_otherwise(values)]
-    for name in unknown:
-        _check_alias(name, values, where)
+    errors = Errors()
+    values, unknown = _written(words, where, errors)
+    wrong = [name for name in unknown if errors.fails(_check_alias, name, values, where)]
     if not of_model:
-        check_all_read(words.words, words.place(where))
-    if as_launch:
-        check_evidence(words.words, words.launch, values, words.place(where))
-    found += [_unknown(name, following, where) for name, following in unknown.items()]
+        errors.of(check_all_read, words.words, words.place(where), but=wrong)
+    simulated = {name: value for name, value in values.items() if not of_model or name not in REFUSED_OF_TRAINING}
+    found = [*(errors.of(_simulated, simulated, where) or ()), *_counted_otherwise(values)]
+    found += filter(None, (errors.of(_unknown, name, following, where) for name, following in unknown.items()))
+    if as_launch and not errors:
+        errors.of(check_evidence, words.words, words.launch, values, words.place(where))
+    if errors:
+        error = together(errors)
+        more = " ".join(f"In the script: {note}." for note in words.notes if note.startswith(UNSET))
+        raise InputError(error.where, f"{error.problem} {more}".strip())
     found += [_unseen_options(variable) for variable in dict.fromkeys(filter(_is_list_of_options, words.words))]
     passed_on = tuple(_passed_on(values))
     return GivenOptions(values=values, not_modelled=tuple(found), passed_on=passed_on, notes=words.notes)
@@ -155,14 +155,14 @@ def places_of(text: str, where: str) -> dict[str, Place]:
 
     ``no effect``: the option is harmless, or needs another option that is absent.
     """
-    values, unknown = _written(read_words(text, where), where)
+    values, unknown = _all_written(text, where)
     found: dict[str, Place] = {megatron_options()[field].name: _place(field, values) for field in values}
     return found | dict.fromkeys(unknown, "unknown")
 
 
 def option_values(text: str, where: str) -> dict[str, Any]:
     """Return the values of Megatron's options by name with underscores, supported or not."""
-    return _written(read_words(text, where), where)[0]
+    return _all_written(text, where)[0]
 
 
 def _unlike(option: MegatronOption, values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -185,7 +185,16 @@ def _place(field: str, values: Mapping[str, Any]) -> Place:
     return "refused" if option.status == "refused" else "not modelled"
 
 
-def _written(given: Words, where: str) -> tuple[dict[str, Any], dict[str, Sequence[str]]]:
+def _all_written(text: str, where: str) -> tuple[dict[str, Any], dict[str, Sequence[str]]]:
+    """Return the options of a text as :func:`_written` does. ``InputError`` names all values that are wrong."""
+    errors = Errors()
+    found = _written(read_words(text, where), where, errors)
+    if errors:
+        raise together(errors)
+    return found
+
+
+def _written(given: Words, where: str, errors: Errors) -> tuple[dict[str, Any], dict[str, Sequence[str]]]:
     """Return the values of options that Megatron has, and the words after each option that it lacks."""
     words = given.words
     values: dict[str, Any] = {}
@@ -197,10 +206,12 @@ def _written(given: Words, where: str) -> tuple[dict[str, Any], dict[str, Sequen
         following = [value] if equals else _following(words, index + 1)
         option = megatron_options().get(field_of(name))
         counts, num_values = option is not None and option.status != "harmless", 0 if equals else len(following)
-        given.check_unknown(index, num_values, where, counts=counts)
+        errors.of(given.check_unknown, index, num_values, where, counts=counts)
         if option is not None:
             reversed_flag = field_of(name) == f"no_{option.field}"
-            values[option.field] = False if reversed_flag else _value(option, following, where)
+            found = False if reversed_flag else errors.of(_value, option, following, where)
+            if found is not None:
+                values[option.field] = found
         else:
             unknown[name] = following
     return values, unknown

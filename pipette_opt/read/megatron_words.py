@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, TYPED_ARGUMENTS, file_kinds, looks_like
+from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, TYPED_ARGUMENTS, file_kinds, kind_of, looks_like
 from pipette_opt.read.launch_evidence import foreign_launch
 from pipette_opt.read.launch_file import is_launch, read_launch
 from pipette_opt.read.launchers import known_launchers
@@ -15,6 +15,7 @@ from pipette_opt.read.megatron_printed import is_printed, printed_words
 from pipette_opt.read.megatron_table import field_of, megatron_options
 from pipette_opt.read.scripts import ScriptLaunch, UnknownArgument, argument_problem, read_script
 from pipette_opt.read.settings_files import settings_file
+from pipette_opt.read.shell import INSTEAD
 
 _ENDS = re.compile(r"\|{1,2}|&{1,2}|;+|(?:[0-9]*|&)(?:>>?|<)(?:&[0-9])?")
 """Pattern of shell signs that end a command, as pasted options may be followed by them."""
@@ -25,6 +26,10 @@ _NAMED = re.compile(r"--[\w-]+=")
 
 UNSET = "not set, and taken for empty"
 """Beginning of the note on variables that a script uses but nothing sets."""
+
+
+OTHERWISE = " It is neither options, nor a script that bash reads, nor settings that are known here."
+"""Sentence on a text that no reader understands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +129,10 @@ def _words_of(text: str, where: str, environment: Mapping[str, str] | None, argu
         return Words(words=launch.arguments, script=launch)
     if is_printed(text):
         return Words(words=tuple(printed_words(text)))
+    is_script = any(kind.name == LAUNCH_SCRIPT and kind.matches(text) for kind in file_kinds())
+    kind = None if is_script else kind_of(text)
+    if kind is not None and kind.is_log:
+        raise InputError(where, f"is no launch.{looks_like(text)}")
     file = settings_file(text, where)
     if file is not None:
         if not file.is_recipe:
@@ -135,10 +144,9 @@ def _words_of(text: str, where: str, environment: Mapping[str, str] | None, argu
         script = read_script(text, where, environment=environment, arguments=arguments)
     except InputError as error:
         hint = looks_like(text, but=(LAUNCH_SCRIPT, TYPED_ARGUMENTS))
-        if may_train(text.split()) or any(kind.name == LAUNCH_SCRIPT and kind.matches(text) for kind in file_kinds()):
+        if is_script or not (hint or INSTEAD in error.problem) or (not hint and may_train(text.split())):
             raise InputError(error.where, f"{error.problem}{hint}") from None
-        problem = "is no launch: neither options, nor a script that starts a program, nor known settings."
-        raise InputError(where, f"{problem}{hint}") from None
+        raise InputError(where, f"is no launch.{hint or OTHERWISE}") from None
     return Words(words=script.arguments, script=script)
 
 
@@ -173,7 +181,7 @@ def _about_unknown(unknown: Sequence[UnknownArgument]) -> list[str]:
 
 def _is_only_options(text: str) -> bool:
     """Return whether the first line that is not a comment begins with an option."""
-    return re.match(r"(?:\s|#[^\n]*\n|\\\r?\n)*-", text) is not None
+    return re.match(r"(?:\s|#[^\n]*\n|\\\r?\n)*--?[A-Za-z]", text) is not None
 
 
 def _plain_words(text: str, where: str, environment: Mapping[str, str]) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipette_opt.base.errors import InputError, together
+from pipette_opt.base.errors import Errors, InputError, together
 from pipette_opt.read.files import parse_json, parse_yaml
 from pipette_opt.read.frameworks import Framework, framework_of_imports, frameworks_of_keys
 from pipette_opt.read.kinds_of_files import key_pattern, looks_like
@@ -23,8 +23,8 @@ RECIPE_KEYS = ("ARGS", "MODEL_ARGS")
 """Keys of a recipe of Megatron-LM in YAML whose map holds its options."""
 
 _YAML_START = re.compile(r"---(?:\s|$)|%YAML|(?:\"[^\"]*\"|'[^']*'|[A-Za-z_][\w.-]*)\s*:(?:\s|$)")
-_TOML_TABLE = re.compile(r"^\s*\[\[?[\w.\"' -]+\]\]?\s*(?:#.*)?$", re.MULTILINE)
-_TOML_VALUE = re.compile(r"^\s*[\w.\"-]+ *= *\S", re.MULTILINE)
+_TOML_TABLE = re.compile(r"^[ \t]*\[\[?[\w.\"' -]+\]\]?[ \t]*(?:#.*)?$", re.MULTILINE)
+_TOML_VALUE = re.compile(r"^[ \t]*[\w.\"-]+ *= *[^\s]", re.MULTILINE)
 _TOML_SPACED = re.compile(r"[\w.-]+[ \t]+=[ \t]+\S")
 _JSON_START = re.compile(r"\{\s*(?:\"|\}\s*\Z)|\[\s*[\[{\"]")
 _PYTHON = re.compile(r"^(?:import [\w.]+|from [\w.]+ import\b|def \w+\(|class \w+[(:])", re.MULTILINE)
@@ -78,7 +78,7 @@ class SettingsFile:
         ``true`` is a flag, ``false`` and an empty value omit the option, a list gives several words.
         """
         words: list[str] = []
-        errors: list[InputError] = []
+        errors = Errors()
         given: dict[str, str] = {}
         for key in RECIPE_KEYS:
             options = self.content.get(key) or {}

@@ -17,10 +17,8 @@ _OFF = ("", "0", "0.0", "false", "no", "none", "null", "off", "disabled", "disab
 _OVERRIDE = re.compile(r"[+~]*([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
 """Pattern of a word that sets a field of a configuration: ``model.name=value``, as Hydra reads it."""
 
-_OF_OTHER_PHASES = re.compile(
-    r"(?:.*[._/-])?(?:rollout|generation|generator|vllm\w*|sglang\w*|inference|eval\w*|ref|reference|critic|reward\w*|teacher)[._-].*"
-)
-"""Pattern of names that set engines beside the trained model, such as ``actor_rollout_ref.rollout.name``."""
+_BESIDE = re.compile(r"(?:vllm|sglang|rollout|generat|inference|eval|critic|reward|ref(?:erence)?(?![a-z])|teacher).*")
+"""Pattern of a part of a name that sets an engine or a model beside the trained model, such as ``rollout``."""
 
 MAX_NAMED = 8
 """Most words that an error names. Chosen."""
@@ -93,7 +91,7 @@ def in_megatron(settings: Iterable[Setting]) -> tuple[list[str], list[Setting]]:
     words: dict[str, list[str]] = {}
     others = []
     for setting in sizing(settings):
-        if _OF_OTHER_PHASES.fullmatch(setting.name):
+        if any(map(_BESIDE.fullmatch, setting.name.lstrip("-+~").lower().split("."))):
             continue
         row = _row_of(setting.name)
         own = setting.name.lstrip("-+~").replace("-", "_").rsplit(".", 1)[-1]

@@ -11,7 +11,7 @@ from pipette_opt.read.shell.limits import MAX_SCRIPT_CHARACTERS, Budget, Refusal
 from pipette_opt.read.shell.state import State, Variable
 from pipette_opt.read.shell.unknowns import Unknowns, is_known
 
-__all__ = ["Evaluation", "ExternalCommand", "evaluate", "missing_variables"]
+__all__ = ["INSTEAD", "Evaluation", "ExternalCommand", "evaluate", "missing_variables"]
 
 INSTEAD = "`pipette-opt capture` runs the script and records its launch instead."
 """Hint behind an error of a script that cannot be evaluated."""
