@@ -38,6 +38,7 @@ PRINTED_ARGUMENTS = "arguments of Megatron-LM, as it prints them"
 TYPED_ARGUMENTS = "arguments of Megatron-LM, as they are typed"
 CAPTURED_LAUNCH = "a launch that capture wrote"
 MEGATRON_LOG = "a log of Megatron-LM"
+INI_FILE = "an Ansible inventory or another INI file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,9 @@ def _settings_files() -> Iterator[FileKind]:
 def key_pattern(key: str) -> str:
     """Return the pattern of a line with a key in YAML, JSON or TOML, also as a table; ``-`` in it counts as ``_``."""
     name = re.escape(key).replace("_", "[-_]")
-    return rf"^[ \t]*(?:- +)?(?:[{{,] *)?[\"']?{name}[\"']?[ \t]*[:=]|^[ \t]*\[(?:[\w.-]*\.)?{name}(?:\.[\w.-]*)?\]"
+    return (
+        rf"^[ \t]*(?:- +)?(?:[{{,] *)?[\"']?{name}[\"']?(?:[ \t]*:| += )|^[ \t]*\[(?:[\w.-]*\.)?{name}(?:\.[\w.-]*)?\]"
+    )
 
 
 _SIGNATURES = (

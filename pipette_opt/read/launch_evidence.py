@@ -31,9 +31,9 @@ def foreign_launch(words: Sequence[str], launch: Launch | None, place: str) -> I
     place
         File and line of the launch.
     """
-    settings = settings_in(words)
+    settings = _settings(words, launch)
     program = "" if launch is None else launch.program
-    found = framework_of_launch(program, words, [setting.name for setting in settings])
+    found = framework_of_launch(program, words, [setting.name for setting in settings_in(words)])
     if found is None or found[0].read:
         return None
     framework, told = found
@@ -42,13 +42,13 @@ def foreign_launch(words: Sequence[str], launch: Launch | None, place: str) -> I
     return InputError(place, f"{problem} {way_on(settings)}")
 
 
-def check_all_read(words: Sequence[str], place: str, *, but: Collection[str] = ()) -> None:
+def check_all_read(words: Sequence[str], launch: Launch | None, place: str, *, but: Collection[str] = ()) -> None:
     """
     Raise ``InputError`` for words that size a job, in the spelling of any framework, and are not read.
 
     A word that repeats what an option of Megatron-LM says is harmless. The words in ``but`` are refused already.
     """
-    settings = settings_in(words)
+    settings = _settings(words, launch)
     read, _ = in_megatron(filter(_is_known, settings))
     unread = [word for word in sizing(settings) if not _is_known(word) and not _says_again(word, read)]
     unread = [word for word in unread if word.name not in but]
@@ -74,7 +74,7 @@ def check_evidence(words: Sequence[str], launch: Launch | None, fields: Collecti
     started = "" if launch is None else f" {_started(launch)}"
     given = f" Given: {shown(' '.join(words))}." if words else ""
     problem = f"has no option that sizes a job.{started}{given}{_files(words, launch)}"
-    raise InputError(place, f"{problem} {way_on(settings_in(words))}")
+    raise InputError(place, f"{problem} {way_on(_settings(words, launch))}")
 
 
 def _unread_problem(unread: Sequence[Setting], words: Sequence[str]) -> str:
@@ -83,6 +83,12 @@ def _unread_problem(unread: Sequence[Setting], words: Sequence[str]) -> str:
     several = "change the size of the job and are" if unread[1:] else "changes the size of the job and is"
     problem = f"sets {named(unread)}, which {several} not read.{instead}{_files(words)}"
     return f"{problem} Leave out what the run does without; the rest is not modelled here."
+
+
+def _settings(words: Sequence[str], launch: Launch | None) -> list[Setting]:
+    """Return the settings of a launch: the options of its launchers, such as ``--fsdp_version 2``, and its words."""
+    starters = () if launch is None else launch.launchers
+    return [*(setting for starter in starters for setting in settings_in(starter.options)), *settings_in(words)]
 
 
 def _says_again(word: Setting, read: Collection[str]) -> bool:

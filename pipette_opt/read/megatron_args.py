@@ -14,7 +14,7 @@ from pipette_opt.parallel.recompute import CORE, modules_in_order
 from pipette_opt.read.exported import exported_launch, exported_ranks
 from pipette_opt.read.files import read_text
 from pipette_opt.read.launch_file import is_launch
-from pipette_opt.read.launches import Launch, launch_of
+from pipette_opt.read.launches import Launch, launch_of, may_train
 from pipette_opt.read.megatron_conflicts import check_conflicts, derived_options
 from pipette_opt.read.megatron_layers import stage_bounds
 from pipette_opt.read.megatron_model import model_of_options, names_vocabulary
@@ -319,7 +319,7 @@ def read_megatron_args(
         text, ranks = exported_launch(Path(where), lines), exported_ranks(Path(where), lines)
     elif not text:
         raise InputError(where, "are empty; give options such as --tensor-model-parallel-size 8.")
-    elif "--" not in text and not isinstance(launch_of(text.split()), Launch):
+    elif "--" not in text and not (may_train(text.split()) or isinstance(launch_of(text.split()), Launch)):
         raise InputError(where, f"must hold options such as --tensor-model-parallel-size 8, got {shown(text)}.")
     if not text.strip():
         raise InputError(where, "is empty; give a script, or options such as --tensor-model-parallel-size 8.")

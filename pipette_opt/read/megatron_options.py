@@ -71,7 +71,7 @@ def given_options(
     values, unknown = _written(words, where, errors)
     wrong = [name for name in unknown if errors.fails(_check_alias, name, values, where)]
     if not of_model:
-        errors.of(check_all_read, words.words, words.place(where), but=wrong)
+        errors.of(check_all_read, words.words, words.launch, words.place(where), but=wrong)
     simulated = {name: value for name, value in values.items() if not of_model or name not in REFUSED_OF_TRAINING}
     found = [*(errors.of(_simulated, simulated, where) or ()), *_counted_otherwise(values)]
     found += filter(None, (errors.of(_unknown, name, following, where) for name, following in unknown.items()))

@@ -131,9 +131,14 @@ def _words_of(text: str, where: str, environment: Mapping[str, str] | None, argu
         return Words(words=tuple(printed_words(text)))
     is_script = any(kind.name == LAUNCH_SCRIPT and kind.matches(text) for kind in file_kinds())
     kind = None if is_script else kind_of(text)
-    if kind is not None and kind.is_log:
+    try:
+        file = settings_file(text, where)
+    except InputError:
+        if kind is None or not kind.is_log:
+            raise
+        file = None
+    if file is None and kind is not None and kind.is_log:
         raise InputError(where, f"is no launch.{looks_like(text)}")
-    file = settings_file(text, where)
     if file is not None:
         if not file.is_recipe:
             raise file.refusal(where)

@@ -15,7 +15,7 @@ from typing import Any
 from pipette_opt.base.errors import Errors, InputError, together
 from pipette_opt.read.files import parse_json, parse_yaml
 from pipette_opt.read.frameworks import Framework, framework_of_imports, frameworks_of_keys
-from pipette_opt.read.kinds_of_files import key_pattern, looks_like
+from pipette_opt.read.kinds_of_files import INI_FILE, key_pattern, looks_like
 from pipette_opt.read.megatron_table import megatron_options
 from pipette_opt.read.sizing_words import Setting, way_on
 
@@ -121,7 +121,7 @@ class SettingsFile:
             problem = "is a program in Python, not its launch; give the command or the script that starts it."
             return InputError(where, f"{problem} {way_on(self.settings)}")
         kind = looks_like(self.text)
-        if kind:
+        if kind and self.language != "TOML":
             return InputError(where, f"is {self.language}, not a launch.{kind}")
         problem = f"is {self.language} with settings of no framework that is known here. {way_on(self.settings)}"
         return InputError(where, problem)
@@ -157,7 +157,7 @@ def settings_file(text: str, where: str) -> SettingsFile | None:
         found = _python(text, where, is_sure=shebang is not None or suffix == "py")
         if found is not None:
             return found
-    if suffix == "json" or _JSON_START.match(first):
+    if suffix == "json" or (_JSON_START.match(first) and suffix not in ("yaml", "yml")):
         return _of_content(text, "JSON", parse_json(text, where))
     if suffix == "toml" or _is_toml(text, first):
         return _toml(text, where)
@@ -185,7 +185,8 @@ def _toml(text: str, where: str) -> SettingsFile:
         return _of_content(text, "TOML", tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         problem = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "too deep"
-        raise InputError(where, f"is not valid TOML: {problem}.{looks_like(text)}") from None
+        hint = looks_like(text, but=(INI_FILE,) if where.endswith(".toml") else ())
+        raise InputError(where, f"is not valid TOML: {problem}.{hint}") from None
 
 
 def _yaml(text: str, where: str) -> Any:
@@ -233,6 +234,9 @@ def _python(text: str, where: str, *, is_sure: bool) -> SettingsFile | None:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         problem = error.msg if isinstance(error, SyntaxError) else "it cannot be parsed"
         raise InputError(f"{where}{line}", f"is not valid Python: {problem}.") from None
+    first = tree.body[0] if tree.body else None
+    if not is_sure and isinstance(first, ast.Expr) and not isinstance(first.value, ast.Constant):
+        return None  # commands of a shell may be expressions of Python, which no program begins with
     packages: list[str] = []
     settings: list[Setting] = []
     for node in ast.walk(tree):

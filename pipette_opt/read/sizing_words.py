@@ -85,7 +85,8 @@ def in_megatron(settings: Iterable[Setting]) -> tuple[list[str], list[Setting]]:
     Return the options of Megatron-LM that set the same as sizing words of a framework, and the words without any.
 
     Only words with exactly the same meaning are translated, each once; a value that is no positive number, such as
-    ``-1`` or a variable, is not. Words for engines beside the trained model (rollouts, critics) are left out.
+    ``-1`` or a variable, is not. Left out are words for engines beside the trained model
+    (rollouts, critics), and the model's shape, which ``--model`` gives.
     """
     known = megatron_options()
     words: dict[str, list[str]] = {}
@@ -94,6 +95,8 @@ def in_megatron(settings: Iterable[Setting]) -> tuple[list[str], list[Setting]]:
         if any(map(_BESIDE.fullmatch, setting.name.lstrip("-+~").lower().split("."))):
             continue
         row = _row_of(setting.name)
+        if row is not None and row.kind == "model":
+            continue
         own = setting.name.lstrip("-+~").replace("-", "_").rsplit(".", 1)[-1]
         field = own if own in known and known[own].status == "modelled" else row.megatron if row is not None else ""
         value = (setting.value or "").strip().strip("\"'")
@@ -149,7 +152,7 @@ def way_on(settings: Sequence[Setting]) -> str:
     missing = [setting for setting in others if (row := _row_of(setting.name)) and row.kind in NOT_MODELLED]
     others = [setting for setting in others if setting not in missing]
     if words:
-        found = f'Give its job in the options of Megatron-LM: --args "{" ".join(words)}".'
+        found = f'Give its job in the options of Megatron-LM, beside --model: --args "{" ".join(words)}".'
     else:
         choice = "or let `pipette-opt solve --model NAME` choose them."
         found = f'Give its job in the options of Megatron-LM, such as --args "{EXAMPLE}", {choice}'
