@@ -168,7 +168,7 @@ def reads(*kinds: str) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[
                 return reader(path, *args, **kwargs)
             except InputError as error:
                 hint = _hint(Path(path), kinds)
-                if not hint or "It looks like" in error.problem:
+                if not hint or "It looks like" in error.problem or "a settings file of" in error.problem:
                     raise
                 raise type(error)(error.where, f"{error.problem}{hint}") from None
 

@@ -8,6 +8,7 @@ from pipette_opt.read.frameworks import framework_of_launch, frameworks
 from pipette_opt.read.launches import Launch
 from pipette_opt.read.megatron_table import field_of, megatron_options
 from pipette_opt.read.sizing_words import (
+    MODEL_INSTEAD,
     Setting,
     in_megatron,
     named,
@@ -20,7 +21,9 @@ from pipette_opt.read.sizing_words import (
 _SETTINGS_FILE = re.compile(r"[^=]*\.(?:ya?ml|toml|json)", re.IGNORECASE)
 
 
-def foreign_launch(words: Sequence[str], launch: Launch | None, place: str) -> InputError | None:
+def foreign_launch(
+    words: Sequence[str], launch: Launch | None, place: str, *, of_model: bool = False
+) -> InputError | None:
     """
     Return the error for a launch of a framework that is not read here; ``None`` for any other launch.
 
@@ -30,6 +33,8 @@ def foreign_launch(words: Sequence[str], launch: Launch | None, place: str) -> I
         Arguments of the program, or options without a program.
     place
         File and line of the launch.
+    of_model
+        Whether the launch is to describe a model only.
     """
     settings = _settings(words, launch)
     program = "" if launch is None else launch.program
@@ -39,7 +44,7 @@ def foreign_launch(words: Sequence[str], launch: Launch | None, place: str) -> I
     framework, told = found
     hint = f" {framework.hint}" if framework.hint else ""
     problem = f"is a launch of {framework.name} (by {told}), which is not read here.{hint}{_files(words, launch)}"
-    return InputError(place, f"{problem} {way_on(settings)}")
+    return InputError(place, f"{problem} {MODEL_INSTEAD if of_model else way_on(settings)}")
 
 
 def check_all_read(words: Sequence[str], launch: Launch | None, place: str, *, but: Collection[str] = ()) -> None:

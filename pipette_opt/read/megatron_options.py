@@ -66,7 +66,7 @@ def given_options(
         If there is no option, if a value is missing or wrong, if an option seems misspelt, or if an option is
         unsupported.
     """
-    words = read_words(text, where, environment)
+    words = read_words(text, where, environment, of_model=of_model)
     errors = Errors()
     values, unknown = _written(words, where, errors)
     wrong = [name for name in unknown if errors.fails(_check_alias, name, values, where)]

@@ -92,6 +92,7 @@ def read_words(
     arguments: Sequence[str] = (),
     *,
     of_any_framework: bool = False,
+    of_model: bool = False,
 ) -> Words:
     """
     Return the words of the arguments of a training program.
@@ -105,6 +106,8 @@ def read_words(
         Environment variables and positional arguments at the start of the script.
     of_any_framework
         Whether to return the words of launches of any framework; by default, those that are not read are refused.
+    of_model
+        Whether the words are to describe a model only.
 
     Raises
     ------
@@ -113,8 +116,8 @@ def read_words(
     """
     if not text.strip():
         raise InputError(where, "is empty.")
-    found = _words_of(text, where, environment, arguments)
-    foreign = foreign_launch(found.words, found.launch, found.place(where))
+    found = _words_of(text, where, environment, arguments, of_model)
+    foreign = foreign_launch(found.words, found.launch, found.place(where), of_model=of_model)
     if foreign is not None and not of_any_framework:
         raise foreign
     if found.script is not None:
@@ -122,7 +125,9 @@ def read_words(
     return found
 
 
-def _words_of(text: str, where: str, environment: Mapping[str, str] | None, arguments: Sequence[str]) -> Words:
+def _words_of(
+    text: str, where: str, environment: Mapping[str, str] | None, arguments: Sequence[str], of_model: bool
+) -> Words:
     """Return the words of a text by its format, which its parser decides; bash reads what no other parser does."""
     if is_launch(text):
         launch = read_launch(text, where)
@@ -141,7 +146,7 @@ def _words_of(text: str, where: str, environment: Mapping[str, str] | None, argu
         raise InputError(where, f"is no launch.{looks_like(text)}")
     if file is not None:
         if not file.is_recipe:
-            raise file.refusal(where)
+            raise file.refusal(where, of_model=of_model)
         return Words(words=tuple(file.words(where)))
     if _is_only_options(text):
         return Words(words=tuple(_without_torchrun(_plain_words(text, where, environment or {}))))

@@ -24,7 +24,7 @@ from pipette_opt.read.launch_file import is_launch
 from pipette_opt.read.megatron_args import Environment, model_of_arguments, written_arguments
 from pipette_opt.read.model_names import list_models as list_models
 from pipette_opt.read.model_names import preset_called, presets_like
-from pipette_opt.read.settings_files import is_recipe
+from pipette_opt.read.settings_files import settings_file
 from pipette_opt.specs import ModelSpec
 
 _SUFFIXES = (".json", ".yaml", ".yml", ".txt", ".sh")
@@ -100,8 +100,12 @@ def _number(name: str, value: object) -> object:
 def _read_model_file(path: Path, environment: Environment) -> ModelSpec:
     """Return the model in a file; suffix and content decide the format."""
     text = read_text(path, keep_line_ends=True)
-    if path.suffix.lower() in (".yaml", ".yml") and not is_recipe(text, str(path)):
-        return read_architecture(path)
+    if path.suffix.lower() in (".yaml", ".yml"):
+        file = settings_file(text, str(path))
+        if file is not None and file.is_foreign:
+            raise file.refusal(str(path), of_model=True)
+        if file is None or not file.is_recipe:
+            return read_architecture(path)
     if not is_launch(text) and (path.suffix.lower() == ".json" or text.lstrip().startswith("{")):
         name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
         return model_from_hugging_face(parse_json(text, str(path)), str(path), name)

@@ -17,7 +17,7 @@ from pipette_opt.read.files import parse_json, parse_yaml
 from pipette_opt.read.frameworks import Framework, framework_of_imports, frameworks_of_keys
 from pipette_opt.read.kinds_of_files import INI_FILE, key_pattern, looks_like
 from pipette_opt.read.megatron_table import megatron_options
-from pipette_opt.read.sizing_words import Setting, way_on
+from pipette_opt.read.sizing_words import MODEL_INSTEAD, Setting, way_on
 
 RECIPE_KEYS = ("ARGS", "MODEL_ARGS")
 """Keys of a recipe of Megatron-LM in YAML whose map holds its options."""
@@ -101,8 +101,14 @@ class SettingsFile:
             raise InputError(where, f"has no option under {' or '.join(RECIPE_KEYS)}.")
         return words
 
-    def refusal(self, where: str) -> InputError:
-        """Return the error that says what the file is, where, and what to give in its place."""
+    @property
+    def is_foreign(self) -> bool:
+        """Return whether the file is a framework's whose launches are not read here."""
+        return not self.is_recipe and any(not framework.read for framework, _ in self._frameworks())
+
+    def refusal(self, where: str, *, of_model: bool = False) -> InputError:
+        """Return the error that says what the file is, where, and what to give in its place: a launch, or a model."""
+        way = MODEL_INSTEAD if of_model else way_on(self.settings)
         program = self.language == "Python"
         several = self._distinct()
         if len(several) > 1:
@@ -115,15 +121,15 @@ class SettingsFile:
             by = f"it imports {told[0]}" if program else f"by {', '.join(told)}"
             what = f"a {'program' if program else 'settings file'} of {framework.name} ({self.language}; {by})"
             hint = f" {framework.hint}" if framework.hint else ""
-            problem = f"is {what}, which is not read here.{hint} {way_on(self.settings)}"
+            problem = f"is {what}, which is not read here.{hint} {way}"
             return InputError(self._place(where, told[0]), problem)
         if program:
             problem = "is a program in Python, not its launch; give the command or the script that starts it."
-            return InputError(where, f"{problem} {way_on(self.settings)}")
+            return InputError(where, f"{problem} {way}")
         kind = looks_like(self.text)
         if kind and self.language != "TOML":
             return InputError(where, f"is {self.language}, not a launch.{kind}")
-        problem = f"is {self.language} with settings of no framework that is known here. {way_on(self.settings)}"
+        problem = f"is {self.language} with settings of no framework that is known here. {way}"
         return InputError(where, problem)
 
     def _place(self, where: str, key: str) -> str:

@@ -163,3 +163,6 @@ def way_on(settings: Sequence[Setting]) -> str:
 
 EXAMPLE = "--tensor-model-parallel-size 8 --micro-batch-size 1"
 """Options in errors that ask for any."""
+
+MODEL_INSTEAD = "Give the model's config.json, or the name of a preset, which `pipette-opt models` lists."
+"""Sentence on what to give in place of a launch or file from which no model is read."""

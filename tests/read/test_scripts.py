@@ -172,6 +172,13 @@ def found_in(text: str) -> ScriptLaunch:
         ("A=1.5\ntorchrun train.py $((A))", r"line 2: has \$\(\(1\.5\)\), which is no arithmetic"),
         ("torchrun train.py $((1 / 0))", "divides by zero"),
         ("set -u\ntorchrun train.py --tp $TP", "line 2: stops there under set -u, as TP is not set.*--env TP=VALUE"),
+        (
+            "set -u\nA=$X\nif [ $Y = 1 ]; then B=$Z; fi\ntorchrun train.py --tp $TP $2 ${W:?say it} $X",
+            r"line 2: stops there under set -u, as these are not set: X \(line 2\), Y \(line 3\), Z \(line 3\), "
+            r"TP \(line 4\), 2 \(line 4\), W \(line 4: say it\). Give each with --env NAME=VALUE or -- ARGUMENT ...",
+        ),
+        ("set -u\ntorchrun train.py $1 $2", r"1 \(line 2\), 2 \(line 2\). Give each with -- ARGUMENT ..."),
+        ("set -u\ncd $X\necho $(( A + B", r"line 2: stops there under set -u, as X is not set"),
         ("torchrun train.py ${TP:?say it}", "line 1: stops there, as TP is not set: say it"),
         ("if true; then\ntorchrun train.py", "cannot be read as bash here"),
         ("\n" + "A=(" * 500, "line 2: has more than 400 open brackets"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.megatron_args import read_megatron_args
+from pipette_opt.read.megatron_args import model_of_arguments, read_megatron_args
 from pipette_opt.read.model import read_model
 from pipette_opt.read.settings_files import settings_file
 
@@ -179,3 +179,13 @@ def test_other_texts(name: str, text: str, problem: str, tmp_path: Path) -> None
 def test_scripts_and_options_are_no_settings(text: str) -> None:
     """The start of a text decides, before any parser."""
     assert settings_file(text, "a.sh") is None
+
+
+def test_settings_of_others_are_no_model(tmp_path: Path) -> None:
+    """A model is asked for, not a launch; eighty fields of an architecture file were listed."""
+    path = tmp_path / "a.yaml"
+    path.write_text("base_model: m\nadapter: lora\n")
+    with pytest.raises(InputError, match=r"of axolotl .* Give the model's config.json.*models` lists.$"):
+        read_model(path)
+    with pytest.raises(InputError, match=r"of verl .* Give the model's config.json"):
+        model_of_arguments("torchrun -m verl.trainer.main_ppo")
