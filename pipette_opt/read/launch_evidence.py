@@ -41,9 +41,9 @@ def foreign_launch(
     found = framework_of_launch(program, words, [setting.name for setting in settings_in(words)])
     if found is None or found[0].read:
         return None
-    framework, told = found
+    framework, mark = found
     hint = f" {framework.hint}" if framework.hint else ""
-    problem = f"is a launch of {framework.name} (by {told}), which is not read here.{hint}{_files(words, launch)}"
+    problem = f"is a launch of {framework.name} (by {mark}), which is not read here.{hint}{_files(words, launch)}"
     return InputError(place, f"{problem} {MODEL_INSTEAD if of_model else way_on(settings)}")
 
 

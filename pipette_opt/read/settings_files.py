@@ -69,7 +69,7 @@ class SettingsFile:
 
     def _distinct(self) -> list[tuple[Framework, tuple[str, ...]]]:
         """Return the frameworks that a single key tells, a key that files of no other framework have."""
-        return [(framework, told) for framework, told in self._frameworks() if not told[1:] and not framework.common]
+        return [(framework, marks) for framework, marks in self._frameworks() if not marks[1:] and not framework.common]
 
     def words(self, where: str) -> list[str]:
         """
@@ -112,17 +112,17 @@ class SettingsFile:
         program = self.language == "Python"
         several = self._distinct()
         if len(several) > 1:
-            names = [f"{framework.name} ({', '.join(told)})" for framework, told in several]
+            names = [f"{framework.name} ({', '.join(marks)})" for framework, marks in several]
             problem = f"is {self.language} with settings of {' and of '.join(names)}; give those of one framework."
             return InputError(self._place(where, several[1][1][0]), problem)
         foreign = next((found for found in self._frameworks() if not found[0].read), None)
         if foreign is not None:
-            framework, told = foreign
-            by = f"it imports {told[0]}" if program else f"by {', '.join(told)}"
+            framework, marks = foreign
+            by = f"it imports {marks[0]}" if program else f"by {', '.join(marks)}"
             what = f"a {'program' if program else 'settings file'} of {framework.name} ({self.language}; {by})"
             hint = f" {framework.hint}" if framework.hint else ""
             problem = f"is {what}, which is not read here.{hint} {way}"
-            return InputError(self._place(where, told[0]), problem)
+            return InputError(self._place(where, marks[0]), problem)
         if program:
             problem = "is a program in Python, not its launch; give the command or the script that starts it."
             return InputError(where, f"{problem} {way}")

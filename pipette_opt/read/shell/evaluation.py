@@ -136,9 +136,8 @@ def missing_variables(missing: Mapping[str, tuple[int, str]], where: str) -> Inp
     under = "" if all(message for _, message in missing.values()) else " under set -u"
     (name, (first, message)), *others = missing.items()
     if not others:
-        said = f": {message}" if message else ""
-        what = f"{name} is not set{said}. Give it with {ways[0]}."
+        problem = f"{name} is not set{f': {message}' if message else ''}. Give it with {ways[0]}."
     else:
-        found = (f"{name} (line {line}{f': {said}' if said else ''})" for name, (line, said) in missing.items())
-        what = f"these are not set: {', '.join(found)}. Give each with {' or '.join(ways)}."
-    return InputError(f"{where}, line {first}", f"stops there{under}, as {what}")
+        found = (f"{name} (line {line}{f': {text}' if text else ''})" for name, (line, text) in missing.items())
+        problem = f"these are not set: {', '.join(found)}. Give each with {' or '.join(ways)}."
+    return InputError(f"{where}, line {first}", f"stops there{under}, as {problem}")
