@@ -119,9 +119,9 @@ class SettingsFile:
         if foreign is not None:
             framework, marks = foreign
             by = f"it imports {marks[0]}" if program else f"by {', '.join(marks)}"
-            what = f"a {'program' if program else 'settings file'} of {framework.name} ({self.language}; {by})"
+            file = f"a {'program' if program else 'settings file'} of {framework.name} ({self.language}; {by})"
             hint = f" {framework.hint}" if framework.hint else ""
-            problem = f"is {what}, which is not read here.{hint} {way}"
+            problem = f"is {file}, which is not read here.{hint} {way}"
             return InputError(self._place(where, marks[0]), problem)
         if program:
             problem = "is a program in Python, not its launch; give the command or the script that starts it."
