@@ -4,7 +4,7 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from pipette_opt.base.shipped import shipped_path
 
@@ -97,12 +97,15 @@ def framework_of_launch(program: str, arguments: Sequence[str], names: Iterable[
     if started and not started[0].read:
         command = program if re.search(r"[./]", program) else " ".join([program, *arguments[:1]])
         return started[0], command
-    names = list(names)
-    for framework in frameworks():
-        word = next(filter(framework.has_word, names), None)
-        if word is not None and not (started and framework.common):
-            return framework, word
-    return None
+    found = [(framework, name) for name in names for framework in _with_word(name)]
+    found = [(framework, name) for framework, name in found if not (started and framework.common)]
+    return min(found, key=lambda each: frameworks().index(each[0]), default=None)
+
+
+@lru_cache(maxsize=10_000)
+def _with_word(word: str) -> tuple[Framework, ...]:
+    """Return the frameworks that an option, or the name of an override, tells."""
+    return tuple(framework for framework in frameworks() if framework.has_word(word))
 
 
 def frameworks_of_keys(keys: Collection[str]) -> list[tuple[Framework, tuple[str, ...]]]:

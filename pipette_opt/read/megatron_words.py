@@ -134,6 +134,8 @@ def _words_of(
         return Words(words=launch.arguments, script=launch)
     if is_printed(text):
         return Words(words=tuple(printed_words(text)))
+    if _is_only_options(text):
+        return Words(words=tuple(_without_torchrun(_plain_words(text, where, environment or {}))))
     is_script = any(kind.name == LAUNCH_SCRIPT and kind.matches(text) for kind in file_kinds())
     kind = None if is_script else kind_of(text)
     try:
@@ -148,8 +150,6 @@ def _words_of(
         if not file.is_recipe:
             raise file.refusal(where, of_model=of_model)
         return Words(words=tuple(file.words(where)))
-    if _is_only_options(text):
-        return Words(words=tuple(_without_torchrun(_plain_words(text, where, environment or {}))))
     try:
         script = read_script(text, where, environment=environment, arguments=arguments)
     except InputError as error:

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipette_opt.base.errors import Errors, InputError, together
+from pipette_opt.base.errors import Errors, InputError, shown, together
 from pipette_opt.read.files import parse_json, parse_yaml
 from pipette_opt.read.frameworks import Framework, framework_of_imports, frameworks_of_keys
-from pipette_opt.read.kinds_of_files import INI_FILE, key_pattern, looks_like
+from pipette_opt.read.kinds_of_files import INI_FILE, MEGATRON_RECIPE, key_pattern, looks_like
 from pipette_opt.read.megatron_table import megatron_options
+from pipette_opt.read.shell.limits import MAX_SCRIPT_CHARACTERS
 from pipette_opt.read.sizing_words import MODEL_INSTEAD, Setting, way_on
 
 RECIPE_KEYS = ("ARGS", "MODEL_ARGS")
@@ -28,6 +29,7 @@ _TOML_VALUE = re.compile(r"^[ \t]*[\w.\"-]+ *= *[^\s]", re.MULTILINE)
 _TOML_SPACED = re.compile(r"[\w.-]+[ \t]+=[ \t]+\S")
 _JSON_START = re.compile(r"\{\s*(?:\"|\}\s*\Z)|\[\s*[\[{\"]")
 _PYTHON = re.compile(r"^(?:import [\w.]+|from [\w.]+ import\b|def \w+\(|class \w+[(:])", re.MULTILINE)
+_NAME = re.compile(r"(?:--)?[A-Za-z][\w-]*", re.ASCII)
 _SHEBANG = re.compile(r"#!.*\b(\w+)\s*$", re.MULTILINE)
 
 
@@ -88,12 +90,14 @@ class SettingsFile:
             for name, value in options.items():
                 option = f"--{str(name).removeprefix('--').replace('_', '-')}"
                 place = self._place(where, str(name))
-                if isinstance(value, Mapping) or any(isinstance(each, Mapping | list) for each in _listed(value)):
+                if not isinstance(name, str) or not _NAME.fullmatch(name):
+                    errors.append(InputError(place, f"{key} has {shown(name)}, which is no option's name."))
+                elif isinstance(value, Mapping) or any(isinstance(each, Mapping | list) for each in _listed(value)):
                     errors.append(InputError(place, f"{key}.{name} must be a value or a list of values."))
                 elif option in given:
                     errors.append(InputError(place, f"sets {option} again, after {given[option]}; give it once."))
                 else:
-                    given[option] = str(name)
+                    given[option] = name
                     words += _option(option, value)
         if errors:
             raise together(errors)
@@ -157,7 +161,7 @@ def settings_file(text: str, where: str) -> SettingsFile | None:
     suffix = where.rpartition(".")[2].lower() if "." in where else ""
     start = re.match(r"(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]*", text)
     first = text[start.end() if start else 0 :]
-    if not first:
+    if not first or len(text) > MAX_SCRIPT_CHARACTERS:
         return None
     if shebang is not None or suffix == "py" or _PYTHON.search(text):
         found = _python(text, where, is_sure=shebang is not None or suffix == "py")
@@ -199,7 +203,7 @@ def _yaml(text: str, where: str) -> Any:
     try:
         return parse_yaml(text, where)
     except InputError as error:
-        raise InputError(error.where, f"{error.problem}{looks_like(text)}") from None
+        raise InputError(error.where, f"{error.problem}{looks_like(text, but=(MEGATRON_RECIPE,))}") from None
 
 
 def _of_content(text: str, language: str, content: Any) -> SettingsFile:

@@ -4,7 +4,7 @@ import csv
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from pipette_opt.base.errors import shown
@@ -56,6 +56,7 @@ def _rows() -> tuple[_Row, ...]:
         )
 
 
+@lru_cache(maxsize=10_000)
 def _row_of(name: str) -> _Row | None:
     """Return the first row whose pattern is the whole last part of a dotted name, or its last two parts."""
     parts = name.lstrip("-+~").lower().replace("-", "_").split(".")
