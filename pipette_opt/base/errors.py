@@ -48,11 +48,13 @@ class Errors(list[InputError]):
 
 
 def together(errors: Sequence[InputError]) -> InputError:
-    """Return one error that names all problems of an input, in order; a place that they share is named once."""
+    """Return one error that names all problems of an input, in order; a file that they share is named once."""
     first = errors[0]
+    file = first.where.partition(", line ")[0]
     problems = [first.problem]
     for error in errors[1:]:
-        problem = error.problem if error.where == first.where else f"{error.where}: {error.problem}"
+        place = error.where.removeprefix(f"{file}, ")
+        problem = error.problem if place in (first.where, file) else f"{place}: {error.problem}"
         if problem not in problems:
             problems.append(problem)
     return type(first)(first.where, " Also: ".join(problems))

@@ -68,7 +68,10 @@ def test_a_recipe_of_2026() -> None:
     [
         ("ARGS:\n  tensor_model_parallel_size: 8\n   micro_batch_size: 1\n", ", line 3: is not valid YAML"),
         ("ARGS:\n", ": has no option under ARGS or MODEL_ARGS"),
-        ("ARGS:\n  micro-batch-size=4: 2\n  3: 4\n", "'micro-batch-size=4', which is no .* Also: ARGS has 3, which is"),
+        (
+            "ARGS:\n  micro-batch-size=4: 2\n  3: 4\n",
+            "'micro-batch-size=4', which is no .* Also: line 3: ARGS has 3, which is",
+        ),
         ("ARGS: 3\n", ", line 1: ARGS must be a map of options"),
         (
             "ARGS:\n  tensor_model_parallel_size: 8\n  tensor-model-parallel-size: 4\n",
