@@ -16,14 +16,14 @@ job.
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import whole_number
-from pipette_opt.read.frameworks import frameworks, is_framework_command
+from pipette_opt.read.frameworks import framework_of_launch, is_framework_command
 from pipette_opt.read.launchers import (
     HOSTS_FIRST,
     PYTHON_MODULES,
@@ -420,7 +420,7 @@ def _program(words: Sequence[str], *, is_module: bool, launched: bool) -> Launch
     is_tool = _TOOL_NAME.search(last) or re.search(r"(^|/)(tools|scripts/convert\w*)/", place)
     is_command = not is_module and "." not in last and arguments[:1] != ()
     named = _TRAINING_NAME.search(last) or (is_command and _TRAINING_COMMAND.fullmatch(arguments[0]))
-    is_known = any(framework.starts(name, arguments) for framework in frameworks())
+    is_known = framework_of_launch(name, arguments, _names(arguments)) is not None
     if (is_tool and not (sized and _TRAINING_NAME.search(last))) or not (launched or sized or named or is_known):
         return OtherCommand(words=tuple(words))
     return Launch(program=name, is_module=is_module, arguments=arguments)
@@ -447,6 +447,14 @@ def may_train(words: Sequence[str]) -> bool:
 def _sizes_a_job(arguments: Sequence[str]) -> bool:
     options = {word.partition("=")[0].removeprefix("--").replace("_", "-") for word in arguments if word[:2] == "--"}
     return not options.isdisjoint(TRAINING_OPTIONS)
+
+
+def _names(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the names of options and overrides: ``--name`` of ``--name=value``, ``name`` of ``name=value``."""
+    for word in arguments:
+        name, equals, _ = word.partition("=")
+        if equals or name.startswith("--"):
+            yield name
 
 
 def _around(outer: _Started, found: _Kind) -> _Kind:

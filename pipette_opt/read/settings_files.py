@@ -15,7 +15,14 @@ from typing import Any
 from pipette_opt.base.errors import Errors, InputError, shown, together
 from pipette_opt.read.files import parse_json, parse_yaml
 from pipette_opt.read.frameworks import Framework, framework_of_imports, frameworks_of_keys
-from pipette_opt.read.kinds_of_files import INI_FILE, MEGATRON_RECIPE, key_pattern, looks_like
+from pipette_opt.read.kinds_of_files import (
+    INI_FILE,
+    LAUNCH_SCRIPT,
+    MEGATRON_RECIPE,
+    TYPED_ARGUMENTS,
+    key_pattern,
+    looks_like,
+)
 from pipette_opt.read.megatron_table import megatron_options
 from pipette_opt.read.shell.limits import MAX_SCRIPT_CHARACTERS
 from pipette_opt.read.sizing_words import MODEL_INSTEAD, Setting, way_on
@@ -130,7 +137,7 @@ class SettingsFile:
         if program:
             problem = "is a program in Python, not its launch; give the command or the script that starts it."
             return InputError(where, f"{problem} {way}")
-        kind = looks_like(self.text)
+        kind = looks_like(self.text, but=(LAUNCH_SCRIPT, TYPED_ARGUMENTS))
         if kind and self.language != "TOML":
             return InputError(where, f"is {self.language}, not a launch.{kind}")
         problem = f"is {self.language} with settings of no framework that is known here. {way}"
@@ -285,4 +292,7 @@ def _option(option: str, value: Any) -> list[str]:
 
 
 def _listed(value: Any) -> Sequence[Any]:
+    """Return the values of a list, also of a text in brackets (``"[mlp moe_act]"``), or a single value."""
+    if isinstance(value, str) and (found := re.fullmatch(r"\[([^\[\]{}\"']*)\]", value)):
+        return found[1].replace(",", " ").split()
     return value if isinstance(value, list) else [value]

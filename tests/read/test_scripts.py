@@ -337,3 +337,9 @@ def test_patterns_have_a_limit_of_work(use: str, signs: str) -> None:
         found, said = [], str(error)
     assert found == ["--x", "1"] or "compares more than 1,000,000 characters with patterns" in said
     assert time.perf_counter() - began < 3
+
+
+def test_every_session_has_a_home() -> None:
+    """The login sets it, so ``set -u`` does not stop a script there."""
+    found = read_script("set -u\ntorchrun train.py --save $HOME/x --tp 2", "a.sh")
+    assert (found.missing, found.arguments[-2:]) == ({}, ("--tp", "2"))

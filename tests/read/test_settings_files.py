@@ -48,7 +48,9 @@ def test_a_recipe_with_dashes(tmp_path: Path) -> None:
     path.write_text(
         "TEST_TYPE: regular\nMODEL_ARGS:\n  --num-layers: 4\n  --hidden-size: 64\n  --num-attention-heads: 4\n"
         "  --vocab-size: 512\n  --max-position-embeddings: 128\n  --bf16: true\n"
+        "  --recompute-granularity: selective\n  --recompute-modules: '[mlp layernorm]'\n"
     )
+    assert read_megatron_args(str(path), "--args").options["recompute_modules"] == ["mlp", "layernorm"]
     assert read_megatron_args(str(path), "--args").options["hidden_size"] == 64
     assert read_model(path).num_layers == 4
 
@@ -109,6 +111,7 @@ def test_recipes_that_are_wrong(text: str, problem: str, tmp_path: Path) -> None
         ("a.yaml", "verl", "actor_rollout_ref:\n  actor:\n    strategy: fsdp\n"),
         ("a.yaml", "NeMo-RL", "grpo:\n  a: 1\npolicy:\n  b: 2\n"),
         ("a.yaml", "Primus", "work_group: ${TEAM:a}\nmodules:\n  pre_trainer:\n    framework: megatron\n"),
+        ("a.yaml", "Primus", "modules:\n  pre_trainer:\n    overrides:\n      tensor_parallel_degree: 2\n"),
         ("a.yaml", "nanotron", "parallelism:\n  tp: 2\ntokens:\n  batch_accumulation_per_replica: 4\n"),
         ("a.yml", "GPT-NeoX", '{\n  "pipe-parallel-size": 2,  # stages\n}\n'),
         ("a.yaml", "Megatron-Bridge", "model:\n  num_layers: 3\ntrain:\n  micro_batch_size: 1\n"),

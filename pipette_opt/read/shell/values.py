@@ -28,6 +28,10 @@ SET_BY_BASH = (
 """Variables that bash sets to a single word if the environment does not."""
 
 
+SET_BY_LOGIN = ("HOME", "USER", "LOGNAME")
+"""Variables that every session has, so that ``set -u`` stops no script at them."""
+
+
 class Values(ABC):
     """
     Variables of a shell, and the evaluation of texts that needs them.
@@ -150,6 +154,8 @@ class Values(ABC):
         unread = self.unread_value(name)
         if unread is not None:
             return unread
+        if name in SET_BY_LOGIN and "nounset" in self.state.options:
+            return self.unknown(f"${name}", why="set by the login", one_word=True)
         self.unset.setdefault(name, self.line)
         return self.require(name) if "nounset" in self.state.options else ""
 
