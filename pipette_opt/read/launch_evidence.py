@@ -72,7 +72,8 @@ def check_evidence(words: Sequence[str], launch: Launch | None, fields: Collecti
     """
     if any(sizes_a_job(field) for field in fields):
         return
-    variable = next((word for word in words if word.startswith("$")), None)
+    behind = zip(("", *words), words, strict=False)
+    variable = next((word for before, word in behind if word.startswith("$") and not before.startswith("--")), None)
     if variable is not None:
         problem = f"has no option that sizes a job, and {variable} is not set here; write its options out."
         raise InputError(place, problem)

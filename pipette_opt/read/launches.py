@@ -420,7 +420,8 @@ def _program(words: Sequence[str], *, is_module: bool, launched: bool) -> Launch
     is_tool = _TOOL_NAME.search(last) or re.search(r"(^|/)(tools|scripts/convert\w*)/", place)
     is_command = not is_module and "." not in last and arguments[:1] != ()
     named = _TRAINING_NAME.search(last) or (is_command and _TRAINING_COMMAND.fullmatch(arguments[0]))
-    is_known = framework_of_launch(name, arguments, _names(arguments)) is not None
+    found = framework_of_launch(name, arguments, _names(arguments))
+    is_known = found is not None and not found[0].common
     if (is_tool and not (sized and _TRAINING_NAME.search(last))) or not (launched or sized or named or is_known):
         return OtherCommand(words=tuple(words))
     return Launch(program=name, is_module=is_module, arguments=arguments)

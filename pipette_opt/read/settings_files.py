@@ -37,7 +37,7 @@ _TOML_SPACED = re.compile(r"[\w.-]+[ \t]+=[ \t]+\S")
 _JSON_START = re.compile(r"\{\s*(?:\"|\}\s*\Z)|\[\s*[\[{\"]")
 _PYTHON = re.compile(r"^(?:import [\w.]+|from [\w.]+ import\b|def \w+\(|class \w+[(:])", re.MULTILINE)
 _NAME = re.compile(r"(?:--)?[A-Za-z][\w-]*", re.ASCII)
-_SHEBANG = re.compile(r"#!.*\b(\w+)\s*$", re.MULTILINE)
+_SHEBANG = re.compile(r"#![^\n]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,7 @@ def settings_file(text: str, where: str) -> SettingsFile | None:
         If the text begins as one of these formats and cannot be parsed; the message names the line.
     """
     shebang = _SHEBANG.match(text)
-    if shebang is not None and not shebang[1].startswith("python"):
+    if shebang is not None and "python" not in shebang[0]:
         return None
     suffix = where.rpartition(".")[2].lower() if "." in where else ""
     start = re.match(r"(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]*", text)

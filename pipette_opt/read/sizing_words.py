@@ -20,6 +20,15 @@ _OVERRIDE = re.compile(r"[+~]*([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
 _BESIDE = re.compile(r"(?:vllm|sglang|rollout|generat|inference|eval|critic|reward|ref(?:erence)?(?![a-z])|teacher).*")
 """Pattern of a part of a name that sets an engine or a model beside the trained model, such as ``rollout``."""
 
+NOT_MODELLED = ("adapter", "quantisation", "method")
+"""Kinds of words with no option of Megatron-LM that means the same, and no model here."""
+
+EXAMPLE = "--tensor-model-parallel-size 8 --micro-batch-size 1"
+"""Options in errors that ask for any."""
+
+MODEL_INSTEAD = "Give the model's config.json, or the name of a preset, which `pipette-opt models` lists."
+"""Sentence on what to give in place of a launch or file from which no model is read."""
+
 MAX_NAMED = 8
 """Most words that an error names. Chosen."""
 
@@ -37,9 +46,20 @@ class Setting(NamedTuple):
         return f"{self.name}{between}{shown(self.value).strip(chr(39))}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """Row of ``data/sizing_words.csv``."""
+    """
+    Row of ``data/sizing_words.csv``.
+
+    Parameters
+    ----------
+    pattern
+        Pattern of the whole last part of a dotted name, or of its last two parts; in lower case, with ``_`` for ``-``.
+    megatron
+        Option of Megatron-LM with exactly the same meaning; empty if there is none.
+    off
+        Values that switch the word off: those in the table beside ``_OFF``; none at all if the table has ``-``.
+    """
 
     kind: str
     pattern: re.Pattern[str]
@@ -51,7 +71,12 @@ class _Row:
 def _rows() -> tuple[_Row, ...]:
     with shipped_path("data", "sizing_words.csv").open(encoding="utf-8", newline="") as file:
         return tuple(
-            _Row(row["kind"], re.compile(row["pattern"], re.ASCII), row["megatron"], tuple(row["off"].split()))
+            _Row(
+                kind=row["kind"],
+                pattern=re.compile(row["pattern"], re.ASCII),
+                megatron=row["megatron"],
+                off=() if row["off"] == "-" else (*_OFF, *row["off"].split()),
+            )
             for row in csv.DictReader(file)
         )
 
@@ -76,7 +101,7 @@ def sizing(settings: Iterable[Setting]) -> list[Setting]:
     for setting in settings:
         row = _row_of(setting.name)
         value = None if setting.value is None else setting.value.strip().strip("\"'").lower()
-        if row is not None and value not in _OFF and value not in row.off:
+        if row is not None and value not in row.off:
             found.append(setting)
     return found
 
@@ -86,8 +111,8 @@ def in_megatron(settings: Iterable[Setting]) -> tuple[list[str], list[Setting]]:
     Return the options of Megatron-LM that set the same as sizing words of a framework, and the words without any.
 
     Only words with exactly the same meaning are translated, each once; a value that is no positive number, such as
-    ``-1`` or a variable, is not. Left out are words for engines beside the trained model
-    (rollouts, critics), and the model's shape, which ``--model`` gives.
+    ``-1`` or a variable, is not. Left out are words for engines beside the trained model (rollouts, critics), and the
+    model's shape, which ``--model`` gives.
     """
     known = megatron_options()
     words: dict[str, list[str]] = {}
@@ -143,10 +168,6 @@ def named(settings: Sequence[Setting]) -> str:
     return ", ".join(texts[:MAX_NAMED]) + more
 
 
-NOT_MODELLED = ("adapter", "quantisation", "method")
-"""Kinds of words with no option of Megatron-LM that means the same, and no model here."""
-
-
 def way_on(settings: Sequence[Setting]) -> str:
     """Return sentences on what to give in place of a launch that is not read: what sizes it, in Megatron's options."""
     words, others = in_megatron(settings)
@@ -160,10 +181,3 @@ def way_on(settings: Sequence[Setting]) -> str:
     for kind, settings in (("translated", others), ("modelled", missing)):
         found += f" Not {kind}: {named(settings)}." if settings else ""
     return found
-
-
-EXAMPLE = "--tensor-model-parallel-size 8 --micro-batch-size 1"
-"""Options in errors that ask for any."""
-
-MODEL_INSTEAD = "Give the model's config.json, or the name of a preset, which `pipette-opt models` lists."
-"""Sentence on what to give in place of a launch or file from which no model is read."""

@@ -120,7 +120,7 @@ def test_recipes_that_are_wrong(text: str, problem: str, tmp_path: Path) -> None
         ("a.yaml", "ms-swift", "train_type: lora\n"),
         ("a.py", "NeMo-Run", "import nemo_run as run\nfrom nemo.collections import llm\n"),
         ("a", "TRL", "from trl import SFTConfig\nSFTConfig(per_device_train_batch_size=4)\n"),
-        ("a", "Unsloth", "#!/usr/bin/env python\nfrom unsloth import FastLanguageModel\n"),
+        ("a", "Unsloth", "#!/usr/bin/env -S python3 -u\nfrom unsloth import FastLanguageModel\n"),
         ("a.py", "Megatron-Bridge", "from megatron.bridge.recipes import r\nr().model.seq_length = 4\n"),
     ],
 )
@@ -158,6 +158,11 @@ def test_the_literals_of_a_program(tmp_path: Path) -> None:
         ("a.toml", "[model]\nmicro_batch_size = 2\n", 'is TOML with settings of no framework .*"--micro-batch-size 2"'),
         ("a.yaml", "nodes:\n  - {hosts: a}\n", "is YAML, not a launch. It looks like a cluster file"),
         ("a.yaml", "base_model: m\nfinetuning_type: lora\n", "settings of LLaMA-Factory .* and of axolotl"),
+        (
+            "a.yaml",
+            "pre_trainer:\n  recompute_granularity: full\n  recompute_num_layers: 0\n",
+            "Not translated: pre_trainer.recompute_num_layers=0",
+        ),
         ("a.yaml", "a: 1\n", "is YAML with settings of no framework that is known here"),
         ("a.log", "step:1 - global_seqlen/mean:3\n", "is no launch. It looks like a log of verl"),
         ("a.md", "Some words, and no more.\n[a](b\n", "is no launch"),
