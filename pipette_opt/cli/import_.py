@@ -298,7 +298,7 @@ def args(
     is_input = source == "-"
     where = "standard input" if is_input else source
     text = decoded(sys.stdin.buffer.read(), where) if is_input else read_text(source, keep_line_ends=True)
-    found = read_words(text, where, script_environment(env), arguments or ())
+    found = read_words(text, where, script_environment(env), arguments or (), of_any_framework=True)
     if found.script is not None:
         found.script.require_known(where)
     if json:

@@ -14,12 +14,14 @@ from pipette_opt.parallel.recompute import CORE, modules_in_order
 from pipette_opt.read.exported import exported_launch, exported_ranks
 from pipette_opt.read.files import read_text
 from pipette_opt.read.launch_file import is_launch
+from pipette_opt.read.launches import Launch, launch_of, may_train
 from pipette_opt.read.megatron_conflicts import check_conflicts, derived_options
 from pipette_opt.read.megatron_layers import stage_bounds
 from pipette_opt.read.megatron_model import model_of_options, names_vocabulary
 from pipette_opt.read.megatron_options import given_options
 from pipette_opt.read.megatron_training import gradients_in_fp32, training_fields
 from pipette_opt.read.pipeline_layout import layers_of_layout
+from pipette_opt.read.settings_files import is_recipe
 from pipette_opt.read.tokenizers import tokenizer_of
 from pipette_opt.specs import ModelSpec, NotModelled, TrainingSpec
 from pipette_opt.specs.training import Dispatcher
@@ -287,30 +289,44 @@ def written_arguments(source: str) -> tuple[str, str, str] | None:
     if text.startswith("--"):
         return text, "Megatron arguments", "megatron"
     path = Path(text)
-    if len(text.split()) > 1 or path.suffix.lower() in (".yaml", ".yml") or not is_file(path):
+    if len(text.split()) > 1 or not is_file(path):
         return None
     content = exported_launch(path, read_text(path, keep_line_ends=True))
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return (content, str(path), path.stem) if is_recipe(content, str(path)) else None
     is_other = path.suffix.lower() == ".json" or content.lstrip().startswith("{")
     return None if is_other and not is_launch(content) else (content, str(path), path.stem)
 
 
 def read_megatron_args(
-    arguments: str, where: str, environment: Environment = None, *, vocab_size: int | None = None
+    arguments: str,
+    where: str,
+    environment: Environment = None,
+    *,
+    vocab_size: int | None = None,
+    as_launch: bool = True,
 ) -> MegatronArgs:
-    """Return the launch that Megatron arguments in a text or a file describe; ``where`` names a text in errors."""
+    """
+    Return the launch that Megatron arguments in a text or a file describe; ``where`` names a text in errors.
+
+    Unless ``as_launch`` is false, as for a row of a table whose columns add to the arguments, an option has to size the
+    job.
+    """
     text, lines = arguments.strip(), ""
     ranks: tuple[tuple[str, int], ...] = ()
     one_word = not text.startswith("-") and len(text.split()) == 1
     if one_word or (not text.startswith("-") and is_file(text)):
         where, lines = text, read_text(text, keep_line_ends=True)
         text, ranks = exported_launch(Path(where), lines), exported_ranks(Path(where), lines)
-    elif "--" not in text:
-        problem = f"must hold options such as --tensor-model-parallel-size 8, got {shown(text)}."
-        raise InputError(where, problem if text else "are empty; give options such as --tensor-model-parallel-size 8.")
+    elif not text:
+        raise InputError(where, "are empty; give options such as --tensor-model-parallel-size 8.")
+    elif "--" not in text and not (may_train(text.split()) or isinstance(launch_of(text.split()), Launch)):
+        raise InputError(where, f"must hold options such as --tensor-model-parallel-size 8, got {shown(text)}.")
     if not text.strip():
         raise InputError(where, "is empty; give a script, or options such as --tensor-model-parallel-size 8.")
-    given = parse_megatron_args(text, where, environment=environment, vocab_size=vocab_size)
-    return replace(given, lines=lines if lines == text and not is_launch(lines) else "", ranks=ranks)
+    given = parse_megatron_args(text, where, environment=environment, vocab_size=vocab_size, as_launch=as_launch)
+    is_edited = lines == text and not is_launch(lines) and not is_recipe(lines, where)
+    return replace(given, lines=lines if is_edited else "", ranks=ranks)
 
 
 def model_of_arguments(
@@ -351,15 +367,17 @@ def parse_megatron_args(
     environment: Environment = None,
     *,
     vocab_size: int | None = None,
+    as_launch: bool = False,
 ) -> MegatronArgs:
     """
     Return the launch that a command line, a launch script, or a list of arguments printed by Megatron describes.
 
-    ``vocab_size`` is the vocabulary size of a launch that leaves it to a tokenizer. Options that change predictions but
+    ``vocab_size`` is the vocabulary size of a launch that leaves it to a tokenizer. With ``as_launch``, one of the
+    options has to size the job. Options that change predictions but
     are not modelled are listed in ``not_modelled``. Options that cannot be predicted raise ``InputError``. In a file
     that ``export`` wrote, the job counts, not its trial run.
     """
-    options = given_options(text, where, environment)
+    options = given_options(text, where, environment, as_launch=as_launch)
     given = derived_options(_with_vocabulary(options.values, vocab_size, where))
     check_conflicts(given, where)
     model = model_of_options(given, where, name) if "num_layers" in given and names_vocabulary(given) else None

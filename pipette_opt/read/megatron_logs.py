@@ -16,9 +16,10 @@ from pipette_opt.parallel.recompute import known_word
 from pipette_opt.read.kinds_of_files import HEAD_CHARACTERS, MEGATRON_LOG, binary_kind, looks_like
 from pipette_opt.read.log_lines import MAX_CHARACTERS, MAX_LINES, Log, within_caps
 from pipette_opt.read.megatron_args import MegatronArgs
-from pipette_opt.read.megatron_printed import ARGUMENT, HEADER
+from pipette_opt.read.megatron_printed import ARGUMENT, HEADER, unread_arguments
 from pipette_opt.read.run_bounds import OF_A_LOG
 from pipette_opt.read.runs import COLUMNS, read_row
+from pipette_opt.read.sizing_words import named
 
 logger = logging.getLogger(__name__)
 
@@ -337,6 +338,9 @@ def _row(reports: Reports, name: str, kind: str, gpus_per_node: int, text: str) 
     for argument in NOT_READ:
         if arguments.get(argument, "None") not in _OFF:
             return f"{argument} is {arguments[argument]}, which is not read from logs"
+    unread = unread_arguments(arguments)
+    if unread:
+        return f"it sets {named(unread)}, which Megatron-LM lacks and no column of runs.csv holds"
     try:
         row = _row_of(arguments)
     except InputError as error:

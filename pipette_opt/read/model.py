@@ -27,6 +27,7 @@ from pipette_opt.read.launch_file import is_launch
 from pipette_opt.read.megatron_args import Environment, model_of_arguments, written_arguments
 from pipette_opt.read.model_names import list_models as list_models
 from pipette_opt.read.model_names import preset_called, presets_like
+from pipette_opt.read.settings_files import settings_file
 from pipette_opt.specs import ModelSpec
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
@@ -119,9 +120,14 @@ def _number(name: str, value: object) -> object:
 @reads(ARCHITECTURE_FILE, HUGGING_FACE_CONFIG, LAUNCH_SCRIPT, PRINTED_ARGUMENTS, TYPED_ARGUMENTS, CAPTURED_LAUNCH)
 def _read_model_file(path: Path, environment: Environment) -> ModelSpec:
     """Return the model in a file; suffix and content decide the format."""
+    text = read_text(path, keep_line_ends=True)
     if path.suffix.lower() in (".yaml", ".yml"):
-        return read_architecture(path)
-    text = exported_launch(path, read_text(path, keep_line_ends=True))
+        file = settings_file(text, str(path))
+        if file is not None and file.is_foreign:
+            raise file.refusal(str(path), of_model=True)
+        if file is None or not file.is_recipe:
+            return read_architecture(path)
+    text = exported_launch(path, text)
     if not is_launch(text) and (path.suffix.lower() == ".json" or text.lstrip().startswith("{")):
         name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
         return model_from_hugging_face(parse_json(text, str(path)), str(path), name)

@@ -9,6 +9,7 @@ import pytest
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
 from pipette_opt.read import log_lines
+from pipette_opt.read.megatron_args import read_megatron_args
 from pipette_opt.read.megatron_logs import EXPERTS, WARM_UP, Reports, import_runs, read_as_log, reports_of
 from pipette_opt.read.runs import MeasuredRun, read_runs
 
@@ -503,3 +504,13 @@ def test_caps_hold_for_any_text(text: str, lines: int, characters: int, monkeypa
     assert kept.count("\n") <= lines + 2
     assert len(text) == len(kept) + left_out - bool(left_out)
     assert (kept[:5], kept[-5:]) == (text[:5], text[-5:])
+
+
+def test_words_of_a_fork_are_not_dropped(tmp_path: Path) -> None:
+    """A fork prints arguments of its own: those that size the job are named; a launch or a log with them is refused."""
+    path = tmp_path / "run.log"
+    path.write_text(log(ARGUMENTS | {"lora_rank": "8", "lora_alpha": "16", "zero_stage": "0"}, [1000.0] * 9))
+    with pytest.raises(InputError, match=r"left out, it sets lora_rank=8, which Megatron-LM lacks"):
+        import_runs([path], gpu="h100-80gb")
+    with pytest.raises(InputError, match=r"sets --lora_rank 8, which changes the size of the job and is not read"):
+        read_megatron_args(str(path), "--args")

@@ -197,7 +197,10 @@ def test_aliases_of_this_tool_are_no_options_of_megatron(words: str, name: str) 
     """A launch with ``--tp 8`` was predicted without tensor parallelism."""
     with pytest.raises(InputError, match=f"Megatron-LM has no option .*; write --{name}"):
         given_options(words, "text")
-    assert given_options(f"{words} --{name} 4", "text").not_modelled[0].option == words.replace("=", " ").split()[0]
+    option, value = words.replace("=", " ").split()
+    assert given_options(f"{words} --{name} {value}", "text").not_modelled[0].option == option
+    with pytest.raises(InputError, match=f"sets {option} {value}, which .* not read"):
+        given_options(f"{words} --{name} 4", "text")
 
 
 def test_unknown_options_are_never_silent() -> None:

@@ -185,6 +185,13 @@ def found_in(text: str) -> ScriptLaunch:
         ("A=1.5\ntorchrun train.py $((A))", r"line 2: has \$\(\(1\.5\)\), which is no arithmetic"),
         ("torchrun train.py $((1 / 0))", "divides by zero"),
         ("set -u\ntorchrun train.py --tp $TP", "line 2: stops there under set -u, as TP is not set.*--env TP=VALUE"),
+        (
+            "set -u\nA=$X\nif [ $Y = 1 ]; then B=$Z; fi\ntorchrun train.py --tp $TP $2 ${W:?say it} $X",
+            r"line 2: stops there under set -u, as these are not set: X \(line 2\), Y \(line 3\), Z \(line 3\), "
+            r"TP \(line 4\), 2 \(line 4\), W \(line 4: say it\). Give each with --env NAME=VALUE or -- ARGUMENT ...",
+        ),
+        ("set -u\ntorchrun train.py $1 $2", r"1 \(line 2\), 2 \(line 2\). Give each with -- ARGUMENT ..."),
+        ("set -u\ncd $X\necho $(( A + B", r"line 2: stops there under set -u, as X is not set"),
         ("torchrun train.py ${TP:?say it}", "line 1: stops there, as TP is not set: say it"),
         ("if true; then\ntorchrun train.py", "cannot be read as bash here"),
         ("\n" + "A=(" * 500, "line 2: has more than 400 open brackets"),
@@ -343,3 +350,9 @@ def test_patterns_have_a_limit_of_work(use: str, signs: str) -> None:
         found, said = [], str(error)
     assert found == ["--x", "1"] or "compares more than 1,000,000 characters with patterns" in said
     assert time.perf_counter() - began < 3
+
+
+def test_every_session_has_a_home() -> None:
+    """The login sets it, so ``set -u`` does not stop a script there."""
+    found = read_script("set -u\ntorchrun train.py --save $HOME/x --tp 2", "a.sh")
+    assert (found.missing, found.arguments[-2:]) == ({}, ("--tp", "2"))
