@@ -115,7 +115,7 @@ def test_the_environment_numbers_positional_arguments() -> None:
     """As the message of a script that stops without them says; a gap is refused."""
     text = "RANK=${1:?the rank is missing}\ntorchrun train.py --x $RANK --y $2\n"
     with pytest.raises(InputError, match="--env 1=VALUE"):
-        read_script(text, "job.sh")
+        read_script(text, "job.sh").require_set("job.sh")
     given = script_environment(["1=0", "2=b"])
     assert read_script(text, "job.sh", environment=given).arguments == ("--x", "0", "--y", "b")
     with pytest.raises(InputError, match="argument 2, but not all before it"):
@@ -188,9 +188,9 @@ def found_in(text: str) -> ScriptLaunch:
         (
             "set -u\nA=$X\nif [ $Y = 1 ]; then B=$Z; fi\ntorchrun train.py --tp $TP $2 ${W:?say it} $X",
             r"line 2: stops there under set -u, as these are not set: X \(line 2\), Y \(line 3\), Z \(line 3\), "
-            r"TP \(line 4\), 2 \(line 4\), W \(line 4: say it\). Give each with --env NAME=VALUE or -- ARGUMENT ...",
+            r"TP \(line 4\), 2 \(line 4\), W \(line 4: say it\). Give each with --env NAME=VALUE",
         ),
-        ("set -u\ntorchrun train.py $1 $2", r"1 \(line 2\), 2 \(line 2\). Give each with -- ARGUMENT ..."),
+        ("set -u\ntorchrun train.py $1 $2", r"1 \(line 2\), 2 \(line 2\). Give each with --env NAME=VALUE"),
         ("set -u\ncd $X\necho $(( A + B", r"line 2: stops there under set -u, as X is not set"),
         ("torchrun train.py ${TP:?say it}", "line 1: stops there, as TP is not set: say it"),
         ("if true; then\ntorchrun train.py", "cannot be read as bash here"),

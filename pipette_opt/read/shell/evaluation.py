@@ -143,15 +143,11 @@ def _instead() -> str:
 
 def missing_variables(missing: Mapping[str, tuple[int, str]], where: str) -> InputError:
     """Return the error that names all variables and arguments without which a script stops, with their lines."""
-    names = [name for name in missing if not name.isdigit()]
-    ways = [f"--env {names[0] if len(missing) == 1 else 'NAME'}=VALUE"] if names else []
-    if len(names) < len(missing):
-        ways.append("-- ARGUMENT ...")
     under = "" if all(message for _, message in missing.values()) else " under set -u"
     (name, (first, message)), *others = missing.items()
     if not others:
-        problem = f"{name} is not set{f': {message}' if message else ''}. Give it with {ways[0]}."
+        problem = f"{name} is not set{f': {message}' if message else ''}. Give it with --env {name}=VALUE."
     else:
         found = (f"{name} (line {line}{f': {text}' if text else ''})" for name, (line, text) in missing.items())
-        problem = f"these are not set: {', '.join(found)}. Give each with {' or '.join(ways)}."
+        problem = f"these are not set: {', '.join(found)}. Give each with --env NAME=VALUE."
     return InputError(f"{where}, line {first}", f"stops there{under}, as {problem}")
