@@ -356,3 +356,12 @@ def test_every_session_has_a_home() -> None:
     """The login sets it, so ``set -u`` does not stop a script there."""
     found = read_script("set -u\ntorchrun train.py --save $HOME/x --tp 2", "a.sh")
     assert (found.missing, found.arguments[-2:]) == ({}, ("--tp", "2"))
+
+
+@pytest.mark.parametrize(("platform", "more"), [("linux", ""), ("darwin", r" On a Mac, run it in a Linux container")])
+def test_capture_is_advised_where_it_can_watch(platform: str, more: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a Mac the advice says what `capture` needs."""
+    monkeypatch.setattr("sys.platform", platform)
+    with pytest.raises(InputError, match=rf"`pipette-opt capture` runs the script .* instead\.{more}") as caught:
+        read_script("if torchrun train.py; then\n", "a.sh")
+    assert ("Mac" in str(caught.value)) == bool(more)
