@@ -17,7 +17,7 @@ def test_estimate_writes_a_trace(
     monkeypatch.setattr(sys, "argv", command)
     with pytest.raises(SystemExit):
         main()
-    shown = json.loads(capsys.readouterr().out)["estimate"]["iteration_time_s"]
+    shown = json.loads(capsys.readouterr().out)["estimate"]["expected_s"]
     events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
     last = max(event["ts"] + event["dur"] for event in events)
     assert last == pytest.approx(1e6 * shown)
