@@ -224,24 +224,23 @@ def has_analytical_model(instance: Instance, config: ParallelConfig, tile: HostT
     """
     Return whether the analytical 1F1B model describes a candidate configuration well enough to replace a relaxation.
 
-    It needs a schedule without interleaving, and tensor groups inside hosts, since stages with embeddings or head send
-    more than their layers.
+    It needs a schedule without interleaving.
     """
-    return config.num_chunks == 1 and tile.tensor_nodes == 1 and links_decide(instance, config, tile)
+    return config.num_chunks == 1 and links_decide(instance, config, tile)
 
 
 def links_decide(instance: Instance, config: ParallelConfig, tile: HostTile) -> bool:
     """
     Return whether each collective is a function of its slowest hop, so that integers can express it.
 
-    This needs expert ranks on one host, and one ring for the gradients: no ZeRO 2 or 3, and one optimizer instance. If
-    tensor or context groups span hosts, all layers must send equally much, and only one of the two groups may span
-    hosts.
+    This needs expert ranks on one host, and one ring for the gradients: no ZeRO 2 or 3, and one optimizer instance.
+    Tensor groups must be inside hosts, since stages with embeddings or head send more than their layers. If context
+    groups span hosts, all layers must send equally much.
     """
-    if not config.reduces_in_one_ring:
+    if not config.reduces_in_one_ring or tile.tensor_nodes > 1:
         return False
-    alike = tile.nodes_per_slot == 1 or len(counted_layers(instance.model, config)) == 1
-    alike &= 1 in (tile.tensor_nodes, tile.context_nodes) and exchange_stays_inside(instance.training, config, tile)
+    alike = tile.context_nodes == 1 or len(counted_layers(instance.model, config)) == 1
+    alike &= exchange_stays_inside(instance.training, config, tile)
     return alike and experts_stay_inside(instance, config, tile) and hops_decide(instance, config, tile)
 
 
