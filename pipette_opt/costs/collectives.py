@@ -27,7 +27,6 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
-from pipette_opt.costs.experts import expert_replicas
 from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
@@ -156,7 +155,7 @@ def gathered_bytes(
 def _replicas_and_parameters(model: ModelSpec, config: ParallelConfig, experts: bool) -> tuple[int, list[float]]:
     """Return the number of ranks that share parameters, and the number of parameters on one rank of each stage."""
     if experts:
-        size = max(expert_replicas(config) // config.num_distributed_optimizer_instances, 1)
+        size = max(config.expert_data_parallel_size // config.num_distributed_optimizer_instances, 1)
         return size, stage_parameters(model, config).experts.tolist()
     return config.sharing_ranks, stage_parameters(model, config).own.tolist()
 

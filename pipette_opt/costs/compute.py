@@ -14,7 +14,6 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, read_only
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.expert_layer import expert_times_s
-from pipette_opt.costs.experts import expert_replicas
 from pipette_opt.costs.host import bound_by_host, host_step_s, host_time_s
 from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers
 from pipette_opt.costs.learned import learned_factor
@@ -294,7 +293,7 @@ def _owned_and_cast(model: ModelSpec, config: ParallelConfig) -> tuple[FloatArra
     if config.use_distributed_optimizer:
         groups = config.num_distributed_optimizer_instances / config.state_groups
         parameters = parameters / (config.sharing_ranks * config.state_groups)
-        experts = experts / max(expert_replicas(config) / groups, 1)
+        experts = experts / max(config.expert_data_parallel_size / groups, 1)
     return parameters + experts, to_cast
 
 

@@ -62,12 +62,6 @@ class ExpertTraffic(NamedTuple):
     ring_size: int
 
 
-def expert_replicas(config: ParallelConfig) -> int:
-    """Return the number of ranks that hold equal experts and reduce their gradients."""
-    stage = config.tensor_model_parallel_size * config.context_parallel_size * config.data_parallel_size
-    return max(stage // expert_block(config), 1)
-
-
 def coupled_replicas(model: ModelSpec, config: ParallelConfig) -> int:
     """Return the number of consecutive replicas that exchange tokens, hence wait for each other."""
     if model.num_experts is None:

@@ -12,7 +12,6 @@ and the projection of multi-token prediction.
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
-from pipette_opt.costs.experts import expert_replicas
 from pipette_opt.costs.layer_kinds import held_of_kinds
 from pipette_opt.costs.products import plain_format
 from pipette_opt.parallel import ParallelConfig
@@ -62,7 +61,7 @@ def orthogonal_s(
         return seconds
     sharded = config.use_distributed_optimizer
     owners = config.data_parallel_size * config.context_parallel_size if sharded else 1
-    of_experts = expert_replicas(config) if sharded else 1
+    of_experts = config.expert_data_parallel_size if sharded else 1
     for kind, layers in held_of_kinds(model, config).items():
         dense, experts = layer_flops(model, config, kind)
         seconds += layers.sum(axis=0) * (dense / owners + experts / of_experts)

@@ -26,7 +26,6 @@ from pipette_opt.costs.collectives import (
     gathered_bytes,
     parameter_traffic,
 )
-from pipette_opt.costs.experts import expert_replicas
 from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -75,7 +74,7 @@ def sharded_costs(model: ModelSpec, training: TrainingSpec, config: ParallelConf
     own = _rings(model, training, config, config.sharing_ranks, stage_parameters(model, config).own.tolist())
     experts = None
     if model.num_experts is not None:
-        size = max(expert_replicas(config) // config.num_distributed_optimizer_instances, 1)
+        size = max(config.expert_data_parallel_size // config.num_distributed_optimizer_instances, 1)
         counts = stage_parameters(model, config).experts.tolist()
         experts = _rings(model, training, config, size, counts, experts=True)
     return ShardedCosts(layers=own, experts=experts, units=config.layers_per_stage)

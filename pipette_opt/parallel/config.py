@@ -258,6 +258,12 @@ class ParallelConfig(_Hashed):
         return self.tensor_model_parallel_size if chosen is None else chosen
 
     @property
+    def expert_data_parallel_size(self) -> int:
+        """Number of ranks that hold equal experts and reduce their gradients."""
+        stage = self.tensor_model_parallel_size * self.context_parallel_size * self.data_parallel_size
+        return max(stage // (self.expert_tensor_size * self.expert_model_parallel_size), 1)
+
+    @property
     def sharding_stage(self) -> int:
         """ZeRO stage, 0 to 3: the state that replicas share."""
         return int(self.use_distributed_optimizer) if self.zero_stage is None else self.zero_stage
