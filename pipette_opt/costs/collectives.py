@@ -204,9 +204,10 @@ def tensor_traffic(
     parts, has_mlp = len(split), any(branch.core is None for branch in split)
     width, gathers = (sum(each) for each in zip((0, 0), *(branch.gathers for branch in split), strict=True))
     calls = parts + gathers if config.sequence_parallel else parts
+    steps = calls * (config.tensor_model_parallel_size - 1) * (1 if config.sequence_parallel else 2)
     sent = tokens * (gathered * width + parts * reduced * h) / 2
     mixer = all_reduce_traffic(sent, config.tensor_model_parallel_size)
-    repeated, steps = config.recompute_granularity == "full", parts * mixer.num_steps
+    repeated = config.recompute_granularity == "full"
     of_experts = config.recomputes("moe") or config.recomputes("shared_experts")
     again = not repeated and has_mlp and (of_experts if kind.has_experts else config.recomputes("mlp"))
     mlp = all_reduce_traffic(again * tokens * h * (gathered + reduced) / 2, config.tensor_model_parallel_size)

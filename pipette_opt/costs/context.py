@@ -29,7 +29,7 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, tensor_traffic
 from pipette_opt.costs.compute import StageCompute
-from pipette_opt.costs.exchange import least_exchange_s
+from pipette_opt.costs.exchange import least_exchange_s, part_bytes
 from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.costs.links import BestLinks, Links, NoLinks, RingShape
 from pipette_opt.layers.attention import AttentionBranch
@@ -77,8 +77,9 @@ def exchanged_traffic(
     """
     Return a rank's traffic of the exchange of heads per layer and micro-batch: forward and backward.
 
-    An all-to-all is one step, in which a rank sends every other rank its part, with one call for each tensor. It is
-    repeated like the traffic of :func:`context_traffic`.
+    An all-to-all is one step, in which a rank sends every other rank its part, with one call for each tensor;
+    :func:`~pipette_opt.costs.exchange.exchange_s` prices it, inside hosts and over them. It is repeated like the
+    traffic of :func:`context_traffic`.
     """
     ranks, times = exchange_ranks(training, config), 1 + config.recomputes("core_attn")
     if ranks == 1:
@@ -188,25 +189,19 @@ def _context_ring(instance: Instance, config: ParallelConfig, tile: HostTile, ki
 
 
 def _exchange_s(instance: Instance, config: ParallelConfig, tile: HostTile | None) -> tuple[float, float]:
-    """Return seconds of the exchange of heads in a layer, both passes; over the best links if it leaves hosts."""
-    ranks = exchange_ranks(instance.training, config)
-    traffic = exchanged_traffic(instance.model, instance.training, config)
-    here = config.context_parallel_size if tile is None else config.context_parallel_size // tile.context_nodes
-    if tile is None or ranks < 2 * here:  # at least a part of the groups share a host
-        links, shape = NoLinks(instance.cluster, instance.stack), RingShape(ranks)
-        return float(links.ring_s(shape, traffic[0])[0]), float(links.ring_s(shape, traffic[1])[0])
-    gpus = gpus_of_a_host(config, tile)
+    """
+    Return seconds of the exchange of heads in a layer, both passes.
+
+    Over the best links if it leaves hosts. Where hosts do not divide a group evenly, its ranks on the first host count.
+    """
+    ranks, hosts, gpus = exchange_ranks(instance.training, config), 1, 1
+    here = config.context_parallel_size // (1 if tile is None else tile.context_nodes)
+    if tile is not None and ranks >= 2 * here:
+        hosts, gpus = ranks // here, gpus_of_a_host(config, tile)
     forward, backward = (
         moved.num_calls
-        * least_exchange_s(
-            instance,
-            moved.hop_bytes / (ranks - 1) / moved.num_calls,
-            here,
-            ranks // here,
-            gpus,
-            np.ones(ranks + 1),
-        )
-        for moved in traffic
+        * least_exchange_s(instance, part_bytes(moved, ranks), min(here, ranks), hosts, gpus, np.ones(ranks + 1))
+        for moved in exchanged_traffic(instance.model, instance.training, config)
     )
     return forward, backward
 

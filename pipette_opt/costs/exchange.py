@@ -9,12 +9,12 @@ single link (``_flows.exchange_loads``). Fabric and NICs run concurrently, so th
 its kernels.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray
-from pipette_opt.costs.collectives import NO_TRAFFIC, OWN_PART, RingTraffic
+from pipette_opt.costs.collectives import NO_TRAFFIC, OWN_PART, RingArrays, RingTraffic
 from pipette_opt.costs.compute import layer_and_idle_s
 from pipette_opt.costs.experts import ExpertTraffic, distinct_shares, expert_traffic
 from pipette_opt.costs.links import BestLinks, RingShape
@@ -44,6 +44,11 @@ def expert_rings(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
         for times in passes(config)
     )
     return forward, backward
+
+
+def part_bytes(traffic: RingTraffic | RingArrays, ranks: int) -> Any:
+    """Return the bytes from a rank to each other rank in one of the all-to-alls of this traffic, among ``ranks``."""
+    return traffic.hop_bytes / (ranks - 1) / np.maximum(traffic.num_calls, 1)
 
 
 def exchange_s(

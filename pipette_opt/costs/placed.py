@@ -286,9 +286,8 @@ class _Batch:
             groups = parts.swapaxes(2, 3).reshape(n, -1, cp // size)
             rings = self.links.rings(groups, who, messages=training.cp_comm_type != "all_gather")
         if size > 1:
-            groups = parts.reshape(n, -1, size)
-            inside = self.links.rings(groups, who)
-            exchange = ExchangedContext(inside, self.links.exchange(groups, who, np.ones(size + 1)), size)
+            all_to_alls = self.links.exchange(parts.reshape(n, -1, size), who, np.ones(size + 1))
+            exchange = ExchangedContext(all_to_alls, size)
         return rings, exchange
 
     def _layer(

@@ -10,14 +10,20 @@ from pipette_opt.base.units import GB, GIB
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.collectives import gradient_traffic, tensor_traffic
 from pipette_opt.costs.compute import stage_compute
-from pipette_opt.costs.context import context_traffic, exchanged_traffic, hidden_by_attention_s, key_value_bytes
+from pipette_opt.costs.context import (
+    context_traffic,
+    exchanged_traffic,
+    hidden_by_attention_s,
+    inside_layer_s,
+    key_value_bytes,
+)
 from pipette_opt.costs.links import NoLinks, RingShape
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.ring_steps import ring_steps
 from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.parallel import ParallelConfig, identity_placement, tile_placement
+from pipette_opt.parallel import ParallelConfig, host_tiles, identity_placement, tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, has_analytical_model
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.simulate.analytical import analytical_s
@@ -110,6 +116,42 @@ def test_pairs_send_half_of_the_keys_over_hosts() -> None:
     shown = max(ring - hidden_by_attention_s(job, one, LayerKind())[0], 0.0)
     assert shown > 0
     assert times.tensor_forward_s[0, 0, 0] == pytest.approx(32 * (shown + float(swap)))
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_an_exchange_inside_a_host_keeps_one_own_part(ranks: int) -> None:
+    """
+    By hand: 4 all-to-alls send (n - 1) / n of four tensors, and the rank's own 1 / n of each costs 0.42 of a sent part.
+
+    At 200 GB/s, n ranks with 32,768 / n tokens: 2 * 8 groups and 2 * 32 heads of 128 channels, 2 bytes each.
+    """
+    job = make_job(make_cluster(1), LLAMA_8B, seq_length=32768)
+    job = replace(job, training=replace(job.training, cp_comm_type="a2a"))
+    one = make_config(tp=1, pp=1, dp=8 // ranks, num_layers=32, context_parallel_size=ranks)
+    held = 32768 / ranks * (2 * 8 + 2 * 32) * 128 * 2
+    expected = 4 * job.cluster.intra_node_latency_s + held / ranks * (ranks - 1 + 0.42) / (200 * GB)
+    times = placed_times(job, one, identity_placement(one, 8, np.arange(1), "tp-cp-ep-dp-pp"))
+    assert times.tensor_forward_s[0, 0, 0] == pytest.approx(32 * expected)
+    assert inside_layer_s(job, one, (0.0, 0.0), LayerKind())[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_least_exchange_is_below_that_of_placed_ranks(seed: int) -> None:
+    """Random exchanges, inside hosts, over hosts and across their borders: the bound that needs no placement holds."""
+    rng = np.random.default_rng(seed)
+    gpus, cp = int(rng.choice([2, 3, 4, 6])), int(rng.choice([4, 6, 12]))
+    size = int(rng.choice([each for each in range(2, cp + 1) if cp % each == 0]))
+    cluster = make_random_cluster(rng, 12, gpus=gpus, intra_node_bytes_per_s=float(rng.choice([10, 200])) * GB)
+    job = make_job(cluster, LLAMA_8B, seq_length=12288)
+    job = replace(job, training=replace(job.training, cp_comm_type="a2a+p2p"))
+    one = make_config(tp=1, pp=1, dp=12 * gpus // cp, num_layers=32, context_parallel_size=cp, context_a2a_size=size)
+    for tile in host_tiles(one, gpus, job.launcher):
+        grid = tile.node_grid(one)
+        hosts = rng.permutation(12)[: int(np.prod(grid))].reshape(grid)
+        placed = placed_times(job, one, tile_placement(one, tile, hosts))
+        least = inside_layer_s(job, one, (0.0, 0.0), LayerKind(), tile)
+        assert 32 * least[0] <= placed.tensor_forward_s.max() * (1 + 1e-9)
+        assert 32 * least[1] <= placed.tensor_backward_s.max() * (1 + 1e-9)
 
 
 def test_an_all_to_all_moves_less_than_a_ring_of_many_keys() -> None:
