@@ -114,7 +114,7 @@ def solve(
     First and last line: whether the plan fits in memory, its distance from the best searched plan, and the error of its
     time. MFU is the model's FLOPs over the peak of the GPUs used. A token counts 6 FLOPs per weight that multiplies it,
     plus 6 x layers x query width x sequence length for causal attention; recomputation does not count. In the JSON, hfu
-    counts recomputation, and attention without the causal mask (12 instead of 6).
+    counts recomputation, and attention as its kernels compute it.
 
     The plan is the plainest of the plans within 1 % of the fastest found. The answer also names the fastest (--prefer
     fastest).
