@@ -11,7 +11,7 @@ from factories import A100_40, A100_80, LLAMA_8B, make_cluster, make_config, mak
 from pipette_opt.base.types import P2PMode
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import Enumeration
-from pipette_opt.certify import OptimizeParams, SearchState, certify, rounds
+from pipette_opt.certify import rounds
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.certify.placing import is_relaxation_exact
 from pipette_opt.certify.rounds import certify
