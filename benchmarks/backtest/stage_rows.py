@@ -27,7 +27,7 @@ from pipette_opt.calibrate.memory import (
 )
 from pipette_opt.calibrate.memory_runs import MemoryRun
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.regressors import link_share, num_groups
+from pipette_opt.memory.regressors import link_share
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.run_models import run_model
@@ -107,7 +107,7 @@ def stage_row_memory(run: MeasuredRun) -> MemoryRun | None:
     stored *= stored_split * (8 * attentions + 16 * mlps) / tensor + stored_whole * 5 * (attentions + mlps)
     brought_back = (again > 0) * (outside + SCORE_BYTES * scores)
     stored_scores = passes * attentions * stored_core * scores
-    groups = num_groups(tensor, value["stage_gpus"] / tensor, run.pp)
+    groups = sum(size > 1 for size in (tensor, value["stage_gpus"] / tensor, run.pp))
     link = link_share(run.gpu.intra_node_bytes_per_s)
     held = {"base_gib": float(GIB), "group_gib": GIB * link * float(groups)}
     weights = held | {

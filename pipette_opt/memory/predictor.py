@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from statistics import NormalDist
 from typing import Self
 
 import numpy as np
 
+from pipette_opt.base.degrees import DEGREES
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
@@ -31,6 +33,9 @@ from pipette_opt.specs.memory_prior import unknown_widths
 from pipette_opt.specs.user_buffers import has_user_buffers
 
 _ROWS_AT_ONCE = 1 << 16
+
+_DEGREES = attrgetter(*(degree.number for degree in DEGREES), "num_distributed_optimizer_instances")
+"""Fields of a configuration on which its communication groups depend."""
 
 MAX_PARAMETERS = 1e14
 """Maximum number of parameters of a model; larger numbers may overflow integers."""
@@ -397,7 +402,9 @@ def _stage_facts(
     """Return the inputs of the regressors that the stage table lacks."""
     stages = [config.pipeline_model_parallel_size for config in configs]
     replicas = [config.data_parallel_size * config.context_parallel_size for config in configs]
-    groups = [config_groups(model, training, config, gpus_per_node) for config in configs]
+    of_degrees = {_DEGREES(config): config for config in configs}
+    found = {key: config_groups(model, training, config, gpus_per_node) for key, config in of_degrees.items()}
+    groups = [found[_DEGREES(config)] for config in configs]
 
     def everywhere(value: float) -> FloatArray:
         return np.full(table.num_rows, float(value))

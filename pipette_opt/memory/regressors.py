@@ -114,12 +114,6 @@ def stage_regressors(
     return np.stack(rows) / GIB
 
 
-def num_groups(*sizes: FloatArray | float) -> FloatArray:
-    """Return the number of communication groups with more than one rank; ``sizes`` are ranks per group."""
-    count: FloatArray = np.sum([np.asarray(size) > 1 for size in sizes], axis=0, dtype=np.float64)
-    return count
-
-
 def config_groups(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpus_per_node: int | None) -> float:
     """
     Return the number of communication groups of a rank that send tensors, in groups with a ring and a tree.
@@ -147,7 +141,7 @@ def config_groups(model: ModelSpec, training: TrainingSpec, config: ParallelConf
             sizes.append(etp)
         else:  # one group for both
             sizes.append(config.expert_model_parallel_size * etp)
-    return groups + float(num_groups(*sizes))
+    return groups + sum(size > 1 for size in sizes)
 
 
 def all_to_all_groups(ranks: int, ranks_of_host: int | None) -> float:
