@@ -13,10 +13,12 @@ import pipette_opt.verify.preference
 from pipette_opt.base.types import Prefer
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.certify import OptimizeParams, SearchState, certify
 from pipette_opt.certify.beside import look_beside
 from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.first_plans import simulate_first_plan
+from pipette_opt.certify.params import OptimizeParams
+from pipette_opt.certify.rounds import certify
+from pipette_opt.certify.state import SearchState
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.clock import Clock

@@ -272,9 +272,15 @@ def pins_of(config: ParallelConfig, names: Sequence[str]) -> dict[str, Any]:
 
 
 def near(plan: Plan, config: ParallelConfig) -> dict[str, Any]:
-    """Return arguments of ``solve`` that pin degrees, micro-batch and recomputation to those of a configuration."""
-    degrees = {degree.option for degree in DEGREES}
-    return pins_of(config, [name for name in plan.certificate.searched if name in {*degrees, "recompute"}])
+    """
+    Return arguments of ``solve`` that pin degrees, micro-batch and recomputation to those of a configuration.
+
+    The number of chunks of a layout stays open: pinned, it needs layers that can be divided evenly.
+    """
+    names = {degree.option for degree in DEGREES} | {"recompute"}
+    if config.pipeline_model_parallel_layout is not None:
+        names.discard("virtual_pipeline")
+    return pins_of(config, [name for name in plan.certificate.searched if name in names])
 
 
 def more_is_not_worse(case: Case, plan: Plan) -> Iterator[str]:

@@ -2,8 +2,12 @@
 
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class PipetteError(Exception):
@@ -23,6 +27,37 @@ class InputError(PipetteError, ValueError):
         self.where = _within(where)
         self.problem = _within(problem)
         super().__init__(f"{self.where}: {self.problem}")
+
+
+class Errors(list[InputError]):
+    """Errors of an input, collected so that all of them can be named :func:`together`."""
+
+    def of(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Return the result of a call; ``None`` if it raised ``InputError``, which is kept."""
+        try:
+            return call(*args, **kwargs)
+        except InputError as error:
+            self.append(error)
+            return None
+
+    def fails(self, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Return whether a call raises ``InputError``, which is kept."""
+        before = len(self)
+        self.of(call, *args, **kwargs)
+        return len(self) > before
+
+
+def together(errors: Sequence[InputError]) -> InputError:
+    """Return one error that names all problems of an input, in order; a file that they share is named once."""
+    first = errors[0]
+    file = first.where.partition(", line ")[0]
+    problems = [first.problem]
+    for error in errors[1:]:
+        place = error.where.removeprefix(f"{file}, ")
+        problem = error.problem if place in (first.where, file) else f"{place}: {error.problem}"
+        if problem not in problems:
+            problems.append(problem)
+    return type(first)(first.where, " Also: ".join(problems))
 
 
 class OverwriteError(PipetteError):

@@ -4,11 +4,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import GB
 from pipette_opt.calibrate.expert_columns import (
     check_experts,
@@ -21,6 +21,7 @@ from pipette_opt.job.launch import as_trained, legal_config
 from pipette_opt.job.read import Made, read_job
 from pipette_opt.options.description import JobOptions
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement, microbatches_of
+from pipette_opt.parallel.recompute import labelled_fields
 from pipette_opt.parallel.schedule import check_interleaving
 from pipette_opt.read.attention_words import AttentionWords, attention_words, unknown_attention
 from pipette_opt.read.gpus import CatalogueEntry
@@ -110,8 +111,9 @@ def make_case(
         nameless = run.model and {"num_layers", "hidden", "heads"} <= set(missing)
         preset = f", and model {run.model!r} is neither a preset nor a config" if nameless else ""
         return Skipped(run=run, reason=unknown or f"{empty} not given{whole}{preset}")
-    if run.recompute not in (None, "selective", "full"):
-        return Skipped(run=run, reason=f"recomputation {run.recompute_text!r} is not one of none, selective, full")
+    if _recomputation(run) is None:
+        known = "none, selective, full, full block3, full uniform2 or modules such as moe_act+layernorm"
+        return Skipped(run=run, reason=f"recomputation {run.recompute_text!r} is not one of {known}")
     assert run.gpu is not None
     try:
         model = run_model(run)
@@ -228,7 +230,6 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
     sharded = bool(run.zero_stage) and run.dp * run.cp > 1
     software, once = software_of(run), run.dp * run.cp > 1 and (run.zero_stage or 0) < 2
     beside = once and run_flag(run, "overlap_grad_reduce", software.overlap_grad_reduce)
-    granularity: dict[str | None, RecomputeGranularity | None] = {None: None, "selective": "selective", "full": "full"}
     return ParallelConfig(
         tensor_model_parallel_size=run.tp,
         pipeline_model_parallel_size=run.pp,
@@ -238,7 +239,7 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
         layers_per_stage=stage_layers(run, run.num_layers, run.pp),
         virtual_pipeline_model_parallel_size=run.vpp if run.vpp > 1 and run.pp > 1 else None,
         sequence_parallel=run.tp > 1 and (has_experts(run) if run.seq_parallel is None else run.seq_parallel),
-        recompute_granularity=granularity[run.recompute],
+        **(_recomputation(run) or {}),
         use_distributed_optimizer=sharded,
         overlap_grad_reduce=beside,
         overlap_param_gather=beside
@@ -247,6 +248,16 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
         zero_stage=run.zero_stage if sharded and run.zero_stage is not None and run.zero_stage > 1 else None,
         **expert_degrees(run),
     )
+
+
+def _recomputation(run: MeasuredRun) -> dict[str, Any] | None:
+    """Return the configuration fields for a run's recomputation; ``None`` if its word is unknown."""
+    if run.recompute is None:
+        return {}
+    try:
+        return None if run.recompute == "block" else labelled_fields(run.recompute)
+    except ValueError:
+        return None
 
 
 def has_experts(run: MeasuredRun) -> bool:

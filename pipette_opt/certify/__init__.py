@@ -23,13 +23,7 @@ Candidates that cannot beat the best plan are not placed. They are ruled out by 
 simulating with all links as fast as the fastest: no operation starts later when a time gets shorter. After the proof,
 ``beside`` places a few of them that may be plainer, less risky, or shown as the next best.
 
-:func:`certify` runs the steps in rounds (``rounds``): the joint model and bounds that add configurations
+:func:`~pipette_opt.certify.rounds.certify` runs the steps in rounds: the joint model and bounds that add configurations
 (``more_configurations``), ``opening`` (best links), ``placing`` (annealing, swaps, branch and bound) and ``proving``
 (the solver). A step runs when it has work; the search ends when none has any. ``budget`` divides the time.
 """
-
-from pipette_opt.certify.params import OptimizeParams
-from pipette_opt.certify.rounds import certify
-from pipette_opt.certify.state import SearchState
-
-__all__ = ["OptimizeParams", "SearchState", "certify"]

@@ -46,7 +46,7 @@ def estimate(
     idle time, and along the critical path, the longest chain of compute and messages. MFU is the model's FLOPs over the
     peak of the GPUs used. A token counts 6 FLOPs per weight that multiplies it, plus 6 x layers x query width x
     sequence length for causal attention; recomputation does not count. In the JSON, hfu counts recomputation, and
-    attention without the causal mask (12 instead of 6).
+    attention as its kernels compute it.
 
     The model comes from --model, or else from the arguments, or else from the example; the answer names the source.
     Arguments that contradict the model are refused.

@@ -5,7 +5,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from pipette_opt.cli.option_names import with_usual_names
+from pipette_opt.cli.option_names import with_usual_names, wrong_number
 from pipette_opt.options.names import short_name
 
 NAME_COLUMNS = 28
@@ -18,7 +18,13 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words after the command's name; alternative option names become the command's own."""
         check = not (self.ignore_unknown_options or ctx.ignore_unknown_options or ctx.resilient_parsing)
-        return super().parse_args(ctx, with_usual_names(self.get_params(ctx), args, check=check))
+        words = with_usual_names(self.get_params(ctx), args, check=check)
+        try:
+            return super().parse_args(ctx, list(words))
+        except Exception as error:
+            if (wrong := wrong_number(error, words)) is not None:
+                raise wrong from None
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write usage, help text, and the options under their headings."""

@@ -231,7 +231,7 @@ def model(
     from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.cli.output import check_stdout, console, say, say_written, show, show_json
     from pipette_opt.read.megatron_args import model_of_arguments, written_arguments
-    from pipette_opt.read.model import read_model
+    from pipette_opt.read.model import model_document, read_model
     from pipette_opt.read.scripts import script_environment
     from pipette_opt.report.left_out import left_out_table
     from pipette_opt.specs.model_gaps import not_modelled_of
@@ -250,9 +250,7 @@ def model(
         else model_of_arguments(*written, environment, vocab_size=vocab_size)
     )
     left_out = (*not_counted, *not_modelled_of(spec, None))
-    fields = {name: value for name, value in asdict(spec).items() if name != "name" and value is not None}
-    if spec.num_experts is None:
-        fields = {name: value for name, value in fields.items() if "moe" not in name and name != "num_dense_layers"}
+    fields = model_document(spec)
     if json:
         not_modelled = [asdict(entry) for entry in left_out]
         counts = {"num_parameters": spec.num_parameters, "num_mtp_parameters": spec.num_mtp_parameters}
@@ -300,7 +298,7 @@ def args(
     is_input = source == "-"
     where = "standard input" if is_input else source
     text = decoded(sys.stdin.buffer.read(), where) if is_input else read_text(source, keep_line_ends=True)
-    found = read_words(text, where, script_environment(env), arguments or ())
+    found = read_words(text, where, script_environment(env), arguments or (), of_any_framework=True)
     if found.script is not None:
         found.script.require_known(where)
     if json:

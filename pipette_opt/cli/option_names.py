@@ -1,12 +1,14 @@
 """Alternative names of options on the command line, and suggestions for unknown options."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.options.names import NOT_THE_SAME, names_like, usual_name
+from pipette_opt.options.number_hints import number_hint
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +63,38 @@ def with_usual_names(parameters: Sequence[Any], words: Sequence[str], *, check: 
     for parameter in parameters:
         _check_ways(parameter, typed)
     return [*found, *words[place:]]
+
+
+def wrong_number(error: Exception, words: Sequence[str]) -> InputError | None:
+    """
+    Return the error for an option whose value is no number, with the number that it may mean.
+
+    ``None`` for other errors of the parser: of click, or of typer's own copy of it, known by what they have.
+
+    Parameters
+    ----------
+    words
+        Words of the command line, with the command's own names of options.
+    """
+    kind = re.search("valid (integer|number|float)", str(getattr(error, "message", "")))
+    names = getattr(getattr(error, "param", None), "opts", ())
+    typed = _value_of(words, names)
+    if kind is None or typed is None:
+        return None
+    option = str(max(names, key=len))
+    must = "a whole number" if kind[1] == "integer" else "a number"
+    hint = number_hint(option, typed, _value_of(words, ("--seq-length",)))
+    return InputError(option, f"must be {must}, got {shown(typed)}.{hint}")
+
+
+def _value_of(words: Sequence[str], names: Sequence[str]) -> str | None:
+    """Return the last value that the words give an option with one of these names; ``None`` without."""
+    found = None
+    for word, after in zip(words, (*words[1:], None), strict=False):  # without words there is none behind
+        name, sign, value = word.partition("=")
+        if name in names:
+            found = value if sign else after
+    return found
 
 
 def _number_of_values(parameters: Sequence[Any]) -> dict[str, int]:

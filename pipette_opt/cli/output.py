@@ -202,8 +202,10 @@ def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def set_up_logging(verbose: bool) -> None:
-    """Send warnings to standard error; with ``verbose`` all log messages."""
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    """Send warnings to standard error, ``warning: ...``; with ``verbose`` all log messages."""
+    for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL):
+        logging.addLevelName(level, logging.getLevelName(level).lower())
+    logging.basicConfig(format="%(levelname)s: %(message)s")
     logging.getLogger().setLevel(logging.DEBUG if verbose else logging.WARNING)
     logging.getLogger("numba").setLevel(logging.WARNING)
 

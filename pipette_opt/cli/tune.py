@@ -146,11 +146,11 @@ def tune(
 
     import threading
 
+    from pipette_opt.certify.params import OptimizeParams
     from pipette_opt.export.launch_options import LaunchOptions
     from pipette_opt.job.space import search_space
     from pipette_opt.library.measured import own_runs, with_measured
     from pipette_opt.library.tune import UNTIL, tuned
-    from pipette_opt.optimize import OptimizeParams
     from pipette_opt.tune.settings import TuneSettings
 
     job = with_measured(opt.read_job(job_options), job_options.measured_runs)

@@ -74,7 +74,7 @@ def _fused_times_s(
     law, seen = gpu.efficiency.attention, branch.tokens_seen(training.seq_length)
     rate = peak_flops(gpu, training) * law.share(model.value_head_size)
     width = sum(branch.core_widths) / tp
-    flops = 2.0 * tokens * width * seen
+    flops = tokens * branch.core_flops(training)[0] / tp
     rate *= 1.0 if training.flash_version > 2 else law.flash2  # the first version is written in terms of the second
     rate *= 1.0 if training.flash_version > 1 else rates.flash1
     compute = flops * (1.0 + law.half_seq / (2.0 * seen)) / rate
@@ -100,8 +100,7 @@ def _unfused_times_s(
     passes = UNFUSED_PASSES if training.fused_softmax else PLAIN_PASSES
     stream = scores / (gpu.memory_bytes_per_s * rates.streaming)
     form = plain_format(gpu, training, rates)
-    width = (model.query_projection_size + model.attention_output_size) / tp
-    flops = 2.0 * tokens * training.seq_length * width
+    flops = tokens * branch.core_flops(training)[0] / tp
     product = flops / form.flops_per_s * (1.0 + form.law.half_inner / model.key_head_size)
     return (
         product + passes[0] * stream + 6 * rates.kernel_s,

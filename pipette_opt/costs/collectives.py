@@ -27,7 +27,6 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
-from pipette_opt.costs.experts import expert_replicas
 from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
@@ -112,7 +111,7 @@ def gradient_traffic(
     of the gradients and later an all-gather of the parameters, unless the latter overlaps with the forwards
     (:func:`parameter_traffic`). ``experts`` selects the separate rings of routed experts.
     """
-    size, counts = _replicas_and_parameters(model, config, experts)
+    size, counts = sharing(model, config, experts=experts)
     if not config.use_distributed_optimizer:
         single = all_reduce_traffic(training.gradient_bytes, size)
     else:
@@ -138,7 +137,7 @@ def parameter_traffic(
 
     ``experts`` selects the parameters of routed experts.
     """
-    size = _replicas_and_parameters(model, config, experts)[0]
+    size = sharing(model, config, experts=experts)[0]
     messages = gathered_bytes(model, training, config, experts=experts)
     return [gather_traffic(message, size) if message else NO_TRAFFIC for message in messages]
 
@@ -147,16 +146,16 @@ def gathered_bytes(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
 ) -> list[float]:
     """Return the bytes of gathered parameters on a rank of each stage, length ``pp``; ``experts``: routed ones only."""
-    counts = _replicas_and_parameters(model, config, experts)[1]
+    counts = sharing(model, config, experts=experts)[1]
     matrices = counts if experts else stage_parameters(model, config).matrices.tolist()
     saved = training.parameter_bytes - training.gather_bytes
     return [count * training.parameter_bytes - saved * few for count, few in zip(counts, matrices, strict=True)]
 
 
-def _replicas_and_parameters(model: ModelSpec, config: ParallelConfig, experts: bool) -> tuple[int, list[float]]:
+def sharing(model: ModelSpec, config: ParallelConfig, *, experts: bool) -> tuple[int, list[float]]:
     """Return the number of ranks that share parameters, and the number of parameters on one rank of each stage."""
     if experts:
-        size = max(expert_replicas(config) // config.num_distributed_optimizer_instances, 1)
+        size = max(config.expert_data_parallel_size // config.num_distributed_optimizer_instances, 1)
         return size, stage_parameters(model, config).experts.tolist()
     return config.sharing_ranks, stage_parameters(model, config).own.tolist()
 
@@ -205,9 +204,10 @@ def tensor_traffic(
     parts, has_mlp = len(split), any(branch.core is None for branch in split)
     width, gathers = (sum(each) for each in zip((0, 0), *(branch.gathers for branch in split), strict=True))
     calls = parts + gathers if config.sequence_parallel else parts
+    steps = calls * (config.tensor_model_parallel_size - 1) * (1 if config.sequence_parallel else 2)
     sent = tokens * (gathered * width + parts * reduced * h) / 2
     mixer = all_reduce_traffic(sent, config.tensor_model_parallel_size)
-    repeated, steps = config.recompute_granularity == "full", parts * mixer.num_steps
+    repeated = config.recompute_granularity == "full"
     of_experts = config.recomputes("moe") or config.recomputes("shared_experts")
     again = not repeated and has_mlp and (of_experts if kind.has_experts else config.recomputes("mlp"))
     mlp = all_reduce_traffic(again * tokens * h * (gathered + reduced) / 2, config.tensor_model_parallel_size)
@@ -221,6 +221,59 @@ def tensor_traffic(
             (1 + repeated) * calls + again * (2 if config.sequence_parallel else 1),
         ),
     )
+
+
+Messages = list[float]
+"""Sizes of messages, bytes."""
+
+Passes = tuple[tuple[Messages, Messages], tuple[Messages, Messages]]
+"""Messages that are gathered, and that are reduced, in the forward and in the backward pass."""
+
+
+class EndTraffic(NamedTuple):
+    """
+    Tensor-parallel traffic of embeddings and head for one micro-batch; all messages follow one another.
+
+    For each end, gathers and scatters, then all-reduces: forward and backward.
+    """
+
+    embedding: tuple[tuple[RingTraffic, RingTraffic], ...]
+    head: tuple[tuple[RingTraffic, RingTraffic], ...]
+
+
+def end_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> EndTraffic:
+    """
+    Return the tensor-parallel traffic outside of the layers.
+
+    Every rank looks up its part of the vocabulary, so the results are reduced: scattered with sequence parallelism,
+    unless learned positions are added first. Backward, their gradients are gathered. The head gathers its input and
+    scatters its gradient, or reduces it without sequence parallelism. The loss of split logits has three all-reduces of
+    an fp32 number for each token (``VocabParallelCrossEntropy``). Each depth of multi-token prediction has all these
+    again, and gathers input and output of its projection (``MultiTokenPredictionLayer``). All are in 16 bits.
+    """
+    tp, split, depths = config.tensor_model_parallel_size, config.sequence_parallel, model.mtp_num_layers
+    tokens = micro_batch_tokens(training, config)
+    hidden = float(tokens * model.hidden_size * training.parameter_bytes)
+    scattered = split and model.position_embedding_type != "learned_absolute"
+
+    def rings(gathered: Messages, reduced: Messages) -> tuple[RingTraffic, RingTraffic]:
+        ways = [gather_traffic(size, tp) for size in gathered], [all_reduce_traffic(size, tp) for size in reduced]
+        gathers, reductions = (RingTraffic(*map(sum, zip((0.0, 0, 0), *each, strict=True))) for each in ways)
+        return gathers, reductions
+
+    # Messages of each pass, gathered and reduced: of the look-up, of the logits, and of a projection.
+    met: Passes = ((scattered * [hidden], (not scattered) * [hidden]), (split * [hidden], []))
+    made: Passes = ((split * [hidden], 3 * [4.0 * tokens]), (split * [hidden], (not split) * [hidden]))
+    sent: Passes = (
+        (split * [2 * hidden] + [hidden], []),
+        (split * [2 * hidden, hidden], (not split) * [2 * hidden]),
+    )
+    head = [
+        rings(*(once + depths * (once + look_up + project) for once, look_up, project in zip(*each, strict=True)))
+        for each in zip(made, met, sent, strict=True)
+    ]
+    embedding = [rings(*messages) for messages in met]
+    return EndTraffic(tuple(zip(*embedding, strict=True)), tuple(zip(*head, strict=True)))
 
 
 def hosts_of_a_domain(cluster: ClusterSpec, num_hosts: int) -> IntArray:

@@ -32,6 +32,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.stage import expert_block
+from pipette_opt.layers.experts import experts_on_rank
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.activations import tokens_of_rank
@@ -62,18 +63,18 @@ class ExpertTraffic(NamedTuple):
     ring_size: int
 
 
-def expert_replicas(config: ParallelConfig) -> int:
-    """Return the number of ranks that hold equal experts and reduce their gradients."""
-    stage = config.tensor_model_parallel_size * config.context_parallel_size * config.data_parallel_size
-    return max(stage // expert_block(config), 1)
-
-
 def coupled_replicas(model: ModelSpec, config: ParallelConfig) -> int:
     """Return the number of consecutive replicas that exchange tokens, hence wait for each other."""
     if model.num_experts is None:
         return 1
     slot = config.tensor_model_parallel_size * config.context_parallel_size
     return int(np.lcm(expert_block(config), slot)) // slot
+
+
+def local_experts(model: ModelSpec, config: ParallelConfig) -> tuple[int, int]:
+    """Return the number of experts of a rank, and the width of its part of them (:func:`experts_on_rank`)."""
+    count, width = experts_on_rank(model, config.expert_model_parallel_size, config.expert_tensor_size)
+    return count, width
 
 
 def rows_of_expert(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
@@ -95,7 +96,7 @@ def distinct_shares(model: ModelSpec, training: TrainingSpec, config: ParallelCo
     ep = config.expert_model_parallel_size
     if model.num_experts is None or training.moe_token_dispatcher_type != "flex":
         return np.ones(ep + 1)
-    local = model.num_experts // ep
+    local, _ = local_experts(model, config)
     topk, groups, chosen = model.moe_router_topk, model.moe_router_num_groups or 1, model.moe_router_group_topk
     limit = (groups, groups if chosen is None else chosen)
     shares = [distinct_share(model.num_experts, topk, ranks * local, *limit) for ranks in range(1, ep + 1)]

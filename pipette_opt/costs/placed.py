@@ -37,7 +37,7 @@ from pipette_opt.costs.placed_links import (
     spread,
 )
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
-from pipette_opt.costs.unplaced import Costs, costs_of, in_a_vee
+from pipette_opt.costs.unplaced import Costs, Kinds, costs_of, in_a_vee
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.parallel.schedule import Layout
 from pipette_opt.specs import Instance
@@ -52,6 +52,9 @@ Properties that all placements of a batch share.
 Parallel degrees, ZeRO stage, optimizer instances and their sharing, rank order; overlap of gradients, parameters and
 activations.
 """
+
+KnownCosts = dict[tuple[ParallelConfig, Kinds], Costs]
+"""Cache of costs by configuration and GPU types in use."""
 
 _DEGREES = attrgetter(*(degree.number for degree in DEGREES if degree != MICRO_BATCH))
 
@@ -78,7 +81,9 @@ def placed_times(
     MissingLinkError
         If the placement uses a link that was not measured.
     """
-    known = {config: in_a_vee(instance, config, costs_of(instance, config))} if layout == "vee" else None
+    known, kinds = None, kinds_in_use(instance, placement)
+    if layout == "vee":
+        known = {(config, kinds): in_a_vee(instance, config, costs_of(instance, config, kinds=kinds))}
     batch = placed_batch(instance, [(config, placement)], known, links)
     for who, source, target in batch.missing.values():
         cluster = instance.cluster
@@ -93,7 +98,7 @@ def placed_times(
 def placed_batches(
     instance: Instance,
     placed: Sequence[tuple[ParallelConfig, Placement]],
-    known: dict[ParallelConfig, Costs] | None = None,
+    known: KnownCosts | None = None,
     links: Callable[[Instance], PlacedLinks] = PlacedLinks,
 ) -> list[tuple[IntArray, PlacedBatch]]:
     """
@@ -104,7 +109,7 @@ def placed_batches(
     Parameters
     ----------
     known
-        Cache of each configuration's costs that do not depend on the placement; read and extended.
+        Cache of costs by configuration and GPU types in use; read and extended.
     """
     grids: dict[Grid, list[int]] = {}
     for index, (config, placement) in enumerate(placed):
@@ -119,7 +124,7 @@ def placed_batches(
 def placed_batch(
     instance: Instance,
     placed: Sequence[tuple[ParallelConfig, Placement]],
-    known: dict[ParallelConfig, Costs] | None = None,
+    known: KnownCosts | None = None,
     links: Callable[[Instance], PlacedLinks] = PlacedLinks,
 ) -> PlacedBatch:
     """
@@ -128,13 +133,21 @@ def placed_batch(
     Parameters
     ----------
     known
-        Cache of each configuration's costs that do not depend on the placement; read and extended.
+        Cache of costs by configuration and GPU types in use; read and extended.
     """
     known = {} if known is None else known
-    for config, _ in placed:
-        if config not in known:
-            known[config] = costs_of(instance, config)
-    return costed_batch(instance, placed, [known[config] for config, _ in placed], links)
+    keys = [(config, kinds_in_use(instance, placement)) for config, placement in placed]
+    for config, kinds in keys:
+        if (config, kinds) not in known:
+            known[config, kinds] = costs_of(instance, config, kinds=kinds)
+    return costed_batch(instance, placed, [known[key] for key in keys], links)
+
+
+def kinds_in_use(instance: Instance, placement: Placement) -> Kinds:
+    """Return the GPU types of a placement's hosts, ascending."""
+    if len(instance.cluster.gpu_kinds) == 1:
+        return (0,)
+    return tuple(np.unique(instance.cluster.kind_of_node[placement.node]).tolist())
 
 
 def costed_batch(
@@ -217,7 +230,7 @@ class _Batch:
             send_backward_s=send_backward,
             reduction_s=reduction,
             gather_s=gather,
-            optimizer_s=np.array([costs.compute.optimizer_s for costs in self.costs]),
+            optimizer_s=np.array([costs.optimizer_s for costs in self.costs]),
             embedding_s=self._embeddings(),
             overlap_p2p=self.config.overlap_p2p_communication,
             expert_forward_s=None if experts is None else experts[0],
@@ -254,7 +267,7 @@ class _Batch:
 
     def _inside_layers(self) -> tuple[FloatArray, FloatArray | None]:
         """
-        Return the communication inside the layers of every chunk, seconds: all of it, and the part of experts.
+        Return the communication inside every chunk, seconds: all of it, and the part of experts.
 
         Forward and backward, shape ``(2, n, chunks, pp, dp)`` each; ``None`` for experts of dense models.
         """
@@ -270,14 +283,19 @@ class _Batch:
             of_kind = [costs.of_kind(kind) for costs in self.costs]
             layers = np.stack([layer.layers for layer in of_kind]).astype(np.float64)[..., None]
             each = self._layer(context, [layer.context for layer in of_kind], [layer.attention for layer in of_kind])
-            unhidden = [(0.0, 0.0)] * len(of_kind)
-            each += self._layer(exchange, [layer.exchange for layer in of_kind], unhidden)
+            each += self._layer(exchange, [layer.exchange for layer in of_kind], [(0.0, 0.0)] * n)
             each += self._layer(tensor, [layer.tensor for layer in of_kind], [layer.idle for layer in of_kind])
             found += layers * each[:, :, None]
             if self.experts is not None and sent is not None and kind[0].has_experts:
                 tokens = layers * self.experts.layer_s(of_kind)[:, :, None]
                 found += tokens
                 sent += tokens
+        for chunk, stage, ends in (
+            (0, 0, [costs.ends.embedding for costs in self.costs]),
+            (-1, self.costs[0].head_stage, [costs.ends.head for costs in self.costs]),
+        ):
+            for rings in map(list, zip(*ends, strict=True)):
+                found[:, :, chunk, stage] += self._layer(tensor, rings, [(0.0, 0.0)] * n)[:, :, stage]
         return found, sent
 
     def _context(self) -> tuple[Rings | LeastRings | None, ExchangedContext | None]:
@@ -291,9 +309,8 @@ class _Batch:
             groups = parts.swapaxes(2, 3).reshape(n, -1, cp // size)
             rings = self.links.rings(groups, who, messages=training.cp_comm_type != "all_gather")
         if size > 1:
-            groups = parts.reshape(n, -1, size)
-            inside = self.links.rings(groups, who)
-            exchange = ExchangedContext(inside, self.links.exchange(groups, who, np.ones(size + 1)), size)
+            all_to_alls = self.links.exchange(parts.reshape(n, -1, size), who, np.ones(size + 1))
+            exchange = ExchangedContext(all_to_alls, size)
         return rings, exchange
 
     def _layer(
@@ -370,7 +387,8 @@ class _Batch:
         reduction = reduction + self._data_parallel(traffic, algorithm, groups=groups) + self._outer()
         if not beside:
             return reduction, None
-        return reduction, gather + self._data_parallel([costs.parameters for costs in self.costs], algorithm)
+        parameters = [costs.parameters for costs in self.costs]
+        return reduction, gather + self._data_parallel(parameters, algorithm, groups=groups)
 
     def _data_parallel(
         self,
@@ -398,13 +416,12 @@ class _Batch:
     def _outer(self) -> FloatArray | float:
         """Return the reduction among optimizer instances once an iteration, seconds, shape ``(n, pp)``."""
         groups = self.config.num_distributed_optimizer_instances
-        known = [sharded.sharded for sharded in self.costs if sharded.sharded is not None]
-        if groups == 1 or not known:
+        if groups == 1:
             return 0.0
-        found = self._data_parallel([sharded.layers.outer for sharded in known], groups=groups, outer=True)
-        experts = [sharded.experts.outer for sharded in known if sharded.experts is not None]
-        if self.experts is not None and experts:
-            found = found + self.experts.reduction_s("ring", experts, groups=groups, outer=True)
+        found = self._data_parallel([costs.outer for costs in self.costs], groups=groups, outer=True)
+        if self.experts is not None:
+            traffic = [costs.outer for costs in self.experts.costs]
+            found = found + self.experts.reduction_s("ring", traffic, groups=groups, outer=True)
         return found
 
     def _sharded(self, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray] | None:
@@ -442,7 +459,7 @@ class _Batch:
         reduction = self.experts.reduction_s(algorithm, [each.gradient for each in costs], groups=groups)
         if not self.config.overlap_param_gather:
             return reduction, none
-        return reduction, self.experts.reduction_s(algorithm, [each.parameters for each in costs])
+        return reduction, self.experts.reduction_s(algorithm, [each.parameters for each in costs], groups=groups)
 
     def _embeddings(self) -> FloatArray:
         """

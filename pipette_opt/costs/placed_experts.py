@@ -12,7 +12,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import Collective, FloatArray, IntArray, RankOrder
 from pipette_opt.costs.collectives import RingArrays, RingTraffic, stacked
 from pipette_opt.costs.exchange import shown_exchange_s
-from pipette_opt.costs.experts import coupled_replicas, distinct_shares, expert_replicas
+from pipette_opt.costs.experts import coupled_replicas, distinct_shares
 from pipette_opt.costs.placed_links import PlacedLinks, in_groups, spread
 from pipette_opt.costs.stage import expert_block
 from pipette_opt.costs.token_kernels import most_sent_bytes_per_s
@@ -93,7 +93,7 @@ class PlacedExperts:
             Arguments of :func:`~pipette_opt.costs.placed_links.in_groups`.
         """
         n, pp, block = len(self.gpus), self.gpus.shape[1], expert_block(self.config)
-        if expert_replicas(self.config) == 1:
+        if self.config.expert_data_parallel_size == 1:
             return np.zeros((n, pp))
         ranks = self.of_stage.reshape(n, pp, -1, block).swapaxes(2, 3).reshape(n, pp * block, -1)
         ranks = in_groups(ranks, groups, outer=outer)

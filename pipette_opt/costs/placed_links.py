@@ -6,7 +6,7 @@ import numpy as np
 
 from pipette_opt.base.types import BoolArray, Collective, FloatArray, IntArray
 from pipette_opt.costs.collectives import RingArrays, across_s, domain_s, tree_edges
-from pipette_opt.costs.exchange import exchange_s
+from pipette_opt.costs.exchange import exchange_s, part_bytes
 from pipette_opt.costs.links import LeastRings, RingHops, Rings
 from pipette_opt.costs.times import MissingLink
 from pipette_opt.specs import ClusterSpec, Instance
@@ -218,12 +218,11 @@ class LeastExchange(NamedTuple):
 
 class ExchangedContext(NamedTuple):
     """
-    Cost of context parallelism that exchanges by all-to-all, inside hosts and over hosts.
+    Cost of context parallelism that exchanges by all-to-all.
 
     ``size``: number of members of a context-parallel group.
     """
 
-    rings: Rings | LeastRings
     exchange: PlacedExchange | LeastExchange
     size: int
 
@@ -233,10 +232,8 @@ class ExchangedContext(NamedTuple):
 
         ``traffic`` broadcasts to that shape: bytes that a rank sends, and number of calls.
         """
-        calls = np.maximum(traffic.num_calls, 1)
-        part = traffic.hop_bytes / (self.size - 1) / calls
-        across = traffic.num_calls * self.exchange.time_s(part)
-        return np.where(self.rings.num_hosts > 1, across, self.rings.time_s(traffic))
+        time: FloatArray = traffic.num_calls * self.exchange.time_s(part_bytes(traffic, self.size))
+        return time
 
 
 def farthest_latency_s(cluster: ClusterSpec, hosts: IntArray) -> FloatArray | float:

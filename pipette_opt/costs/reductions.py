@@ -12,7 +12,6 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.collectives import RingTraffic
-from pipette_opt.costs.experts import expert_replicas
 from pipette_opt.costs.links import BestLinks, Links, RingShape
 from pipette_opt.costs.stage import expert_block
 from pipette_opt.parallel import HostTile, ParallelConfig, gpus_of_a_host, ranks_of_a_host, ring_members
@@ -36,7 +35,7 @@ def expert_shape(config: ParallelConfig, tile: HostTile) -> RingShape | None:
     if ranks % block and block % ranks:
         return None
     members = max(ranks // block, 1)
-    return RingShape(members, ceil_div(expert_replicas(config), members), gpus_of_a_host(config, tile))
+    return RingShape(members, ceil_div(config.expert_data_parallel_size, members), gpus_of_a_host(config, tile))
 
 
 class Reductions(NamedTuple):
@@ -65,7 +64,7 @@ class Reductions(NamedTuple):
         is that of the links. Otherwise the best links count.
         """
         shape = expert_shape(self.config, self.tile)
-        if shape is None or expert_replicas(self.config) == 1 or not traffic.num_steps:
+        if shape is None or self.config.expert_data_parallel_size == 1 or not traffic.num_steps:
             return np.zeros(1)
         if ranks_of_a_host(self.config, self.tile) % expert_block(self.config) == 0:
             num_hosts = dense_shape(self.config, self.tile).num_hosts

@@ -23,6 +23,8 @@ class Target(NamedTuple):
         Whether a container image must be given.
     any_count
         Whether hosts may have different numbers of ranks.
+    programs
+        Programs that start the files, which people may give as the name of the format.
     is_map
         Whether the files only say which GPU has which rank, whatever runs there.
     """
@@ -34,6 +36,7 @@ class Target(NamedTuple):
     needs_image: bool = False
     any_count: bool = False
     is_map: bool = False
+    programs: tuple[str, ...] = ()
 
 
 ANY = "any"

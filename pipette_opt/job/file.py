@@ -26,6 +26,7 @@ from pipette_opt.options.names import usual_name
 from pipette_opt.options.values import field_value
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_yaml
+from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, TYPED_ARGUMENTS, reads
 from pipette_opt.read.launch_words import launch_words
 from pipette_opt.read.megatron_table import megatron_options
 
@@ -113,6 +114,7 @@ class JobFile:
         return shlex.join(launch_words(degrees, self.megatron, f"{self.path}, parallel."))
 
 
+@reads(LAUNCH_SCRIPT, TYPED_ARGUMENTS)
 def read_job_file(path: str | Path) -> JobFile:
     """
     Read a job file.

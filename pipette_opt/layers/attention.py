@@ -169,6 +169,17 @@ class AttentionBranch(Branch):
         """Return half of the sequence."""
         return seq_length / 2
 
+    def core_flops(self, training: "TrainingSpec") -> tuple[float, float]:
+        """
+        Return the FLOPs of scores and their product with the values; the backward pass has twice as many.
+
+        Fused kernels skip the tokens that a token does not see, others compute all scores and mask them.
+        """
+        seq_length = training.seq_length
+        seen = self.tokens_seen(seq_length) if training.attention_kernel == "flash" else seq_length
+        forward = 2.0 * sum(self.core_widths) * seen
+        return forward, 2 * forward
+
 
 class WindowedAttentionBranch(AttentionBranch):
     """Attention to the last tokens only, or to the earlier tokens of the same chunk of the sequence."""

@@ -320,6 +320,10 @@ class Branch:
         """Return the mean number of tokens that causal attention of one token sees, itself included; else 0."""
         return 0.0
 
+    def core_flops(self, training: "TrainingSpec") -> tuple[float, float]:
+        """Return the FLOPs of attention that kernels compute for a token on all tensor ranks, forward and backward."""
+        return 0.0, 0.0
+
     @property
     def parameters(self) -> Parameters:
         """Parameters with the norms before and after the branch."""

@@ -105,6 +105,19 @@ class SparseAttentionBranch(LatentAttentionBranch):
         chosen = min(self.indexer.topk, seq_length)
         return chosen * (1 - chosen / (2 * seq_length))
 
+    def core_flops(self, training: "TrainingSpec") -> tuple[float, float]:
+        """
+        Return the FLOPs of attention on the latents of the chosen tokens, of the indexer's scores, and of its loss.
+
+        The indexer scores all earlier tokens. For its loss, the backward pass has the scores of attention anew, and
+        the gradients of the indexer's queries, keys and weights, for the chosen tokens.
+        """
+        slots, indexer = self.slots(training.seq_length), self.indexer
+        width = indexer.n_heads * indexer.head_dim
+        core = 2.0 * sum(self.core_widths) * slots
+        loss = slots * (4.0 * self.model.num_attention_heads * self.latent_width + 6.0 * width)
+        return core + width * training.seq_length, 2 * core + (indexer.loss_coeff > 0) * loss
+
     def keys_width(self, tp: int) -> float:
         """Return the channels of a token's latent, of its positions and of the indexer's key, which all ranks have."""
         return float(self.latent_width + self.indexer.head_dim)

@@ -591,7 +591,10 @@ def _logged(job: Job, path: Path) -> list[tuple[str, tuple[object, ...], Measure
     from tempfile import TemporaryDirectory
 
     cluster = job.instance.cluster
-    text, _ = import_runs([path], gpu=cluster.gpu_kinds[0].name, gpus_per_node=cluster.gpus_per_node)
+    text, notes = import_runs([path], gpu=cluster.gpu_kinds[0].name, gpus_per_node=cluster.gpus_per_node)
+    for note in notes:
+        if "left out" in note or "not read" in note:
+            logger.warning("%s: %s", path, note)
     logs = [path / str(row["notes"]).partition(";")[0] for row in csv.DictReader(text.splitlines())]
     with TemporaryDirectory() as folder:
         table = Path(folder) / "runs.csv"

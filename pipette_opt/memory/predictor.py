@@ -18,7 +18,7 @@ from pipette_opt.memory.components import COMPONENTS, stage_components, whole_co
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import FormulaBytes, formula_bytes
 from pipette_opt.memory.odds import normal_beyond
-from pipette_opt.memory.regressors import StageFacts, link_share, stage_regressors
+from pipette_opt.memory.regressors import StageFacts, config_groups, link_share, stage_regressors
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.memory.table import stage_table
 from pipette_opt.memory.twins import as_anchored, as_measured, as_run, as_twins_take, rank_keys, work_keys
@@ -159,7 +159,7 @@ class MemoryPredictor:
         table = stage_table(model, training, configs)
         formula = formula_bytes(table)
         counted, outside = self._counted(table, formula)
-        facts = _stage_facts(table, training, configs, gpus_per_node, intra_node_bytes_per_s)
+        facts = _stage_facts(table, model, training, configs, gpus_per_node, intra_node_bytes_per_s)
         work = work_keys(table, facts) if self.memory_constants.twins or self.memory_constants.anchors else ()
         if self.memory_constants.anchors:
             counted = as_anchored(self.memory_constants, counted, work)
@@ -292,7 +292,7 @@ class MemoryPredictor:
         """Return the memory per unit of each memory constant in every stage, GiB; see :func:`stage_regressors`."""
         table = stage_table(model, training, configs)
         formula = formula_bytes(table)
-        facts = _stage_facts(table, training, configs, gpus_per_node, intra_node_bytes_per_s)
+        facts = _stage_facts(table, model, training, configs, gpus_per_node, intra_node_bytes_per_s)
         return stage_regressors(table, formula, self._counted(table, formula)[0], facts)
 
     def _counted(self, table: StageTable, formula: FormulaBytes) -> tuple[FloatArray, BoolArray]:
@@ -361,7 +361,7 @@ def stage_works(
 ) -> tuple[str, ...]:
     """Return the work key of every stage of every configuration, in order; see :func:`twins.work_keys`."""
     table = stage_table(model, training, configs)
-    return work_keys(table, _stage_facts(table, training, configs, gpus_per_node, None))
+    return work_keys(table, _stage_facts(table, model, training, configs, gpus_per_node, None))
 
 
 def stage_ranks(
@@ -374,7 +374,7 @@ def stage_ranks(
 ) -> tuple[str, ...]:
     """Return the rank key of every stage of a configuration; see :func:`twins.rank_keys`."""
     table = stage_table(model, training, [config])
-    facts = _stage_facts(table, training, [config], gpus_per_node, intra_node_bytes_per_s)
+    facts = _stage_facts(table, model, training, [config], gpus_per_node, intra_node_bytes_per_s)
     return rank_keys(table, facts, _sending_bytes(model, training, [config]))
 
 
@@ -388,6 +388,7 @@ def _sending_bytes(model: ModelSpec, training: TrainingSpec, configs: Sequence[P
 
 def _stage_facts(
     table: StageTable,
+    model: ModelSpec,
     training: TrainingSpec,
     configs: Sequence[ParallelConfig],
     gpus_per_node: int | None,
@@ -396,6 +397,7 @@ def _stage_facts(
     """Return the inputs of the regressors that the stage table lacks."""
     stages = [config.pipeline_model_parallel_size for config in configs]
     replicas = [config.data_parallel_size * config.context_parallel_size for config in configs]
+    groups = [config_groups(model, training, config, gpus_per_node) for config in configs]
 
     def everywhere(value: float) -> FloatArray:
         return np.full(table.num_rows, float(value))
@@ -404,6 +406,7 @@ def _stage_facts(
         replicas=np.repeat(np.array(replicas, dtype=np.float64), stages),
         pipeline=np.repeat(np.array(stages, dtype=np.float64), stages),
         gpus_per_node=everywhere(np.inf if gpus_per_node is None else gpus_per_node),
+        groups=np.repeat(np.array(groups), stages),
         link=everywhere(link_share(intra_node_bytes_per_s)),
         unfused_norm=everywhere(not training.fused_norm),
         unfused_softmax=everywhere(not training.fused_softmax),

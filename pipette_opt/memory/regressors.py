@@ -13,6 +13,9 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GIB
 from pipette_opt.memory.formula import FormulaBytes, parameters
 from pipette_opt.memory.stage_rows import StageTable
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs.activations import exchange_ranks
 from pipette_opt.specs.memory_constants import REGRESSORS
 
 BUSY_MULTIPLY_ADDS = 4.5e11
@@ -63,6 +66,8 @@ class StageFacts:
         Number of pipeline stages.
     gpus_per_node
         GPUs of one host; infinite if unknown.
+    groups
+        Number of communication groups, see :func:`config_groups`.
     link
         NCCL channels inside a host relative to A100, see :func:`link_share`.
     unfused_norm, unfused_softmax
@@ -72,6 +77,7 @@ class StageFacts:
     replicas: FloatArray
     pipeline: FloatArray
     gpus_per_node: FloatArray
+    groups: FloatArray
     link: FloatArray
     unfused_norm: FloatArray
     unfused_softmax: FloatArray
@@ -92,7 +98,7 @@ def stage_regressors(
     sharded = table.state_shards > 1
     always = {
         "base_gib": np.full(table.num_rows, float(GIB)),
-        "group_gib": GIB * facts.link * num_groups(table.tensor, facts.replicas, facts.pipeline),
+        "group_gib": GIB * facts.link * facts.groups,
         "parameter_bytes": formula.gradients / table.gradient,
         "placeholders": formula.placeholders,
         "gradient_copy_bytes": size * (facts.replicas > 1) * ~sharded,
@@ -112,6 +118,48 @@ def num_groups(*sizes: FloatArray | float) -> FloatArray:
     """Return the number of communication groups with more than one rank; ``sizes`` are ranks per group."""
     count: FloatArray = np.sum([np.asarray(size) > 1 for size in sizes], axis=0, dtype=np.float64)
     return count
+
+
+def config_groups(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpus_per_node: int | None) -> float:
+    """
+    Return the number of communication groups of a rank that send tensors, in groups with a ring and a tree.
+
+    They are those of Megatron-Core's ``parallel_state``: tensor, data with context, pipeline, context, expert, expert
+    tensor and expert data; data groups are inside optimizer instances and among them. Groups with equal ranks are
+    separate communicators. Groups that only send a few numbers (the norm of the gradients, barriers) are not counted.
+
+    Parameters
+    ----------
+    gpus_per_node
+        GPUs of one host; ``None``: one host has all ranks of an all-to-all.
+    """
+    exchange, etp = exchange_ranks(training, config), config.expert_tensor_size
+    replicas = config.data_parallel_size * config.context_parallel_size
+    instances = config.num_distributed_optimizer_instances
+    sizes = [config.tensor_model_parallel_size, config.pipeline_model_parallel_size, replicas // instances, instances]
+    groups = all_to_all_groups(exchange, gpus_per_node)
+    sizes.append(config.context_parallel_size // exchange)
+    if model.num_experts is not None:
+        sizes += [config.expert_data_parallel_size // instances, instances]
+        if training.moe_token_dispatcher_type == "alltoall":
+            here = None if gpus_per_node is None else max(gpus_per_node // etp, 1)
+            groups += all_to_all_groups(config.expert_model_parallel_size, here)
+            sizes.append(etp)
+        else:  # one group for both
+            sizes.append(config.expert_model_parallel_size * etp)
+    return groups + float(num_groups(*sizes))
+
+
+def all_to_all_groups(ranks: int, ranks_of_host: int | None) -> float:
+    """
+    Return the buffers of an all-to-all, in groups with a ring and a tree.
+
+    An all-to-all connects every rank to every other rank of its host, over all channels; a ring and a tree are two such
+    connections. By hand, for 8 H100: (8 - 1) / 2 groups of 0.667 GiB * 32 / 24 are 3.11 GiB; 3.05 GiB were measured
+    (github.com/NVIDIA/nccl issue 1685). Connections between hosts share their buffers, those of one group.
+    """
+    here = ranks if ranks_of_host is None else min(ranks, ranks_of_host)
+    return float(ranks > 1) * max((here - 1) / 2, 1.0)
 
 
 def link_share(bytes_per_s: float | None) -> float:

@@ -27,13 +27,13 @@ from dataclasses import replace
 from typing import Any
 
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify import certify
 from pipette_opt.certify.beside import look_beside, look_for_best_value
 from pipette_opt.certify.budget import beside_clock, clock_of, joint_limits, proof_clock, value_clock
 from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.first_plans import begin, simulate_first_plan
 from pipette_opt.certify.in_worlds import weigh_in_worlds
 from pipette_opt.certify.params import OptimizeParams as OptimizeParams
+from pipette_opt.certify.rounds import certify
 from pipette_opt.certify.scope import why_nothing
 from pipette_opt.certify.state import SearchState
 from pipette_opt.certify.ties import settle

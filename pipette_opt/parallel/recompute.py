@@ -1,5 +1,6 @@
 """Recomputation in the backward pass, as a word: none, modules of layers, first layers of chunks, or all layers."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,8 @@ Modules of a layer that Megatron-Core can recompute (``recompute_modules`` of ``
 - ``moe``: the whole expert branch, including its communication.
 - ``shared_experts``: shared experts of that branch only.
 """
+
+_COUNTED = re.compile(r"(?:full )?(?P<method>block|uniform)(?P<layers>[1-9][0-9]{0,5})")
 
 CORE = ("core_attn",)
 """Modules that ``selective`` recomputes by default."""
@@ -47,6 +50,23 @@ def recomputation_fields(word: Recomputation | None) -> dict[str, Any]:
         "recompute_granularity": "selective",
         "recompute_method": "uniform",
         "recompute_modules": modules_in_order(str(word).split("+")),
+    }
+
+
+def labelled_fields(text: str) -> dict[str, Any]:
+    """
+    Return the configuration fields for recomputation as labels of configurations have it; ``ValueError`` for others.
+
+    Beside the choices of :func:`recomputation_fields`, these are ``block3`` and ``uniform2``, with or without ``full``
+    before.
+    """
+    counted = _COUNTED.fullmatch(text)
+    if counted is None:
+        return recomputation_fields(text)
+    return {
+        "recompute_granularity": "full",
+        "recompute_method": counted["method"],
+        "recompute_num_layers": int(counted["layers"]),
     }
 
 

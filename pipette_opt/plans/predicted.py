@@ -68,8 +68,8 @@ class IterationTime:
         Model FLOPs utilisation: FLOPs of the model, forward and backward, over the peak of the GPUs used, in [0, 1].
         Attention is causal (half of the scores), and recomputation does not count.
     hfu
-        Hardware FLOPs utilisation: ``mfu`` with recomputation and all attention scores, as computed by a kernel that
-        does not skip the masked ones; ``None`` in plans of older versions. May exceed 1 if the kernel does skip them.
+        Hardware FLOPs utilisation: ``mfu`` with recomputation, and attention as its kernels compute it: all scores
+        without a fused kernel, and those of an indexer; ``None`` in plans of older versions.
     breakdown
         Seconds by cause, mean of all ranks, adding up to ``iteration_time_s``: ``compute``, ``waiting_for_launches``
         (the GPU waits for the host to launch kernels; not in plans of older versions), ``tensor_parallel``,

@@ -68,7 +68,11 @@ JOINT_UNEQUAL = Step(
 
 JOINT_CALL = Step(words="a call of CP-SAT in it, but at least 1 s", share=0.1, where="solver/joint.py")
 
-LAYOUTS = Step(words="layers moved between chunks of its plan", share=0.05, where="solver/layouts.py")
+LAYOUTS = Step(
+    words="layers moved between chunks of its plan, and of a plan of every other pipeline size",
+    share=0.3,
+    where="solver/layouts.py",
+)
 
 BUILDING = Step(words="problems in integers", share=0.15, where="prepare.py")
 

@@ -15,7 +15,7 @@ For a placement, the slowest hop of a row decides its rings. Hops are sorted int
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -143,8 +143,8 @@ def ring_levels(instance: Instance, config: ParallelConfig, tile: HostTile) -> R
 
     Times of a level are the least of its hops, and never below those of the level before.
     """
-    is_large = instance.cluster.num_nodes > MAX_HOSTS_OF_LEVELS or config.num_distributed_optimizer_instances > 1
-    if not config.overlap_grad_reduce or config.sharding_stage > 1 or is_large:
+    is_large = instance.cluster.num_nodes > MAX_HOSTS_OF_LEVELS
+    if not config.overlap_grad_reduce or not config.reduces_in_one_ring or is_large:
         return None
     if dense_shape(config, tile).num_hosts == 1:
         return None
@@ -246,7 +246,7 @@ def later_share(instance: Instance, config: ParallelConfig) -> float:
 
     0 if the stage's exposed reduction (:func:`~pipette_opt.costs.overlap.stage_rings`) already counts the first bucket.
     """
-    if not config.overlap_grad_reduce or config.num_chunks > 1 or config.sharding_stage > 1:
+    if not config.overlap_grad_reduce or config.num_chunks > 1 or not config.reduces_in_one_ring:
         return 0.0
     _, backward = hiding_s(instance, config, stage_compute(instance, config), least=False)
     return 0.0 if backward[0] < UNLIMITED_S else 1.0 - 1.0 / float(num_buckets(instance.model, config)[0])
@@ -279,7 +279,7 @@ def least_ring_parts_s(
     model, training, experts = instance.model, instance.training, instance.model.num_experts is not None
 
     def parts(traffic: Callable[..., list[RingTraffic]]) -> FloatArray:
-        if config.sharding_stage > 1:  # counted in each micro-batch: pass_seconds
+        if not config.reduces_in_one_ring:  # pass_seconds counts what ZeRO 2 and 3 send in each micro-batch
             return np.zeros((2, 1, config.pipeline_model_parallel_size))
         own = traffic(model, training, config)
         of_experts = traffic(model, training, config, experts=True) if experts else None
@@ -343,10 +343,19 @@ def chunk_seconds(
 ) -> tuple[FloatArray, FloatArray]:
     """Return seconds of each chunk's passes, with communication inside a host: ``(num_kinds, num_chunks, pp)``."""
     ranks, gpus = ranks_of_a_host(config, tile), gpus_of_a_host(config, tile)
-    forward, backward = inside_stages_s(
-        instance, config, compute, tile, lambda alike, kind: expert_layer_s(instance, alike, kind, ranks, gpus)
-    )
+    experts_s = cache(partial(_experts_s, instance, ranks, gpus))
+    inside = [
+        inside_stages_s(instance, config, compute, [kind], tile, experts_s)
+        for kind in range(len(instance.cluster.gpu_kinds))
+    ]
+    forward, backward = np.stack(inside, axis=1)
     return compute.forward_s + forward, compute.backward_s + backward
+
+
+def _experts_s(
+    instance: Instance, ranks: int, gpus: int, config: ParallelConfig, kind: LayerKind
+) -> tuple[float, float]:
+    return expert_layer_s(instance, config, kind, ranks, gpus)
 
 
 def layer_seconds(instance: Instance, config: ParallelConfig, tile: HostTile, kind: LayerKind) -> FloatArray:
@@ -357,9 +366,9 @@ def layer_seconds(instance: Instance, config: ParallelConfig, tile: HostTile, ki
     """
     slower, found = straggling(instance, config, instance.stack), []
     ranks, gpus = ranks_of_a_host(config, tile), gpus_of_a_host(config, tile)
-    for gpu in instance.cluster.gpu_kinds:
+    for number, gpu in enumerate(instance.cluster.gpu_kinds):
         (forward, backward), idle = layer_and_idle_s(instance, config, gpu, instance.stack, kind)
-        sent = inside_layer_s(instance, config, idle, kind, tile)
+        sent = inside_layer_s(instance, config, idle, kind, [number], tile)
         tokens = expert_layer_s(instance, config, kind, ranks, gpus) if kind.has_experts else (0.0, 0.0)
         found.append([forward * slower + sent[0] + tokens[0], backward * slower + sent[1] + tokens[1]])
     return np.array(found).T

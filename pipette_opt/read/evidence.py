@@ -11,10 +11,11 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GB, KIB, MIB, counted, listed
+from pipette_opt.read.gpus import recognise_gpu
 from pipette_opt.read.hosts import natural_key
 from pipette_opt.read.inside_node import InsideNode
 from pipette_opt.read.link_log import LinkLog
-from pipette_opt.read.matrices import MAX_GB_PER_S, MIN_GB_PER_S, HostMatrix
+from pipette_opt.read.matrices import MAX_GB_PER_S, MIN_GB_PER_S, HostMatrix, gb_text
 from pipette_opt.read.nccl_tests import (
     KINDS,
     WRONG_RESULTS,
@@ -71,8 +72,10 @@ class LinkEvidence:
         Hosts that each snapshot names.
     tested_pairs
         Sender and receiver of bandwidth tests between two processes.
+    inside_nodes
+        Name and content of each file with the topology of a host.
     remarks
-        Assumptions about files, one sentence each.
+        Names of the files of each assumption, by its text; empty for an assumption about no single file.
     unused
         Sentence on the unused lines or keys of each file that has such lines or keys.
     """
@@ -88,13 +91,13 @@ class LinkEvidence:
     )
     outcomes: dict[Run, set[Outcome]] = field(default_factory=lambda: defaultdict(set))
     inside: list[float] = field(default_factory=list)
-    inside_nodes: list[InsideNode] = field(default_factory=list)
+    inside_nodes: list[tuple[str, InsideNode]] = field(default_factory=list)
     switches: SwitchTree | None = None
     latencies: list[float] = field(default_factory=list)
     used: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     skipped: list[str] = field(default_factory=list)
     tested_pairs: set[Pair] = field(default_factory=set)
-    remarks: list[str] = field(default_factory=list)
+    remarks: dict[str, list[str]] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
     snapshot: int = 0
     campaign_of: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -124,15 +127,21 @@ class LinkEvidence:
             self._add_outcome(flows, test, "wrong" if test.problem == WRONG_RESULTS else "crashed")
             return
         self._add_outcome(flows, test, "measured")
+        if test.num_announced:
+            announced = f"the {counted(test.num_announced, 'size')} that its header announces"
+            self.remark(f"its log lacks its last lines, but has {announced}, and counts as complete", file)
         rate = pair_bytes_per_s(test, large)
         self._add_rate(flows, first, second, rate)
         self._add_rate(flows, second, first, rate)
         if test.kind_from:
-            self.remarks.append(f"{file}: its log does not name the test; {test.kind}, from {test.kind_from}.")
+            self.remark(f"its log does not name the test; {test.kind}, from {test.kind_from}", file)
+        if len(test.groups) > 1:
+            groups = f"{len(test.groups)} groups of ranks ran at once (NCCL_TESTS_SPLIT)"
+            self.remark(f"{groups}; the log has the figures of one, and their sum counts, {flows} flows", file)
         if test.kind not in ("sendrecv", "alltoall"):
-            self.remarks.append(
-                f"{file}: {test.kind} of two ranks on two hosts: its bus bandwidth of {rate / GB:.2f} GB/s is that of "
-                "the link between them, each way."
+            bus = f"its bus bandwidth of {rate / len(test.groups) / GB:.2f} GB/s"
+            self.remark(
+                f"{test.kind} of two ranks on two hosts: {bus} is that of the link between them, each way", file
             )
         self.used[f"{test.kind}_perf with {counted(test.gpus_of_host[first], 'GPU')} a host"] += 1
         self.symmetric = True
@@ -155,9 +164,8 @@ class LinkEvidence:
         for host in (test.sender, test.receiver):
             self._add_host(host)
         if test.hosts_from:
-            self.remarks.append(
-                f"{file}: its log does not name its hosts; {test.sender} and {test.receiver}, from {test.hosts_from}."
-            )
+            named = f"{test.sender} and {test.receiver}, from {test.hosts_from}"
+            self.remark(f"its log does not name its hosts; {named}", file)
         if test.bytes_per_s is not None:
             self._add_rate(1, test.sender, test.receiver, test.bytes_per_s)
             self.tested_pairs.add((test.sender, test.receiver))
@@ -179,10 +187,16 @@ class LinkEvidence:
         self.latencies += list(log.latencies.values())
         self.used["profile links, " + ("all pairs of a round at once" if log.together else "one pair at a time")] += 1
 
-    def add_inside(self, node: InsideNode, kind: str) -> None:
-        """Add a measurement inside a host; all hosts are assumed to equal this host."""
-        self.inside_nodes.append(node)
+    def add_inside(self, node: InsideNode, kind: str, file: str) -> None:
+        """Add the topology of a host, from a file."""
+        self.inside_nodes.append((file, node))
         self.used[kind] += 1
+
+    def remark(self, text: str, file: str = "") -> None:
+        """Note an assumption, about ``file`` if given; ``text`` is a sentence without its stop."""
+        files = self.remarks.setdefault(text, [])
+        if file and file not in files:
+            files.append(file)
 
     def add_unused(self, file: str, sentence: str) -> None:
         """Note the unused lines or keys of a file; an empty sentence adds nothing."""
@@ -200,7 +214,7 @@ class LinkEvidence:
             if lacking:
                 one_way.append(f"{sender} to {receiver}")
         if one_way:
-            self.remarks.append(f"Measured one way only, and taken for both: {listed(one_way, _NAMED_PAIRS)}.")
+            self.remark(f"Measured one way only, and taken for both: {listed(one_way, _NAMED_PAIRS)}")
 
     def forget_crashes(self) -> None:
         """Drop a failed test of a host pair if another run of the test in the same folder or set of files succeeded."""
@@ -213,7 +227,7 @@ class LinkEvidence:
             failures = self.failures[flows].get(pair, {})
             for snapshot in [snapshot for snapshot in failures if self.campaign_of[snapshot] == campaign]:
                 problem = failures.pop(snapshot)
-                self.remarks.append(f"{problem}; another run of it measured {pair[0]} - {pair[1]}, which counts.")
+                self.remark(f"{problem}; another run of it measured {pair[0]} - {pair[1]}, which counts")
             if not failures:
                 self.failures[flows].pop(pair, None)
 
@@ -285,9 +299,9 @@ class LinkEvidence:
             self.device_names[host] |= test.device_names[host]
 
     def _add_inside_or_skip(self, test: NcclTest) -> None:
-        """Add a sendrecv ring inside one host as bandwidth inside hosts; list any other test as not used."""
-        file, counts = Path(test.source).name, list(test.gpus_of_host.values())
-        if len(counts) == 1 and counts[0] > 1 and test.kind == "sendrecv" and not test.problem:
+        """Add a sendrecv ring inside each host as bandwidth inside hosts; list any other test as not used."""
+        file, sizes = Path(test.source).name, {sum(group.values()) for group in test.groups}
+        if test.is_inside_hosts and len(sizes) == 1 < max(sizes) and test.kind == "sendrecv" and not test.problem:
             self.inside += [row.algorithm_bytes_per_s for row in _large(test.rows)]
             self.used["sendrecv_perf inside a host"] += 1
             return
@@ -296,14 +310,16 @@ class LinkEvidence:
 
 def _no_pair(test: NcclTest) -> str:
     """Return the reason why a test measures no link between two hosts, and the other use of the test, if any."""
-    counts = list(test.gpus_of_host.values())
     if not test.kind:
         known = ", ".join(dict.fromkeys(KINDS.values()))
         return f"its log does not name the test; give it with --test, one of {known}, or in the file's name"
     if test.kind not in KINDS.values():
         return f"{test.kind} does not measure pairs of hosts; sendrecv_perf and alltoall_perf do"
-    if len(counts) == 1:
+    if test.is_inside_hosts:
         return f"{test.kind} inside one host does not measure links between hosts"
+    if test.group is None:
+        return f"its {len(test.groups)} groups of ranks (NCCL_TESTS_SPLIT) are not on the same hosts, with equal GPUs"
+    counts = list(test.group.values())
     gpus = counted(counts[0], "GPU") if len(set(counts)) == 1 else " and ".join(map(str, counts)) + " GPUs"
     if len(counts) == 2 and test.kind in ("sendrecv", "alltoall"):
         return f"{test.kind} with {gpus} does not load a pair evenly"
@@ -311,13 +327,38 @@ def _no_pair(test: NcclTest) -> str:
         reason = f"{test.kind} over 2 hosts of {gpus} does not measure a pair; run it with one GPU a host"
     else:
         reason = f"{test.kind} over {len(counts)} hosts does not tell the pairs apart"
+    return reason if test.problem else f"{reason}{_of_nics(test)}"
+
+
+def _of_nics(test: NcclTest) -> str:
+    """Return a clause on the speed of a host's NICs that a collective shows, empty for none."""
     rate = host_bytes_per_s(test, _large(test.rows))
-    if rate is None or test.problem:
-        return reason
+    if rate is None:
+        return (
+            "; of the NICs it says nothing, as on two hosts only rings send what its bus bandwidth supposes "
+            "(NCCL_ALGO=RING)"
+            if len(test.hosts) == 2
+            else ""
+        )
+    found = f"{rate / GB:.0f} GB/s each way together"
+    nominal = _usual_nics_bytes_per_s(test)
+    if nominal is not None and rate > nominal:
+        return (
+            f"; its figures would have the NICs of a host carry {found}, more than the {gb_text(nominal)} GB/s of the "
+            "usual NICs of this GPU, so they are not taken"
+        )
+    at_least = "" if test.is_ring or test.kind != "all_reduce" else "at least "
     return (
-        f"{reason}; it says that the NICs of a host carry {rate / GB:.0f} GB/s each way together "
-        "(inter_node.node_bandwidth_gb_per_s of a cluster file)"
+        f"; it says that the NICs of a host carry {at_least}{found} (inter_node.node_bandwidth_gb_per_s of a cluster "
+        "file)"
     )
+
+
+def _usual_nics_bytes_per_s(test: NcclTest) -> float | None:
+    """Return the nominal bandwidth of all usual NICs of a test's hosts, bytes/s; ``None`` for unknown GPUs."""
+    entries = [recognise_gpu(device) for devices in test.device_names.values() for device in devices]
+    hosts = [entry.usual_host for entry in entries if entry is not None and entry.usual_host is not None]
+    return max(host.nics.nominal_bytes_per_s for host in hosts) if hosts else None
 
 
 def unordered(a: str, b: str) -> Pair:

@@ -64,20 +64,23 @@ def decoded(data: bytes, where: str) -> str:
 
 def read_yaml(path: str | Path) -> Any:
     """Return the content of a YAML file. ``InputError`` for invalid YAML and for duplicate keys."""
+    return parse_yaml(read_text(path), str(path))
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Return the content of a YAML text. ``InputError`` for invalid YAML and for duplicate keys."""
     try:
-        return yaml.load(read_text(path), Loader=_UniqueKeyLoader)
+        return yaml.load(text, Loader=_UniqueKeyLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f", line {mark.line + 1}" if mark else ""
-        raise InputError(f"{path}{line}", f"is not valid YAML: {error.problem or error.context}.") from None
+        raise InputError(f"{where}{line}", f"is not valid YAML: {error.problem or error.context}.") from None
     except yaml.YAMLError as error:
-        raise InputError(str(path), f"is not valid YAML: {str(error).splitlines()[0]}.") from None
+        raise InputError(where, f"is not valid YAML: {str(error).splitlines()[0]}.") from None
     except RecursionError:
-        raise InputError(str(path), TOO_DEEP) from None
+        raise InputError(where, TOO_DEEP) from None
     except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(str(path), f"has a value that cannot be read: {_first_part(error)}.") from None
+        raise InputError(where, f"has a value that cannot be read: {_first_part(error)}.") from None
 
 
 def read_csv(path: str | Path) -> tuple[list[str], list[tuple[int, dict[Any, Any]]]]:

@@ -187,7 +187,7 @@ def _between(singles: FloatArray) -> FloatArray:
 def _nic_of_slot(inter: Fields, num_gpus: int, nics_per_node: int, *, known: bool) -> IntArray:
     """Return the NIC number of each GPU of a host: from ``nic_of_gpu``, else neighbouring GPUs share NICs evenly."""
     if not inter.has("nic_of_gpu"):
-        return np.arange(num_gpus) * min(nics_per_node, num_gpus) // num_gpus
+        return even_nics(num_gpus, nics_per_node)
     nics = inter.any("nic_of_gpu")
     if not known:
         raise InputError(inter.where, "nic_of_gpu has no effect without a matrix of GPUs.")
@@ -199,6 +199,11 @@ def _nic_of_slot(inter: Fields, num_gpus: int, nics_per_node: int, *, known: boo
             f"got {shown(nics)}.",
         )
     return np.array(nics, dtype=np.int64)
+
+
+def even_nics(num_gpus: int, nics_per_node: int) -> IntArray:
+    """Return the NIC number of each GPU of a host if neighbouring GPUs share NICs evenly."""
+    return np.arange(num_gpus) * min(nics_per_node, num_gpus) // num_gpus
 
 
 def gpu_csv(hosts: Sequence[str], links: GpuLinks) -> str:

@@ -8,7 +8,7 @@ matching kind of :func:`file_kinds` counts.
 
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_bytes
 from pipette_opt.base.shipped import shipped_path
+from pipette_opt.read.frameworks import frameworks
 from pipette_opt.read.log_lines import untagged
 
 P = ParamSpec("P")
@@ -37,6 +38,8 @@ PRINTED_ARGUMENTS = "arguments of Megatron-LM, as it prints them"
 TYPED_ARGUMENTS = "arguments of Megatron-LM, as they are typed"
 CAPTURED_LAUNCH = "a launch that capture wrote"
 MEGATRON_LOG = "a log of Megatron-LM"
+MEGATRON_RECIPE = "a settings file of Megatron-LM"
+INI_FILE = "an Ansible inventory or another INI file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,11 @@ class FileKind:
     words: tuple[str, ...] = ()
     pattern: str = ""
 
+    @property
+    def is_log(self) -> bool:
+        """Return whether the kind is what a training prints."""
+        return self.name.startswith("a log of")
+
     def matches(self, text: str) -> bool:
         """Return whether a text has all words and the pattern of the kind."""
         return all(word in text for word in self.words) and (
@@ -75,9 +83,33 @@ class FileKind:
 
 @cache
 def file_kinds() -> tuple[FileKind, ...]:
-    """Return the kinds of ``data/file_kinds.toml``, the most specific first."""
+    """Return the kinds of ``data/file_kinds.toml``, the most specific first, and the settings files of frameworks."""
     rows = tomllib.loads(shipped_path("data", "file_kinds.toml").read_text(encoding="utf-8"))["kinds"]
-    return tuple(FileKind(**row | {"words": tuple(row.get("words", ()))}) for row in rows)
+    kinds: list[FileKind] = []
+    for row in rows:
+        kinds += (
+            _settings_files() if "frameworks" in row else [FileKind(**row | {"words": tuple(row.get("words", ()))})]
+        )
+    return tuple(kinds)
+
+
+def _settings_files() -> Iterator[FileKind]:
+    """Yield the kinds of settings files that the keys of a framework tell."""
+    for framework in frameworks():
+        for keys in framework.files.split():
+            patterns = [rf"(?=[\s\S]*?(?:{key_pattern(key)}))" for key in keys.split("+")]
+            reader = "estimate --args and import model" if framework.read else ""
+            yield FileKind(
+                name=f"a settings file of {framework.name}", reader=reader, pattern=rf"\A{''.join(patterns)}"
+            )
+
+
+def key_pattern(key: str) -> str:
+    """Return the pattern of a line with a key in YAML, JSON or TOML, also as a table; ``-`` in it counts as ``_``."""
+    name = re.escape(key).replace("_", "[-_]")
+    return (
+        rf"^[ \t]*(?:- +)?(?:[{{,] *)?[\"']?{name}[\"']?(?:[ \t]*:| += )|^[ \t]*\[(?:[\w.-]*\.)?{name}(?:\.[\w.-]*)?\]"
+    )
 
 
 _SIGNATURES = (
@@ -137,7 +169,7 @@ def reads(*kinds: str) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[
                 return reader(path, *args, **kwargs)
             except InputError as error:
                 hint = _hint(Path(path), kinds)
-                if not hint or "It looks like" in error.problem:
+                if not hint or "It looks like" in error.problem or "a settings file of" in error.problem:
                     raise
                 raise type(error)(error.where, f"{error.problem}{hint}") from None
 

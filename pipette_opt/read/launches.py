@@ -6,7 +6,8 @@ A command line starts a *training program* if it ends in a Python script or modu
 - a launcher of processes starts (torchrun, deepspeed, accelerate, srun, mpirun, ``ray job submit``), or
 - has an option that sizes a training job (:data:`TRAINING_OPTIONS`), or
 - has ``train``, ``finetune``, ``sft`` or similar in its name (:data:`_TRAINING_NAME`), or as the first argument of
-  an installed command (``llamafactory-cli train``).
+  an installed command, or
+- belongs to a framework: its script, its module or its installed command (``swift sft``), by ``data/frameworks.toml``.
 
 Excluded are tools: programs that prepare data, convert checkpoints or train a tokenizer (:data:`_TOOL_NAME`), modules
 of Python itself, and ``python -c``. A binary that a launcher starts counts if it has an option that sizes a training
@@ -15,13 +16,14 @@ job.
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import whole_number
+from pipette_opt.read.frameworks import framework_of_launch, is_framework_command
 from pipette_opt.read.launchers import (
     HOSTS_FIRST,
     PYTHON_MODULES,
@@ -398,6 +400,8 @@ def _started_by_name(words: Sequence[str]) -> Started:
         return ShellScript(path=name, arguments=tuple(words[1:]))
     if name.endswith(".py"):
         return _program(words, is_module=False, launched=False)
+    if is_framework_command((PurePosixPath(name).name, *words[1:])):
+        return Launch(program=name, arguments=tuple(words[1:]))
     return OtherCommand(words=tuple(words))
 
 
@@ -416,7 +420,9 @@ def _program(words: Sequence[str], *, is_module: bool, launched: bool) -> Launch
     is_tool = _TOOL_NAME.search(last) or re.search(r"(^|/)(tools|scripts/convert\w*)/", place)
     is_command = not is_module and "." not in last and arguments[:1] != ()
     named = _TRAINING_NAME.search(last) or (is_command and _TRAINING_COMMAND.fullmatch(arguments[0]))
-    if (is_tool and not (sized and _TRAINING_NAME.search(last))) or not (launched or sized or named):
+    found = framework_of_launch(name, arguments, _names(arguments))
+    is_known = found is not None and not found[0].common
+    if (is_tool and not (sized and _TRAINING_NAME.search(last))) or not (launched or sized or named or is_known):
         return OtherCommand(words=tuple(words))
     return Launch(program=name, is_module=is_module, arguments=arguments)
 
@@ -442,6 +448,14 @@ def may_train(words: Sequence[str]) -> bool:
 def _sizes_a_job(arguments: Sequence[str]) -> bool:
     options = {word.partition("=")[0].removeprefix("--").replace("_", "-") for word in arguments if word[:2] == "--"}
     return not options.isdisjoint(TRAINING_OPTIONS)
+
+
+def _names(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the names of options and overrides: ``--name`` of ``--name=value``, ``name`` of ``name=value``."""
+    for word in arguments:
+        name, equals, _ = word.partition("=")
+        if equals or name.startswith("--"):
+            yield name
 
 
 def _around(outer: _Started, found: _Kind) -> _Kind:

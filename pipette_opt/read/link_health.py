@@ -15,6 +15,7 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.base.units import counted, listed
 from pipette_opt.specs import ClusterSpec
+from pipette_opt.specs.host_names import compress_hosts
 
 SLOW_HOST = 0.9
 """Share of the usual bandwidth below which a host is faulty. Chosen: bandwidths vary by a few percent."""
@@ -102,7 +103,8 @@ class Health:
     by_flows
         Slow hosts and pairs, by number of concurrent flows.
     gpus
-        Slow GPUs, named ``host:number``, of hosts that are not slow as a whole; empty without links of single GPUs.
+        GPUs with slow links to other hosts, named ``host:number``, of hosts that are not slow as a whole; empty without
+        links of single GPUs.
     sentences
         Sentences on all faults, hosts first.
     """
@@ -235,7 +237,7 @@ def _slow_pairs(rest: FloatArray, names: Sequence[str]) -> tuple[SlowPair, ...]:
     return tuple(sorted(found, key=lambda pair: pair.share))
 
 
-def health(cluster: ClusterSpec, distance: IntArray | None = None) -> Health:
+def health(cluster: ClusterSpec, distance: IntArray | None = None, known: Sequence[str] = ()) -> Health:
     """
     Return the health of a cluster's measured links.
 
@@ -243,6 +245,8 @@ def health(cluster: ClusterSpec, distance: IntArray | None = None) -> Health:
     ----------
     distance
         Distance class of the switches of each two hosts; ``None``: the innermost level that holds both hosts.
+    known
+        Sentences on faults that the links of the cluster do not show.
     """
     if distance is None and cluster.levels:
         distance = np.full((cluster.num_nodes,) * 2, len(cluster.levels))
@@ -255,8 +259,9 @@ def health(cluster: ClusterSpec, distance: IntArray | None = None) -> Health:
     slow = {fault.name for faults in by_flows.values() for fault in faults.hosts}
     gpus = tuple(fault for fault in _slow_gpus(cluster) if fault.name.rpartition(":")[0] not in slow)
     found = Health(by_flows=by_flows, gpus=gpus, sentences=())
-    sentences = [_host_sentence(cluster, found, host) for host in found.slow_hosts]
+    sentences = [*known, *(_host_sentence(cluster, found, host) for host in found.slow_hosts)]
     sentences += [_gpu_sentence(cluster, fault) for fault in gpus]
+    sentences += _sentences_inside(cluster)
     for flows, faults in by_flows.items():
         if faults.pairs:
             named = [f"{pair.sender} to {pair.receiver} ({pair.share:.0%})" for pair in faults.pairs]
@@ -274,6 +279,32 @@ def _slow_gpus(cluster: ClusterSpec) -> tuple[Fault, ...]:
     size = cluster.num_nodes * links.num_slots
     names = [f"{host}:{slot}" for host in cluster.hosts for slot in range(links.num_slots)]
     return find_faults(links.between.reshape(size, size), names).hosts
+
+
+def _sentences_inside(cluster: ClusterSpec) -> list[str]:
+    """Return sentences on GPUs and pairs of GPUs with slow links inside their host, for each kind of host."""
+    links, sentences = cluster.gpu_links, []
+    for kind in range(0 if links is None else len(links.kinds)):
+        assert links is not None
+        rates, fastest = links.kinds[kind].copy(), links.kinds[kind].max(axis=1)
+        hosts = compress_hosts(
+            tuple(host for host, own in zip(cluster.hosts, links.kind_of_node, strict=True) if own == kind)
+        )
+        np.fill_diagonal(rates, np.nan)
+        middle = np.nanmedian(rates, axis=1)
+        share = np.minimum(fastest / np.median(fastest), middle / np.median(middle))
+        slow = np.flatnonzero(share < SLOW_HOST)
+        sentences += [
+            f"GPU {gpu} of {hosts} has {share[gpu]:.0%} of the usual rate to the other GPUs of its host: look at its "
+            "NVLinks."
+            for gpu in slow.tolist()
+        ]
+        rates[slow] = rates[:, slow] = np.nan
+        pairs = find_faults(rates, [f"GPU {gpu}" for gpu in range(links.num_slots)]).pairs
+        if pairs:
+            named = [f"{pair.sender} to {pair.receiver} ({pair.share:.0%})" for pair in pairs]
+            sentences.append(f"Inside {hosts}: slow by themselves {listed(named, MAX_NAMED)}.")
+    return sentences
 
 
 def _host_sentence(cluster: ClusterSpec, found: Health, host: str) -> str:

@@ -46,13 +46,31 @@ def notes_on_reading(evidence: LinkEvidence, only_gpus: int | None) -> list[str]
         notes.append("mpiGraph measures one flow of each host while all hosts send and receive; its MB is 2^20 bytes.")
     if any(kind.startswith(("osu_", "ib_")) for kind in evidence.used):
         notes.append("OSU's and perftest's programs measure one pair at a time: other traffic is not in their figures.")
-    notes += _first_notes(evidence.remarks, "remarks of this kind on other files")
+    remarks = [f"{_files_text(files)}: {text}." if files else f"{text}." for text, files in evidence.remarks.items()]
+    notes += _first_notes(remarks, "remarks of this kind on other files")
     notes += _first_notes(evidence.unused, "files with unused lines")
-    notes += evidence.skipped[:_NAMED]
-    if len(evidence.skipped) > _NAMED:
-        names = dict.fromkeys(entry.split(" was not used:")[0] for entry in evidence.skipped[_NAMED:])
-        notes.append(f"{len(evidence.skipped) - _NAMED} more files or tests were not used: {', '.join(names)}.")
+    return [*notes, *notes_on_skipped(evidence.skipped, _NAMED)]
+
+
+def notes_on_skipped(skipped: Sequence[str], most: int) -> list[str]:
+    """Return notes on files and tests that were not used, one for each reason; of more than ``most``, their names."""
+    reasons: dict[str, list[str]] = {}
+    for entry in skipped:
+        name, _, reason = entry.partition(" was not used: ")
+        reasons.setdefault(reason, []).append(name)
+    notes = [
+        f"{_files_text(names)} {'was' if len(names) == 1 else 'were'} not used: {reason}"
+        for reason, names in list(reasons.items())[:most]
+    ]
+    left = dict.fromkeys(name for names in list(reasons.values())[most:] for name in names)
+    if left:
+        notes.append(f"Not used, too: {listed(list(left), _NAMED)}.")
     return notes
+
+
+def _files_text(names: Sequence[str]) -> str:
+    """Return the first file of equal notes, and the number of the others."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {counted(len(names) - 1, 'more file')}"
 
 
 def _first_notes(notes: Sequence[str], rest: str) -> list[str]:

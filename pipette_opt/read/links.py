@@ -9,7 +9,7 @@ host, ``scontrol show topology`` the switches. ``ImportedLinks.notes`` lists eve
 import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +21,10 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import KIB, US, counted
 from pipette_opt.read.evidence import SMALL_BYTES, LinkEvidence, Pair, Repeated
 from pipette_opt.read.fields import unused_keys
+from pipette_opt.read.gpu_matrices import even_nics
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_entry, recognise_gpu
 from pipette_opt.read.hosts import natural_key
+from pipette_opt.read.inside_links import inside_links, topologies
 from pipette_opt.read.inside_node import (
     InsideNode,
     is_nccl_topology,
@@ -40,6 +42,7 @@ from pipette_opt.read.link_notes import (
     notes_on_latency,
     notes_on_matrix,
     notes_on_reading,
+    notes_on_skipped,
     notes_on_snapshots,
     notes_on_units,
 )
@@ -51,12 +54,16 @@ from pipette_opt.read.nvlink_domains import nvlink_domains
 from pipette_opt.read.pair_tests import is_pair_test, parse_pair_tests
 from pipette_opt.read.switches import SwitchTree, is_switch_list, parse_switches
 from pipette_opt.specs import ClusterSpec, LinkMatrix, NodeSpec
+from pipette_opt.specs.gpu_links import GpuLinks
 from pipette_opt.specs.levels import Level
 
 ASSUMED_LATENCY_S = 12 * US
 
 SINGLE_FILES = -1
 """Campaign number of all files given one by one; in a campaign, a failed test may be repeated."""
+
+MAX_REASONS = 3
+"""Largest number of reasons why files were not used that an error has. Chosen."""
 
 HEAD_BYTES = 8192
 """Number of bytes at the start of a file; a zero byte among them marks a binary file. Chosen."""
@@ -149,24 +156,33 @@ def import_links(
 
     notes: list[str] = [*notes_on_reading(evidence, only_gpus), *notes_on_snapshots(evidence, repeated)]
     kinds = _kinds(evidence, every_host, gpu, notes, where)
-    count = _gpus_per_node(evidence, gpus_per_node, notes, where)
+    topology = topologies(evidence.inside_nodes, every_host, notes)
+    node = next(iter(topology.values()), None)
+    count = _gpus_per_node(evidence, node, gpus_per_node, notes, where)
     domains = nvlink_domains(evidence, every_host, kinds, notes)
     matrices, missing = _matrices(evidence, every_host, domains, fill, repeated, direction, notes)
     notes += [note for matrix in matrices for note in notes_on_units(matrix, every_host, kinds)]
+    measured = statistics.median(evidence.inside) if evidence.inside else None
+    inside = inside_links(topology, kinds, measured, count, notes)
+    nics = _nics(node, matrices, count, nics_per_node, notes)
     path = Path(sources[0]).resolve()
     cluster = ClusterSpec(
         name=name or (path.name if path.is_dir() else path.stem) or "cluster",
         nodes=tuple(NodeSpec(host=host, gpu=kinds[host].gpu, num_gpus=count) for host in every_host),
-        intra_node_bytes_per_s=_inside(evidence, list(kinds.values()), notes),
+        intra_node_bytes_per_s=inside.bytes_per_s,
         intra_node_latency_s=_inside_latency(kinds.values(), notes),
         inter_node_latency_s=_latency(evidence, notes),
-        nics_per_node=_nics(evidence, matrices, count, nics_per_node, notes),
+        nics_per_node=nics,
         link_matrices=matrices,
-        node_bytes_per_s=_cap(evidence, notes),
+        node_bytes_per_s=_cap(node, notes),
+        gpu_links=None
+        if inside.of_hosts is None
+        else GpuLinks(inside=inside.of_hosts, nic_of_slot=even_nics(count, nics)),
         levels=() if domains is None else (domains,),
     )
     distance = None if evidence.switches is None else _distances(evidence.switches, every_host)
-    return ImportedLinks(cluster=cluster, notes=tuple(notes), missing=missing, health=health(cluster, distance))
+    found = health(cluster, distance, inside.faults)
+    return ImportedLinks(cluster=cluster, notes=tuple(notes), missing=missing, health=found)
 
 
 def _distances(switches: SwitchTree, hosts: Sequence[str]) -> IntArray:
@@ -209,8 +225,7 @@ def _kind_asked(test: str) -> str:
 def _why_nothing(evidence: LinkEvidence) -> str:
     """Return the reason why the files have no measurement between hosts."""
     if evidence.skipped:
-        more = f" {len(evidence.skipped) - 3} more files or tests were not used." if len(evidence.skipped) > 3 else ""
-        return " ".join(evidence.skipped[:3]) + more
+        return " ".join(notes_on_skipped(evidence.skipped, MAX_REASONS))
     beside = ", ".join(evidence.used) or ("a list of switches" if evidence.switches is not None else "")
     if beside:
         return f"Only this was read, which needs measurements beside it: {beside}."
@@ -298,12 +313,12 @@ def _add_pair_tests(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked)
 
 
 def _add_nccl_topology(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
-    evidence.add_inside(parse_nccl_topology(log.text, str(path)), "NCCL topology")
+    evidence.add_inside(parse_nccl_topology(log.text, str(path)), "NCCL topology", path.name)
     log.use(*log.lines)  # an XML file has no lines of other programs
 
 
 def _add_nvidia_smi_topology(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
-    evidence.add_inside(parse_nvidia_smi_topology(log, str(path)), "nvidia-smi topo -m")
+    evidence.add_inside(parse_nvidia_smi_topology(log, str(path)), "nvidia-smi topo -m", path.name)
 
 
 def _add_switches(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
@@ -435,14 +450,15 @@ def _kinds(
     return kinds
 
 
-def _gpus_per_node(evidence: LinkEvidence, given: int | None, notes: list[str], where: str) -> int:
+def _gpus_per_node(
+    evidence: LinkEvidence, inside: InsideNode | None, given: int | None, notes: list[str], where: str
+) -> int:
     if given is not None:
         largest = max(evidence.gpus_of_host.values(), default=0)
         if largest > given:
             raise InputError("gpus_per_node", f"is {given}, but the logs used {largest} GPUs of a host.")
         notes.append(f"GPUs per host: {given}, as given.")
         return given
-    inside = _agreed(evidence.inside_nodes)
     count = max(evidence.gpus_of_host.values(), default=0)
     if inside is not None and count > inside.num_gpus:
         problem = (
@@ -454,15 +470,16 @@ def _gpus_per_node(evidence: LinkEvidence, given: int | None, notes: list[str], 
         return inside.num_gpus
     if not count:
         raise InputError(where, "the files do not have the number of GPUs of a host; give --gpus-per-node.")
-    hint = "; if the hosts have more, give --gpus-per-node" if count == 1 else ""
-    notes.append(f"GPUs per host: {count}, the most that a test used{hint}.")
+    if count == 1:
+        ask = "the logs used one GPU of a host and do not say how many it has; give --gpus-per-node, e.g. 8."
+        raise InputError(where, " ".join([ask, *notes_on_skipped(evidence.skipped, MAX_REASONS)]))
+    notes.append(f"GPUs per host: {count}, the most that a test used.")
     return count
 
 
 def _nics(
-    evidence: LinkEvidence, matrices: Sequence[LinkMatrix], count: int, given: int | None, notes: list[str]
+    inside: InsideNode | None, matrices: Sequence[LinkMatrix], count: int, given: int | None, notes: list[str]
 ) -> int:
-    inside = _agreed(evidence.inside_nodes)
     if given is not None:
         return given
     if inside is not None and inside.num_nics:
@@ -479,44 +496,12 @@ def _nics(
     return count
 
 
-def _cap(evidence: LinkEvidence, notes: list[str]) -> float | None:
+def _cap(inside: InsideNode | None, notes: list[str]) -> float | None:
     """Return the bandwidth of all NICs of a host together, bytes/s; ``None`` if no topology file gives it."""
-    inside = _agreed(evidence.inside_nodes)
     if inside is None or inside.nic_bytes_per_s is None:
         return None
     notes.append(f"Nothing enters or leaves a host faster than {gb_text(inside.nic_bytes_per_s)} GB/s, its NICs' rate.")
     return inside.nic_bytes_per_s
-
-
-def _agreed(nodes: Sequence[InsideNode]) -> InsideNode | None:
-    """Return the topology of a host in all topology files; ``None`` without. ``InputError`` if they differ."""
-    if len(set(nodes)) > 1:
-        raise InputError(
-            "links", f"the topologies of hosts differ ({nodes[0]} and {nodes[-1]}); give files of equal hosts only."
-        )
-    return nodes[0] if nodes else None
-
-
-def _inside(evidence: LinkEvidence, kinds: Sequence[CatalogueEntry], notes: list[str]) -> float:
-    if evidence.inside:
-        rate = statistics.median(evidence.inside)
-        notes.append(f"Inside a host: {gb_text(rate)} GB/s, measured by sendrecv_perf inside a host.")
-        return rate
-    slowest = min(kinds, key=lambda entry: entry.intra_node_bytes_per_s)
-    inside = _agreed(evidence.inside_nodes)
-    if inside is not None:
-        capability = inside.compute_capability or slowest.compute_capability
-        over_nvlink = replace(inside, compute_capability=capability).nvlink_bytes_per_s
-        if over_nvlink is not None:
-            links = counted(inside.nvlinks, "NVLink")
-            notes.append(
-                f"Inside a host: {gb_text(over_nvlink)} GB/s, {links} from GPU to GPU at the rate NCCL gives them."
-            )
-            return over_nvlink
-        notes.append("NVLink does not join all GPUs of a host; the topology does not have the rate of PCIe.")
-    rate = slowest.intra_node_bytes_per_s
-    notes.append(f"Assumed: {gb_text(rate)} GB/s inside a host, the catalogue's figure for {slowest.gpu.name}.")
-    return rate
 
 
 def _inside_latency(kinds: Iterable[CatalogueEntry], notes: list[str]) -> float:

@@ -20,7 +20,8 @@ class MeasuredRun:
     gpu
         Catalogue entry of the GPU; ``None`` if the catalogue lacks it. ``gpu_name`` is the name in the file.
     recompute
-        ``selective``, ``full``, or ``None`` for no recomputation.
+        ``None`` for no recomputation, or the word of the row: ``selective``, ``full``, or another that labels have
+        (:func:`~pipette_opt.parallel.recompute.labelled_fields`).
     layers_per_stage
         Number of layers of each stage, from column ``layers_per_stage`` or the launch; ``None`` if neither gives it.
     peak_mem_bytes

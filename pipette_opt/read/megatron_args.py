@@ -14,12 +14,14 @@ from pipette_opt.parallel.recompute import CORE, modules_in_order
 from pipette_opt.read.exported import exported_launch, exported_ranks
 from pipette_opt.read.files import read_text
 from pipette_opt.read.launch_file import is_launch
+from pipette_opt.read.launches import Launch, launch_of, may_train
 from pipette_opt.read.megatron_conflicts import check_conflicts, derived_options
 from pipette_opt.read.megatron_layers import stage_bounds
 from pipette_opt.read.megatron_model import model_of_options, names_vocabulary
 from pipette_opt.read.megatron_options import given_options
 from pipette_opt.read.megatron_training import gradients_in_fp32, training_fields
 from pipette_opt.read.pipeline_layout import layers_of_layout
+from pipette_opt.read.settings_files import is_recipe
 from pipette_opt.read.tokenizers import tokenizer_of
 from pipette_opt.specs import ModelSpec, NotModelled, TrainingSpec
 from pipette_opt.specs.training import Dispatcher
@@ -154,10 +156,15 @@ class MegatronArgs:
             problem = f"tensor x context x pipeline = {ranks * pp} must divide the {num_gpus} GPUs."
             raise InputError(self.where, problem)
         layers = self.layers_per_stage(num_layers)
-        sharded = self._fully_sharded(num_gpus // (ranks * pp) * self.context_parallel_size)
+        groups = self.num_distributed_optimizer_instances
+        replicas = num_gpus // (ranks * pp) * self.context_parallel_size
+        if replicas % groups:
+            option = f"--num-distributed-optimizer-instances {groups}"
+            raise InputError(self.where, f"{option} does not divide the {replicas} data- and context-parallel ranks.")
+        sharded = self._fully_sharded(replicas)
         shares = self.use_distributed_optimizer if self.zero_stage is None else self.zero_stage > 0
         try:
-            config = ParallelConfig(
+            return ParallelConfig(
                 tensor_model_parallel_size=self.tensor_model_parallel_size,
                 pipeline_model_parallel_size=pp,
                 data_parallel_size=num_gpus // (ranks * pp),
@@ -175,7 +182,7 @@ class MegatronArgs:
                 expert_tensor_parallel_size=self.expert_tensor_parallel_size,
                 use_distributed_optimizer=shares,
                 zero_stage=self.zero_stage if sharded else None,
-                **(self.groups_of_replicas if sharded else {}),
+                **(self.groups_of_replicas if shares else {}),
                 overlap_grad_reduce=self.overlap_grad_reduce and not sharded,
                 overlap_param_gather=self.overlap_param_gather and shares and not sharded,
                 ddp_bucket_size=None if sharded else self.ddp_bucket_size,
@@ -186,14 +193,6 @@ class MegatronArgs:
             raise
         except ValueError as error:
             raise InputError(self.where, str(error)) from None
-        groups, replicas = (
-            self.num_distributed_optimizer_instances,
-            config.data_parallel_size * config.context_parallel_size,
-        )
-        if replicas % groups:
-            option = f"--num-distributed-optimizer-instances {groups}"
-            raise InputError(self.where, f"{option} does not divide the {replicas} data- and context-parallel ranks.")
-        return config
 
     def _fully_sharded(self, replicas: int) -> bool:
         """Return whether ``replicas`` replicas shard gradients (ZeRO 2 or 3), sent in every micro-batch."""
@@ -242,7 +241,11 @@ class MegatronArgs:
     def _share(self, num_layers: int, num_stages: int) -> int:
         if num_layers % num_stages:
             raise InputError(
-                self.where, f"{num_layers} layers must be a multiple of the {num_stages} stages they go to."
+                self.where,
+                f"{num_layers} layers must be a multiple of the {num_stages} stages they go to. Uneven stages need "
+                "--decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers, "
+                "--pipeline-model-parallel-layout, or --account-for-embedding-in-pipeline-split and "
+                "--account-for-loss-in-pipeline-split.",
             )
         return num_layers // num_stages
 
@@ -286,30 +289,44 @@ def written_arguments(source: str) -> tuple[str, str, str] | None:
     if text.startswith("--"):
         return text, "Megatron arguments", "megatron"
     path = Path(text)
-    if len(text.split()) > 1 or path.suffix.lower() in (".yaml", ".yml") or not is_file(path):
+    if len(text.split()) > 1 or not is_file(path):
         return None
     content = exported_launch(path, read_text(path, keep_line_ends=True))
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return (content, str(path), path.stem) if is_recipe(content, str(path)) else None
     is_other = path.suffix.lower() == ".json" or content.lstrip().startswith("{")
     return None if is_other and not is_launch(content) else (content, str(path), path.stem)
 
 
 def read_megatron_args(
-    arguments: str, where: str, environment: Environment = None, *, vocab_size: int | None = None
+    arguments: str,
+    where: str,
+    environment: Environment = None,
+    *,
+    vocab_size: int | None = None,
+    as_launch: bool = True,
 ) -> MegatronArgs:
-    """Return the launch that Megatron arguments in a text or a file describe; ``where`` names a text in errors."""
+    """
+    Return the launch that Megatron arguments in a text or a file describe; ``where`` names a text in errors.
+
+    Unless ``as_launch`` is false, as for a row of a table whose columns add to the arguments, an option has to size the
+    job.
+    """
     text, lines = arguments.strip(), ""
     ranks: tuple[tuple[str, int], ...] = ()
     one_word = not text.startswith("-") and len(text.split()) == 1
     if one_word or (not text.startswith("-") and is_file(text)):
         where, lines = text, read_text(text, keep_line_ends=True)
         text, ranks = exported_launch(Path(where), lines), exported_ranks(Path(where), lines)
-    elif "--" not in text:
-        problem = f"must hold options such as --tensor-model-parallel-size 8, got {shown(text)}."
-        raise InputError(where, problem if text else "are empty; give options such as --tensor-model-parallel-size 8.")
+    elif not text:
+        raise InputError(where, "are empty; give options such as --tensor-model-parallel-size 8.")
+    elif "--" not in text and not (may_train(text.split()) or isinstance(launch_of(text.split()), Launch)):
+        raise InputError(where, f"must hold options such as --tensor-model-parallel-size 8, got {shown(text)}.")
     if not text.strip():
         raise InputError(where, "is empty; give a script, or options such as --tensor-model-parallel-size 8.")
-    given = parse_megatron_args(text, where, environment=environment, vocab_size=vocab_size)
-    return replace(given, lines=lines if lines == text and not is_launch(lines) else "", ranks=ranks)
+    given = parse_megatron_args(text, where, environment=environment, vocab_size=vocab_size, as_launch=as_launch)
+    is_edited = lines == text and not is_launch(lines) and not is_recipe(lines, where)
+    return replace(given, lines=lines if is_edited else "", ranks=ranks)
 
 
 def model_of_arguments(
@@ -350,15 +367,17 @@ def parse_megatron_args(
     environment: Environment = None,
     *,
     vocab_size: int | None = None,
+    as_launch: bool = False,
 ) -> MegatronArgs:
     """
     Return the launch that a command line, a launch script, or a list of arguments printed by Megatron describes.
 
-    ``vocab_size`` is the vocabulary size of a launch that leaves it to a tokenizer. Options that change predictions but
+    ``vocab_size`` is the vocabulary size of a launch that leaves it to a tokenizer. With ``as_launch``, one of the
+    options has to size the job. Options that change predictions but
     are not modelled are listed in ``not_modelled``. Options that cannot be predicted raise ``InputError``. In a file
     that ``export`` wrote, the job counts, not its trial run.
     """
-    options = given_options(text, where, environment)
+    options = given_options(text, where, environment, as_launch=as_launch)
     given = derived_options(_with_vocabulary(options.values, vocab_size, where))
     check_conflicts(given, where)
     model = model_of_options(given, where, name) if "num_layers" in given and names_vocabulary(given) else None
@@ -436,23 +455,24 @@ def _zero_stage(given: Mapping[str, Any]) -> int | None:
 
 def _groups_of_replicas(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """
-    Return the fields of hybrid sharding in Megatron-FSDP: groups of replicas, and states sharded among groups.
+    Return the fields of optimizer instances: groups of replicas, and in Megatron-FSDP states sharded among groups.
 
     Checks are those of Megatron's ``validate_args``.
     """
+    fsdp = given.get("use_megatron_fsdp")
     outer = given.get("outer_dp_sharding_strategy", "no_shard")
     outer = "optim" if given.get("enable_full_sharding_in_hsdp") else outer
     groups = given.get("num_distributed_optimizer_instances", 1)
-    if outer == "optim" and given.get("use_megatron_fsdp"):
+    if outer == "optim" and fsdp:
         if given.get("data_parallel_sharding_strategy", DEFAULT_STRATEGY) != "optim_grads_params":
             problem = "optim needs --data-parallel-sharding-strategy optim_grads_params"
             raise InputError(where, f"--outer-dp-sharding-strategy {problem}.")
         if groups < 2:
             problem = "optim needs --num-distributed-optimizer-instances of 2 or more"
             raise InputError(where, f"--outer-dp-sharding-strategy {problem}, got {groups}.")
-    if groups == 1 or not given.get("use_megatron_fsdp"):
+    if groups == 1:
         return {}
-    return {"num_distributed_optimizer_instances": groups, "outer_dp_sharding_strategy": outer}
+    return {"num_distributed_optimizer_instances": groups, "outer_dp_sharding_strategy": outer if fsdp else "no_shard"}
 
 
 def _absent(given: Mapping[str, Any]) -> list[NotModelled]:

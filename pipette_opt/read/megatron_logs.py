@@ -12,11 +12,14 @@ from pipette_opt.base.degrees import EXPERT, EXPERT_TENSOR
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_bytes
 from pipette_opt.base.units import whole_number
+from pipette_opt.parallel.recompute import known_word
 from pipette_opt.read.kinds_of_files import HEAD_CHARACTERS, MEGATRON_LOG, binary_kind, looks_like
 from pipette_opt.read.log_lines import MAX_CHARACTERS, MAX_LINES, Log, within_caps
 from pipette_opt.read.megatron_args import MegatronArgs
-from pipette_opt.read.megatron_printed import ARGUMENT, HEADER
-from pipette_opt.read.runs import COLUMNS
+from pipette_opt.read.megatron_printed import ARGUMENT, HEADER, unread_arguments
+from pipette_opt.read.run_bounds import OF_A_LOG
+from pipette_opt.read.runs import COLUMNS, read_row
+from pipette_opt.read.sizing_words import named
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +79,7 @@ def import_runs(paths: list[Path], *, gpu: str | None = None, gpus_per_node: int
     for file in files:
         row, lines = _read_log(file, gpu, gpus_per_node)
         if isinstance(row, str):
-            notes.append(f"{file.name}: left out, {row}")
+            notes.append(f"{file.name}{row}")
         else:
             rows.append(row)
             unused += [f"{file.name}: {lines}"] if lines else []
@@ -185,6 +188,8 @@ class Reports:
         Whether an out-of-memory error was logged; whether a line has its words, as a hint may.
     warm_up
         Number of reported iterations left out as warm-up.
+    time_line
+        Number of the line with the last time; 0 without times.
     """
 
     arguments: dict[str, str] = field(default_factory=dict)
@@ -196,6 +201,7 @@ class Reports:
     has_error: bool = False
     has_mention: bool = False
     warm_up: int = WARM_UP
+    time_line: int = 0
 
     def add(self, line: str) -> bool:
         """Add the report in a line; return whether the line has one. Only an incomplete last line has no line break."""
@@ -277,24 +283,39 @@ def reports_of(log: Log, warm_up: int = WARM_UP) -> Reports:
         if HEADER in line.text:  # a restarted job appends to its log
             reports = Reports(warm_up=warm_up)
         is_cut = log.is_cut and line is log.lines[-1]
+        num_times = len(reports.times)
         if reports.add(line.text if is_cut else f"{line.text}\n"):
             log.use(line)
+        if len(reports.times) > num_times:
+            reports.time_line = line.number
     return reports
 
 
 def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> tuple[dict[str, object] | str, str]:
-    """Return the ``runs.csv`` row of a log, or the reason why there is none; and a sentence on unused lines."""
+    """
+    Return the ``runs.csv`` row of a log, or why there is none, and a sentence on unused lines.
+
+    The reason is the end of a note that begins with the name of the log, and has the line if a time is wrong.
+    """
     try:
         data = read_bytes(file)
     except OSError as error:
-        return f"it cannot be read: {error.strerror or error}", ""
+        return f": left out, it cannot be read: {error.strerror or error}", ""
     except InputError as error:  # larger than any log, or not a regular file: the other runs are read
-        return error.problem, ""
+        return f": left out, {error.problem}", ""
     log = read_as_log(data, file.name)
     named = next((match for line in log.lines if (match := _GPU.search(line.text))), None)
     reports = reports_of(log)
     kind = gpu or ("" if named is None else (named["nvidia"] or named["amd"]).strip())
-    return _row(reports, file.name, kind, gpus_per_node, log.text), log.unused()
+    row = _row(reports, file.name, kind, gpus_per_node, log.text)
+    if isinstance(row, str):
+        return f": left out, {row}", ""
+    try:
+        read_row(file.name, 0, {name: str(value) for name, value in row.items()}, file.parent)
+    except InputError as error:
+        line = f", line {reports.time_line}" if error.problem.startswith("iter_time_s") else ""
+        return f"{line}: left out, {error.problem}", ""
+    return row, log.unused()
 
 
 def _row(reports: Reports, name: str, kind: str, gpus_per_node: int, text: str) -> dict[str, object] | str:
@@ -317,6 +338,9 @@ def _row(reports: Reports, name: str, kind: str, gpus_per_node: int, text: str) 
     for argument in NOT_READ:
         if arguments.get(argument, "None") not in _OFF:
             return f"{argument} is {arguments[argument]}, which is not read from logs"
+    unread = unread_arguments(arguments)
+    if unread:
+        return f"it sets {named(unread)}, which Megatron-LM lacks and no column of runs.csv holds"
     try:
         row = _row_of(arguments)
     except InputError as error:
@@ -328,7 +352,7 @@ def _row(reports: Reports, name: str, kind: str, gpus_per_node: int, text: str) 
     is_told = {"attention_backend", "transformer_impl", "use_flash_attn"} & arguments.keys()
     assumed = "" if is_told else "; attention: not printed, assumed fused as by Megatron's default"
     return row | {
-        "source": "megatron-lm log",
+        "source": OF_A_LOG,
         "gpu": kind,
         "gpus_per_node": min(gpus_per_node, int(str(row["num_gpus"]))),
         "gbs": reports.batch or row["gbs"],
@@ -452,12 +476,19 @@ def _dispatcher(arguments: dict[str, str]) -> dict[str, object]:
 
 
 def _recompute(arguments: dict[str, str], layers_of_stage: int) -> str:
-    """Return ``none``, ``selective`` or ``full``; ``full on 3 of 8 layers`` for ``block`` on some layers of a stage."""
+    """Return recomputation as labels have it: ``none``, ``selective`` or modules, ``full``, ``full block3``."""
     kind = RECOMPUTE.get(arguments.get("recompute_granularity", "None"), "none")
     number = arguments.get("recompute_num_layers", "None")
     if kind == "full" and arguments.get("recompute_method") == "block" and whole_number(number) is not None:
-        return kind if int(number) >= layers_of_stage else f"full on {number} of {layers_of_stage} layers"
-    return kind
+        return kind if int(number) >= layers_of_stage else f"full block{number}"
+    listed = arguments.get("recompute_modules", "")
+    modules = re.findall(r"\w+", listed, re.ASCII) if listed.startswith("[") else []
+    if kind != "selective" or not modules:
+        return kind
+    try:
+        return known_word("+".join(modules)) or kind
+    except ValueError as error:
+        raise InputError("recompute_modules", str(error)) from None
 
 
 def _precision(arguments: dict[str, str]) -> str:

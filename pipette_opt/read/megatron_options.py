@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipette_opt.base.errors import MAX_SHOWN, InputError, shown
+from pipette_opt.base.errors import MAX_SHOWN, Errors, InputError, shown, together
 from pipette_opt.options.names import OTHER_NAMES, usual_name
+from pipette_opt.read.launch_evidence import check_all_read, check_evidence
 from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options
 from pipette_opt.read.megatron_words import UNSET, Words, read_words
 from pipette_opt.specs import NotModelled
@@ -40,7 +41,12 @@ class GivenOptions:
 
 
 def given_options(
-    text: str, where: str, environment: Mapping[str, str] | None = None, *, of_model: bool = False
+    text: str,
+    where: str,
+    environment: Mapping[str, str] | None = None,
+    *,
+    of_model: bool = False,
+    as_launch: bool = False,
 ) -> GivenOptions:
     """
     Return all options of a command line, a launch script or a log.
@@ -51,6 +57,8 @@ def given_options(
         Environment variables at the start of a script.
     of_model
         Whether the options only describe a model, so that unsupported training options are accepted.
+    as_launch
+        Whether the options are a whole launch, so that one of them has to size the job.
 
     Raises
     ------
@@ -58,20 +66,33 @@ def given_options(
         If there is no option, if a value is missing or wrong, if an option seems misspelt, or if an option is
         unsupported.
     """
-    words = read_words(text, where, environment)
-    try:
-        values, unknown = _written(words, where)
-    except InputError as error:
-        more = " ".join(f"In the script: {note}." for note in words.notes if note.startswith(UNSET))
-        raise InputError(error.where, f"{error.problem} {more}".strip()) from None
+    words = read_words(text, where, environment, of_model=of_model)
+    errors = Errors()
+    values, unknown = _written(words, where, errors)
+    wrong = [name for name in unknown if errors.fails(_check_alias, name, values, where)]
+    if not of_model:
+        errors.of(check_all_read, words.words, words.launch, words.place(where), but=wrong)
     simulated = {name: value for name, value in values.items() if not of_model or name not in REFUSED_OF_TRAINING}
-    found = [*_simulated(simulated, where), *_counted_otherwise(values)]
-    for name in unknown:
-        _check_alias(name, values, where)
-    found += [_unknown(name, following, where) for name, following in unknown.items()]
+    found = [*(errors.of(_simulated, simulated, where) or ()), *_counted_otherwise(values)]
+    found += filter(None, (errors.of(_unknown, name, following, where) for name, following in unknown.items()))
+    if as_launch and not errors:
+        errors.of(check_evidence, words.words, words.launch, values, words.place(where))
+    if errors:
+        error = together(errors)
+        more = " ".join(f"In the script: {note}." for note in words.notes if note.startswith(UNSET))
+        raise InputError(error.where, f"{error.problem} {more}".strip())
     found += [_unseen_options(variable) for variable in dict.fromkeys(filter(_is_list_of_options, words.words))]
     passed_on = tuple(_passed_on(values))
-    return GivenOptions(values=values, not_modelled=tuple(found), passed_on=passed_on, notes=words.notes)
+    notes = words.notes if words.are_printed else (*words.notes, *_without_effect(values))
+    return GivenOptions(values=values, not_modelled=tuple(found), passed_on=passed_on, notes=notes)
+
+
+def _without_effect(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note on each option that predictions would count if an option that it needs were given, too."""
+    for field, value in values.items():
+        option = megatron_options()[field]
+        if option.status == "modelled" and value is not False and not option.matters(values):
+            yield f"{option.name} has no effect without {' or '.join(option.needs)}"
 
 
 REFUSED_OF_TRAINING = (
@@ -115,7 +136,6 @@ def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         option = megatron_options()[field]
         unusual = value not in WORDS_PASSED_ON.get(field, (value,))
         unusual |= field == "ddp_bucket_size" and bool(values.get("use_megatron_fsdp") or values.get("use_torch_fsdp2"))
-        unusual |= field == "num_distributed_optimizer_instances" and not values.get("use_megatron_fsdp") and value != 1
         unusual |= field == "cp_comm_type"
         uncounted = option.status in ("in part", "approximated", "priced") and option.unlike(value) != ()
         if value is False or not (unusual or uncounted) or not option.matters(values):
@@ -143,42 +163,38 @@ def places_of(text: str, where: str) -> dict[str, Place]:
 
     ``no effect``: the option is harmless, or needs another option that is absent.
     """
-    values, unknown = _written(read_words(text, where), where)
+    values, unknown = _all_written(text, where)
     found: dict[str, Place] = {megatron_options()[field].name: _place(field, values) for field in values}
     return found | dict.fromkeys(unknown, "unknown")
 
 
 def option_values(text: str, where: str) -> dict[str, Any]:
     """Return the values of Megatron's options by name with underscores, supported or not."""
-    return _written(read_words(text, where), where)[0]
-
-
-def _unlike(option: MegatronOption, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """
-    Return the values of an option for which predictions are inaccurate; empty if accurate.
-
-    Groups of replicas are modelled only with Megatron-FSDP.
-    """
-    is_counted = option.field == "num_distributed_optimizer_instances" and values.get("use_megatron_fsdp")
-    return () if is_counted else option.unlike(values[option.field])
+    return _all_written(text, where)[0]
 
 
 def _place(field: str, values: Mapping[str, Any]) -> Place:
     option = megatron_options()[field]
     if option.status == "harmless" or not option.matters(values):
         return "no effect"
-    unlike = _unlike(option, values)
+    unlike = option.unlike(values[field])
     if option.status in ("modelled", "priced") or not unlike:
         return "not modelled" if unlike and (option.time or option.memory) else "read"
     return {"refused": "refused", "in part": "in part"}.get(option.status, "not modelled")  # type: ignore[return-value]
 
 
-def _written(given: Words, where: str) -> tuple[dict[str, Any], dict[str, Sequence[str]]]:
+def _all_written(text: str, where: str) -> tuple[dict[str, Any], dict[str, Sequence[str]]]:
+    """Return the options of a text as :func:`_written` does. ``InputError`` names all values that are wrong."""
+    errors = Errors()
+    found = _written(read_words(text, where), where, errors)
+    if errors:
+        raise together(errors)
+    return found
+
+
+def _written(given: Words, where: str, errors: Errors) -> tuple[dict[str, Any], dict[str, Sequence[str]]]:
     """Return the values of options that Megatron has, and the words after each option that it lacks."""
     words = given.words
-    if not any(word.startswith("--") for word in words):
-        problem = f"must hold options such as --tensor-model-parallel-size 8, got {shown(' '.join(words))}."
-        raise InputError(where, problem)
     values: dict[str, Any] = {}
     unknown: dict[str, Sequence[str]] = {}
     for index, word in enumerate(words):
@@ -188,10 +204,12 @@ def _written(given: Words, where: str) -> tuple[dict[str, Any], dict[str, Sequen
         following = [value] if equals else _following(words, index + 1)
         option = megatron_options().get(field_of(name))
         counts, num_values = option is not None and option.status != "harmless", 0 if equals else len(following)
-        given.check_unknown(index, num_values, where, counts=counts)
+        errors.of(given.check_unknown, index, num_values, where, counts=counts)
         if option is not None:
             reversed_flag = field_of(name) == f"no_{option.field}"
-            values[option.field] = False if reversed_flag else _value(option, following, where)
+            found = False if reversed_flag else errors.of(_value, option, following, where)
+            if found is not None:
+                values[option.field] = found
         else:
             unknown[name] = following
     return values, unknown
@@ -260,7 +278,7 @@ def _simulated(values: Mapping[str, Any], where: str) -> list[NotModelled]:
     found: list[NotModelled] = []
     for field in values:
         option = megatron_options()[field]
-        words = _unlike(option, values)
+        words = option.unlike(values[field])
         if not words or not option.matters(values):
             continue
         if option.status == "refused":

@@ -1,9 +1,19 @@
 """Reader of the arguments that Megatron prints at its start: ``tensor_model_parallel_size ...... 8``."""
 
 import re
+from collections.abc import Mapping
+from functools import cache
 
 from pipette_opt.read.log_lines import untagged
 from pipette_opt.read.megatron_table import table_rows
+from pipette_opt.read.sizing_words import Setting, sizing
+
+DERIVED = (
+    "data_parallel_size",
+    "transformer_pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+)
+"""Printed sizes that follow from options."""
 
 ARGUMENT = re.compile(r"\s*(?:\S+:\s*)?(?:\[[^\]]*\]:?\s*)?(?P<name>[a-z][a-z0-9_]+) \.{2,} (?P<value>.*)")
 """Pattern of a line with a printed argument, with or without a rank before it."""
@@ -35,11 +45,12 @@ def printed_words(text: str) -> list[str]:
     """
     Return a command line that sets the printed arguments.
 
-    Printed values that are no options are left out: ranks, derived sizes and objects.
+    Printed values that are no options are left out: ranks, derived sizes and objects. Words of a fork that size the job
+    stay, so that readers of the command line name them.
     """
     arguments = printed_arguments(text)
     options = _options_by_name()
-    words: list[str] = []
+    words = [word for name, value in unread_arguments(arguments) for word in (f"--{name}", value or "")]
     for name, value in arguments.items():
         if name == "virtual_pipeline_model_parallel_size":
             if arguments.get("num_layers_per_virtual_pipeline_stage", "None") == "None":
@@ -51,6 +62,13 @@ def printed_words(text: str) -> list[str]:
     return words
 
 
+def unread_arguments(arguments: Mapping[str, str]) -> list[Setting]:
+    """Return printed arguments that size the job and are no options of Megatron-LM, such as a fork's ``lora_r``."""
+    known = {name for name, _ in _options_by_name()}
+    others = (Setting(name, value) for name, value in arguments.items() if name not in known and name not in DERIVED)
+    return sizing(others)
+
+
 def _option(name: str, value: str) -> list[str]:
     """Return an option with its printed value as words; empty for ``None`` or an empty value."""
     values = (
@@ -60,7 +78,8 @@ def _option(name: str, value: str) -> list[str]:
     return [] if value in ("None", "", "[]") else [name, *values]
 
 
-def _options_by_name() -> dict[tuple[str, str], str]:
+@cache
+def _options_by_name() -> Mapping[tuple[str, str], str]:
     """Return options by printed name and printed value; the value is ``True`` or ``False`` for a flag, else empty."""
     found: dict[tuple[str, str], str] = {}
     for row in table_rows():

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, TYPED_ARGUMENTS, looks_like
+from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, TYPED_ARGUMENTS, file_kinds, kind_of, looks_like
+from pipette_opt.read.launch_evidence import foreign_launch
 from pipette_opt.read.launch_file import is_launch, read_launch
 from pipette_opt.read.launchers import known_launchers
+from pipette_opt.read.launches import Launch, may_train
 from pipette_opt.read.megatron_printed import is_printed, printed_words
 from pipette_opt.read.megatron_table import field_of, megatron_options
 from pipette_opt.read.scripts import ScriptLaunch, UnknownArgument, argument_problem, read_script
+from pipette_opt.read.settings_files import settings_file
+from pipette_opt.read.shell import INSTEAD
 
 _ENDS = re.compile(r"\|{1,2}|&{1,2}|;+|(?:[0-9]*|&)(?:>>?|<)(?:&[0-9])?")
 """Pattern of shell signs that end a command, as pasted options may be followed by them."""
@@ -24,6 +28,10 @@ UNSET = "not set, and taken for empty"
 """Beginning of the note on variables that a script uses but nothing sets."""
 
 
+OTHERWISE = " It is neither options, nor a script that bash reads, nor settings that are known here."
+"""Sentence on a text that no reader understands."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
     """
@@ -33,10 +41,22 @@ class Words:
     ----------
     script
         Launch in the script that has the words; ``None`` for options alone.
+    are_printed
+        Whether Megatron printed the words, with the defaults of options that nobody gave.
     """
 
     words: tuple[str, ...]
     script: ScriptLaunch | None = None
+    are_printed: bool = False
+
+    @property
+    def launch(self) -> Launch | None:
+        """Program with its launchers; ``None`` for options alone."""
+        return None if self.script is None else self.script.launch
+
+    def place(self, where: str) -> str:
+        """Return the place of the launch for errors: the script with the line that starts the program."""
+        return where if self.launch is None or self.script is None else f"{where}, line {self.script.line}"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -69,7 +89,13 @@ class Words:
 
 
 def read_words(
-    text: str, where: str, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+    text: str,
+    where: str,
+    environment: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+    *,
+    of_any_framework: bool = False,
+    of_model: bool = False,
 ) -> Words:
     """
     Return the words of the arguments of a training program.
@@ -77,10 +103,14 @@ def read_words(
     Parameters
     ----------
     text
-        Options alone, on one or several lines; a launch script; the arguments that Megatron prints at its start; or a
-        launch that ``capture`` wrote.
+        Options alone, on one or several lines; a launch script; the arguments that Megatron prints at its start; a
+        launch that ``capture`` wrote; or a recipe of Megatron-LM in YAML.
     environment, arguments
         Environment variables and positional arguments at the start of the script.
+    of_any_framework
+        Whether to return the words of launches of any framework; by default, those that are not read are refused.
+    of_model
+        Whether the words are to describe a model only.
 
     Raises
     ------
@@ -89,22 +119,56 @@ def read_words(
     """
     if not text.strip():
         raise InputError(where, "is empty.")
+    found = _words_of(text, where, environment, arguments, of_model)
+    foreign = foreign_launch(found.words, found.launch, found.place(where), of_model=of_model)
+    if foreign is not None and not of_any_framework:
+        raise foreign
+    if found.script is not None:
+        _check_script(found.script, where)
+    return found
+
+
+def _words_of(
+    text: str, where: str, environment: Mapping[str, str] | None, arguments: Sequence[str], of_model: bool
+) -> Words:
+    """Return the words of a text by its format, which its parser decides; bash reads what no other parser does."""
     if is_launch(text):
         launch = read_launch(text, where)
         return Words(words=launch.arguments, script=launch)
     if is_printed(text):
-        return Words(words=tuple(printed_words(text)))
+        return Words(words=tuple(printed_words(text)), are_printed=True)
     if _is_only_options(text):
         return Words(words=tuple(_without_torchrun(_plain_words(text, where, environment or {}))))
+    is_script = any(kind.name == LAUNCH_SCRIPT and kind.matches(text) for kind in file_kinds())
+    kind = None if is_script else kind_of(text)
     try:
-        found = read_script(text, where, environment=environment, arguments=arguments)
+        file = settings_file(text, where)
+    except InputError:
+        if kind is None or not kind.is_log:
+            raise
+        file = None
+    if file is None and kind is not None and kind.is_log:
+        raise InputError(where, f"is no launch.{looks_like(text)}")
+    if file is not None:
+        if not file.is_recipe:
+            raise file.refusal(where, of_model=of_model)
+        return Words(words=tuple(file.words(where)))
+    try:
+        script = read_script(text, where, environment=environment, arguments=arguments)
     except InputError as error:
         hint = looks_like(text, but=(LAUNCH_SCRIPT, TYPED_ARGUMENTS))
-        raise InputError(error.where, f"{error.problem}{hint}") from None
-    for argument in found.unknown:
-        if argument.may_be_option and not _is_value(found.arguments, argument.index):
-            raise InputError(f"{where}, line {argument.line}", argument_problem(found.arguments, argument))
-    return Words(words=found.arguments, script=found)
+        if is_script or not (hint or INSTEAD in error.problem) or (not hint and may_train(text.split())):
+            raise InputError(error.where, f"{error.problem}{hint}") from None
+        raise InputError(where, f"is no launch.{hint or OTHERWISE}") from None
+    return Words(words=script.arguments, script=script)
+
+
+def _check_script(script: ScriptLaunch, where: str) -> None:
+    """Raise ``InputError`` for variables that the script needs, and for unknown parts that may be options."""
+    script.require_set(where)
+    for argument in script.unknown:
+        if argument.may_be_option and not _is_value(script.arguments, argument.index):
+            raise InputError(f"{where}, line {argument.line}", argument_problem(script.arguments, argument))
 
 
 def _is_value(words: Sequence[str], index: int) -> bool:
@@ -130,7 +194,7 @@ def _about_unknown(unknown: Sequence[UnknownArgument]) -> list[str]:
 
 def _is_only_options(text: str) -> bool:
     """Return whether the first line that is not a comment begins with an option."""
-    return re.match(r"(?:\s|#[^\n]*\n|\\\r?\n)*-", text) is not None
+    return re.match(r"(?:\s|#[^\n]*\n|\\\r?\n)*--?[A-Za-z]", text) is not None
 
 
 def _plain_words(text: str, where: str, environment: Mapping[str, str]) -> list[str]:

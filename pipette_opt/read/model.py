@@ -1,7 +1,9 @@
 """Readers of models: presets, Hugging Face ``config.json``, Megatron arguments."""
 
-from dataclasses import fields
+import re
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import is_file, is_folder
@@ -25,7 +27,11 @@ from pipette_opt.read.launch_file import is_launch
 from pipette_opt.read.megatron_args import Environment, model_of_arguments, written_arguments
 from pipette_opt.read.model_names import list_models as list_models
 from pipette_opt.read.model_names import preset_called, presets_like
+from pipette_opt.read.settings_files import settings_file
 from pipette_opt.specs import ModelSpec
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+"""Pattern of an id on the Hugging Face Hub: an organisation and a name."""
 
 _SUFFIXES = (".json", ".yaml", ".yml", ".txt", ".sh")
 """Suffixes of names that are paths, whether or not the file exists."""
@@ -65,12 +71,27 @@ def read_model(name_or_path: str | Path, vocab_size: int | None = None, environm
         return read_architecture(shipped_path("data", "architectures", f"{preset}.yaml"))
     if is_folder(path):
         raise InputError(f"model {text!r}", "is a folder without a config.json.")
+    if "://" in text:
+        raise InputError(
+            f"model {text!r}", "is an address, and nothing is downloaded: download the file and give its path."
+        )
     if is_path:
         raise InputError(f"model {text!r}", "the file does not exist.")
     near = presets_like(text)
     hint = f" Did you mean {' or '.join(near)}?" if near else did_you_mean(text, list_models())
+    if _HUB_ID.fullmatch(text):
+        fetch = f"`hf download {text} config.json --local-dir .`"
+        hint += f" Nothing is downloaded: of a model on the Hugging Face Hub give its config.json ({fetch})."
     problem = f"is neither a preset nor a file.{hint} `pipette-opt models` lists the {len(list_models())} presets."
     raise InputError(f"model {text!r}", problem)
+
+
+def model_document(model: ModelSpec) -> dict[str, Any]:
+    """Return the content of an architecture file of a model; :func:`read_architecture` reads the same model from it."""
+    found = {name: value for name, value in asdict(model).items() if name != "name" and value is not None}
+    if model.num_experts is None:
+        found = {name: value for name, value in found.items() if "moe" not in name and name != "num_dense_layers"}
+    return found
 
 
 def read_architecture(path: str | Path) -> ModelSpec:
@@ -99,9 +120,14 @@ def _number(name: str, value: object) -> object:
 @reads(ARCHITECTURE_FILE, HUGGING_FACE_CONFIG, LAUNCH_SCRIPT, PRINTED_ARGUMENTS, TYPED_ARGUMENTS, CAPTURED_LAUNCH)
 def _read_model_file(path: Path, environment: Environment) -> ModelSpec:
     """Return the model in a file; suffix and content decide the format."""
+    text = read_text(path, keep_line_ends=True)
     if path.suffix.lower() in (".yaml", ".yml"):
-        return read_architecture(path)
-    text = exported_launch(path, read_text(path, keep_line_ends=True))
+        file = settings_file(text, str(path))
+        if file is not None and file.is_foreign:
+            raise file.refusal(str(path), of_model=True)
+        if file is None or not file.is_recipe:
+            return read_architecture(path)
+    text = exported_launch(path, text)
     if not is_launch(text) and (path.suffix.lower() == ".json" or text.lstrip().startswith("{")):
         name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
         return model_from_hugging_face(parse_json(text, str(path)), str(path), name)

@@ -21,11 +21,16 @@ _START = re.compile(r"#\s*Collective test starting:\s*(\S+)")
 _PROGRAM = re.compile(r"(?<!\w)(?P<name>[a-z]+(?:_[a-z]+){0,2})_perf(?![\w.])")
 _COLUMNS = re.compile(r"#\s+size\s+count\s+type\b")
 _HEADER = re.compile(r"#\s*nThread\s")
+_SIZES = re.compile(
+    r"minBytes\s+(?P<least>[0-9]{1,18})\s+maxBytes\s+(?P<most>[0-9]{1,18})\s+"
+    r"step:\s*(?P<step>[0-9]{1,18})\((?P<unit>factor|bytes)\)"
+)
+_ALGORITHM = re.compile(r"\bNCCL_ALGO(?:=|\s+set by environment to\s+)[\"']?(?P<name>[\w^:;,]{1,100})")
 _END = re.compile(r"#\s*Collective test concluded")
 _AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)")
 _OUT_OF_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*([0-9]+)")
 _RANK = re.compile(
-    r"#\s*Rank\s+(?P<rank>[0-9]+)\s+(?:Group\s+[0-9]+\s+)?Pid\s+(?P<pid>[0-9]+)\s+on\s+(?P<host>\S+)\s+"
+    r"#\s*Rank\s+(?P<rank>[0-9]+)\s+(?:Group\s+(?P<group>[0-9]+)\s+)?Pid\s+(?P<pid>[0-9]+)\s+on\s+(?P<host>\S+)\s+"
     r"device\s+[0-9]+\s+\[(?P<pci>[^\]]*)\]\s*(?P<device>.*)"
 )
 _ROW = re.compile(r"\s*[0-9]+\s+[0-9]+\s+[a-z]")
@@ -86,6 +91,9 @@ BUS_SLACK, BUS_SLACK_BYTES_PER_S = 0.02, 0.02 * GB
 MAX_GPUS = 1024
 """Largest number of GPUs, and of threads, of a process. Chosen: no host has more."""
 
+MAX_SIZES = 100_000
+"""Largest number of sizes that a header announces and that is counted. Chosen: a log has fewer lines."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclRow:
@@ -121,6 +129,12 @@ class NcclTest:
         Text that says how ``kind`` was inferred; empty if the output names the test.
     gpus_of_host
         Number of ranks of each host, hosts in rank order.
+    groups
+        Number of ranks of each host in each group of ranks (``NCCL_TESTS_SPLIT``); all groups run at once.
+    is_ring
+        Whether the output shows ``NCCL_ALGO=RING``.
+    num_announced
+        Number of sizes that the header announces, for a test without its last lines that has them all; else 0.
     device_names
         Driver's names of the GPUs of each host.
     problem
@@ -135,6 +149,9 @@ class NcclTest:
     gpus_of_host: Mapping[str, int]
     device_names: Mapping[str, frozenset[str]]
     rows: tuple[NcclRow, ...]
+    groups: tuple[Mapping[str, int], ...]
+    is_ring: bool = False
+    num_announced: int = 0
     kind_from: str = ""
     problem: str = ""
     failed: bool = False
@@ -143,6 +160,16 @@ class NcclTest:
     def hosts(self) -> tuple[str, ...]:
         """Hosts in rank order."""
         return tuple(self.gpus_of_host)
+
+    @property
+    def group(self) -> Mapping[str, int] | None:
+        """Number of ranks of each host in a group if all groups equal each other, else ``None``."""
+        return self.groups[0] if self.groups and all(group == self.groups[0] for group in self.groups) else None
+
+    @property
+    def is_inside_hosts(self) -> bool:
+        """Return whether every group of ranks is on a single host."""
+        return all(len(group) == 1 for group in self.groups)
 
 
 @dataclass(slots=True)
@@ -153,7 +180,10 @@ class _Draft:
     program: str = ""
     words_before_time: int = 3
     has_header: bool = False
-    ranks: dict[int, tuple[str, str, str]] = field(default_factory=dict)
+    num_announced: int = 0
+    num_sizes: int = 0
+    is_ring: bool = False
+    ranks: dict[int, tuple[str, str, int]] = field(default_factory=dict)
     rows: list[NcclRow] = field(default_factory=list)
     failure: str = ""
     damage: str = ""
@@ -200,7 +230,7 @@ def _tests(log: Log, lines: Sequence[LogLine], source: str, given: str) -> tuple
     """Return the tests in ``lines``, printed by a single process or by all processes of a job."""
     drafts: list[_Draft] = []
     before = _Draft()
-    program = ""
+    program, is_ring = "", False
     for line in lines:
         start, header = _START.search(line.text), _HEADER.search(line.text)
         if not line.text.lstrip().startswith("#") and (named := _PROGRAM.search(line.text)):
@@ -208,19 +238,49 @@ def _tests(log: Log, lines: Sequence[LogLine], source: str, given: str) -> tuple
         if start and drafts and drafts[-1].is_headed_only:  # rccl-tests name the test behind their header
             drafts[-1].name = start[1]
         elif start or (header and (not drafts or drafts[-1].has_header)):
-            drafts.append(_Draft(name=start[1] if start else "", program=program))
-        if drafts:
-            drafts[-1].has_header |= header is not None
+            drafts.append(_Draft(name=start[1] if start else "", program=program, is_ring=is_ring))
+        if drafts and header is not None:
+            drafts[-1].has_header = True
+            drafts[-1].num_announced = _num_announced(line.text)
         draft = drafts[-1] if drafts else before
+        if algorithm := _ALGORITHM.search(line.text):
+            is_ring = _is_ring(algorithm["name"])
+            draft.is_ring = is_ring if not draft.num_sizes else draft.is_ring
         if _read_line(draft, line.text):
             log.use(line)
         elif draft.unread is None and line.text.strip()[:1].isdigit():
             draft.unread = line
+    if log.is_cut and drafts and lines[-1] is log.lines[-1] and _is_cut_row(drafts[-1], lines[-1].text):
+        drafts[-1].num_announced = 0
     if not drafts and (before.ranks or before.rows or before.damage):  # the head of the log is missing
         drafts = [replace(before, program=program)]
     elif drafts:
         drafts[0].failure = drafts[0].failure or before.failure
     return tuple(_finish(draft, source, given) for draft in drafts)
+
+
+def _is_cut_row(draft: _Draft, line: str) -> bool:
+    """Return whether a row lacks a part of its in-place half."""
+    return _ROW.match(line) is not None and len(line.split()) < 2 + draft.words_before_time + 8
+
+
+def _is_ring(algorithm: str) -> bool:
+    """Return whether a value of ``NCCL_ALGO`` allows rings only."""
+    return algorithm.lower().removeprefix("allreduce:") == "ring"
+
+
+def _num_announced(header: str) -> int:
+    """Return the number of sizes that a test's header announces; 0 if it does not say them."""
+    sizes = _SIZES.search(header)
+    if sizes is None:
+        return 0
+    size, most, step = int(sizes["least"]), int(sizes["most"]), int(sizes["step"])
+    if sizes["unit"] == "bytes":
+        return (most - size) // step + 1 if step and size <= most else 0
+    number = 0
+    while size <= most and number < MAX_SIZES:
+        size, number = size * step, number + 1
+    return number if number < MAX_SIZES else 0
 
 
 def parse_nccl_json(text: str, source: str, test: str = "") -> NcclTest:
@@ -234,8 +294,13 @@ def parse_nccl_json(text: str, source: str, test: str = "") -> NcclTest:
     devices = [device for device in config["devices"] if isinstance(device, dict)]
     args = data.get("args") or [""]
     draft = _Draft(name=Path(str(args[0])).name, ended="average_bus_bandwidth" in data)
+    environment = data.get("env")
+    for entry in environment if isinstance(environment, list) else ():  # NAME=value
+        draft.is_ring |= (found := _ALGORITHM.match(str(entry))) is not None and _is_ring(found["name"])
     for number, device in enumerate(devices):
-        entry = str(device.get("hostname", "")), str(device.get("pid", number)), str(device.get("device_info", ""))
+        group = device.get("group")
+        number_of_group = group if isinstance(group, int) else 0
+        entry = str(device.get("hostname", "")), str(device.get("device_info", "")), number_of_group
         for index in range(per_process):
             draft.ranks[number * per_process + index] = entry
     for entry in data.get("results") or []:
@@ -260,9 +325,15 @@ def pair_flows(test: NcclTest) -> int | None:
 
     ``sendrecv_perf`` is a ring of ranks: with any number of GPUs, a single flow crosses between two hosts each way. In
     ``alltoall_perf`` with G GPUs per host, every GPU sends to the G GPUs of the other host: G flows each way. A
-    collective of two ranks on two hosts sends over the link between them.
+    collective of two ranks on two hosts sends over the link between them. Groups of ranks run at once; their flows add.
     """
-    counts = list(test.gpus_of_host.values())
+    flows = _flows_of_group(test)
+    return None if flows is None else flows * len(test.groups)
+
+
+def _flows_of_group(test: NcclTest) -> int | None:
+    """Return the flows of a group of ranks between its two hosts, each way; ``None`` if it measures no pair."""
+    counts = list(test.group.values()) if test.group is not None else []
     if len(counts) != 2 or counts[0] != counts[1]:
         return None
     if test.kind in _ONE_LINK_KINDS:
@@ -278,12 +349,14 @@ def pair_bytes_per_s(test: NcclTest, rows: Sequence[NcclRow]) -> float:
 
     ``sendrecv``: a rank sends ``size`` in ``time``, so its flow attains ``algbw``. ``alltoall``: a rank sends ``size /
     2G`` to each of 2G ranks, of which G are on the other host; G ranks together send ``G * size / 2``. Other
-    collectives of two ranks: their bus bandwidth (nccl-tests, ``doc/PERFORMANCE.md``).
+    collectives of two ranks: their bus bandwidth (nccl-tests, ``doc/PERFORMANCE.md``). The output has the figures of a
+    single group of ranks (nccl-tests, ``README.md``); each group sends as much.
     """
-    algorithm = _mean(row.algorithm_bytes_per_s for row in rows)
+    algorithm = len(test.groups) * _mean(row.algorithm_bytes_per_s for row in rows)
     if test.kind in _ONE_LINK_KINDS:
         return algorithm * _bus_factor(test.kind, 2)
-    return algorithm if test.kind == "sendrecv" else algorithm * next(iter(test.gpus_of_host.values())) / 2
+    assert test.group is not None
+    return algorithm if test.kind == "sendrecv" else algorithm * next(iter(test.group.values())) / 2
 
 
 def host_bytes_per_s(test: NcclTest, rows: Sequence[NcclRow]) -> float | None:
@@ -291,17 +364,23 @@ def host_bytes_per_s(test: NcclTest, rows: Sequence[NcclRow]) -> float | None:
     Return the bandwidth at which each host sends through its NICs while all hosts send, bytes/s; ``None`` if unknown.
 
     ``alltoall`` over N hosts of G GPUs: G ranks send all but 1/N of their data to other hosts, ``G * algbw * (N - 1) /
-    N`` on average over ``rows``. Collectives over several hosts: bus bandwidth of the largest size.
+    N`` on average over ``rows``. Collectives over several hosts: bus bandwidth of the largest size, if rings run. Other
+    algorithms (trees, NVLS) of ``all_reduce`` reduce inside each host first: on N hosts, each sends only the share of N
+    ranks; on two hosts, they send least, and nothing is known. Groups of ranks add up.
     """
-    counts = set(test.gpus_of_host.values())
-    num_hosts = len(test.gpus_of_host)
-    if num_hosts < 2 or len(counts) != 1 or not rows:
+    group = test.group
+    if group is None or len(group) < 2 or len(set(group.values())) != 1 or not rows:
         return None
+    num_hosts, gpus = len(group), next(iter(group.values()))
     if test.kind == "alltoall":
-        return _mean(row.algorithm_bytes_per_s for row in rows) * counts.pop() * (num_hosts - 1) / num_hosts
-    if test.kind in _ONE_LINK_KINDS:
-        return rows[-1].algorithm_bytes_per_s * _bus_factor(test.kind, num_hosts * counts.pop())
-    return None
+        rate = _mean(row.algorithm_bytes_per_s for row in rows) * gpus * (num_hosts - 1) / num_hosts
+    elif test.kind in _ONE_LINK_KINDS and (test.is_ring or num_hosts > 2 or gpus == 1):
+        by_host = test.kind == "all_reduce" and not test.is_ring
+        num_ranks = num_hosts if by_host else num_hosts * gpus
+        rate = rows[-1].algorithm_bytes_per_s * _bus_factor(test.kind, num_ranks)
+    else:
+        return None
+    return rate * len(test.groups)
 
 
 def _bus_factor(kind: str, num_ranks: int) -> float:
@@ -346,7 +425,7 @@ def _failure(line: str) -> str:
 
 
 def _add_rank(draft: _Draft, match: re.Match[str]) -> None:
-    entry = match["host"], match["pid"], match["device"].strip()
+    entry = match["host"], match["device"].strip(), whole_number(match["group"] or "0") or 0
     number = whole_number(match["rank"])
     if number is None:  # the list of ranks is then too short, which _problem reports
         return
@@ -406,6 +485,7 @@ def _bus_of(side: Mapping[str, Any]) -> float | None:
 
 def _append(draft: _Draft, size: int, values: Sequence[tuple[float, float, float | None]]) -> None:
     """Add a row if its numbers agree with each other and its size exceeds the row before; else note the damage."""
+    draft.num_sizes += 1
     if size == 0:
         return
     if draft.rows and size <= draft.rows[-1].size_bytes:
@@ -430,9 +510,12 @@ def _append(draft: _Draft, size: int, values: Sequence[tuple[float, float, float
 def _finish(draft: _Draft, source: str, given: str) -> NcclTest:
     hosts: dict[str, int] = {}
     names: dict[str, set[str]] = {}
+    groups: dict[int, dict[str, int]] = {}
     for number in sorted(draft.ranks):
-        host, _, device = draft.ranks[number]
+        host, device, group = draft.ranks[number]
         hosts[host] = hosts.get(host, 0) + 1
+        of_group = groups.setdefault(group, {})
+        of_group[host] = of_group.get(host, 0) + 1
         names.setdefault(host, set()).add(device)
     kind, kind_from = _kind(draft, source, given)
     test = NcclTest(
@@ -442,6 +525,9 @@ def _finish(draft: _Draft, source: str, given: str) -> NcclTest:
         gpus_of_host=hosts,
         device_names={host: frozenset(devices) for host, devices in names.items()},
         rows=tuple(draft.rows),
+        groups=tuple(groups.values()),
+        is_ring=draft.is_ring,
+        num_announced=0 if draft.ended else draft.num_announced,
     )
     problem, failed = _problem(draft)
     return replace(test, problem=problem or _other_kind(test), failed=failed)
@@ -464,7 +550,7 @@ def _problem(draft: _Draft) -> tuple[str, bool]:
             line = draft.unread
             return f"has no row that can be read; line {line.number} is {shown(line.text.strip())}", False
         return ("has no results", False) if draft.ended else ("ended before its first size", True)
-    if not draft.ended:
+    if not (draft.ended or 0 < draft.num_announced <= draft.num_sizes):
         return (
             f"broke off after {counted(len(draft.rows), 'size')}, without an error message; run the test again",
             False,
@@ -505,7 +591,9 @@ def _other_kind(test: NcclTest) -> str:
     """Return a problem text if a bus bandwidth contradicts the inferred test; else empty."""
     if not test.kind_from or test.kind not in KINDS.values():
         return ""
-    factor = _bus_factor(test.kind, sum(test.gpus_of_host.values()))
+    if test.group is None:
+        return ""
+    factor = _bus_factor(test.kind, sum(test.group.values()))
     for row in test.rows:
         bus, expected = row.bus_bytes_per_s, factor * row.algorithm_bytes_per_s
         if bus is not None and abs(bus - expected) > BUS_SLACK * expected + BUS_SLACK_BYTES_PER_S:

@@ -15,6 +15,9 @@ USUAL_MFU, MIN_MFU, MAX_MFU = 0.4, 0.03, 0.75
 
 MINUTE_S = 60.0
 
+OF_A_LOG = "megatron-lm log"
+"""Source of a run whose numbers a program printed, so that nobody mistook their units."""
+
 
 def check_time(where: str, run: MeasuredRun) -> None:
     """
@@ -27,11 +30,12 @@ def check_time(where: str, run: MeasuredRun) -> None:
         return
     assert run.gpu is not None
     name, flops = peak_of(run)
+    slip = "check the times of the log, and its GPU" if run.source == OF_A_LOG else _slip(run, bound_s)
     raise InputError(
         where,
         f"iter_time_s={run.iter_time_s:g} is impossible: {run.num_gpus} {run.gpu.gpu.name} at 100 % of their "
         f"{flops / 1e12:,.4g} TFLOP/s in {name} need {bound_s:.4g} s for the model's FLOPs of gbs={run.gbs} sequences "
-        f"of {run.seq_len} tokens; {_slip(run, bound_s)}.",
+        f"of {run.seq_len} tokens; {slip}.",
     )
 
 

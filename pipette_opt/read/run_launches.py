@@ -67,7 +67,8 @@ def read_launch(
     text = cells[ARGUMENTS_COLUMN]
     beside = folder / text
     place = f"{where}, {ARGUMENTS_COLUMN}"
-    given = read_megatron_args(str(beside) if len(text.split()) == 1 and is_file(beside) else text, place)
+    source = str(beside) if len(text.split()) == 1 and is_file(beside) else text
+    given = read_megatron_args(source, place, as_launch=False)
     if not given.options:
         raise InputError(place, f"hold no option of Megatron-LM, got {shown(text)}.")
     is_whole = "num_layers" in given.options and "hidden_size" in given.options

@@ -21,7 +21,7 @@ from pipette_opt.read.megatron_table import megatron_options
 from pipette_opt.read.named_models import named_model
 from pipette_opt.read.precision_words import KNOWN as KNOWN_PRECISIONS
 from pipette_opt.read.precision_words import precision_of
-from pipette_opt.read.run_bounds import check_time
+from pipette_opt.read.run_bounds import OF_A_LOG, check_time
 from pipette_opt.read.run_launches import ARGUMENTS_COLUMN, read_launch
 from pipette_opt.read.run_models import truth_of
 
@@ -164,7 +164,7 @@ def read_rows(path: str | Path) -> tuple[list[MeasuredRun], list[UnreadRow]]:
     runs, unread = [], []
     for index, (line, cells) in enumerate(rows):
         try:
-            runs.append(_read_row(f"{path}, line {line}", index, cells, Path(path).parent))
+            runs.append(read_row(f"{path}, line {line}", index, cells, Path(path).parent))
         except InputError as error:
             unread.append(UnreadRow(row=index, line=line, problem=error.problem))
     if not runs and not unread:
@@ -209,7 +209,17 @@ def _check_header(where: str, header: list[str]) -> None:
         raise InputError(where, f"has no measured value: add at least one of the columns {', '.join(MEASURED)}.")
 
 
-def _read_row(where: str, index: int, cells: dict[str | None, Any], folder: Path) -> MeasuredRun:
+def read_row(where: str, index: int, cells: Mapping[str | None, Any], folder: Path) -> MeasuredRun:
+    """
+    Return the run in a row of ``runs.csv``, checked; ``InputError`` at ``where`` for a row that cannot be right.
+
+    Parameters
+    ----------
+    cells
+        Text of each column; cells without a column, as a list, have no name.
+    folder
+        Folder of the files that the row names.
+    """
     if None in cells:
         raise InputError(where, f"has more cells than the header: {shown(cells[None])}.")
     row = _Cells(where, {str(name): (text or "").strip() for name, text in cells.items()})
@@ -334,7 +344,7 @@ def _recompute(text: str) -> str | None:
     """
     Return the kind of recomputation in a cell: ``full`` for ``full_every_layer``, ``selective`` for ``selective op``.
 
-    ``None`` for ``none``; other words are returned in lower case.
+    ``None`` for ``none``; other words, such as modules, are returned in lower case.
     """
     word = text.lower()
     for known in ("none", "selective"):
@@ -379,10 +389,11 @@ def _check_units(where: str, run: MeasuredRun) -> None:
         raise InputError(where, f"iter_time_s is more than a day: {run.iter_time_s:g}; it must be in seconds.")
     check_time(where, run)
     if run.peak_mem_bytes is not None and run.gpu is not None and run.peak_mem_bytes > 1.3 * run.gpu.gpu.memory_bytes:
+        slip = "check the GPU of the log" if run.source == OF_A_LOG else "it must be in GiB, of one GPU"
         raise InputError(
             where,
             f"peak_mem_gib={run.peak_mem_bytes / GIB:g} is more than a {run.gpu.gpu.name} has "
-            f"({run.gpu.gpu.memory_bytes / GIB:.1f} GiB); it must be in GiB, of one GPU.",
+            f"({run.gpu.gpu.memory_bytes / GIB:.1f} GiB); {slip}.",
         )
 
 

@@ -19,7 +19,7 @@ from pipette_opt.read.launches import (
     takes_value,
 )
 from pipette_opt.read.sbatch_header import first_process_variables, made_up_note, submitted_variables
-from pipette_opt.read.shell import Evaluation, ExternalCommand, evaluate
+from pipette_opt.read.shell import Evaluation, ExternalCommand, evaluate, missing_variables
 from pipette_opt.read.shell.programs import never_option
 from pipette_opt.read.shell.unknowns import Unknown, Unknowns, is_marker, may_split
 
@@ -72,6 +72,8 @@ class ScriptLaunch:
         Options in ``#SBATCH`` lines.
     unset, defaults
         Variables that were used without being set, and variables whose default was used; each with its line.
+    missing
+        Variables and arguments without which the script stops; each with its line and the script's message.
     notes
         Assumptions that were made.
     """
@@ -84,6 +86,7 @@ class ScriptLaunch:
     header: Mapping[str, str] = field(default_factory=dict)
     unset: Mapping[str, int] = field(default_factory=dict)
     defaults: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
@@ -97,8 +100,14 @@ class ScriptLaunch:
         more = {"line": self.line, "unset_variables": dict(self.unset), "defaults_taken": dict(self.defaults)}
         return {**document, **more, "unknown_arguments": unknown}
 
+    def require_set(self, where: str) -> None:
+        """Raise ``InputError`` for variables without which the script stops before the launch; it names all of them."""
+        if self.missing:
+            raise missing_variables(self.missing, where)
+
     def require_known(self, where: str) -> None:
         """Raise ``InputError`` for an argument with an unknown part."""
+        self.require_set(where)
         for argument in self.unknown:
             raise InputError(f"{where}, line {argument.line}", argument_problem(self.arguments, argument))
 
@@ -155,6 +164,7 @@ def read_script(
         header=found.header,
         unset=found.unset,
         defaults=found.defaults,
+        missing=found.missing,
         notes=tuple(notes),
     )
 
@@ -313,6 +323,8 @@ def _may_be_option(word: str, unknown: Sequence[Unknown]) -> bool:
 
 def _without_launch(found: Evaluation, reader: _Reader, where: str, notes: Sequence[str]) -> ScriptLaunch:
     """Return the options in a file that starts no program, of its lines or an array. ``InputError`` without any."""
+    if found.missing:
+        raise missing_variables(found.missing, where)
     lists = {name: words for name, words in found.lists.items() if any(word.startswith("--") for word in words)}
     options = reader.options or lists.get(EXPORTED) or (next(iter(lists.values())) if len(lists) == 1 else [])
     if options and not reader.others:
@@ -329,6 +341,9 @@ def _without_launch(found: Evaluation, reader: _Reader, where: str, notes: Seque
     commands = [f"{command} (line {line})" for command, line in list(reader.others.items())[-_MAX_NAMED:]]
     instead = f"commands that it starts: {', '.join(commands)}" if commands else "the script starts no program"
     more = f"; {'; '.join(notes)}" if notes else ""
+    inner = next((word for command in reader.others for word in command.split() if word.endswith((".sh", ".bash"))), "")
+    if inner:
+        more += f"; give {inner} itself if it starts the training"
     if lists:
         more += f"; options are set in {', '.join(list(lists)[:_MAX_NAMED])}, which no command is given"
     if found.unset:

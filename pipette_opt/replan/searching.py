@@ -9,9 +9,10 @@ import numpy as np
 from pipette_opt.base.errors import InfeasibleError, MissingLinkError
 from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, layers_are_free
-from pipette_opt.certify import SearchState, certify
 from pipette_opt.certify.budget import joint_limits
 from pipette_opt.certify.first_plans import begin
+from pipette_opt.certify.rounds import certify
+from pipette_opt.certify.state import SearchState
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import HostTile, ParallelConfig, tile_placement
 from pipette_opt.plans.clock import Clock

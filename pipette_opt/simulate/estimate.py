@@ -3,7 +3,7 @@
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.types import FloatArray, P2PMode, RecomputeGranularity
+from pipette_opt.base.types import FloatArray, P2PMode
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.parallel import ParallelConfig, Placement, microbatches_of
@@ -151,17 +151,23 @@ def estimate(
 
 
 def _executed_flops_per_token(instance: Instance, config: ParallelConfig) -> float:
-    """Return the FLOPs executed per token, with recomputation; ``block`` by its fraction of the layers."""
-    model, seq_length = instance.model, instance.training.seq_length
+    """
+    Return the FLOPs executed per token: those of products and attention, as their kernels compute them, and again.
 
-    def executed(granularity: RecomputeGranularity | None) -> float:
-        return model.flops_per_token(seq_length, causal=False, recompute=granularity)
-
-    if config.recomputation != "block":
-        is_core = config.recompute_granularity == "selective" and config.recomputes("core_attn")
-        return executed("selective" if is_core else "full" if config.recompute_granularity == "full" else None)
-    share = sum(map(sum, config.recomputed_per_chunk)) / model.num_layers
-    return (1 - share) * executed(None) + share * executed("full")
+    Recomputation of whole layers counts by its fraction of the layers, and that of the attention core; not that of
+    other modules.
+    """
+    model, training = instance.model, instance.training
+    whole = float(config.recompute_granularity == "full")
+    if config.recomputation == "block":
+        whole = sum(map(sum, config.recomputed_per_chunk)) / model.num_layers
+    core_again = max(whole, float(config.recompute_granularity == "selective" and config.recomputes("core_attn")))
+    total = model.flops_outside_layers
+    for kind, count in model.counted_layers.items():
+        for branch in model.branches(kind):
+            forward, backward = branch.core_flops(training)
+            total += count * ((6.0 + 2.0 * whole) * branch.multiplications + (1.0 + core_again) * forward + backward)
+    return total
 
 
 def _peak_flops(instance: Instance, placement: Placement) -> float:

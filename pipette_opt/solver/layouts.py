@@ -134,6 +134,8 @@ def _improve(
             if chosen is not None:
                 held, seconds, is_known, better = after[chosen], float(times[chosen]), True, True
                 break
+            if not is_known:
+                break
     return replace(plan, config=with_layers(plan.config, held), seconds=float(seconds)) if is_known else None
 
 

@@ -25,7 +25,8 @@ class Level:
     name
         Name such as ``nvlink-domain``, ``leaf``, ``pod``.
     group_of_node
-        Group of each host, numbered from 0, shape ``(num_nodes,)``.
+        Group of each host, shape ``(num_nodes,)``. Groups are renumbered from 0 without gaps, as some hosts of a level
+        may be left out; kernels count by these numbers.
     bytes_per_s
         Bandwidth of a single flow from a GPU of one host to a GPU of another host of its group, one direction.
     latency_s
@@ -41,7 +42,8 @@ class Level:
     scale_up: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "group_of_node", read_only(self.group_of_node, np.int64))
+        _, numbers = np.unique(self.group_of_node, return_inverse=True)
+        object.__setattr__(self, "group_of_node", read_only(numbers, np.int64))
         if not self.bytes_per_s > 0:
             raise ValueError(f"bandwidth of level {self.name} must be > 0, got {self.bytes_per_s}.")
         if not self.latency_s >= 0:

@@ -105,9 +105,9 @@ class MemoryConstants:
         Number of such buffers with a pipeline, where hosts are ahead of busy GPUs, or the whole job is on one host,
         whose pipeline has no network to wait for; fewer where a chunk has few layers.
     group_gib
-        NCCL's buffers of each group of several ranks (tensor, data with context, pipeline), with A100's NVLink inside
-        the hosts; proportionally more with faster links, up to NCCL's maximum of channels. No measurement of tensors
-        shows these buffers.
+        NCCL's buffers of each group of several ranks (tensor, data with context, pipeline, context, experts), with
+        A100's NVLink inside the hosts; proportionally more with faster links, up to NCCL's maximum of channels. An
+        all-to-all has half of these for each other rank of its host. No measurement of tensors shows these buffers.
     unusable_gib
         Memory that no tensor can use: CUDA's context and libraries.
     spread

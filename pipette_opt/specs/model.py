@@ -1,10 +1,10 @@
 """Model that is trained."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import ceil_div
 from pipette_opt.layers.branch import Branch
 from pipette_opt.layers.branches import branches_of
@@ -368,31 +368,33 @@ class ModelSpec:
     @property
     def num_mtp_parameters(self) -> int:
         """Number of parameters of multi-token prediction, which published counts often leave out."""
-        return self.num_parameters - replace(self, mtp_num_layers=0).num_parameters
+        without = replace(self, mtp_num_layers=0, mtp_layer_pattern=None, mtp_use_repeated_layer=False)
+        return self.num_parameters - without.num_parameters
 
-    def flops_per_token(
-        self, seq_length: int, *, causal: bool = True, recompute: RecomputeGranularity | None = None
-    ) -> float:
+    @property
+    def counted_layers(self) -> Mapping[LayerKind, int]:
+        """Number of layers of each kind, with those of multi-token prediction."""
+        return Counter((*self.layers, *self.mtp_layers * self.mtp_num_layers))
+
+    @property
+    def flops_outside_layers(self) -> float:
+        """FLOPs of one token, both ways, in the output heads and the projections of multi-token prediction."""
+        depths = self.mtp_num_layers
+        return 6.0 * self.hidden_size * (self.vocab_size * (1 + depths) + 2 * self.hidden_size * depths)
+
+    def flops_per_token(self, seq_length: int) -> float:
         """
         Return the FLOPs of one token, forward and backward.
 
         Each matrix parameter costs six FLOPs per token. The output head counts, the embedding look-up does not. Of the
         routed experts only those that the token is sent to count. Attention scores and their product with the values
         add ``12 * num_layers * query_width * seq_length`` (Narayanan et al., arXiv 2104.04473, equation 3; the mean of
-        key and value width where they differ). ``causal`` halves this, since a token sees half of the sequence on
+        key and value width where they differ), times the fraction of the sequence that a token sees: half of it on
         average, or less with a window. Each depth of multi-token prediction adds a layer, a projection and the head.
-
-        Parameters
-        ----------
-        recompute
-            Also count the second forward pass: of the attention scores (``selective``), or of whole layers (``full``).
         """
-        of_layers, of_scores = 8.0 if recompute == "full" else 6.0, 16.0 if recompute else 12.0
         of_heads = (self.query_projection_size + self.attention_output_size) / 2
-        depths = self.mtp_num_layers
-        total = 6.0 * self.hidden_size * (self.vocab_size * (1 + depths) + 2 * self.hidden_size * depths)
-        for kind, count in Counter((*self.layers, *self.mtp_layers * depths)).items():
+        total = self.flops_outside_layers
+        for kind, count in self.counted_layers.items():
             for branch in self.branches(kind):
-                seen = branch.tokens_seen(seq_length) if causal else seq_length * (branch.core == "attention")
-                total += count * (of_layers * branch.multiplications + of_scores * of_heads * seen)
+                total += count * (6.0 * branch.multiplications + 12.0 * of_heads * branch.tokens_seen(seq_length))
         return total

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,11 +28,13 @@ from pipette_opt.tune import launch
 from pipette_opt.tune.choice import Candidates, Outlook, Trial, outlook
 from pipette_opt.tune.folder import OWN_PLAN, PLAN, RECORD, OwnRun, TrialRecord, TuneFolder, band_words
 from pipette_opt.tune.jobs import check_record, host_groups, inputs_on, on_hosts
-from pipette_opt.tune.listing import Listing, list_configs, plan_of
 from pipette_opt.tune.logs import STOPPED, LogResult, NoResult, expected_arguments, read_result
 from pipette_opt.tune.memory_odds import Outcome
 from pipette_opt.tune.settings import TuneSettings
 from pipette_opt.worlds.worlds import Worlds
+
+if TYPE_CHECKING:
+    from pipette_opt.tune.listing import Listing
 
 POLL_S = 0.5
 """Seconds between two looks at running trials. Chosen."""
@@ -171,6 +173,8 @@ class Tuner:
         configs = [*(record.config for record in self.records.values()), *(run.config for run in self.own)]
         known = list(dict.fromkeys(configs))
         first = on_hosts(instance, self.groups[0])
+        from pipette_opt.tune.listing import list_configs  # imports the search: a wrong record is told before
+
         self.listing: Listing = list_configs(first, space, worlds, known, settings.search.max_oom_risk)
         self._check_predictions()
         self.view = self._outlook()
@@ -271,6 +275,8 @@ class Tuner:
 
     def _exported(self, record: TrialRecord, risk: float) -> tuple[Plan, dict[str, str]]:
         """Return the plan and the launch files of a trial."""
+        from pipette_opt.tune.listing import plan_of
+
         settings = self.settings
         instance = on_hosts(self.instance, record.hosts)
         params = replace(settings.search, max_oom_risk=risk)
@@ -431,6 +437,8 @@ class Tuner:
         """Return the file of a trial's plan, or make that of a run of the user's own; ``None`` without a run."""
         if not isinstance(best, OwnRun):
             return None if best is None else self.folder.trial(best.trial) / PLAN
+        from pipette_opt.tune.listing import plan_of
+
         path, hosts = self.folder.path / OWN_PLAN, self.groups[0]
         params = replace(self.settings.search, max_oom_risk=self.listing.risks[self.listing.configs.index(best.config)])
         inputs = inputs_on(self.instance, self.inputs, hosts)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.targets import TARGETS
-from pipette_opt.optimize import OptimizeParams
 from pipette_opt.read.megatron_logs import WARM_UP
 from pipette_opt.tune import launch
 

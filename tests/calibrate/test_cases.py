@@ -1,5 +1,7 @@
 """Measured runs as instances."""
 
+from pathlib import Path
+
 import pytest
 from factories import make_run
 
@@ -15,11 +17,15 @@ from pipette_opt.calibrate.cases import (
     with_stack,
 )
 from pipette_opt.parallel import microbatches_of
+from pipette_opt.parallel.recompute import RECOMPUTE_MODULES
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.model import read_model
 from pipette_opt.read.run_models import run_model
-from pipette_opt.read.runs import MeasuredRun, find_run_gpu
+from pipette_opt.read.runs import MeasuredRun, find_run_gpu, read_runs
 from pipette_opt.specs import DEFAULT_STACK
+
+HEADER = "gpu,gpus_per_node,num_gpus,num_layers,hidden,ffn_hidden,heads,vocab,seq_len,gbs,mbs,tp,pp,dp,iter_time_s"
+ROW = "a100-80gb,8,8,24,2048,8192,16,51200,2048,32,1,4,2,1,2.5"
 
 
 def case(run: MeasuredRun) -> Case:
@@ -89,6 +95,31 @@ def test_what_cannot_be_predicted_says_why(changes: dict[str, object], reason: s
     made = make_case(make_run(**changes), DEFAULT_STACK)
     assert isinstance(made, Skipped)
     assert reason in made.reason
+
+
+@pytest.mark.parametrize("word", ["none", "selective", "full", "full block3", "full uniform2", "mlp", "mlp+core_attn"])
+def test_recomputation_is_read_as_labels_print_it(word: str, tmp_path: Path) -> None:
+    """The word in a table of runs gives a configuration whose label has it."""
+    table = tmp_path / "runs.csv"
+    table.write_text(f"{HEADER},recompute\n{ROW},{word}\n")
+    (run,) = read_runs(table)
+    label = case(run).config.label()
+    told = "+".join(sorted(word.split("+"), key=RECOMPUTE_MODULES.index)) if "+" in word else word
+    assert (f" {told} " in f" {label} ") is (word != "none")
+
+
+@pytest.mark.parametrize("word", ["block", "full block0", "moe_act+speed", "uniform"])
+def test_other_words_of_recomputation(word: str, tmp_path: Path) -> None:
+    """``uniform`` alone is all layers, one at a time; ``block`` says no number."""
+    table = tmp_path / "runs.csv"
+    table.write_text(f"{HEADER},recompute\n{ROW},{word}\n")
+    made = make_case(read_runs(table)[0], DEFAULT_STACK)
+    if word == "uniform":
+        assert isinstance(made, Case)
+        assert made.config.recompute_granularity == "full"
+        return
+    assert isinstance(made, Skipped)
+    assert "is not one of none, selective, full, full block3, full uniform2 or modules such as" in made.reason
 
 
 def test_a_schedule_that_nobody_times_still_has_a_memory() -> None:

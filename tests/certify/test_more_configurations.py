@@ -8,7 +8,6 @@ from factories import A100_80, LLAMA_8B, make_cluster, make_job, make_links
 
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
-from pipette_opt.certify import OptimizeParams, SearchState, certify
 from pipette_opt.certify.first_plans import simulate_first_plan
 from pipette_opt.certify.more_configurations import (
     bound_left_out,
@@ -18,6 +17,9 @@ from pipette_opt.certify.more_configurations import (
     least_joint_model,
     left_out,
 )
+from pipette_opt.certify.params import OptimizeParams
+from pipette_opt.certify.rounds import certify
+from pipette_opt.certify.state import SearchState
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import Question, prepare, prunes

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from consoles import shown
 from factories import make_plan
+from hugging_face_configs import LLAMA_3_8B
 
 from pipette_opt import cli
 from pipette_opt.cli.solve import MAX_CHANGES, _changes_lines
@@ -22,6 +23,12 @@ Run = Callable[..., tuple[int, str, str]]
 RUNS = (
     "source,gpu,gpus_per_node,num_gpus,num_layers,hidden,ffn_hidden,heads,vocab,seq_len,gbs,mbs,tp,pp,dp,iter_time_s\n"
     "mine,a100-80gb,8,8,24,2048,8192,16,51200,2048,32,1,8,1,1,2.5\n"
+)
+
+HYBRID = (
+    "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 512 --max-position-embeddings 512 "
+    "--vocab-size 1024 --normalization RMSNorm --position-embedding-type none --hybrid-layer-pattern M*-M/*- "
+    "--disable-bias-linear --mamba-num-heads 8"
 )
 
 
@@ -157,6 +164,29 @@ def test_messages_that_nobody_can_read_end_no_run(tmp_path: Path) -> None:
             assert done.returncode == 0
             assert (tmp_path / folder / "rankmap.csv").is_file()
     os.close(write)
+
+
+def test_a_warning_names_no_logger(tmp_path: Path) -> None:
+    """A key of a config that is not used is said in a line that begins as errors do."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_3_8B | {"a_key_of_tomorrow": 3}))
+    command = [sys.executable, "-m", "pipette_opt", "import", "model", "config.json"]
+    done = subprocess.run(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)
+    assert "warning: config.json: not used: " in done.stderr
+    assert "pipette_opt." not in done.stderr
+    assert "WARNING" not in done.stderr
+
+
+def test_prediction_layers_of_a_hybrid_are_printed_and_read_back(command: Run, tmp_path: Path) -> None:
+    """Written as an architecture file, the model has the same parameters; before, this was a traceback."""
+    assert command("import", "model", HYBRID, "-o", str(tmp_path / "m.yaml"))[0] == 0
+    counts = []
+    for model in (HYBRID, str(tmp_path / "m.yaml")):
+        code, out, err = command("import", "model", model, "--json")
+        assert code == 0, err
+        model_of = json.loads(out)
+        counts.append((model_of["num_parameters"], model_of["num_mtp_parameters"], model_of["mtp_layer_pattern"]))
+    assert counts[0] == counts[1]
+    assert counts[0][1] > 0
 
 
 @pytest.mark.parametrize("number", [1, 8, MAX_CHANGES, MAX_CHANGES + 1, 30])

@@ -118,7 +118,10 @@ def test_default_dispatcher_of_today_is_megatrons() -> None:
         (["--expert-imbalance", "nan"], "--expert-imbalance: must be >= 1, got nan"),
         (["--moe-token-dispatcher", "own"], "--moe-token-dispatcher: must be one of alltoall, allgather, flex"),
         (["--compare-current", "--num-experts 4"], "--num-experts 4 differs from the job's 8; give the same"),
-        (["--compare-current", "--moe-router-topk 1"], "--moe-router-topk 1 differs from the job's 2"),
+        (
+            ["--compare-current", "--micro-batch-size 1 --moe-router-topk 1"],
+            "--moe-router-topk 1 differs from the job's 2",
+        ),
         (
             ["--compare-current", "--expert-model-parallel-size 3"],
             "num_experts=8 is no multiple of expert_model_parallel_size=3",

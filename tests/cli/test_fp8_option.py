@@ -88,7 +88,7 @@ def test_scales_are_those_that_are_said() -> None:
             "have --fp8-format, but the job has no --fp8",
         ),
         (
-            ("--cluster", "HOSTS", "--fp8", "--compare-current", "--bf16"),
+            ("--cluster", "HOSTS", "--fp8", "--compare-current", "--micro-batch-size 1 --bf16"),
             "have no --fp8-format, but the job has --fp8",
         ),
     ],

@@ -1,16 +1,19 @@
 """Options by Megatron-LM's names and short ones, on every command that has them."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+from factories import make_plan
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
 from pipette_opt.library.arguments import described
 from pipette_opt.options.description import JobOptions, SpaceOptions
 from pipette_opt.options.names import OTHER_NAMES, names_like, usual_name
+from pipette_opt.report.plan_file import write_plan
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -90,6 +93,53 @@ def test_wrong_names_suggest_the_right_ones(words: list[str], problem: str, comm
     code, _, err = command("explain", "--example", "lab-2x8", *words)
     assert code == 2
     assert problem in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("--seq-length 8k", "--seq-length: must be a whole number, got '8k'. Did you mean 8192?"),
+        ("--gbs 4M --seq-length 8k", "4M tokens are 512 sequences of 8192 tokens. Did you mean 512?"),
+        ("--gbs=4M --seq-length=4000", "4M tokens are 1000 sequences of 4000 tokens. Did you mean 1000?"),
+        ("--gbs 4M --seq-length 3000", "4M tokens are about 1333 sequences of 3000 tokens. Did you mean 1333?"),
+        ("--gbs 512k --seq-length 4096", "512k tokens are 128 sequences of 4096 tokens. Did you mean 128?"),
+        ("--gbs 4M", "got '4M'. It counts sequences, not tokens: give the tokens of a batch over --seq-length."),
+        ("--gbs 4M --seq-length long", "give the tokens of a batch over --seq-length."),
+        ("--gbs 1k", "--global-batch-size: must be a whole number, got '1k'. Did you mean 1000?"),
+        ("--gbs 1,024", "got '1,024'. Did you mean 1024?"),
+        ("--gbs 1e3", "got '1e3'. Did you mean 1000?"),
+        ("--workers four", "--workers: must be a whole number, got 'four'."),
+        ("--time-limit 10m", "--time-limit: must be a number, got '10m'. Did you mean 600?"),
+    ],
+)
+def test_numbers_with_units_are_answered_in_one_line(words: str, problem: str, command: Run) -> None:
+    """No box of the parser; the number that was meant is named."""
+    code, out, err = command("explain" if "time" not in words else "solve", "--example", "lab-2x8", *words.split())
+    assert code == 2
+    assert out == ""
+    assert " ".join(err.split()).endswith(problem)
+    assert err.startswith("error: ")
+
+
+def test_numbers_with_units_in_a_job_file(command: Run, tmp_path: Path) -> None:
+    """The key is named as the option is."""
+    (tmp_path / "job.yaml").write_text(
+        "model: llama-3-8b\ncluster: {nodes: 2, gpu: h100}\ntraining: {seq_length: 8k}\n"
+    )
+    code, _, err = command("solve", str(tmp_path / "job.yaml"))
+    assert code == 2
+    assert "must be a whole number, got '8k'. Did you mean 8192?" in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("sbatch", "slurm"), ("k8s", "kubernetes"), ("MPIRUN", "mpi"), ("slrum", "slurm")]
+)
+def test_a_program_is_no_format(typed: str, meant: str, command: Run, tmp_path: Path) -> None:
+    """The format that the program starts is named."""
+    write_plan(make_plan(), tmp_path / "plan.json")
+    code, _, err = command("export", str(tmp_path / "plan.json"), "--format", typed)
+    assert code == 2
+    assert f"got '{typed}'. Did you mean {meant}?" in " ".join(err.split())
 
 
 def test_values_that_look_like_options_stay(command: Run) -> None:

@@ -16,7 +16,6 @@ from factories import TINY, make_cluster, make_config, make_job
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import RankOrder
 from pipette_opt.candidates.expert_rules import expert_ranks, expert_widths, experts
-from pipette_opt.costs.experts import expert_replicas
 from pipette_opt.costs.placed_experts import check_expert_ranks
 from pipette_opt.costs.stage import expert_block
 from pipette_opt.parallel import ParallelConfig, RankGrid
@@ -71,7 +70,7 @@ def test_groups_of_experts(order: RankOrder) -> None:
         etp, block = chosen.expert_tensor_size, expert_block(chosen)
         if (tp * cp * dp) % block:
             continue
-        theirs = RankGenerator(tp=etp, ep=ep, dp=expert_replicas(chosen), pp=pp, cp=1, order=order)
+        theirs = RankGenerator(tp=etp, ep=ep, dp=chosen.expert_data_parallel_size, pp=pp, cp=1, order=order)
         dense = RankGenerator(tp=tp, ep=1, dp=dp, pp=pp, cp=cp, order=order)
         if theirs.get_ranks("pp") != dense.get_ranks("pp"):
             with pytest.raises(InputError, match="megatron-core wants"):
@@ -84,7 +83,7 @@ def test_groups_of_experts(order: RankOrder) -> None:
             "tp": blocks.reshape(-1, etp),
             "ep": blocks.swapaxes(2, 3).reshape(-1, ep),
             "tp-ep": blocks.reshape(-1, block),
-            "dp": blocks.transpose(0, 2, 3, 1).reshape(-1, expert_replicas(chosen)),
+            "dp": blocks.transpose(0, 2, 3, 1).reshape(-1, chosen.expert_data_parallel_size),
         }
         for name, groups in ours.items():
             assert sorted(groups.tolist()) == sorted(theirs.get_ranks(name)), (sizes, name)

@@ -10,14 +10,21 @@ from pipette_opt.base.units import GB, GIB
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.collectives import gradient_traffic, tensor_traffic
 from pipette_opt.costs.compute import stage_compute
-from pipette_opt.costs.context import context_traffic, exchanged_traffic, hidden_by_attention_s, key_value_bytes
+from pipette_opt.costs.context import (
+    context_traffic,
+    ends_s,
+    exchanged_traffic,
+    hidden_by_attention_s,
+    inside_layer_s,
+    key_value_bytes,
+)
 from pipette_opt.costs.links import NoLinks, RingShape
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.ring_steps import ring_steps
 from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.parallel import ParallelConfig, identity_placement, tile_placement
+from pipette_opt.parallel import ParallelConfig, host_tiles, identity_placement, tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, has_analytical_model
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.simulate.analytical import analytical_s
@@ -63,7 +70,7 @@ def test_other_exchanges_by_hand(kind: str) -> None:
     else:
         assert (forward, backward, again) == ((3 * held, 6, 2), (6 * held, 12, 4), (9 * held, 18, 6))
     assert ring_steps(training, one) == (0 if kind == "a2a" else 1)
-    hidden = hidden_by_attention_s(replace(job, training=training), one, LLAMA_8B.layers[0])
+    hidden = hidden_by_attention_s(replace(job, training=training), one, LLAMA_8B.layers[0], [0])
     assert hidden == (0.0, 0.0)
 
 
@@ -81,7 +88,7 @@ def test_an_exchange_inside_a_ring_by_hand() -> None:
     assert exchanged_traffic(LLAMA_8B, training, one) == ((1 / 2 * (held + 2 * queries), 4, 4),) * 2
     assert ring_steps(training, one) == 1
     core = attention_times_s(LLAMA_8B, training, one, job.cluster.gpu_kinds[0], job.stack, LayerKind())
-    hidden = hidden_by_attention_s(replace(job, training=training), one, LayerKind())
+    hidden = hidden_by_attention_s(replace(job, training=training), one, LayerKind(), [0])
     assert hidden == pytest.approx((0.5 * core[0], 0.5 * core[1]))
 
 
@@ -107,9 +114,45 @@ def test_pairs_send_half_of_the_keys_over_hosts() -> None:
     times = placed_times(job, one, identity_placement(one, 2, np.arange(2), "tp-cp-ep-dp-pp"))
     ring = context_traffic(LLAMA_8B, job.training, one)[0].hop_bytes / (1.0 * GB / 2)
     swap = NoLinks(job.cluster, job.stack).ring_s(RingShape(2), exchanged_traffic(LLAMA_8B, job.training, one)[0])[0]
-    shown = max(ring - hidden_by_attention_s(job, one, LayerKind())[0], 0.0)
+    shown = max(ring - hidden_by_attention_s(job, one, LayerKind(), [0])[0], 0.0)
     assert shown > 0
     assert times.tensor_forward_s[0, 0, 0] == pytest.approx(32 * (shown + float(swap)))
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_an_exchange_inside_a_host_keeps_one_own_part(ranks: int) -> None:
+    """
+    By hand: 4 all-to-alls send (n - 1) / n of four tensors, and the rank's own 1 / n of each costs 0.42 of a sent part.
+
+    At 200 GB/s, n ranks with 32,768 / n tokens: 2 * 8 groups and 2 * 32 heads of 128 channels, 2 bytes each.
+    """
+    job = make_job(make_cluster(1), LLAMA_8B, seq_length=32768)
+    job = replace(job, training=replace(job.training, cp_comm_type="a2a"))
+    one = make_config(tp=1, pp=1, dp=8 // ranks, num_layers=32, context_parallel_size=ranks)
+    held = 32768 / ranks * (2 * 8 + 2 * 32) * 128 * 2
+    expected = 4 * job.cluster.intra_node_latency_s + held / ranks * (ranks - 1 + 0.42) / (200 * GB)
+    times = placed_times(job, one, identity_placement(one, 8, np.arange(1), "tp-cp-ep-dp-pp"))
+    assert times.tensor_forward_s[0, 0, 0] == pytest.approx(32 * expected)
+    assert inside_layer_s(job, one, (0.0, 0.0), LayerKind(), [0])[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_least_exchange_is_below_that_of_placed_ranks(seed: int) -> None:
+    """Random exchanges, inside hosts, over hosts and across their borders: the bound that needs no placement holds."""
+    rng = np.random.default_rng(seed)
+    gpus, cp = int(rng.choice([2, 3, 4, 6])), int(rng.choice([4, 6, 12]))
+    size = int(rng.choice([each for each in range(2, cp + 1) if cp % each == 0]))
+    cluster = make_random_cluster(rng, 12, gpus=gpus, intra_node_bytes_per_s=float(rng.choice([10, 200])) * GB)
+    job = make_job(cluster, LLAMA_8B, seq_length=12288)
+    job = replace(job, training=replace(job.training, cp_comm_type="a2a+p2p"))
+    one = make_config(tp=1, pp=1, dp=12 * gpus // cp, num_layers=32, context_parallel_size=cp, context_a2a_size=size)
+    for tile in host_tiles(one, gpus, job.launcher):
+        grid = tile.node_grid(one)
+        hosts = rng.permutation(12)[: int(np.prod(grid))].reshape(grid)
+        placed = placed_times(job, one, tile_placement(one, tile, hosts))
+        least = inside_layer_s(job, one, (0.0, 0.0), LayerKind(), [0], tile)
+        assert 32 * least[0] <= placed.tensor_forward_s.max() * (1 + 1e-9)
+        assert 32 * least[1] <= placed.tensor_backward_s.max() * (1 + 1e-9)
 
 
 def test_an_all_to_all_moves_less_than_a_ring_of_many_keys() -> None:
@@ -127,7 +170,7 @@ def test_what_attention_hides() -> None:
     job = make_job(make_cluster(2), LLAMA_8B, seq_length=32768)
     one = make_config(tp=2, pp=1, dp=2, num_layers=32, context_parallel_size=4)
     core = attention_times_s(LLAMA_8B, job.training, one, job.cluster.gpu_kinds[0], job.stack, LayerKind())
-    assert hidden_by_attention_s(job, one, LayerKind()) == pytest.approx((0.75 * core[0], 0.75 * core[1]))
+    assert hidden_by_attention_s(job, one, LayerKind(), [0]) == pytest.approx((0.75 * core[0], 0.75 * core[1]))
 
 
 def test_what_else_is_spread() -> None:
@@ -149,7 +192,7 @@ def test_a_slow_ring_shows() -> None:
     spread = replace(one, context_parallel_size=8)
     across = placed_times(job, spread, identity_placement(spread, 4, np.arange(2), "tp-cp-ep-dp-pp"))
     moved = context_traffic(LLAMA_8B, job.training, spread)[0].hop_bytes
-    hidden = hidden_by_attention_s(job, spread, LayerKind())[0]
+    hidden = hidden_by_attention_s(job, spread, LayerKind(), [0])[0]
     # Of the four members on a host the last alone sends to the other host: one flow of 1 GB/s.
     per_layer = moved / (1.0 * GB) - hidden
     assert per_layer > 0
@@ -158,7 +201,11 @@ def test_a_slow_ring_shows() -> None:
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 def test_ticks_and_seconds(p2p: str) -> None:
-    """The solver's objective counts context parallelism as the clock in seconds does."""
+    """
+    The solver's objective counts context parallelism as the clock in seconds does.
+
+    Tensor groups over hosts have no closed form: stages with embeddings or head send more than their layers.
+    """
     rng = np.random.default_rng(5)
     shapes = [
         make_config(tp=2, pp=2, dp=4, num_layers=32, context_parallel_size=4, sequence_parallel=True),
@@ -180,7 +227,9 @@ def test_ticks_and_seconds(p2p: str) -> None:
         nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
         times = placed_times(job, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
         assert times.tensor_forward_s.min() > 0.0
-        assert candidate.has_analytical_model
+        assert candidate.has_analytical_model == (candidate.tile.tensor_nodes == 1)
+        if not candidate.has_analytical_model:
+            continue
         form = analytical_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
         assert -1e-3 < objective_ticks(data, candidate, nodes) - form < candidate.rounding_ticks
 
@@ -225,15 +274,16 @@ def test_messages_between_hosts_by_hand() -> None:
     for kind, held in (("p2p", 2 * 128), ("all_gather", 2 * 128), ("a2a", (2 * 128 + 2 * 4096 // 8) / 2)):
         of_kind = replace(job, training=replace(job.training, cp_comm_type=kind))
         sent_s = 2048 * held * 2 / (8.0 * GB / 8)
-        hidden_s = hidden_by_attention_s(of_kind, one, LayerKind())[0]
-        found_s = placed_times(of_kind, one, placement).tensor_forward_s[0, 0, 0] / 32
+        hidden_s = hidden_by_attention_s(of_kind, one, LayerKind(), [0])[0]
+        ends = ends_s(of_kind, one)[:, 0].sum()
+        found_s = (placed_times(of_kind, one, placement).tensor_forward_s[0, 0, 0] - ends) / 32
         assert found_s == pytest.approx(alone_s + max(sent_s - hidden_s, 0.0), rel=1e-6)
 
 
 def tensor_s(job: Instance, one: ParallelConfig) -> float:
     """What the tensor ranks of one layer send inside a host, forward, seconds."""
     ring = tensor_traffic(job.model, job.training, one, LayerKind())[0]
-    idle = stage_compute(job, one).idle_s(False)[0]
+    idle = stage_compute(job, one).idle_s(False, [0])[0]
     return max(
         float(NoLinks(job.cluster, job.stack).ring_s(RingShape(one.tensor_model_parallel_size), ring)[0]) - idle, 0.0
     )

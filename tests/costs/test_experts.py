@@ -19,7 +19,7 @@ from pipette_opt.costs.exchange import (
     shown_exchange_s,
 )
 from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
-from pipette_opt.costs.experts import coupled_replicas, distinct_shares, expert_replicas, expert_traffic, rows_of_expert
+from pipette_opt.costs.experts import coupled_replicas, distinct_shares, expert_traffic, rows_of_expert
 from pipette_opt.costs.layer_kinds import layers_of_kinds
 from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.layers.parameters import layer_parameters
@@ -50,11 +50,11 @@ def test_tokens_and_bytes_by_hand() -> None:
     assert one.gathered_bytes == 2 * one.sent_bytes
     assert rows_of_expert(MOE, TRAINING, split()) == 4096.0
     assert coupled_replicas(MOE, split()) == 4
-    assert expert_replicas(split()) == 2
+    assert split().expert_data_parallel_size == 2
     narrow = split(expert_tensor_parallel_size=1)
     assert expert_traffic(MOE, TRAINING, narrow).num_rings == 0
     assert rows_of_expert(MOE, TRAINING, narrow) == 2048.0
-    assert (coupled_replicas(MOE, narrow), expert_replicas(narrow)) == (2, 4)
+    assert (coupled_replicas(MOE, narrow), narrow.expert_data_parallel_size) == (2, 4)
 
 
 def test_gathering_dispatcher_by_hand() -> None:
@@ -201,12 +201,12 @@ def test_what_is_beside_tokens() -> None:
     slow = replace(DEFAULT_STACK, host_kernel_s=1e-3)
     given = replace(make_job(make_cluster(1), MOE, seq_length=4096), stack=slow)
     alone = split(tp=1, dp=8, sequence_parallel=False)
-    found = beside_exchange(given, alone, MOE.layers[0])
+    found = beside_exchange(given, alone, MOE.layers[0], [0])
     assert found.compute_s == 0.0
     assert min(found.idle_s) > 0.0
-    assert beside_exchange(given, split(), MOE.layers[0]).idle_s == (0.0, 0.0)
+    assert beside_exchange(given, split(), MOE.layers[0], [0]).idle_s == (0.0, 0.0)
     graphs = replace(given, training=replace(given.training, cuda_graph=True, overlap_moe_expert_parallel_comm=True))
-    beside = beside_exchange(graphs, alone, MOE.layers[0])
+    beside = beside_exchange(graphs, alone, MOE.layers[0], [0])
     assert beside.idle_s == (0.0, 0.0)
     assert beside.compute_s == pytest.approx(sum(layer_times_s(graphs, alone, A100_80)) / 2)
     assert expert_layer_s(graphs, alone, MOE.layers[0], 8, 8) < expert_layer_s(

@@ -8,6 +8,7 @@ from factories import A100_80, make_cluster, make_config, make_job
 
 from pipette_opt.candidates.legality import check_legal
 from pipette_opt.costs.attention import attention_times_s
+from pipette_opt.costs.collectives import tensor_traffic
 from pipette_opt.costs.compute import layer_times_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.model import read_model
@@ -60,3 +61,20 @@ def test_fp8_wants_latents_in_sixteens() -> None:
     assert not check_legal(MODEL, training, split())
     odd = replace(MODEL, multi_latent_attention=replace(LATENT, q_lora_rank=100))
     assert check_legal(odd, training, split()) == ["fp8 needs multiples of 16, and latent width 100 is 100"]
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_each_gather_of_latents_has_its_steps(tp: int) -> None:
+    """
+    By hand: three gathers (latents of queries, or the input; of keys; the key with positions), then a scatter.
+
+    The MLP has one of both, so a layer has 6 calls of n - 1 steps, and 4 without latents.
+    """
+    one = split(tp=tp, dp=8 // tp, sequence_parallel=True)
+    for model, calls in (
+        (replace(MODEL, multi_latent_attention=None), 4),
+        (replace(MODEL, multi_latent_attention=replace(LATENT, q_lora_rank=None)), 6),
+        (MODEL, 6),
+    ):
+        for traffic in tensor_traffic(model, TRAINING, one, model.layers[0]):
+            assert (traffic.num_calls, traffic.num_steps) == (calls, calls * (tp - 1))

@@ -167,3 +167,15 @@ def test_explain_takes_it_as_an_option(job: Path) -> None:
     code, out, _ = run("explain", "tp=8,pp=4", "--job", job)
     assert code == 0
     assert "illegal" in out
+
+
+def test_a_launch_is_no_job_file(tmp_path: Path) -> None:
+    """The error says what the file looks like, and which option reads it; a job file's own errors do not."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("ARGS:\n  micro_batch_size: 1\n")
+    with pytest.raises(InputError, match=r"is no key of a job file.* It looks like .*Megatron-LM, .*estimate --args"):
+        read_job_file(recipe)
+    job = tmp_path / "job.yaml"
+    job.write_text("args: >\n  --tensor-model-parallel-size 8\nwrong: 1\n")
+    with pytest.raises(InputError, match=r"wrong: is no key of a job file.*lists all keys\.$"):
+        read_job_file(job)

@@ -44,6 +44,20 @@ def test_flops() -> None:
     assert V32.flops_per_token(8192) - V3.flops_per_token(8192) == pytest.approx(62 * 6 * INDEXER - less)
 
 
+def test_executed_flops() -> None:
+    """
+    By hand at 8,192 tokens: 128 heads with latents of 512 + 64 and 512 channels, on 2,048 tokens, two FLOPs each.
+
+    The indexer's 64 heads of 128 channels score 4,096 tokens; its loss has 4 and 6 FLOPs on the chosen tokens.
+    """
+    branch, training = V32.mixer(SPARSE), TrainingSpec(global_batch_size=8, seq_length=8192)
+    core = 2 * 128 * (576 + 512) * 2048
+    loss = 2048 * (4 * 128 * 576 + 6 * 64 * 128)
+    forward, backward = branch.core_flops(training)
+    assert forward == core + 2 * 64 * 128 * 4096
+    assert backward == 2 * core + loss * (V32.sparse_attention.loss_coeff > 0)
+
+
 def sparse_times(indexer: SparseAttention, tp: int = 8) -> SparseTimes:
     """Return the seconds of sparse attention's parts on the tests' GPU."""
     model = replace(V32, sparse_attention=indexer)

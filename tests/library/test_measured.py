@@ -591,7 +591,7 @@ ffn_hidden_size 8192, num_attention_heads 16, seq_length 2048, micro_batch_size 
 padded_vocab_size 51200, max_position_embeddings 2048, bf16 True, use_distributed_optimizer True"""
 
 
-def test_errors_of_logs_name_the_log(job: Instance, tmp_path: Path) -> None:
+def test_errors_of_logs_name_the_log(job: Instance, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Not a row of a table that the user never saw: neither in errors nor in the name of the run."""
     words = [word.split() for word in LIKE_MEGATRON.split(",")]
     arguments = "\n".join(f"  {name} {'.' * (48 - len(name))} {value}" for name, value in words)
@@ -601,5 +601,8 @@ def test_errors_of_logs_name_the_log(job: Instance, tmp_path: Path) -> None:
     assert found.stack.anchors[0].run == f"{tmp_path}/good.log: 9.00 s"
     memory = "[Rank 0] (after 12 iterations) memory (MB) | allocated: 900.0 | max reserved: 900000.0\n"
     (tmp_path / "wrong.log").write_text((tmp_path / "good.log").read_text() + memory)
-    with pytest.raises(InputError, match=r"^\S*/wrong\.log: peak_mem_gib="):
-        with_anchors(job, [str(tmp_path)])
+    caplog.clear()
+    assert len(with_anchors(job, [str(tmp_path)]).stack.anchors) == 1
+    assert re.search(r"wrong\.log.*left out.*peak_mem_gib", caplog.text)
+    with pytest.raises(InputError, match=r"wrong\.log.*left out.*peak_mem_gib"):
+        with_anchors(job, [str(tmp_path / "wrong.log")])

@@ -9,6 +9,7 @@ from factories import kept_in_file
 
 from pipette_opt.base.units import GIB
 from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.regressors import config_groups
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.memory_constants import NEEDED, REGRESSORS, SHOWN, MemoryConstants, needed
@@ -199,6 +200,64 @@ def test_groups_weigh_by_their_links() -> None:
     assert groups(alone, 360e9) == pytest.approx(4 / 3)
     assert NEEDED[REGRESSORS.index("group_gib")]
     assert not SHOWN[REGRESSORS.index("group_gib")]
+
+
+def test_groups_of_experts_and_context_count() -> None:
+    """
+    By hand, on hosts of 8 with experts over 8 ranks: an all-to-all among 8 is (8 - 1) / 2 groups.
+
+    Tensor 2, data 8, pipeline 2, expert data 2, and the all-to-all: 4 + 3.5. All-to-alls of 32 ranks have 7 others on a
+    host, like those of 8; two ranks have one group. A ring of context ranks is one group, their exchange an all-to-all.
+    """
+    model = replace(MODEL, num_experts=32, moe_router_topk=2, moe_ffn_hidden_size=512)
+    experts = replace(CONFIG, data_parallel_size=8, expert_model_parallel_size=8, expert_tensor_parallel_size=1)
+    wide = replace(experts, data_parallel_size=16, expert_model_parallel_size=32)
+    for config, training, expected in (
+        (experts, TRAINING, 4 + 3.5),
+        (wide, TRAINING, 3 + 3.5),
+        (replace(experts, expert_model_parallel_size=2), TRAINING, 4 + 1),
+        (replace(experts, expert_model_parallel_size=4, expert_tensor_parallel_size=2), TRAINING, 4 + 1.5 + 1),
+        (experts, replace(TRAINING, moe_token_dispatcher_type="allgather"), 4 + 1),
+    ):
+        assert config_groups(model, training, config, 8) == expected
+    assert config_groups(MODEL, TRAINING, replace(CONFIG, context_parallel_size=4), 8) == 3 + 1
+    instances = {"num_distributed_optimizer_instances": 2, "use_distributed_optimizer": True}
+    assert config_groups(MODEL, TRAINING, replace(CONFIG, **instances), 8) == 3 + 1
+    ulysses = replace(TRAINING, cp_comm_type="a2a")
+    assert config_groups(MODEL, ulysses, replace(CONFIG, context_parallel_size=4), 8) == 3 + 1.5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_are_those_that_ranks_form(seed: int) -> None:
+    """All-to-alls and groups of random sizes, counted rank by rank on hosts in order; the fullest rank decides."""
+    rng = np.random.default_rng(seed)
+    tp, cp, dp, etp, ep, per_host = (2 ** rng.integers(0, 4, 6)).tolist()
+    stage = tp * cp * dp
+    etp, ep = min(etp, stage), min(ep, stage // min(etp, stage))
+    config = ParallelConfig(
+        tensor_model_parallel_size=tp,
+        pipeline_model_parallel_size=1,
+        data_parallel_size=dp,
+        context_parallel_size=cp,
+        micro_batch_size=1,
+        layers_per_stage=(8,),
+        expert_model_parallel_size=ep,
+        expert_tensor_parallel_size=etp,
+    )
+    ranks = np.arange(stage)
+    keys = {  # ranks with equal keys are a group
+        "tensor": ranks // tp,
+        "data with context": ranks % tp,
+        "context": ranks // (tp * cp) * tp + ranks % tp,
+        "expert tensor": ranks // etp,
+        "expert data": ranks % (etp * ep),
+    }
+    expected = sum(float((key == key[0]).sum() > 1) for key in keys.values())
+    expert = ranks // (etp * ep) * etp + ranks % etp
+    others = max(int(((expert == expert[rank]) & (ranks // per_host == rank // per_host)).sum()) for rank in ranks) - 1
+    expected += max(others / 2, 1.0) if ep > 1 else 0.0
+    model = replace(MODEL, num_experts=64, moe_router_topk=2, moe_ffn_hidden_size=512)
+    assert config_groups(model, TRAINING, config, per_host) == expected
 
 
 def test_widths_follow_shares() -> None:

@@ -35,7 +35,7 @@ def nccl_text(
     lines = [
         "# nccl-tests version 2.17.6 nccl-headers=22807 nccl-library=22807",
         f"# Collective test starting: {kind}_perf",
-        "# nThread 1 nGpus 1 minBytes 33554432 maxBytes 67108864 step: 2(factor) warmup iters: 5 iters: 20",
+        "# nThread 1 nGpus 1 minBytes 33554432 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20",
         "# Using devices",
     ]
     ranks = [(host, index) for host, gpus in gpus_of_host.items() for index in range(gpus)]
@@ -85,7 +85,7 @@ def test_alltoall_crosses_with_all_gpus(logs: Callable[..., Path], gpus: int, al
 
     With G = 8 and 25 GB/s algbw that is 100 GB/s; with G = 1 the halves of 27 GB/s, NCCL's busbw.
     """
-    imported = import_links(logs(a=nccl_text("alltoall", {"n1": gpus, "n2": gpus}, algbw)))
+    imported = import_links(logs(a=nccl_text("alltoall", {"n1": gpus, "n2": gpus}, algbw)), gpus_per_node=8)
     np.testing.assert_allclose(links(imported, gpus)[0, 1], expected, rtol=2e-3)
 
 
@@ -133,7 +133,7 @@ FAILED = nccl_text("sendrecv", {"n2": 1, "n3": 1}, 30.0, ends=False) + (
 @pytest.mark.parametrize(("fill", "expected"), [("exclude", None), ("worst", 10.0), ("median", 15.0)])
 def test_what_fills_a_failed_pair(logs: Callable[..., Path], fill: str, expected: float | None) -> None:
     """Missing, not zero; the user chooses, and hears which pair it was and why."""
-    imported = import_links(logs(**three_hosts(FAILED)), fill=fill)  # type: ignore[arg-type]
+    imported = import_links(logs(**three_hosts(FAILED)), fill=fill, gpus_per_node=8)  # type: ignore[arg-type]
     assert imported.missing == {1: (("n2", "n3"),)}
     value = links(imported, 1)[1, 2]
     if expected is None:
@@ -161,7 +161,7 @@ def test_what_fills_a_failed_pair(logs: Callable[..., Path], fill: str, expected
 )
 def test_failures_of_all_sorts(logs: Callable[..., Path], broken: str) -> None:
     """A link that gave wrong results once is not trusted, even if another test of it succeeded."""
-    assert import_links(logs(**three_hosts(broken))).missing == {1: (("n2", "n3"),)}
+    assert import_links(logs(**three_hosts(broken)), gpus_per_node=8).missing == {1: (("n2", "n3"),)}
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -169,14 +169,14 @@ def test_a_measurement_counts_beside_a_crash(logs: Callable[..., Path], is_first
     """A test crashes for many reasons; a run of it that ended well says what the link carries."""
     good = nccl_text("sendrecv", {"n2": 1, "n3": 1}, 30.0)
     texts = three_hosts(good) | {"a-crash" if is_first else "q-crash": FAILED}
-    imported = import_links(logs(**texts))
+    imported = import_links(logs(**texts), gpus_per_node=8)
     assert imported.missing == {1: ()}
     assert links(imported, 1)[1, 2] == pytest.approx(30.0, rel=2e-3)
     text = " ".join(imported.notes)
     assert "-crash.log failed: Test NCCL failure" in text
     assert "; another run of it measured n2 - n3, which counts." in text
     files = sorted(logs(**texts).iterdir())
-    assert import_links(files).missing == {1: ()}
+    assert import_links(files, gpus_per_node=8).missing == {1: ()}
 
 
 def test_an_excluded_pair_is_unusable_with_any_flows(logs: Callable[..., Path]) -> None:
@@ -187,10 +187,10 @@ def test_an_excluded_pair_is_unusable_with_any_flows(logs: Callable[..., Path]) 
         for a, b in (("n1", "n2"), ("n1", "n3"), ("n2", "n3"))
     }
     folder = logs(**texts)
-    imported = import_links(folder)
+    imported = import_links(folder, gpus_per_node=8)
     assert imported.missing == {1: (), 8: (("n2", "n3"),)}
     assert not imported.cluster.usable_links[1, 2]
-    filled = import_links(folder, fill="worst")
+    filled = import_links(folder, fill="worst", gpus_per_node=8)
     assert links(filled, 8)[1, 2] == pytest.approx(100.0, rel=2e-3)
     assert links(filled, 1)[1, 2] == pytest.approx(25.0, rel=2e-3)
 
@@ -199,11 +199,11 @@ def test_damaged_output_is_not_believed(logs: Callable[..., Path]) -> None:
     """Numbers that contradict each other, and two runs mixed in one file, are left out and said."""
     good = nccl_text("sendrecv", {"n2": 1, "n3": 1}, 30.0)
     mixed = good.replace("#  Rank  1", "#  Rank  0 Group  0 Pid 1 on n9 device  0 [0000:1b:00] NVIDIA H100\n#  Rank  1")
-    imported = import_links(logs(**three_hosts(mixed)))
+    imported = import_links(logs(**three_hosts(mixed)), gpus_per_node=8)
     assert any("rank 0 is listed twice" in note for note in imported.notes)
     wrong_rate = good.replace("  30.00   30.00      0", "  90.00   30.00      0")
     assert wrong_rate != good
-    imported = import_links(logs(**three_hosts(wrong_rate)))
+    imported = import_links(logs(**three_hosts(wrong_rate)), gpus_per_node=8)
     assert any("size / time is not algbw" in note for note in imported.notes)
     assert np.isnan(links(imported, 1)[1, 2])
 
@@ -221,16 +221,18 @@ def test_warnings_of_a_run_that_ended_well_do_not_matter(logs: Callable[..., Pat
     """NCCL warns of much; only a run that does not end has failed."""
     text = nccl_text("sendrecv", {"n1": 1, "n2": 1}, 15.0)
     warned = text.replace("# Using devices", "n1:1:1 [0] NCCL WARN something is deprecated\n# Using devices")
-    assert links(import_links(logs(a=warned)), 1)[0, 1] == pytest.approx(15.0, rel=2e-3)
+    assert links(import_links(logs(a=warned), gpus_per_node=8), 1)[0, 1] == pytest.approx(15.0, rel=2e-3)
 
 
 def test_latency_is_fitted_from_small_messages(logs: Callable[..., Path]) -> None:
     """Twenty microseconds and 20 GB/s come out again, and the bandwidth is that of large messages."""
     sizes = [2**power for power in range(10, 31)]
-    imported = import_links(logs(a=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 20.0, sizes=sizes, latency_us=20)))
+    imported = import_links(
+        logs(a=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 20.0, sizes=sizes, latency_us=20)), gpus_per_node=8
+    )
     assert imported.cluster.inter_node_latency_s == pytest.approx(20e-6, rel=0.02)
     assert links(imported, 1)[0, 1] == pytest.approx(20.0, rel=0.01)
-    large_only = import_links(logs(a=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 20.0)))
+    large_only = import_links(logs(a=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 20.0)), gpus_per_node=8)
     assert any("Assumed: 12 us latency between hosts" in note for note in large_only.notes)
 
 
@@ -270,19 +272,19 @@ def test_hosts_with_different_gpus(logs: Callable[..., Path]) -> None:
     first = nccl_text("sendrecv", {"n1": 1, "n2": 1}, 15.0).replace(
         "on n2 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3", "on n2 device  0 [0000:1b:00] NVIDIA H200"
     )
-    imported = import_links(logs(a=first))
+    imported = import_links(logs(a=first), gpus_per_node=8)
     assert [node.gpu.name for node in imported.cluster.nodes] == ["h100-80gb", "h200-141gb"]
     with pytest.raises(InputError, match="host n2 appears with different GPUs"):
-        import_links(logs(a=first, b=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 15.0)))
+        import_links(logs(a=first, b=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 15.0)), gpus_per_node=8)
     odd = logs(a=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 15.0, device="Voodoo 2"), b="")
     with pytest.raises(InputError, match="'Voodoo 2' of host n1 is not in the catalogue"):
-        import_links(odd)
-    assert import_links(odd, gpu="a100-80gb").cluster.nodes[0].gpu.name == "a100-80gb"
+        import_links(odd, gpus_per_node=8)
+    assert import_links(odd, gpu="a100-80gb", gpus_per_node=8).cluster.nodes[0].gpu.name == "a100-80gb"
 
 
 def test_hosts_are_sorted_as_people_count(logs: Callable[..., Path]) -> None:
     """n2 before n10."""
-    imported = import_links(logs(a=nccl_text("sendrecv", {"n10": 1, "n2": 1}, 15.0)))
+    imported = import_links(logs(a=nccl_text("sendrecv", {"n10": 1, "n2": 1}, 15.0)), gpus_per_node=8)
     assert imported.cluster.hosts == ("n2", "n10")
 
 
@@ -291,7 +293,7 @@ def test_labels_of_launchers_are_dropped(logs: Callable[..., Path]) -> None:
     text = nccl_text("sendrecv", {"n1": 1, "n2": 1}, 15.0)
     for label in ("0: ", "[1,0]<stdout>:"):
         folder = logs(a="".join(label + line + "\n" for line in text.splitlines()))
-        assert links(import_links(folder), 1)[0, 1] == pytest.approx(15.0, rel=2e-3)
+        assert links(import_links(folder, gpus_per_node=8), 1)[0, 1] == pytest.approx(15.0, rel=2e-3)
 
 
 def test_older_output_without_the_name_of_the_test(tmp_path: Path) -> None:
@@ -299,10 +301,10 @@ def test_older_output_without_the_name_of_the_test(tmp_path: Path) -> None:
     lines = nccl_text("sendrecv", {"n1": 1, "n2": 1}, 15.0).splitlines()
     text = "\n".join(line for line in lines if "Collective test" not in line and "nccl-tests version" not in line)
     (tmp_path / "sendrecv_perf_n1_n2.txt").write_text(text.replace("Group  0 ", ""))
-    assert links(import_links(tmp_path), 1)[0, 1] == pytest.approx(15.0, rel=2e-3)
+    assert links(import_links(tmp_path, gpus_per_node=8), 1)[0, 1] == pytest.approx(15.0, rel=2e-3)
     (tmp_path / "sendrecv_perf_n1_n2.txt").rename(tmp_path / "x.txt")
     with pytest.raises(InputError, match="does not name the test"):
-        import_links(tmp_path)
+        import_links(tmp_path, gpus_per_node=8)
 
 
 def nccl_json(kind: str, hosts: Sequence[str], rate: float, *, ngpus: int = 1, ends: bool = True) -> str:
@@ -332,6 +334,24 @@ def nccl_json(kind: str, hosts: Sequence[str], rate: float, *, ngpus: int = 1, e
     return json.dumps(data)
 
 
+def test_json_of_groups_and_rings(tmp_path: Path) -> None:
+    """``NCCL_TESTS_SPLIT`` puts processes in groups; ``env`` has the algorithm."""
+    pairs = json.loads(nccl_json("all_reduce", ["n1", "n1", "n2", "n2"], 20.0))
+    for number, device in enumerate(pairs["config"]["devices"]):
+        device["group"] = number % 2
+    (tmp_path / "a.json").write_text(json.dumps(pairs))
+    assert links(import_links(tmp_path), 2)[0, 1] == pytest.approx(40.0)
+    whole = json.loads(nccl_json("all_reduce", ["n1"] * 8 + ["n2"] * 8, 75.0))
+    for environment, problem in (
+        (["HOME=/x", "NCCL_ALGO=Ring"], "carry 141 GB/s each way"),
+        (["NCCL_ALGO=Tree"], "of the NICs it says nothing"),
+        (None, "of the NICs it says nothing"),
+    ):
+        (tmp_path / "a.json").write_text(json.dumps(whole | {"env": environment}))
+        with pytest.raises(InputError, match=problem):
+            import_links(tmp_path)
+
+
 def test_json_output(tmp_path: Path) -> None:
     """The same derivations; with -g 4 each process stands for four GPUs."""
     (tmp_path / "a.json").write_text(nccl_json("sendrecv", ["n1", "n2"], 20.0))
@@ -346,7 +366,7 @@ def test_json_output(tmp_path: Path) -> None:
 def test_keys_of_json_that_nobody_reads_are_named(tmp_path: Path) -> None:
     """Those at the top of what nccl-tests and Pipette write."""
     (tmp_path / "a.json").write_text(json.dumps(json.loads(nccl_json("sendrecv", ["n1", "n2"], 20.0)) | {"mine": 1}))
-    assert "a.json: 1 key not used: 'mine'." in import_links(tmp_path / "a.json").notes
+    assert "a.json: 1 key not used: 'mine'." in import_links(tmp_path / "a.json", gpus_per_node=8).notes
     table = {"gpus": ["a", "b"], "bandwidth": [[0, 20000], [20000, 0]], "unit": "MB/s", "latency": 1}
     (tmp_path / "b.json").write_text(json.dumps(table))
     imported = import_links(tmp_path / "b.json", gpu="a100-80gb", gpus_per_node=8)
@@ -433,18 +453,18 @@ def test_wrong_pipette_json(tmp_path: Path, text: str, message: str) -> None:
 def test_nothing_usable(tmp_path: Path, logs: Callable[..., Path]) -> None:
     """No file, empty folder, only failures, wrong options."""
     with pytest.raises(InputError, match="the file or folder does not exist"):
-        import_links(tmp_path / "nowhere")
+        import_links(tmp_path / "nowhere", gpus_per_node=8)
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="the folder contains no files"):
-        import_links(tmp_path / "empty")
+        import_links(tmp_path / "empty", gpus_per_node=8)
     failed = logs(a=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 15.0, ends=False))
     with pytest.raises(InputError, match="no usable measurement"):
-        import_links(failed)
+        import_links(failed, gpus_per_node=8)
     good = logs(a=nccl_text("sendrecv", {"n1": 4, "n2": 4}, 15.0))
     with pytest.raises(InputError, match="gpus_per_node: is 2, but the logs used 4"):
         import_links(good, gpus_per_node=2)
     with pytest.raises(InputError, match="fill: must be exclude, worst, median or switch"):
-        import_links(good, fill="zero")  # type: ignore[arg-type]
+        import_links(good, fill="zero", gpus_per_node=8)  # type: ignore[arg-type]
 
 
 @pytest.mark.search
@@ -524,9 +544,9 @@ def test_snapshots_give_the_worst_or_the_mean(tmp_path: Path) -> None:
         (tmp_path / moment / "a.log").write_text(nccl_text("sendrecv", {"n1": 1, "n2": 1}, rate))
     (tmp_path / "friday" / "b.log").write_text(nccl_text("sendrecv", {"n1": 1, "n3": 1}, 14.0))
     sources = [tmp_path / "monday", tmp_path / "friday"]
-    worst = import_links(sources)
+    worst = import_links(sources, gpus_per_node=8)
     assert links(worst, 1)[0, 1] == pytest.approx(10, rel=2e-3)
-    assert links(import_links(sources, repeated="mean"), 1)[0, 1] == pytest.approx(12, rel=2e-3)
+    assert links(import_links(sources, repeated="mean", gpus_per_node=8), 1)[0, 1] == pytest.approx(12, rel=2e-3)
     text = " ".join(worst.notes)
     assert "n1 to n2 (mean 12.0, worst 10.0)" in text
     assert "Not every source has n3" in text
@@ -540,8 +560,8 @@ def test_a_test_that_failed_once(tmp_path: Path) -> None:
         (tmp_path / moment / "a.log").write_text(text)
         (tmp_path / moment / "b.log").write_text(nccl_text("sendrecv", {"n1": 1, "n3": 1}, 14.0))
     sources = [tmp_path / "monday", tmp_path / "friday"]
-    assert np.isnan(links(import_links(sources), 1)[0, 1])
-    assert links(import_links(sources, repeated="mean"), 1)[0, 1] == pytest.approx(14, rel=2e-3)
+    assert np.isnan(links(import_links(sources, gpus_per_node=8), 1)[0, 1])
+    assert links(import_links(sources, repeated="mean", gpus_per_node=8), 1)[0, 1] == pytest.approx(14, rel=2e-3)
 
 
 @pytest.mark.parametrize(

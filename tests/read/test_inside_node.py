@@ -1,17 +1,22 @@
 """The inside of a host: NCCL's topology file and nvidia-smi."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from test_import_links import nccl_text
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.cluster import read_cluster, write_cluster
 from pipette_opt.read.inside_node import (
     is_nccl_topology,
     is_nvidia_smi_topology,
     parse_nccl_topology,
     parse_nvidia_smi_topology,
 )
-from pipette_opt.read.links import import_links
+from pipette_opt.read.links import ImportedLinks, import_links
 from pipette_opt.read.log_lines import Log
 
 OSU_BW = "# OSU MPI Bandwidth Test v7.3\n# Size      Bandwidth (MB/s)\n4194304   22000.00\n"
@@ -59,7 +64,6 @@ def test_nvswitch_links_of_a_gpu_add_up() -> None:
     """18 NVLinks of an H100 through four switches; eight NICs of 400 Gbit/s."""
     node = parse_nccl_topology(topology(8, SWITCHED), "topo.xml")
     assert (node.num_gpus, node.nvlinks, node.num_nics, node.compute_capability) == (8, 18, 8, 90)
-    assert node.nvlink_bytes_per_s == pytest.approx(18 * 20.6e9)
     assert node.nic_bytes_per_s == pytest.approx(8 * 50e9)
 
 
@@ -67,9 +71,8 @@ def test_direct_links_are_those_of_the_poorest_pair() -> None:
     """Four A100 with four links a pair; without any, nothing is known."""
     direct = parse_nccl_topology(topology(4, '<nvlink target="{other}" count="4" tclass="0x030200"/>', sm=80), "t")
     assert direct.nvlinks == 4
-    assert direct.nvlink_bytes_per_s == pytest.approx(80e9)
     plain = parse_nccl_topology(topology(4, ""), "t")
-    assert (plain.nvlinks, plain.nvlink_bytes_per_s) == (0, None)
+    assert (plain.nvlinks, plain.off_nvlink) == (0, ())
 
 
 def test_nvidia_smi() -> None:
@@ -77,7 +80,7 @@ def test_nvidia_smi() -> None:
     text = SMI.format(way="NV12")
     assert is_nvidia_smi_topology(text)
     node = parse_nvidia_smi_topology(Log(text), "topo.txt")
-    assert (node.num_gpus, node.num_nics, node.nvlinks, node.nvlink_bytes_per_s) == (2, 2, 12, None)
+    assert (node.num_gpus, node.num_nics, node.nvlinks, node.compute_capability) == (2, 2, 12, None)
     assert parse_nvidia_smi_topology(Log(SMI.format(way="SYS")), "topo.txt").nvlinks == 0
 
 
@@ -118,4 +121,181 @@ def test_what_a_topology_adds_to_a_cluster(tmp_path: Path) -> None:
     imported = import_links(tmp_path, gpu="a100-80gb")
     assert imported.cluster.intra_node_bytes_per_s == pytest.approx(12 * 20e9)
     (tmp_path / "topo.txt").write_text(SMI.format(way="PHB"))
-    assert any("NVLink does not join all GPUs" in note for note in import_links(tmp_path, gpu="l4").notes)
+    assert any("NVLink joins no GPUs of a host." in note for note in import_links(tmp_path, gpu="l4").notes)
+
+
+def smi(links: Sequence[Sequence[int]]) -> str:
+    """Table of ``nvidia-smi topo -m`` with these numbers of NVLinks; SYS for none."""
+    names = [f"GPU{gpu}" for gpu in range(len(links))]
+    rows = ["\t" + "\t".join(names) + "\tCPU Affinity"]
+    for a, row in enumerate(links):
+        cells = [" X " if a == b else f"NV{count}" if count else "SYS" for b, count in enumerate(row)]
+        rows.append("\t".join([names[a], *cells, "0-47"]))
+    return "\n".join(rows) + "\n"
+
+
+def mesh(gpus: int, off: Sequence[int] = (), *, links: int = 18) -> list[list[int]]:
+    """NVLinks of a host with NVSwitch; GPUs in ``off`` have none."""
+    return [[0 if a == b or a in off or b in off else links for b in range(gpus)] for a in range(gpus)]
+
+
+def imported(folder: Path, links: Sequence[Sequence[int]], **options: Any) -> ImportedLinks:
+    """Cluster of two hosts of H100 with this topology."""
+    (folder / "n1_to_n2.txt").write_text(OSU_BW)
+    (folder / "topo.txt").write_text(smi(links))
+    return import_links(folder, **{"gpu": "h100-80gb", **options})
+
+
+@pytest.mark.parametrize("off", [(2,), (0, 7), (1, 3, 5)])
+def test_gpus_off_nvlink_are_named_and_slow(tmp_path: Path, off: tuple[int, ...]) -> None:
+    """Their pairs get the rate of PCIe 5, the others 18 NVLinks; a cluster file keeps both."""
+    found = imported(tmp_path, mesh(8, off))
+    assert f"NVLink does not reach GPU {', '.join(map(str, off))} of the host" in " ".join(found.notes)
+    assert [sentence.split(" of ")[0] for sentence in found.health.sentences] == [f"GPU {gpu}" for gpu in off]
+    write_cluster(found.cluster, tmp_path / "c.yaml")
+    links = read_cluster(tmp_path / "c.yaml").gpu_links
+    assert links is not None
+    expected = np.where(np.array(mesh(8, off)) > 0, 18 * 20.6e9, 40e9)
+    np.fill_diagonal(expected, 0)
+    assert links.inside == pytest.approx(np.stack([expected] * 2))
+    assert found.cluster.intra_node_bytes_per_s == 40e9
+
+
+def test_a_gpu_off_nvlink_in_the_file_of_nccl() -> None:
+    """The GPU without NVLinks among GPUs on NVSwitch."""
+    text = topology(4, SWITCHED)
+    node = parse_nccl_topology(text.replace(SWITCHED, "", 1), "topo.xml")
+    assert (node.off_nvlink, node.nvlinks, node.pair_nvlinks[1]) == ((0,), 0, (0, 0, 18, 18))
+
+
+def test_a_link_that_one_side_lacks_is_none(tmp_path: Path) -> None:
+    """A table that is not symmetric: the poorer side counts, and the pair stands out."""
+    links = mesh(8)
+    links[3][5] = 0
+    found = imported(tmp_path, links)
+    assert found.cluster.gpu_links is not None
+    assert found.cluster.gpu_links.inside[0, 5, 3] == 40e9
+    assert any("slow by themselves GPU 3 to GPU 5" in sentence for sentence in found.health.sentences)
+    assert "No host, GPU or link stands out from the others." not in found.health.sentences
+
+
+def test_bridges_between_pairs_of_gpus_are_no_fault(tmp_path: Path) -> None:
+    """Four GPUs in two pairs: pairs are fast, and no GPU stands out."""
+    links = [[12 if a != b and a // 2 == b // 2 else 0 for b in range(4)] for a in range(4)]
+    found = imported(tmp_path, links, gpu="a100-80gb")
+    assert found.cluster.gpu_links is not None
+    assert found.cluster.gpu_links.inside[0, 0].tolist() == [0, 12 * 20e9, 20e9, 20e9]
+    assert found.health.sentences == ("No host, GPU or link stands out from the others.",)
+
+
+def test_a_mesh_without_a_switch_has_the_usual_rate(tmp_path: Path) -> None:
+    """Eight V100: NCCL's rings pass over neighbours and use all links, which the catalogue's figure counts."""
+    links = [[0] * 8 for _ in range(8)]
+    for a, b, count in [(0, 1, 1), (0, 2, 1), (0, 3, 2), (0, 4, 2), (1, 2, 2), (1, 3, 1), (1, 5, 2), (2, 3, 2)]:
+        for i, j in ((a, b), (b, a), (7 - a, 7 - b), (7 - b, 7 - a)):
+            links[i][j] = count
+    found = imported(tmp_path, links, gpu="v100-32gb").cluster
+    assert (found.intra_node_bytes_per_s, found.gpu_links) == (120e9, None)
+
+
+def test_a_gpu_with_half_its_nvlinks_stands_out(tmp_path: Path) -> None:
+    """The others keep their rate."""
+    links = [[9 if links and 6 in (a, b) else links for b, links in enumerate(row)] for a, row in enumerate(mesh(8))]
+    found = imported(tmp_path, links)
+    assert found.cluster.gpu_links is not None
+    assert found.cluster.gpu_links.inside[0, 0, [1, 6]] == pytest.approx([18 * 20.6e9, 9 * 20.6e9])
+    (sentence,) = found.health.sentences
+    assert sentence.startswith("GPU 6 of n[1-2] has 50% of the usual rate to the other GPUs of its host")
+
+
+def test_gpus_without_any_nvlink_get_no_rate_of_nvlink(tmp_path: Path) -> None:
+    """The catalogue's figure of an SXM card is NVLink's; PCIe's counts."""
+    found = imported(tmp_path, mesh(8, range(8)))
+    assert (found.cluster.intra_node_bytes_per_s, found.cluster.gpu_links) == (40e9, None)
+    assert "Assumed: 40 GB/s between all GPUs of a host, a usual rate of PCIe; measure it." in found.notes
+
+
+def test_gpus_joined_to_each_other_only_are_off_nvlink(tmp_path: Path) -> None:
+    """Two of eight have NVLink between them, and none to the six."""
+    links = mesh(8, (2, 5))
+    links[2][5] = links[5][2] = 18
+    found = imported(tmp_path, links)
+    assert "NVLink does not reach GPU 2, 5 of the host" in " ".join(found.notes)
+    assert [sentence.split(" of ")[0] for sentence in found.health.sentences] == ["GPU 2", "GPU 5"]
+
+
+@pytest.mark.parametrize(("gpus", "off"), [(3, (1,)), (8, (0, 1, 2, 3)), (4, (3,))])
+def test_half_of_the_gpus_may_be_off(tmp_path: Path, gpus: int, off: tuple[int, ...]) -> None:
+    """Small hosts, and as many GPUs off NVLink as on it."""
+    found = imported(tmp_path, mesh(gpus, off))
+    assert [sentence.split(" of ")[0] for sentence in found.health.sentences] == [f"GPU {gpu}" for gpu in off]
+
+
+@pytest.mark.parametrize(("gpus", "given"), [(16, None), (8, 6)])
+def test_a_gpu_off_nvlink_is_named_where_links_of_single_gpus_are_not_kept(
+    tmp_path: Path, gpus: int, given: int | None
+) -> None:
+    """Nothing else stands out."""
+    found = imported(tmp_path, mesh(gpus, (2,)), **({} if given is None else {"gpus_per_node": given}))
+    assert found.health.sentences == ("NVLink does not reach GPU 2 of the host whose topology was read.",)
+
+
+def test_a_topology_that_breaks_off_is_named_beside_the_question(tmp_path: Path) -> None:
+    """The number of GPUs is asked for, with the reason why the topology does not have it."""
+    (tmp_path / "topo.txt").write_text(smi(mesh(8))[:300])
+    (tmp_path / "a.log").write_text(nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0))
+    with pytest.raises(InputError, match=r"give --gpus-per-node, e\.g\. 8\. topo\.txt was not used: row GPU[0-9] must"):
+        import_links(tmp_path)
+
+
+def test_a_gpu_off_nvlink_may_be_left_out(tmp_path: Path) -> None:
+    """Seven of eight GPUs have NVLink between all; six of them are not known to."""
+    rest = imported(tmp_path, mesh(8, (2,)), gpus_per_node=7).cluster
+    assert (rest.intra_node_bytes_per_s, rest.gpu_links) == (pytest.approx(18 * 20.6e9), None)
+    assert imported(tmp_path, mesh(8, (2,)), gpus_per_node=6).cluster.intra_node_bytes_per_s == 40e9
+
+
+@pytest.mark.parametrize(("measured", "slow", "fast"), [(30.0, 30e9, 18 * 20.6e9), (320.0, 40e9, 320e9)])
+def test_a_measured_rate_is_of_the_links_that_attain_it(
+    tmp_path: Path, measured: float, slow: float, fast: float
+) -> None:
+    """A ring at a rate of PCIe passed a pair without NVLink; a faster one did not."""
+    (tmp_path / "inside.txt").write_text(nccl_text("sendrecv", {"n1": 8}, measured))
+    links = imported(tmp_path, mesh(8, (2,))).cluster.gpu_links
+    assert links is not None
+    assert (links.inside[0, 0, 2], links.inside[0, 0, 1]) == pytest.approx((slow, fast), rel=1e-3)
+
+
+def test_a_faulty_host_beside_healthy_ones(tmp_path: Path) -> None:
+    """Files named after their hosts may differ in NVLinks; a host without a file has most of them."""
+    (tmp_path / "n1_to_n2.txt").write_text(OSU_BW)
+    (tmp_path / "n1_to_n12.txt").write_text(OSU_BW)
+    (tmp_path / "topo-n2.txt").write_text(smi(mesh(8, (4,))))
+    (tmp_path / "n1.topo.txt").write_text(smi(mesh(8)))
+    found = import_links(tmp_path, gpu="h100-80gb")
+    assert found.health.sentences == (
+        "GPU 4 of n2 has 11% of the usual rate to the other GPUs of its host: look at its NVLinks.",
+    )
+    assert "NVLink does not reach GPU 4 of n2. Look at its NVLinks." in found.notes
+    assert "No topology file is named after n12: the one with most NVLinks counts." in found.notes
+    write_cluster(found.cluster, tmp_path / "c.yaml")
+    links = read_cluster(tmp_path / "c.yaml").gpu_links
+    assert links is not None
+    assert [links.inside[host, 0, 4] for host in range(3)] == pytest.approx([18 * 20.6e9, 40e9, 18 * 20.6e9])
+    (tmp_path / "topo.txt").write_text(smi(mesh(8, (5,))))  # of no host
+    with pytest.raises(InputError, match=r"the topologies of hosts differ .* name each file after its host"):
+        import_links(tmp_path, gpu="h100-80gb")
+    (tmp_path / "topo.txt").rename(tmp_path / "topo-n12.txt")
+    assert [sentence[:15] for sentence in import_links(tmp_path, gpu="h100-80gb").health.sentences] == [
+        "GPU 4 of n2 has",
+        "GPU 5 of n12 ha",
+    ]
+    (tmp_path / "topo-n12.txt").write_text(smi(mesh(4)))
+    with pytest.raises(InputError, match="the topologies of hosts differ"):
+        import_links(tmp_path, gpu="h100-80gb")
+
+
+def test_large_hosts_get_the_slowest_rate(tmp_path: Path) -> None:
+    """Links of single GPUs are kept for up to twelve GPUs a host."""
+    found = imported(tmp_path, mesh(16, (4,)))
+    assert (found.cluster.intra_node_bytes_per_s, found.cluster.gpu_links) == (40e9, None)

@@ -122,6 +122,7 @@ def test_modules(line: str, program: str, names: tuple[str, ...]) -> None:
         "torchrun tools/checkpoint/convert.py --model-type GPT",
         "python get_port.py",
         "python train_tokenizer.py --vocab-size 5",
+        "python infer.py --model_name_or_path m",
         "command -v torchrun",
         "torchrun --help",
         "srun --version",

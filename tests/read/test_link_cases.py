@@ -4,6 +4,7 @@ import os
 import random
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +88,7 @@ def test_a_healthy_pair_behind_tags_is_never_a_failed_one(tmp_path: Path) -> Non
         f"{a}{b}": "".join(f"{tag}{line}\n" for line in nccl_text("sendrecv", {a: 1, b: 1}, 40.0).splitlines())
         for tag, a, b in (("", "n1", "n2"), (" 0: ", "n1", "n3"), ("[prterun-n2-1@1,0]<stdout>: ", "n2", "n3"))
     }
-    imported = import_links(written(tmp_path / "logs", **texts))
+    imported = import_links(written(tmp_path / "logs", **texts), gpus_per_node=8)
     assert imported.missing == {1: ()}
     assert "failed" not in noted(imported)
 
@@ -113,10 +114,10 @@ def test_a_log_without_its_head(tmp_path: Path) -> None:
     lines = nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0).splitlines(keepends=True)
     log = tmp_path / "run.txt"
     log.write_text("".join(lines[3:]))
-    assert rate_of(import_links(log, test="sendrecv")) == pytest.approx(40.0, rel=2e-3)
+    assert rate_of(import_links(log, test="sendrecv", gpus_per_node=8)) == pytest.approx(40.0, rel=2e-3)
     log.write_text("#       size         count      type   redop    root\n" + "".join(lines[6:]))
     with pytest.raises(InputError, match="lists no devices; the log must begin with its first line"):
-        import_links(log, test="sendrecv")
+        import_links(log, test="sendrecv", gpus_per_node=8)
 
 
 def test_a_test_named_behind_its_header() -> None:
@@ -140,18 +141,18 @@ def test_a_test_that_nobody_names_is_asked_for(tmp_path: Path) -> None:
     log = tmp_path / "run.txt"
     log.write_text(NAMELESS)
     with pytest.raises(InputError, match="does not name the test; give it with --test, one of sendrecv, alltoall"):
-        import_links(log)
-    given = import_links(log, test="sendrecv_perf")
+        import_links(log, gpus_per_node=8)
+    given = import_links(log, test="sendrecv_perf", gpus_per_node=8)
     assert rate_of(given) == pytest.approx(40.0, rel=2e-3)
     assert "run.txt: its log does not name the test; sendrecv, from --test." in noted(given)
     log.write_text(f"$ mpirun -np 2 ./build/sendrecv_perf -b 32M -e 64M\n{NAMELESS}")
-    assert "sendrecv, from the command in the log" in noted(import_links(log))
+    assert "sendrecv, from the command in the log" in noted(import_links(log, gpus_per_node=8))
     named = tmp_path / "all-to-all_sendrecv.txt"
     named.write_text(NAMELESS)
     with pytest.raises(InputError, match="does not name the test"):
-        import_links(named)
+        import_links(named, gpus_per_node=8)
     with pytest.raises(InputError, match="--test: must be one of sendrecv, alltoall, all_reduce"):
-        import_links(log, test="ping")
+        import_links(log, test="ping", gpus_per_node=8)
 
 
 def test_a_test_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -164,13 +165,123 @@ def test_a_test_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_collectives_of_two_ranks_measure_their_link(tmp_path: Path) -> None:
     """All-reduce moves its size each way, all-gather half of it; over more ranks there is no pair."""
-    pair = import_links(written(tmp_path / "one", a=nccl_text("all_reduce", {"n1": 1, "n2": 1}, 20.0)))
+    pair = import_links(written(tmp_path / "one", a=nccl_text("all_reduce", {"n1": 1, "n2": 1}, 20.0)), gpus_per_node=8)
     assert rate_of(pair) == pytest.approx(20.0, rel=2e-3)
     assert "all_reduce of two ranks on two hosts: its bus bandwidth of 20.00 GB/s" in noted(pair)
-    gather = import_links(written(tmp_path / "two", a=nccl_text("all_gather", {"n1": 1, "n2": 1}, 20.0)))
+    gather = import_links(
+        written(tmp_path / "two", a=nccl_text("all_gather", {"n1": 1, "n2": 1}, 20.0)), gpus_per_node=8
+    )
     assert rate_of(gather) == pytest.approx(10.0, rel=2e-3)
     with pytest.raises(InputError, match="all_reduce over 2 hosts of 8 GPUs does not measure a pair"):
-        import_links(written(tmp_path / "more", a=nccl_text("all_reduce", {"n1": 8, "n2": 8}, 20.0)))
+        import_links(written(tmp_path / "more", a=nccl_text("all_reduce", {"n1": 8, "n2": 8}, 20.0)), gpus_per_node=8)
+
+
+def test_collectives_of_two_hosts_tell_nothing_of_their_nics(tmp_path: Path) -> None:
+    """Trees send less between two hosts than the bus bandwidth supposes; a ring sends all of it, if NICs can."""
+    text = nccl_text("all_reduce", dict.fromkeys(("n1", "n2"), 8), 250.0)
+    with pytest.raises(InputError, match="of the NICs it says nothing") as nothing:
+        import_links(written(tmp_path / "tree", a=text))
+    assert "GB/s" not in str(nothing.value)
+    for number, line in enumerate(
+        ("mpirun -x NCCL_ALGO=RING all_reduce_perf -b 32M", "n1:7:7 [0] NCCL INFO NCCL_ALGO set by environment to Ring")
+    ):
+        slower = nccl_text("all_reduce", dict.fromkeys(("n1", "n2"), 8), 160.0)
+        with pytest.raises(InputError, match="it says that the NICs of a host carry 300 GB/s each way"):
+            import_links(written(tmp_path / f"ring{number}", a=f"{line}\n{slower}"))
+    for algorithm in ("Ring,Tree", "^Tree", "NVLSTree"):
+        with pytest.raises(InputError, match="of the NICs it says nothing"):
+            import_links(written(tmp_path / algorithm, a=f"NCCL_ALGO={algorithm} ./all_reduce_perf\n{slower}"))
+    with pytest.raises(InputError, match="469 GB/s each way together, more than the 400 GB/s of the usual NICs"):
+        import_links(written(tmp_path / "fast", a=f"export NCCL_ALGO=Ring\n{text}"))
+
+
+def test_an_all_reduce_of_three_hosts_tells_the_least(tmp_path: Path) -> None:
+    """By hand: whatever the algorithm, a host of three sends 2 x 2/3 of 150 GB/s."""
+    with pytest.raises(InputError, match="the NICs of a host carry at least 200 GB/s each way together"):
+        import_links(
+            written(tmp_path / "three", a=nccl_text("all_reduce", dict.fromkeys(("n1", "n2", "n3"), 8), 150.0))
+        )
+
+
+def without_end(sizes: Sequence[int], most: int = 2**27) -> str:
+    """A log without its last lines, whose header announces sizes from 32 MiB to ``most``."""
+    text = nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0, sizes=sizes, ends=False)
+    return text.replace("maxBytes 134217728", f"maxBytes {most}")
+
+
+def test_a_log_with_all_sizes_of_its_header_is_complete(tmp_path: Path) -> None:
+    """Sizes that double, or grow by bytes; one size fewer, or a row that is cut, is a test that broke off."""
+    doubled = [2**25, 2**26, 2**27]
+    found = import_links(written(tmp_path / "all", a=without_end(doubled)), gpus_per_node=8)
+    assert rate_of(found) == pytest.approx(40.0, rel=2e-3)
+    assert "a.txt: its log lacks its last lines, but has the 3 sizes that its header announces" in noted(found)
+    stepped = without_end([2**25, 2**25 + 10, 2**25 + 20], 2**25 + 29).replace("2(factor)", "10(bytes)")
+    for text, problem in (
+        (stepped, ""),
+        (without_end(doubled[:2]), "broke off after 2 sizes"),
+        (without_end(doubled, 2**28), "broke off after 3 sizes"),
+        (without_end(doubled)[:-20], "broke off after 3 sizes"),
+        (without_end(doubled).replace("2(factor)", "1(factor)"), "broke off after 3 sizes"),
+    ):
+        (test,) = parse_nccl_text(Log(text), "x.log")
+        assert test.problem.startswith(problem), text
+        assert bool(test.problem) == bool(problem)
+
+
+def split(text: str, group_of_rank: Callable[[int], int]) -> str:
+    """Ranks of a log in groups, as NCCL_TESTS_SPLIT puts them."""
+    for rank in range(text.count("#  Rank ")):
+        text = text.replace(f"Rank {rank:2d} Group  0", f"Rank {rank:2d} Group {group_of_rank(rank):2d}")
+    return text
+
+
+def test_groups_that_run_at_once_are_so_many_flows(tmp_path: Path) -> None:
+    """``MOD 8`` over two hosts of eight GPUs: eight pairs of GPUs, each with the printed rate."""
+    two = dict.fromkeys(("n1", "n2"), 8)
+    for kind in ("sendrecv", "all_reduce"):
+        found = import_links(written(tmp_path / kind, a=split(nccl_text(kind, two, 45.0), lambda rank: rank % 8)))
+        assert rate_of(found, 8) == pytest.approx(8 * 45.0, rel=2e-3)
+        assert "8 groups of ranks ran at once (NCCL_TESTS_SPLIT); the log has the figures of one" in noted(found)
+    halves = import_links(
+        written(tmp_path / "halves", a=split(nccl_text("alltoall", two, 45.0), lambda rank: rank % 2))
+    )
+    assert rate_of(halves, 8) == pytest.approx(2 * 45.0 * 4 / 2, rel=2e-3)
+
+
+def test_groups_inside_hosts_measure_the_inside(tmp_path: Path) -> None:
+    """``DIV 8``: each host runs a ring of its own, and no link between the hosts is measured."""
+    inside = split(nccl_text("sendrecv", dict.fromkeys(("n1", "n2"), 8), 300.0), lambda rank: rank // 8)
+    with pytest.raises(InputError, match="no usable measurement between two hosts"):
+        import_links(written(tmp_path / "inside", a=inside))
+    pair = nccl_text("sendrecv", dict.fromkeys(("n1", "n2"), 8), 40.0)
+    cluster = import_links(written(tmp_path / "both", a=inside, b=pair)).cluster
+    assert cluster.intra_node_bytes_per_s == pytest.approx(300e9, rel=2e-3)
+    uneven = split(pair, lambda rank: min(rank // 6, 1))
+    with pytest.raises(InputError, match=r"its 2 groups of ranks \(NCCL_TESTS_SPLIT\) are not on the same hosts"):
+        import_links(written(tmp_path / "uneven", a=uneven))
+
+
+def test_one_gpu_a_host_is_no_count_of_its_gpus(tmp_path: Path) -> None:
+    """A test with one GPU a host does not say how many there are; it is asked for, not taken as one."""
+    folder = written(tmp_path / "one", a=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0))
+    with pytest.raises(InputError, match="used one GPU of a host and do not say how many it has; give --gpus-per-node"):
+        import_links(folder)
+    assert import_links(folder, gpus_per_node=1).cluster.gpus_per_node == 1
+
+
+def test_equal_remarks_are_one(tmp_path: Path) -> None:
+    """Three logs with the same remark, and two that are left out for the same reason."""
+    names = ("n1", "n2", "n3")
+    texts = {f"sendrecv-{a}{b}": nccl_text("sendrecv", {a: 1, b: 1}, 40.0) for a in names for b in names if a < b}
+    texts = {
+        name: "\n".join(line for line in text.splitlines() if "Collective" not in line) for name, text in texts.items()
+    }
+    texts |= {f"z{number}": "nothing of ours" for number in range(3)}
+    notes = import_links(written(tmp_path / "logs", **texts), gpus_per_node=8).notes
+    assert [note for note in notes if "does not name the test" in note] == [
+        "sendrecv-n1n2.txt and 2 more files: its log does not name the test; sendrecv, from the name of the file."
+    ]
+    assert sum(note.startswith("z0.txt and 2 more files were not used: is no output of") for note in notes) == 1
 
 
 def test_many_hosts_tell_what_their_nics_carry(tmp_path: Path) -> None:
@@ -284,8 +395,12 @@ def test_a_topology_without_its_legend(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rate", "said"), [(400.0, "Gbit/s taken for GB/s"), (0.04, "GB/s taken for MB/s")])
 def test_rates_in_other_units_are_noted(tmp_path: Path, rate: float, said: str) -> None:
     """A flow of an H100 above its card, or far below."""
-    assert said in noted(import_links(written(tmp_path / "logs", a=nccl_text("sendrecv", {"n1": 1, "n2": 1}, rate))))
-    plain = import_links(written(tmp_path / "plain", a=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 44.0)))
+    assert said in noted(
+        import_links(written(tmp_path / "logs", a=nccl_text("sendrecv", {"n1": 1, "n2": 1}, rate)), gpus_per_node=8)
+    )
+    plain = import_links(
+        written(tmp_path / "plain", a=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 44.0)), gpus_per_node=8
+    )
     assert "Check the units" not in noted(plain)
 
 
@@ -296,13 +411,13 @@ def test_files_of_other_programs(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"is JSON neither of nccl-tests nor of Pipette .* It looks like a list of Kuber"
     ):
-        import_links(nodes)
+        import_links(nodes, gpus_per_node=8)
     folder = written(tmp_path / "logs", pair=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0))
     (folder / "nodes.json").write_text(nodes.read_text())
     (folder / "deep.json").write_text('{"a":' * 100_000)
     (folder / "paper.pdf").write_bytes(b"%PDF-1.7\n\x00\x00")
     (folder / "run.sh").write_text("#!/bin/bash\nsrun train\n")
-    text = noted(import_links(folder))
+    text = noted(import_links(folder, gpus_per_node=8))
     for name in ("nodes.json", "deep.json", "paper.pdf", "run.sh"):
         assert f"{name} was not used: " in text
     assert "It looks like a PDF" in text
@@ -329,7 +444,7 @@ def test_no_pair_with_every_number_of_flows(tmp_path: Path) -> None:
 def test_unused_lines_are_counted(tmp_path: Path) -> None:
     """Lines of a job around its test, not those of NCCL."""
     text = "module load nccl\nn1:1:1 [0] NCCL INFO Bootstrap\n" + nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0)
-    said = noted(import_links(written(tmp_path / "logs", a=f"{text}done\n")))
+    said = noted(import_links(written(tmp_path / "logs", a=f"{text}done\n"), gpus_per_node=8))
     assert f"a.txt: 2 of {len(text.splitlines()) + 1} lines were not used: first, line 1: 'module load nccl'." in said
 
 
@@ -346,13 +461,13 @@ def test_hostile_lines_take_linear_time(part: str) -> None:
 @pytest.mark.parametrize(
     ("place", "options", "flows", "expected"),
     [
-        ("01-a40-sendrecv", {"test": "sendrecv"}, 1, 11.2),
+        ("01-a40-sendrecv", {"test": "sendrecv", "gpus_per_node": 8}, 1, 11.2),
         ("05-mi250x-srun-label", {"gpu": "a100-80gb"}, 8, 8 * 19.17 / 2),
-        ("07-allreduce-only", {"test": "all_reduce"}, 1, 19.26),
+        ("07-allreduce-only", {"test": "all_reduce", "gpus_per_node": 8}, 1, 19.26),
         ("09-perftest-cuda", {"hosts": "a,b", "gpu": "a100-80gb", "gpus_per_node": 2}, 1, 11.54),
         ("11-perftest-65536", {"hosts": "a,b", "gpu": "a100-80gb", "gpus_per_node": 2}, 1, 24.14),
         ("one-direction", {"gpu": "a100-80gb", "gpus_per_node": 2}, 1, 11.54),
-        ("14-mpt-prefix", {}, 1, 14.4),
+        ("14-mpt-prefix", {"gpus_per_node": 8}, 1, 14.4),
         ("16-h100-topo", {}, 1, 44.0),
     ],
 )
@@ -373,14 +488,18 @@ def test_two_runs_in_one_log_are_refused() -> None:
 def test_formats_of_collectives() -> None:
     """Two pairs behind tags, an NVLink domain, and what many hosts tell of their NICs."""
     folder = FORMATS / "nccl-tests-many-hosts"
-    assert rate_of(import_links(folder / "c_sendrecv_pair_prrte_tag.txt")) == pytest.approx(44.1, rel=0.002)
-    assert rate_of(import_links(folder / "d_alltoall_pair_label16.txt"), 8) == pytest.approx(325, rel=0.002)
-    (level,) = import_links(folder / "e_gb200_sendrecv_timestamps.txt").cluster.levels
+    assert rate_of(import_links(folder / "c_sendrecv_pair_prrte_tag.txt", gpus_per_node=8)) == pytest.approx(
+        44.1, rel=0.002
+    )
+    assert rate_of(import_links(folder / "d_alltoall_pair_label16.txt", gpus_per_node=8), 8) == pytest.approx(
+        325, rel=0.002
+    )
+    (level,) = import_links(folder / "e_gb200_sendrecv_timestamps.txt", gpus_per_node=8).cluster.levels
     assert level.scale_up
     assert level.bytes_per_s == pytest.approx(590e9, rel=0.002)
     for name, rate in (("a_alltoall_4x8.txt", 321), ("b_allgather_16x8_srun_label.txt", 349)):
         with pytest.raises(InputError, match=f"the NICs of a host carry {rate} GB/s"):
-            import_links(folder / name)
+            import_links(folder / name, gpus_per_node=8)
 
 
 @needs_cases

@@ -9,6 +9,7 @@ import pytest
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
 from pipette_opt.read import log_lines
+from pipette_opt.read.megatron_args import read_megatron_args
 from pipette_opt.read.megatron_logs import EXPERTS, WARM_UP, Reports, import_runs, read_as_log, reports_of
 from pipette_opt.read.runs import MeasuredRun, read_runs
 
@@ -92,6 +93,35 @@ def test_runs_that_would_pass_for_others_are_left_out(tmp_path: Path, name: str,
     (tmp_path / "other" / "a.log").write_text(log(ARGUMENTS | {name: value}, [2500.0] * 6))
     with pytest.raises(InputError, match=rf"a\.log: left out, {name} is {value}"):
         import_runs([tmp_path / "other"], gpu="h100-80gb")
+
+
+def test_an_impossible_log_does_not_cost_the_others(tmp_path: Path) -> None:
+    """Its own line is named, and no unit that a person would mistake: a program printed the numbers."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for name, text in (
+        ("a.log", log(ARGUMENTS, [2500.0] * 6)),
+        ("b.log", log(ARGUMENTS, [25.0] * 6)),
+        ("c.log", log(ARGUMENTS | {"data_parallel_size": "3"}, [2500.0] * 6)),
+        ("d.log", log(ARGUMENTS, [2600.0] * 6)),
+        ("e.log", log(ARGUMENTS, [2600.0] * 6, "[Rank 0] (after 2 iterations) memory (MB) | max reserved: 190000.0")),
+    ):
+        (folder / name).write_text(text)
+    text, notes = import_runs([folder], gpu="h100-80gb")
+    (tmp_path / "runs.csv").write_text(text)
+    assert [run.iter_time_s for run in read_runs(tmp_path / "runs.csv")] == [2.5, 2.6]
+    left_out = [note for note in notes if "left out" in note]
+    assert left_out[0].startswith(
+        f"b.log, line {len(ARGUMENTS) + 7}: left out, iter_time_s=0.025 is impossible: 16 h100"
+    )
+    assert left_out[0].endswith("check the times of the log, and its GPU.")
+    assert left_out[1].startswith("c.log: left out, tp * cp * pp * dp = 2 * 1 * 2 * 3 = 12 must be num_gpus = 16")
+    assert left_out[2].startswith("e.log: left out, peak_mem_gib=185.547 is more than a h100-80gb has")
+    assert left_out[2].endswith("check the GPU of the log.")
+    for name in ("a.log", "d.log"):
+        (folder / name).unlink()
+    with pytest.raises(InputError, match=r"no log could be used\. b\.log, line [0-9]+: left out, iter_time_s"):
+        import_runs([folder], gpu="h100-80gb")
 
 
 EMBEDDING, LOSS = (f"account_for_{name}_in_pipeline_split" for name in ("embedding", "loss"))
@@ -251,8 +281,27 @@ def test_kernels_of_attention(tmp_path: Path, arguments: dict[str, str], kernel:
 
 def test_the_gpu_is_named_before_the_arguments(tmp_path: Path) -> None:
     """As jobs that begin with nvidia-smi print it."""
-    (tmp_path / "a.log").write_text("NVIDIA A100-SXM4-80GB\n" + log(ARGUMENTS, [100.0]))
+    (tmp_path / "a.log").write_text("NVIDIA A100-SXM4-80GB\n" + log(ARGUMENTS, [2500.0]))
     assert ",A100-SXM4-80GB," in import_runs([tmp_path])[0].splitlines()[1] + ","
+
+
+@pytest.mark.parametrize(
+    ("modules", "recompute"),
+    [("['core_attn']", "selective"), ("['layernorm', 'moe_act']", "moe_act+layernorm"), ("None", "selective")],
+)
+def test_modules_that_are_recomputed(tmp_path: Path, modules: str, recompute: str) -> None:
+    """Selective recomputation of other modules than the core does not pass for that of the core."""
+    assert (
+        imported(tmp_path, log(ARGUMENTS | MIXTURE | {"recompute_modules": modules}, [2500.0] * 6)).recompute
+        == recompute
+    )
+
+
+def test_unknown_modules_are_named(tmp_path: Path) -> None:
+    """A module of a newer Megatron-Core leaves the log out."""
+    (tmp_path / "a.log").write_text(log(ARGUMENTS | {"recompute_modules": "['hyper']"}, [2500.0] * 6))
+    with pytest.raises(InputError, match=r"a\.log: left out, recompute_modules must be some of .*; got hyper"):
+        import_runs([tmp_path], gpu="h100-80gb")
 
 
 def test_columns_of_overlap_and_dispatchers(tmp_path: Path) -> None:
@@ -329,7 +378,7 @@ def test_full_recomputation_of_some_layers(tmp_path: Path) -> None:
     """``block`` with fewer layers than a stage has does not pass for all of them."""
     block = {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": "5"}
     run = imported(tmp_path, log(ARGUMENTS | block, [2500.0] * 6))
-    assert run.recompute == "full on 5 of 12 layers"
+    assert run.recompute == "full block5"
 
 
 @pytest.mark.parametrize("cut", range(40, 1500, 60))
@@ -455,3 +504,13 @@ def test_caps_hold_for_any_text(text: str, lines: int, characters: int, monkeypa
     assert kept.count("\n") <= lines + 2
     assert len(text) == len(kept) + left_out - bool(left_out)
     assert (kept[:5], kept[-5:]) == (text[:5], text[-5:])
+
+
+def test_words_of_a_fork_are_not_dropped(tmp_path: Path) -> None:
+    """A fork prints arguments of its own: those that size the job are named; a launch or a log with them is refused."""
+    path = tmp_path / "run.log"
+    path.write_text(log(ARGUMENTS | {"lora_rank": "8", "lora_alpha": "16", "zero_stage": "0"}, [1000.0] * 9))
+    with pytest.raises(InputError, match=r"left out, it sets lora_rank=8, which Megatron-LM lacks"):
+        import_runs([path], gpu="h100-80gb")
+    with pytest.raises(InputError, match=r"sets --lora_rank 8, which changes the size of the job and is not read"):
+        read_megatron_args(str(path), "--args")

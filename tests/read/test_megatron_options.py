@@ -120,14 +120,12 @@ def test_block_recomputation_is_read_whole() -> None:
 
 TIME_OFF = {
     "--tensor-model-parallel-size 2 --tp-comm-overlap": "either",
-    "--num-distributed-optimizer-instances 2": "either",
     "--overlap-moe-expert-parallel-comm --delay-wgrad-compute": "less",
     "--context-parallel-size 2 --cp-comm-type a2a p2p": "either",
     "--fp8-format hybrid --fp8-recipe custom": "either",
     "--optimizer sgd": "either",
 }
 MEMORY_OFF = {
-    "--num-distributed-optimizer-instances 2": "more",
     "--cuda-graph-impl local": "more",
     "--overlap-moe-expert-parallel-comm --delay-wgrad-compute": "more",
     "--context-parallel-size 2 --cp-comm-type a2a p2p": "either",
@@ -199,7 +197,10 @@ def test_aliases_of_this_tool_are_no_options_of_megatron(words: str, name: str) 
     """A launch with ``--tp 8`` was predicted without tensor parallelism."""
     with pytest.raises(InputError, match=f"Megatron-LM has no option .*; write --{name}"):
         given_options(words, "text")
-    assert given_options(f"{words} --{name} 4", "text").not_modelled[0].option == words.replace("=", " ").split()[0]
+    option, value = words.replace("=", " ").split()
+    assert given_options(f"{words} --{name} {value}", "text").not_modelled[0].option == option
+    with pytest.raises(InputError, match=f"sets {option} {value}, which .* not read"):
+        given_options(f"{words} --{name} 4", "text")
 
 
 def test_unknown_options_are_never_silent() -> None:
@@ -379,11 +380,14 @@ def test_fully_sharded_jobs_that_are_not_timed() -> None:
     with pytest.raises(InputError, match="optim needs --num-distributed-optimizer-instances of 2 or more, got 1"):
         parse_megatron_args(f"{fsdp} optim_grads_params --outer-dp-sharding-strategy optim")
     groups = "--num-distributed-optimizer-instances"
-    with pytest.raises(InputError, match="num_distributed_optimizer_instances=3 does not divide"):
+    with pytest.raises(InputError, match="--num-distributed-optimizer-instances 3 does not divide"):
         parse_megatron_args(f"{fsdp} optim_grads_params {groups} 3").parallel_config(8, 8)
-    (time, memory) = parse_megatron_args(f"--use-distributed-optimizer {groups} 2").not_modelled
+    instances = parse_megatron_args(f"--use-distributed-optimizer {groups} 2")
+    assert instances.not_modelled == ()
+    assert instances.parallel_config(8, 8).num_distributed_optimizer_instances == 2
+    alone = parse_megatron_args(f"{groups} 2")  # has no effect
+    assert (alone.not_modelled, alone.parallel_config(8, 8).num_distributed_optimizer_instances) == ((), 1)
     assert parse_megatron_args(f"{fsdp} optim_grads_params {groups} 2").not_modelled[0].option == "--use-megatron-fsdp"
-    assert (time.option, time.effect, memory.effect) == (groups, "time", "memory")
 
 
 def test_a_strategy_that_is_not_given_is_said() -> None:
@@ -790,3 +794,27 @@ def test_values_that_may_be_options_are_refused(value: str) -> None:
     """An option that Megatron-LM does not have may be a flag, with options behind it."""
     with pytest.raises(InputError, match="is known only when the script runs"):
         given_options(f"torchrun pretrain_gpt.py --log-dir {value} --num-layers 4", "here")
+
+
+@pytest.mark.parametrize(
+    ("options", "notes"),
+    [
+        (
+            "--data-parallel-sharding-strategy optim_grads_params",
+            ("--data-parallel-sharding-strategy has no effect without --use-megatron-fsdp",),
+        ),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", ()),
+        ("--recompute-granularity full", ()),
+    ],
+)
+def test_options_that_mean_nothing_are_said(options: str, notes: tuple[str, ...]) -> None:
+    """Megatron ignores them; what predictions would count is not dropped without a word."""
+    assert given_options(f"--micro-batch-size 1 {options}", "args").notes == notes
+
+
+def test_printed_defaults_are_no_choice() -> None:
+    """Megatron prints the strategy in every log, whoever shares parameters."""
+    lines = {"world_size": "8", "micro_batch_size": "1", "use_megatron_fsdp": "False", "num_layers": "4"}
+    lines["data_parallel_sharding_strategy"] = "optim_grads_params"
+    printed = "".join(f"  {name} {'.' * 20} {value}\n" for name, value in lines.items())
+    assert given_options(printed, "run.log").notes == ()

@@ -274,7 +274,7 @@ def test_stored_formats_and_kernels_say_nothing(caplog: pytest.LogCaptureFixture
     ("content", "problem"),
     [
         ({}, "config.json: the field model_type is missing; it must be one of .*llama"),
-        ({"zero_optimization": {"stage": 3}}, "model_type is missing.* It looks like a config of DeepSpeed"),
+        ({"zero_optimization": {"stage": 3}}, "model_type is missing.* It looks like a settings file of DeepSpeed"),
         ({"weight_map": {}, "metadata": {}}, "It looks like an index of safetensors"),
         ({"tokenizer_class": "LlamaTokenizer"}, "It looks like a tokenizer's settings"),
         ({"dim": 4096, "n_layers": 32, "n_heads": 32}, r"It looks like Meta's params.json"),

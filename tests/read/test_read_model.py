@@ -1,12 +1,19 @@
 """Models: presets, Hugging Face, Megatron arguments."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.megatron_args import parse_megatron_args
-from pipette_opt.read.model import list_models, read_architecture, read_model
+from pipette_opt.read.model import list_models, model_document, read_architecture, read_model
+from pipette_opt.specs import ModelSpec
+
+SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared"))
+RECIPES = SHARED / "recipes" / "megatron_args"
 
 EXACT = {
     # Sum of the tensors of the published checkpoints.
@@ -288,5 +295,75 @@ def test_degrees_that_do_not_fit_the_gpus() -> None:
     args = parse_megatron_args("--tensor-model-parallel-size 8 --pipeline-model-parallel-size 3")
     with pytest.raises(InputError, match="= 24 must divide the 64 GPUs"):
         args.parallel_config(30, 64)
-    with pytest.raises(InputError, match="32 layers must be a multiple of the 3 stages"):
+    with pytest.raises(
+        InputError, match=r"32 layers must be a multiple of the 3 stages .* --pipeline-model-parallel-layout"
+    ):
         args.parallel_config(32, 48)
+
+
+def read_back(model: ModelSpec, folder: Path) -> ModelSpec:
+    """Model of the architecture file that is written of a model."""
+    file = folder / "model.yaml"
+    file.write_text(yaml.safe_dump(model_document(model), sort_keys=False))
+    return replace(read_architecture(file), name=model.name)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_presets_are_read_back_as_they_are(name: str, tmp_path: Path) -> None:
+    """An architecture file has everything that a model says."""
+    model = read_model(name)
+    assert read_back(model, tmp_path) == model
+
+
+HYBRID = (
+    "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --group-query-attention --num-query-groups 2 "
+    "--seq-length 512 --max-position-embeddings 512 --vocab-size 1024 --normalization RMSNorm "
+    "--position-embedding-type none --hybrid-layer-pattern M*-M/*-/*- --disable-bias-linear --mamba-num-heads 8 "
+    "--squared-relu"
+)
+"""A small hybrid with two depths of prediction layers of their own."""
+
+
+def test_prediction_layers_of_a_hybrid_are_counted(tmp_path: Path) -> None:
+    """Both depths count; a depth of repeated layers counts once."""
+    model = read_model(HYBRID)
+    assert (model.mtp_num_layers, model.mtp_layer_pattern) == (2, "*-")
+    assert 0 < model.num_mtp_parameters < model.num_parameters
+    repeated = replace(model, mtp_use_repeated_layer=True)
+    assert repeated.num_mtp_parameters == model.num_mtp_parameters / 2
+    assert read_back(repeated, tmp_path) == repeated
+
+
+@pytest.mark.skipif(not RECIPES.is_dir(), reason="NVIDIA's recipes are not here")
+def test_recipes_are_written_and_read_back_equal(tmp_path: Path) -> None:
+    """Models of all recipes but those of DeepSeek V4, whose attention is refused."""
+    equal, refused = 0, []
+    for file in sorted(RECIPES.glob("*.args")):
+        try:
+            model = read_model(file)
+        except InputError:
+            refused.append(file.stem)
+            continue
+        equal += read_back(model, tmp_path) == model and model.num_mtp_parameters >= 0
+    assert (equal, len(refused)) == (227, 2), refused
+    assert all(name.startswith("deepseek_v4") for name in refused)
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3.6-27B", "NewLab/Unheard-7B"])
+def test_an_id_of_the_hub_that_is_no_preset(name: str) -> None:
+    """The way on is named; a name without an organisation is no id."""
+    fetch = f"`hf download {name} config.json --local-dir .`"
+    with pytest.raises(InputError) as refused:
+        read_model(name)
+    assert f"Nothing is downloaded: of a model on the Hugging Face Hub give its config.json ({fetch})." in str(
+        refused.value
+    )
+    with pytest.raises(InputError) as refused:
+        read_model(name.partition("/")[2])
+    assert "Hub" not in str(refused.value)
+
+
+def test_an_address_is_no_file() -> None:
+    """Nothing is downloaded."""
+    with pytest.raises(InputError, match="is an address, and nothing is downloaded: download the file"):
+        read_model("https://example.com/Qwen/Qwen3.6-27B/config.json")

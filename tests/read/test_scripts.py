@@ -115,7 +115,7 @@ def test_the_environment_numbers_positional_arguments() -> None:
     """As the message of a script that stops without them says; a gap is refused."""
     text = "RANK=${1:?the rank is missing}\ntorchrun train.py --x $RANK --y $2\n"
     with pytest.raises(InputError, match="--env 1=VALUE"):
-        read_script(text, "job.sh")
+        read_script(text, "job.sh").require_set("job.sh")
     given = script_environment(["1=0", "2=b"])
     assert read_script(text, "job.sh", environment=given).arguments == ("--x", "0", "--y", "b")
     with pytest.raises(InputError, match="argument 2, but not all before it"):
@@ -185,6 +185,13 @@ def found_in(text: str) -> ScriptLaunch:
         ("A=1.5\ntorchrun train.py $((A))", r"line 2: has \$\(\(1\.5\)\), which is no arithmetic"),
         ("torchrun train.py $((1 / 0))", "divides by zero"),
         ("set -u\ntorchrun train.py --tp $TP", "line 2: stops there under set -u, as TP is not set.*--env TP=VALUE"),
+        (
+            "set -u\nA=$X\nif [ $Y = 1 ]; then B=$Z; fi\ntorchrun train.py --tp $TP $2 ${W:?say it} $X",
+            r"line 2: stops there under set -u, as these are not set: X \(line 2\), Y \(line 3\), Z \(line 3\), "
+            r"TP \(line 4\), 2 \(line 4\), W \(line 4: say it\). Give each with --env NAME=VALUE",
+        ),
+        ("set -u\ntorchrun train.py $1 $2", r"1 \(line 2\), 2 \(line 2\). Give each with --env NAME=VALUE"),
+        ("set -u\ncd $X\necho $(( A + B", r"line 2: stops there under set -u, as X is not set"),
         ("torchrun train.py ${TP:?say it}", "line 1: stops there, as TP is not set: say it"),
         ("if true; then\ntorchrun train.py", "cannot be read as bash here"),
         ("\n" + "A=(" * 500, "line 2: has more than 400 open brackets"),
@@ -343,3 +350,18 @@ def test_patterns_have_a_limit_of_work(use: str, signs: str) -> None:
         found, said = [], str(error)
     assert found == ["--x", "1"] or "compares more than 1,000,000 characters with patterns" in said
     assert time.perf_counter() - began < 3
+
+
+def test_every_session_has_a_home() -> None:
+    """The login sets it, so ``set -u`` does not stop a script there."""
+    found = read_script("set -u\ntorchrun train.py --save $HOME/x --tp 2", "a.sh")
+    assert (found.missing, found.arguments[-2:]) == ({}, ("--tp", "2"))
+
+
+@pytest.mark.parametrize(("platform", "more"), [("linux", ""), ("darwin", r" On a Mac, run it in a Linux container")])
+def test_capture_is_advised_where_it_can_watch(platform: str, more: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a Mac the advice says what `capture` needs."""
+    monkeypatch.setattr("sys.platform", platform)
+    with pytest.raises(InputError, match=rf"`pipette-opt capture` runs the script .* instead\.{more}") as caught:
+        read_script("if torchrun train.py; then\n", "a.sh")
+    assert ("Mac" in str(caught.value)) == bool(more)

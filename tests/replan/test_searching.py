@@ -7,8 +7,8 @@ import pytest
 from factories import make_cluster, make_job, plan_of, small_config, small_instance
 
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify import SearchState
 from pipette_opt.certify.first_plans import first_plan
+from pipette_opt.certify.state import SearchState
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.watcher import Watcher

@@ -313,7 +313,7 @@ BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
     ("certificate_is_consistent", lambda plan: certified(plan, num_pruned=plan.certificate.num_candidates + 1)),
     ("estimate_is_reproduced", lambda plan: moved(plan, "compute", "bubble")),
     ("estimate_is_reproduced", lambda plan: moved(plan, "compute", "bubble", "critical_path")),
-    ("estimate_is_reproduced", lambda plan: estimated(plan, hfu=plan.estimate.mfu)),
+    ("estimate_is_reproduced", lambda plan: estimated(plan, hfu=plan.estimate.mfu / 2)),
     ("estimate_adds_up", lambda plan: estimated(plan, critical_path={})),
     ("memory_fits memory_is_reproduced", lambda plan: replace(plan, inputs={"max_oom_risk": 1e-7})),
     (

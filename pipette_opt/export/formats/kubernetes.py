@@ -215,4 +215,6 @@ def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text_node)
 
 
-TARGET = Target(export_jobset, "jobset.yaml", PER_HOST, takes=OF_PODS, needs_image=True)
+TARGET = Target(
+    export_jobset, "jobset.yaml", PER_HOST, takes=OF_PODS, needs_image=True, programs=("k8s", "kubectl", "jobset")
+)

@@ -94,4 +94,10 @@ def _launch(plan: Plan, rows: list[RankRow], hosts: list[str]) -> str:
     )
 
 
-TARGET = Target(export_mpi, "launch.sh, hostfile.txt, rankfile.txt, task.sh, megatron_args.sh", ANY, any_count=True)
+TARGET = Target(
+    export_mpi,
+    "launch.sh, hostfile.txt, rankfile.txt, task.sh, megatron_args.sh",
+    ANY,
+    any_count=True,
+    programs=("mpirun", "mpiexec", "openmpi"),
+)

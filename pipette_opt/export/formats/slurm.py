@@ -174,4 +174,5 @@ TARGET = Target(
     "job.sbatch, hostfile.txt, task.sh, megatron_args.sh",
     ANY,
     takes=("job_name", "account", "partition", "time", "segment", "image", "container_mounts"),
+    programs=("sbatch", "srun"),
 )

@@ -1,5 +1,6 @@
 """Evaluation of a script: the external commands that bash would start, and the assumptions made on the way."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,10 +11,13 @@ from pipette_opt.read.shell.limits import MAX_SCRIPT_CHARACTERS, Budget, Refusal
 from pipette_opt.read.shell.state import State, Variable
 from pipette_opt.read.shell.unknowns import Unknowns, is_known
 
-__all__ = ["Evaluation", "ExternalCommand", "evaluate"]
+__all__ = ["INSTEAD", "Evaluation", "ExternalCommand", "evaluate", "missing_variables"]
 
 INSTEAD = "`pipette-opt capture` runs the script and records its launch instead."
 """Hint behind an error of a script that cannot be evaluated."""
+
+ON_A_MAC = "On a Mac, run it in a Linux container: only Linux lets a script's programs be watched."
+"""Sentence behind :data:`INSTEAD` on macOS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,8 @@ class Evaluation:
         Variables that were used but never set, each with the line of first use.
     defaults
         Variables whose default was used, each with the line of first use.
+    missing
+        Variables and arguments without which the script stops, each with its line and the script's message.
     header
         Options of ``#SBATCH`` lines.
     notes
@@ -43,6 +49,7 @@ class Evaluation:
     unknowns: Unknowns
     unset: Mapping[str, int]
     defaults: Mapping[str, int]
+    missing: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     header: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[tuple[int, str], ...] = ()
     lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -109,14 +116,17 @@ def evaluate(
     try:
         shell.run_script(text)
     except RefusalError as refusal:
+        if shell.missing:
+            raise missing_variables(shell.missing, where) from None
         place = where if refusal.line is None else f"{where}, line {refusal.line}"
         problem = " ".join(unknowns.rendered(refusal.problem).split())
-        raise InputError(place, problem if "--env" in problem else f"{problem} {INSTEAD}") from None
+        raise InputError(place, f"{problem} {_instead()}") from None
     return Evaluation(
         launches=shell.state.launches,
         unknowns=unknowns,
         unset=shell.unset,
         defaults={name: line for name, line in shell.defaults.items() if name not in shell.unset},
+        missing=shell.missing,
         header=header,
         notes=tuple(dict.fromkeys(shell.notes)),
         lists={
@@ -125,3 +135,19 @@ def evaluate(
             if name not in given
         },
     )
+
+
+def _instead() -> str:
+    return f"{INSTEAD} {ON_A_MAC}" if sys.platform == "darwin" else INSTEAD
+
+
+def missing_variables(missing: Mapping[str, tuple[int, str]], where: str) -> InputError:
+    """Return the error that names all variables and arguments without which a script stops, with their lines."""
+    under = "" if all(message for _, message in missing.values()) else " under set -u"
+    (name, (first, message)), *others = missing.items()
+    if not others:
+        problem = f"{name} is not set{f': {message}' if message else ''}. Give it with --env {name}=VALUE."
+    else:
+        found = (f"{name} (line {line}{f': {text}' if text else ''})" for name, (line, text) in missing.items())
+        problem = f"these are not set: {', '.join(found)}. Give each with --env NAME=VALUE."
+    return InputError(f"{where}, line {first}", f"stops there{under}, as {problem}")

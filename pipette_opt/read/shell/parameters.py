@@ -157,7 +157,7 @@ def _default(
         return _word_pieces(shell, word, quoted)
     if kind == "?":
         message = shell.unknowns.rendered(shell.expand_text(word)) or "parameter null or not set"
-        raise RefusalError(f"stops there, as {shown} is not set: {message}. Give it with --env {name}=VALUE.")
+        return shell.require(name, message)
     text = text_of(shell.pieces_of(word, in_quotes=quoted))
     if not NAME.fullmatch(name):
         raise RefusalError(f"assigns to ${name}, which bash refuses.")

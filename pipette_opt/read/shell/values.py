@@ -28,6 +28,10 @@ SET_BY_BASH = (
 """Variables that bash sets to a single word if the environment does not."""
 
 
+SET_BY_LOGIN = ("HOME", "USER", "LOGNAME")
+"""Variables that every session has, so that ``set -u`` stops no script at them."""
+
+
 class Values(ABC):
     """
     Variables of a shell, and the evaluation of texts that needs them.
@@ -46,6 +50,7 @@ class Values(ABC):
         self.budget = budget
         self.line = 1
         self.unset: dict[str, int] = {}
+        self.missing: dict[str, tuple[int, str]] = {}
         self.defaults: dict[str, int] = {}
         self.loops = 0
         self.notes: list[tuple[int, str]] = []
@@ -145,14 +150,23 @@ class Values(ABC):
         return variable.text
 
     def unset_text(self, name: str) -> str:
-        """Return bash's value for an unset parameter, and record the use. ``RefusalError`` under ``set -u``."""
+        """Return bash's value for an unset parameter, and record the use; under ``set -u``, see :meth:`require`."""
         unread = self.unread_value(name)
         if unread is not None:
             return unread
+        if name in SET_BY_LOGIN and "nounset" in self.state.options:
+            return self.unknown(f"${name}", why="set by the login", one_word=True)
         self.unset.setdefault(name, self.line)
-        if "nounset" in self.state.options:
-            raise RefusalError(f"stops there under set -u, as {name} is not set. Give it with --env {name}=VALUE.")
-        return ""
+        return self.require(name) if "nounset" in self.state.options else ""
+
+    def require(self, name: str, message: str = "") -> str:
+        """
+        Record a parameter without which the script stops there, and go on with an unknown value to find others.
+
+        ``message`` is the script's own; without it, ``set -u`` stops the script.
+        """
+        self.missing.setdefault(name, (self.line, message))
+        return self.unknown(f"${{{name}}}", why="not set", one_word=True)
 
     def unset_list(self, name: str) -> None:
         """Record the use of an array that is not set."""

@@ -1,0 +1,123 @@
+"""Frameworks that train language models, and the marks of their launches and settings files."""
+
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+from pipette_opt.base.shipped import shipped_path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """
+    Framework, and what tells its launches; a row of ``data/frameworks.toml``.
+
+    Parameters
+    ----------
+    commands
+        Installed commands with their subcommand: ``swift sft``, separated by ``, ``.
+    programs
+        Pattern of a program's path, with ``/`` for the dots of a module; empty for none.
+    words
+        Pattern of a whole option (``--name``) or of the name of an override (``name=value``); empty for none.
+    files
+        Keys of a settings file: alternatives separated by blanks, keys that all must occur joined by ``+``.
+    imports
+        Package that its programs import; empty for none.
+    launchers
+        Launcher that starts its programs, and those of others; empty for none.
+    common
+        Whether launches of other frameworks have its options and keys, too.
+    read
+        Whether its launches are read here.
+    hint
+        Sentence on what its launch leaves unsaid, or on the way on.
+    """
+
+    name: str
+    commands: str = ""
+    programs: str = ""
+    words: str = ""
+    files: str = ""
+    imports: str = ""
+    launchers: str = ""
+    common: bool = False
+    read: bool = False
+    hint: str = ""
+
+    def starts(self, program: str, arguments: Sequence[str]) -> bool:
+        """Return whether a program, or a command with its subcommand, is the framework's."""
+        path = program if "/" in program or program.endswith(".py") else program.replace(".", "/")
+        if self.programs and re.search(self.programs, path):
+            return True
+        return is_command((program.rsplit("/", 1)[-1], *arguments), self.commands)
+
+    def has_word(self, word: str) -> bool:
+        """Return whether an option, or the name of an override, is the framework's."""
+        return bool(self.words) and re.fullmatch(self.words, word) is not None
+
+    def keys_in(self, keys: Collection[str]) -> tuple[str, ...]:
+        """Return the keys of a settings file that tell the framework; empty if they do not."""
+        alternatives = (alternative.split("+") for alternative in self.files.split())
+        return next((tuple(wanted) for wanted in alternatives if all(key in keys for key in wanted)), ())
+
+
+def is_command(words: Sequence[str], commands: str) -> bool:
+    """Return whether a command line begins with one of several commands, separated by ``, ``."""
+    wanted = (command.split() for command in commands.split(", ") if command)
+    return any(list(words[: len(command)]) == command for command in wanted)
+
+
+@cache
+def frameworks() -> tuple[Framework, ...]:
+    """Return the frameworks of ``data/frameworks.toml``, the most specific first."""
+    rows = tomllib.loads(shipped_path("data", "frameworks.toml").read_text(encoding="utf-8"))["frameworks"]
+    return tuple(Framework(**row) for row in rows)
+
+
+def is_framework_command(words: Sequence[str]) -> bool:
+    """Return whether a command line begins with an installed command of a framework, such as ``swift sft``."""
+    return any(is_command(words, framework.commands) for framework in frameworks())
+
+
+def framework_of_launch(program: str, arguments: Sequence[str], names: Iterable[str]) -> tuple[Framework, str] | None:
+    """
+    Return the framework of a launch, and the program, command or word that tells it; ``None`` if unknown.
+
+    Parameters
+    ----------
+    program
+        Path of a script, dotted name of a module or an installed command; empty for options without a program.
+    names
+        Options (``--name``) and names of overrides (``name`` of ``name=value``), as written.
+    """
+    started = [framework for framework in frameworks() if program and framework.starts(program, arguments)]
+    if started and not started[0].read:
+        command = program if re.search(r"[./]", program) else " ".join([program, *arguments[:1]])
+        return started[0], command
+    found = [(framework, name) for name in names for framework in _with_word(name)]
+    found = [(framework, name) for framework, name in found if not (started and framework.common)]
+    return min(found, key=lambda each: frameworks().index(each[0]), default=None)
+
+
+@lru_cache(maxsize=10_000)
+def _with_word(word: str) -> tuple[Framework, ...]:
+    """Return the frameworks that an option, or the name of an override, tells."""
+    return tuple(framework for framework in frameworks() if framework.has_word(word))
+
+
+def frameworks_of_keys(keys: Collection[str]) -> list[tuple[Framework, tuple[str, ...]]]:
+    """Return the frameworks whose keys a settings file has, each with these keys; the most specific first."""
+    found = [(framework, framework.keys_in(keys)) for framework in frameworks()]
+    return [(framework, wanted) for framework, wanted in found if wanted]
+
+
+def framework_of_imports(packages: Collection[str]) -> Framework | None:
+    """Return the framework of a Python program, by the dotted names that it imports; ``None`` if unknown."""
+    for framework in frameworks():
+        package = framework.imports
+        if package and any(name == package or name.startswith(f"{package}.") for name in packages):
+            return framework
+    return None

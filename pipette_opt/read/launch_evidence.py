@@ -1,0 +1,122 @@
+"""Evidence that a launch is Megatron-LM's and that its size is read; a launch without it is refused by name."""
+
+import re
+from collections.abc import Collection, Sequence
+
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.read.frameworks import framework_of_launch, frameworks
+from pipette_opt.read.launches import Launch
+from pipette_opt.read.megatron_table import field_of, megatron_options
+from pipette_opt.read.sizing_words import (
+    MODEL_INSTEAD,
+    Setting,
+    in_megatron,
+    named,
+    settings_in,
+    sizes_a_job,
+    sizing,
+    way_on,
+)
+
+_SETTINGS_FILE = re.compile(r"[^=]*\.(?:ya?ml|toml|json)", re.IGNORECASE)
+
+
+def foreign_launch(
+    words: Sequence[str], launch: Launch | None, place: str, *, of_model: bool = False
+) -> InputError | None:
+    """
+    Return the error for a launch of a framework that is not read here; ``None`` for any other launch.
+
+    Parameters
+    ----------
+    words
+        Arguments of the program, or options without a program.
+    place
+        File and line of the launch.
+    of_model
+        Whether the launch is to describe a model only.
+    """
+    settings = _settings(words, launch)
+    program = "" if launch is None else launch.program
+    found = framework_of_launch(program, words, [setting.name for setting in settings_in(words)])
+    if found is None or found[0].read:
+        return None
+    framework, mark = found
+    hint = f" {framework.hint}" if framework.hint else ""
+    problem = f"is a launch of {framework.name} (by {mark}), which is not read here.{hint}{_files(words, launch)}"
+    return InputError(place, f"{problem} {MODEL_INSTEAD if of_model else way_on(settings)}")
+
+
+def check_all_read(words: Sequence[str], launch: Launch | None, place: str, *, but: Collection[str] = ()) -> None:
+    """
+    Raise ``InputError`` for words that size a job, in the spelling of any framework, and are not read.
+
+    A word that repeats what an option of Megatron-LM says is harmless. The words in ``but`` are refused already.
+    """
+    settings = _settings(words, launch)
+    read, _ = in_megatron(filter(_is_known, settings))
+    unread = [word for word in sizing(settings) if not _is_known(word) and not _says_again(word, read)]
+    unread = [word for word in unread if word.name not in but]
+    if unread:
+        raise InputError(place, _unread_problem(unread, words))
+
+
+def check_evidence(words: Sequence[str], launch: Launch | None, fields: Collection[str], place: str) -> None:
+    """
+    Raise ``InputError`` if no option of Megatron-LM sizes the job of a launch, which would be priced by defaults.
+
+    Parameters
+    ----------
+    fields
+        Options of Megatron-LM that the words give, by name with underscores.
+    """
+    if any(sizes_a_job(field) for field in fields):
+        return
+    behind = zip(("", *words), words, strict=False)
+    variable = next((word for before, word in behind if word.startswith("$") and not before.startswith("--")), None)
+    if variable is not None:
+        problem = f"has no option that sizes a job, and {variable} is not set here; write its options out."
+        raise InputError(place, problem)
+    started = "" if launch is None else f" {_started(launch)}"
+    given = f" Given: {shown(' '.join(words))}." if words else ""
+    problem = f"has no option that sizes a job.{started}{given}{_files(words, launch)}"
+    raise InputError(place, f"{problem} {way_on(_settings(words, launch))}")
+
+
+def _unread_problem(unread: Sequence[Setting], words: Sequence[str]) -> str:
+    options, _ = in_megatron(unread)
+    instead = f' In the options of Megatron-LM: "{" ".join(options)}".' if options else ""
+    several = "change the size of the job and are" if unread[1:] else "changes the size of the job and is"
+    problem = f"sets {named(unread)}, which {several} not read.{instead}{_files(words)}"
+    return f"{problem} Leave out what the run does without; the rest is not modelled here."
+
+
+def _settings(words: Sequence[str], launch: Launch | None) -> list[Setting]:
+    """Return the settings of a launch: the options of its launchers, such as ``--fsdp_version 2``, and its words."""
+    starters = () if launch is None else launch.launchers
+    return [*(setting for starter in starters for setting in settings_in(starter.options)), *settings_in(words)]
+
+
+def _says_again(word: Setting, read: Collection[str]) -> bool:
+    options, _ = in_megatron([word])
+    return bool(options) and options[0] in read
+
+
+def _is_known(setting: Setting) -> bool:
+    return setting.name.startswith("--") and field_of(setting.name) in megatron_options()
+
+
+def _started(launch: Launch) -> str:
+    """Return a sentence on the program of a launch and the framework of its launcher."""
+    names = [starter.name for starter in launch.launchers]
+    by = next((framework.name for framework in frameworks() if framework.launchers in names), "")
+    starter = f", started by {by}," if by else ""
+    return f"{launch.program}{starter} is given none of Megatron-LM's."
+
+
+def _files(words: Sequence[str], launch: Launch | None = None) -> str:
+    """Return a sentence on the settings files that a launch names, with a leading blank; empty without any."""
+    words = [*(word for starter in (launch.launchers if launch else ()) for word in starter.options), *words]
+    values = [word.partition("=")[2] if "=" in word else word for word in words]
+    found = list(dict.fromkeys(value for value in values if _SETTINGS_FILE.fullmatch(value)))
+    return f" Further settings are in {', '.join(found[:3])}." if found else ""
