@@ -189,13 +189,15 @@ def least_costs(instance: Instance, config: ParallelConfig) -> Costs:
     return first
 
 
-def _most_hidden(one: LayerCosts, other: LayerCosts) -> LayerCosts:
+def _most_hidden(costs: LayerCosts, other: LayerCosts) -> LayerCosts:
     def larger(both: tuple[float, float], than: tuple[float, float]) -> tuple[float, float]:
         return max(both[0], than[0]), max(both[1], than[1])
 
-    beside = Beside(larger(one.beside.idle_s, other.beside.idle_s), max(one.beside.compute_s, other.beside.compute_s))
-    return one._replace(
-        idle=larger(one.idle, other.idle), attention=larger(one.attention, other.attention), beside=beside
+    beside = Beside(
+        larger(costs.beside.idle_s, other.beside.idle_s), max(costs.beside.compute_s, other.beside.compute_s)
+    )
+    return costs._replace(
+        idle=larger(costs.idle, other.idle), attention=larger(costs.attention, other.attention), beside=beside
     )
 
 
