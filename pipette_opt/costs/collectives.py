@@ -223,6 +223,59 @@ def tensor_traffic(
     )
 
 
+Messages = list[float]
+"""Sizes of messages, bytes."""
+
+Passes = tuple[tuple[Messages, Messages], tuple[Messages, Messages]]
+"""Messages that are gathered, and that are reduced, in the forward and in the backward pass."""
+
+
+class EndTraffic(NamedTuple):
+    """
+    Tensor-parallel traffic of embeddings and head for one micro-batch; all messages follow one another.
+
+    For each end, gathers and scatters, then all-reduces: forward and backward.
+    """
+
+    embedding: tuple[tuple[RingTraffic, RingTraffic], ...]
+    head: tuple[tuple[RingTraffic, RingTraffic], ...]
+
+
+def end_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> EndTraffic:
+    """
+    Return the tensor-parallel traffic outside of the layers.
+
+    Every rank looks up its part of the vocabulary, so the results are reduced: scattered with sequence parallelism,
+    unless learned positions are added first. Backward, their gradients are gathered. The head gathers its input and
+    scatters its gradient, or reduces it without sequence parallelism. The loss of split logits has three all-reduces of
+    an fp32 number for each token (``VocabParallelCrossEntropy``). Each depth of multi-token prediction has all these
+    again, and gathers input and output of its projection (``MultiTokenPredictionLayer``). All are in 16 bits.
+    """
+    tp, split, depths = config.tensor_model_parallel_size, config.sequence_parallel, model.mtp_num_layers
+    tokens = micro_batch_tokens(training, config)
+    hidden = float(tokens * model.hidden_size * training.parameter_bytes)
+    scattered = split and model.position_embedding_type != "learned_absolute"
+
+    def rings(gathered: Messages, reduced: Messages) -> tuple[RingTraffic, RingTraffic]:
+        ways = [gather_traffic(size, tp) for size in gathered], [all_reduce_traffic(size, tp) for size in reduced]
+        gathers, reductions = (RingTraffic(*map(sum, zip((0.0, 0, 0), *each, strict=True))) for each in ways)
+        return gathers, reductions
+
+    # Messages of each pass, gathered and reduced: of the look-up, of the logits, and of a projection.
+    met: Passes = ((scattered * [hidden], (not scattered) * [hidden]), (split * [hidden], []))
+    made: Passes = ((split * [hidden], 3 * [4.0 * tokens]), (split * [hidden], (not split) * [hidden]))
+    sent: Passes = (
+        (split * [2 * hidden] + [hidden], []),
+        (split * [2 * hidden, hidden], (not split) * [2 * hidden]),
+    )
+    head = [
+        rings(*(once + depths * (once + look_up + project) for once, look_up, project in zip(*each, strict=True)))
+        for each in zip(made, met, sent, strict=True)
+    ]
+    embedding = [rings(*messages) for messages in met]
+    return EndTraffic(tuple(zip(*embedding, strict=True)), tuple(zip(*head, strict=True)))
+
+
 def hosts_of_a_domain(cluster: ClusterSpec, num_hosts: int) -> IntArray:
     """
     Return the largest possible number of a ring's hosts in the NVLink domain where it has fewest.

@@ -221,7 +221,7 @@ def _mtp_times_s(
     Return the forward and backward time of multi-token prediction, without its layer and its loss, seconds.
 
     It looks up the next token, normalises the embedding and the hidden state, concatenates both, projects them, and
-    normalises the layer's output. Gathering the projection's input and output over tensor ranks is left out.
+    normalises the layer's output.
     """
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
     share, form = tp if config.sequence_parallel else 1, linear_format(gpu, training, rates)

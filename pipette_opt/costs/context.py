@@ -27,7 +27,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.attention import attention_times_s
-from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, tensor_traffic
+from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, end_traffic, tensor_traffic
 from pipette_opt.costs.compute import StageCompute
 from pipette_opt.costs.exchange import least_exchange_s, part_bytes
 from pipette_opt.costs.layer_kinds import counted_layers
@@ -214,18 +214,37 @@ def inside_stages_s(
     experts_s: Callable[[ParallelConfig, LayerKind], tuple[float, float]] = lambda config, kind: (0.0, 0.0),
 ) -> FloatArray:
     """
-    Return the exposed communication inside the layers of each chunk per micro-batch, seconds, ``(2, num_chunks, pp)``.
+    Return the exposed communication inside each chunk per micro-batch, seconds, ``(2, num_chunks, pp)``.
 
-    Forward and backward, as in :func:`inside_layer_s`. ``experts_s``: function to the additional time of a layer with
-    experts, in a configuration that recomputes all layers or none.
+    Forward and backward, as in :func:`inside_layer_s`, with that of embeddings and head. ``experts_s``: function to the
+    additional time of a layer with experts, in a configuration that recomputes all layers or none.
     """
     found = np.zeros((2, config.num_chunks, config.pipeline_model_parallel_size))
+    found[:, 0, 0], head_s = ends_s(instance, config, tile)
+    found[:, -1, -1] += head_s
     for counted in counted_layers(instance.model, config):
         idle = compute.idle_s(counted.is_recomputed)
         seconds = inside_layer_s(instance, counted.config, idle, counted.kind, tile)
         sent = experts_s(counted.config, counted.kind) if counted.kind.has_experts else (0.0, 0.0)
         for way in (0, 1):
             found[way] += counted.layers * (seconds[way] + sent[way])
+    return found
+
+
+def ends_s(instance: Instance, config: ParallelConfig, tile: HostTile | None = None) -> FloatArray:
+    """
+    Return the tensor communication of embeddings and of the head for one micro-batch, seconds, shape ``(2, 2)``.
+
+    Forward and backward of each; over the best links if tensor groups span hosts.
+    """
+    found = np.zeros((2, 2))
+    tp, hosts = config.tensor_model_parallel_size, 1 if tile is None else tile.tensor_nodes
+    if tp == 1:
+        return found
+    links, shape = BestLinks(instance.cluster, instance.stack), RingShape(tp // hosts, hosts, tp // hosts)
+    for place, end in enumerate(end_traffic(instance.model, instance.training, config)):
+        for ways in end:
+            found[place] += [float(links.ring_s(shape, ring)[0]) for ring in ways]
     return found
 
 

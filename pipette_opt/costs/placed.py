@@ -249,7 +249,7 @@ class _Batch:
 
     def _inside_layers(self) -> tuple[FloatArray, FloatArray | None]:
         """
-        Return the communication inside the layers of every chunk, seconds: all of it, and the part of experts.
+        Return the communication inside every chunk, seconds: all of it, and the part of experts.
 
         Forward and backward, shape ``(2, n, chunks, pp, dp)`` each; ``None`` for experts of dense models.
         """
@@ -265,14 +265,19 @@ class _Batch:
             of_kind = [costs.of_kind(kind) for costs in self.costs]
             layers = np.stack([layer.layers for layer in of_kind]).astype(np.float64)[..., None]
             each = self._layer(context, [layer.context for layer in of_kind], [layer.attention for layer in of_kind])
-            unhidden = [(0.0, 0.0)] * len(of_kind)
-            each += self._layer(exchange, [layer.exchange for layer in of_kind], unhidden)
+            each += self._layer(exchange, [layer.exchange for layer in of_kind], [(0.0, 0.0)] * n)
             each += self._layer(tensor, [layer.tensor for layer in of_kind], [layer.idle for layer in of_kind])
             found += layers * each[:, :, None]
             if self.experts is not None and sent is not None and kind[0].has_experts:
                 tokens = layers * self.experts.layer_s(of_kind)[:, :, None]
                 found += tokens
                 sent += tokens
+        for chunk, stage, ends in (
+            (0, 0, [costs.ends.embedding for costs in self.costs]),
+            (-1, self.costs[0].head_stage, [costs.ends.head for costs in self.costs]),
+        ):
+            for rings in map(list, zip(*ends, strict=True)):
+                found[:, :, chunk, stage] += self._layer(tensor, rings, [(0.0, 0.0)] * n)[:, :, stage]
         return found, sent
 
     def _context(self) -> tuple[Rings | LeastRings | None, ExchangedContext | None]:

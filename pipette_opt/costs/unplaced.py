@@ -9,8 +9,10 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.collectives import (
     NO_TRAFFIC,
+    EndTraffic,
     RingTraffic,
     embedding_traffic,
+    end_traffic,
     gradient_traffic,
     parameter_traffic,
     tensor_traffic,
@@ -77,10 +79,13 @@ class Costs(NamedTuple):
     gradient: list[RingTraffic]
     parameters: list[RingTraffic]
     embedding: RingTraffic
+    ends: EndTraffic
     sharded: ShardedCosts | None
     buckets: IntArray
     least: tuple[FloatArray, FloatArray]
     experts: ExpertCosts | None
+    head_stage: int = -1
+    """Stage with the output head: the last, or the first in a V."""
 
     def of_kind(self, kind: tuple[LayerKind, bool]) -> LayerCosts:
         """Return the costs of one type of layer; zero layers if only other configurations of equal degrees have it."""
@@ -119,6 +124,7 @@ def costs_of(instance: Instance, config: ParallelConfig, known: Costs | None = N
         parameters=parameter_traffic(model, training, config) if config.overlap_param_gather else [],
         sharded=sharded_costs(model, training, config),
         embedding=embedding_traffic(model, training, config),
+        ends=end_traffic(model, training, config),
         buckets=num_buckets(model, config) if overlap else none.astype(np.int64),
         least=least,
         experts=None if model.num_experts is None else _expert_costs(instance, config),
@@ -194,4 +200,5 @@ def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:
         gradient=scaled(costs.gradient),
         parameters=scaled(costs.parameters) if costs.parameters else [],
         embedding=costs.embedding._replace(hop_bytes=0.0, num_steps=0, num_calls=0),
+        head_stage=0,
     )

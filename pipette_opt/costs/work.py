@@ -36,7 +36,7 @@ from pipette_opt.costs.compute import (
     look_up_s,
     straggling,
 )
-from pipette_opt.costs.context import inside_layer_s, spanning_ring
+from pipette_opt.costs.context import ends_s, inside_layer_s, spanning_ring
 from pipette_opt.costs.exchange import beside_exchange, expert_layer_s
 from pipette_opt.costs.host import pipeline_crosses_hosts
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs, recomputed_of_kinds
@@ -321,12 +321,13 @@ def _layers_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> tup
     """
     Return the compute of layers, embeddings and head on each GPU type, and what is added to it, seconds.
 
-    Communication inside a layer and the fixed time are added. The exchange of experts, multi-token-prediction layers
-    and :func:`straggling` are left out. Both have the shape of :func:`_alike_s`.
+    Communication inside a layer and of the ends, and the fixed time are added. The exchange of experts,
+    multi-token-prediction layers and :func:`straggling` are left out. Both have the shape of :func:`_alike_s`.
     """
     of_kinds = [_pieces_s(instance, config, gpu) for gpu in instance.cluster.gpu_kinds]
     compute_s: FloatArray = np.array([seconds for seconds, _ in of_kinds])
     sent_s = np.zeros(compute_s.shape[1])
+    sent_s[-3:-1] = ends_s(instance, config, tile).sum(axis=1)
     sent_s[-1] = instance.stack.micro_batch_s
     forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
     for piece, kind in enumerate(dict.fromkeys(instance.model.layers)):

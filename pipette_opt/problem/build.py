@@ -233,13 +233,13 @@ def links_decide(instance: Instance, config: ParallelConfig, tile: HostTile) -> 
     """
     Return whether each collective is a function of its slowest hop, so that integers can express it.
 
-    This needs expert ranks on one host, and no ZeRO 2 or 3. If tensor or context groups span hosts, all layers must
-    send equally much, and only one of the two groups may span hosts.
+    This needs expert ranks on one host, and no ZeRO 2 or 3. Tensor groups must be inside hosts, since stages with
+    embeddings or head send more than their layers. If context groups span hosts, all layers must send equally much.
     """
-    if config.sharding_stage > 1:
+    if config.sharding_stage > 1 or tile.tensor_nodes > 1:
         return False
-    alike = tile.nodes_per_slot == 1 or len(counted_layers(instance.model, config)) == 1
-    alike &= 1 in (tile.tensor_nodes, tile.context_nodes) and exchange_stays_inside(instance.training, config, tile)
+    alike = tile.context_nodes == 1 or len(counted_layers(instance.model, config)) == 1
+    alike &= exchange_stays_inside(instance.training, config, tile)
     return alike and experts_stay_inside(instance, config, tile) and hops_decide(instance, config, tile)
 
 

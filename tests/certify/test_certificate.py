@@ -12,6 +12,7 @@ from pipette_opt.base.types import P2PMode
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import Enumeration
 from pipette_opt.certify import OptimizeParams, SearchState, certify, rounds
+from pipette_opt.certify.placing import is_relaxation_exact
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import MemoryCheck
@@ -122,10 +123,10 @@ def test_bound_is_the_fastest_time(p2p: P2PMode, num_nodes: int, kinds: int, mis
 @pytest.mark.search
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 def test_paths_of_one_placement_are_below_the_simulator_at_every_other(p2p: P2PMode) -> None:
-    """In ticks, every candidate, links up to twentyfold apart; and the simulated time where they were found."""
+    """In ticks, every candidate, links up to twentyfold apart; where exact, the simulated time of their placement."""
     rng = np.random.default_rng(60)
-    for _ in range(4):
-        prepared = prepared_for(random_job(rng, 5, p2p, kinds=2), CONFIGS)
+    for kinds in (1, 2, 1, 2):
+        prepared = prepared_for(random_job(rng, 5, p2p, kinds=kinds), CONFIGS)
         for one in prepared.problem.candidates:
             grown = one
             for _ in range(12):
@@ -138,7 +139,8 @@ def test_paths_of_one_placement_are_below_the_simulator_at_every_other(p2p: P2PM
                 counts = critical_counts(times, one.num_microbatches, p2p)
                 grown = with_paths(prepared.instance, prepared.problem, grown, [counts])
                 form = objective_ticks(prepared.problem, grown, nodes) * prepared.problem.tick_s
-                assert form == pytest.approx(seconds, rel=5e-6)  # every link in every round is rounded down
+                if is_relaxation_exact(prepared.instance, one):
+                    assert form == pytest.approx(seconds, rel=5e-6)  # every link in every round is rounded down
 
 
 @pytest.mark.search

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from factories import LLAMA_8B, TINY, make_cluster, make_config, make_job, make_links
+from factories import LLAMA_8B, TINY, make_cluster, make_config, make_job, make_links, make_random_cluster
 
 from pipette_opt.base.units import GB
 from pipette_opt.costs.collectives import (
@@ -12,13 +12,21 @@ from pipette_opt.costs.collectives import (
     OWN_PART,
     RingTraffic,
     all_reduce_traffic,
+    end_traffic,
     gather_traffic,
     gradient_traffic,
     tensor_traffic,
 )
+from pipette_opt.costs.compute import stage_compute
 from pipette_opt.costs.links import EachLink, NoLinks, RingShape
+from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.stage import stage_parameters
-from pipette_opt.specs import DEFAULT_STACK, LayerKind
+from pipette_opt.costs.work import WorkBounds
+from pipette_opt.parallel import host_tiles, identity_placement, tile_placement
+from pipette_opt.problem.beside import chunk_seconds
+from pipette_opt.read.model import read_model
+from pipette_opt.simulate import estimate
+from pipette_opt.specs import DEFAULT_STACK, LayerKind, TrainingSpec
 
 
 def test_ring_traffic() -> None:
@@ -145,3 +153,83 @@ def test_half_of_the_pieces_beside_products_is_hidden() -> None:
         ):
             assert shown.hop_bytes == share * plain.hop_bytes
             assert (shown.num_steps, shown.num_calls) == (share * plain.num_steps, plain.num_calls)
+
+
+HIDDEN = 2048 * 4096 * 2
+"""Bytes of the hidden states of 2,048 tokens of Llama 3 8B."""
+
+
+@pytest.mark.parametrize("tp", [2, 8])
+def test_traffic_of_the_ends_by_hand(tp: int) -> None:
+    """
+    A gather each way at both ends with sequence parallelism, else an all-reduce forward, and one backward at the head.
+
+    The loss reduces three numbers of four bytes for each token. Learned positions are added before the scatter.
+    """
+    sent, none = (tp - 1) / tp, (0.0, 0, 0)
+    gather, reduction = (sent * HIDDEN, tp - 1, 1), (2 * sent * HIDDEN, 2 * (tp - 1), 1)
+    loss = (3 * 2 * sent * 4 * 2048, 3 * 2 * (tp - 1), 3)
+    training, plain = TrainingSpec(global_batch_size=8, seq_length=2048), make_config(tp=tp, num_layers=32)
+    split = replace(plain, sequence_parallel=True)
+    whole, parts = (end_traffic(LLAMA_8B, training, each) for each in (plain, split))
+    assert whole == (((none, none), (reduction, none)), ((none, none), (loss, reduction)))
+    assert parts == (((gather, gather), (none, none)), ((gather, gather), (loss, none)))
+    learned = end_traffic(TINY, training, split).embedding
+    less = TINY.hidden_size / LLAMA_8B.hidden_size
+    assert learned == ((none, (less * gather[0], *gather[1:])), ((less * reduction[0], *reduction[1:]), none))
+
+
+def test_each_depth_of_prediction_has_ends_of_its_own() -> None:
+    """
+    Forward, the head gathers once; the depth looks up, gathers two inputs of its projection and its output, and heads.
+
+    So 1 + 1 + 2 + 1 + 1 hidden states in 5 calls, backward the mirror; three all-reduces for each of two losses.
+    """
+    model = replace(LLAMA_8B, mtp_num_layers=1)
+    job = make_job(make_cluster(1), model, seq_length=2048)
+    gathers, reductions = end_traffic(
+        model, job.training, make_config(tp=8, num_layers=32, sequence_parallel=True)
+    ).head
+    assert gathers == ((6 * 7 / 8 * HIDDEN, 5 * 7, 5),) * 2
+    assert reductions == ((6 * 2 * 7 / 8 * 4 * 2048, 6 * 14, 6), (0.0, 0, 0))
+
+
+def test_first_and_last_stage_send_more_by_hand() -> None:
+    """
+    Of equal stages, the first adds a gather each way, 7/8 of 16 MiB and 0.42 of an own eighth at 200 GB/s; so the last.
+
+    The last also has three small all-reduces forward, 14/8 of 8 KiB and an own eighth. Seven steps are an eighth of a
+    message each, and an all-reduce has twice as many.
+    """
+    job = make_job(make_cluster(1, gpus=24), LLAMA_8B, seq_length=2048)
+    one = make_config(tp=8, pp=3, layers_per_stage=(10, 10, 10), sequence_parallel=True)
+    job = replace(job, model=replace(LLAMA_8B, num_layers=30))
+    times = placed_times(job, one, identity_placement(one, 24, np.arange(1), "tp-cp-ep-dp-pp"))
+    step = job.cluster.intra_node_latency_s / 8
+    gather = (7 + 0.42) / 8 * HIDDEN / (200 * GB) + 7 * step
+    loss = 3 * ((14 + 0.42) / 8 * 4 * 2048 / (200 * GB) + 14 * step)
+    for found, last in ((times.tensor_forward_s[0, :, 0], gather + loss), (times.tensor_backward_s[0, :, 0], gather)):
+        assert found - found[1] == pytest.approx([gather, 0.0, last])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bounds_count_the_ends_as_placed_ranks_do(seed: int) -> None:
+    """Random groups in hosts and over them: equal times inside, no more over the best links, and no bound above."""
+    rng = np.random.default_rng(seed)
+    model = replace(read_model(str(rng.choice(["llama-3-8b", "gpt-3-1.3b"]))), num_layers=8)
+    model = replace(model, mtp_num_layers=int(rng.integers(0, 3)) * (model.name == "llama-3-8b"))
+    tp, pp, gpus = int(2 ** rng.integers(0, 4)), int(2 ** rng.integers(0, 3)), int(rng.choice([2, 4]))
+    cluster = make_random_cluster(rng, 32, gpus=gpus, intra_node_bytes_per_s=float(rng.choice([10, 200])) * GB)
+    job = make_job(cluster, model, seq_length=2048)
+    one = make_config(tp=tp, pp=pp, dp=2, sequence_parallel=bool(tp > 1 and rng.random() < 0.5))
+    for tile in host_tiles(one, gpus, job.launcher):
+        grid = tile.node_grid(one)
+        placement = tile_placement(one, tile, rng.permutation(32)[: int(np.prod(grid))].reshape(grid))
+        times = placed_times(job, one, placement)
+        for found, least in zip(
+            (times.forward_s, times.backward_s), chunk_seconds(job, one, stage_compute(job, one), tile), strict=True
+        ):
+            assert (least[0] <= found.min(axis=2) * (1 + 1e-9)).all()
+            if tile.tensor_nodes == 1:
+                assert found == pytest.approx(np.broadcast_to(least[0][..., None], found.shape))
+        assert WorkBounds(job)(one) <= estimate(job, one, placement).iteration_time_s

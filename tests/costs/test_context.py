@@ -12,6 +12,7 @@ from pipette_opt.costs.collectives import gradient_traffic, tensor_traffic
 from pipette_opt.costs.compute import stage_compute
 from pipette_opt.costs.context import (
     context_traffic,
+    ends_s,
     exchanged_traffic,
     hidden_by_attention_s,
     inside_layer_s,
@@ -200,7 +201,11 @@ def test_a_slow_ring_shows() -> None:
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 def test_ticks_and_seconds(p2p: str) -> None:
-    """The solver's objective counts context parallelism as the clock in seconds does."""
+    """
+    The solver's objective counts context parallelism as the clock in seconds does.
+
+    Tensor groups over hosts have no closed form: stages with embeddings or head send more than their layers.
+    """
     rng = np.random.default_rng(5)
     shapes = [
         make_config(tp=2, pp=2, dp=4, num_layers=32, context_parallel_size=4, sequence_parallel=True),
@@ -222,7 +227,9 @@ def test_ticks_and_seconds(p2p: str) -> None:
         nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
         times = placed_times(job, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
         assert times.tensor_forward_s.min() > 0.0
-        assert candidate.has_analytical_model
+        assert candidate.has_analytical_model == (candidate.tile.tensor_nodes == 1)
+        if not candidate.has_analytical_model:
+            continue
         form = analytical_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
         assert -1e-3 < objective_ticks(data, candidate, nodes) - form < candidate.rounding_ticks
 
@@ -268,7 +275,8 @@ def test_messages_between_hosts_by_hand() -> None:
         of_kind = replace(job, training=replace(job.training, cp_comm_type=kind))
         sent_s = 2048 * held * 2 / (8.0 * GB / 8)
         hidden_s = hidden_by_attention_s(of_kind, one, LayerKind())[0]
-        found_s = placed_times(of_kind, one, placement).tensor_forward_s[0, 0, 0] / 32
+        ends = ends_s(of_kind, one)[:, 0].sum()
+        found_s = (placed_times(of_kind, one, placement).tensor_forward_s[0, 0, 0] - ends) / 32
         assert found_s == pytest.approx(alone_s + max(sent_s - hidden_s, 0.0), rel=1e-6)
 
 
