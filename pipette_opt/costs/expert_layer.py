@@ -15,7 +15,7 @@ Megatron-Core (``TEGroupedMLP._apply_bias`` in ``moe/experts.py``) adds it for o
 concatenates the results, in framework operations, each through memory.
 """
 
-from pipette_opt.costs.experts import distinct_shares, rows_of_expert
+from pipette_opt.costs.experts import distinct_shares, local_experts, rows_of_expert
 from pipette_opt.costs.products import cast_s, linear_format, plain_format, product_times_s
 from pipette_opt.costs.stage import expert_block
 from pipette_opt.parallel import ParallelConfig
@@ -72,15 +72,13 @@ def expert_kernels(model: ModelSpec, config: ParallelConfig) -> int:
 
 
 def _bias_kernels(model: ModelSpec, config: ParallelConfig) -> tuple[int, int]:
-    assert model.num_experts is not None
-    local = model.num_experts // config.expert_model_parallel_size
+    local, _ = local_experts(model, config)
     return BIAS_KERNELS[0] * local + 1, BIAS_KERNELS[1] * local + 1
 
 
 def _copied(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
     """Return the number of tokens and copies that sorting by expert reads and writes on a rank, in one direction."""
-    assert model.num_experts is not None
-    local = model.num_experts // config.expert_model_parallel_size
+    local, _ = local_experts(model, config)
     arrived = local * rows_of_expert(model, training, config)
     if training.moe_token_dispatcher_type == "flex" and config.expert_model_parallel_size > 1:
         return arrived * (1.0 + float(distinct_shares(model, training, config)[1]))
@@ -92,9 +90,7 @@ def activation_again_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> float:
     """Return the seconds of the routed experts' activation on the busiest rank, and of the cast of its output."""
-    assert model.num_experts is not None
-    form, local = linear_format(gpu, training, rates), model.num_experts // config.expert_model_parallel_size
-    width = model.expert_ffn_size // config.expert_tensor_size
+    form, (local, width) = linear_format(gpu, training, rates), local_experts(model, config)
     up = 2 * width if model.gated_linear_unit else width
     pairs = local * rows_of_expert(model, training, config)
     moved = pairs * (up + width) * training.parameter_bytes * rates.elementwise
@@ -131,8 +127,7 @@ def expert_times_s(
     """
     assert model.num_experts is not None
     form, element, h = linear_format(gpu, training, rates), training.parameter_bytes, model.expert_hidden_size
-    local = model.num_experts // config.expert_model_parallel_size
-    width = model.expert_ffn_size // config.expert_tensor_size
+    local, width = local_experts(model, config)
     up = 2 * width if model.gated_linear_unit else width
     rows = rows_of_expert(model, training, config)
     own, height = tokens_of_rank(training, config), max(1, round(rows))

@@ -32,6 +32,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.stage import expert_block
+from pipette_opt.layers.experts import experts_on_rank
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.activations import tokens_of_rank
@@ -70,6 +71,12 @@ def coupled_replicas(model: ModelSpec, config: ParallelConfig) -> int:
     return int(np.lcm(expert_block(config), slot)) // slot
 
 
+def local_experts(model: ModelSpec, config: ParallelConfig) -> tuple[int, int]:
+    """Return the number of experts of a rank, and the width of its part of them (:func:`experts_on_rank`)."""
+    count, width = experts_on_rank(model, config.expert_model_parallel_size, config.expert_tensor_size)
+    return count, width
+
+
 def rows_of_expert(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
     """Return the number of tokens per expert on the busiest rank in one micro-batch."""
     assert model.num_experts is not None
@@ -89,7 +96,7 @@ def distinct_shares(model: ModelSpec, training: TrainingSpec, config: ParallelCo
     ep = config.expert_model_parallel_size
     if model.num_experts is None or training.moe_token_dispatcher_type != "flex":
         return np.ones(ep + 1)
-    local = model.num_experts // ep
+    local, _ = local_experts(model, config)
     topk, groups, chosen = model.moe_router_topk, model.moe_router_num_groups or 1, model.moe_router_group_topk
     limit = (groups, groups if chosen is None else chosen)
     shares = [distinct_share(model.num_experts, topk, ranks * local, *limit) for ranks in range(1, ep + 1)]

@@ -12,6 +12,7 @@ and the projection of multi-token prediction.
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
+from pipette_opt.costs.experts import local_experts
 from pipette_opt.costs.layer_kinds import held_of_kinds
 from pipette_opt.costs.products import plain_format
 from pipette_opt.parallel import ParallelConfig
@@ -40,13 +41,10 @@ def layer_flops(model: ModelSpec, config: ParallelConfig, kind: LayerKind) -> tu
     Dense matrices are divided among all replicas, matrices of experts among the replicas of experts.
     """
     tp = config.tensor_model_parallel_size
-    products = (product for branch in model.branches(kind) for product in branch.orthogonal)
-    split = {"columns": (tp, 1), "rows": (1, tp), "whole": (1, 1), "repeated": (1, 1)}
-    shapes = [(n / split[way][0], k / split[way][1]) for n, k, way in products]
+    shapes = [product.on_rank(tp) for branch in model.branches(kind) for product in branch.orthogonal]
     of_experts = 0.0
-    if kind.has_experts and model.num_experts is not None:
-        local = model.num_experts / config.expert_model_parallel_size
-        wide = model.expert_ffn_size / config.expert_tensor_size
+    if kind.has_experts:
+        local, wide = local_experts(model, config)
         gates, h = 2 if model.gated_linear_unit else 1, model.expert_hidden_size
         of_experts = local * (orthogonal_flops(gates * wide, h) + orthogonal_flops(h, wide))
     return sum(orthogonal_flops(n, k) for n, k in shapes), of_experts
@@ -66,6 +64,6 @@ def orthogonal_s(
         dense, experts = layer_flops(model, config, kind)
         seconds += layers.sum(axis=0) * (dense / owners + experts / of_experts)
     h = model.hidden_size
-    projection = orthogonal_flops(h / config.tensor_model_parallel_size, 2 * h)
+    projection = orthogonal_flops(h // config.tensor_model_parallel_size, 2 * h)
     seconds[-1] += model.num_own_mtp_layers * projection / owners
     return seconds * (iterations(training) / ITERATIONS) / plain_format(gpu, training, rates).flops_per_s

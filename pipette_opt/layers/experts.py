@@ -2,11 +2,27 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipette_opt.layers.branch import Branch, Kept, Matrix, Module, OnRank, Product, Work
 from pipette_opt.layers.mlp import MlpBranch
+
+if TYPE_CHECKING:
+    from pipette_opt.specs.model import ModelSpec
+
+
+def experts_on_rank(model: "ModelSpec", expert_ranks: Any, expert_tp: Any) -> tuple[Any, Any]:
+    """
+    Return the number of experts that a rank has a part of, and the width of this part; legal sizes divide evenly.
+
+    Parameters
+    ----------
+    expert_ranks, expert_tp
+        Ranks that the experts are spread over, and ranks that share an expert; numbers, or arrays.
+    """
+    return (model.num_experts or 0) // expert_ranks, model.expert_ffn_size // expert_tp
 
 
 class ExpertBranch(MlpBranch):
@@ -86,7 +102,7 @@ class ExpertBranch(MlpBranch):
     def local_matrices(self, rank: OnRank) -> tuple[Matrix, ...]:
         """Return the matrices of shared and routed experts, and of projections for them; the router stays in fp32."""
         model, whole = self.model, self.whole_matrices[1:]
-        count, width = (model.num_experts or 0) // rank.expert_ranks, model.expert_ffn_size // rank.expert_tp
+        count, width = experts_on_rank(model, rank.expert_ranks, rank.expert_tp)
         routed = model.expert_hidden_size
         return (
             *super().local_matrices(rank),
@@ -101,7 +117,7 @@ class ExpertBranch(MlpBranch):
         experts, topk, latent = model.num_experts or 0, model.moe_router_topk, model.moe_latent_size or 0
         layer_input = tokens * model.hidden_size
         rows = tokens * topk * rank.imbalance * rank.expert_tp
-        width = model.expert_ffn_size / rank.expert_tp
+        _, width = experts_on_rank(model, rank.expert_ranks, rank.expert_tp)
         # fp32 scores of all experts, weights and numbers of the chosen ones; the int32 map of the permutation.
         router = tokens * (4 * experts + 12 * topk + 4 * (2 * experts + 1))
         # A projection to the width of the experts, and one back.
@@ -127,7 +143,7 @@ class ExpertBranch(MlpBranch):
         rows = rank.element * rank.own_tokens * model.moe_router_topk * rank.imbalance
         routed, down = rows * model.expert_hidden_size, rows * model.expert_ffn_size
         here, up = routed * rank.expert_tp, self.gates * down
-        sorts, gathers = (model.num_experts or 0) // rank.expert_ranks > 1, rank.expert_tp > 1
+        sorts, gathers = experts_on_rank(model, rank.expert_ranks, rank.expert_tp)[0] > 1, rank.expert_tp > 1
         gone = up + kept * (down + here)
         moments = (
             routed * (1 + (rank.expert_ranks > 1)),

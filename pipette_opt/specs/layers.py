@@ -1,4 +1,4 @@
-"""Correction factors of layer compute time by layer shape, which ``calibrate`` learns from measured runs."""
+"""Correction factors of layer compute time by layer shape, from stack files of older versions of ``calibrate``."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
@@ -32,6 +33,24 @@ def test_flops_of_a_layer() -> None:
     spread = make_config(tp=1, dp=8, num_layers=32, expert_model_parallel_size=4)
     _, experts = layer_flops(MOE, spread, MOE.layers[0])
     assert experts == 2 * (orthogonal_flops(2048, 4096) + orthogonal_flops(4096, 1024))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_flops_of_experts_are_those_of_their_products(seed: int) -> None:
+    """Random sizes, also those that ranks do not divide: a rank has whole experts and channels, as in its products."""
+    rng = np.random.default_rng(seed)
+    ep, etp, tp = (int(each) for each in rng.integers(1, 5, 3))
+    num_experts, width = int(rng.integers(ep, 20)), int(rng.integers(64, 2048))
+    model = replace(MOE, num_experts=num_experts, moe_ffn_hidden_size=width)
+    one = make_config(
+        tp=tp, dp=4 * ep * etp, num_layers=32, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp
+    )
+    dense, experts = layer_flops(model, one, MOE.layers[0])
+    up, down = (width // etp * 2, 4096), (4096, width // etp)
+    assert experts == num_experts // ep * (orthogonal_flops(*up) + orthogonal_flops(*down))
+    queries, keys = 4096 // tp, 1024 // tp
+    shapes = [(queries, 4096), (keys, 4096), (keys, 4096), (4096, queries), (num_experts, 4096)]
+    assert dense == sum(orthogonal_flops(*shape) for shape in shapes)
 
 
 def test_replicas_share_the_matrices() -> None:
