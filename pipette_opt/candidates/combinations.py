@@ -339,19 +339,21 @@ def _sharing(space: SearchSpace, degrees: _Degrees) -> list[dict[str, Any]]:
     Empty if none of the given numbers of groups divides the replicas.
     """
     replicas, strategies = degrees.dp * degrees.cp, space.data_parallel_sharding_strategy
-    found: list[dict[str, Any]] = []
+    instances, stages = space.num_distributed_optimizer_instances or (1,), list[int]()
     if strategies is None:
         choices = (replicas > 1,) if space.use_distributed_optimizer is None else space.use_distributed_optimizer
-        found = [{"use_distributed_optimizer": choice} for choice in choices]
+        stages += map(int, choices)
     if replicas == 1:
-        return (found or [{}]) if 1 in (space.num_distributed_optimizer_instances or (1,)) else []
-    for stage in map(SHARDING_STRATEGIES.index, (*(strategies or ()), *space.more_sharding)):
+        found: list[dict[str, Any]] = [{"use_distributed_optimizer": stage > 0} for stage in stages] or [{}]
+        return found if 1 in instances else []
+    found = []
+    for stage in (*stages, *map(SHARDING_STRATEGIES.index, (*(strategies or ()), *space.more_sharding))):
         shared: dict[str, Any] = {"use_distributed_optimizer": stage > 0}
-        if stage < 2:
+        shared |= {"zero_stage": stage} if stage > 1 else {}
+        if stage == 0:
             found.append(shared)
             continue
-        shared |= {"zero_stage": stage}
-        for groups in space.num_distributed_optimizer_instances or (1,):
+        for groups in instances:
             if replicas % groups == 0:
                 outers = ("no_shard", "optim") if groups > 1 and stage == 3 else ("no_shard",)
                 of_groups = {} if groups == 1 else {"num_distributed_optimizer_instances": groups}

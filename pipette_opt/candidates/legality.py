@@ -272,15 +272,17 @@ def sharded_parameters(model: ModelSpec, training: TrainingSpec, config: Paralle
     """
     Rule: ZeRO stages 2 and 3 exclude Muon (``validate_args``) and interleaving, which is not timed here.
 
-    The number of groups of replicas must divide the ranks that hold the same experts.
+    The number of groups of replicas must divide the ranks that hold the same experts, and Muon has one
+    (``layer_wise_optimizer.py``).
     """
     stage, groups = config.sharding_stage, config.num_distributed_optimizer_instances
-    if stage < 2:
+    if config.reduces_in_one_ring:
         return None
-    if config.num_chunks > 1:
+    if stage > 1 and config.num_chunks > 1:
         return f"zero_stage={stage} with virtual_pipeline_model_parallel_size={config.num_chunks} is not modelled"
     if training.optimizer == "muon":
-        return f"zero_stage={stage} does not go with optimizer=muon"
+        refused = f"zero_stage={stage}" if stage > 1 else f"num_distributed_optimizer_instances={groups}"
+        return f"{refused} does not go with optimizer=muon"
     block = config.expert_tensor_size * config.expert_model_parallel_size
     same = (
         config.world_size // config.pipeline_model_parallel_size // block if model.num_experts is not None else groups

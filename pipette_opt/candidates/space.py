@@ -88,7 +88,7 @@ class SearchSpace(SpaceOptions):
         Allowed sharding among replicas (:data:`~pipette_opt.parallel.config.SHARDING_STRATEGIES`), instead of
         ``use_distributed_optimizer``; ``None`` to use that field. A single replica shares nothing.
     num_distributed_optimizer_instances
-        Allowed numbers of groups of replicas that share gradients or parameters only within the group. With shared
+        Allowed numbers of groups of replicas that share states only within the group (optimizer instances). With shared
         parameters, optimizer states may also be shared over the groups. ``None`` for one group.
     recompute
         Allowed recomputation choices; ``None`` in the tuple means no recomputation. ``block``: first layers of each
@@ -190,9 +190,9 @@ class SearchSpace(SpaceOptions):
             raise InputError(option, f"must be some of {', '.join(SHARDING_STRATEGIES)}; got {', '.join(unknown)}.")
         if given and self.use_distributed_optimizer is not None:
             raise InputError(option, "repeats --use-distributed-optimizer; give only one of them.")
-        groups = self.num_distributed_optimizer_instances
-        if groups not in (None, (1,)) and not {"optim_grads", "optim_grads_params"}.intersection(given or ()):
-            problem = "needs --data-parallel-sharding-strategy with optim_grads or optim_grads_params"
+        groups, shares = self.num_distributed_optimizer_instances, True in (self.use_distributed_optimizer or (True,))
+        if groups not in (None, (1,)) and not (set(given) - {"no_shard"} if given else shares):
+            problem = "needs states that replicas share, but none of the allowed choices shares any"
             raise InputError("--num-distributed-optimizer-instances", f"{problem}.")
 
     def _check_names(self) -> None:

@@ -111,7 +111,7 @@ def gradient_traffic(
     of the gradients and later an all-gather of the parameters, unless the latter overlaps with the forwards
     (:func:`parameter_traffic`). ``experts`` selects the separate rings of routed experts.
     """
-    size, counts = _replicas_and_parameters(model, config, experts)
+    size, counts = sharing(model, config, experts=experts)
     if not config.use_distributed_optimizer:
         single = all_reduce_traffic(training.gradient_bytes, size)
     else:
@@ -137,7 +137,7 @@ def parameter_traffic(
 
     ``experts`` selects the parameters of routed experts.
     """
-    size = _replicas_and_parameters(model, config, experts)[0]
+    size = sharing(model, config, experts=experts)[0]
     messages = gathered_bytes(model, training, config, experts=experts)
     return [gather_traffic(message, size) if message else NO_TRAFFIC for message in messages]
 
@@ -146,13 +146,13 @@ def gathered_bytes(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
 ) -> list[float]:
     """Return the bytes of gathered parameters on a rank of each stage, length ``pp``; ``experts``: routed ones only."""
-    counts = _replicas_and_parameters(model, config, experts)[1]
+    counts = sharing(model, config, experts=experts)[1]
     matrices = counts if experts else stage_parameters(model, config).matrices.tolist()
     saved = training.parameter_bytes - training.gather_bytes
     return [count * training.parameter_bytes - saved * few for count, few in zip(counts, matrices, strict=True)]
 
 
-def _replicas_and_parameters(model: ModelSpec, config: ParallelConfig, experts: bool) -> tuple[int, list[float]]:
+def sharing(model: ModelSpec, config: ParallelConfig, *, experts: bool) -> tuple[int, list[float]]:
     """Return the number of ranks that share parameters, and the number of parameters on one rank of each stage."""
     if experts:
         size = max(config.expert_data_parallel_size // config.num_distributed_optimizer_instances, 1)

@@ -126,7 +126,7 @@ def stage_rings(
         ``True`` for the analytical model, with the least compute time of all GPU types; ``False`` for a relaxation.
     """
     model, training, stack = instance.model, instance.training, instance.stack
-    if config.sharding_stage > 1:  # their messages only lengthen each micro-batch; the simulator counts them
+    if not config.reduces_in_one_ring:  # the simulator counts the messages of ZeRO 2 and 3, and of instances
         return [StageRing(NO_TRAFFIC)] * config.pipeline_model_parallel_size
     traffic = gradient_traffic(model, training, config)
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks

@@ -369,7 +369,8 @@ class _Batch:
         reduction = reduction + self._data_parallel(traffic, algorithm, groups=groups) + self._outer()
         if not beside:
             return reduction, None
-        return reduction, gather + self._data_parallel([costs.parameters for costs in self.costs], algorithm)
+        parameters = [costs.parameters for costs in self.costs]
+        return reduction, gather + self._data_parallel(parameters, algorithm, groups=groups)
 
     def _data_parallel(
         self,
@@ -397,13 +398,12 @@ class _Batch:
     def _outer(self) -> FloatArray | float:
         """Return the reduction among optimizer instances once an iteration, seconds, shape ``(n, pp)``."""
         groups = self.config.num_distributed_optimizer_instances
-        known = [sharded.sharded for sharded in self.costs if sharded.sharded is not None]
-        if groups == 1 or not known:
+        if groups == 1:
             return 0.0
-        found = self._data_parallel([sharded.layers.outer for sharded in known], groups=groups, outer=True)
-        experts = [sharded.experts.outer for sharded in known if sharded.experts is not None]
-        if self.experts is not None and experts:
-            found = found + self.experts.reduction_s("ring", experts, groups=groups, outer=True)
+        found = self._data_parallel([costs.outer for costs in self.costs], groups=groups, outer=True)
+        if self.experts is not None:
+            traffic = [costs.outer for costs in self.experts.costs]
+            found = found + self.experts.reduction_s("ring", traffic, groups=groups, outer=True)
         return found
 
     def _sharded(self, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray] | None:
@@ -441,7 +441,7 @@ class _Batch:
         reduction = self.experts.reduction_s(algorithm, [each.gradient for each in costs], groups=groups)
         if not self.config.overlap_param_gather:
             return reduction, none
-        return reduction, self.experts.reduction_s(algorithm, [each.parameters for each in costs])
+        return reduction, self.experts.reduction_s(algorithm, [each.parameters for each in costs], groups=groups)
 
     def _embeddings(self) -> FloatArray:
         """

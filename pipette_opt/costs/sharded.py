@@ -1,5 +1,5 @@
 """
-ZeRO 2 and 3: communication that overlaps with the compute of every micro-batch.
+ZeRO 2 and 3: communication that overlaps with the compute of every micro-batch; and that of optimizer instances.
 
 ZeRO 3 (PyTorch's FSDP with ``reshard_after_forward``, ``optim_grads_params`` of Megatron-FSDP) gathers the parameters
 of each layer before its forward and again before its backward. Afterwards it scatters the gradients. The collectives of
@@ -9,13 +9,13 @@ et al., arXiv 1910.02054; DeepSpeed, ``optim_grads``) scatters each micro-batch'
 after the step. Experts are divided among the ranks that hold equal experts, in rings of their own, after the layer's
 rings.
 
-With several optimizer instances (hybrid sharding: ``num_distributed_optimizer_instances``), all these collectives are
-inside an instance. Once in an iteration, each rank reduces its shard of the gradients with the ranks of the other
-instances that hold an equal shard. If the optimizer is also divided among instances, they scatter it, and gather the
-shard's parameters after the step (``outer_dp_sharding_strategy``).
+With several optimizer instances (hybrid sharding: ``num_distributed_optimizer_instances``), these collectives, and the
+scatter and gather of ZeRO 1, are inside an instance. Once in an iteration, each rank reduces its shard of the gradients
+with the ranks of the other instances that hold an equal shard (``start_grad_sync`` in Megatron-Core's
+``param_and_grad_buffer.py``). If the optimizer is also divided among instances, they scatter it, and gather the shard's
+parameters after the step (``outer_dp_sharding_strategy``).
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from pipette_opt.costs.collectives import (
@@ -25,8 +25,8 @@ from pipette_opt.costs.collectives import (
     gather_traffic,
     gathered_bytes,
     parameter_traffic,
+    sharing,
 )
-from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
@@ -39,13 +39,10 @@ class ShardedRings(NamedTuple):
     ----------
     forward, backward
         Traffic of one micro-batch's pass, which overlaps with its compute.
-    outer
-        Traffic of the reduction among optimizer instances once an iteration; none with one instance.
     """
 
     forward: list[RingTraffic]
     backward: list[RingTraffic]
-    outer: list[RingTraffic]
 
 
 class ShardedCosts(NamedTuple):
@@ -71,12 +68,8 @@ def sharded_costs(model: ModelSpec, training: TrainingSpec, config: ParallelConf
     """Return the traffic of shared parameters; ``None`` for ZeRO 0 and 1, which send once an iteration."""
     if config.sharding_stage < 2:
         return None
-    own = _rings(model, training, config, config.sharing_ranks, stage_parameters(model, config).own.tolist())
-    experts = None
-    if model.num_experts is not None:
-        size = max(config.expert_data_parallel_size // config.num_distributed_optimizer_instances, 1)
-        counts = stage_parameters(model, config).experts.tolist()
-        experts = _rings(model, training, config, size, counts, experts=True)
+    own = _rings(model, training, config)
+    experts = None if model.num_experts is None else _rings(model, training, config, experts=True)
     return ShardedCosts(layers=own, experts=experts, units=config.layers_per_stage)
 
 
@@ -84,15 +77,13 @@ def _rings(
     model: ModelSpec,
     training: TrainingSpec,
     config: ParallelConfig,
-    size: int,
-    counts: Sequence[float],
     *,
     experts: bool = False,
 ) -> ShardedRings:
-    """Return the rings of parameters that ``size`` ranks share; ``counts`` are the parameters of each stage."""
-    full, groups = config.sharding_stage == 3, config.num_distributed_optimizer_instances
+    """Return the rings of the parameters that ranks share, all but routed experts or these."""
+    full, (size, counts) = config.sharding_stage == 3, sharing(model, config, experts=experts)
     whole = gathered_bytes(model, training, config, experts=experts)
-    forward, backward, outer = [], [], []
+    forward, backward = [], []
     for count, message, layers in zip(counts, whole, config.layers_per_stage, strict=True):
         gather, scatter = gather_traffic(message, size), gather_traffic(count * training.gradient_bytes, size)
         steps, is_sent = gather.num_steps * layers, size > 1 and count > 0
@@ -100,10 +91,21 @@ def _rings(
         forward.append(RingTraffic(gather.hop_bytes, steps, layers) if full and is_sent else NO_TRAFFIC)
         both = RingTraffic(scatter.hop_bytes + again, (1 + full) * steps, (1 + full) * layers)
         backward.append(both if is_sent else NO_TRAFFIC)
-        outer.append(
-            _outer(count * training.gradient_bytes / size, message / size, config) if groups > 1 else NO_TRAFFIC
-        )
-    return ShardedRings(forward, backward, outer)
+    return ShardedRings(forward, backward)
+
+
+def outer_traffic(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
+) -> list[RingTraffic]:
+    """Return the traffic among optimizer instances once an iteration, length ``pp``; none with one instance."""
+    if config.num_distributed_optimizer_instances == 1:
+        return [NO_TRAFFIC] * config.pipeline_model_parallel_size
+    size, counts = sharing(model, config, experts=experts)
+    whole = gathered_bytes(model, training, config, experts=experts)
+    return [
+        _outer(count * training.gradient_bytes / size, message / size, config)
+        for count, message in zip(counts, whole, strict=True)
+    ]
 
 
 def _outer(gradient_bytes: float, parameter_bytes: float, config: ParallelConfig) -> RingTraffic:

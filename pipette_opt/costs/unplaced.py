@@ -24,7 +24,7 @@ from pipette_opt.costs.experts import expert_traffic
 from pipette_opt.costs.layer_kinds import CountedLayers, counted_layers
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.overlap import hiding_s, num_buckets
-from pipette_opt.costs.sharded import ShardedCosts, once_traffic, sharded_costs
+from pipette_opt.costs.sharded import ShardedCosts, once_traffic, outer_traffic, sharded_costs
 from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, LayerKind
@@ -63,9 +63,14 @@ class LayerCosts(NamedTuple):
 
 
 class ExpertCosts(NamedTuple):
-    """Traffic of rings over ranks that hold equal experts, for each stage: of gradients and of parameters."""
+    """
+    Traffic of rings over ranks that hold equal experts, for each stage.
+
+    Of gradients, of their shards among optimizer instances, and of parameters.
+    """
 
     gradient: list[RingTraffic]
+    outer: list[RingTraffic]
     parameters: list[RingTraffic]
 
 
@@ -77,6 +82,7 @@ class Costs(NamedTuple):
     layers: dict[tuple[LayerKind, bool], LayerCosts]
     """Costs by type of layer, and by whether the layer is recomputed entirely."""
     gradient: list[RingTraffic]
+    outer: list[RingTraffic]
     parameters: list[RingTraffic]
     embedding: RingTraffic
     ends: EndTraffic
@@ -121,6 +127,7 @@ def costs_of(instance: Instance, config: ParallelConfig, known: Costs | None = N
         gradient=once_traffic(model, training, config)
         if config.sharding_stage > 1
         else gradient_traffic(model, training, config),
+        outer=outer_traffic(model, training, config),
         parameters=parameter_traffic(model, training, config) if config.overlap_param_gather else [],
         sharded=sharded_costs(model, training, config),
         embedding=embedding_traffic(model, training, config),
@@ -136,6 +143,7 @@ def _expert_costs(instance: Instance, config: ParallelConfig) -> ExpertCosts:
     beside, traffic = config.overlap_param_gather, once_traffic if config.sharding_stage > 1 else gradient_traffic
     return ExpertCosts(
         gradient=traffic(model, training, config, experts=True),
+        outer=outer_traffic(model, training, config, experts=True),
         parameters=parameter_traffic(model, training, config, experts=True) if beside else [],
     )
 
@@ -198,6 +206,7 @@ def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:
     return costs._replace(
         compute=compute,
         gradient=scaled(costs.gradient),
+        outer=scaled(costs.outer),
         parameters=scaled(costs.parameters) if costs.parameters else [],
         embedding=costs.embedding._replace(hop_bytes=0.0, num_steps=0, num_calls=0),
         head_stage=0,

@@ -358,7 +358,7 @@ def reduction_pieces_s(
 
     model = instance.model
     kinds = list(dict.fromkeys(model.layers))
-    if config.sharding_stage > 1 or instance.allreduce != "ring":
+    if not config.reduces_in_one_ring or instance.allreduce != "ring":
         return np.zeros(2 * len(kinds) + 3)
     parts = parts_on_rank(model, config)
     own = [*parts.layers.values(), parts.embeddings, parts.head, *np.zeros(len(kinds) + 1)]

@@ -306,12 +306,12 @@ def _overlap_options(plan: Plan) -> list[Option]:
             use_megatron_fsdp=True,
             data_parallel_sharding_strategy=config.data_parallel_sharding_strategy,
             ckpt_format="fsdp_dtensor",  # the one that it has (validate_args)
-            num_distributed_optimizer_instances=groups if groups > 1 else None,
             outer_dp_sharding_strategy=config.outer_dp_sharding_strategy
             if groups > 1 and config.state_groups > 1
             else None,
         )
     return options + options_of(
+        num_distributed_optimizer_instances=groups if groups > 1 else None,
         overlap_grad_reduce=config.overlap_grad_reduce or sharded,
         overlap_param_gather=config.overlap_param_gather or sharded,
         ddp_bucket_size=config.ddp_bucket_size,

@@ -68,6 +68,7 @@ def _check(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, dev
     """Raise ``InputError`` for a job that cannot be run on one rank of this device, or without megatron-core."""
     never = {
         "ZeRO 2 and 3": config.sharding_stage > 1,
+        "several optimizer instances": config.num_distributed_optimizer_instances > 1,
         "interleaved stages": config.num_chunks > 1,
         "layers of attention and MLP side by side": model.parallel_residual,
         f"activation {model.activation_func}": model.activation_func is not None,

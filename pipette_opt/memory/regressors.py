@@ -119,8 +119,8 @@ def config_groups(model: ModelSpec, training: TrainingSpec, config: ParallelConf
     Return the number of communication groups of a rank that send tensors, in groups with a ring and a tree.
 
     They are those of Megatron-Core's ``parallel_state``: tensor, data with context, pipeline, context, expert, expert
-    tensor and expert data. Groups with equal ranks are separate communicators. Groups that only send a few numbers (the
-    norm of the gradients, barriers) are not counted.
+    tensor and expert data; data groups are inside optimizer instances and among them. Groups with equal ranks are
+    separate communicators. Groups that only send a few numbers (the norm of the gradients, barriers) are not counted.
 
     Parameters
     ----------
@@ -129,11 +129,12 @@ def config_groups(model: ModelSpec, training: TrainingSpec, config: ParallelConf
     """
     exchange, etp = exchange_ranks(training, config), config.expert_tensor_size
     replicas = config.data_parallel_size * config.context_parallel_size
-    sizes = [config.tensor_model_parallel_size, replicas, config.pipeline_model_parallel_size]
+    instances = config.num_distributed_optimizer_instances
+    sizes = [config.tensor_model_parallel_size, config.pipeline_model_parallel_size, replicas // instances, instances]
     groups = all_to_all_groups(exchange, gpus_per_node)
     sizes.append(config.context_parallel_size // exchange)
     if model.num_experts is not None:
-        sizes.append(config.expert_data_parallel_size)
+        sizes += [config.expert_data_parallel_size // instances, instances]
         if training.moe_token_dispatcher_type == "alltoall":
             here = None if gpus_per_node is None else max(gpus_per_node // etp, 1)
             groups += all_to_all_groups(config.expert_model_parallel_size, here)

@@ -266,7 +266,9 @@ class SpaceOptions:
     ] = None
     num_distributed_optimizer_instances: Annotated[
         Sizes | None,
-        _parallel("Allowed numbers of replica groups, e.g. 1,4; states are sharded within a group (hybrid sharding)."),
+        _parallel(
+            "Allowed numbers of replica groups, e.g. 1,4; states are shared within a group (optimizer instances)."
+        ),
     ] = None
     recompute: Annotated[
         Words | None,

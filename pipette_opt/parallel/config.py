@@ -75,9 +75,9 @@ class ParallelConfig(_Hashed):
         State that replicas share: nothing (0), optimizer states (1), also gradients (2), also parameters (3). ``None``
         means 1 with ``use_distributed_optimizer``, else 0.
     num_distributed_optimizer_instances, outer_dp_sharding_strategy
-        Number of groups of consecutive replicas that share gradients and parameters within the group (hybrid sharding),
-        and whether optimizer states are also divided over the groups (``optim``) or not (``no_shard``). Needs ZeRO
-        stage 2 or 3.
+        Number of groups of consecutive replicas that share state within the group (optimizer instances, hybrid
+        sharding), and whether optimizer states are also divided over the groups (``optim``) or not (``no_shard``).
+        Several groups need ZeRO stage 1 to 3, and ``optim`` stage 2 or 3.
     overlap_grad_reduce, overlap_param_gather
         Gradients are reduced during the last backward pass, parameters gathered during the next forward pass. The
         latter needs the former and the distributed optimizer.
@@ -190,7 +190,7 @@ class ParallelConfig(_Hashed):
             )
 
     def _check_instances(self) -> None:
-        """Raise ``ValueError`` unless groups of replicas are equal in size and share gradients (ZeRO stage 2 or 3)."""
+        """Raise ``ValueError`` unless groups of replicas are equal in size and share state."""
         groups, outer = self.num_distributed_optimizer_instances, self.outer_dp_sharding_strategy
         if outer not in ("no_shard", "optim"):
             raise ValueError(f"outer_dp_sharding_strategy must be no_shard or optim, got {outer!r}.")
@@ -201,9 +201,10 @@ class ParallelConfig(_Hashed):
                 "num_distributed_optimizer_instances must be >= 1, and >= 2 with "
                 f"outer_dp_sharding_strategy=optim, got {groups}."
             )
-        if self.sharding_stage < 2:
+        if self.sharding_stage < (1 if outer == "no_shard" else 2):
+            needed = "1, 2 or 3" if outer == "no_shard" else f"2 or 3 with outer_dp_sharding_strategy={outer}"
             raise ValueError(
-                f"num_distributed_optimizer_instances={groups} needs zero_stage 2 or 3, got {self.sharding_stage}."
+                f"num_distributed_optimizer_instances={groups} needs zero_stage {needed}, got {self.sharding_stage}."
             )
         replicas = self.data_parallel_size * self.context_parallel_size
         if replicas % groups:
@@ -277,6 +278,11 @@ class ParallelConfig(_Hashed):
     def sharing_ranks(self) -> int:
         """Ranks over which sharded state is divided: data- times context-parallel ranks of one group of replicas."""
         return self.data_parallel_size * self.context_parallel_size // self.num_distributed_optimizer_instances
+
+    @property
+    def reduces_in_one_ring(self) -> bool:
+        """Return whether gradients are reduced once an iteration, by a ring over all replicas."""
+        return self.sharding_stage < 2 and self.num_distributed_optimizer_instances == 1
 
     @property
     def state_groups(self) -> int:

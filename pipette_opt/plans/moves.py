@@ -95,8 +95,10 @@ def shards(config: ParallelConfig, coordinates: Sequence[Sequence[int]]) -> list
     """Return the part of the model that each rank holds; ``coordinates`` has (pp, dp, cp, tp) of each rank."""
     layers = [frozenset(of_stage) for of_stage in layers_of_stages(config)]
     last = config.pipeline_model_parallel_size - 1
-    replicas = config.data_parallel_size * config.context_parallel_size
-    block = config.expert_tensor_size * config.expert_model_parallel_size
+    block, owners = (
+        config.expert_tensor_size * config.expert_model_parallel_size,
+        config.sharing_ranks * config.state_groups,
+    )
     found = []
     for pp, dp, cp, tp in coordinates:
         replica = dp * config.context_parallel_size + cp
@@ -107,7 +109,7 @@ def shards(config: ParallelConfig, coordinates: Sequence[Sequence[int]]) -> list
                 slice_of_layers=(tp, config.tensor_model_parallel_size, place, block),
                 embedding=pp == 0,
                 head=pp == last,
-                optimizer=(replica, replicas) if config.sharding_stage else (0, 1),
+                optimizer=(replica % owners, owners) if config.sharding_stage else (0, 1),
             )
         )
     return found

@@ -143,8 +143,8 @@ def ring_levels(instance: Instance, config: ParallelConfig, tile: HostTile) -> R
 
     Times of a level are the least of its hops, and never below those of the level before.
     """
-    is_large = instance.cluster.num_nodes > MAX_HOSTS_OF_LEVELS or config.num_distributed_optimizer_instances > 1
-    if not config.overlap_grad_reduce or config.sharding_stage > 1 or is_large:
+    is_large = instance.cluster.num_nodes > MAX_HOSTS_OF_LEVELS
+    if not config.overlap_grad_reduce or not config.reduces_in_one_ring or is_large:
         return None
     if dense_shape(config, tile).num_hosts == 1:
         return None
@@ -246,7 +246,7 @@ def later_share(instance: Instance, config: ParallelConfig) -> float:
 
     0 if the stage's exposed reduction (:func:`~pipette_opt.costs.overlap.stage_rings`) already counts the first bucket.
     """
-    if not config.overlap_grad_reduce or config.num_chunks > 1 or config.sharding_stage > 1:
+    if not config.overlap_grad_reduce or config.num_chunks > 1 or not config.reduces_in_one_ring:
         return 0.0
     _, backward = hiding_s(instance, config, stage_compute(instance, config), least=False)
     return 0.0 if backward[0] < UNLIMITED_S else 1.0 - 1.0 / float(num_buckets(instance.model, config)[0])
@@ -279,7 +279,7 @@ def least_ring_parts_s(
     model, training, experts = instance.model, instance.training, instance.model.num_experts is not None
 
     def parts(traffic: Callable[..., list[RingTraffic]]) -> FloatArray:
-        if config.sharding_stage > 1:  # counted in each micro-batch: pass_seconds
+        if not config.reduces_in_one_ring:  # pass_seconds counts what ZeRO 2 and 3 send in each micro-batch
             return np.zeros((2, 1, config.pipeline_model_parallel_size))
         own = traffic(model, training, config)
         of_experts = traffic(model, training, config, experts=True) if experts else None

@@ -233,10 +233,11 @@ def links_decide(instance: Instance, config: ParallelConfig, tile: HostTile) -> 
     """
     Return whether each collective is a function of its slowest hop, so that integers can express it.
 
-    This needs expert ranks on one host, and no ZeRO 2 or 3. Tensor groups must be inside hosts, since stages with
-    embeddings or head send more than their layers. If context groups span hosts, all layers must send equally much.
+    This needs expert ranks on one host, and one ring for the gradients: no ZeRO 2 or 3, and one optimizer instance.
+    Tensor groups must be inside hosts, since stages with embeddings or head send more than their layers. If context
+    groups span hosts, all layers must send equally much.
     """
-    if config.sharding_stage > 1 or tile.tensor_nodes > 1:
+    if not config.reduces_in_one_ring or tile.tensor_nodes > 1:
         return False
     alike = tile.context_nodes == 1 or len(counted_layers(instance.model, config)) == 1
     alike &= exchange_stays_inside(instance.training, config, tile)

@@ -54,7 +54,7 @@ def far_families(
     cluster, config, tile, rows = instance.cluster, family.config, family.tile, family.grid[0]
     known = len(cluster.gpu_kinds) == 1 and cluster.most_in_domain == 1 and instance.model.num_experts is None
     one_way = 1 in family.grid[1:]
-    if not known or not one_way or config.sharding_stage > 1 or not 1 < rows <= MAX_ROWS:
+    if not known or not one_way or not config.reduces_in_one_ring or not 1 < rows <= MAX_ROWS:
         return [family]
     groups, flows = groups_of(instance, family), gpus_of_a_host(config, tile) // tile.stages
     rate = far_bytes_per_s(cluster, groups, flows)

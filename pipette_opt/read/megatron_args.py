@@ -154,10 +154,15 @@ class MegatronArgs:
             problem = f"tensor x context x pipeline = {ranks * pp} must divide the {num_gpus} GPUs."
             raise InputError(self.where, problem)
         layers = self.layers_per_stage(num_layers)
-        sharded = self._fully_sharded(num_gpus // (ranks * pp) * self.context_parallel_size)
+        groups = self.num_distributed_optimizer_instances
+        replicas = num_gpus // (ranks * pp) * self.context_parallel_size
+        if replicas % groups:
+            option = f"--num-distributed-optimizer-instances {groups}"
+            raise InputError(self.where, f"{option} does not divide the {replicas} data- and context-parallel ranks.")
+        sharded = self._fully_sharded(replicas)
         shares = self.use_distributed_optimizer if self.zero_stage is None else self.zero_stage > 0
         try:
-            config = ParallelConfig(
+            return ParallelConfig(
                 tensor_model_parallel_size=self.tensor_model_parallel_size,
                 pipeline_model_parallel_size=pp,
                 data_parallel_size=num_gpus // (ranks * pp),
@@ -175,7 +180,7 @@ class MegatronArgs:
                 expert_tensor_parallel_size=self.expert_tensor_parallel_size,
                 use_distributed_optimizer=shares,
                 zero_stage=self.zero_stage if sharded else None,
-                **(self.groups_of_replicas if sharded else {}),
+                **(self.groups_of_replicas if shares else {}),
                 overlap_grad_reduce=self.overlap_grad_reduce and not sharded,
                 overlap_param_gather=self.overlap_param_gather and shares and not sharded,
                 ddp_bucket_size=None if sharded else self.ddp_bucket_size,
@@ -186,14 +191,6 @@ class MegatronArgs:
             raise
         except ValueError as error:
             raise InputError(self.where, str(error)) from None
-        groups, replicas = (
-            self.num_distributed_optimizer_instances,
-            config.data_parallel_size * config.context_parallel_size,
-        )
-        if replicas % groups:
-            option = f"--num-distributed-optimizer-instances {groups}"
-            raise InputError(self.where, f"{option} does not divide the {replicas} data- and context-parallel ranks.")
-        return config
 
     def _fully_sharded(self, replicas: int) -> bool:
         """Return whether ``replicas`` replicas shard gradients (ZeRO 2 or 3), sent in every micro-batch."""
@@ -436,23 +433,24 @@ def _zero_stage(given: Mapping[str, Any]) -> int | None:
 
 def _groups_of_replicas(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """
-    Return the fields of hybrid sharding in Megatron-FSDP: groups of replicas, and states sharded among groups.
+    Return the fields of optimizer instances: groups of replicas, and in Megatron-FSDP states sharded among groups.
 
     Checks are those of Megatron's ``validate_args``.
     """
+    fsdp = given.get("use_megatron_fsdp")
     outer = given.get("outer_dp_sharding_strategy", "no_shard")
     outer = "optim" if given.get("enable_full_sharding_in_hsdp") else outer
     groups = given.get("num_distributed_optimizer_instances", 1)
-    if outer == "optim" and given.get("use_megatron_fsdp"):
+    if outer == "optim" and fsdp:
         if given.get("data_parallel_sharding_strategy", DEFAULT_STRATEGY) != "optim_grads_params":
             problem = "optim needs --data-parallel-sharding-strategy optim_grads_params"
             raise InputError(where, f"--outer-dp-sharding-strategy {problem}.")
         if groups < 2:
             problem = "optim needs --num-distributed-optimizer-instances of 2 or more"
             raise InputError(where, f"--outer-dp-sharding-strategy {problem}, got {groups}.")
-    if groups == 1 or not given.get("use_megatron_fsdp"):
+    if groups == 1:
         return {}
-    return {"num_distributed_optimizer_instances": groups, "outer_dp_sharding_strategy": outer}
+    return {"num_distributed_optimizer_instances": groups, "outer_dp_sharding_strategy": outer if fsdp else "no_shard"}
 
 
 def _absent(given: Mapping[str, Any]) -> list[NotModelled]:

@@ -115,7 +115,6 @@ def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         option = megatron_options()[field]
         unusual = value not in WORDS_PASSED_ON.get(field, (value,))
         unusual |= field == "ddp_bucket_size" and bool(values.get("use_megatron_fsdp") or values.get("use_torch_fsdp2"))
-        unusual |= field == "num_distributed_optimizer_instances" and not values.get("use_megatron_fsdp") and value != 1
         unusual |= field == "cp_comm_type"
         uncounted = option.status in ("approximated", "priced") and option.unlike(value) != ()
         if value is False or not (unusual or uncounted) or not option.matters(values):
@@ -153,21 +152,11 @@ def option_values(text: str, where: str) -> dict[str, Any]:
     return _written(read_words(text, where), where)[0]
 
 
-def _unlike(option: MegatronOption, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """
-    Return the values of an option for which predictions are inaccurate; empty if accurate.
-
-    Groups of replicas are modelled only with Megatron-FSDP.
-    """
-    is_counted = option.field == "num_distributed_optimizer_instances" and values.get("use_megatron_fsdp")
-    return () if is_counted else option.unlike(values[option.field])
-
-
 def _place(field: str, values: Mapping[str, Any]) -> Place:
     option = megatron_options()[field]
     if option.status == "harmless" or not option.matters(values):
         return "no effect"
-    unlike = _unlike(option, values)
+    unlike = option.unlike(values[field])
     if option.status in ("modelled", "priced") or not unlike:
         return "not modelled" if unlike and (option.time or option.memory) else "read"
     return "refused" if option.status == "refused" else "not modelled"
@@ -260,7 +249,7 @@ def _simulated(values: Mapping[str, Any], where: str) -> list[NotModelled]:
     found: list[NotModelled] = []
     for field in values:
         option = megatron_options()[field]
-        words = _unlike(option, values)
+        words = option.unlike(values[field])
         if not words or not option.matters(values):
             continue
         if option.status == "refused":

@@ -57,6 +57,11 @@ EDGES = [
     ("sharded parameters", ({}, {"optimizer": "muon"}, FULLY), {"zero_stage": 1}),
     (
         "sharded parameters",
+        ({}, {"optimizer": "muon"}, FULLY | {"zero_stage": 1, "num_distributed_optimizer_instances": 2}),
+        {"num_distributed_optimizer_instances": 1},
+    ),
+    (
+        "sharded parameters",
         (MOE, {}, FULLY | {"expert_model_parallel_size": 4, "num_distributed_optimizer_instances": 4}),
         {"num_distributed_optimizer_instances": 2},
     ),
@@ -210,7 +215,7 @@ def test_what_replicas_share_is_searched_where_asked() -> None:
     found = enumerate_candidates(make_job(make_cluster(1), TINY, seq_length=1024), space)
     replicated = [one for one in found if one.pipeline_model_parallel_size == 1]
     shared = [(one.sharding_stage, one.num_distributed_optimizer_instances, one.state_groups) for one in replicated]
-    assert shared == [(0, 1, 1), (1, 1, 1), (2, 1, 1), (2, 2, 1), (3, 1, 1), (3, 2, 1), (3, 2, 2)]
+    assert shared == [(0, 1, 1), (1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (3, 1, 1), (3, 2, 1), (3, 2, 2)]
     assert {one.sharding_stage for one in found if one.pipeline_model_parallel_size == 8} == {0}
 
 
@@ -222,7 +227,14 @@ def test_what_replicas_share_is_searched_where_asked() -> None:
             {"data_parallel_sharding_strategy": ("optim",), "use_distributed_optimizer": (True,)},
             "repeats --use-distributed-optimizer",
         ),
-        ({"num_distributed_optimizer_instances": (2,)}, "needs --data-parallel-sharding-strategy with optim_grads"),
+        (
+            {"num_distributed_optimizer_instances": (2,), "data_parallel_sharding_strategy": ("no_shard",)},
+            "needs states that replicas share",
+        ),
+        (
+            {"num_distributed_optimizer_instances": (2,), "use_distributed_optimizer": (False,)},
+            "needs states that replicas share",
+        ),
     ],
 )
 def test_sharing_that_cannot_be_asked_for(options: dict, said: str) -> None:

@@ -4,18 +4,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from factories import LLAMA_8B, make_cluster, make_config, make_job
+from factories import LLAMA_8B, make_cluster, make_config, make_job, make_random_cluster
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import GB
 from pipette_opt.costs.collectives import NO_TRAFFIC, parameter_traffic
+from pipette_opt.costs.compute import owned_parameters
 from pipette_opt.costs.overlap import shown_gather_s
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.costs.sharded import once_traffic, sharded_costs
+from pipette_opt.costs.sharded import once_traffic, outer_traffic, sharded_costs
 from pipette_opt.costs.stage import stage_parameters
+from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.formula import _static_bytes
 from pipette_opt.memory.table import stage_table
-from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
+from pipette_opt.parallel import ParallelConfig, Placement, identity_placement, tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.simulate.breakdown import causes_of
 from pipette_opt.simulate.estimate import estimate, simulate_times
 from pipette_opt.specs import ClusterSpec, Instance
@@ -98,7 +102,7 @@ def test_bytes_by_hand() -> None:
     assert (three.forward[0].num_steps, three.backward[0].num_steps) == (32 * 15, 64 * 15)
     assert two.forward[0].hop_bytes == 0.0
     assert two.backward[0].hop_bytes == pytest.approx(4 * whole)
-    assert three.outer == two.outer == [NO_TRAFFIC]
+    assert all(outer_traffic(LLAMA_8B, job().training, sharded(stage)) == [NO_TRAFFIC] for stage in (1, 2, 3))
     assert once_traffic(LLAMA_8B, training, sharded(3))[0].hop_bytes == 0.0
     assert once_traffic(LLAMA_8B, training, sharded(2)) == parameter_traffic(LLAMA_8B, training, sharded(2))
     assert sharded_costs(LLAMA_8B, training, sharded(1)) is None
@@ -201,10 +205,59 @@ def test_groups_of_replicas_by_hand(outer: str) -> None:
     assert costs is not None
     assert costs.layers.forward[0].hop_bytes == pytest.approx(7 / 8 * 2 * PARAMETERS)
     sent = 4 if outer == "no_shard" else (4 + 2) / 2
-    assert costs.layers.outer[0].hop_bytes == pytest.approx(sent * PARAMETERS / 8)
+    assert outer_traffic(LLAMA_8B, given.training, chosen)[0].hop_bytes == pytest.approx(sent * PARAMETERS / 8)
     assert found.reduction_s.max() == pytest.approx(sent * PARAMETERS / 8 / 0.01e9, rel=1e-3)
     whole = times(given, sharded(3))
     assert found.sharded_forward_s.max() < whole.sharded_forward_s.max() / 10
+
+
+def test_instances_of_the_optimizer_by_hand() -> None:
+    """
+    Two instances of the distributed optimizer, each on a host: gradients are scattered and parameters gathered inside.
+
+    Then an all-reduce of two moves a shard of 4 / 8 bytes a parameter whole over a slow link; without instances, a
+    ring over both hosts moves 15/16 of 4 + 2 bytes over the eight links. A rank owns an eighth, no sixteenth.
+    """
+    given = job(0.01)
+    one, two = (sharded(1, num_distributed_optimizer_instances=groups) for groups in (1, 2))
+    inside = (7 + 0.42) / 8 * (4 + 2) * PARAMETERS / (200 * GB)
+    assert times(given, two).reduction_s.max() == pytest.approx(inside + 4 / 8 * PARAMETERS / 0.01e9, rel=1e-6)
+    assert times(given, one).reduction_s.max() == pytest.approx(15 / 16 * 6 * PARAMETERS / (8 * 0.01e9), rel=1e-6)
+    beside = replace(two, overlap_grad_reduce=True, overlap_param_gather=True)
+    assert times(given, beside).gather_s.max() == pytest.approx((7 + 0.42) / 8 * 2 * PARAMETERS / (200 * GB))
+    assert owned_parameters(LLAMA_8B, two)[0] == PARAMETERS / 8 == 2 * owned_parameters(LLAMA_8B, one)[0]
+    tables = (stage_table(LLAMA_8B, given.training, [each]) for each in (one, two))
+    states = [float(_static_bytes(table)[2][0]) for table in tables]
+    assert states == pytest.approx([12 * PARAMETERS / 16, 12 * PARAMETERS / 8])
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_no_bound_is_above_instances_on_random_hosts(seed: int) -> None:
+    """Random links, degrees and overlap, dense and with experts: work and ticks stay below the simulator."""
+    rng = np.random.default_rng(seed)
+    tp, pp, dp, groups = (int(2 ** rng.integers(*limits)) for limits in ((0, 2), (0, 2), (2, 4), (1, 3)))
+    model = replace(LLAMA_8B, num_layers=8)
+    if seed % 3 == 0:
+        model = replace(model, num_experts=4, moe_router_topk=2, moe_ffn_hidden_size=2048)
+    given = make_job(make_random_cluster(rng, 16, gpus=2), model, seq_length=2048)
+    chosen = make_config(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        use_distributed_optimizer=True,
+        num_distributed_optimizer_instances=groups,
+        overlap_grad_reduce=bool(rng.random() < 0.5),
+    )
+    problem = build_problem_data(
+        given, [FittingCandidate(config=chosen, need_bytes=np.full(pp, 1 << 30))], np.full(16, 1 << 36)
+    )
+    assert problem.candidates
+    for candidate in problem.candidates:
+        assert not candidate.has_analytical_model
+        nodes = rng.permutation(16)[: candidate.num_cells].reshape(candidate.grid)
+        seconds = estimate(given, chosen, tile_placement(chosen, candidate.tile, nodes)).iteration_time_s
+        assert objective_ticks(problem, candidate, nodes) * problem.tick_s <= seconds
+        assert WorkBounds(given)(chosen) <= seconds
 
 
 def test_memory_of_groups_is_a_share_of_a_group() -> None:

@@ -192,6 +192,14 @@ def test_groups_of_replicas_read_back(outer: str) -> None:
     assert found == sharded
 
 
+def test_instances_of_the_distributed_optimizer_read_back() -> None:
+    """Without Megatron-FSDP they are an option of their own."""
+    chosen = make_config(tp=2, dp=8, use_distributed_optimizer=True, num_distributed_optimizer_instances=4)
+    words = megatron_arguments(replace(make_plan(), config=chosen))
+    assert "--use-megatron-fsdp" not in words
+    assert parse_megatron_args(" ".join([*words, "--vocab-size 50000"])).parallel_config(8, 16) == chosen
+
+
 def test_weights_in_fp8_want_the_distributed_optimizer() -> None:
     """Of one replica, too; and MXFP8's gather has the buffer of gradients, but not with Megatron-FSDP."""
     narrow = {"fp8": True, "fp8_recipe": "mxfp8", "fp8_param_gather": True}

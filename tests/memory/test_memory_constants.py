@@ -221,6 +221,8 @@ def test_groups_of_experts_and_context_count() -> None:
     ):
         assert config_groups(model, training, config, 8) == expected
     assert config_groups(MODEL, TRAINING, replace(CONFIG, context_parallel_size=4), 8) == 3 + 1
+    instances = {"num_distributed_optimizer_instances": 2, "use_distributed_optimizer": True}
+    assert config_groups(MODEL, TRAINING, replace(CONFIG, **instances), 8) == 3 + 1
     ulysses = replace(TRAINING, cp_comm_type="a2a")
     assert config_groups(MODEL, ulysses, replace(CONFIG, context_parallel_size=4), 8) == 3 + 1.5
 

@@ -120,14 +120,12 @@ def test_block_recomputation_is_read_whole() -> None:
 
 TIME_OFF = {
     "--tensor-model-parallel-size 2 --tp-comm-overlap": "either",
-    "--num-distributed-optimizer-instances 2": "either",
     "--overlap-moe-expert-parallel-comm --delay-wgrad-compute": "less",
     "--context-parallel-size 2 --cp-comm-type a2a p2p": "either",
     "--fp8-format hybrid --fp8-recipe custom": "either",
     "--optimizer sgd": "either",
 }
 MEMORY_OFF = {
-    "--num-distributed-optimizer-instances 2": "more",
     "--cuda-graph-impl local": "more",
     "--overlap-moe-expert-parallel-comm --delay-wgrad-compute": "more",
     "--context-parallel-size 2 --cp-comm-type a2a p2p": "either",
@@ -379,11 +377,14 @@ def test_fully_sharded_jobs_that_are_not_timed() -> None:
     with pytest.raises(InputError, match="optim needs --num-distributed-optimizer-instances of 2 or more, got 1"):
         parse_megatron_args(f"{fsdp} optim_grads_params --outer-dp-sharding-strategy optim")
     groups = "--num-distributed-optimizer-instances"
-    with pytest.raises(InputError, match="num_distributed_optimizer_instances=3 does not divide"):
+    with pytest.raises(InputError, match="--num-distributed-optimizer-instances 3 does not divide"):
         parse_megatron_args(f"{fsdp} optim_grads_params {groups} 3").parallel_config(8, 8)
-    (time, memory) = parse_megatron_args(f"--use-distributed-optimizer {groups} 2").not_modelled
+    instances = parse_megatron_args(f"--use-distributed-optimizer {groups} 2")
+    assert instances.not_modelled == ()
+    assert instances.parallel_config(8, 8).num_distributed_optimizer_instances == 2
+    alone = parse_megatron_args(f"{groups} 2")  # has no effect
+    assert (alone.not_modelled, alone.parallel_config(8, 8).num_distributed_optimizer_instances) == ((), 1)
     assert parse_megatron_args(f"{fsdp} optim_grads_params {groups} 2").not_modelled[0].option == "--use-megatron-fsdp"
-    assert (time.option, time.effect, memory.effect) == (groups, "time", "memory")
 
 
 def test_a_strategy_that_is_not_given_is_said() -> None:
