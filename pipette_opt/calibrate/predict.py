@@ -12,7 +12,7 @@ from pipette_opt.calibrate.cases import Case, Skipped, make_cases, why_untimed
 from pipette_opt.calibrate.rivals import RIVALS
 from pipette_opt.calibrate.versions import run_version
 from pipette_opt.costs.collectives import has_tied_stages
-from pipette_opt.costs.placed import costed_batch, grid_of, placed_times
+from pipette_opt.costs.placed import costed_batch, grid_of, kinds_in_use, placed_times
 from pipette_opt.costs.times import PlacedBatch
 from pipette_opt.costs.unplaced import Costs, costs_of
 from pipette_opt.parallel import ParallelConfig, microbatches_of
@@ -153,7 +153,8 @@ def _costs(cases: Sequence[Case], members: Sequence[int], known: KnownCosts | No
     for case in ours:
         given = case.instance
         key = given.model, given.training, case.config
-        costs.append(costs_of(given, case.config, None if known is None else known.get(key)))
+        before = None if known is None else known.get(key)
+        costs.append(costs_of(given, case.config, before, kinds_in_use(given, case.placement)))
         if known is not None:
             known.setdefault(key, costs[-1])
     return costed_batch(ours[0].instance, [(case.config, case.placement) for case in ours], costs)

@@ -57,17 +57,17 @@ def is_relaxation_exact(instance: Instance, candidate: CandidateData) -> bool:
     """
     Return whether the longest path through the schedule reaches the simulated time at some placement.
 
-    It may not in three cases. Collectives are no functions of their slowest hop: the relaxation has the best links, or
+    It may not in four cases. Collectives are no functions of their slowest hop: the relaxation has the best links, or
     as many hosts in an NVLink domain as possible. Collectives overlap with compute that depends on the placement: it
     has the compute of the fastest host. There are so many hosts that overlapped rings have no levels: it has the best
-    rings.
+    rings. With several GPU types, the optimizer step and what hides messages depend on the types in use: it has the
+    fastest that a placement can have.
     """
     config, tile = candidate.config, candidate.tile
-    certain = links_decide(instance, config, tile)
+    certain = links_decide(instance, config, tile) and len(instance.cluster.gpu_kinds) == 1
     if not config.overlap_grad_reduce:
         return certain
-    is_alike = len(instance.cluster.gpu_kinds) == 1 and tile.nodes_per_slot == 1
-    return certain and is_alike and (candidate.ring_level.size > 0 or candidate.ring_length == 1)
+    return certain and tile.nodes_per_slot == 1 and (candidate.ring_level.size > 0 or candidate.ring_length == 1)
 
 
 def settle_few_orders(state: SearchState, clock: Clock) -> None:

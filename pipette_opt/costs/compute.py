@@ -5,13 +5,14 @@ Products and attention follow laws with constants measured on kernels of the GPU
 profile replaces the time of a layer that it contains.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.types import FloatArray, read_only
+from pipette_opt.base.types import FloatArray, IntArray, read_only
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.expert_layer import expert_times_s
 from pipette_opt.costs.host import bound_by_host, host_step_s, host_time_s
@@ -30,6 +31,7 @@ from pipette_opt.costs.scan import scan_times_s
 from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
+    ClusterSpec,
     GpuSpec,
     Instance,
     LayerKind,
@@ -52,26 +54,31 @@ class StageCompute:
     forward_s, backward_s
         Seconds by GPU type, model chunk and stage, shape ``(num_kinds, num_chunks, pp)``.
     optimizer_s
-        Seconds of the optimizer step of the slowest stage on the slowest GPU type.
-    idle_forward_s, idle_backward_s, idle_recomputed_s
-        Seconds in one layer's pass during which the GPU waits for the host, least of all GPU types; this time hides
-        tensor communication. The last is for the backward pass of a layer that is recomputed entirely.
+        Seconds of the optimizer step of the slowest stage on each GPU type, shape ``(num_kinds,)``.
+    waits_s
+        Seconds in one layer's pass during which each GPU type waits for the host, least of all layers, shape
+        ``(num_kinds, 3)``; this time hides tensor communication. Forward, backward, and the backward pass of a layer
+        that is recomputed entirely.
     """
 
     forward_s: FloatArray
     backward_s: FloatArray
-    optimizer_s: float
-    idle_forward_s: float = 0.0
-    idle_backward_s: float = 0.0
-    idle_recomputed_s: float = 0.0
+    optimizer_s: FloatArray
+    waits_s: FloatArray
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "forward_s", read_only(self.forward_s, np.float64))
-        object.__setattr__(self, "backward_s", read_only(self.backward_s, np.float64))
+        for name in ("forward_s", "backward_s", "optimizer_s", "waits_s"):
+            object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
 
-    def idle_s(self, is_recomputed: bool) -> tuple[float, float]:
-        """Return the seconds during which the GPU waits for the host in one layer's forward and backward pass."""
-        return self.idle_forward_s, self.idle_recomputed_s if is_recomputed else self.idle_backward_s
+    def idle_s(self, is_recomputed: bool, kinds: Sequence[int]) -> tuple[float, float]:
+        """Return the least seconds during which GPUs of these types wait for the host in a layer, in both passes."""
+        forward, *backward = self.waits_s[list(kinds)].min(axis=0).tolist()
+        return forward, backward[is_recomputed]
+
+    def most_idle_s(self, is_recomputed: bool) -> tuple[float, float]:
+        """Return the most seconds during which a GPU of any type waits for the host in a layer, in both passes."""
+        forward, *backward = self.waits_s.max(axis=0).tolist()
+        return forward, backward[is_recomputed]
 
 
 def check_timed(model: ModelSpec, config: ParallelConfig) -> None:
@@ -98,7 +105,7 @@ def stage_compute(
     kinds = instance.cluster.gpu_kinds
     shape = (len(kinds), config.num_chunks, config.pipeline_model_parallel_size)
     forward, backward = np.empty(shape), np.empty(shape)
-    idle = np.full(3, np.inf)
+    idle = np.full((len(kinds), 3), np.inf)
     of_layers = counted_layers(instance.model, config)
     for kind, gpu in enumerate(kinds):
         forward[kind] = backward[kind] = 0.0
@@ -107,7 +114,7 @@ def stage_compute(
             forward[kind] += counted.layers * layer[0]
             backward[kind] += counted.layers * layer[1]
             ways = [0, 1 + counted.is_recomputed]
-            idle[ways] = np.minimum(idle[ways], waits)
+            idle[kind, ways] = np.minimum(idle[kind, ways], waits)
         head = head_times_s(instance.model, instance.training, config, gpu, rates)
         look_up = look_up_s(instance.model, instance.training, config, gpu, rates)
         forward[kind, 0, 0] += look_up
@@ -119,10 +126,8 @@ def stage_compute(
     return StageCompute(
         forward_s=forward * slower + fixed,
         backward_s=backward * slower + fixed,
-        optimizer_s=rates.iteration_s + max(optimizer_time_s(instance, config, gpu, rates) for gpu in kinds),
-        idle_forward_s=float(idle[0]),
-        idle_backward_s=float(idle[1]),
-        idle_recomputed_s=float(idle[2]),
+        optimizer_s=np.array([rates.iteration_s + optimizer_time_s(instance, config, gpu, rates) for gpu in kinds]),
+        waits_s=idle,
     )
 
 
@@ -251,13 +256,23 @@ def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, r
 
 def optimizer_stages_s(instance: Instance, config: ParallelConfig) -> FloatArray:
     """
-    Return the optimizer time of each stage on the slowest GPU type, seconds, shape ``(pp,)``.
+    Return the optimizer time of each stage on each GPU type, seconds, shape ``(num_kinds, pp)``.
 
     It never exceeds the time of all stages together.
     """
     parts = [_optimizer_parts_s(instance, config, gpu, instance.stack) for gpu in instance.cluster.gpu_kinds]
-    seconds: FloatArray = np.max([adam + cast for adam, cast in parts], axis=0)
-    return seconds
+    return np.array([adam + cast for adam, cast in parts])
+
+
+def forced_kinds(cluster: ClusterSpec, num_hosts: int, seconds: FloatArray) -> IntArray:
+    """
+    Return GPU types of which every placement on ``num_hosts`` hosts has at least one: without the fastest types.
+
+    ``seconds``: time of each type, by which they are ordered.
+    """
+    order = np.argsort(seconds, kind="stable")
+    hosts = np.bincount(cluster.kind_of_node, minlength=len(order))[order].cumsum()
+    return order[int((hosts < num_hosts).sum()) :]
 
 
 def _optimizer_parts_s(

@@ -20,7 +20,7 @@ Over several hosts, messages of a ring go from the last rank of a host to the ne
 Gathers are NCCL's rings. All-to-alls send from every rank to every other, like those of experts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -91,20 +91,20 @@ def exchanged_traffic(
     return RingTraffic(sent, calls, calls), RingTraffic(times * sent, times * calls, times * calls)
 
 
-def hidden_by_attention_s(instance: Instance, config: ParallelConfig, kind: LayerKind) -> tuple[float, float]:
+def hidden_by_attention_s(
+    instance: Instance, config: ParallelConfig, kind: LayerKind, kinds: Sequence[int]
+) -> tuple[float, float]:
     """
     Return the attention time of one layer that overlaps with the ring, forward and backward, seconds.
 
-    The fastest GPU type counts. All blocks but the last overlap, since nothing is sent during the last one. The time is
-    0 for all-to-alls and gathers.
+    The fastest of the GPU types ``kinds`` counts. All blocks but the last overlap, since nothing is sent during the
+    last one. The time is 0 for all-to-alls and gathers.
     """
     share = 1.0 - exchange_ranks(instance.training, config) / config.context_parallel_size
     if share == 0.0 or instance.training.cp_comm_type == "all_gather":
         return 0.0, 0.0
-    times = [
-        attention_times_s(instance.model, instance.training, config, gpu, instance.stack, kind)
-        for gpu in instance.cluster.gpu_kinds
-    ]
+    gpus = [instance.cluster.gpu_kinds[gpu] for gpu in kinds]
+    times = [attention_times_s(instance.model, instance.training, config, gpu, instance.stack, kind) for gpu in gpus]
     forward, backward = (share * min(seconds[way] for seconds in times) for way in (0, 1))
     return forward, backward + (forward if config.recomputes("core_attn") else 0.0)
 
@@ -173,12 +173,13 @@ def _context_ring(instance: Instance, config: ParallelConfig, tile: HostTile, ki
     """
     Return the ring of context groups: a message from a group's last rank on a host to the next host, or a collective.
 
-    It has no traffic for layers without attention.
+    It has no traffic for layers without attention. The GPU type whose attention hides most counts.
     """
     traffic, hidden = (NO_TRAFFIC, NO_TRAFFIC), (0.0, 0.0)
     if kind.has_attention:
         traffic = context_traffic(instance.model, instance.training, config)
-        hidden = hidden_by_attention_s(instance, config, kind)
+        alone = [hidden_by_attention_s(instance, config, kind, [gpu]) for gpu in range(len(instance.cluster.gpu_kinds))]
+        hidden = max(forward for forward, _ in alone), max(backward for _, backward in alone)
     exchanging = exchange_ranks(instance.training, config)
     groups = config.tensor_model_parallel_size // tile.tensor_nodes * exchanging
     members = max(config.context_parallel_size // tile.context_nodes // exchanging, 1)
@@ -210,21 +211,28 @@ def inside_stages_s(
     instance: Instance,
     config: ParallelConfig,
     compute: StageCompute,
+    kinds: Sequence[int],
     tile: HostTile | None = None,
     experts_s: Callable[[ParallelConfig, LayerKind], tuple[float, float]] = lambda config, kind: (0.0, 0.0),
 ) -> FloatArray:
     """
     Return the exposed communication inside each chunk per micro-batch, seconds, ``(2, num_chunks, pp)``.
 
-    Forward and backward, as in :func:`inside_layer_s`, with that of embeddings and head. ``experts_s``: function to the
-    additional time of a layer with experts, in a configuration that recomputes all layers or none.
+    Forward and backward, as in :func:`inside_layer_s`, with that of embeddings and head.
+
+    Parameters
+    ----------
+    kinds
+        GPU types of the stages; their least waits and attention hide communication.
+    experts_s
+        Function to the additional time of a layer with experts, in a configuration that recomputes all layers or none.
     """
     found = np.zeros((2, config.num_chunks, config.pipeline_model_parallel_size))
     found[:, 0, 0], head_s = ends_s(instance, config, tile)
     found[:, -1, -1] += head_s
     for counted in counted_layers(instance.model, config):
-        idle = compute.idle_s(counted.is_recomputed)
-        seconds = inside_layer_s(instance, counted.config, idle, counted.kind, tile)
+        idle = compute.idle_s(counted.is_recomputed, kinds)
+        seconds = inside_layer_s(instance, counted.config, idle, counted.kind, kinds, tile)
         sent = experts_s(counted.config, counted.kind) if counted.kind.has_experts else (0.0, 0.0)
         for way in (0, 1):
             found[way] += counted.layers * (seconds[way] + sent[way])
@@ -253,6 +261,7 @@ def inside_layer_s(
     config: ParallelConfig,
     idle_s: tuple[float, float],
     kind: LayerKind,
+    kinds: Sequence[int],
     tile: HostTile | None = None,
 ) -> tuple[float, float]:
     """
@@ -266,6 +275,8 @@ def inside_layer_s(
     idle_s
         Seconds during which the GPU waits for the host in one layer, forward and backward; they hide tensor
         communication.
+    kinds
+        GPU types whose attention hides the ring of keys and values; the fastest counts.
     tile
         Host tile (part of the model on one host); ``None``: all groups are inside a host.
     """
@@ -282,7 +293,7 @@ def inside_layer_s(
         for way, ring in enumerate(tensor_traffic(model, training, config, kind)):
             found[way] += max(float(inside.ring_s(shape, ring)[0]) - idle_s[way], 0.0)
     if config.context_parallel_size > 1 and kind.has_attention and parts[1] == 1:
-        hidden = hidden_by_attention_s(instance, config, kind)
+        hidden = hidden_by_attention_s(instance, config, kind, kinds)
         shape = RingShape(config.context_parallel_size // exchange_ranks(training, config))
         for way, ring in enumerate(context_traffic(model, training, config)):
             found[way] += max(float(inside.ring_s(shape, ring)[0]) - hidden[way], 0.0)

@@ -9,6 +9,7 @@ single link (``_flows.exchange_loads``). Fabric and NICs run concurrently, so th
 its kernels.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,14 +113,21 @@ class Beside(NamedTuple):
     compute_s: float
 
 
-def beside_exchange(instance: Instance, config: ParallelConfig, kind: LayerKind) -> Beside:
-    """Return the time that hides the exchange of a layer with experts; each field is the least over all GPU types."""
-    rates, kinds = instance.stack, instance.cluster.gpu_kinds
-    layers = [layer_and_idle_s(instance, config, gpu, rates, kind) for gpu in kinds]
+def beside_exchange(instance: Instance, config: ParallelConfig, kind: LayerKind, kinds: Sequence[int]) -> Beside:
+    """Return the time that hides the exchange of a layer with experts; each field is the least over the GPU types."""
+    gpus = [instance.cluster.gpu_kinds[gpu] for gpu in kinds]
+    layers = [layer_and_idle_s(instance, config, gpu, instance.stack, kind) for gpu in gpus]
     alone = config.tensor_model_parallel_size == 1
     idle = tuple(min(waits[way] for _, waits in layers) if alone else 0.0 for way in (0, 1))
     overlaps = instance.training.overlap_moe_expert_parallel_comm
     return Beside(idle, min(sum(times) for times, _ in layers) / 2.0 if overlaps else 0.0)  # type: ignore[arg-type]
+
+
+def most_beside(instance: Instance, config: ParallelConfig, kind: LayerKind) -> Beside:
+    """Return the time that hides the exchange of a layer with experts; each field is the most of any GPU type."""
+    alone = [beside_exchange(instance, config, kind, [gpu]) for gpu in range(len(instance.cluster.gpu_kinds))]
+    forward, backward = (max(beside.idle_s[way] for beside in alone) for way in (0, 1))
+    return Beside((forward, backward), max(beside.compute_s for beside in alone))
 
 
 def shown_exchange_s(
@@ -148,14 +156,14 @@ def expert_layer_s(
     gpus
         Number of GPUs used in a host.
     beside
-        Result of :func:`beside_exchange`, if known.
+        Result of :func:`most_beside`, if known.
     """
     model, training = instance.model, instance.training
     traffic = expert_traffic(model, training, config)
     rings = expert_rings(model, training, config)
     found = [0.0, 0.0]
     if traffic.num_exchanges:
-        beside = beside or beside_exchange(instance, config, kind)
+        beside = beside or most_beside(instance, config, kind)
     for way, times in enumerate(passes(config)):
         if traffic.num_rings:
             found[way] += _ring_floor_s(instance, rings[way], traffic.ring_size, ranks, gpus)

@@ -187,10 +187,12 @@ def hiding_s(
     works = (compute.forward_s.sum(axis=1), compute.backward_s.sum(axis=1))
     if not least and not inside:
         return np.full(works[0].shape[1], UNLIMITED_S), np.full(works[0].shape[1], UNLIMITED_S)
-    forward, backward = (work.min(axis=0) if least else work.max(axis=0) for work in works)
+    kinds = range(len(works[0]))
     if inside:
-        layers = inside_stages_s(instance, config, compute).sum(axis=1)
-        forward, backward = forward + layers[0], backward + layers[1]
+        hidden = [[kind] for kind in kinds] if least else [list(kinds)]
+        sent = np.stack([inside_stages_s(instance, config, compute, each).sum(axis=1) for each in hidden], axis=1)
+        works = (works[0] + sent[0], works[1] + sent[1])
+    forward, backward = (work.min(axis=0) if least else work.max(axis=0) for work in works)
     return forward, backward
 
 

@@ -36,7 +36,7 @@ from pipette_opt.costs.placed_links import (
     spread,
 )
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
-from pipette_opt.costs.unplaced import Costs, costs_of, in_a_vee
+from pipette_opt.costs.unplaced import Costs, Kinds, costs_of, in_a_vee
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.parallel.schedule import Layout
 from pipette_opt.specs import Instance
@@ -51,6 +51,9 @@ Properties that all placements of a batch share.
 Parallel degrees, ZeRO stage, optimizer instances and their sharing, rank order; overlap of gradients, parameters and
 activations.
 """
+
+KnownCosts = dict[tuple[ParallelConfig, Kinds], Costs]
+"""Cache of costs by configuration and GPU types in use."""
 
 _DEGREES = attrgetter(*(degree.number for degree in DEGREES if degree != MICRO_BATCH))
 
@@ -77,7 +80,9 @@ def placed_times(
     MissingLinkError
         If the placement uses a link that was not measured.
     """
-    known = {config: in_a_vee(instance, config, costs_of(instance, config))} if layout == "vee" else None
+    known, kinds = None, kinds_in_use(instance, placement)
+    if layout == "vee":
+        known = {(config, kinds): in_a_vee(instance, config, costs_of(instance, config, kinds=kinds))}
     batch = placed_batch(instance, [(config, placement)], known, links)
     for who, source, target in batch.missing.values():
         cluster = instance.cluster
@@ -92,7 +97,7 @@ def placed_times(
 def placed_batches(
     instance: Instance,
     placed: Sequence[tuple[ParallelConfig, Placement]],
-    known: dict[ParallelConfig, Costs] | None = None,
+    known: KnownCosts | None = None,
     links: Callable[[Instance], PlacedLinks] = PlacedLinks,
 ) -> list[tuple[IntArray, PlacedBatch]]:
     """
@@ -103,7 +108,7 @@ def placed_batches(
     Parameters
     ----------
     known
-        Cache of each configuration's costs that do not depend on the placement; read and extended.
+        Cache of costs by configuration and GPU types in use; read and extended.
     """
     grids: dict[Grid, list[int]] = {}
     for index, (config, placement) in enumerate(placed):
@@ -118,7 +123,7 @@ def placed_batches(
 def placed_batch(
     instance: Instance,
     placed: Sequence[tuple[ParallelConfig, Placement]],
-    known: dict[ParallelConfig, Costs] | None = None,
+    known: KnownCosts | None = None,
     links: Callable[[Instance], PlacedLinks] = PlacedLinks,
 ) -> PlacedBatch:
     """
@@ -127,13 +132,21 @@ def placed_batch(
     Parameters
     ----------
     known
-        Cache of each configuration's costs that do not depend on the placement; read and extended.
+        Cache of costs by configuration and GPU types in use; read and extended.
     """
     known = {} if known is None else known
-    for config, _ in placed:
-        if config not in known:
-            known[config] = costs_of(instance, config)
-    return costed_batch(instance, placed, [known[config] for config, _ in placed], links)
+    keys = [(config, kinds_in_use(instance, placement)) for config, placement in placed]
+    for config, kinds in keys:
+        if (config, kinds) not in known:
+            known[config, kinds] = costs_of(instance, config, kinds=kinds)
+    return costed_batch(instance, placed, [known[key] for key in keys], links)
+
+
+def kinds_in_use(instance: Instance, placement: Placement) -> Kinds:
+    """Return the GPU types of a placement's hosts, ascending."""
+    if len(instance.cluster.gpu_kinds) == 1:
+        return (0,)
+    return tuple(np.unique(instance.cluster.kind_of_node[placement.node]).tolist())
 
 
 def costed_batch(
@@ -216,7 +229,7 @@ class _Batch:
             send_backward_s=send_backward,
             reduction_s=reduction,
             gather_s=gather,
-            optimizer_s=np.array([costs.compute.optimizer_s for costs in self.costs]),
+            optimizer_s=np.array([costs.optimizer_s for costs in self.costs]),
             embedding_s=self._embeddings(),
             overlap_p2p=self.config.overlap_p2p_communication,
             expert_forward_s=None if experts is None else experts[0],

@@ -29,6 +29,9 @@ from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, LayerKind
 
+Kinds = tuple[int, ...]
+"""GPU types of hosts in use, as ascending indices into ``ClusterSpec.gpu_kinds``."""
+
 
 class LayerCosts(NamedTuple):
     """
@@ -81,6 +84,7 @@ class Costs(NamedTuple):
     message_bytes: float
     layers: dict[tuple[LayerKind, bool], LayerCosts]
     """Costs by type of layer, and by whether the layer is recomputed entirely."""
+    optimizer_s: float
     gradient: list[RingTraffic]
     outer: list[RingTraffic]
     parameters: list[RingTraffic]
@@ -101,29 +105,38 @@ class Costs(NamedTuple):
         return other._replace(layers=np.zeros_like(other.layers))
 
 
-def costs_of(instance: Instance, config: ParallelConfig, known: Costs | None = None) -> Costs:
+def costs_of(
+    instance: Instance, config: ParallelConfig, known: Costs | None = None, kinds: Kinds | None = None
+) -> Costs:
     """
-    Return the costs of a configuration that do not depend on its placement.
+    Return the costs of a configuration that do not depend on its placement, but on its GPU types.
 
     Parameters
     ----------
     known
-        Costs of the configuration with another software stack; parts that do not depend on the stack are reused.
+        Costs of the configuration with another software stack or other GPU types; parts that depend on neither are
+        reused.
+    kinds
+        GPU types of the hosts in use; ``None`` for all types. The slowest decides on the optimizer step; the least
+        waits, attention and compute of any of them hide communication.
     """
     model, training = instance.model, instance.training
+    kinds = tuple(range(len(instance.cluster.gpu_kinds))) if kinds is None else kinds
     compute, overlap = stage_compute(instance, config), config.overlap_grad_reduce
     none = np.zeros(config.pipeline_model_parallel_size)
     least = hiding_s(instance, config, compute, least=True) if overlap else (none, none)
     layers = {
-        (counted.kind, counted.is_recomputed): _layer_costs(instance, counted, compute)
+        (counted.kind, counted.is_recomputed): _layer_costs(instance, counted, compute, kinds)
         for counted in counted_layers(model, config)
     }
+    optimizer_s = float(compute.optimizer_s[list(kinds)].max())
     if known is not None:
-        return known._replace(compute=compute, layers=layers, least=least)
+        return known._replace(compute=compute, layers=layers, optimizer_s=optimizer_s, least=least)
     return Costs(
         compute=compute,
         message_bytes=p2p_bytes(model, training, config),
         layers=layers,
+        optimizer_s=optimizer_s,
         gradient=once_traffic(model, training, config)
         if config.sharding_stage > 1
         else gradient_traffic(model, training, config),
@@ -148,22 +161,43 @@ def _expert_costs(instance: Instance, config: ParallelConfig) -> ExpertCosts:
     )
 
 
-def _layer_costs(instance: Instance, counted: CountedLayers, compute: StageCompute) -> LayerCosts:
+def _layer_costs(instance: Instance, counted: CountedLayers, compute: StageCompute, kinds: Kinds) -> LayerCosts:
     model, training, config, kind = instance.model, instance.training, counted.config, counted.kind
     forward, backward = passes(config)
     routed = expert_traffic(model, training, config) if kind.has_experts else None
-    exchanges = 0 if routed is None else routed.num_exchanges
+    exchanges, is_split = 0 if routed is None else routed.num_exchanges, config.context_parallel_size > 1
     return LayerCosts(
         layers=counted.layers,
         tensor=tensor_traffic(model, training, config, kind),
         context=context_traffic(model, training, config) if kind.has_attention else (NO_TRAFFIC, NO_TRAFFIC),
         exchange=exchanged_traffic(model, training, config) if kind.has_attention else (NO_TRAFFIC, NO_TRAFFIC),
-        idle=compute.idle_s(counted.is_recomputed),
-        attention=hidden_by_attention_s(instance, config, kind) if config.context_parallel_size > 1 else (0.0, 0.0),
+        idle=compute.idle_s(counted.is_recomputed, kinds),
+        attention=hidden_by_attention_s(instance, config, kind, kinds) if is_split else (0.0, 0.0),
         rings=expert_rings(model, training, config) if routed is not None else (NO_TRAFFIC, NO_TRAFFIC),
         part_bytes=0.0 if routed is None else routed.sent_bytes / config.expert_model_parallel_size,
         num_exchanges=(forward * exchanges, backward * exchanges),
-        beside=beside_exchange(instance, config, kind) if exchanges else Beside((0.0, 0.0), 0.0),
+        beside=beside_exchange(instance, config, kind, kinds) if exchanges else Beside((0.0, 0.0), 0.0),
+    )
+
+
+def least_costs(instance: Instance, config: ParallelConfig) -> Costs:
+    """Return costs that are at most those of any GPU types in use: most is hidden, and the optimizer is fastest."""
+    first, *others = (costs_of(instance, config, kinds=(kind,)) for kind in range(len(instance.cluster.gpu_kinds)))
+    for other in others:
+        layers = {name: _most_hidden(layer, other.layers[name]) for name, layer in first.layers.items()}
+        first = first._replace(layers=layers, optimizer_s=min(first.optimizer_s, other.optimizer_s))
+    return first
+
+
+def _most_hidden(first: LayerCosts, second: LayerCosts) -> LayerCosts:
+    def larger(both: tuple[float, float], than: tuple[float, float]) -> tuple[float, float]:
+        return max(both[0], than[0]), max(both[1], than[1])
+
+    beside = Beside(
+        larger(first.beside.idle_s, second.beside.idle_s), max(first.beside.compute_s, second.beside.compute_s)
+    )
+    return first._replace(
+        idle=larger(first.idle, second.idle), attention=larger(first.attention, second.attention), beside=beside
     )
 
 

@@ -37,7 +37,7 @@ from pipette_opt.costs.compute import (
     straggling,
 )
 from pipette_opt.costs.context import ends_s, inside_layer_s, spanning_ring
-from pipette_opt.costs.exchange import beside_exchange, expert_layer_s
+from pipette_opt.costs.exchange import expert_layer_s, most_beside
 from pipette_opt.costs.host import pipeline_crosses_hosts
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs, recomputed_of_kinds
 from pipette_opt.costs.links import BestLinks, RingShape
@@ -326,14 +326,15 @@ def _layers_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> tup
     """
     of_kinds = [_pieces_s(instance, config, gpu) for gpu in instance.cluster.gpu_kinds]
     compute_s: FloatArray = np.array([seconds for seconds, _ in of_kinds])
-    sent_s = np.zeros(compute_s.shape[1])
-    sent_s[-3:-1] = ends_s(instance, config, tile).sum(axis=1)
-    sent_s[-1] = instance.stack.micro_batch_s
-    forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
+    sent_s = np.zeros_like(compute_s)
+    sent_s[:, -3:-1] = ends_s(instance, config, tile).sum(axis=1)
+    sent_s[:, -1] = instance.stack.micro_batch_s
+    most = tuple(np.max([waits for _, waits in of_kinds], axis=0).tolist())
     for piece, kind in enumerate(dict.fromkeys(instance.model.layers)):
-        sent_s[piece] = sum(inside_layer_s(instance, config, (forward, backward), kind, tile))
+        for gpu, (_, waits) in enumerate(of_kinds):
+            sent_s[gpu, piece] = sum(inside_layer_s(instance, config, tuple(waits), kind, [gpu], tile))
         if tile.nodes_per_slot > 1:
-            sent_s[piece] += sum(spanning_ring(instance, config, tile, kind, (forward, backward)).least_s(instance))
+            sent_s[:, piece] += sum(spanning_ring(instance, config, tile, kind, most).least_s(instance))
     return compute_s, sent_s
 
 
@@ -398,6 +399,6 @@ def _experts_s(
     for ranks, gpus in {(ranks_of_a_host(config, tile), gpus_of_a_host(config, tile)) for tile in tiles}:
         if (key := (alike, ranks, gpus)) not in known:
             if alike not in known:
-                known[alike] = beside_exchange(instance, config, kind)
+                known[alike] = most_beside(instance, config, kind)
             known[key] = sum(expert_layer_s(instance, config, kind, ranks, gpus, known[alike]))
         yield known[key]

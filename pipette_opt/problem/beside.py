@@ -15,7 +15,7 @@ For a placement, the slowest hop of a row decides its rings. Hops are sorted int
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -343,10 +343,19 @@ def chunk_seconds(
 ) -> tuple[FloatArray, FloatArray]:
     """Return seconds of each chunk's passes, with communication inside a host: ``(num_kinds, num_chunks, pp)``."""
     ranks, gpus = ranks_of_a_host(config, tile), gpus_of_a_host(config, tile)
-    forward, backward = inside_stages_s(
-        instance, config, compute, tile, lambda alike, kind: expert_layer_s(instance, alike, kind, ranks, gpus)
-    )
+    experts_s = cache(partial(_experts_s, instance, ranks, gpus))
+    inside = [
+        inside_stages_s(instance, config, compute, [kind], tile, experts_s)
+        for kind in range(len(instance.cluster.gpu_kinds))
+    ]
+    forward, backward = np.stack(inside, axis=1)
     return compute.forward_s + forward, compute.backward_s + backward
+
+
+def _experts_s(
+    instance: Instance, ranks: int, gpus: int, config: ParallelConfig, kind: LayerKind
+) -> tuple[float, float]:
+    return expert_layer_s(instance, config, kind, ranks, gpus)
 
 
 def layer_seconds(instance: Instance, config: ParallelConfig, tile: HostTile, kind: LayerKind) -> FloatArray:
@@ -357,9 +366,9 @@ def layer_seconds(instance: Instance, config: ParallelConfig, tile: HostTile, ki
     """
     slower, found = straggling(instance, config, instance.stack), []
     ranks, gpus = ranks_of_a_host(config, tile), gpus_of_a_host(config, tile)
-    for gpu in instance.cluster.gpu_kinds:
+    for number, gpu in enumerate(instance.cluster.gpu_kinds):
         (forward, backward), idle = layer_and_idle_s(instance, config, gpu, instance.stack, kind)
-        sent = inside_layer_s(instance, config, idle, kind, tile)
+        sent = inside_layer_s(instance, config, idle, kind, [number], tile)
         tokens = expert_layer_s(instance, config, kind, ranks, gpus) if kind.has_experts else (0.0, 0.0)
         found.append([forward * slower + sent[0] + tokens[0], backward * slower + sent[1] + tokens[1]])
     return np.array(found).T

@@ -9,7 +9,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.base.units import MIB
 from pipette_opt.costs.collectives import hosts_of_a_domain
-from pipette_opt.costs.compute import StageCompute, stage_compute
+from pipette_opt.costs.compute import StageCompute, forced_kinds, stage_compute
 from pipette_opt.costs.context import exchange_stays_inside
 from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
@@ -301,6 +301,8 @@ def _candidate(
         )
 
     reduced = Reductions(instance, config, tile, linked)
+    num_hosts = int(np.prod(tile.node_grid(config)))
+    optimizer_s = compute.optimizer_s[forced_kinds(cluster, num_hosts, compute.optimizer_s)]
     paths = None
     if not analytical:
         counts = plain_counts(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
@@ -336,7 +338,7 @@ def _candidate(
         if reductions
         else np.zeros((0, 0), dtype=np.int64),
         embedding_floor_ticks=embedding_floor(instance, config, tile, tick_s, rounding) if reductions else 0,
-        optimizer_ticks=int(ticks_of(compute.optimizer_s, tick_s, rounding)),
+        optimizer_ticks=int(ticks_of(optimizer_s.max() if analytical else optimizer_s.min(), tick_s, rounding)),
         memory_need_mib=-(-np.asarray(fitting.need_bytes) // MIB),
         rounding_ticks=_rounding_ticks(config, tile, num_microbatches) if analytical else 0,
         paths=paths,

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.costs.best_rings import far_bytes_per_s
-from pipette_opt.costs.compute import StageCompute, optimizer_stages_s, stage_compute
+from pipette_opt.costs.compute import StageCompute, forced_kinds, optimizer_stages_s, stage_compute
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs
 from pipette_opt.costs.links import BestLinks, EachLink
 from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
@@ -207,9 +207,11 @@ def _family(
     model, cluster, pp = instance.model, instance.cluster, config.pipeline_model_parallel_size
     layer_s, fixed_s = _layer_and_fixed_s(instance, timed, tile)
     message = p2p_bytes(instance.model, instance.training, config)
-    steps = _of_layers(model, timed, lambda each, compute: optimizer_stages_s(instance, each)[None])
+    steps = _of_layers(model, timed, lambda each, compute: optimizer_stages_s(instance, each)[:, None])
     chunks = 1 if timed.probes else config.num_chunks
     of_layer, more_s = line(model, config, {kind: step_s / chunks for kind, step_s in steps.items()})
+    fixed_step_s = optimizer_stages_s(instance, config) + more_s.sum(axis=1)
+    forced = forced_kinds(cluster, int(np.prod(tile.node_grid(config))), of_layer)
     nothing = np.zeros(pp)
     return LayerFamily(
         config=config,
@@ -226,8 +228,8 @@ def _family(
         fixed_gather_s=nothing,
         embedding_s=_embedding_s(instance, config, tile),
         slowdown=instance.stack.overlap_slowdown,
-        step_s=float(of_layer) * config.num_chunks,
-        fixed_step_s=optimizer_stages_s(instance, config) + more_s.sum(axis=0),
+        step_s=float(of_layer[forced].min()) * config.num_chunks,
+        fixed_step_s=fixed_step_s[forced].min(axis=0),
         optimizer_s=instance.stack.iteration_s,
         most_units=most_units,
         recompute_s=np.zeros(len(cluster.gpu_kinds)),

@@ -93,7 +93,7 @@ def _spanning_rings(
 ) -> list[SpanningRing]:
     """Return, for each type of layer, the tensor or context ring of one layer between hosts."""
     return [
-        spanning_ring(instance, counted.config, tile, counted.kind, compute.idle_s(counted.is_recomputed))
+        spanning_ring(instance, counted.config, tile, counted.kind, compute.most_idle_s(counted.is_recomputed))
         for counted in counted_layers(instance.model, config)
     ]
 

@@ -14,6 +14,7 @@ Blocks of columns can be rotated, so the first block has the slowest host.
 
 import heapq
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import factorial, isfinite, lcm, perm, prod
@@ -23,8 +24,9 @@ import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.costs.experts import coupled_replicas
-from pipette_opt.costs.unplaced import Costs, costs_of
-from pipette_opt.parallel import tile_placement
+from pipette_opt.costs.placed import KnownCosts, kinds_in_use
+from pipette_opt.costs.unplaced import Costs, Kinds, costs_of, least_costs
+from pipette_opt.parallel import ParallelConfig, Placement, tile_placement
 from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.simulate.many import estimate_many
@@ -167,8 +169,32 @@ class HostTree:
         instance = self._with_ideal_hosts(free) if self._has_ideal_hosts else self.instance
         config, hosts = self.candidate.config, np.where(nodes == OPEN, ideal, nodes)[priced]
         placed = [(config, replace(self._whole, node=of_cell[self._whole.node])) for of_cell in hosts]
-        seconds[priced] = estimate_many(instance, placed, {config: self._costs(free)})
+        seconds[priced] = estimate_many(instance, placed, self._known_costs(instance, free, placed))
         return seconds
+
+    def _known_costs(
+        self, instance: Instance, free: BoolArray, placed: Sequence[tuple[ParallelConfig, Placement]]
+    ) -> KnownCosts:
+        """Return the costs of these placements; of those with ideal hosts, costs that no GPU type is below."""
+        known: KnownCosts = {}
+        number, bound = len(self.instance.cluster.gpu_kinds), self._costs(free)
+        for config, placement in placed:
+            kinds = kinds_in_use(instance, placement)
+            if (config, kinds) in known:
+                continue
+            own = [kind for kind in kinds if kind < number]
+            if len(own) == len(kinds):
+                known[config, kinds] = self._costs_on(kinds)
+            else:
+                slowest_s = max(bound.compute.optimizer_s[own], default=0.0)
+                known[config, kinds] = bound._replace(optimizer_s=max(bound.optimizer_s, float(slowest_s)))
+        return known
+
+    def _costs_on(self, kinds: Kinds) -> Costs:
+        """Return the costs on given GPU types."""
+        if kinds not in self._costs_of_kinds:
+            self._costs_of_kinds[kinds] = costs_of(self.instance, self.candidate.config, kinds=kinds)
+        return self._costs_of_kinds[kinds]
 
     @cached_property
     def is_supported(self) -> bool:
@@ -251,8 +277,12 @@ class HostTree:
         return self._own_costs._replace(compute=replace(compute, forward_s=forward, backward_s=backward))
 
     @cached_property
+    def _costs_of_kinds(self) -> dict[Kinds, Costs]:
+        return {}
+
+    @cached_property
     def _own_costs(self) -> Costs:
-        return costs_of(self.instance, self.candidate.config)
+        return least_costs(self.instance, self.candidate.config)
 
 
 def _filled(nodes: _Nodes, cell: int, host: int) -> _Nodes:

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray, P2PMode
-from pipette_opt.costs.placed import placed_batches
+from pipette_opt.costs.placed import KnownCosts, placed_batches
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
-from pipette_opt.costs.unplaced import Costs
 from pipette_opt.parallel import ParallelConfig, Placement, microbatches_of
 from pipette_opt.simulate.critical_path import walk_batches
 from pipette_opt.simulate.estimate import batch_done
@@ -29,7 +28,7 @@ _Members = tuple[IntArray, PlacedBatch]
 def estimate_many(
     instance: Instance,
     placed: Sequence[tuple[ParallelConfig, Placement]],
-    known: dict[ParallelConfig, Costs] | None = None,
+    known: KnownCosts | None = None,
 ) -> FloatArray:
     """
     Return the iteration times of placed configurations in 1F1B, seconds, shape ``(len(placed),)``.

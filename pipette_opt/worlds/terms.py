@@ -13,7 +13,8 @@ from math import log2
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, read_only
-from pipette_opt.costs.unplaced import Costs, costs_of
+from pipette_opt.costs.placed import KnownCosts
+from pipette_opt.costs.unplaced import costs_of
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance, StackSpec
@@ -89,13 +90,15 @@ def describe(instance: Instance, placed: Sequence[tuple[ParallelConfig, Placemen
         Predicted seconds, shape ``(num_configs,)``, and terms, shape ``(num_configs, num_terms)``. A time is infinite
         if the placement uses a link that was not measured; its sensitivities are zero.
     """
-    costs: dict[ParallelConfig, Costs] = {}
+    costs: KnownCosts = {}
     stacks = stacks_of(instance.stack)
     times = np.empty((len(stacks), len(placed)))
     times[0] = estimate_many(instance, placed, costs)
     for number, name in enumerate(SENSITIVITIES[:-1], start=1):
         given = replace(instance, stack=stacks[number])
-        known = costs if name in OF_LINKS else {config: costs_of(given, config, old) for config, old in costs.items()}
+        known = costs
+        if name not in OF_LINKS:
+            known = {(config, kinds): costs_of(given, config, old, kinds) for (config, kinds), old in costs.items()}
         times[number] = estimate_many(given, placed, known)
     features = [features_of(instance, config) for config, _ in placed]
     return times[0], terms_of(times, np.full(len(placed), instance.stack.iteration_s), np.array(features))

@@ -1,6 +1,7 @@
 """The roofline: limits, monotony, and what recomputation adds."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -8,13 +9,19 @@ from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.base.units import TFLOP
 from pipette_opt.costs.compute import (
+    forced_kinds,
     head_times_s,
     layer_times_s,
     optimizer_time_s,
     stage_compute,
 )
 from pipette_opt.costs.products import matmul_time_s, plain_format
+from pipette_opt.costs.work import WorkBounds
+from pipette_opt.parallel import identity_placement, tile_placement
+from pipette_opt.problem.build import FittingCandidate, build_problem_data
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.simulate import estimate
 from pipette_opt.specs import DEFAULT_STACK, ComputeProfile, ProfileKey
 
 PEAK = 312 * TFLOP
@@ -195,3 +202,81 @@ def test_layers_in_16_bits_at_the_ends() -> None:
     assert narrow < wide
     assert layer_s(fp8=False, first=3, last=5) == wide
     assert layer_s(fp8=True, first=3, last=5) == pytest.approx(0.75 * narrow + 0.25 * wide)
+
+
+SLOW = replace(A100_80, name="slow", memory_bytes_per_s=A100_80.memory_bytes_per_s / 4, peak_flops={"bf16": 60e12})
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_hosts_that_idle_change_no_time(seed: int) -> None:
+    """
+    A job on hosts of one type takes equally long beside idle hosts of a slower and of a faster type.
+
+    The optimizer step, and the waits and attention that hide messages, are those of the hosts in use.
+    """
+    rng = np.random.default_rng(seed)
+    fast = replace(A100_80, name="fast", memory_bytes_per_s=8e12, peak_flops={"bf16": 1e15})
+    kinds = (A100_80, SLOW, fast)
+    links = rng.uniform(5.0, 25.0, (6, 6))
+    mixed = make_cluster(6, links, gpus=4, kinds=kinds)
+    model = replace(LLAMA_8B, num_layers=8)
+    if seed % 2:
+        model = replace(model, num_experts=4, moe_router_topk=2, moe_ffn_hidden_size=2048)
+    tp, cp = ((1, 1), (1, 2), (2, 1))[int(rng.integers(3))]
+    one = make_config(
+        tp=tp,
+        pp=2,
+        dp=2,
+        context_parallel_size=cp,
+        use_distributed_optimizer=True,
+        expert_model_parallel_size=int(rng.choice([1, 2])) if seed % 2 else 1,
+    )
+    number = int(np.ceil(one.world_size / 4))
+    for kind in range(3):
+        hosts = np.arange(kind, 6, 3)[:number]
+        own = np.arange(kind, 6, 3)
+        alone = make_cluster(2, links[np.ix_(own, own)], gpus=4, kinds=kinds[kind : kind + 1])
+        found, expected = (
+            estimate(
+                make_job(cluster, model, seq_length=2048), one, identity_placement(one, 4, nodes, "tp-cp-ep-dp-pp")
+            )
+            for cluster, nodes in ((mixed, hosts), (alone, np.arange(number)))
+        )
+        assert found.iteration_time_s == pytest.approx(expected.iteration_time_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_forced_types_by_brute_force(seed: int) -> None:
+    """The fastest slowest type of any choice of hosts is the fastest of those that every choice has."""
+    rng = np.random.default_rng(seed)
+    kinds = tuple(replace(A100_80, name=f"kind {number}") for number in range(int(rng.integers(1, 4))))
+    cluster = make_cluster(6, gpus=1, kinds=kinds)
+    nodes = tuple(replace(node, gpu=kinds[int(rng.integers(len(kinds)))]) for node in cluster.nodes)
+    cluster = replace(cluster, nodes=nodes)
+    seconds = rng.uniform(1.0, 2.0, len(cluster.gpu_kinds))
+    for num_hosts in range(1, 7):
+        slowest = [seconds[cluster.kind_of_node[list(hosts)]].max() for hosts in combinations(range(6), num_hosts)]
+        forced = forced_kinds(cluster, num_hosts, seconds)
+        assert seconds[forced].min() == min(slowest)
+        assert all(set(forced) & set(cluster.kind_of_node[list(hosts)]) for hosts in combinations(range(6), num_hosts))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bounds_hold_for_any_types_in_use(seed: int) -> None:
+    """Random hosts of three types, of which some idle: work and ticks stay below the simulator."""
+    rng = np.random.default_rng(seed)
+    fast = replace(A100_80, name="fast", memory_bytes_per_s=8e12, peak_flops={"bf16": 1e15})
+    cluster = make_cluster(6, rng.uniform(5.0, 25.0, (6, 6)), gpus=2, kinds=(A100_80, SLOW, fast))
+    job = make_job(cluster, replace(LLAMA_8B, num_layers=8), seq_length=2048)
+    one = make_config(
+        tp=2, pp=int(rng.choice([1, 2])), dp=2, use_distributed_optimizer=True, overlap_grad_reduce=seed % 2 == 0
+    )
+    need = np.full(one.pipeline_model_parallel_size, 1 << 30)
+    fitting = [FittingCandidate(config=one, need_bytes=need)]
+    problem = build_problem_data(job, fitting, np.full(6, 1 << 36), relaxed=True)
+    for candidate in problem.candidates:
+        for _ in range(5):
+            nodes = rng.permutation(6)[: candidate.num_cells].reshape(candidate.grid)
+            seconds = estimate(job, one, tile_placement(one, candidate.tile, nodes)).iteration_time_s
+            assert objective_ticks(problem, candidate, nodes) * problem.tick_s <= seconds
+            assert WorkBounds(job)(one) <= seconds

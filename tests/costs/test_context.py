@@ -70,7 +70,7 @@ def test_other_exchanges_by_hand(kind: str) -> None:
     else:
         assert (forward, backward, again) == ((3 * held, 6, 2), (6 * held, 12, 4), (9 * held, 18, 6))
     assert ring_steps(training, one) == (0 if kind == "a2a" else 1)
-    hidden = hidden_by_attention_s(replace(job, training=training), one, LLAMA_8B.layers[0])
+    hidden = hidden_by_attention_s(replace(job, training=training), one, LLAMA_8B.layers[0], [0])
     assert hidden == (0.0, 0.0)
 
 
@@ -88,7 +88,7 @@ def test_an_exchange_inside_a_ring_by_hand() -> None:
     assert exchanged_traffic(LLAMA_8B, training, one) == ((1 / 2 * (held + 2 * queries), 4, 4),) * 2
     assert ring_steps(training, one) == 1
     core = attention_times_s(LLAMA_8B, training, one, job.cluster.gpu_kinds[0], job.stack, LayerKind())
-    hidden = hidden_by_attention_s(replace(job, training=training), one, LayerKind())
+    hidden = hidden_by_attention_s(replace(job, training=training), one, LayerKind(), [0])
     assert hidden == pytest.approx((0.5 * core[0], 0.5 * core[1]))
 
 
@@ -114,7 +114,7 @@ def test_pairs_send_half_of_the_keys_over_hosts() -> None:
     times = placed_times(job, one, identity_placement(one, 2, np.arange(2), "tp-cp-ep-dp-pp"))
     ring = context_traffic(LLAMA_8B, job.training, one)[0].hop_bytes / (1.0 * GB / 2)
     swap = NoLinks(job.cluster, job.stack).ring_s(RingShape(2), exchanged_traffic(LLAMA_8B, job.training, one)[0])[0]
-    shown = max(ring - hidden_by_attention_s(job, one, LayerKind())[0], 0.0)
+    shown = max(ring - hidden_by_attention_s(job, one, LayerKind(), [0])[0], 0.0)
     assert shown > 0
     assert times.tensor_forward_s[0, 0, 0] == pytest.approx(32 * (shown + float(swap)))
 
@@ -133,7 +133,7 @@ def test_an_exchange_inside_a_host_keeps_one_own_part(ranks: int) -> None:
     expected = 4 * job.cluster.intra_node_latency_s + held / ranks * (ranks - 1 + 0.42) / (200 * GB)
     times = placed_times(job, one, identity_placement(one, 8, np.arange(1), "tp-cp-ep-dp-pp"))
     assert times.tensor_forward_s[0, 0, 0] == pytest.approx(32 * expected)
-    assert inside_layer_s(job, one, (0.0, 0.0), LayerKind())[0] == pytest.approx(expected)
+    assert inside_layer_s(job, one, (0.0, 0.0), LayerKind(), [0])[0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -150,7 +150,7 @@ def test_the_least_exchange_is_below_that_of_placed_ranks(seed: int) -> None:
         grid = tile.node_grid(one)
         hosts = rng.permutation(12)[: int(np.prod(grid))].reshape(grid)
         placed = placed_times(job, one, tile_placement(one, tile, hosts))
-        least = inside_layer_s(job, one, (0.0, 0.0), LayerKind(), tile)
+        least = inside_layer_s(job, one, (0.0, 0.0), LayerKind(), [0], tile)
         assert 32 * least[0] <= placed.tensor_forward_s.max() * (1 + 1e-9)
         assert 32 * least[1] <= placed.tensor_backward_s.max() * (1 + 1e-9)
 
@@ -170,7 +170,7 @@ def test_what_attention_hides() -> None:
     job = make_job(make_cluster(2), LLAMA_8B, seq_length=32768)
     one = make_config(tp=2, pp=1, dp=2, num_layers=32, context_parallel_size=4)
     core = attention_times_s(LLAMA_8B, job.training, one, job.cluster.gpu_kinds[0], job.stack, LayerKind())
-    assert hidden_by_attention_s(job, one, LayerKind()) == pytest.approx((0.75 * core[0], 0.75 * core[1]))
+    assert hidden_by_attention_s(job, one, LayerKind(), [0]) == pytest.approx((0.75 * core[0], 0.75 * core[1]))
 
 
 def test_what_else_is_spread() -> None:
@@ -192,7 +192,7 @@ def test_a_slow_ring_shows() -> None:
     spread = replace(one, context_parallel_size=8)
     across = placed_times(job, spread, identity_placement(spread, 4, np.arange(2), "tp-cp-ep-dp-pp"))
     moved = context_traffic(LLAMA_8B, job.training, spread)[0].hop_bytes
-    hidden = hidden_by_attention_s(job, spread, LayerKind())[0]
+    hidden = hidden_by_attention_s(job, spread, LayerKind(), [0])[0]
     # Of the four members on a host the last alone sends to the other host: one flow of 1 GB/s.
     per_layer = moved / (1.0 * GB) - hidden
     assert per_layer > 0
@@ -274,7 +274,7 @@ def test_messages_between_hosts_by_hand() -> None:
     for kind, held in (("p2p", 2 * 128), ("all_gather", 2 * 128), ("a2a", (2 * 128 + 2 * 4096 // 8) / 2)):
         of_kind = replace(job, training=replace(job.training, cp_comm_type=kind))
         sent_s = 2048 * held * 2 / (8.0 * GB / 8)
-        hidden_s = hidden_by_attention_s(of_kind, one, LayerKind())[0]
+        hidden_s = hidden_by_attention_s(of_kind, one, LayerKind(), [0])[0]
         ends = ends_s(of_kind, one)[:, 0].sum()
         found_s = (placed_times(of_kind, one, placement).tensor_forward_s[0, 0, 0] - ends) / 32
         assert found_s == pytest.approx(alone_s + max(sent_s - hidden_s, 0.0), rel=1e-6)
@@ -283,7 +283,7 @@ def test_messages_between_hosts_by_hand() -> None:
 def tensor_s(job: Instance, one: ParallelConfig) -> float:
     """What the tensor ranks of one layer send inside a host, forward, seconds."""
     ring = tensor_traffic(job.model, job.training, one, LayerKind())[0]
-    idle = stage_compute(job, one).idle_s(False)[0]
+    idle = stage_compute(job, one).idle_s(False, [0])[0]
     return max(
         float(NoLinks(job.cluster, job.stack).ring_s(RingShape(one.tensor_model_parallel_size), ring)[0]) - idle, 0.0
     )

@@ -201,12 +201,12 @@ def test_what_is_beside_tokens() -> None:
     slow = replace(DEFAULT_STACK, host_kernel_s=1e-3)
     given = replace(make_job(make_cluster(1), MOE, seq_length=4096), stack=slow)
     alone = split(tp=1, dp=8, sequence_parallel=False)
-    found = beside_exchange(given, alone, MOE.layers[0])
+    found = beside_exchange(given, alone, MOE.layers[0], [0])
     assert found.compute_s == 0.0
     assert min(found.idle_s) > 0.0
-    assert beside_exchange(given, split(), MOE.layers[0]).idle_s == (0.0, 0.0)
+    assert beside_exchange(given, split(), MOE.layers[0], [0]).idle_s == (0.0, 0.0)
     graphs = replace(given, training=replace(given.training, cuda_graph=True, overlap_moe_expert_parallel_comm=True))
-    beside = beside_exchange(graphs, alone, MOE.layers[0])
+    beside = beside_exchange(graphs, alone, MOE.layers[0], [0])
     assert beside.idle_s == (0.0, 0.0)
     assert beside.compute_s == pytest.approx(sum(layer_times_s(graphs, alone, A100_80)) / 2)
     assert expert_layer_s(graphs, alone, MOE.layers[0], 8, 8) < expert_layer_s(

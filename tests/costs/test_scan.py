@@ -45,7 +45,7 @@ def test_branches_add_up_to_a_layer() -> None:
     for way in (0, 1):
         assert apart[0][way] + apart[1][way] == pytest.approx(both[way], rel=0.02)
     spread = make_config(tp=2, dp=4, num_layers=52)
-    sent = [inside_layer_s(job, spread, (0.0, 0.0), kind) for kind in (LayerKind(), ATTENTION, MLP, MAMBA)]
+    sent = [inside_layer_s(job, spread, (0.0, 0.0), kind, [0]) for kind in (LayerKind(), ATTENTION, MLP, MAMBA)]
     assert sent[1] == sent[2] == sent[3]
     assert sent[1][0] + sent[2][0] == pytest.approx(sent[0][0])
 

@@ -49,7 +49,7 @@ def some_configs(job: Instance, seed: int, number: int = 60) -> list[ParallelCon
 def by_hand_s(job: Instance, one: ParallelConfig) -> float:
     """The longest path to a stage and back, for a model without experts in slots that fit on a host."""
     compute = stage_compute(job, one)
-    forward, backward = inside_stages_s(job, one, compute)
+    forward, backward = inside_stages_s(job, one, compute, [0])
     chunks = compute.forward_s[0] + forward + compute.backward_s[0] + backward
     m = one.num_microbatches(job.training.global_batch_size)
     return max(chunks[0, :stage].sum() + m * chunks[:, stage].sum() for stage in range(chunks.shape[1]))

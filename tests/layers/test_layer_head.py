@@ -127,7 +127,7 @@ def test_muon() -> None:
     layer = 4 * HIDDEN**2 * (2 * WIDTH) + 2 * HIDDEN**3 + 4 * HIDDEN**2 * WIDTH + 2 * HIDDEN**3
     projection = 4 * HIDDEN**2 * (2 * HIDDEN) + 2 * HIDDEN**3
     job = make_job(make_cluster(1, kinds=(COMPUTE_ONLY,)), PREDICTING, seq_length=SEQUENCE, stack=NO_OVERHEAD)
-    found = optimizer_stages_s(replace(job, training=training(optimizer="muon")), stages(2))
+    (found,) = optimizer_stages_s(replace(job, training=training(optimizer="muon")), stages(2))
     expected = [layer, 2 * layer + projection]
     assert found == pytest.approx([NEWTON_SCHULZ * flops / PEAK for flops in expected], rel=1e-5)
 
