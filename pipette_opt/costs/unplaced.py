@@ -189,15 +189,15 @@ def least_costs(instance: Instance, config: ParallelConfig) -> Costs:
     return first
 
 
-def _most_hidden(costs: LayerCosts, other: LayerCosts) -> LayerCosts:
+def _most_hidden(first: LayerCosts, second: LayerCosts) -> LayerCosts:
     def larger(both: tuple[float, float], than: tuple[float, float]) -> tuple[float, float]:
         return max(both[0], than[0]), max(both[1], than[1])
 
     beside = Beside(
-        larger(costs.beside.idle_s, other.beside.idle_s), max(costs.beside.compute_s, other.beside.compute_s)
+        larger(first.beside.idle_s, second.beside.idle_s), max(first.beside.compute_s, second.beside.compute_s)
     )
-    return costs._replace(
-        idle=larger(costs.idle, other.idle), attention=larger(costs.attention, other.attention), beside=beside
+    return first._replace(
+        idle=larger(first.idle, second.idle), attention=larger(first.attention, second.attention), beside=beside
     )
 
 
