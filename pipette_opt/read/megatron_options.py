@@ -88,9 +88,15 @@ def given_options(
 
 
 def _without_effect(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a note on each option that predictions would count if an option that it needs were given, too."""
+    """
+    Yield a note on each option that predictions would count if an option that it needs were given, too.
+
+    None on options of experts if the arguments describe no model: the model that is given beside them may have experts.
+    """
     for field, value in values.items():
         option = megatron_options()[field]
+        if "--num-experts" in option.needs and "num_layers" not in values:
+            continue
         if option.status == "modelled" and value is not False and not option.matters(values):
             yield f"{option.name} has no effect without {' or '.join(option.needs)}"
 

@@ -818,3 +818,11 @@ def test_printed_defaults_are_no_choice() -> None:
     lines["data_parallel_sharding_strategy"] = "optim_grads_params"
     printed = "".join(f"  {name} {'.' * 20} {value}\n" for name, value in lines.items())
     assert given_options(printed, "run.log").notes == ()
+
+
+def test_a_model_beside_the_arguments_may_have_experts() -> None:
+    """So no option of experts is said to have no effect, unless the arguments describe a dense model."""
+    beside = given_options("--moe-grouped-gemm --micro-batch-size 1", "args")
+    assert beside.notes == ()
+    dense = given_options("--moe-grouped-gemm --num-layers 8 --micro-batch-size 1", "args")
+    assert dense.notes == ("--moe-grouped-gemm has no effect without --num-experts",)
