@@ -29,6 +29,7 @@ from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.releases import release_words
 from pipette_opt.read.megatron_layers import MIXER_OPTIONS
+from pipette_opt.read.megatron_table import options_of_field
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.layer_patterns import layer_list
 
@@ -250,17 +251,6 @@ def layout_options(plan: Plan) -> dict[str, str | int | bool]:
     return options
 
 
-LAYOUT_ARGUMENTS = {
-    "pipeline_model_parallel_layout": "--pipeline-model-parallel-layout",
-    "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
-    "num_layers_in_first_pipeline_stage": "--decoder-first-pipeline-num-layers",
-    "num_layers_in_last_pipeline_stage": "--decoder-last-pipeline-num-layers",
-    "account_for_embedding_in_pipeline_split": "--account-for-embedding-in-pipeline-split",
-    "account_for_loss_in_pipeline_split": "--account-for-loss-in-pipeline-split",
-}
-"""Arguments of Megatron-LM by megatron-core's field name, for the fields of :func:`layout_options`."""
-
-
 def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
     config = plan.config
     check_megatron_can("Megatron-LM", plan, most_sharded=3)
@@ -277,10 +267,8 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
     options += options_of(
         expert_model_parallel_size=expert_ranks if expert_ranks > 1 else None, expert_tensor_parallel_size=expert_size
     )
-    options += [
-        (LAYOUT_ARGUMENTS[name],) if value is True else (LAYOUT_ARGUMENTS[name], str(value))
-        for name, value in ({} if model.hybrid_layer_pattern else layout_options(plan)).items()
-    ]
+    layout = {} if model.hybrid_layer_pattern else layout_options(plan)
+    options += options_of(**{option.field: layout[name] for name in layout for option in options_of_field(name) or ()})
     options += options_of(
         use_tp_pp_dp_mapping=plan.placement.order == "tp-cp-ep-pp-dp", sequence_parallel=config.sequence_parallel
     )

@@ -58,6 +58,9 @@ def legal_config(instance: Instance, given: MegatronArgs, num_gpus: int) -> Para
     InputError
         If the configuration breaks legality rules (the error lists all of them), or has no time model.
     """
+    if given.are_overrides and instance.model.num_experts and "expert_model_parallel_size" not in given.options:
+        problem = "does not override model.expert_model_parallel_size, which its recipe sets for a model with experts"
+        raise InputError(given.where, f"{problem}; add it.")
     config = given.parallel_config(instance.model.num_layers, num_gpus)
     broken = broken_rules(instance.model, instance.training, config)
     if given.pipeline_layout is not None:

@@ -236,7 +236,13 @@ def _same(model: "ModelSpec", other: "ModelSpec | None", tp: int) -> bool:
     """Return whether two models have equal times and memory, with vocabularies padded for ``tp``."""
     if other is None or model.padded_vocab_size(tp) != other.padded_vocab_size(tp):
         return False
-    neutral = (*NEUTRAL, *(() if model.position_embedding_type == "learned_absolute" else ("max_position_embeddings",)))
+    if model.expert_ffn_size != other.expert_ffn_size:
+        return False
+    neutral = (
+        *NEUTRAL,
+        "moe_ffn_hidden_size",
+        *(() if model.position_embedding_type == "learned_absolute" else ("max_position_embeddings",)),
+    )
     return all(
         getattr(model, field.name) == getattr(other, field.name) for field in fields(model) if field.name not in neutral
     )

@@ -15,10 +15,13 @@ RECORD = ".pipette-opt-export.json"
 ARGUMENTS = "megatron_args.sh"
 """File with the arguments of an exported launch, for launchers whose script reads it."""
 
+OVERRIDES = "nemo_args.sh"
+"""File with the overrides of a recipe of Megatron-Bridge."""
+
 TASK, NODES = "task.sh", "nodes.txt"
 """Files with the hosts of an exported launch: a host and GPU for each rank, and a line for each host."""
 
-SCRIPTS = ("job.sbatch", "launch.sh", ARGUMENTS)
+SCRIPTS = ("job.sbatch", "launch.sh", ARGUMENTS, OVERRIDES)
 """Names of exported files that are a launch, in the order in which a folder is searched for them."""
 
 _READS_ARGUMENTS = re.compile(r'^source "\$\{ARGUMENTS:-\./megatron_args\.sh\}"$', re.MULTILINE)
@@ -65,7 +68,7 @@ def exported_launch(path: Path, text: str) -> str:
         if not is_file(beside):
             raise InputError(str(path), f"reads its arguments from {ARGUMENTS}, which is not beside it; put it there.")
         found = _ARRAY.search(read_text(beside, keep_line_ends=True))
-    elif _HOLDS_ARGUMENTS.search(text):
+    elif _HOLDS_ARGUMENTS.search(text) or path.name == OVERRIDES:
         found = _ARRAY.search(text)
     else:
         return text

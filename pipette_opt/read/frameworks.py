@@ -32,6 +32,8 @@ class Framework:
         Whether launches of other frameworks have its options and keys, too.
     read
         Whether its launches are read here.
+    overrides
+        Whether its launches override fields of megatron-core, and are read if they leave nothing open that sizes a job.
     hint
         Sentence on what its launch leaves unsaid, or on the way on.
     """
@@ -45,6 +47,7 @@ class Framework:
     launchers: str = ""
     common: bool = False
     read: bool = False
+    overrides: bool = False
     hint: str = ""
 
     def starts(self, program: str, arguments: Sequence[str]) -> bool:

@@ -4,9 +4,10 @@ import re
 from collections.abc import Collection, Sequence
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.read.frameworks import framework_of_launch, frameworks
+from pipette_opt.read.frameworks import Framework, framework_of_launch, frameworks
 from pipette_opt.read.launches import Launch
 from pipette_opt.read.megatron_table import field_of, megatron_options
+from pipette_opt.read.recipe_overrides import left_to_recipe
 from pipette_opt.read.sizing_words import (
     MODEL_INSTEAD,
     Setting,
@@ -36,15 +37,27 @@ def foreign_launch(
     of_model
         Whether the launch is to describe a model only.
     """
-    settings = _settings(words, launch)
-    program = "" if launch is None else launch.program
-    found = framework_of_launch(program, words, [setting.name for setting in settings_in(words)])
-    if found is None or found[0].read:
+    found = _framework(words, launch)
+    if found is None or found[0].read or (overrides_recipe(words, launch) and not of_model):
         return None
     framework, mark = found
+    settings = _settings(words, launch)
     hint = f" {framework.hint}" if framework.hint else ""
+    left = left_to_recipe(words) if framework.overrides and not of_model else []
+    hint += f" It is read if they also set {', '.join(left)}." if left else ""
     problem = f"is a launch of {framework.name} (by {mark}), which is not read here.{hint}{_files(words, launch)}"
     return InputError(place, f"{problem} {MODEL_INSTEAD if of_model else way_on(settings)}")
+
+
+def overrides_recipe(words: Sequence[str], launch: Launch | None) -> bool:
+    """Return whether a launch overrides all fields of a recipe that size a job, and is read in Megatron's options."""
+    found = _framework(words, launch)
+    return found is not None and found[0].overrides and not left_to_recipe(words)
+
+
+def _framework(words: Sequence[str], launch: Launch | None) -> tuple[Framework, str] | None:
+    program = "" if launch is None else launch.program
+    return framework_of_launch(program, words, [setting.name for setting in settings_in(words)])
 
 
 def check_all_read(words: Sequence[str], launch: Launch | None, place: str, *, but: Collection[str] = ()) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.files import is_file
+from pipette_opt.base.files import is_file, is_folder
 from pipette_opt.base.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.recompute import CORE, modules_in_order
-from pipette_opt.read.exported import exported_launch, exported_ranks
+from pipette_opt.read.exported import exported_launch, exported_ranks, launch_in
 from pipette_opt.read.files import read_text
 from pipette_opt.read.launch_file import is_launch
 from pipette_opt.read.launches import Launch, launch_of, may_train
@@ -67,6 +67,8 @@ class MegatronArgs:
         Options that predictions leave out.
     notes
         Assumptions made while the script was read.
+    are_overrides
+        Whether the options override fields of a recipe, which sets the others.
     account_for_embedding, account_for_loss
         Whether embedding and output head each count as a layer when layers are split over stages.
     written
@@ -119,6 +121,7 @@ class MegatronArgs:
     training_fields: Mapping[str, Any] = field(default_factory=dict)
     not_modelled: tuple[NotModelled, ...] = ()
     notes: tuple[str, ...] = ()
+    are_overrides: bool = False
     written: Mapping[str, Any] = field(default_factory=dict, repr=False)
     text: str = field(default="", repr=False)
     lines: str = field(default="", repr=False)
@@ -155,7 +158,7 @@ class MegatronArgs:
         if num_gpus % (ranks * pp):
             problem = f"tensor x context x pipeline = {ranks * pp} must divide the {num_gpus} GPUs."
             raise InputError(self.where, problem)
-        layers = self.layers_per_stage(num_layers)
+        layers, chunks = self.layers_per_stage(num_layers), self._num_chunks(num_layers)
         groups = self.num_distributed_optimizer_instances
         replicas = num_gpus // (ranks * pp) * self.context_parallel_size
         if replicas % groups:
@@ -173,7 +176,7 @@ class MegatronArgs:
                 expert_model_parallel_size=self.expert_model_parallel_size,
                 micro_batch_size=self.micro_batch_size or 1,
                 layers_per_stage=layers,
-                virtual_pipeline_model_parallel_size=self._num_chunks(num_layers),
+                virtual_pipeline_model_parallel_size=chunks,
                 sequence_parallel=self.sequence_parallel and self.tensor_model_parallel_size > 1,
                 recompute_granularity=self.recompute_granularity,
                 recompute_method=self.recompute_method,
@@ -186,7 +189,7 @@ class MegatronArgs:
                 overlap_grad_reduce=self.overlap_grad_reduce and not sharded,
                 overlap_param_gather=self.overlap_param_gather and shares and not sharded,
                 ddp_bucket_size=None if sharded else self.ddp_bucket_size,
-                overlap_p2p_communication=not self.no_overlap_p2p_communication,
+                overlap_p2p_communication=chunks is None or not self.no_overlap_p2p_communication,
                 pipeline_model_parallel_layout=self.pipeline_layout,
             )
         except InputError:
@@ -314,6 +317,8 @@ def read_megatron_args(
     """
     text, lines = arguments.strip(), ""
     ranks: tuple[tuple[str, int], ...] = ()
+    if not text.startswith("-") and is_folder(text):
+        text = str(launch_in(Path(text)))
     one_word = not text.startswith("-") and len(text.split()) == 1
     if one_word or (not text.startswith("-") and is_file(text)):
         where, lines = text, read_text(text, keep_line_ends=True)
@@ -326,7 +331,7 @@ def read_megatron_args(
         raise InputError(where, "is empty; give a script, or options such as --tensor-model-parallel-size 8.")
     given = parse_megatron_args(text, where, environment=environment, vocab_size=vocab_size, as_launch=as_launch)
     is_edited = lines == text and not is_launch(lines) and not is_recipe(lines, where)
-    return replace(given, lines=lines if is_edited else "", ranks=ranks)
+    return replace(given, lines=lines if is_edited and not given.are_overrides else "", ranks=ranks)
 
 
 def model_of_arguments(
@@ -415,6 +420,7 @@ def parse_megatron_args(
         | ({"other_arguments": options.passed_on} if options.passed_on else {}),
         not_modelled=(*options.not_modelled, *_absent(given)),
         notes=options.notes,
+        are_overrides=options.are_overrides,
         **simple,
     )
 

@@ -32,12 +32,15 @@ class GivenOptions:
         Options, with their values, that no prediction uses and that ``export`` writes unchanged.
     notes
         Assumptions made while a script was read.
+    are_overrides
+        Whether the options override fields of a recipe, which sets the others.
     """
 
     values: Mapping[str, Any]
     not_modelled: tuple[NotModelled, ...]
     passed_on: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
+    are_overrides: bool = False
 
 
 def given_options(
@@ -83,8 +86,14 @@ def given_options(
         raise InputError(error.where, f"{error.problem} {more}".strip())
     found += [_unseen_options(variable) for variable in dict.fromkeys(filter(_is_list_of_options, words.words))]
     passed_on = tuple(_passed_on(values))
-    notes = words.notes if words.are_printed else (*words.notes, *_without_effect(values))
-    return GivenOptions(values=values, not_modelled=tuple(found), passed_on=passed_on, notes=notes)
+    is_full = words.are_printed or words.are_overrides
+    return GivenOptions(
+        values=values,
+        not_modelled=tuple(found),
+        passed_on=passed_on,
+        notes=words.notes if is_full else (*words.notes, *_without_effect(values)),
+        are_overrides=words.are_overrides,
+    )
 
 
 def _without_effect(values: Mapping[str, Any]) -> Iterator[str]:

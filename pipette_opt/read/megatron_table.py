@@ -151,6 +151,37 @@ def megatron_options() -> Mapping[str, MegatronOption]:
     return options
 
 
+CHOSEN: Mapping[str, str] = {
+    "gated_linear_unit": "swiglu",
+    "sequence_length": "seq_length",
+    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
+}
+"""Option with the values of a field that several options set, or that only Megatron-Bridge has."""
+
+
+def options_of_field(field: str) -> tuple[MegatronOption, ...] | None:
+    """
+    Return the options that set a field of a configuration of megatron-core or Megatron-LM.
+
+    Among several options, one with the field's name or in ``CHOSEN`` is the only result. The result is empty for a
+    field without an option on which neither time nor memory depends, and ``None`` for any other field without one.
+    """
+    chosen, options = CHOSEN.get(field, field), _options_by_field().get(field)
+    named = chosen in CHOSEN.values() or any(option.field == chosen for option in options or ())
+    return (megatron_options()[chosen],) if named else options
+
+
+@cache
+def _options_by_field() -> Mapping[str, tuple[MegatronOption, ...]]:
+    found: dict[str, tuple[MegatronOption, ...]] = {}
+    for row in table_rows():
+        options = (megatron_options()[field_of(row["option"])],) if row["option"] else ()
+        for field in row["config_field"].split(", ") if options or row["status"] == "harmless" else ():
+            name = field.rpartition(".")[2]
+            found[name] = (*found.get(name, ()), *options)
+    return found
+
+
 def table_rows() -> list[dict[str, str]]:
     """Return the rows of ``data/megatron_options.csv``."""
     with shipped_path("data", "megatron_options.csv").open(encoding="utf-8", newline="") as file:

@@ -2,17 +2,18 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, TYPED_ARGUMENTS, file_kinds, kind_of, looks_like
-from pipette_opt.read.launch_evidence import foreign_launch
+from pipette_opt.read.launch_evidence import foreign_launch, overrides_recipe
 from pipette_opt.read.launch_file import is_launch, read_launch
 from pipette_opt.read.launchers import known_launchers
 from pipette_opt.read.launches import Launch, may_train
 from pipette_opt.read.megatron_printed import is_printed, printed_words
 from pipette_opt.read.megatron_table import field_of, megatron_options
+from pipette_opt.read.recipe_overrides import in_options
 from pipette_opt.read.scripts import ScriptLaunch, UnknownArgument, argument_problem, read_script
 from pipette_opt.read.settings_files import settings_file
 from pipette_opt.read.shell import INSTEAD
@@ -43,11 +44,17 @@ class Words:
         Launch in the script that has the words; ``None`` for options alone.
     are_printed
         Whether Megatron printed the words, with the defaults of options that nobody gave.
+    are_overrides
+        Whether the words override fields of a recipe, which sets the others.
+    remarks
+        Notes on the overrides.
     """
 
     words: tuple[str, ...]
     script: ScriptLaunch | None = None
     are_printed: bool = False
+    are_overrides: bool = False
+    remarks: tuple[str, ...] = ()
 
     @property
     def launch(self) -> Launch | None:
@@ -64,7 +71,8 @@ class Words:
         if self.script is None:
             return ()
         launch_notes = () if self.script.launch is None else self.script.launch.notes
-        return (*_about(self.script.unset), *_about_unknown(self.script.unknown), *launch_notes, *self.script.notes)
+        found = (*_about(self.script.unset), *_about_unknown(self.script.unknown), *launch_notes, *self.script.notes)
+        return (*found, *self.remarks)
 
     def document(self) -> dict[str, Any]:
         """Return the words as a launch in JSON, with the launchers of the script."""
@@ -125,7 +133,19 @@ def read_words(
         raise foreign
     if found.script is not None:
         _check_script(found.script, where)
-    return found
+    is_recipe = not of_any_framework and overrides_recipe(found.words, found.launch)
+    return _in_options(found, where) if is_recipe else found
+
+
+def _in_options(words: Words, where: str) -> Words:
+    """Return the words of a recipe's launch with options of Megatron-LM in place of overrides."""
+    found = in_options(words.words, words.place(where))
+    script = words.script
+    if script is not None:
+        moved = [(found.starts[argument.index], argument) for argument in script.unknown]
+        unknown = tuple(replace(argument, index=index) for index, argument in moved if index is not None)
+        script = replace(script, arguments=found.words, unknown=unknown)
+    return Words(words=found.words, script=script, are_overrides=True, remarks=found.notes)
 
 
 def _words_of(

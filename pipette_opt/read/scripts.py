@@ -188,7 +188,8 @@ def _rendered(launch: Launch, arguments: tuple[str, ...], unknowns: Unknowns) ->
 
 def argument_problem(arguments: Sequence[str], argument: UnknownArgument) -> str:
     """Return the error text for an unknown argument: the reason, and a remedy."""
-    option = next((word for word in reversed(arguments[: argument.index]) if word.startswith("--")), "")
+    before = arguments[: argument.index + ("=" in arguments[argument.index])]
+    option = next((word.partition("=")[0] for word in reversed(before) if word.startswith("--")), "")
     of = f"the value of {option}" if option and not argument.text.startswith("-") else f"argument {argument.index + 1}"
     why = f" ({_short(argument.why)})" if argument.why else ""
     return (

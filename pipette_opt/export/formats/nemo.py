@@ -35,6 +35,7 @@ from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
+from pipette_opt.read.recipe_overrides import RECIPE_PRECISION
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec
 from pipette_opt.specs.user_buffers import has_user_buffers
 
@@ -66,8 +67,6 @@ LAYOUT_FIELDS = (
     "num_layers_in_last_pipeline_stage",
 )
 COUNTED_FIELDS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
-RECIPE_PRECISION = {("bf16", True): "bf16_mixed", ("fp16", False): "fp16_mixed", ("fp32", True): None}
-"""Names in Megatron-Bridge's ``training/mixed_precision.py``, by precision and whether gradients are kept in fp32."""
 
 
 def export_nemo(plan: Plan) -> dict[str, str]:
