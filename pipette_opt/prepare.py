@@ -348,7 +348,8 @@ class _Bounding:
         clock = self.clock.step(LAYOUTS)
         near = near_layouts(self.instance, wider, self.first, self.predictor, risk, clock)
         self.first = min((self.first, *near), key=attrgetter("seconds"))
-        for start in self._of_other_depths(self.first, memory, clock):
+        others = self._of_other_depths(self.first, memory, clock) if memory.fitting else ()
+        for start in others:
             near += near_layouts(self.instance, wider, start, self.predictor, risk, clock)
             self.first = min((self.first, *near), key=attrgetter("seconds"))
         enough_s = self.first.seconds * (1 + NEAR)
@@ -357,7 +358,8 @@ class _Bounding:
 
     def _of_other_depths(self, first: FirstPlan, memory: MemoryCheck, clock: Clock) -> Iterator[FirstPlan]:
         """Yield a plan of every other pipeline size that may beat ``first`` with uneven chunks, best bounds first."""
-        bounded = ((self.work(fits.config), fits) for fits in memory.fitting)
+        fewest = min(fits.config.num_chunks for fits in memory.fitting)  # the start's own chunks hardly matter
+        bounded = ((self.work(fits.config), fits) for fits in memory.fitting if fits.config.num_chunks == fewest)
         of_depth: dict[int, list[CheckedConfig]] = {}
         for bound_s, fits in sorted(bounded, key=itemgetter(0)):
             if bound_s < LAYOUT_GAIN * first.seconds:
