@@ -70,7 +70,7 @@ JOINT_CALL = Step(words="a call of CP-SAT in it, but at least 1 s", share=0.1, w
 
 LAYOUTS = Step(
     words="layers moved between chunks of its plan, and of a plan of every other pipeline size",
-    share=0.3,
+    share=0.15,
     where="solver/layouts.py",
 )
 
