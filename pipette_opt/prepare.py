@@ -25,7 +25,7 @@ from pipette_opt.candidates import (
     with_shared_parameters,
 )
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.memory.fewest import check_memory
+from pipette_opt.memory.fewest import check_memory, check_more
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPredictor, stack_predictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
@@ -273,7 +273,7 @@ def _prepare(question: Question, relaxed: Instance, work: WorkBounds, clock: Clo
         if wider != space:
             usual, enumeration = enumeration, enumerate_more(relaxed, wider, space, enumeration)
             more, space = enumeration.candidates[len(usual.candidates) :], wider
-            memory = memory.joined(check_memory(relaxed, more, bounding.predictor, risk))
+            memory = check_more(relaxed, memory, usual.candidates, more, bounding.predictor)
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
     built, pruned = bounding.problems(memory, enumeration.candidates)
@@ -443,13 +443,13 @@ def with_splits(prepared: Prepared, first: FirstPlan, clock: Clock, least_s: flo
     least_s
         Lower bound on plans with a new partition, seconds.
     """
-    joined, memory, known = prepared.joined, prepared.memory, prepared.space.more_splits
+    joined, memory, splits = prepared.joined, prepared.memory, prepared.space.more_splits
     assert joined is not None
-    space = replace(prepared.space, more_splits=tuple(dict.fromkeys((*known, *joined.splits))))
+    space = replace(prepared.space, more_splits=tuple(dict.fromkeys((*splits, *joined.splits))))
     enumeration = enumerate_more(prepared.instance, space, prepared.space, prepared.enumeration)
-    new = enumeration.candidates[len(prepared.enumeration.candidates) :]
-    if new:
-        memory = memory.joined(check_memory(prepared.instance, new, prepared.predictor, memory.max_oom_risk))
+    known = prepared.enumeration.candidates
+    if new := enumeration.candidates[len(known) :]:
+        memory = check_more(prepared.instance, memory, known, new, prepared.predictor)
     prepared = replace(prepared, space=space, enumeration=enumeration, memory=memory)
     # Memory decides how many layers the new configurations recompute, so they are told by having no bound.
     bounds_s = {} if prepared.pruned is None else prepared.pruned.bounds_s

@@ -25,6 +25,7 @@ One case is outside this proof, and certificates list it as not searched. Where 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import NamedTuple, Self
 
 from pipette_opt.base.offload import offload_of
@@ -40,6 +41,9 @@ from pipette_opt.parallel import (
     without_recomputation,
 )
 from pipette_opt.specs import Instance, ModelSpec
+
+_LAYERS = attrgetter("layers_per_stage", "pipeline_model_parallel_layout")
+"""Fields that are equal for configurations that are compared with each other."""
 
 
 def check_memory(
@@ -75,6 +79,27 @@ def check_memory(
         kept_on_gpu=with_variants(check.kept_on_gpu),
         not_overlapped=with_variants(check.not_overlapped),
     )
+
+
+def check_more(
+    instance: Instance,
+    check: MemoryCheck,
+    known: Sequence[ParallelConfig],
+    more: Sequence[ParallelConfig],
+    predictor: MemoryPredictor,
+) -> MemoryCheck:
+    """
+    Return the check of the candidates ``known`` and ``more`` together.
+
+    Parameters
+    ----------
+    check
+        Check of ``known``. Of these, only candidates with the layers of one in ``more`` are compared anew.
+    """
+    splits = set(map(_LAYERS, more))
+    again = [config for config in known if _LAYERS(config) in splits]
+    others = check.kept(lambda config: _LAYERS(config) not in splits)
+    return others.joined(check_memory(instance, [*again, *more], predictor, check.max_oom_risk))
 
 
 def needing_no_more(config: ParallelConfig, model: ModelSpec) -> list[ParallelConfig]:

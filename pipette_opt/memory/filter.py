@@ -1,6 +1,6 @@
 """Memory filter: configurations that fit the cluster, and the bytes that the others lack."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -84,6 +84,17 @@ class MemoryCheck:
             spared=(*self.spared, *other.spared),
             kept_on_gpu=(*self.kept_on_gpu, *other.kept_on_gpu),
             not_overlapped=(*self.not_overlapped, *other.not_overlapped),
+        )
+
+    def kept(self, keep: Callable[[ParallelConfig], bool]) -> "MemoryCheck":
+        """Return the result for the candidates for which ``keep`` returns true."""
+        return replace(
+            self,
+            fitting=tuple(checked for checked in self.fitting if keep(checked.config)),
+            rejected=tuple(checked for checked in self.rejected if keep(checked.config)),
+            spared=tuple(filter(keep, self.spared)),
+            kept_on_gpu=tuple(filter(keep, self.kept_on_gpu)),
+            not_overlapped=tuple(filter(keep, self.not_overlapped)),
         )
 
     @property

@@ -8,7 +8,7 @@ import pytest
 from factories import A100_40, A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.memory.fewest import check_memory
+from pipette_opt.memory.fewest import check_memory, check_more
 from pipette_opt.memory.filter import keep_fitting, usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
@@ -143,3 +143,21 @@ def test_families_know_the_fewest_of_every_stage() -> None:
                 assert fewest[kind, stage, units] == min(fits)
                 some += 0 < min(fits) < units
     assert some
+
+
+@pytest.mark.search
+def test_later_candidates_are_compared_with_earlier_ones(job: Instance, predictor: MemoryPredictor) -> None:
+    """A measured run may have a partition of which the other choices come later: the check is as of all at once."""
+    space = SearchSpace(tensor_parallel=(2, 4), micro_batch_size=(1, 4), context_parallel=(1,))
+    candidates = enumerate_candidates(job, space)
+    of_one = [config for config in candidates if config.layers_per_stage == (16, 16)]
+    whole = check_memory(job, candidates, predictor)
+    blocks = [config for config in of_one if config in whole.spared]
+    known = [config for config in candidates if config not in of_one] + blocks
+    more = [config for config in of_one if config not in known]
+    found = check_more(job, check_memory(job, known, predictor), known, more, predictor)
+    apart = check_memory(job, known, predictor).joined(check_memory(job, more, predictor))
+    for name in ("fitting", "rejected", "spared", "kept_on_gpu", "not_overlapped"):
+        listed = [{getattr(entry, "config", entry) for entry in getattr(check, name)} for check in (found, whole)]
+        assert listed[0] == listed[1], name
+    assert len(apart.fitting) > len(whole.fitting)
