@@ -317,7 +317,7 @@ def read_megatron_args(
     """
     text, lines = arguments.strip(), ""
     ranks: tuple[tuple[str, int], ...] = ()
-    if not text.startswith("-") and is_folder(text):
+    if text and not text.startswith("-") and is_folder(text):
         text = str(launch_in(Path(text)))
     one_word = not text.startswith("-") and len(text.split()) == 1
     if one_word or (not text.startswith("-") and is_file(text)):

@@ -328,7 +328,7 @@ BAD = [
     (("estimate",), "--args"),
     (("estimate", *JOB, "--args", " "), "empty"),
     (("estimate", *JOB, "--args", "nowhere.sh"), "nowhere.sh: the file does not exist"),
-    (("estimate", *JOB, "--args", "."), "cannot be read"),
+    (("estimate", *JOB, "--args", "."), "is a folder without job.sbatch"),
     (("estimate", *JOB, "--args", "tensor 8 pipeline 2"), "must hold options such as --tensor-model-parallel-size 8"),
     (("estimate", *JOB, "--args", "--tensor-model-parallel-size 8 --fp16"), "fp16"),
     (("estimate", *JOB, "--args", "--tensor-model-parallel-size 3"), "3"),
