@@ -78,6 +78,7 @@ def start(command: str, folder: Path) -> None:
     script = f"({command}\n)\ncode=$?\necho $code > {EXIT}.part && mv {EXIT}.part {EXIT}"
     with (folder / LOCK).open("x") as lock, (folder / OUTPUT).open("xb") as output:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        began_ns = os.fstat(lock.fileno()).st_mtime_ns
         process = subprocess.Popen(
             ["sh", "-c", script],
             cwd=folder,
@@ -88,6 +89,8 @@ def start(command: str, folder: Path) -> None:
             start_new_session=True,
         )
         lock.write(Process.of(process.pid).text())
+        lock.flush()
+        os.utime(lock.fileno(), ns=(began_ns, began_ns))  # a quick command's log may be older than this text
     threading.Thread(target=process.wait, daemon=True).start()  # an ended child would stay as a zombie
 
 

@@ -259,6 +259,22 @@ def test_logs_of_earlier_runs_do_not_count(tmp_path: Path) -> None:
     assert record.note == "layout not checked, as own.log prints no arguments of Megatron-LM"
 
 
+def test_a_trial_begins_before_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quick command writes its log before its process is noted; the log counts as written since the trial began."""
+    noted = launch.Process.of
+
+    def later(number: int) -> launch.Process:
+        found = noted(number)
+        while launch.exit_code(tmp_path) is None:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        return found
+
+    monkeypatch.setattr(launch.Process, "of", later)
+    launch.start("echo done > own.log", tmp_path)
+    assert 0 < launch.started(tmp_path) <= launch.written(tmp_path / "own.log")
+
+
 def test_a_job_that_was_only_submitted(tmp_path: Path) -> None:
     """``sbatch`` without ``--wait`` returns at once; the trial says so."""
     found = tuner(tmp_path / "state", "", run="echo Submitted batch job 41", budget=1).run()
