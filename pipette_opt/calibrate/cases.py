@@ -238,7 +238,8 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
         context_parallel_size=run.cp,
         layers_per_stage=stage_layers(run, run.num_layers, run.pp),
         virtual_pipeline_model_parallel_size=run.vpp if run.vpp > 1 and run.pp > 1 else None,
-        sequence_parallel=run.tp > 1 and (has_experts(run) if run.seq_parallel is None else run.seq_parallel),
+        sequence_parallel=run.tp > 1
+        and ((software.sequence_parallel or has_experts(run)) if run.seq_parallel is None else run.seq_parallel),
         **(_recomputation(run) or {}),
         use_distributed_optimizer=sharded,
         overlap_grad_reduce=beside,

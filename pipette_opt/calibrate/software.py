@@ -6,7 +6,7 @@ Columns of a row override them: ``overlap_grad_reduce``, ``overlap_param_gather`
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipette_opt.read.runs import FRAMEWORK_COLUMN, MeasuredRun
@@ -27,6 +27,8 @@ class Software:
         Whether gradients of bf16 training are accumulated and reduced in fp32.
     fused_attention
         Whether attention is fused for every model.
+    sequence_parallel
+        Whether tensor ranks also split norms, by the tokens of the sequence, unless the row says otherwise.
     flash_version
         Newest version of fused attention kernels that it runs, as in :class:`~pipette_opt.specs.TrainingSpec`.
     peak_mem_stage
@@ -39,6 +41,7 @@ class Software:
     overlap_param_gather: bool = False
     reduces_in_fp32: bool = True
     fused_attention: bool = False
+    sequence_parallel: bool = False
     flash_version: Literal[1, 2, 3] = 3
     peak_mem_stage: Literal["first", "largest"] = "largest"
     splits_by_parameters: bool = False
@@ -64,17 +67,21 @@ With ZeRO-1 parameters are gathered after the step. Attention is the package fla
 
 PYTORCH = Software(flash_version=2)
 """
-torchtitan, PyTorch itself and LLM Foundry: PyTorch's attention or the package flash-attn 2.
+PyTorch itself and LLM Foundry: PyTorch's attention or the package flash-attn 2.
 
 PyTorch's fused kernel is FlashAttention 2; torchtitan uses cuDNN's only on compute capability 10.0 and later.
 """
+
+TORCHTITAN = replace(PYTORCH, sequence_parallel=True)
+"""torchtitan, whose plans of tensor parallelism split norms by tokens (``Shard(1)`` in ``apply_tp`` of its models)."""
 
 SOFTWARE: tuple[tuple[re.Pattern[str], Software], ...] = (
     (re.compile(r"megatron-lm\b"), MEGATRON_LM),
     (re.compile(r"megatron-?bridge"), NEMO),
     (re.compile(r"nanotron"), NANOTRON),
     (re.compile(r"(?<!nvidia-)nemo(?!tron|.?rl\b|.?automodel)"), NEMO),
-    (re.compile(r"torchtitan|llm-foundry|\bpytorch"), PYTORCH),
+    (re.compile(r"torchtitan"), TORCHTITAN),
+    (re.compile(r"llm-foundry|\bpytorch"), PYTORCH),
 )
 """
 Patterns of framework names in lower case, with their defaults; the first match counts.

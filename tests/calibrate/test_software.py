@@ -4,7 +4,7 @@ import pytest
 from factories import make_run
 
 from pipette_opt.calibrate.cases import Case, make_case
-from pipette_opt.calibrate.software import MEGATRON_LM, NANOTRON, NEMO, PYTORCH, Software, software_of
+from pipette_opt.calibrate.software import MEGATRON_LM, NANOTRON, NEMO, PYTORCH, TORCHTITAN, Software, software_of
 from pipette_opt.specs import DEFAULT_STACK
 
 
@@ -58,6 +58,17 @@ def test_versions_of_flash_attention(source: str, kernel: str, version: int) -> 
     assert case.instance.training.flash_version == version
 
 
+@pytest.mark.parametrize(
+    ("source", "said", "expected"),
+    [("pytorch/torchtitan", None, True), ("pytorch/torchtitan", False, False), ("own", None, False)],
+)
+def test_tensor_ranks_of_torchtitan_split_norms(source: str, said: bool | None, expected: bool) -> None:
+    """Unless the row says otherwise; Megatron-LM's only where they are told."""
+    case = make_case(make_run(source=source, seq_parallel=said), DEFAULT_STACK)
+    assert isinstance(case, Case)
+    assert case.config.sequence_parallel is expected
+
+
 def test_nothing_to_overlap() -> None:
     """One replica reduces nothing; fully sharded rows send beside every micro-batch by their own law."""
     alone = make_case(make_run(source="MLPerf-Training-v5.0", num_gpus=4, dp=1), DEFAULT_STACK)
@@ -78,6 +89,7 @@ def test_nothing_to_overlap() -> None:
         (("NeMo-RL", "NVIDIA-NeMo/RL", ""), MEGATRON_LM),
         (("", "own", "Nemotron-4"), MEGATRON_LM),
         (("", "PyTorch blog", ""), PYTORCH),
+        (("", "pytorch/torchtitan docs", ""), TORCHTITAN),
     ],
 )
 def test_names_of_software(texts: tuple[str, str, str], expected: Software) -> None:
