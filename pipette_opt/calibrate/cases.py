@@ -29,7 +29,7 @@ from pipette_opt.read.levels import usual_levels
 from pipette_opt.read.megatron_args import MegatronArgs
 from pipette_opt.read.precision_words import KNOWN as KNOWN_PRECISIONS
 from pipette_opt.read.precision_words import precision_of
-from pipette_opt.read.run_models import GATED_FAMILIES, run_flag, run_model
+from pipette_opt.read.run_models import GATED_FAMILIES, run_flag, run_model, whole_cell
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, FIRST_PARAMETERS_COLUMN, MeasuredRun
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, StackSpec, TrainingSpec
 from pipette_opt.specs.precision import FP8_RECIPES, NVFP4, PRECISION_RECIPES, fp8_copies
@@ -207,6 +207,7 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
         flash_version=words.flash_version,
         fused_softmax=words.fused_softmax,
         fused_norm=run_flag(run, "fused_norm", fused_norm),
+        loss_chunks=whole_cell(run, "loss_chunks") or 1,
         fp8=precision in FP8_RECIPES,
         fp8_recipe=precision if precision in FP8_RECIPES else "delayed",
         fp4=precision == NVFP4,

@@ -125,7 +125,7 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     saved = np.maximum(saved - table.offloaded, 0.0)
     freed = table.first_chunk * saved
     masks = table.first * table.hidden_dropout * shard_tokens * table.hidden  # of the embeddings
-    logits = table.tokens * table.vocab
+    logits = table.logit_tokens * table.vocab
     whole = table.element * table.tokens * table.hidden * (1 + (table.shards > 1))
     half_precision = table.element < 4
     # The product of the head gives autograd an empty gradient, too (Megatron-Core's tensor_parallel/layers.py).

@@ -172,7 +172,7 @@ def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
     passes = table.chunk_layers * table.in_flight * (1 - table.full)
     again = np.maximum(table.selective, table.full > 0) * (table.layers > 0)
     scores = (passes * (1 - table.selective) + again) * table.scores
-    logits = table.last * table.tokens * table.vocab
+    logits = table.last * table.logit_tokens * table.vocab
     late = gathered * (1 + 1 / table.tensor)  # the whole, and the rank's piece that is scattered or gathered
     deep = table.chunk_layers / np.hypot(table.chunk_layers, PILE_LAYERS)
     flows = np.where(inside | (facts.replicas == 1), 1.0, 1 / (1 + (table.tokens / WIRE_TOKENS) ** 2))

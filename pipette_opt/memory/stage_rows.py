@@ -20,6 +20,8 @@ class StageTable:
     ----------
     tokens
         Tokens of one micro-batch on one rank inside the matrix products.
+    logit_tokens
+        Tokens of a micro-batch whose logits exist at once.
     shards
         Ranks among which the other activations are split.
     element, gradient, state
@@ -99,6 +101,7 @@ class StageTable:
     """
 
     tokens: FloatArray
+    logit_tokens: FloatArray
     shards: FloatArray
     element: FloatArray
     gradient: FloatArray

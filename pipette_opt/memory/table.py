@@ -240,6 +240,7 @@ def _training_columns(rows: _Rows, rank: OnRank) -> Columns:
     host = np.array([host_keeps(training, each).optimizer_offload_fraction for each in rows.configs])
     return {
         "tokens": rank.tokens[rows.config_of_row],
+        "logit_tokens": rank.tokens[rows.config_of_row] / training.loss_chunks,
         "shards": rank.shards[rows.config_of_row],
         "element": training.parameter_bytes,
         "gradient": training.gradient_bytes,

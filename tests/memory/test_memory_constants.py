@@ -108,6 +108,12 @@ def test_the_step_has_no_activations() -> None:
     assert not regressors(moment=1)["step_state_bytes"].any()
 
 
+def test_a_loss_in_chunks_has_a_part_of_the_logits() -> None:
+    """By hand: 4096 tokens of half a vocabulary of 32768, an eighth of them at once."""
+    chunks = regressors(training=replace(TRAINING, loss_chunks=8))
+    assert chunks["logit_bytes"].tolist() == pytest.approx([0.0, 4096 / 8 * 32768 / 2 / GIB])
+
+
 def test_narrow_gradients_save_only_what_a_rank_holds() -> None:
     """Under ZeRO-3, four replicas share the gradients; whole ones exist only of a gathered layer and the table."""
     size = regressors()["parameter_bytes"]
