@@ -22,6 +22,7 @@ _COMPONENT_REGRESSORS = {
         "placeholders",
         "step_bytes",
         "step_state_bytes",
+        "step_copy_bytes",
         "table_bytes",
         "run_ahead_buffers",
         "pile_up_buffers",

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GIB
-from pipette_opt.memory.formula import FormulaBytes, parameters
+from pipette_opt.memory.formula import FormulaBytes, owned_parameters, parameters
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -107,7 +107,9 @@ def stage_regressors(
         always
         | {"counted": counted_bytes - formula.placeholders, "step_bytes": size * sharded * _fresh(table)}
         | _passes(table, facts),
-        always | {"counted": formula.static + formula.step_work, "step_state_bytes": size * sharded},
+        always
+        | {"counted": formula.static + formula.step_work, "step_state_bytes": size * sharded}
+        | {"step_copy_bytes": (1 - table.on_host) * owned_parameters(table, 1)},
     )
     moments[0]["activations"] = formula.saved
     rows = [np.stack([moment.get(name, zero) for name in REGRESSORS], axis=1) for moment in moments]

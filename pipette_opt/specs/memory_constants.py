@@ -75,6 +75,9 @@ class MemoryConstants:
         no freed activation is large enough; returned when memory is short.
     step_state_bytes
         Bytes per parameter with a sharded optimizer, while the step runs and activations are freed.
+    step_copy_bytes
+        Bytes per parameter that a rank owns, while its optimizer steps on the GPU: copies of gradients that a stack keeps
+        in 16 bits, and temporary tensors of an Adam of several kernels. 0 where one kernel reads the gradients.
     activations
         Stored activations beyond the counted ones, as a fraction: unfused gates, other kernels.
     attention_copies
@@ -153,6 +156,7 @@ class MemoryConstants:
     gradient_copy_bytes: Amount = 0.0
     step_bytes: Amount = 0.0
     step_state_bytes: Amount = 0.0
+    step_copy_bytes: Amount = 0.0
     activations: Annotated[float, Meta(ge=-0.5, le=HIGHEST)] = 0.0
     attention_copies: Amount = 0.0
     norm_bytes: Amount = 8.0
@@ -249,7 +253,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     ),
     "logit_spread": ("logit_bytes", "loss_spare_bytes", "whole_logit_bytes", "table_bytes"),
     "buffer_spread": ("run_ahead_buffers", "pile_up_buffers"),
-    "step_spread": ("step_bytes",),
+    "step_spread": ("step_bytes", "step_copy_bytes"),
 }
 """Groups of regressors with correlated errors."""
 

@@ -108,6 +108,17 @@ def test_the_step_has_no_activations() -> None:
     assert not regressors(moment=1)["step_state_bytes"].any()
 
 
+def test_copies_of_the_step_are_of_owned_parameters() -> None:
+    """Four replicas share the optimizer's work of ZeRO 1; none is shared without it, and the host has its own memory."""
+    size = regressors(moment=1)["parameter_bytes"]
+    sharded = replace(CONFIG, use_distributed_optimizer=True)
+    assert regressors(moment=1)["step_copy_bytes"] == pytest.approx(size)
+    assert regressors(sharded, moment=1)["step_copy_bytes"] == pytest.approx(size / 4)
+    assert not regressors(sharded)["step_copy_bytes"].any()
+    offloaded = replace(TRAINING, optimizer_offload_fraction=1.0)
+    assert not regressors(training=offloaded, moment=1)["step_copy_bytes"].any()
+
+
 def test_a_loss_in_chunks_has_a_part_of_the_logits() -> None:
     """By hand: 4096 tokens of half a vocabulary of 32768, an eighth of them at once."""
     chunks = regressors(training=replace(TRAINING, loss_chunks=8))
