@@ -63,7 +63,8 @@ class MemoryConstants:
         Memory that depends on neither model nor job: workspaces. Assumed: those of cuBLAS and cuBLASLt on Hopper, 32
         MiB each (github.com/pytorch/pytorch pull request 120925).
     parameter_bytes
-        Bytes beyond the counted tensors per parameter whose gradient a rank holds; -2 where gradients stay in 16 bits.
+        Bytes beyond the counted tensors per parameter whose gradient a rank holds; -2 where gradients stay in 16 bits,
+        or where sharded fp32 weights are the master copy (FSDP2).
     placeholders
         Fraction of the empty gradients that Transformer Engine keeps, one for each shape of a layer's matrices; 0 where
         products do not add to the main gradients.
@@ -76,8 +77,8 @@ class MemoryConstants:
     step_state_bytes
         Bytes per parameter with a sharded optimizer, while the step runs and activations are freed.
     step_copy_bytes
-        Bytes per parameter that a rank owns, while its optimizer steps on the GPU: copies of gradients that a stack keeps
-        in 16 bits, and temporary tensors of an Adam of several kernels. 0 where one kernel reads the gradients.
+        Bytes per parameter that a rank owns, while its optimizer steps on the GPU: copies of gradients that a stack
+        keeps in 16 bits, and temporary tensors of an Adam of several kernels. 0 where one kernel reads the gradients.
     activations
         Stored activations beyond the counted ones, as a fraction: unfused gates, other kernels.
     attention_copies

@@ -109,7 +109,7 @@ def test_the_step_has_no_activations() -> None:
 
 
 def test_copies_of_the_step_are_of_owned_parameters() -> None:
-    """Four replicas share the optimizer's work of ZeRO 1; none is shared without it, and the host has its own memory."""
+    """Four replicas share the optimizer's work of ZeRO 1; without it none is shared. On the host it takes no room."""
     size = regressors(moment=1)["parameter_bytes"]
     sharded = replace(CONFIG, use_distributed_optimizer=True)
     assert regressors(moment=1)["step_copy_bytes"] == pytest.approx(size)

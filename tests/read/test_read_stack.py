@@ -157,7 +157,7 @@ def test_nanotron_keeps_what_its_code_keeps() -> None:
     assert len(memory.errors) > 300
 
 
-@pytest.mark.parametrize("name", ["torchtitan", "deepspeed"])
+@pytest.mark.parametrize("name", ["torchtitan", "deepspeed", "internevo"])
 def test_what_was_not_measured_says_assumed(name: str) -> None:
     """Neither errors nor a largest job, wide bounds, and the word."""
     stack = read_stack(name)
@@ -171,6 +171,7 @@ def test_what_was_not_measured_says_assumed(name: str) -> None:
 def test_unknown_names_are_refused() -> None:
     """With what there is."""
     with pytest.raises(
-        InputError, match=r"neither a .yaml file nor shipped.*Shipped: deepspeed, megatron-core, nanotron, torchtitan"
+        InputError,
+        match=r"neither a .yaml file nor shipped.*Shipped: deepspeed, internevo, megatron-core, nanotron, torchtitan",
     ):
         read_stack("megatron")
