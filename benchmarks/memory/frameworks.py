@@ -25,6 +25,7 @@ from pipette_opt.cli.program import run_command
 from pipette_opt.memory.twins import without_twins
 from pipette_opt.read.stack import read_stack, write_stack
 from pipette_opt.specs.memory_constants import MemoryConstants
+from pipette_opt.specs.stack import Family
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "stacks"
 HEAD = "What the constants mean: data/schemas/stack.schema.json."
@@ -44,9 +45,10 @@ BUCKETS = replace(RESERVED, base_gib=RESERVED.base_gib + 2 * 2 * BUCKET_ELEMENTS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumed:
-    """Stack whose constants are counted in its sources, without a fit: title, constants, and what was counted."""
+    """Stack whose constants are counted in its sources, without a fit: title, family, constants, what was counted."""
 
     title: str
+    family: Family
     constants: MemoryConstants
     source: str
 
@@ -54,6 +56,7 @@ class Assumed:
 ASSUMED: Mapping[str, Assumed] = {
     "torchtitan": Assumed(
         title="torchtitan with FSDP2",
+        family="fsdp",
         constants=replace(RESERVED, parameter_bytes=-2.0),
         source="Counted in torch.distributed.fsdp and torchtitan: sharded fp32 parameters are the master copy, so no "
         "16-bit copy of the shard exists (parameter_bytes); the loss is compiled (otherwise logit_bytes is 8, or 12 "
@@ -61,6 +64,7 @@ ASSUMED: Mapping[str, Assumed] = {
     ),
     "deepspeed": Assumed(
         title="DeepSpeed with ZeRO",
+        family="fsdp",
         constants=replace(BUCKETS, step_copy_bytes=6.0, logit_bytes=8.0),
         source="Counted in deepspeed/runtime/zero: 16-bit gradients, flattened and copied to fp32 in the step "
         "(step_copy_bytes: 2 + 4, and 4 to 8 more with an Adam of several kernels instead of FusedAdam); one bucket "
@@ -70,6 +74,7 @@ ASSUMED: Mapping[str, Assumed] = {
     ),
     "internevo": Assumed(
         title="InternEvo",
+        family="megatron",
         constants=replace(BUCKETS, step_copy_bytes=14.0),
         source="Counted in InternEvo's hybrid_zero_optim.py and fsdp_optimizer.py: 16-bit gradients, flattened and "
         "copied to fp32 in the step, and AdamW of PyTorch 1.13, whose root of the second moment and quotient are "
@@ -121,7 +126,9 @@ def write_assumed(out: Path, name: str, folder: Path) -> None:
     peaks = peaks_of(name, folder, stack.constants)
     each = "; ".join(f"{publisher} {mean_error(rows):.0%}" for publisher, rows in by_publisher(peaks).items())
     error = f"mean {mean_error(peaks):.0%} of {len(peaks)} public peaks in sight, none fitted ({each})"
-    write(out, name, f"Memory of {stack.title}: counted.", stack.source, "reserved", error, stack.constants)
+    write(
+        out, name, f"Memory of {stack.title}: counted.", stack.source, "reserved", error, stack.constants, stack.family
+    )
 
 
 def errors(memory_constants: MemoryConstants, runs: list[MemoryRun]) -> str:
@@ -130,12 +137,21 @@ def errors(memory_constants: MemoryConstants, runs: list[MemoryRun]) -> str:
     return f"mean {off.mean():.1%}, median {np.median(off):.1%} of {len(off)} peaks"
 
 
-def write(folder: Path, name: str, title: str, source: str, peak: str, error: str, memory: MemoryConstants) -> None:
+def write(
+    folder: Path,
+    name: str,
+    title: str,
+    source: str,
+    peak: str,
+    error: str,
+    memory: MemoryConstants,
+    family: Family = "megatron",
+) -> None:
     """Write the stack of a software into a folder, with constants of times of ``megatron-core``."""
     times = read_stack()
     origins = times.origins if memory.largest_job else {**times.origins, "memory": "assumed"}
     text = f"Memory: {source[0].lower()}{source[1:]} Times: those of megatron-core."
-    stack = replace(times, name=name, source=text, memory=memory, origins=origins)
+    stack = replace(times, name=name, source=text, family=family, memory=memory, origins=origins)
     write_stack(stack, folder / f"{name}.yaml", f"{title} {HEAD}\nPeaks: {peak}. Error: {error}.")
 
 

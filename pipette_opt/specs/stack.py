@@ -28,6 +28,15 @@ FITTED, KEPT = "fitted", "kept"
 Origin = Literal["measured", "interpolated", "assumed"]
 """Origin of a constant."""
 
+Family = Literal["megatron", "recipes", "fsdp"]
+"""
+Family of stacks whose public runs say how far simulated times are off.
+
+- ``megatron``: Megatron-Core and its forks, as most people launch them.
+- ``recipes``: Megatron-Core as NVIDIA's performance recipes tune it (NeMo, Megatron-Bridge, MLPerf submissions).
+- ``fsdp``: sharded data parallelism outside Megatron (FSDP2 of torchtitan and NeMo AutoModel, DeepSpeed ZeRO 2 and 3).
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
@@ -124,6 +133,8 @@ class StackSpec:
         Fixed cost of one message between hosts, for runs without measured links.
     name, source
         Name of the stack, and where its constants come from; for people.
+    family
+        Family of stacks that it belongs to.
     fitted
         Record of the fit: number of runs, ranges, cross-validation errors. Free form; ``None`` if set by hand.
     memory
@@ -165,6 +176,7 @@ class StackSpec:
     assumed_latency_s: Speed = 12e-6
     name: str = "default"
     source: str = ""
+    family: Family = "megatron"
     fitted: Mapping[str, Any] | None = None
     memory: MemoryConstants = MEGATRON_CORE
     layers: LearnedLayers | None = None
@@ -207,7 +219,19 @@ class StackSpec:
         return replace(self, **values)  # type: ignore[arg-type]
 
 
-OTHERS = ("name", "source", "fitted", "memory", "layers", "versions", "anchors", "moved_from", "memory_runs", "origins")
+OTHERS = (
+    "name",
+    "source",
+    "family",
+    "fitted",
+    "memory",
+    "layers",
+    "versions",
+    "anchors",
+    "moved_from",
+    "memory_runs",
+    "origins",
+)
 """Fields of a stack that are not time constants."""
 
 CONSTANTS = tuple(field.name for field in fields(StackSpec) if field.name not in OTHERS)
