@@ -47,8 +47,15 @@ PUBLISHERS: Sequence[tuple[str, str]] = (
 )
 """Patterns in source, notes and GPU of a row, with its publisher; the first match counts."""
 
-NOT_COMPILED = re.compile(r"llama3_h100_202412|torchtitan 0\.0\.2|no compile")
-"""Notes of torchtitan's rows without a compiled loss, which came with its pull request 1033 of April 2025."""
+NOT_COMPILED = re.compile(r"llama3_h100_202412|pytorch/ao.* h100|no compile")
+"""
+Source, notes and GPU of torchtitan's rows without a compiled loss, which came with its pull request 1033 of April 2025.
+
+torchao's rows on H100 are of torchtitan 0.0.2, of March 2025.
+"""
+
+EAGER = re.compile(r"\beager\b|no compile")
+"""Notes of rows without ``torch.compile``."""
 
 EAGER_LOGIT_BYTES, PARALLEL_LOGIT_BYTES = 8.0, 12.0
 """
@@ -126,12 +133,14 @@ def described(run: MeasuredRun) -> MeasuredRun:
     """Return a row with what its notes say: batch, recomputation by operation, loss in chunks, precision."""
     of_titan = "torchtitan" in run.source + run.notes
     by_operation = of_titan and run.recompute == "selective"
-    chunks = {"loss_chunks": str(LIGER_CHUNKS)} if "Liger" in run.notes else {}
+    known = {"loss_chunks": str(LIGER_CHUNKS)} if "Liger" in run.notes else {}
+    if EAGER.search(run.notes):
+        known["fused_norm"] = "false"
     return replace(
         run,
         gbs=run.gbs or (run.mbs or 1) * (run.dp or 1),
         recompute=BY_OPERATION if by_operation else run.recompute,
-        extra={**run.extra, **chunks},
+        extra={**run.extra, **known},
     )
 
 

@@ -171,7 +171,7 @@ def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
     one_host = table.tensor * facts.replicas * facts.pipeline <= np.where(
         np.isfinite(facts.gpus_per_node), facts.gpus_per_node, 0.0
     )
-    passes = table.chunk_layers * table.in_flight * (1 - table.full)
+    passes = table.chunk_layers * table.in_flight * (1 - np.maximum(table.full, table.by_operation))
     again = np.maximum(table.selective, table.full > 0) * (table.layers > 0)
     scores = (passes * (1 - table.selective) + again) * table.scores
     logits = table.last * table.logit_tokens * table.vocab

@@ -89,6 +89,8 @@ class StageTable:
         Routed experts of a layer with experts.
     selective
         1 if the attention core is recomputed, but not whole layers.
+    by_operation
+        1 if operations of layers are recomputed one by one, with all elementwise ones.
     full
         Fraction of the layers of a chunk that are recomputed whole.
     inputs_kept
@@ -148,6 +150,7 @@ class StageTable:
     tensor: FloatArray
     num_experts: FloatArray
     selective: FloatArray
+    by_operation: FloatArray
     full: FloatArray
     inputs_kept: FloatArray
     kept: FloatArray

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.layers.attention import AttentionBranch
-from pipette_opt.layers.branch import Branch, OnRank
+from pipette_opt.layers.branch import BY_OPERATION, Branch, OnRank
 from pipette_opt.layers.branch_bytes import BranchBytes, branch_bytes
 from pipette_opt.layers.branches import named_branches
 from pipette_opt.layers.kinds import count_layers
@@ -285,6 +285,7 @@ def _recompute_columns(rows: _Rows, chunks: _Chunks) -> Columns:
     kept = np.where(is_block, chunks.recomputed, -(-chunks.recomputed // at_once))
     return {
         "selective": rows.mask(_recomputes("core_attn")),
+        "by_operation": rows.mask(_recomputes(BY_OPERATION)),
         "full": chunks.mean_in_flight(chunks.recomputed) / np.where(chunk_layers > 0, chunk_layers, 1),
         "inputs_kept": chunks.mean_in_flight(kept),
     }

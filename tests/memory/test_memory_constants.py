@@ -94,8 +94,10 @@ def test_unfused_norms_and_recomputation() -> None:
     """Unfused norms weigh two inputs a layer and pass; with recomputed layers none."""
     unfused = replace(TRAINING, fused_norm=False)
     assert regressors(training=unfused)["norm_bytes"][1] * GIB == pytest.approx(2 * 4 * 2048 * 1024)
-    recomputed = regressors(replace(CONFIG, recompute_granularity="full"), unfused)
-    assert recomputed["norm_bytes"].tolist() == recomputed["attention_copies"].tolist() == [0.0, 0.0]
+    full = {"recompute_granularity": "full"}
+    for fields in (full, {"recompute_granularity": "selective", "recompute_modules": ("ops",)}):
+        recomputed = regressors(replace(CONFIG, **fields), unfused)
+        assert recomputed["norm_bytes"].tolist() == recomputed["attention_copies"].tolist() == [0.0, 0.0]
 
 
 def test_the_step_has_no_activations() -> None:

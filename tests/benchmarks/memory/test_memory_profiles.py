@@ -47,7 +47,7 @@ def test_parameters_of_the_models() -> None:
     )
 
 
-@pytest.mark.parametrize(("notes", "of_logit"), [("torchtitan", 6), ("torchtitan 0.0.2", 14)])
+@pytest.mark.parametrize(("notes", "of_logit"), [("torchtitan", 6), ("torchtitan, no compile", 14)])
 def test_fsdp2_by_hand(notes: str, of_logit: int) -> None:
     """
     Full shards of 16 bytes, two gathered units, inputs of layers and norm, logits; gaps of 4 %.
