@@ -211,6 +211,13 @@ class JobOptions:
             words=("ring", "hierarchical", "tree"),
         ),
     ] = "ring"
+    loss_chunks: Annotated[
+        int,
+        _training(
+            "Parts of a micro-batch whose logits exist one after the other: 8 with torchtitan's loss in chunks; with a "
+            "loss fused with the output product (Liger), the vocabulary over the hidden size."
+        ),
+    ] = 1
     expert_imbalance: Annotated[
         float, _training("Tokens on the busiest expert-parallel rank, relative to the mean; 1 for equal loads.")
     ] = 1.0
