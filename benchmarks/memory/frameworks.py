@@ -39,8 +39,8 @@ BUCKET_ELEMENTS = 5e8
 RESERVED = replace(MemoryConstants(), counted=1.04, placeholders=0.0, spread=0.15)
 """Assumed constants of stacks whose peaks are reserved memory: allocator gaps of 4 %, the median of replayed traces."""
 
-BUCKETS = replace(RESERVED, base_gib=RESERVED.base_gib + 2 * 2 * BUCKET_ELEMENTS / GIB, parameter_bytes=-2.0)
-"""Constants of stacks with 16-bit gradients, and one bucket each of reduced gradients and gathered parameters."""
+BUCKETS = replace(RESERVED, base_gib=RESERVED.base_gib + 2 * 2 * BUCKET_ELEMENTS / GIB)
+"""Constants of stacks with one bucket each of reduced gradients and gathered parameters, in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,29 +57,29 @@ ASSUMED: Mapping[str, Assumed] = {
     "torchtitan": Assumed(
         title="torchtitan with FSDP2",
         family="fsdp",
-        constants=replace(RESERVED, parameter_bytes=-2.0),
-        source="Counted in torch.distributed.fsdp and torchtitan: sharded fp32 parameters are the master copy, so no "
-        "16-bit copy of the shard exists (parameter_bytes); the loss is compiled (otherwise logit_bytes is 8, or 12 "
+        constants=replace(RESERVED, fp32_shards=1.0),
+        source="Counted in torch.distributed.fsdp and torchtitan: sharded fp32 parameters are the master copy, and "
+        "gathered gradients are in 16 bits (fp32_shards); the loss is compiled (otherwise logit_bytes is 8, or 12 "
         "with tensor ranks); norms are one kernel each; AdamW is fused. Gaps of the allocator are assumed.",
     ),
     "deepspeed": Assumed(
         title="DeepSpeed with ZeRO",
         family="fsdp",
-        constants=replace(BUCKETS, step_copy_bytes=6.0, logit_bytes=8.0),
-        source="Counted in deepspeed/runtime/zero: 16-bit gradients, flattened and copied to fp32 in the step "
-        "(step_copy_bytes: 2 + 4, and 4 to 8 more with an Adam of several kernels instead of FusedAdam); one bucket "
-        "each of reduced gradients and gathered parameters at the default of 5e8 elements; PyTorch's cross-entropy in "
-        "several kernels (logit_bytes). Gaps of the allocator are assumed. The peaks have a fused loss, and their "
-        "optimizer steps on the host.",
+        constants=replace(BUCKETS, step_copy_bytes=2.0, logit_bytes=8.0),
+        source="Counted in deepspeed/runtime/zero: gradients are flattened in the step (step_copy_bytes: 2 in 16 bits, "
+        "and 4 to 8 more with an Adam of several kernels instead of FusedAdam), and copied to fp32; one bucket each of "
+        "reduced gradients and gathered parameters at the default of 5e8 elements; PyTorch's cross-entropy in several "
+        "kernels (logit_bytes). Gaps of the allocator are assumed. The peaks have a fused loss, and their optimizer "
+        "steps on the host.",
     ),
     "internevo": Assumed(
         title="InternEvo",
         family="megatron",
-        constants=replace(BUCKETS, step_copy_bytes=14.0),
-        source="Counted in InternEvo's hybrid_zero_optim.py and fsdp_optimizer.py: 16-bit gradients, flattened and "
-        "copied to fp32 in the step, and AdamW of PyTorch 1.13, whose root of the second moment and quotient are "
-        "tensors of their own (step_copy_bytes: 2 + 4 + 4 + 4); buckets of 512 Mi elements. Gaps of the "
-        "allocator are assumed.",
+        constants=replace(BUCKETS, step_copy_bytes=10.0),
+        source="Counted in InternEvo's hybrid_zero_optim.py and fsdp_optimizer.py: 16-bit gradients are flattened in "
+        "the step and copied to fp32; AdamW is PyTorch 1.13's, whose root of the second moment and quotient are "
+        "tensors of their own (step_copy_bytes: 2 + 4 + 4); buckets of 512 Mi elements. Gaps of the allocator are "
+        "assumed.",
     ),
 }
 """Stacks without a fit, by name."""

@@ -83,6 +83,9 @@ FSDP2 = replace(PYTORCH, family="fsdp")
 TORCHTITAN = replace(FSDP2, sequence_parallel=True)
 """torchtitan, whose plans of tensor parallelism split norms by tokens (``Shard(1)`` in ``apply_tp`` of its models)."""
 
+ZERO = replace(PYTORCH, reduces_in_fp32=False)
+"""DeepSpeed and InternEvo: gradients stay in the format of the parameters (``grad_accum_dtype`` by default)."""
+
 SOFTWARE: tuple[tuple[re.Pattern[str], Software], ...] = (
     (re.compile(r"megatron-lm\b"), MEGATRON_LM),
     (re.compile(r"megatron-?bridge"), NEMO),
@@ -90,6 +93,7 @@ SOFTWARE: tuple[tuple[re.Pattern[str], Software], ...] = (
     (re.compile(r"(?<!nvidia-)nemo(?!tron|.?rl\b|.?automodel)"), NEMO),
     (re.compile(r"torchtitan|torchao|pytorch/ao"), TORCHTITAN),
     (re.compile(r"automodel|fsdp2"), FSDP2),
+    (re.compile(r"(?<!megatron-)deepspeed|internevo"), ZERO),
     (re.compile(r"llm-foundry|\bpytorch|\bfms-fsdp|composer-fsdp"), PYTORCH),
 )
 """

@@ -17,7 +17,7 @@ component, because a GPU's capacity excludes it.
 """
 
 _COMPONENT_REGRESSORS = {
-    "gradients": ("parameter_bytes", "gradient_copy_bytes"),
+    "gradients": ("parameter_bytes", "fp32_shards", "gradient_copy_bytes"),
     "buffers": (
         "placeholders",
         "step_bytes",

@@ -100,6 +100,7 @@ def stage_regressors(
         "base_gib": np.full(table.num_rows, float(GIB)),
         "group_gib": GIB * facts.link * facts.groups,
         "parameter_bytes": formula.gradients / table.gradient,
+        "fp32_shards": -narrow_copies(table),
         "placeholders": formula.placeholders,
         "gradient_copy_bytes": size * (facts.replicas > 1) * ~sharded,
     }
@@ -161,6 +162,19 @@ def all_to_all_groups(ranks: int, ranks_of_host: int | None) -> float:
 def link_share(bytes_per_s: float | None) -> float:
     """Return the number of NCCL channels inside a host relative to A100's NVLink; 1 for unknown bandwidth."""
     return 1.0 if bytes_per_s is None else min(bytes_per_s / FULL_LINK_BYTES_PER_S, MAX_LINK)
+
+
+def narrow_copies(table: StageTable) -> FloatArray:
+    """
+    Return the counted bytes of ZeRO 3 in 16-bit training that do not exist where shards are fp32.
+
+    Such a shard has 4 bytes each of weights, which are the master copy, and of gradients. Of gathered units, gradients
+    have the format of the weights.
+    """
+    narrow = (table.zero >= 3) * (table.element < 4)
+    shards = (table.element + table.gradient - 4) * owned_parameters(table, 3)
+    copies: FloatArray = narrow * (shards + (table.gradient - table.element) * table.unit_parameters)
+    return copies
 
 
 def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:

@@ -63,8 +63,10 @@ class MemoryConstants:
         Memory that depends on neither model nor job: workspaces. Assumed: those of cuBLAS and cuBLASLt on Hopper, 32
         MiB each (github.com/pytorch/pytorch pull request 120925).
     parameter_bytes
-        Bytes beyond the counted tensors per parameter whose gradient a rank holds; -2 where gradients stay in 16 bits,
-        or where sharded fp32 weights are the master copy (FSDP2).
+        Bytes beyond the counted tensors per parameter whose gradient a rank holds; -2 where gradients stay in 16 bits.
+    fp32_shards
+        1 where sharded weights are the fp32 master copy, and gathered gradients have the format of gathered weights
+        (FSDP2); 0 where a shard also has weights in 16 bits (Megatron-Core, DeepSpeed).
     placeholders
         Fraction of the empty gradients that Transformer Engine keeps, one for each shape of a layer's matrices; 0 where
         products do not add to the main gradients.
@@ -153,6 +155,7 @@ class MemoryConstants:
     counted: Annotated[float, Meta(ge=0.5, le=HIGHEST)] = 1.0
     base_gib: Amount = 0.0625
     parameter_bytes: Annotated[float, Meta(ge=-2, le=HIGHEST)] = 0.0
+    fp32_shards: Share = 0.0
     placeholders: Amount = 1.0
     gradient_copy_bytes: Amount = 0.0
     step_bytes: Amount = 0.0

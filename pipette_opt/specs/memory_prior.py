@@ -21,6 +21,7 @@ SPREADS = {
     "counted": 0.03,
     "base_gib": 0.7,
     "parameter_bytes": 1.5,
+    "fp32_shards": 0.5,
     "placeholders": 1.0,
     "gradient_copy_bytes": 1.5,
     "step_bytes": 3.0,

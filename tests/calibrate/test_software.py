@@ -30,6 +30,9 @@ from pipette_opt.specs import DEFAULT_STACK
         ("own", 1, {"framework": "NeMo", "overlap_grad_reduce": "false"}, (False, False, 2)),
         ("MegatronBridge-26.08", 0, {}, (True, False, 2)),
         ("HF-UltraScale-nanotron", 1, {}, (True, False, 4)),
+        ("InternLM/InternEvo", 1, {}, (False, False, 2)),
+        ("our DeepSpeed jobs", 1, {"grad_reduce_in_fp32": "true"}, (False, False, 4)),
+        ("vTrain, Megatron-DeepSpeed", 1, {}, (False, False, 4)),
     ],
 )
 def test_overlap_and_gradients(

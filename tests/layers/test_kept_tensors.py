@@ -61,5 +61,7 @@ def test_operations_keep_every_second_output(compiled: bool) -> None:
     rank = on_rank(training, lambda field: getattr(make_config(), field))
     branches = model.branches(model.layers[0])
     again = [branch_bytes(branch, rank, {"ops": np.array(True)}) for branch in branches]
-    assert sum(each.kept for each in again) == 8192 * (2 * (4096 + 4096 + 1024 + 4096 + 14336 + (not compiled) * 4096) + 4 * 32)
+    assert sum(each.kept for each in again) == 8192 * (
+        2 * (4096 + 4096 + 1024 + 4096 + 14336 + (not compiled) * 4096) + 4 * 32
+    )
     assert [each.restored for each in again] == [branch_bytes(branch, rank, {}).whole for branch in branches]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,6 +134,28 @@ def test_narrow_gradients_save_only_what_a_rank_holds() -> None:
     shared = regressors(replace(CONFIG, use_distributed_optimizer=True, zero_stage=3))["parameter_bytes"]
     unit = (16777216 / 2 + 2 * 1024 + 32768 * 1024 / 2) / GIB
     assert shared == pytest.approx(size / 4 + unit, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "of_shard", "of_unit"),
+    [
+        ({}, 2, 2),
+        ({"accumulate_allreduce_grads_in_fp32": False}, 0, 0),
+        ({"precision": "fp32"}, 0, 0),
+    ],
+)
+def test_fp32_shards_have_16_bytes(changes: dict[str, Any], of_shard: int, of_unit: int) -> None:
+    """
+    By hand: 4 of weights, 4 of gradients and 8 of moments, whatever is counted; nothing without ZeRO 3.
+
+    Counted are 18 bytes, 16 with 16-bit gradients, and 16 in fp32. Gathered gradients are as wide as gathered weights.
+    """
+    training, config = replace(TRAINING, **changes), replace(CONFIG, use_distributed_optimizer=True, zero_stage=3)
+    size = regressors()["parameter_bytes"]
+    unit = (16777216 / 2 + 2 * 1024 + 32768 * 1024 / 2) / GIB
+    found = regressors(config, training)["fp32_shards"]
+    assert found == pytest.approx(-of_shard * size / 4 - of_unit * unit, rel=1e-3)
+    assert not regressors(replace(config, zero_stage=2), training)["fp32_shards"].any()
 
 
 def test_no_constant_predicts_less_than_the_state() -> None:
