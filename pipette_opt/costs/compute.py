@@ -261,8 +261,7 @@ def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, r
     """
     Return the optimizer time of the largest stage, seconds.
 
-    Adam reads gradient, master copy and two moments, and writes all but the gradient, beside the passes over gradients
-    (:data:`GRADIENT_PASSES`). With a low-precision recipe, each
+    Adam reads gradient, master copy and two moments, and writes all but the gradient. With a low-precision recipe, each
     rank then casts its whole matrices once, for all micro-batches. If only the casted copies are kept and gathered in
     fewer than 16 bits, it casts the parameters that it owns.
     """
@@ -302,32 +301,9 @@ def _optimizer_parts_s(
     moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
     form = linear_format(gpu, training, rates)
     share = host_keeps(training, config).optimizer_offload_fraction
-    stream = gpu.memory_bytes_per_s * rates.streaming
-    adam = (1 - share) * owned * moved / stream
-    adam += gradient_passes_bytes(instance.model, training, config, rates) / stream
+    adam = (1 - share) * owned * moved / (gpu.memory_bytes_per_s * rates.streaming)
     adam += owned * host_step_s(training, share, gpu) + orthogonal_s(instance.model, training, config, gpu, rates)
     return adam, np.array([cast_s(elements, form, gpu, rates) for elements in to_cast.tolist()])
-
-
-GRADIENT_PASSES, OWNED_PASSES = 4, 3
-"""
-Number of times that an iteration reads or writes all gradients of a rank, and those of the parameters that it owns.
-
-Megatron-Core zeroes its buffers of gradients, looks for NaN in them, and scales them before their reduction, read and
-written (``distributed/param_and_grad_buffer.py``); frameworks that free gradients do not. The optimizer takes the norm
-of the gradients, and clips them, read and written (``optimizer/clip_grads.py``).
-"""
-
-
-def gradient_passes_bytes(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, rates: StackSpec
-) -> FloatArray:
-    """Return the bytes of gradients that an iteration moves beside reductions and Adam, for each stage, ``(pp,)``."""
-    owned = owned_parameters(model, config)
-    held = owned if config.sharding_stage > 1 else stage_parameters(model, config).total
-    in_buffers = GRADIENT_PASSES * held * (rates.family != "fsdp")
-    moved: FloatArray = training.gradient_bytes * (in_buffers + OWNED_PASSES * owned)
-    return moved
 
 
 def owned_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
