@@ -12,6 +12,7 @@ from pipette_opt.options.description import JobOptions
 from pipette_opt.read.megatron_args import read_megatron_args
 from pipette_opt.read.stack import read_stack
 
+STACKS = ("megatron-core", "torchtitan")
 OPTIONS = {"nodes": "1", "gpu": "h100", "model": "llama-3-8b", "global_batch_size": 64, "seq_length": 4096}
 LAUNCH = "torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --micro-batch-size 1"
 
@@ -21,6 +22,12 @@ def test_a_name_brings_its_stack(name: str) -> None:
     """And without one, Megatron-Core as most launch it."""
     assert read_job(JobOptions(**OPTIONS, software=name)).instance.stack == read_stack(name)
     assert read_job(JobOptions(**OPTIONS)).instance.stack.family == "megatron"
+
+
+def test_torchtitan_has_the_attention_of_pytorch() -> None:
+    """FlashAttention 2, where Megatron-Core has the fastest kernels of the GPU."""
+    versions = [read_job(JobOptions(**OPTIONS, software=name)).instance.training.flash_version for name in STACKS]
+    assert versions == [3, 2]
 
 
 def test_one_stack_at_a_time() -> None:
