@@ -167,6 +167,16 @@ def test_no_constant_predicts_less_than_the_state() -> None:
     assert found.components.sum(axis=1).tolist() == found.predicted_bytes.tolist()
 
 
+def test_fp32_shards_have_a_least_state_of_their_own() -> None:
+    """By hand: 16 bytes of each parameter that four replicas share, and 4 of the gathered layer and table."""
+    config = replace(CONFIG, use_distributed_optimizer=True, zero_stage=3, micro_batch_size=1)
+    least = MemoryConstants(counted=0.5, fp32_shards=1.0, base_gib=0.0, placeholders=0.0, group_gib=0.0)
+    (found,) = MemoryPredictor.load(memory_constants=least).predict(MODEL, replace(TRAINING, seq_length=64), [config])
+    size = regressors()["parameter_bytes"] * GIB
+    unit = 16777216 / 2 + 2 * 1024 + 32768 * 1024 / 2
+    assert found.predicted_bytes.tolist() == pytest.approx((4 * size + 4 * unit).tolist(), rel=1e-3)
+
+
 def test_large_activations_leave_room_for_the_step() -> None:
     """Gradients of a step find freed blocks where micro-batches are large; small ones leave most of them without."""
     sharded = replace(CONFIG, use_distributed_optimizer=True, tensor_model_parallel_size=1)
