@@ -60,7 +60,9 @@ They set ``ddp.overlap_grad_reduce``, ``ddp.overlap_param_gather`` and ``grad_re
 ``scripts/performance``; NeMo, ``scripts/performance/llm``). Their Transformer Engine layers have fused attention.
 """
 
-NANOTRON = Software(overlap_grad_reduce=True, flash_version=2, peak_mem_stage="first", splits_by_parameters=True)
+NANOTRON = Software(
+    family="own", overlap_grad_reduce=True, flash_version=2, peak_mem_stage="first", splits_by_parameters=True
+)
 """
 Nanotron: PyTorch's ``DistributedDataParallel`` reduces buckets of gradients during the backward pass.
 
@@ -74,11 +76,15 @@ LLM Foundry, and others with the first FSDP of PyTorch: PyTorch's attention or t
 PyTorch's fused kernel is FlashAttention 2; torchtitan uses cuDNN's only on compute capability 10.0 and later.
 """
 
+OWN = Software(family="own")
+"""Megatron-DeepSpeed and other forks from before Megatron-Core, InternEvo, and Aleph Alpha's AA-Scaling."""
+
 FSDP2 = replace(PYTORCH, family="fsdp")
 """torchtitan, torchao, and NeMo AutoModel: ``fully_shard`` of PyTorch."""
 
 SOFTWARE: tuple[tuple[re.Pattern[str], Software], ...] = (
     (re.compile(r"megatron-lm\b"), MEGATRON_LM),
+    (re.compile(r"megatron-?deepspeed|internevo|aa-scaling"), OWN),
     (re.compile(r"megatron-?bridge"), NEMO),
     (re.compile(r"nanotron"), NANOTRON),
     (re.compile(r"(?<!nvidia-)nemo(?!tron|.?rl\b|.?automodel)"), NEMO),

@@ -28,14 +28,18 @@ FITTED, KEPT = "fitted", "kept"
 Origin = Literal["measured", "interpolated", "assumed"]
 """Origin of a constant."""
 
-Family = Literal["megatron", "recipes", "fsdp"]
+Family = Literal["megatron", "recipes", "fsdp", "own"]
 """
 Family of stacks whose public runs say how far simulated times are off.
 
 - ``megatron``: Megatron-Core and its forks, as most people launch them.
 - ``recipes``: Megatron-Core as NVIDIA's performance recipes tune it (NeMo, Megatron-Bridge, MLPerf submissions).
 - ``fsdp``: sharded data parallelism outside Megatron (FSDP2 of torchtitan and NeMo AutoModel, DeepSpeed ZeRO 2 and 3).
+- ``own``: frameworks of their own (nanotron, Megatron-DeepSpeed, InternEvo).
 """
+
+ON_MEGATRON_CORE: tuple[Family, ...] = ("megatron", "recipes")
+"""Families that run Megatron-Core's layers, whose backward pass sends messages of tensor ranks beside products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import pytest
 from factories import make_run
 
 from pipette_opt.calibrate.cases import Case, make_case, make_cases, with_stack
-from pipette_opt.calibrate.software import FSDP2, MEGATRON_LM, NANOTRON, NEMO, PYTORCH, Software, software_of
+from pipette_opt.calibrate.software import FSDP2, MEGATRON_LM, NANOTRON, NEMO, OWN, PYTORCH, Software, software_of
 from pipette_opt.specs import DEFAULT_STACK
 
 
@@ -81,6 +81,8 @@ def test_nothing_to_overlap() -> None:
         (("NeMo-RL", "NVIDIA-NeMo/RL", ""), MEGATRON_LM),
         (("", "own", "Nemotron-4"), MEGATRON_LM),
         (("", "PyTorch blog", ""), PYTORCH),
+        (("Megatron-DeepSpeed", "own", ""), OWN),
+        (("", "InternLM/InternEvo@3a665e88", ""), OWN),
     ],
 )
 def test_names_of_software(texts: tuple[str, str, str], expected: Software) -> None:
