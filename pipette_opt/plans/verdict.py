@@ -5,7 +5,7 @@ from typing import Any
 
 from pipette_opt.base.units import above_best, counted, gib, listed, three_digits
 from pipette_opt.plans.certificate import Certificate
-from pipette_opt.plans.predicted import AS_GOOD, FEW_RUNS, IterationTime, StageMemory
+from pipette_opt.plans.predicted import AS_GOOD, FEW_RUNS, Band, IterationTime, StageMemory
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.not_modelled import LARGE_EFFECT, by_size
 
@@ -131,13 +131,28 @@ def expected_time(estimate: IterationTime) -> str:
         return f"{answer}, as simulated"
     of_ten = "nine of ten" if round(10 * band.share, 6) == 9 else f"{_share(band.share)} of"
     ends = f"{three_digits(band.low_s)} to {three_digits(band.high_s)} s in {of_ten}"
+    if band.unmeasured:
+        return f"{answer} ({ends} jobs); {unmeasured_words(band)}"
     return f"{answer} ({ends} {jobs_words(band.runs, is_own=band.is_own)})"
 
 
-def jobs_words(runs: int, *, is_own: bool) -> str:
-    """Return words for the jobs whose times a band holds: by the user's runs, or by public runs of such jobs."""
+def unmeasured_words(band: Band) -> str:
+    """Return a clause on a band without a public run on such a GPU; empty if there are runs."""
+    if not band.unmeasured:
+        return ""
+    return f"no public run on {band.unmeasured}: the time may be off by a factor of {band.times_off:.2g}"
+
+
+def jobs_words(runs: int, *, is_own: bool, unmeasured: str = "") -> str:
+    """
+    Return words for the jobs whose times a band holds: by the user's runs, or by public runs of such jobs.
+
+    ``unmeasured``: as in :class:`~pipette_opt.plans.predicted.Band`.
+    """
     if is_own:
         return f"jobs, by {counted(runs, 'run')} of your own"
+    if unmeasured:
+        return f"jobs; no public run on {unmeasured}, so the band is wide"
     if runs >= FEW_RUNS:
         return "jobs like this"
     few = f"few runs like this were measured: {runs}" if runs else "no run like this was measured"

@@ -16,7 +16,14 @@ from pipette_opt.read.blocks_of_gpus import split_hosts, usual_block
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.gpu_matrices import gpu_csv, gpu_links_of, inside_csvs
-from pipette_opt.read.gpus import GPU_FIELDS, note_on_gpu, parse_gpu, read_gpu_catalogue, read_gpu_entry
+from pipette_opt.read.gpus import (
+    GPU_FIELDS,
+    gpu_generations,
+    note_on_gpu,
+    parse_gpu,
+    read_gpu_catalogue,
+    read_gpu_entry,
+)
 from pipette_opt.read.hosts import expand_hosts as expand_hosts
 from pipette_opt.read.inter_node import INTER, InterNode, read_inter_node
 from pipette_opt.read.kinds_of_files import CLUSTER_FILE, reads
@@ -291,12 +298,22 @@ def _read_node_gpu(where: str, data: object, assumed: list[str]) -> GpuSpec:
     """Return a GPU from a name of the catalogue or from a mapping of all its fields; notes are added to ``assumed``."""
     if isinstance(data, str):
         entry = read_gpu_entry(data, f"{where}, gpu")
-        note = note_on_gpu(data, entry)
-        if note is not None and note not in assumed:
-            assumed.append(note)
-        return entry.gpu
-    fields = Fields(f"{where}, gpu", data, ("name", *GPU_FIELDS))
-    return parse_gpu(f"{where}, gpu", fields.text("name"), fields)
+        gpu, note = entry.gpu, note_on_gpu(data, entry)
+    else:
+        fields = Fields(f"{where}, gpu", data, ("name", *GPU_FIELDS))
+        gpu = parse_gpu(f"{where}, gpu", fields.text("name"), fields)
+        note = None if gpu.generation else _without_generation(gpu.name)
+    if note is not None and note not in assumed:
+        assumed.append(note)
+    return gpu
+
+
+def _without_generation(name: str) -> str:
+    """Return a note on a GPU type without generation, which says how to give it."""
+    return (
+        f"GPU {name}: its generation is not given, so its times are those of a GPU that no public run used; give "
+        f"generation in its entry if it is one of {', '.join(gpu_generations())}."
+    )
 
 
 def _gpus_per_node(fields: Fields, gpu: GpuSpec, assumed: list[str]) -> int:
@@ -376,6 +393,7 @@ def _gpu_entry(gpu: GpuSpec) -> str | Mapping[str, Any]:
         "peak_tflops": {precision: _round(flops / TFLOP) for precision, flops in gpu.peak_flops.items()},
         **({"source": gpu.source} if gpu.source else {}),
         **({"like": gpu.efficiency.like} if gpu.efficiency.like else {}),
+        **({"generation": gpu.generation} if gpu.generation else {}),
     }
 
 
