@@ -153,8 +153,27 @@ def test_nanotron_keeps_what_its_code_keeps() -> None:
     assert 35 < memory.pile_up_buffers < 70
     assert 35 < memory.run_ahead_buffers < 70
     assert 4 < memory.step_state_bytes < 9
+    assert memory.late_buffers is not None
     assert memory.largest_job == 32
     assert len(memory.errors) > 300
+
+
+def test_only_nanotron_has_thresholds_of_late_buffers(tmp_path: Path) -> None:
+    """They are kept in files; files that were fitted before stacks said them have nanotron's."""
+    late = read_stack("nanotron").memory.late_buffers
+    for name in ("megatron-core", "torchtitan", "deepspeed"):
+        assert read_stack(name).memory.late_buffers is None
+    path = tmp_path / "a.yaml"
+    for memory in (MemoryConstants(step_bytes=2.0), MemoryConstants(step_bytes=2.0, late_buffers=late)):
+        write_stack(replace(DEFAULT_STACK, memory=memory), path)
+        assert read_stack(path).memory == memory
+    path.write_text("memory: {step_bytes: 2.0}")
+    assert read_stack(path).memory.late_buffers == late
+    path.write_text("memory: {step_bytes: 0.0, norm_bytes: 9.0}")
+    assert read_stack(path).memory.late_buffers is None
+    path.write_text("memory: {late_buffers: {pile_layers: 4}}")
+    with pytest.raises(InputError, match=r"memory.late_buffers.busy_multiply_adds is missing"):
+        read_stack(path)
 
 
 @pytest.mark.parametrize("name", ["torchtitan", "deepspeed"])
