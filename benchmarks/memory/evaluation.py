@@ -19,7 +19,7 @@ from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_with_errors, oom_probability, upper_gib
 from pipette_opt.read.runs import MeasuredRun
-from pipette_opt.read.stack import read_stack
+from pipette_opt.read.stack import DEFAULT_NAME, read_stack
 from pipette_opt.specs import StackSpec
 from pipette_opt.specs.memory_constants import LateBuffers, MemoryConstants
 
@@ -239,10 +239,9 @@ def split_cases(
 
 
 def start_of(file: str) -> StackSpec:
-    """Return the stack that runs of a file calibrate: the shipped one, for nanotron's sweep with its thresholds."""
-    stack = read_stack()
-    late_buffers = read_stack("nanotron").memory.late_buffers if file == SWEEP else None
-    return replace(stack, memory=replace(stack.memory, late_buffers=late_buffers))
+    """Return the stack that runs of a file calibrate; that of nanotron's sweep has what the sweep taught."""
+    stack = read_stack("nanotron" if file == SWEEP else DEFAULT_NAME)
+    return replace(stack, memory=MemoryConstants(late_buffers=stack.memory.late_buffers))
 
 
 @lru_cache(maxsize=8)

@@ -64,6 +64,7 @@ def frameworks(
         "reserved",
         f"{errors(nanotron, tested)}, fitted; what is predicted for larger jobs: benchmarks/results/memory.md",
         nanotron,
+        start.proxy_threads,
     )
     published = memory_runs(measured_runs(folder / "published_tables.csv"), read_stack())
     off = np.expm1(-peak_errors(RESERVED, published))
@@ -97,12 +98,21 @@ def errors(memory_constants: MemoryConstants, runs: list[MemoryRun]) -> str:
     return f"mean {off.mean():.1%}, median {np.median(off):.1%} of {len(off)} peaks"
 
 
-def write(folder: Path, name: str, title: str, source: str, peak: str, error: str, memory: MemoryConstants) -> None:
+def write(
+    folder: Path,
+    name: str,
+    title: str,
+    source: str,
+    peak: str,
+    error: str,
+    memory: MemoryConstants,
+    proxy_threads: float = 0.0,
+) -> None:
     """Write the stack of a software into a folder, with constants of times of ``megatron-core``."""
     times = read_stack()
     origins = times.origins if memory.largest_job else {**times.origins, "memory": "assumed"}
     text = f"Memory: {source[0].lower()}{source[1:]} Times: those of megatron-core."
-    stack = replace(times, name=name, source=text, memory=memory, origins=origins)
+    stack = replace(times, name=name, source=text, memory=memory, origins=origins, proxy_threads=proxy_threads)
     write_stack(stack, folder / f"{name}.yaml", f"{title} {HEAD}\nPeaks: {peak}. Error: {error}.")
 
 

@@ -163,6 +163,7 @@ def test_only_nanotron_has_thresholds_of_late_buffers(tmp_path: Path) -> None:
     late = read_stack("nanotron").memory.late_buffers
     for name in ("megatron-core", "torchtitan", "deepspeed"):
         assert read_stack(name).memory.late_buffers is None
+        assert read_stack(name).proxy_threads == 0
     path = tmp_path / "a.yaml"
     for memory in (MemoryConstants(step_bytes=2.0), MemoryConstants(step_bytes=2.0, late_buffers=late)):
         write_stack(replace(DEFAULT_STACK, memory=memory), path)
