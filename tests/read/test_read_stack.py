@@ -1,16 +1,18 @@
 """Stacks from files and back."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.stack import MAX_ERRORS, read_stack, write_stack
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 from pipette_opt.specs.memory_constants import MemoryConstants
-from pipette_opt.specs.stack import CONSTANTS
+from pipette_opt.specs.stack import CONSTANTS, SparseRates
 
 
 def test_the_shipped_stack_counts_launches_and_nccl_beside_the_neutral_one() -> None:
@@ -156,6 +158,21 @@ def test_nanotron_keeps_what_its_code_keeps() -> None:
     assert memory.late_buffers is not None
     assert memory.largest_job == 32
     assert len(memory.errors) > 300
+
+
+def test_rates_of_sparse_attention_are_in_the_stack(tmp_path: Path) -> None:
+    """The shipped file says the defaults; other rates are kept in a file, and limits hold."""
+    text = shipped_path("data", "stacks", "megatron-core.yaml").read_text(encoding="utf-8")
+    rates = yaml.safe_load(text)["sparse_attention"]
+    assert SparseRates(**{**rates, "query_passes": tuple(rates["query_passes"])}) == SparseRates()
+    assert set(rates) == {field.name for field in fields(SparseRates)}
+    path = tmp_path / "a.yaml"
+    stack = replace(DEFAULT_STACK, sparse_attention=SparseRates(query_passes=(3.0, 11.0), target_share=0.1))
+    write_stack(stack, path)
+    assert read_stack(path) == stack
+    path.write_text("sparse_attention: {score_share: 1.5}")
+    with pytest.raises(InputError, match=r"sparse_attention.score_share must be a number in \[1e-09, 1\], got 1.5"):
+        read_stack(path)
 
 
 def test_only_nanotron_has_thresholds_of_late_buffers(tmp_path: Path) -> None:
