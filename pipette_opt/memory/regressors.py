@@ -59,11 +59,7 @@ class StageFacts:
 
 
 def stage_regressors(
-    table: StageTable,
-    formula: FormulaBytes,
-    counted_bytes: FloatArray,
-    facts: StageFacts,
-    late_buffers: LateBuffers | None = None,
+    table: StageTable, formula: FormulaBytes, counted_bytes: FloatArray, facts: StageFacts, late: LateBuffers | None
 ) -> FloatArray:
     """
     Return the memory per unit of each constant, GiB, shape ``(MOMENTS, num_rows, len(REGRESSORS))``.
@@ -72,12 +68,12 @@ def stage_regressors(
     ----------
     counted_bytes
         Bytes of the counted tensors of each stage, from formula and network or from a trace; shape ``(num_rows,)``.
-    late_buffers
+    late
         Thresholds of the stack; ``None``: every late buffer counts.
     """
     size, zero = parameters(table), np.zeros(table.num_rows)
     sharded = table.state_shards > 1
-    shares = {} if late_buffers is None else _late_shares(table, facts, late_buffers)
+    shares = {} if late is None else _late_shares(table, facts, late)
     always = {
         "base_gib": np.full(table.num_rows, float(GIB)),
         "group_gib": GIB * facts.link * facts.groups,

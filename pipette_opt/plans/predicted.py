@@ -50,11 +50,6 @@ class Band:
     unmeasured: str = ""
 
     @property
-    def times_off(self) -> float:
-        """Largest factor between the expected time and an end of the range."""
-        return max(self.high_s / self.middle_s, self.middle_s / self.low_s)
-
-    @property
     def is_own(self) -> bool:
         """Return whether the band comes from runs of the user."""
         return OWN_RUNS in self.source or MEASURED_RUNS in self.source

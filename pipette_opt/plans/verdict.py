@@ -5,7 +5,7 @@ from typing import Any
 
 from pipette_opt.base.units import above_best, counted, gib, listed, three_digits
 from pipette_opt.plans.certificate import Certificate
-from pipette_opt.plans.predicted import AS_GOOD, FEW_RUNS, Band, IterationTime, StageMemory
+from pipette_opt.plans.predicted import AS_GOOD, FEW_RUNS, IterationTime, StageMemory
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.not_modelled import LARGE_EFFECT, by_size
 
@@ -132,15 +132,10 @@ def expected_time(estimate: IterationTime) -> str:
     of_ten = "nine of ten" if round(10 * band.share, 6) == 9 else f"{_share(band.share)} of"
     ends = f"{three_digits(band.low_s)} to {three_digits(band.high_s)} s in {of_ten}"
     if band.unmeasured:
-        return f"{answer} ({ends} jobs); {unmeasured_words(band)}"
+        factor = max(band.high_s / band.middle_s, band.middle_s / band.low_s)
+        no_run = f"no public run on {band.unmeasured}"
+        return f"{answer} ({ends} jobs); {no_run}: the time may be off by a factor of {factor:.2g}"
     return f"{answer} ({ends} {jobs_words(band.runs, is_own=band.is_own)})"
-
-
-def unmeasured_words(band: Band) -> str:
-    """Return a clause on a band without a public run on such a GPU; empty if there are runs."""
-    if not band.unmeasured:
-        return ""
-    return f"no public run on {band.unmeasured}: the time may be off by a factor of {band.times_off:.2g}"
 
 
 def jobs_words(runs: int, *, is_own: bool, unmeasured: str = "") -> str:

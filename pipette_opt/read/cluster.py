@@ -16,14 +16,7 @@ from pipette_opt.read.blocks_of_gpus import split_hosts, usual_block
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.gpu_matrices import gpu_csv, gpu_links_of, inside_csvs
-from pipette_opt.read.gpus import (
-    GPU_FIELDS,
-    gpu_generations,
-    note_on_gpu,
-    parse_gpu,
-    read_gpu_catalogue,
-    read_gpu_entry,
-)
+from pipette_opt.read.gpus import GPU_FIELDS, note_on_gpu, parse_gpu, read_gpu_catalogue, read_gpu_entry
 from pipette_opt.read.hosts import expand_hosts as expand_hosts
 from pipette_opt.read.inter_node import INTER, InterNode, read_inter_node
 from pipette_opt.read.kinds_of_files import CLUSTER_FILE, reads
@@ -302,18 +295,11 @@ def _read_node_gpu(where: str, data: object, assumed: list[str]) -> GpuSpec:
     else:
         fields = Fields(f"{where}, gpu", data, ("name", *GPU_FIELDS))
         gpu = parse_gpu(f"{where}, gpu", fields.text("name"), fields)
-        note = None if gpu.generation else _without_generation(gpu.name)
+        unused = f"GPU {gpu.name} counts as one that no public run used; `generation` in its entry can say another."
+        note = None if gpu.generation else unused
     if note is not None and note not in assumed:
         assumed.append(note)
     return gpu
-
-
-def _without_generation(name: str) -> str:
-    """Return a note on a GPU type without generation, which says how to give it."""
-    return (
-        f"GPU {name}: its generation is not given, so its times are those of a GPU that no public run used; give "
-        f"generation in its entry if it is one of {', '.join(gpu_generations())}."
-    )
 
 
 def _gpus_per_node(fields: Fields, gpu: GpuSpec, assumed: list[str]) -> int:

@@ -262,24 +262,13 @@ class StackSpec:
         return replace(self, **values)  # type: ignore[arg-type]
 
 
-OTHERS = (
-    "name",
-    "source",
-    "fitted",
-    "memory",
-    "layers",
-    "versions",
-    "anchors",
-    "moved_from",
-    "memory_runs",
-    "origins",
-    "proxy_threads",
-    "sparse_attention",
-)
-"""Fields of a stack that are not constants which runs fit or move."""
+_NAMES = tuple(field.name for field in fields(StackSpec))
 
-CONSTANTS = tuple(field.name for field in fields(StackSpec) if field.name not in OTHERS)
-"""Names of a stack's time constants, in the order of the class."""
+CONSTANTS = _NAMES[: _NAMES.index("name")]
+"""Names of a stack's time constants, which runs fit or move, in the order of the class."""
+
+OTHERS = _NAMES[len(CONSTANTS) :]
+"""Fields of a stack that are not such constants."""
 
 DEFAULT_STACK = StackSpec()
 """Stack with the default constants, for jobs without a calibrated stack."""

@@ -134,8 +134,8 @@ def test_a_gpu_that_is_written_out_may_say_its_generation(folder: Path) -> None:
 
     silent = written("")
     assert silent.nodes[0].gpu.generation == ""
-    assert sum("GPU mine: its generation is not given" in note for note in silent.assumed) == 1
-    assert "give generation in its entry" in " ".join(silent.assumed)
+    assert sum("GPU mine counts as one that no public run used" in note for note in silent.assumed) == 1
+    assert "`generation` in its entry can say another" in " ".join(silent.assumed)
     given = written(", generation: hopper")
     assert given.nodes[0].gpu.generation == "hopper"
     assert not any("generation" in note for note in given.assumed)
