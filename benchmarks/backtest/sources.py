@@ -13,9 +13,11 @@ from benchmarks.backtest.vendor import expert_degree, tokens_sent
 from pipette_opt.read.runs import MeasuredRun, read_runs
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
-    "mlperf": {"framework": "NeMo"},
-    "nemo-launcher": {"framework": "NeMo"},
-    "dgxc": {"framework": "NeMo"},
+    "mlperf": {"framework": "NeMo", "tuned": "true"},
+    "richardyu114/training_results": {"framework": "NeMo", "tuned": "true"},
+    "nemo-launcher": {"framework": "NeMo", "tuned": "true"},
+    "dgxc": {"framework": "NeMo", "tuned": "true"},
+    "megatronbridge-": {"tuned": "true"},
     "nvidia-nemo/megatron-bridge": {"grad_reduce_in_fp32": "true"},
     "megatronlm-ci": {"peak_mem_stage": "last"},
 }
@@ -43,9 +45,18 @@ def measured_runs(path: Path) -> list[MeasuredRun]:
 
 
 def described(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
-    """Return the rows, completed with known columns of their sources."""
+    """
+    Return the rows, completed with known columns of their sources.
+
+    torchtitan's ``selective`` is by operation (``selective_ac_option = "op"`` of its Llama configurations).
+    """
     return [
-        replace(run, extra=columns_of(run) | {name: cell for name, cell in run.extra.items() if cell}) for run in runs
+        replace(
+            run,
+            extra=columns_of(run) | {name: cell for name, cell in run.extra.items() if cell},
+            recompute="ops" if run.recompute == "selective" and "torchtitan" in run.source else run.recompute,
+        )
+        for run in runs
     ]
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from pipette_opt.calibrate.expert_columns import (
     expert_degrees,
     expert_training_fields,
 )
-from pipette_opt.calibrate.software import software_of
+from pipette_opt.calibrate.software import named_family, software_of
 from pipette_opt.costs.compute import check_timed
 from pipette_opt.job.launch import as_trained, legal_config
 from pipette_opt.job.read import Made, read_job
@@ -33,6 +33,7 @@ from pipette_opt.read.run_models import GATED_FAMILIES, run_flag, run_model
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, FIRST_PARAMETERS_COLUMN, MeasuredRun
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, StackSpec, TrainingSpec
 from pipette_opt.specs.precision import FP8_RECIPES, NVFP4, PRECISION_RECIPES, fp8_copies
+from pipette_opt.specs.stack import Family
 
 NEEDED = ("gpu", "num_layers", "hidden", "heads", "seq_len", "gbs", "mbs", "tp", "pp", "dp")
 """Columns of ``runs.csv`` that a prediction needs."""
@@ -68,15 +69,16 @@ def make_cases(
     """
     Return a case for each run, in order; :class:`Skipped` for runs that cannot be predicted.
 
-    If any row of a source names a norm kernel (``... + RMS kernel``), rows of that source without it have unfused
+    A run whose software is named counts with the family of that software, others with that of the stack. If any row of
+    a source names a norm kernel (``... + RMS kernel``), rows of that source without it have unfused
     norms.
     """
     named = {run.source for run in runs if NORM_KERNEL in run.attention_kernel.lower()}
-    hosts = AssumedHosts(stack)
+    hosts, stacks = AssumedHosts(stack), _of_families(stack)
     return [
         make_case(
             run,
-            stack,
+            stacks[named_family(run) or stack.family],
             cluster or hosts,
             fused_norm=run.source not in named or NORM_KERNEL in run.attention_kernel.lower(),
         )
@@ -180,12 +182,26 @@ def why_untimed(case: Case) -> str:
 
 
 def with_stack(cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | None = None) -> list[Case]:
-    """Return the cases with another stack; assumed hosts get the links of that stack, a given ``cluster`` stays."""
-    hosts = AssumedHosts(stack)
+    """
+    Return the cases with the constants of another stack, each in its own family.
+
+    Assumed hosts get the links of that stack, a given ``cluster`` stays.
+    """
+    hosts, stacks = AssumedHosts(stack), _of_families(stack)
     return [
-        replace(case, instance=replace(case.instance, stack=stack, cluster=cluster or hosts(case.run)))
+        replace(
+            case,
+            instance=replace(
+                case.instance, stack=stacks[case.instance.stack.family], cluster=cluster or hosts(case.run)
+            ),
+        )
         for case in cases
     ]
+
+
+def _of_families(stack: StackSpec) -> dict[Family, StackSpec]:
+    """Return the stack as one of each family."""
+    return {family: replace(stack, family=family) for family in get_args(Family)}
 
 
 def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:

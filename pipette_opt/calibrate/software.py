@@ -6,10 +6,12 @@ Columns of a row override them: ``overlap_grad_reduce``, ``overlap_param_gather`
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from pipette_opt.read.runs import FRAMEWORK_COLUMN, MeasuredRun
+from pipette_opt.read.run_models import run_flag
+from pipette_opt.read.runs import FRAMEWORK_COLUMN, TUNED_COLUMN, MeasuredRun
+from pipette_opt.specs.stack import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +21,8 @@ class Software:
 
     Parameters
     ----------
+    family
+        Family of stacks whose public runs it is counted with.
     overlap_grad_reduce
         Whether gradients are reduced during the backward pass.
     overlap_param_gather
@@ -35,6 +39,7 @@ class Software:
         Whether stages get layers by parameters, including the output head, instead of equally many layers.
     """
 
+    family: Family = "megatron"
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     reduces_in_fp32: bool = True
@@ -64,17 +69,21 @@ With ZeRO-1 parameters are gathered after the step. Attention is the package fla
 
 PYTORCH = Software(flash_version=2)
 """
-torchtitan, PyTorch itself and LLM Foundry: PyTorch's attention or the package flash-attn 2.
+LLM Foundry, and others with the first FSDP of PyTorch: PyTorch's attention or the package flash-attn 2.
 
 PyTorch's fused kernel is FlashAttention 2; torchtitan uses cuDNN's only on compute capability 10.0 and later.
 """
+
+FSDP2 = replace(PYTORCH, family="fsdp")
+"""torchtitan, torchao, and NeMo AutoModel: ``fully_shard`` of PyTorch."""
 
 SOFTWARE: tuple[tuple[re.Pattern[str], Software], ...] = (
     (re.compile(r"megatron-lm\b"), MEGATRON_LM),
     (re.compile(r"megatron-?bridge"), NEMO),
     (re.compile(r"nanotron"), NANOTRON),
     (re.compile(r"(?<!nvidia-)nemo(?!tron|.?rl\b|.?automodel)"), NEMO),
-    (re.compile(r"torchtitan|llm-foundry|\bpytorch"), PYTORCH),
+    (re.compile(r"torchtitan|torchao|pytorch/ao|automodel|fsdp2"), FSDP2),
+    (re.compile(r"llm-foundry|\bpytorch|\bfms-fsdp|composer-fsdp"), PYTORCH),
 )
 """
 Patterns of framework names in lower case, with their defaults; the first match counts.
@@ -84,13 +93,22 @@ Patterns of framework names in lower case, with their defaults; the first match 
 
 
 def software_of(run: MeasuredRun) -> Software:
-    """
-    Return the defaults of the framework that a run names in column ``framework``, else ``source``, else ``notes``.
+    """Return the defaults of the framework that a run names; Megatron-LM's if it names none."""
+    return _named(run) or MEGATRON_LM
 
-    Runs that name none get Megatron-LM's.
-    """
+
+def named_family(run: MeasuredRun) -> Family | None:
+    """Return ``recipes`` for a run that its row calls tuned, else the family of its framework; ``None`` without one."""
+    if run_flag(run, TUNED_COLUMN, False):
+        return "recipes"
+    named = _named(run)
+    return None if named is None else named.family
+
+
+def _named(run: MeasuredRun) -> Software | None:
+    """Return the framework in a run's column ``framework``, else in its ``source``, else in its ``notes``."""
     for text in (run.extra.get(FRAMEWORK_COLUMN, ""), run.source, run.notes):
         for name, software in SOFTWARE:
             if name.search(text.lower()):
                 return software
-    return MEGATRON_LM
+    return None

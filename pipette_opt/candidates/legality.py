@@ -19,6 +19,7 @@ from pipette_opt.candidates.expert_rules import (
     expert_widths,
     experts,
 )
+from pipette_opt.layers.branch import BY_OPERATION
 from pipette_opt.layers.branches import named_branches
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -221,6 +222,8 @@ def recompute_modules(model: ModelSpec, training: TrainingSpec, config: Parallel
     if config.recompute_granularity != "selective":
         return None
     again = "recompute_modules has"
+    if config.recomputes(BY_OPERATION) and not all(branch.operations for branch in named_branches(model).values()):
+        return f"{again} {BY_OPERATION}, which is known for dense layers with attention only"
     if config.recomputes("moe_act") and model.num_experts is None:
         return f"{again} moe_act, which needs grouped products of experts (--moe-grouped-gemm)"
     modules = {module for branch in named_branches(model).values() for module in branch.modules}

@@ -166,7 +166,7 @@ class SearchSpace(SpaceOptions):
         try:
             words = tuple(dict.fromkeys(map(known_word, self.recompute)))
         except ValueError as error:
-            problem = f"must be none, selective, block, full, or modules as in moe_act+layernorm: {error}"
+            problem = f"must be none, selective, block, full, ops, or modules as in moe_act+layernorm: {error}"
             raise InputError("--recompute", problem) from None
         object.__setattr__(self, "recompute", words)
         if self.offload is not None:

@@ -12,7 +12,7 @@ from pipette_opt.base.offload import OFFLOAD_WORDS, offload_of
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.layout import layout_layers
-from pipette_opt.parallel.recompute import RECOMPUTE_MODULES, known_word
+from pipette_opt.parallel.recompute import OPERATIONS, RECOMPUTE_MODULES, known_word
 
 WHERE = "the configuration"
 """Source named by error messages."""
@@ -232,7 +232,7 @@ def _pins_of_word(word: str, whole: str) -> tuple[Pin, ...]:
     name = OTHER_NAMES.get(name, name)
     if name in OF_LABELS:
         return OF_LABELS[name]
-    if all(part in RECOMPUTE_MODULES for part in word.split("+")):
+    if word in OPERATIONS or all(part in RECOMPUTE_MODULES for part in word.split("+")):
         return (("recompute", word),)
     if name in PINS:
         raise InputError(WHERE, f"{word} needs a value: {HELP_OF.get(name, 'a whole number, e.g. ' + name + '8')}.")

@@ -28,7 +28,8 @@ from pipette_opt.costs.products import (
     product_times_s,
 )
 from pipette_opt.costs.scan import scan_times_s
-from pipette_opt.costs.stage import stage_parameters
+from pipette_opt.costs.stage import parts_on_rank, stage_parameters
+from pipette_opt.costs.unit_copies import copies_s, layer_copies_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
     ClusterSpec,
@@ -188,6 +189,8 @@ def _layer_and_idle_s(
         outside = _outside_core_times_s(model, training, config, gpu, rates, kind)
         routed = expert_times_s(model, training, config, gpu, rates) if kind.has_experts else (0.0, 0.0)
         measured = (core[0] + scan[0] + outside[0] + routed[0], core[1] + scan[1] + outside[1] + routed[1])
+    copies = layer_copies_s(model, training, config, gpu, rates, kind)
+    measured = (measured[0] + copies[0], measured[1] + copies[1])
     sent = moved_bytes(model, training, config, kind) / gpu.host_bytes_per_s
     measured = (max(measured[0], sent), max(measured[1], sent))  # offload overlaps with the pass
     host = host_time_s(instance, config, rates, kind)
@@ -224,9 +227,10 @@ def head_times_s(
     mtp_layers, (before, after) = model.mtp_num_layers, (0.0, 0.0)
     if mtp_layers:
         before, after = _mtp_times_s(model, training, config, gpu, rates)
+    copies = copies_s(parts_on_rank(model, config).head, training, config, gpu, rates)
     return (
-        (1 + mtp_layers) * (forward + 4 * streaming) + mtp_layers * before,
-        (1 + mtp_layers) * (backward + 2 * streaming) + mtp_layers * after,
+        (1 + mtp_layers) * (forward + 4 * streaming) + mtp_layers * before + copies[0],
+        (1 + mtp_layers) * (backward + 2 * streaming) + mtp_layers * after + copies[1],
     )
 
 
@@ -387,6 +391,11 @@ def straggling(instance: Instance, config: ParallelConfig, rates: StackSpec) -> 
 def look_up_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> float:
-    """Return the seconds of the word-embedding look-up of one micro-batch; the backward pass takes equally long."""
+    """
+    Return the seconds of the word-embedding look-up of one micro-batch; the backward pass takes equally long.
+
+    The copies of the embeddings count by half in each pass.
+    """
     moved = 4.0 * micro_batch_tokens(training, config) * model.hidden_size * training.parameter_bytes
-    return moved / (gpu.memory_bytes_per_s * rates.streaming) + rates.kernel_s
+    copies = sum(copies_s(parts_on_rank(model, config).embeddings, training, config, gpu, rates)) / 2.0
+    return moved / (gpu.memory_bytes_per_s * rates.streaming) + rates.kernel_s + copies

@@ -2,7 +2,7 @@
 
 from pipette_opt.costs.expert_layer import activation_again_s, expert_times_s
 from pipette_opt.costs.products import cast_s, linear_format, product_s
-from pipette_opt.layers.branch import Module
+from pipette_opt.layers.branch import BY_OPERATION, Branch, Module
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, Instance, LayerKind, StackSpec, TrainingSpec
 from pipette_opt.specs.activations import micro_batch_tokens
@@ -33,6 +33,8 @@ def modules_again_s(
     passes = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     moved = micro_batch_tokens(training, config) * model.hidden_size * own * training.parameter_bytes
     seconds, repeats_all = 0.0, kind.has_experts and config.recomputes("moe")
+    if config.recomputes(BY_OPERATION):
+        return sum(operations_again_s(branch, training, config, gpu, rates) for branch in model.branches(kind))
     for branch in model.branches(kind):
         if branch.has_own_norm and config.recomputes("layernorm"):
             seconds += passes[0] * moved / stream + rates.kernel_s
@@ -44,6 +46,15 @@ def modules_again_s(
     elif kind.has_experts and config.recomputes("moe_act"):
         seconds += activation_again_s(model, training, config, gpu, rates)
     return seconds
+
+
+def operations_again_s(
+    branch: Branch, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> float:
+    """Return the time of what recomputation by operation repeats of a branch, seconds."""
+    normed = branch.model.hidden_size * (1 + branch.model.more_norms)
+    repeated = Module(branch.operations[1::2], branch.streamed, normed, kernels=branch.kernels(training))
+    return module_forward_s(repeated, training, config, gpu, rates)
 
 
 def module_forward_s(

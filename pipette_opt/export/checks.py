@@ -3,6 +3,7 @@
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.recorded import refuse_async_sends
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel.recompute import OPERATIONS
 from pipette_opt.plans.plan import Plan, rank_rows
 from pipette_opt.specs import TrainingSpec
 
@@ -43,6 +44,15 @@ def check_equal_microbatches(target: str, plan: Plan) -> None:
             f"global batch of {padded}, which takes the same time; if {padded - batch} of its sequences are padding, "
             "give them a loss mask of 0.",
         )
+
+
+def refuse_operations(config: ParallelConfig) -> None:
+    """Raise ``InputError`` for recomputation by operation, which no framework on Megatron-Core has."""
+    if config.recompute_granularity == "selective" and config.recompute_modules == OPERATIONS:
+        problem = (
+            "is by operation (ops), which Megatron-Core cannot do; torchtitan can. Solve with --recompute none,full."
+        )
+        raise InputError("recompute_modules", problem)
 
 
 def context_levels(training: TrainingSpec, config: ParallelConfig) -> tuple[int, int] | None:

@@ -11,7 +11,7 @@ from itertools import islice
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.splits import is_megatron_split, pipeline_split_options
-from pipette_opt.export.checks import check_megatron_can, context_levels, expert_tensor_size
+from pipette_opt.export.checks import check_megatron_can, context_levels, expert_tensor_size, refuse_operations
 from pipette_opt.export.extra_arguments import divided_by_torch, left_out_lines
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten
 from pipette_opt.export.shell import SOURCED, array_lines, comment
@@ -281,6 +281,7 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
             recompute_num_layers=config.recompute_num_layers,
         )
     elif config.recompute_granularity == "selective":
+        refuse_operations(config)
         options.append(("--recompute-granularity", "selective"))
         if config.recompute_modules != CORE:
             options.append(("--recompute-modules", *config.recompute_modules))

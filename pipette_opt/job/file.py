@@ -34,10 +34,15 @@ SECTIONS = ("cluster", "training", "software", "parallel", "measured")
 """Sections of a job file: top-level keys with a mapping. Every other top-level key is a field."""
 
 SCALAR_FIELDS = {"cluster": "cluster", "software": "calibration", "measured": "measured_runs"}
-"""Field that a section stands for if its value is a text instead of a mapping; for measured runs also a list."""
+"""
+Field that a section stands for if its value is a text instead of a mapping; for measured runs also a list.
+
+``software`` stands for the field of that name if the text is the name of a shipped stack.
+"""
 
 OTHER_KEYS = {
     ("cluster", "file"): "cluster",
+    ("software", "name"): "software",
     ("software", "stack"): "calibration",
     ("measured", "runs"): "measured_runs",
 }
@@ -177,7 +182,8 @@ def _entries(path: Path, content: Mapping[Any, Any]) -> Iterator[tuple[str, str,
             for name, each in value.items():
                 yield key, OTHER_KEYS.get((key, name), str(name)), each
         elif key in SCALAR_FIELDS and isinstance(value, (str, list) if key == "measured" else str):
-            yield key, SCALAR_FIELDS[key], value
+            is_name = key == "software" and value in fields_of(JobOptions)["software"].option.words
+            yield key, "software" if is_name else SCALAR_FIELDS[key], value
         else:
             known = ", ".join(name for name, each in _declared().items() if _section(each) == key)
             raise InputError(f"{path}, {key}", f"must be a mapping of {known}; got {shown(value)}.")

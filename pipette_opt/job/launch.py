@@ -7,7 +7,7 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.legality import broken_rules
 from pipette_opt.costs.compute import check_timed
-from pipette_opt.job.read import Job
+from pipette_opt.job.read import Job, check_software
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.read.megatron_args import MegatronArgs
 from pipette_opt.specs import ClusterSpec, Instance
@@ -20,9 +20,10 @@ def as_trained(job: Job, given: MegatronArgs) -> Instance:
     Raises
     ------
     InputError
-        If batch size, sequence length or precision of the launch differ from the job's.
+        If batch size, sequence length or precision of the launch differ from the job's, or its software does.
     """
     where, instance = given.where, job.instance
+    check_software(instance.stack, where)
     if given.precision not in (None, instance.training.precision):
         raise InputError(
             where,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pipette_opt.parallel import ParallelConfig
     from pipette_opt.read.example import Example
     from pipette_opt.read.megatron_args import MegatronArgs
-    from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, NotModelled, TrainingSpec
+    from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, NotModelled, StackSpec, TrainingSpec
     from pipette_opt.specs.expert_loads import RankImbalance
 
 
@@ -73,7 +73,6 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     from pipette_opt.read.levels import domain_record
     from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.scripts import script_environment
-    from pipette_opt.read.stack import read_stack
     from pipette_opt.specs import Instance
     from pipette_opt.specs.model_gaps import not_modelled_of
     from pipette_opt.specs.precision import fp8_copies
@@ -109,7 +108,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         allreduce=options.allreduce,  # type: ignore[arg-type]
         launcher=options.launcher,  # type: ignore[arg-type]
         profile=_profile(options.profile),
-        stack=read_stack(options.calibration) if options.calibration else read_stack(),
+        stack=_stack(options, arguments),
         not_modelled=tuple(dict.fromkeys(not_modelled)),
     )
     inputs: dict[str, Any] = {
@@ -132,6 +131,26 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         tp_comm_overlap=None if options.tp_comm_overlap is None else False,
         environment=environment,
     )
+
+
+def _stack(options: JobOptions, arguments: "MegatronArgs | None") -> "StackSpec":
+    """Return the job's software stack; ``InputError`` if it is named twice, or is not that of the job's launch."""
+    from pipette_opt.read.stack import read_stack
+
+    if options.calibration and options.software:
+        raise InputError("--software", "is given beside --calibration, whose file has a software stack; give one.")
+    source = options.calibration or options.software
+    stack = read_stack(source) if source else read_stack()
+    if arguments is not None:
+        check_software(stack, arguments.where)
+    return stack
+
+
+def check_software(stack: "StackSpec", launch: str) -> None:
+    """Raise ``InputError`` for a launch of Megatron-LM if the stack is not on Megatron-Core; ``launch``: its place."""
+    if stack.family == "fsdp":
+        problem = f"is a launch of Megatron-LM, but the software is {stack.name}"
+        raise InputError(launch, f"{problem}; choose --software megatron-core or megatron-core-tuned.")
 
 
 def filled_in(options: JobOptions, arguments: "MegatronArgs") -> JobOptions:

@@ -40,6 +40,11 @@ class AttentionBranch(Branch):
         return *(Product(size, hidden, "columns") for size in (into - 2 * keys, keys, keys)), *rest
 
     @property
+    def operations(self) -> tuple[Product, ...]:
+        """Queries, keys, values, output product; none with a gate of the output."""
+        return () if self.model.attention_output_gate else self.orthogonal
+
+    @property
     def split_vectors(self) -> int:
         """Bias of the first product, and sinks of the softmax."""
         sinks = self.model.num_attention_heads if self.model.softmax_type == "learnable" else 0
@@ -130,6 +135,12 @@ class AttentionBranch(Branch):
             Kept(self.core_bytes(rank), freed_by=("core_attn",)),
             *self.kept_inside(rank),
         )
+
+    def kept_by_operation(self, rank: OnRank) -> Any:
+        """Return the bytes that recomputation by operation keeps: also the layer's input, and attention's output."""
+        layer_input = rank.element * rank.own_tokens * self.model.hidden_size
+        output = rank.element * rank.tokens * self.local_widths(rank.tp)[2]
+        return Branch.kept_by_operation(self, rank) + layer_input + output + self.core_bytes(rank)
 
     def work(self, rank: OnRank) -> Work:
         """Return the working memory of the backward pass, or of the forward pass of ring attention."""

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from pipette_opt.specs.training import TrainingSpec
 
 
+BY_OPERATION = "ops"
+"""
+Name of recomputation by operation: every second matrix product, and all elementwise operations.
+
+torchtitan's ``selective_ac_option = "op"``. Outputs of the first, third, ... product of a layer, of attention and of
+reduce-scatters stay (``_apply_op_sac`` in ``distributed/activation_checkpoint.py``).
+"""
+
+
 class Parameters(NamedTuple):
     """
     Parameters of a part of a model.
@@ -222,6 +231,11 @@ class Branch:
         return ()
 
     @property
+    def operations(self) -> tuple[Product, ...]:
+        """Matrix products in order, as frameworks without fused products run them; none where that is not known."""
+        return ()
+
+    @property
     def orthogonal(self) -> tuple[Product, ...]:
         """Matrices, without those of routed experts, that Muon makes orthogonal one by one."""
         return self.products
@@ -307,6 +321,16 @@ class Branch:
             Kept(tokens * norm_input, self.norm_module),
             Kept(tokens * (model.more_norms * norm_input + norms * self.statistics + masks)),
         )
+
+    def kept_by_operation(self, rank: OnRank) -> Any:
+        """
+        Return the bytes that recomputation by operation keeps: outputs of the first, third, ... product.
+
+        With sequence parallelism also the scattered output of the last product.
+        """
+        outputs = sum(product.on_rank(rank.tp)[0] for product in self.operations[::2])
+        scattered = (rank.shards > 1) * self.model.hidden_size / rank.shards
+        return rank.element * rank.tokens * (outputs + scattered)
 
     def gradient_bytes(self, rank: OnRank) -> Any:
         """Return the bytes of the gradient of the layer's output, with and without dropout's mask."""

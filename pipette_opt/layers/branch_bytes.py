@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipette_opt.layers.branch import Branch, Kept, OnRank
+from pipette_opt.layers.branch import BY_OPERATION, Branch, Kept, OnRank
 
 
 class BranchBytes(NamedTuple):
@@ -39,15 +39,21 @@ def branch_bytes(branch: Branch, rank: OnRank, again: Mapping[str, Any]) -> Bran
     Parameters
     ----------
     again
-        Whether each module is recomputed; modules that never are may be absent.
+        Whether each module is recomputed, or each operation; those that never are may be absent.
     """
     tensors, work = branch.kept(rank), branch.work(rank)
     whole = sum(tensor.size for tensor in tensors)
     freed = [(tensor, _freed(tensor, again)) for tensor in tensors]
+    kept = whole - sum(size for _, size in freed)
+    restored = sum(size for tensor, size in freed if not tensor.in_work)
+    by_operation = again.get(BY_OPERATION)
+    if by_operation is not None:
+        left = branch.kept_by_operation(rank)
+        kept, restored = np.where(by_operation, left, kept), np.where(by_operation, whole, restored)
     return BranchBytes(
         whole=whole,
-        kept=whole - sum(size for _, size in freed),
-        restored=sum(size for tensor, size in freed if not tensor.in_work),
+        kept=kept,
+        restored=restored,
         work=work.peak,
         gone=work.freed,
     )

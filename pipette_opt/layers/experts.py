@@ -64,6 +64,11 @@ class ExpertBranch(MlpBranch):
         return sum(n * k for n, k, _ in self.whole_matrices)
 
     @property
+    def operations(self) -> tuple[Product, ...]:
+        """No product: recomputation by operation is not known here."""
+        return ()
+
+    @property
     def split_sizes(self) -> Mapping[str, int]:
         """Width of the shared experts (``shared_experts.py``)."""
         return {"moe_shared_expert_intermediate_size": self.width}

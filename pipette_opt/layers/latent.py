@@ -130,6 +130,11 @@ class LatentAttentionBranch(AttentionBranch):
         return self.products
 
     @property
+    def operations(self) -> tuple[Product, ...]:
+        """No product: recomputation by operation is not known here."""
+        return ()
+
+    @property
     def split_vectors(self) -> int:
         """Sinks of the softmax; the projections have no biases."""
         return self.model.num_attention_heads if self.model.softmax_type == "learnable" else 0

@@ -34,6 +34,12 @@ class MlpBranch(Branch):
         return (Product(self.gates * width, h, "columns"), Product(h, width, "rows")) if width else ()
 
     @property
+    def operations(self) -> tuple[Product, ...]:
+        """Gate and product to the width one by one, and back."""
+        h, width = self.model.hidden_size, self.width
+        return *self.gates * (Product(width, h, "columns"),), Product(h, width, "rows")
+
+    @property
     def split_vectors(self) -> int:
         """Bias of the first product."""
         return self.gates * self.width if self.model.add_bias_linear else 0

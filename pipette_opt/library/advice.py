@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.export.checks import refuse_operations
 from pipette_opt.export.megatron import model_options
 from pipette_opt.export.training_options import further_options, offload_options, options_of, precision_options
 from pipette_opt.parallel import ParallelConfig
@@ -38,6 +39,7 @@ def _is_accepted(option: str, ours: Mapping[str, Any]) -> bool:
 def _options(instance: Instance, config: ParallelConfig) -> dict[str, Any]:
     """Return the values of a launch's options by name; ``InputError`` if Megatron's options cannot express it."""
     model, training = instance.model, instance.training
+    refuse_operations(config)
     options = options_of(
         tensor_model_parallel_size=config.tensor_model_parallel_size,
         pipeline_model_parallel_size=config.pipeline_model_parallel_size,

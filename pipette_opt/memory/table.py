@@ -19,7 +19,7 @@ from pipette_opt.layers.parameters import layer_parameters, rank_parameters
 from pipette_opt.memory.chunk_layers import held_of_chunks, layers_of_chunks
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.parallel import ParallelConfig, microbatches_of
-from pipette_opt.parallel.recompute import RECOMPUTE_MODULES
+from pipette_opt.parallel.recompute import OPERATIONS, RECOMPUTE_MODULES
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import LayerKind, ModelSpec, TrainingSpec
 from pipette_opt.specs.activations import host_keeps, offloaded_bytes, on_rank
@@ -291,7 +291,8 @@ def _recompute_columns(rows: _Rows, chunks: _Chunks) -> Columns:
 
 def _kept_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
     """Return the bytes that the layers of a chunk keep, that recomputation restores, and that a layer works on."""
-    again = {module: mask for module in RECOMPUTE_MODULES if (mask := rows.choice(_recomputes(module))).any()}
+    modules = (*RECOMPUTE_MODULES, *OPERATIONS)
+    again = {module: mask for module in modules if (mask := rows.choice(_recomputes(module))).any()}
     of_branch = {
         name: BranchBytes(*map(rows.spread, branch_bytes(branch, rank, again)))
         for name, branch in chunks.branches.items()

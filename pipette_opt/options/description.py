@@ -143,12 +143,17 @@ class JobOptions:
         Path | None,
         _software("CSV of measured layer times, from `profile compute`; they replace computed layer times."),
     ] = None
-    calibration: Annotated[
+    software: Annotated[
         str | None,
         _software(
-            "Stack with the constants of your software: a file from `calibrate`, or a shipped name. [default: "
-            "megatron-core]"
+            "Software that trains: megatron-core, megatron-core-tuned (as in NVIDIA's performance recipes), torchtitan "
+            "(FSDP2), deepspeed or nanotron. [default: megatron-core]",
+            words=("megatron-core", "megatron-core-tuned", "torchtitan", "deepspeed", "nanotron"),
         ),
+    ] = None
+    calibration: Annotated[
+        str | None,
+        _software("Stack with the constants of your software: a file from `calibrate`, in place of --software."),
     ] = None
     measured_runs: Annotated[
         list[str] | None,
@@ -272,7 +277,10 @@ class SpaceOptions:
     ] = None
     recompute: Annotated[
         Words | None,
-        _parallel("Allowed recomputation: none,selective,block,full, or modules such as moe_act+layernorm."),
+        _parallel(
+            "Allowed recomputation: none,selective,block,full, modules such as moe_act+layernorm, or ops (torchtitan's "
+            "selective op)."
+        ),
     ] = None
     offload: Annotated[
         Words | None,

@@ -13,7 +13,7 @@ from pipette_opt.base.typed import Count, Size
 from pipette_opt.base.types import FloatArray, Recomputation, RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel.chunks import deal_layers, fit_chunks, missing_layers
 from pipette_opt.parallel.layout import layout_layers, layout_of
-from pipette_opt.parallel.recompute import CORE, modules_in_order
+from pipette_opt.parallel.recompute import CORE, OPERATIONS, modules_in_order
 
 OuterSharding = Literal["no_shard", "optim"]
 """Sharding between groups of replicas, by Megatron-Core's names."""
@@ -59,7 +59,8 @@ class ParallelConfig(_Hashed):
     recompute_granularity
         ``selective`` recomputes modules of each layer, ``full`` whole layers from their inputs.
     recompute_modules
-        Modules that ``selective`` recomputes (:data:`~pipette_opt.parallel.recompute.RECOMPUTE_MODULES`), in that
+        Modules that ``selective`` recomputes (:data:`~pipette_opt.parallel.recompute.RECOMPUTE_MODULES`, or
+        :data:`~pipette_opt.parallel.recompute.OPERATIONS`), in that
         order.
     recompute_method, recompute_num_layers
         With ``full``: ``uniform`` recomputes all layers, this number at a time from the input of the first; ``block``
@@ -145,7 +146,8 @@ class ParallelConfig(_Hashed):
         if self.recompute_method not in ("uniform", "block"):
             raise ValueError(f"recompute_method must be uniform or block, got {self.recompute_method!r}.")
         if self.recompute_modules is not CORE:
-            object.__setattr__(self, "recompute_modules", modules_in_order(self.recompute_modules))
+            if self.recompute_modules != OPERATIONS:
+                object.__setattr__(self, "recompute_modules", modules_in_order(self.recompute_modules))
             if self.recompute_modules != CORE and self.recompute_granularity != "selective":
                 raise ValueError(
                     f"recompute_modules={self.recompute_modules} need recompute_granularity=selective, "

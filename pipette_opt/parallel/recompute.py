@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pipette_opt.base.types import Recomputation
+from pipette_opt.layers.branch import BY_OPERATION
 
 RECOMPUTE_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 """
@@ -24,6 +25,9 @@ _COUNTED = re.compile(r"(?:full )?(?P<method>block|uniform)(?P<layers>[1-9][0-9]
 CORE = ("core_attn",)
 """Modules that ``selective`` recomputes by default."""
 
+OPERATIONS = (BY_OPERATION,)
+"""Recomputation by operation, in place of modules."""
+
 
 def modules_in_order(names: Iterable[str]) -> tuple[str, ...]:
     """Return each module once, in the order of :data:`RECOMPUTE_MODULES`; ``ValueError`` for unknown or no names."""
@@ -39,8 +43,8 @@ def recomputation_fields(word: Recomputation | None) -> dict[str, Any]:
     """
     Return the configuration fields for a recomputation choice; ``ValueError`` for an unknown choice.
 
-    Choices are ``None``, ``selective`` (the attention core), ``block``, ``full``, or modules such as
-    ``moe_act+layernorm``.
+    Choices are ``None``, ``selective`` (the attention core), ``block``, ``full``, ``ops`` (:data:`OPERATIONS`), or
+    modules such as ``moe_act+layernorm``.
     """
     if word in (None, "selective", "full"):
         return {"recompute_granularity": word, "recompute_method": "uniform"}
@@ -49,7 +53,7 @@ def recomputation_fields(word: Recomputation | None) -> dict[str, Any]:
     return {
         "recompute_granularity": "selective",
         "recompute_method": "uniform",
-        "recompute_modules": modules_in_order(str(word).split("+")),
+        "recompute_modules": OPERATIONS if (word,) == OPERATIONS else modules_in_order(str(word).split("+")),
     }
 
 

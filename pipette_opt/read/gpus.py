@@ -16,7 +16,7 @@ from pipette_opt.read.files import read_yaml
 from pipette_opt.read.nics import Nics, parse_nics
 from pipette_opt.specs import ClusterSpec, GpuSpec
 from pipette_opt.specs.cluster import SLOWEST_NVLINK
-from pipette_opt.specs.efficiency import ASSUMED_EFFICIENCY, AttentionLaw, GpuEfficiency, ProductLaw
+from pipette_opt.specs.efficiency import ASSUMED_EFFICIENCY, AttentionLaw, GpuEfficiency, Origin, ProductLaw
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "mxfp8", "nvfp4")
 
@@ -161,16 +161,21 @@ class MeasuredGpu:
 
     efficiency: GpuEfficiency
     burst: GpuEfficiency
-    compute_capability: int
+    compute_capability: int | None
+
+
+ORIGINS: Mapping[str, Origin] = {"measured": "measured", "published": "interpolated"}
+"""Origin of the constants under each of these keys of a catalogue entry: kernels run alone, rates that others print."""
 
 
 @cache
 def measured_gpus() -> Mapping[str, MeasuredGpu]:
-    """Return the measured efficiency of every GPU type with measured kernels, by name."""
+    """Return the efficiency of every GPU type with measured kernels or published rates, by name."""
     found = {}
     for name, data in _catalogue_data().items():
-        if "measured" in data:
-            found[name] = _parse_measured(f"gpus.yaml, {name}, measured", name, data)
+        for origin in ORIGINS:
+            if origin in data:
+                found[name] = _parse_measured(f"gpus.yaml, {name}, {origin}", name, data, origin)
     return MappingProxyType(found)
 
 
@@ -361,17 +366,18 @@ def _efficiency_like(where: str, fields: Fields, compute_capability: int | None 
     if name not in known:
         raise InputError(where, f"like must be one of the GPUs that were measured: {', '.join(known)}; got {name!r}.")
     measured = known[name]
-    near = compute_capability is not None and abs(compute_capability - measured.compute_capability) <= ONE_GENERATION
+    ours, theirs = compute_capability, measured.compute_capability
+    near = ours is not None and theirs is not None and abs(ours - theirs) <= ONE_GENERATION
     efficiency = measured.burst if fields.flag("sustains_bursts", False) else measured.efficiency
     return replace(efficiency, origin="interpolated" if near else "assumed")
 
 
-def _parse_measured(where: str, name: str, data: Mapping[str, Any]) -> MeasuredGpu:
-    fields = Fields(where, data["measured"], (*LAWS, "attention", "burst_shares"))
+def _parse_measured(where: str, name: str, data: Mapping[str, Any], origin: str) -> MeasuredGpu:
+    fields = Fields(where, data[origin], (*LAWS, "attention", "burst_shares", "source"))
     laws = {law: _parse_law(f"{where}, {law}", fields.any(law)) for law in LAWS if fields.has(law)}
     efficiency = GpuEfficiency(
         attention=_parse_attention(f"{where}, attention", fields.any("attention")),
-        origin="measured",
+        origin=ORIGINS[origin],
         like=name,
         **{"narrow": laws["wide"], **laws},
     )
@@ -382,7 +388,7 @@ def _parse_measured(where: str, name: str, data: Mapping[str, Any]) -> MeasuredG
             name: replace(law, share=shares.positive(name)) for name, law in laws.items() if shares.has(name)
         }
         burst = replace(efficiency, **faster)
-    return MeasuredGpu(efficiency=efficiency, burst=burst, compute_capability=data["compute_capability"])
+    return MeasuredGpu(efficiency=efficiency, burst=burst, compute_capability=data.get("compute_capability"))
 
 
 def _parse_attention(where: str, data: object) -> AttentionLaw:
@@ -441,7 +447,7 @@ def _read_entry(where: str, name: str, data: object) -> CatalogueEntry:
         "device_names",
         "aliases",
         "compute_capability",
-        "measured",
+        *ORIGINS,
         "note",
     )
     fields = Fields(where, data, (*GPU_FIELDS, *own))

@@ -65,7 +65,11 @@ REQUIRED = ("gpu", "num_gpus", "gbs", "tp", "pp", "dp")
 MEASURED = ("iter_time_s", "peak_mem_gib", "oom")
 
 
+TUNED_COLUMN = "tuned"
+"""Optional column: whether the run follows its vendor's performance recipe (NeMo, Megatron-Bridge, MLPerf)."""
+
 FLAGS = (
+    TUNED_COLUMN,
     "gated_linear_unit",
     "tied_embeddings",
     "add_bias_linear",
@@ -342,11 +346,13 @@ def _with_launch(row: "_Cells", run: MeasuredRun, folder: Path) -> MeasuredRun:
 
 def _recompute(text: str) -> str | None:
     """
-    Return the kind of recomputation in a cell: ``full`` for ``full_every_layer``, ``selective`` for ``selective op``.
+    Return the kind of recomputation in a cell: ``full`` for ``full_every_layer``, ``ops`` for ``selective op``.
 
     ``None`` for ``none``; other words, such as modules, are returned in lower case.
     """
     word = text.lower()
+    if re.fullmatch(r"ops?|selective \(?(per )?op\)?", word):
+        return "ops"
     for known in ("none", "selective"):
         if word.startswith(known):
             return None if known == "none" else known

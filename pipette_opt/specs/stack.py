@@ -28,6 +28,15 @@ FITTED, KEPT = "fitted", "kept"
 Origin = Literal["measured", "interpolated", "assumed"]
 """Origin of a constant."""
 
+Family = Literal["megatron", "recipes", "fsdp"]
+"""
+Family of stacks whose public runs say how far simulated times are off.
+
+- ``megatron``: Megatron-Core and its forks, as most people launch them.
+- ``recipes``: Megatron-Core as NVIDIA's performance recipes tune it (NeMo, Megatron-Bridge, MLPerf submissions).
+- ``fsdp``: sharded data parallelism outside Megatron (FSDP2 of torchtitan and NeMo AutoModel, DeepSpeed ZeRO 2 and 3).
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
@@ -171,6 +180,8 @@ class StackSpec:
         Fixed cost of one message between hosts, for runs without measured links.
     name, source
         Name of the stack, and where its constants come from; for people.
+    family
+        Family of stacks that it belongs to.
     fitted
         Record of the fit: number of runs, ranges, cross-validation errors. Free form; ``None`` if set by hand.
     memory
@@ -218,6 +229,7 @@ class StackSpec:
     assumed_latency_s: Speed = 12e-6
     name: str = "default"
     source: str = ""
+    family: Family = "megatron"
     fitted: Mapping[str, Any] | None = None
     memory: MemoryConstants = MEGATRON_CORE
     layers: LearnedLayers | None = None

@@ -59,8 +59,20 @@ LAYOUT = (
 )
 """Features of the layout; sizes are logarithms to base 2."""
 
-JOB = ("GPUs", "hidden size", "layers", "sequence", "batch", "experts", "fp8", "Hopper", "Blackwell")
-"""Features of the job; sizes are logarithms to base 2."""
+JOB = (
+    "GPUs",
+    "hidden size",
+    "layers",
+    "sequence",
+    "batch",
+    "experts",
+    "fp8",
+    "Hopper",
+    "Blackwell",
+    "tuned recipes",
+    "sharded outside Megatron",
+)
+"""Features of the job and its software; sizes are logarithms to base 2."""
 
 OTHERS = ("constant", "other GPU", "tensor ranks over hosts", "interleaving", "allgather dispatcher")
 """Features that only have a slope."""
@@ -176,5 +188,7 @@ def features_of(instance: Instance, config: ParallelConfig) -> list[float]:
         training.fp8,
         generation == HOPPER,
         generation == BLACKWELL,
+        instance.stack.family == "recipes",
+        instance.stack.family == "fsdp",
     )
     return [float(value) for value in (*others, *layout, *job)]

@@ -71,7 +71,7 @@ def test_another_stack_brings_its_links() -> None:
     """As if the runs had been read with it."""
     other = DEFAULT_STACK.with_constants({"assumed_links": 0.1, "assumed_latency_s": 1e-4})
     (changed,) = with_stack([case(make_run())], other)
-    assert changed.instance.stack is other
+    assert changed.instance.stack == other
     assert changed.instance.cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(20e9)
     assert changed.instance.cluster.inter_node_latency_s == 1e-4
     assert microbatches_of(changed.instance.training, changed.config) == 8

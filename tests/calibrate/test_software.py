@@ -1,10 +1,12 @@
 """Defaults of training software stand in for what a row does not say."""
 
+from dataclasses import replace
+
 import pytest
 from factories import make_run
 
-from pipette_opt.calibrate.cases import Case, make_case
-from pipette_opt.calibrate.software import MEGATRON_LM, NANOTRON, NEMO, PYTORCH, Software, software_of
+from pipette_opt.calibrate.cases import Case, make_case, make_cases, with_stack
+from pipette_opt.calibrate.software import FSDP2, MEGATRON_LM, NANOTRON, NEMO, PYTORCH, Software, software_of
 from pipette_opt.specs import DEFAULT_STACK
 
 
@@ -74,7 +76,8 @@ def test_nothing_to_overlap() -> None:
         (("", "our nanotron sweep", "compared with NeMo"), NANOTRON),
         (("", "", "results/n64_nemo/gpt3"), NEMO),
         (("", "NVIDIA-NeMo/Megatron-Bridge", ""), NEMO),
-        (("NeMo AutoModel (FSDP2)", "NVIDIA-NeMo/Automodel", ""), MEGATRON_LM),
+        (("NeMo AutoModel (FSDP2)", "NVIDIA-NeMo/Automodel", ""), FSDP2),
+        (("", "pytorch/torchtitan docs", ""), FSDP2),
         (("NeMo-RL", "NVIDIA-NeMo/RL", ""), MEGATRON_LM),
         (("", "own", "Nemotron-4"), MEGATRON_LM),
         (("", "PyTorch blog", ""), PYTORCH),
@@ -84,3 +87,21 @@ def test_names_of_software(texts: tuple[str, str, str], expected: Software) -> N
     """The column ``framework`` counts before ``source``, and that before the notes; models and organisations do not."""
     framework, source, notes = texts
     assert software_of(make_run(extra={"framework": framework}, source=source, notes=notes)) is expected
+
+
+@pytest.mark.parametrize(
+    ("extra", "source", "expected"),
+    [
+        ({"tuned": "true", "framework": "NeMo"}, "own", "recipes"),
+        ({"framework": "NeMo"}, "own", "megatron"),
+        ({}, "torchtitan-benchmarks", "fsdp"),
+        ({}, "own", "fsdp"),
+    ],
+)
+def test_families_of_runs(extra: dict[str, str], source: str, expected: str) -> None:
+    """That of the named software, tuned or not; a run that names none counts with the stack."""
+    (case,) = make_cases([make_run(extra=extra, source=source)], replace(DEFAULT_STACK, family="fsdp"))
+    assert isinstance(case, Case)
+    assert case.instance.stack.family == expected
+    (moved,) = with_stack([case], DEFAULT_STACK)
+    assert moved.instance.stack.family == expected

@@ -146,6 +146,11 @@ EDGES = [
     ("offloading", ({}, {"cpu_offloading_num_layers": 2}, {"pp": 2, "dp": 2}), {"pp": 1}),
     ("offloading", ({}, {"cpu_offloading_num_layers": 2}, AGAIN), {"recompute_granularity": None}),
     ("recompute modules", ({}, {}, AGAIN | {"recompute_modules": ("moe_act",)}), {"recompute_modules": ("mlp",)}),
+    (
+        "recompute modules",
+        ({"num_experts": 8}, {}, AGAIN | {"recompute_modules": ("ops",)}),
+        {"recompute_modules": ("mlp",)},
+    ),
     ("recompute modules", ({}, {}, AGAIN | {"recompute_modules": ("mla_up_proj",)}), {"recompute_modules": ("mlp",)}),
     (
         "recompute modules",

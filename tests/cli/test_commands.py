@@ -323,6 +323,15 @@ BAD = [
     (("solve", *JOB, "--global-batch-size", "9" * 30), "--global-batch-size: must be from 1 to 1,000,000,000"),
     (("solve", *JOB, "--workers", "100000"), "--workers: must be at most 1024"),
     (("solve", *JOB, "--calibration", "megatron"), "Shipped: deepspeed, megatron-core,"),
+    (
+        ("solve", *JOB, "--software", "fsdp2"),
+        "--software: must be one of megatron-core, megatron-core-tuned, torchtitan",
+    ),
+    (
+        ("solve", *JOB, "--software", "torchtitan", "--calibration", "s.yaml"),
+        "--software: is given beside --calibration",
+    ),
+    (("estimate", *JOB, "--args", ARGUMENTS, "--software", "torchtitan"), "the software is torchtitan"),
     (("calibrate", "nowhere.csv", "-o", "no/such/folder/s.yaml"), "no/such/folder/s.yaml"),
     (("backtest", "nowhere.csv", "-o", "no/such/folder/p.csv"), "no/such/folder/p.csv"),
     (("estimate",), "--args"),

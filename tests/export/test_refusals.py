@@ -86,6 +86,8 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("torchtitan", second_order, "rank_order"),
     ("torchtitan", configured(sequence_parallel=False), "sequence_parallel: is off"),
     ("torchtitan", configured(recompute_granularity="selective"), "recompute_granularity: is selective"),
+    ("megatron", configured(recompute_granularity="selective", recompute_modules=("ops",)), "is by operation"),
+    ("nemo", configured(recompute_granularity="selective", recompute_modules=("ops",)), "is by operation"),
     ("torchtitan", configured(recompute_granularity="full", recompute_num_layers=2), "recompute_num_layers: is 2"),
     ("torchtitan", configured(use_distributed_optimizer=False), "use_distributed_optimizer: is off"),
     ("torchtitan", configured(expert_model_parallel_size=2), "expert_model_parallel_size: is 2"),
@@ -317,3 +319,7 @@ def test_torchtitan_file_is_toml() -> None:
     assert found["training"]["local_batch_size"] == 1
     assert "module_fqns_per_model_part" not in found["parallelism"]
     assert found["parallelism"]["data_parallel_shard_degree"] == 8
+    assert found["activation_checkpoint"] == {"mode": "none"}
+    by_operation = configured(recompute_granularity="selective", recompute_modules=("ops",))(plan)
+    found = tomllib.loads(export(by_operation, "torchtitan")["torchtitan.toml"])
+    assert found["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "op"}

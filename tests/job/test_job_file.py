@@ -55,6 +55,10 @@ def test_files_are_found_beside_the_job_file(tmp_path: Path) -> None:
     found = read_job_file(path)
     assert found.given == {"cluster": tmp_path / "mine.yaml", "calibration": "megatron-core"}
     assert found.place("cluster") == "cluster.cluster"
+    path.write_text("software: torchtitan\n")
+    assert read_job_file(path).given == {"software": "torchtitan"}
+    path.write_text("software: mine.yaml\n")
+    assert read_job_file(path).given == {"calibration": str(tmp_path / "mine.yaml")}
 
 
 @pytest.mark.parametrize(

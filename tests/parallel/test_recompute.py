@@ -23,6 +23,7 @@ from pipette_opt.parallel.recompute import (
         ("full", "full"),
         ("layernorm+moe_act", "moe_act+layernorm"),
         ("mlp+mlp", "mlp"),
+        ("ops", "ops"),
     ],
 )
 def test_words_and_configurations_are_each_other(word: str | None, known: str | None) -> None:
@@ -35,6 +36,8 @@ def test_unknown_modules_are_refused() -> None:
     """With those that there are."""
     with pytest.raises(ValueError, match=r"must be some of core_attn, .*; got router"):
         modules_in_order(["mlp", "router"])
+    with pytest.raises(ValueError, match=r"must be some of core_attn, .*; got ops"):
+        recomputation_fields("mlp+ops")
     with pytest.raises(ValueError, match="got none"):
         modules_in_order([])
     with pytest.raises(ValueError, match="need recompute_granularity=selective, got full"):

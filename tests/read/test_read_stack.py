@@ -2,17 +2,19 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
+from pipette_opt.options.description import JobOptions, fields_of
 from pipette_opt.read.stack import MAX_ERRORS, read_stack, write_stack
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 from pipette_opt.specs.memory_constants import MemoryConstants
-from pipette_opt.specs.stack import CONSTANTS, SparseRates
+from pipette_opt.specs.stack import CONSTANTS, Family, SparseRates
 
 
 def test_the_shipped_stack_counts_launches_and_nccl_beside_the_neutral_one() -> None:
@@ -208,6 +210,14 @@ def test_what_was_not_measured_says_assumed(name: str) -> None:
 def test_unknown_names_are_refused() -> None:
     """With what there is."""
     with pytest.raises(
-        InputError, match=r"neither a .yaml file nor shipped.*Shipped: deepspeed, megatron-core, nanotron, torchtitan"
+        InputError,
+        match=r"neither a .yaml file nor shipped.*Shipped: deepspeed, megatron-core, megatron-core-tuned,",
     ):
         read_stack("megatron")
+
+
+def test_names_of_software_are_the_shipped_stacks() -> None:
+    """Each name of ``--software`` is a file, and each file is named."""
+    words = fields_of(JobOptions)["software"].option.words
+    assert sorted(words) == sorted(path.stem for path in shipped_path("data", "stacks").glob("*.yaml"))
+    assert {read_stack(name).family for name in words} == set(get_args(Family))

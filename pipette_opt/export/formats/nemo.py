@@ -19,7 +19,7 @@ import yaml
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export import megatron
-from pipette_opt.export.checks import check_megatron_can, context_levels, expert_tensor_size
+from pipette_opt.export.checks import check_megatron_can, context_levels, expert_tensor_size, refuse_operations
 from pipette_opt.export.megatron import (
     TRIAL_ITERATIONS,
     attention_variant,
@@ -94,6 +94,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
     """Return the overridden fields by section of ``ConfigContainer``; ``None`` unsets a field."""
     model, training, config = recorded_model(plan), recorded_training(plan), plan.config
     _refuse(plan, model, training)
+    refuse_operations(config)
     full = config.recompute_granularity == "full"
     sends_beside = config.num_chunks > 1 and config.overlap_p2p_communication
     layout = {} if model.hybrid_layer_pattern else layout_options(plan)

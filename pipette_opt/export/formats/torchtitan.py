@@ -26,6 +26,7 @@ from pipette_opt.export.recorded import (
 from pipette_opt.export.target import PER_HOST, Target
 from pipette_opt.export.torchrun import launch_script, nodes_file
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel.recompute import OPERATIONS
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
@@ -133,7 +134,8 @@ def configuration(plan: Plan) -> dict[str, dict[str, Any]]:
             "mixed_precision_reduce": "float32",
         },
         "parallelism": parallelism,
-        "activation_checkpoint": {"mode": "full" if config.recompute_granularity == "full" else "none"},
+        "activation_checkpoint": {"mode": config.recompute_granularity or "none"}
+        | ({"selective_ac_option": "op"} if config.recompute_granularity == "selective" else {}),
     }
 
 
@@ -213,11 +215,11 @@ def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
         raise InputError(
             "sequence_parallel", "is off, but torchtitan's tensor parallelism always uses sequence parallelism."
         )
-    if config.recompute_granularity == "selective":
+    if config.recompute_granularity == "selective" and config.recompute_modules != OPERATIONS:
         raise InputError(
             "recompute_granularity",
             "is selective, but torchtitan's selective recomputation differs from Megatron's. Solve with "
-            "--recompute none,full.",
+            "--recompute none,ops,full.",
         )
     if training.attention_kernel != "flash":
         raise InputError(

@@ -1,0 +1,34 @@
+"""
+Copies between parameters and the flat buffers of collectives, in sharded data parallelism outside Megatron.
+
+FSDP2 gathers a unit's parameters into one buffer and copies them out into each parameter, in the stream of compute. It
+copies the gradients of a unit, converted, into the buffer of the reduce-scatter (``foreach_all_gather_copy_out`` and
+``foreach_reduce`` in ``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py``). Megatron-FSDP and Megatron-Core's
+optimizer keep parameters and gradients in such buffers.
+"""
+
+from pipette_opt.costs.stage import parts_on_rank
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
+
+
+def layer_copies_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
+) -> tuple[float, float]:
+    """Return the seconds of a layer's copies for one micro-batch, forward and backward."""
+    if rates.family != "fsdp" or config.sharding_stage < 2:
+        return 0.0, 0.0
+    parts = parts_on_rank(model, config)
+    replicas = config.expert_data_parallel_size // config.num_distributed_optimizer_instances
+    return copies_s(parts.layers[kind] + (replicas > 1) * parts.experts[kind], training, config, gpu, rates)
+
+
+def copies_s(
+    parameters: float, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> tuple[float, float]:
+    """Return the seconds of the copies of so many parameters for one micro-batch, forward and backward."""
+    if rates.family != "fsdp" or config.sharding_stage < 2 or config.sharing_ranks == 1:
+        return 0.0, 0.0
+    stream = parameters / (gpu.memory_bytes_per_s * rates.streaming)
+    out = 2.0 * training.gather_bytes * stream * (config.sharding_stage == 3)
+    return out, out + (training.parameter_bytes + training.gradient_bytes) * stream
