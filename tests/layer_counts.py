@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from factories import make_cluster, make_config, make_job
 
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates.legality import check_legal
-from pipette_opt.costs.collectives import RingTraffic, tensor_traffic
+from pipette_opt.costs.collectives import column_products, tensor_traffic
 from pipette_opt.costs.compute import layer_times_s, optimizer_time_s
 from pipette_opt.costs.context import context_traffic, exchanged_traffic
 from pipette_opt.costs.experts import expert_traffic
@@ -106,6 +107,8 @@ class Counts:
         Channels of a token in all-gathers and in reduce-scatters of tensor ranks with sequence parallelism, forward.
     collectives
         Number of these all-gathers and reduce-scatters.
+    gathered_again
+        Channels of a token that each column-parallel product gathers again backward, beside itself.
     launches
         Kernels of a forward pass.
     exchanged_queries, exchanged_keys
@@ -136,6 +139,7 @@ class Counts:
     gathered: int = 0
     scattered: int = 0
     collectives: int = 0
+    gathered_again: tuple[int, ...] = ()
     launches: int = 0
     exchanged_queries: int = 0
     exchanged_keys: int = 0
@@ -173,6 +177,7 @@ def gated_mlp(hidden: int, width: int) -> Counts:
         gathered=hidden,
         scattered=hidden,
         collectives=2,
+        gathered_again=(hidden,),
         launches=6,  # norm, two products, three of the gated activation
         flags=("--swiglu", f"--ffn-hidden-size {width}"),
     )
@@ -313,18 +318,19 @@ def check_tensor_traffic(model: ModelSpec, counts: Counts) -> None:
     """
     Traffic of two tensor ranks: a gather sends half of its tensor, a scatter too, and an all-reduce does both.
 
-    Full recomputation repeats the forward in the backward pass.
+    The backward pass mirrors the forward, but what products gather again and scatter is beside them. Full recomputation
+    repeats the forward in the backward pass.
     """
-    sent = SEQUENCE * ELEMENT * (counts.gathered + counts.scattered) / 2
-    config = ranks(model, 2)
-    forward, backward = (
-        tensor_traffic(model, training(), each, model.layers[0])
-        for each in (config, replace(config, recompute_granularity="full"))
-    )
-    expected = RingTraffic(sent, counts.collectives, counts.collectives)
-    for found, times in zip((*forward, *backward), (1, 1, 1, 2), strict=True):
-        assert found.hop_bytes == pytest.approx(times * sent)
-        assert found.num_calls == times * expected.num_calls
+    forward = np.array([counts.gathered + counts.scattered, counts.collectives])
+    beside = np.array([sum(counts.gathered_again), len(counts.gathered_again)])
+    both = np.array([SEQUENCE * ELEMENT / 2, 1])
+    for again, granularity in ((0, None), (1, "full")):
+        config = ranks(model, 2, recompute_granularity=granularity)
+        found = tensor_traffic(model, training(), config, model.layers[0])
+        expected = [forward * both, ((1 + again) * forward - beside) * both]
+        assert [[ring.hop_bytes, ring.num_calls] for ring in found] == pytest.approx(np.array(expected))
+    products = [product.inputs for product in column_products(model, model.layers[0])]
+    assert sorted(products) == sorted(counts.gathered_again)
     alone = tensor_traffic(model, training(), ranks(model), model.layers[0])
     assert [found.hop_bytes for found in alone] == [0, 0]
 

@@ -101,7 +101,8 @@ class Prices:
     def products(self, tokens: int, outputs: int, inputs: int) -> tuple[float, float]:
         """Return the seconds of a product, whose weight gradient is written in bf16."""
         form = plain_format(self.gpu, TrainingSpec(global_batch_size=1, seq_length=tokens), self.rates)
-        return product_times_s(tokens, outputs, inputs, form=form, gpu=self.gpu, rates=self.rates, gradient_bytes=2)
+        times = product_times_s(tokens, outputs, inputs, form=form, gpu=self.gpu, rates=self.rates, gradient_bytes=2)
+        return times.passes_s
 
     def sparse(self, sizes: dict[str, Any]) -> SparseTimes:
         """Return the seconds of sparse attention's parts."""

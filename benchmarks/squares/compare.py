@@ -8,10 +8,12 @@ token, forward and backward. Tokens of a rank are whole samples, so attention st
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks.squares.costs import square_buffer, square_product_s, square_products, square_traffic
 from pipette_opt.base.errors import InputError
+from pipette_opt.costs.beside_products import beside_products, shown_beside_products_s
 from pipette_opt.costs.collectives import RingTraffic, all_reduce_traffic, tensor_traffic
 from pipette_opt.costs.compute import layer_times_s
 from pipette_opt.costs.links import EachLink, NoLinks, RingShape
@@ -193,6 +195,7 @@ def square_row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
     ]
     layer_s = sum(layer_times_s(instance, config, gpu))
     rings = tensor_traffic(model, training, config, model.layers[0])
+    beside = beside_products(instance, config, model.layers[0], [0])
     norm = all_reduce_traffic(4.0 * NORM_SUMS * tokens / side, side)
     norms_s = 4 * float(NoLinks(cluster, stack).ring_s(RingShape(side), norm)[0])
     messages_s, exposed_s = (sum(getattr(each_pass, name) for each_pass in passes) for name in ("messages", "exposed"))
@@ -200,7 +203,8 @@ def square_row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
     kept = sum(product.input_block for product in products) + products[0].output_block + products[2].output_block
     kept += 2 * hidden // ranks
     whole = training.parameter_bytes
-    ring_s = sum(_ring_s(instance, ring, ranks) for ring in rings)
+    message_s = partial(_ring_s, instance, ranks)
+    ring_s = float(sum(map(message_s, rings)) + shown_beside_products_s(message_s, beside, stack.overlap_slowdown))
     rest_s = layer_s - sum(split)
     # Attention has the first two products and half of the messages, the MLP the others.
     halves = {
@@ -224,7 +228,7 @@ def square_row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
         megatron_messages_s=ring_s,
         square_messages_s=exposed_s + norms_s,
         square_hidden_s=messages_s - exposed_s,
-        megatron_sent_bytes=sum(ring.hop_bytes for ring in rings),
+        megatron_sent_bytes=sum(ring.hop_bytes for ring in (*rings, *(message.traffic for message in beside))),
         square_sent_bytes=float(whole * sum(square_traffic(product).total for product in products)),
         megatron_kept_bytes=float(whole * (kept + hidden)),
         plain_kept_bytes=float(whole * (kept + 4 * (hidden - hidden // ranks))),
@@ -232,7 +236,7 @@ def square_row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
     )
 
 
-def _ring_s(instance: Instance, ring: RingTraffic, ranks: int) -> float:
+def _ring_s(instance: Instance, ranks: int, ring: RingTraffic) -> float:
     """Return the seconds of a tensor-parallel ring over as many ranks, on full hosts, for the slowest pair of hosts."""
     cluster, stack = instance.cluster, instance.stack
     if ranks <= cluster.gpus_per_node:

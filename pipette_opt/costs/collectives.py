@@ -28,6 +28,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.stage import stage_parameters
+from pipette_opt.layers.branch import Product
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
 from pipette_opt.specs.activations import micro_batch_tokens
@@ -66,10 +67,10 @@ Fitted to the tables of :data:`INSIDE_STEP`: GPUs left out have a median error o
 
 HIDDEN_SHARE = 0.5
 """
-Fraction of tensor-parallel messages that user buffers hide, among those that can overlap with a product.
+Fraction of exposed tensor-parallel messages that user buffers hide, where a product can be beside them. Chosen.
 
 NVIDIA's public runs of dense models use the option wherever there are tensor ranks, unless they say otherwise. Over
-them, 0.53 fits best, with a standard error of 0.28 (``benchmarks/backtest/tensor_overlap.py``).
+them, 0.24 fits best, with a standard error of 0.43 (``benchmarks/backtest/tensor_overlap.py``).
 """
 
 
@@ -179,48 +180,93 @@ def tensor_traffic(
     kind: LayerKind,
 ) -> tuple[RingTraffic, RingTraffic]:
     """
-    Return the traffic of one tensor-parallel ring per layer and micro-batch: forward and backward.
+    Return the exposed traffic of one tensor-parallel ring per layer and micro-batch: forward and backward.
 
-    In each direction, the token mixer has an all-reduce, and so has the MLP or the shared experts. With sequence
-    parallelism, an all-gather and a reduce-scatter replace each, with equal traffic (Korthikanti et al., arXiv
-    2205.05198). Full recomputation repeats the forward's traffic; recomputation of the MLP or the shared experts
-    repeats their part.
+    Forward, the token mixer has an all-reduce, and so has the MLP or the shared experts. With sequence parallelism, an
+    all-gather and a reduce-scatter replace each, with equal traffic (Korthikanti et al., arXiv 2205.05198). Backward,
+    the output's gradient is gathered with sequence parallelism; :func:`beside_traffic` has all messages beside
+    products. Full recomputation repeats the forward's traffic; recomputation of the MLP or the shared experts repeats
+    their part.
 
     With a low-precision recipe, all-gathers move operands in its format: inputs forward, the outputs' gradients
     backward (Transformer Engine casts before it gathers). Reductions keep their format. Latent attention gathers its
     latents and the key with positions, in a call each (``multi_latent_attention.py``), instead of the input, unless
-    queries come from the input.
+    queries come from the input. What is gathered outside of a linear layer has an exposed reduce-scatter backward.
 
     With user buffers, a product works on the part of one rank while the part of the next is sent (Wang et al., ASPLOS
     2023, "Overlap communication with dependent computation via decomposition"). This hides ``HIDDEN_SHARE`` of all
-    parts but one.
+    exposed parts but one. Messages of :func:`beside_traffic` stay as they are: their buffers are sent in bulk.
     """
-    tokens, h = micro_batch_tokens(training, config), model.hidden_size
-    reduced, recipe = training.parameter_bytes, training.recipe
-    gathered: float = reduced
-    if recipe is not None and config.sequence_parallel:
-        gathered += (1 - model.wide_share) * (recipe.element_bytes - reduced)
-    split = [branch for branch in model.branches(kind) if branch.products]
-    parts, has_mlp = len(split), any(branch.core is None for branch in split)
-    width, gathers = (sum(each) for each in zip((0, 0), *(branch.gathers for branch in split), strict=True))
-    calls = parts + gathers if config.sequence_parallel else parts
-    steps = calls * (config.tensor_model_parallel_size - 1) * (1 if config.sequence_parallel else 2)
-    sent = tokens * (gathered * width + parts * reduced * h) / 2
-    mixer = all_reduce_traffic(sent, config.tensor_model_parallel_size)
+    tp, split, h = config.tensor_model_parallel_size, config.sequence_parallel, model.hidden_size
+    reduced, gathered = training.parameter_bytes, _gathered_bytes(model, training)
+    branches = [branch for branch in model.branches(kind) if branch.products]
+    width, gathers = (split * sum(each) for each in zip((0, 0), *(branch.gathers for branch in branches), strict=True))
+    inside = [product.inputs for product in column_products(model, kind)]
+    outside, calls = (width - sum(inside), gathers - len(inside)) if split else (0, 0)
+    overlaps = has_user_buffers(training, config)
+    piece = 1.0 - HIDDEN_SHARE * (1.0 - 1.0 / tp) if overlaps else 1.0
+
+    def ring(num_gathered: float, num_reduced: float, num_calls: int) -> RingTraffic:
+        """Return the traffic of channels of all tokens; an all-reduce without sequence parallelism."""
+        sent = micro_batch_tokens(training, config) * (gathered * num_gathered + reduced * num_reduced)
+        single = (gather_traffic if split else all_reduce_traffic)(sent, tp)
+        return RingTraffic(piece * single.hop_bytes, piece * num_calls * single.num_steps, num_calls)
+
+    parts, has_mlp = len(branches), any(branch.core is None for branch in branches)
     repeated = config.recompute_granularity == "full"
     of_experts = config.recomputes("moe") or config.recomputes("shared_experts")
-    again = not repeated and has_mlp and (of_experts if kind.has_experts else config.recomputes("mlp"))
-    mlp = all_reduce_traffic(again * tokens * h * (gathered + reduced) / 2, config.tensor_model_parallel_size)
-    overlaps = has_user_buffers(training, config)
-    piece = 1.0 - HIDDEN_SHARE * (1.0 - 1.0 / config.tensor_model_parallel_size) if overlaps else 1.0
-    return (
-        RingTraffic(piece * mixer.hop_bytes, piece * steps, calls),
-        RingTraffic(
-            piece * ((1 + repeated) * mixer.hop_bytes + mlp.hop_bytes),
-            piece * ((1 + repeated) * steps + again * mlp.num_steps),
-            (1 + repeated) * calls + again * (2 if config.sequence_parallel else 1),
-        ),
-    )
+    again = has_mlp and (of_experts if kind.has_experts else config.recomputes("mlp"))
+    forward = ring(width, parts * h, parts + gathers)
+    mlp = forward if repeated else ring(again * split * h, again * h, again * (1 + split))
+    backward = ring(split * parts * h, outside, split * parts + calls)
+    return forward, RingTraffic(*(own + more for own, more in zip(backward, mlp, strict=True)))
+
+
+def column_products(model: ModelSpec, kind: LayerKind) -> list[Product]:
+    """Return the column-parallel products of a layer without routed experts; each gathers its input by itself."""
+    products = (product for branch in model.branches(kind) for product in branch.products)
+    return [product for product in products if product.split == "columns"]
+
+
+def beside_traffic(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, inputs: int, *, is_wide: bool = False
+) -> tuple[RingTraffic, RingTraffic]:
+    """
+    Return the backward traffic of a column-parallel product that runs beside its own products.
+
+    With sequence parallelism, its input is gathered again beside the product for the input's gradient. This gradient is
+    scattered, or reduced without sequence parallelism, beside the product for the weights' gradient (Megatron-Core's
+    ``LinearWithGradAccumulationAndAsyncCommunication``, Transformer Engine's linear layers).
+
+    Parameters
+    ----------
+    inputs
+        Channels of the product's input.
+    is_wide
+        Whether the product stays in 16 bits, as the output head does.
+    """
+    elements, tp = micro_batch_tokens(training, config) * inputs, config.tensor_model_parallel_size
+    if not config.sequence_parallel:
+        return NO_TRAFFIC, all_reduce_traffic(elements * training.parameter_bytes, tp)
+    gathered = training.parameter_bytes if is_wide else _gathered_bytes(model, training)
+    return gather_traffic(elements * gathered, tp), gather_traffic(elements * training.parameter_bytes, tp)
+
+
+def shown_beside_s(message_s: FloatArray | float, work_s: FloatArray | float, slowdown: float) -> FloatArray:
+    """
+    Return the seconds that a message adds to compute beside it, which it slows down by ``slowdown``.
+
+    They grow with the message and fall with the compute, and never exceed the message.
+    """
+    hidden = np.minimum(message_s, work_s)
+    shown: FloatArray = message_s - hidden * max(1.0 - slowdown, 0.0)
+    return shown
+
+
+def _gathered_bytes(model: ModelSpec, training: TrainingSpec) -> float:
+    """Return the mean bytes of a number that tensor ranks gather with sequence parallelism."""
+    reduced, recipe = training.parameter_bytes, training.recipe
+    return reduced if recipe is None else reduced + (1 - model.wide_share) * (recipe.element_bytes - reduced)
 
 
 Messages = list[float]
@@ -232,7 +278,7 @@ Passes = tuple[tuple[Messages, Messages], tuple[Messages, Messages]]
 
 class EndTraffic(NamedTuple):
     """
-    Tensor-parallel traffic of embeddings and head for one micro-batch; all messages follow one another.
+    Exposed tensor-parallel traffic of embeddings and head for one micro-batch; all messages follow one another.
 
     For each end, gathers and scatters, then all-reduces: forward and backward.
     """
@@ -246,10 +292,10 @@ def end_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig
     Return the tensor-parallel traffic outside of the layers.
 
     Every rank looks up its part of the vocabulary, so the results are reduced: scattered with sequence parallelism,
-    unless learned positions are added first. Backward, their gradients are gathered. The head gathers its input and
-    scatters its gradient, or reduces it without sequence parallelism. The loss of split logits has three all-reduces of
-    an fp32 number for each token (``VocabParallelCrossEntropy``). Each depth of multi-token prediction has all these
-    again, and gathers input and output of its projection (``MultiTokenPredictionLayer``). All are in 16 bits.
+    unless learned positions are added first. Backward, their gradients are gathered. The head gathers its input; its
+    backward traffic is that of :func:`beside_traffic`. The loss of split logits has three all-reduces of an fp32 number
+    for each token (``VocabParallelCrossEntropy``). Each depth of multi-token prediction has all these again, and
+    gathers input and output of its projection (``MultiTokenPredictionLayer``). All are in 16 bits.
     """
     tp, split, depths = config.tensor_model_parallel_size, config.sequence_parallel, model.mtp_num_layers
     tokens = micro_batch_tokens(training, config)
@@ -263,7 +309,7 @@ def end_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig
 
     # Messages of each pass, gathered and reduced: of the look-up, of the logits, and of a projection.
     met: Passes = ((scattered * [hidden], (not scattered) * [hidden]), (split * [hidden], []))
-    made: Passes = ((split * [hidden], 3 * [4.0 * tokens]), (split * [hidden], (not split) * [hidden]))
+    made: Passes = ((split * [hidden], 3 * [4.0 * tokens]), ([], []))
     sent: Passes = (
         (split * [2 * hidden] + [hidden], []),
         (split * [2 * hidden, hidden], (not split) * [2 * hidden]),

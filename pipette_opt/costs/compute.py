@@ -21,6 +21,7 @@ from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.modules import FUSED_NORM_PASSES, UNFUSED_NORM_PASSES, modules_again_s
 from pipette_opt.costs.muon import orthogonal_s
 from pipette_opt.costs.products import (
+    ProductTimes,
     cast_s,
     linear_format,
     plain_format,
@@ -203,6 +204,22 @@ def _layer_and_idle_s(
     return (forward, backward + (core[0] if config.recomputes("core_attn") else 0.0) + again), idle
 
 
+def head_product_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> ProductTimes:
+    """Return the times of the output head's product for one micro-batch, seconds."""
+    tp = config.tensor_model_parallel_size
+    return product_times_s(
+        micro_batch_tokens(training, config),
+        model.padded_vocab_size(tp) // tp,
+        model.hidden_size,
+        form=plain_format(gpu, training, rates),
+        gpu=gpu,
+        rates=rates,
+        gradient_bytes=training.gradient_bytes,
+    )
+
+
 def head_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
@@ -213,15 +230,7 @@ def head_times_s(
     """
     tokens = micro_batch_tokens(training, config)
     vocabulary = model.padded_vocab_size(config.tensor_model_parallel_size) // config.tensor_model_parallel_size
-    forward, backward = product_times_s(
-        tokens,
-        vocabulary,
-        model.hidden_size,
-        form=plain_format(gpu, training, rates),
-        gpu=gpu,
-        rates=rates,
-        gradient_bytes=training.gradient_bytes,
-    )
+    forward, backward = head_product_s(model, training, config, gpu, rates).passes_s
     # The loss works on fp32 logits: a cast, a maximum, an exponential and a sum forward; a scaling backward.
     streaming = tokens * vocabulary * 4.0 * rates.elementwise / (gpu.memory_bytes_per_s * rates.streaming)
     mtp_layers, (before, after) = model.mtp_num_layers, (0.0, 0.0)
@@ -247,7 +256,7 @@ def _mtp_times_s(
     share, form = tp if config.sequence_parallel else 1, linear_format(gpu, training, rates)
     forward, backward = product_times_s(
         tokens, h // tp, 2 * h, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes
-    )
+    ).passes_s
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     stream = tokens * h / share * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
     look_up = look_up_s(model, training, config, gpu, rates)
@@ -354,7 +363,7 @@ def _outside_core_times_s(
     tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
     own, branches = 1 / (tp if config.sequence_parallel else 1), model.branches(kind)
     form, products = linear_format(gpu, training, rates), [each for branch in branches for each in branch.products]
-    seconds = [product_s(product, training, config, gpu, rates) for product in products]
+    seconds = [product_s(product, training, config, gpu, rates).passes_s for product in products]
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     whole = [product for product in products if product.split == "whole"]
     channels = 1.0 * len(branches) * model.hidden_size  # inputs of all branches, as large as their outputs

@@ -21,12 +21,20 @@ Gathers are NCCL's rings. All-to-alls send from every rank to every other, like 
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache, partial, reduce
 from typing import NamedTuple
 
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.attention import attention_times_s
+from pipette_opt.costs.beside_products import (
+    BesideProduct,
+    beside_head,
+    beside_products,
+    most_beside,
+    shown_beside_products_s,
+)
 from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, end_traffic, tensor_traffic
 from pipette_opt.costs.compute import StageCompute
 from pipette_opt.costs.exchange import least_exchange_s, part_bytes
@@ -121,15 +129,23 @@ class SpanningRing(NamedTuple):
         Seconds of the layer that hide the ring, forward and backward.
     shape
         Ranks and hosts of the ring; two hosts for messages, which depend on their own hop only.
+    beside
+        Messages beside products of the backward pass.
+    slowdown
+        Relative additional time of compute during collectives.
     """
 
     traffic: tuple[RingTraffic, RingTraffic]
     hidden_s: tuple[float, float]
     shape: RingShape
+    beside: tuple[BesideProduct, ...] = ()
+    slowdown: float = 0.0
 
     def shown_s(self, links: Links, way: int) -> FloatArray:
         """Return the exposed time in a layer over links, seconds; ``way``: 0 forward, 1 backward."""
-        shown: FloatArray = np.maximum(links.ring_s(self.shape, self.traffic[way]) - self.hidden_s[way], 0.0)
+        ring_s = cache(partial(links.ring_s, self.shape))
+        sent = ring_s(self.traffic[way]) + shown_beside_products_s(ring_s, self.beside if way else (), self.slowdown)
+        shown: FloatArray = np.maximum(sent - self.hidden_s[way], 0.0)
         return shown
 
     def least_s(self, instance: Instance) -> tuple[float, float]:
@@ -153,11 +169,13 @@ def spanning_ring(
     """
     if tile.tensor_nodes == 1:
         return _context_ring(instance, config, tile, kind)
-    members = config.tensor_model_parallel_size // tile.tensor_nodes
+    members, kinds = config.tensor_model_parallel_size // tile.tensor_nodes, range(len(instance.cluster.gpu_kinds))
     return SpanningRing(
         traffic=tensor_traffic(instance.model, instance.training, config, kind),
         hidden_s=idle_s,
         shape=RingShape(members, tile.tensor_nodes, members),
+        beside=reduce(most_beside, [beside_products(instance, config, kind, [gpu]) for gpu in kinds]),
+        slowdown=instance.stack.overlap_slowdown,
     )
 
 
@@ -223,12 +241,12 @@ def inside_stages_s(
     Parameters
     ----------
     kinds
-        GPU types of the stages; their least waits and attention hide communication.
+        GPU types of the stages; their least waits, attention and products hide communication.
     experts_s
         Function to the additional time of a layer with experts, in a configuration that recomputes all layers or none.
     """
     found = np.zeros((2, config.num_chunks, config.pipeline_model_parallel_size))
-    found[:, 0, 0], head_s = ends_s(instance, config, tile)
+    found[:, 0, 0], head_s = ends_s(instance, config, kinds, tile)
     found[:, -1, -1] += head_s
     for counted in counted_layers(instance.model, config):
         idle = compute.idle_s(counted.is_recomputed, kinds)
@@ -239,20 +257,26 @@ def inside_stages_s(
     return found
 
 
-def ends_s(instance: Instance, config: ParallelConfig, tile: HostTile | None = None) -> FloatArray:
+def ends_s(
+    instance: Instance, config: ParallelConfig, kinds: Sequence[int], tile: HostTile | None = None
+) -> FloatArray:
     """
-    Return the tensor communication of embeddings and of the head for one micro-batch, seconds, shape ``(2, 2)``.
+    Return the exposed tensor communication of embeddings and of the head for one micro-batch, seconds, ``(2, 2)``.
 
-    Forward and backward of each; over the best links if tensor groups span hosts.
+    Forward and backward of each; over the best links if tensor groups span hosts. The fastest of the GPU types
+    ``kinds`` counts for messages beside the head's products.
     """
     found = np.zeros((2, 2))
     tp, hosts = config.tensor_model_parallel_size, 1 if tile is None else tile.tensor_nodes
     if tp == 1:
         return found
-    links, shape = BestLinks(instance.cluster, instance.stack), RingShape(tp // hosts, hosts, tp // hosts)
+    shape = RingShape(tp // hosts, hosts, tp // hosts)
+    ring_s = partial(BestLinks(instance.cluster, instance.stack).ring_s, shape)
     for place, end in enumerate(end_traffic(instance.model, instance.training, config)):
         for ways in end:
-            found[place] += [float(links.ring_s(shape, ring)[0]) for ring in ways]
+            found[place] += [float(ring_s(ring)[0]) for ring in ways]
+    head = beside_head(instance, config, kinds)
+    found[1, 1] += np.min(shown_beside_products_s(ring_s, head, instance.stack.overlap_slowdown))
     return found
 
 
@@ -276,7 +300,8 @@ def inside_layer_s(
         Seconds during which the GPU waits for the host in one layer, forward and backward; they hide tensor
         communication.
     kinds
-        GPU types whose attention hides the ring of keys and values; the fastest counts.
+        GPU types whose attention hides the ring of keys and values, and whose products hide messages of tensor ranks;
+        the fastest counts.
     tile
         Host tile (part of the model on one host); ``None``: all groups are inside a host.
     """
@@ -289,9 +314,11 @@ def inside_layer_s(
         for way, seconds in enumerate(_context_ring(instance, config, tile, kind).least_s(instance)):
             found[way] += seconds
     if config.tensor_model_parallel_size > 1 and parts[0] == 1:
-        shape = RingShape(config.tensor_model_parallel_size)
+        ring_s = cache(partial(inside.ring_s, RingShape(config.tensor_model_parallel_size)))
+        beside = beside_products(instance, config, kind, kinds)
+        shown = 0.0, shown_beside_products_s(ring_s, beside, instance.stack.overlap_slowdown)
         for way, ring in enumerate(tensor_traffic(model, training, config, kind)):
-            found[way] += max(float(inside.ring_s(shape, ring)[0]) - idle_s[way], 0.0)
+            found[way] += max(float((ring_s(ring) + shown[way])[0]) - idle_s[way], 0.0)
     if config.context_parallel_size > 1 and kind.has_attention and parts[1] == 1:
         hidden = hidden_by_attention_s(instance, config, kind, kinds)
         shape = RingShape(config.context_parallel_size // exchange_ranks(training, config))

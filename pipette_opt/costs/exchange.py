@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray
-from pipette_opt.costs.collectives import NO_TRAFFIC, OWN_PART, RingArrays, RingTraffic
+from pipette_opt.costs.collectives import NO_TRAFFIC, OWN_PART, RingArrays, RingTraffic, shown_beside_s
 from pipette_opt.costs.compute import layer_and_idle_s
 from pipette_opt.costs.experts import ExpertTraffic, distinct_shares, expert_traffic
 from pipette_opt.costs.links import BestLinks, RingShape
@@ -134,10 +134,7 @@ def shown_exchange_s(
     exchange_s: FloatArray | float, idle_s: FloatArray | float, compute_s: FloatArray | float, stack: StackSpec
 ) -> FloatArray:
     """Return exposed seconds of the exchange in one pass of a layer; other arguments as in :class:`Beside`."""
-    left = np.maximum(np.asarray(exchange_s) - idle_s, 0.0)
-    hidden = np.minimum(left, compute_s)
-    shown: FloatArray = left - hidden + stack.overlap_slowdown * hidden
-    return shown
+    return shown_beside_s(np.maximum(np.asarray(exchange_s) - idle_s, 0.0), compute_s, stack.overlap_slowdown)
 
 
 def expert_layer_s(

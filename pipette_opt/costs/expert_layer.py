@@ -113,7 +113,8 @@ def _latent_times_s(
     own, found = tokens_of_rank(training, config), []
     for n, k in ((latent, h), (h, latent)):
         times = product_times_s(own, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)
-        found.append((times[0] + cast_s(own * k, form, gpu, rates), times[1] + cast_s(own * n, form, gpu, rates)))
+        forward, backward = times.passes_s
+        found.append((forward + cast_s(own * k, form, gpu, rates), backward + cast_s(own * n, form, gpu, rates)))
     return found[0][0] + found[1][0], found[0][1] + found[1][1]
 
 
@@ -136,7 +137,7 @@ def expert_times_s(
         """Return the forward and backward time of one grouped product, seconds."""
         return product_times_s(
             height, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes, count=local
-        )
+        ).passes_s
 
     router = product_times_s(
         own,
@@ -146,7 +147,7 @@ def expert_times_s(
         gpu=gpu,
         rates=rates,
         gradient_bytes=training.gradient_bytes,
-    )
+    ).passes_s
     first, second = products_s(up, h), products_s(h, width)
     latent = _latent_times_s(model, training, config, gpu, rates)
     memory = gpu.memory_bytes_per_s * rates.streaming

@@ -63,7 +63,7 @@ def module_forward_s(
     """Return the forward time of a part of a branch, seconds: norms, products with their casts, elementwise kernels."""
     tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
     form, own = linear_format(gpu, training, rates), 1 / (tp if config.sequence_parallel else 1)
-    products = [product_s(product, training, config, gpu, rates)[0] for product in module.products]
+    products = [product_s(product, training, config, gpu, rates).forward_s for product in module.products]
     passes = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     stream = tokens * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
     moved = module.streamed / tp * rates.elementwise + passes[0] * module.normed * own

@@ -14,11 +14,14 @@ import numpy as np
 from pipette_opt.base.degrees import DEGREES, MICRO_BATCH
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import Collective, FloatArray, IntArray, RankOrder
+from pipette_opt.costs.beside_products import BesideProduct
 from pipette_opt.costs.collectives import (
+    NO_TRAFFIC,
     RingArrays,
     RingTraffic,
     has_tied_stages,
     inside_s,
+    shown_beside_s,
     stacked,
 )
 from pipette_opt.costs.compute import BY_KIND
@@ -284,18 +287,22 @@ class _Batch:
             layers = np.stack([layer.layers for layer in of_kind]).astype(np.float64)[..., None]
             each = self._layer(context, [layer.context for layer in of_kind], [layer.attention for layer in of_kind])
             each += self._layer(exchange, [layer.exchange for layer in of_kind], [(0.0, 0.0)] * n)
-            each += self._layer(tensor, [layer.tensor for layer in of_kind], [layer.idle for layer in of_kind])
+            beside = [layer.beside_products for layer in of_kind]
+            each += self._layer(tensor, [layer.tensor for layer in of_kind], [layer.idle for layer in of_kind], beside)
             found += layers * each[:, :, None]
             if self.experts is not None and sent is not None and kind[0].has_experts:
                 tokens = layers * self.experts.layer_s(of_kind)[:, :, None]
                 found += tokens
                 sent += tokens
+        never, head = [(0.0, 0.0)] * n, self.costs[0].head_stage
         for chunk, stage, ends in (
             (0, 0, [costs.ends.embedding for costs in self.costs]),
-            (-1, self.costs[0].head_stage, [costs.ends.head for costs in self.costs]),
+            (-1, head, [costs.ends.head for costs in self.costs]),
         ):
             for rings in map(list, zip(*ends, strict=True)):
-                found[:, :, chunk, stage] += self._layer(tensor, rings, [(0.0, 0.0)] * n)[:, :, stage]
+                found[:, :, chunk, stage] += self._layer(tensor, rings, never)[:, :, stage]
+        of_head = [costs.beside_head for costs in self.costs]
+        found[:, :, -1, head] += self._layer(tensor, [(NO_TRAFFIC, NO_TRAFFIC)] * n, never, of_head)[:, :, head]
         return found, sent
 
     def _context(self) -> tuple[Rings | LeastRings | None, ExchangedContext | None]:
@@ -318,15 +325,24 @@ class _Batch:
         rings: Rings | LeastRings | ExchangedContext | None,
         traffic: list[tuple[RingTraffic, RingTraffic]],
         hidden: list[tuple[float, float]],
+        beside: Sequence[tuple[BesideProduct, ...]] = (),
     ) -> FloatArray:
-        """Return the exposed time of one layer's rings, the slowest of a slot, seconds, shape ``(2, n, pp, dp)``."""
+        """
+        Return the exposed time of one layer's rings, the slowest of a slot, seconds, shape ``(2, n, pp, dp)``.
+
+        ``beside``: messages beside products of the backward pass, for each placement.
+        """
         n, pp, dp = self.hosts.shape[:3]
-        found = np.zeros((2, n, pp, dp))
+        found, slowdown = np.zeros((2, n, pp, dp)), self.instance.stack.overlap_slowdown
         if rings is not None:
             for way in (0, 1):
                 times = rings.time_s(spread(stacked([both[way] for both in traffic]), 1))
-                beside = np.array([both[way] for both in hidden])[:, None, None]
-                found[way] = np.maximum(times.reshape(n, pp, dp, -1).max(axis=3) - beside, 0.0)
+                for messages in zip(*beside, strict=True) if way else ():
+                    alone_s = rings.time_s(spread(stacked([message.traffic for message in messages]), 1))
+                    product_s = np.array([message.product_s for message in messages])[:, None]
+                    times = times + shown_beside_s(alone_s, product_s, slowdown)
+                waits = np.array([both[way] for both in hidden])[:, None, None]
+                found[way] = np.maximum(times.reshape(n, pp, dp, -1).max(axis=3) - waits, 0.0)
         return found
 
     def _sends(self) -> tuple[FloatArray, FloatArray]:

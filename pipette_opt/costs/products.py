@@ -1,6 +1,7 @@
 """Time of a matrix product on one GPU, and the number formats of products."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.layers.branch import Product
@@ -112,6 +113,19 @@ def matmul_time_s(
     return max(compute, moved / (gpu.memory_bytes_per_s * rates.streaming)) + law.start_s
 
 
+class ProductTimes(NamedTuple):
+    """Seconds of the three products of a linear layer: forward, gradient of its inputs, gradient of its weights."""
+
+    forward_s: float
+    inputs_s: float
+    weights_s: float
+
+    @property
+    def passes_s(self) -> tuple[float, float]:
+        """Seconds of the forward and of the backward pass."""
+        return self.forward_s, self.inputs_s + self.weights_s
+
+
 def product_times_s(
     m: int,
     n: int,
@@ -122,25 +136,25 @@ def product_times_s(
     rates: StackSpec,
     gradient_bytes: int,
     count: int = 1,
-) -> tuple[float, float]:
+) -> ProductTimes:
     """
-    Return the forward and backward time of ``count`` linear layers with ``m`` tokens, from width ``k`` to ``n``,
-    seconds.
+    Return the times of ``count`` linear layers with ``m`` tokens, from width ``k`` to ``n``, seconds.
 
-    The backward pass has two products. The one for the inputs' gradients has the inner size ``n``, and the one for the
-    weights' has the number of tokens. The latter is added to the sum of earlier micro-batches, read and written in the
-    format of gradients (Megatron-Core's ``gradient_accumulation_fusion``).
+    The product for the inputs' gradients has the inner size ``n``, and the one for the weights' has the number of
+    tokens. The latter is added to the sum of earlier micro-batches, read and written in the format of gradients
+    (Megatron-Core's ``gradient_accumulation_fusion``).
     """
-    forward = matmul_time_s(m, n, k, form=form, gpu=gpu, rates=rates, count=count)
-    inputs = matmul_time_s(m, k, n, form=form, gpu=gpu, rates=rates, count=count)
-    weights = matmul_time_s(n, k, m, form=form, gpu=gpu, rates=rates, count=count, sum_bytes=gradient_bytes)
-    return forward, inputs + weights
+    return ProductTimes(
+        forward_s=matmul_time_s(m, n, k, form=form, gpu=gpu, rates=rates, count=count),
+        inputs_s=matmul_time_s(m, k, n, form=form, gpu=gpu, rates=rates, count=count),
+        weights_s=matmul_time_s(n, k, m, form=form, gpu=gpu, rates=rates, count=count, sum_bytes=gradient_bytes),
+    )
 
 
 def product_s(
     product: Product, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
-) -> tuple[float, float]:
-    """Return the forward and backward time of a branch's product with a micro-batch on one tensor rank, seconds."""
+) -> ProductTimes:
+    """Return the times of a branch's product with a micro-batch on one tensor rank, seconds."""
     tp, tokens = config.tensor_model_parallel_size, micro_batch_tokens(training, config)
     tokens //= tp if product.split == "whole" and config.sequence_parallel else 1
     form = linear_format(gpu, training, rates)

@@ -7,6 +7,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.costs.beside_products import BesideProduct, beside_head, beside_products, most_beside
 from pipette_opt.costs.collectives import (
     NO_TRAFFIC,
     EndTraffic,
@@ -42,9 +43,11 @@ class LayerCosts(NamedTuple):
     layers
         Number of layers of the type, shape ``(num_chunks, pp)``.
     tensor, context, exchange
-        Tensor-parallel traffic, without routed experts; context-parallel traffic of rings, and of all-to-alls.
+        Exposed tensor-parallel traffic, without routed experts; context-parallel traffic of rings, and of all-to-alls.
     idle, attention
         Seconds that hide the tensor and the context traffic.
+    beside_products
+        Tensor-parallel messages beside products of the backward pass.
     rings
         Traffic of a layer with experts over rings of neighbours that share experts or tokens.
     part_bytes, num_exchanges
@@ -59,6 +62,7 @@ class LayerCosts(NamedTuple):
     exchange: tuple[RingTraffic, RingTraffic]
     idle: tuple[float, float]
     attention: tuple[float, float]
+    beside_products: tuple[BesideProduct, ...]
     rings: tuple[RingTraffic, RingTraffic]
     part_bytes: float
     num_exchanges: tuple[int, int]
@@ -90,6 +94,7 @@ class Costs(NamedTuple):
     parameters: list[RingTraffic]
     embedding: RingTraffic
     ends: EndTraffic
+    beside_head: tuple[BesideProduct, ...]
     sharded: ShardedCosts | None
     buckets: IntArray
     least: tuple[FloatArray, FloatArray]
@@ -118,7 +123,7 @@ def costs_of(
         reused.
     kinds
         GPU types of the hosts in use; ``None`` for all types. The slowest decides on the optimizer step; the least
-        waits, attention and compute of any of them hide communication.
+        waits, attention, products and compute of any of them hide communication.
     """
     model, training = instance.model, instance.training
     kinds = tuple(range(len(instance.cluster.gpu_kinds))) if kinds is None else kinds
@@ -129,9 +134,9 @@ def costs_of(
         (counted.kind, counted.is_recomputed): _layer_costs(instance, counted, compute, kinds)
         for counted in counted_layers(model, config)
     }
-    optimizer_s = float(compute.optimizer_s[list(kinds)].max())
+    optimizer_s, head = float(compute.optimizer_s[list(kinds)].max()), beside_head(instance, config, kinds)
     if known is not None:
-        return known._replace(compute=compute, layers=layers, optimizer_s=optimizer_s, least=least)
+        return known._replace(compute=compute, layers=layers, optimizer_s=optimizer_s, least=least, beside_head=head)
     return Costs(
         compute=compute,
         message_bytes=p2p_bytes(model, training, config),
@@ -145,6 +150,7 @@ def costs_of(
         sharded=sharded_costs(model, training, config),
         embedding=embedding_traffic(model, training, config),
         ends=end_traffic(model, training, config),
+        beside_head=head,
         buckets=num_buckets(model, config) if overlap else none.astype(np.int64),
         least=least,
         experts=None if model.num_experts is None else _expert_costs(instance, config),
@@ -173,6 +179,7 @@ def _layer_costs(instance: Instance, counted: CountedLayers, compute: StageCompu
         exchange=exchanged_traffic(model, training, config) if kind.has_attention else (NO_TRAFFIC, NO_TRAFFIC),
         idle=compute.idle_s(counted.is_recomputed, kinds),
         attention=hidden_by_attention_s(instance, config, kind, kinds) if is_split else (0.0, 0.0),
+        beside_products=beside_products(instance, config, kind, kinds),
         rings=expert_rings(model, training, config) if routed is not None else (NO_TRAFFIC, NO_TRAFFIC),
         part_bytes=0.0 if routed is None else routed.sent_bytes / config.expert_model_parallel_size,
         num_exchanges=(forward * exchanges, backward * exchanges),
@@ -185,7 +192,8 @@ def least_costs(instance: Instance, config: ParallelConfig) -> Costs:
     first, *others = (costs_of(instance, config, kinds=(kind,)) for kind in range(len(instance.cluster.gpu_kinds)))
     for other in others:
         layers = {name: _most_hidden(layer, other.layers[name]) for name, layer in first.layers.items()}
-        first = first._replace(layers=layers, optimizer_s=min(first.optimizer_s, other.optimizer_s))
+        head = most_beside(first.beside_head, other.beside_head)
+        first = first._replace(layers=layers, optimizer_s=min(first.optimizer_s, other.optimizer_s), beside_head=head)
     return first
 
 
@@ -197,7 +205,10 @@ def _most_hidden(first: LayerCosts, second: LayerCosts) -> LayerCosts:
         larger(first.beside.idle_s, second.beside.idle_s), max(first.beside.compute_s, second.beside.compute_s)
     )
     return first._replace(
-        idle=larger(first.idle, second.idle), attention=larger(first.attention, second.attention), beside=beside
+        idle=larger(first.idle, second.idle),
+        attention=larger(first.attention, second.attention),
+        beside_products=most_beside(first.beside_products, second.beside_products),
+        beside=beside,
     )
 
 

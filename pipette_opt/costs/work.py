@@ -327,7 +327,7 @@ def _layers_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> tup
     of_kinds = [_pieces_s(instance, config, gpu) for gpu in instance.cluster.gpu_kinds]
     compute_s: FloatArray = np.array([seconds for seconds, _ in of_kinds])
     sent_s = np.zeros_like(compute_s)
-    sent_s[:, -3:-1] = ends_s(instance, config, tile).sum(axis=1)
+    sent_s[:, -3:-1] = [ends_s(instance, config, [gpu], tile).sum(axis=1) for gpu in range(len(of_kinds))]
     sent_s[:, -1] = instance.stack.micro_batch_s
     most = tuple(np.max([waits for _, waits in of_kinds], axis=0).tolist())
     for piece, kind in enumerate(dict.fromkeys(instance.model.layers)):

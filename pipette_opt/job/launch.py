@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import is_file
 from pipette_opt.candidates.legality import broken_rules
 from pipette_opt.costs.compute import check_timed
 from pipette_opt.job.read import Job, check_software
@@ -20,10 +21,12 @@ def as_trained(job: Job, given: MegatronArgs) -> Instance:
     Raises
     ------
     InputError
-        If batch size, sequence length or precision of the launch differ from the job's, or its software does.
+        If batch size, sequence length or precision of the launch differ from the job's, or the software of a launch in
+        a file.
     """
     where, instance = given.where, job.instance
-    check_software(instance.stack, where)
+    if is_file(where):  # typed options describe a configuration of any software
+        check_software(instance.stack, where)
     if given.precision not in (None, instance.training.precision):
         raise InputError(
             where,

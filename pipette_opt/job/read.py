@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from pipette_opt.specs.expert_loads import RankImbalance
 
 
+PYTORCH_FLASH = 2
+"""Version of FlashAttention in PyTorch's ``scaled_dot_product_attention``, which sharding outside Megatron runs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Job:
     """
@@ -92,6 +96,9 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     model = _model(options, made, shown)
     _check_expert_options(options, model)
     training = made.training or _training(options, shown.training if shown else None, arguments, model)
+    stack = _stack(options, arguments)
+    if stack.family == "fsdp":
+        training = replace(training, flash_version=min(training.flash_version, PYTORCH_FLASH))  # type: ignore[arg-type]
     if training.fp8:
         training = replace(training, fp8_copies=fp8_copies(gpu.peak_flops for gpu in cluster.gpu_kinds))
     check_precision(cluster, training)
@@ -108,7 +115,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         allreduce=options.allreduce,  # type: ignore[arg-type]
         launcher=options.launcher,  # type: ignore[arg-type]
         profile=_profile(options.profile),
-        stack=_stack(options, arguments),
+        stack=stack,
         not_modelled=tuple(dict.fromkeys(not_modelled)),
     )
     inputs: dict[str, Any] = {

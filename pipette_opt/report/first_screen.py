@@ -40,6 +40,10 @@ MAX_HOSTS_SHOWN = 60
 """Maximum characters for stages and hosts; a longer list shows its first and last row. Chosen: a line."""
 
 
+FORMATS_OF_SOFTWARE = ("torchtitan", "deepspeed")
+"""Software stacks whose name is that of the format to export plans in."""
+
+
 def first_screen(
     plan: Plan,
     *,
@@ -360,7 +364,9 @@ def next_steps(plan: Plan, out: str) -> list[str]:
     out
         Path of the plan file.
     """
+    software = plan.inputs.get("stack", {}).get("name")
     target = plan.launcher if plan.launcher in ("slurm", "mpi") else "torchrun"
+    target = software if software in FORMATS_OF_SOFTWARE else target
     steps = {
         "start it": f"pipette-opt export {out} --format {target} -o launch/",
         "ask why": f'pipette-opt explain "tp8 pp4" --plan {out}',

@@ -271,7 +271,8 @@ def _host_ranks(instance: Instance, candidate: CandidateData) -> _HostRanks:
     context = sum(
         kind.layers.sum(axis=0) * sum(moved.hop_bytes for moved in (*kind.context, *kind.exchange)) for kind in kinds
     )
-    tensor = sum(kind.layers.sum(axis=0) * sum(ring.hop_bytes for ring in kind.tensor) for kind in kinds)
+    rings = [(kind, (*kind.tensor, *(message.traffic for message in kind.beside_products))) for kind in kinds]
+    tensor = sum(kind.layers.sum(axis=0) * sum(ring.hop_bytes for ring in sent) for kind, sent in rings)
     hop_bytes = {
         (0, 1): max(ring.hop_bytes for ring in costs.gradient),
         (0, 1, 3): m * float(np.max(context)),

@@ -331,7 +331,6 @@ BAD = [
         ("solve", *JOB, "--software", "torchtitan", "--calibration", "s.yaml"),
         "--software: is given beside --calibration",
     ),
-    (("estimate", *JOB, "--args", ARGUMENTS, "--software", "torchtitan"), "the software is torchtitan"),
     (("calibrate", "nowhere.csv", "-o", "no/such/folder/s.yaml"), "no/such/folder/s.yaml"),
     (("backtest", "nowhere.csv", "-o", "no/such/folder/p.csv"), "no/such/folder/p.csv"),
     (("estimate",), "--args"),

@@ -7,11 +7,14 @@ import pytest
 from factories import LLAMA_8B, TINY, make_cluster, make_config, make_job, make_links, make_random_cluster
 
 from pipette_opt.base.units import GB
+from pipette_opt.costs.beside_products import beside_head
 from pipette_opt.costs.collectives import (
     INSIDE_STEP,
+    NO_TRAFFIC,
     OWN_PART,
     RingTraffic,
     all_reduce_traffic,
+    beside_traffic,
     end_traffic,
     gather_traffic,
     gradient_traffic,
@@ -56,25 +59,50 @@ def test_stage_parameters() -> None:
 
 
 def test_tensor_traffic() -> None:
-    """Two all-reduces of s b h each way, and the forward's again under full recomputation."""
+    """Two all-reduces of s b h forward, and again under full recomputation; those of gradients are beside products."""
     job = make_job(make_cluster(1), seq_length=1024)
     one = 2 * 3 / 4 * 1024 * 1024 * 2
     forward, backward = tensor_traffic(TINY, job.training, make_config(tp=4), LayerKind())
-    assert forward.hop_bytes == backward.hop_bytes == 2 * one
+    assert (forward.hop_bytes, backward) == (2 * one, (0.0, 0, 0))
     again = tensor_traffic(TINY, job.training, make_config(tp=4, recompute_granularity="full"), LayerKind())[1]
-    assert again.hop_bytes == 4 * one
+    assert again == forward
+
+
+def test_tensor_traffic_with_sequence_parallelism() -> None:
+    """Two gathers and two scatters of s b h forward, two gathers backward, and of each product another of both."""
+    training = make_job(make_cluster(1), seq_length=1024).training
+    split = make_config(tp=4, sequence_parallel=True)
+    gather = gather_traffic(1024 * 1024 * 2, 4)
+    forward, backward = tensor_traffic(TINY, training, split, LayerKind())
+    assert forward == tuple(4 * each for each in gather)
+    assert backward == tuple(2 * each for each in gather)
+    assert beside_traffic(TINY, training, split, 1024) == (gather, gather)
+    assert beside_traffic(TINY, training, make_config(tp=4), 1024) == (
+        NO_TRAFFIC,
+        all_reduce_traffic(1024 * 1024 * 2, 4),
+    )
 
 
 def test_fp8_is_gathered_in_one_byte() -> None:
-    """A gather of one byte and a scatter of two in place of two each; without sequence parallelism nothing changes."""
+    """
+    A gather of one byte and a scatter of two in place of two each; without sequence parallelism nothing changes.
+
+    Exposed are gathers and scatters forward, and gathers backward; each product gathers and scatters beside itself. The
+    head stays in 16 bits.
+    """
     job = make_job(make_cluster(2)).training
     narrow = replace(job, fp8=True)
-    for sequence_parallel, share in ((True, 0.75), (False, 1.0)):
+    for sequence_parallel, shares in ((True, (0.75, 0.5, 0.5, 1.0)), (False, (1.0, 1.0, 1.0, 1.0))):
         shape = make_config(tp=4, sequence_parallel=sequence_parallel)
-        traffic = (tensor_traffic(TINY, one, shape, LayerKind()) for one in (job, narrow))
-        for wide, one in zip(*traffic, strict=True):
+        traffic = (
+            (*tensor_traffic(TINY, one, shape, LayerKind()), *beside_traffic(TINY, one, shape, 1024))
+            for one in (job, narrow)
+        )
+        for share, wide, one in zip(shares, *traffic, strict=True):
             assert one.hop_bytes == pytest.approx(share * wide.hop_bytes)
             assert (one.num_steps, one.num_calls) == (wide.num_steps, wide.num_calls)
+        head = [beside_traffic(TINY, one, shape, 1024, is_wide=True) for one in (job, narrow)]
+        assert head[0] == head[1]
 
 
 def test_rings_share_a_host_pair() -> None:
@@ -162,9 +190,10 @@ HIDDEN = 2048 * 4096 * 2
 @pytest.mark.parametrize("tp", [2, 8])
 def test_traffic_of_the_ends_by_hand(tp: int) -> None:
     """
-    A gather each way at both ends with sequence parallelism, else an all-reduce forward, and one backward at the head.
+    A gather each way at the embedding with sequence parallelism, else an all-reduce forward; the head gathers forward.
 
-    The loss reduces three numbers of four bytes for each token. Learned positions are added before the scatter.
+    Its backward messages are beside its products. The loss reduces three numbers of four bytes for each token. Learned
+    positions are added before the scatter.
     """
     sent, none = (tp - 1) / tp, (0.0, 0, 0)
     gather, reduction = (sent * HIDDEN, tp - 1, 1), (2 * sent * HIDDEN, 2 * (tp - 1), 1)
@@ -172,8 +201,8 @@ def test_traffic_of_the_ends_by_hand(tp: int) -> None:
     training, plain = TrainingSpec(global_batch_size=8, seq_length=2048), make_config(tp=tp, num_layers=32)
     split = replace(plain, sequence_parallel=True)
     whole, parts = (end_traffic(LLAMA_8B, training, each) for each in (plain, split))
-    assert whole == (((none, none), (reduction, none)), ((none, none), (loss, reduction)))
-    assert parts == (((gather, gather), (none, none)), ((gather, gather), (loss, none)))
+    assert whole == (((none, none), (reduction, none)), ((none, none), (loss, none)))
+    assert parts == (((gather, gather), (none, none)), ((gather, none), (loss, none)))
     learned = end_traffic(TINY, training, split).embedding
     less = TINY.hidden_size / LLAMA_8B.hidden_size
     assert learned == ((none, (less * gather[0], *gather[1:])), ((less * reduction[0], *reduction[1:]), none))
@@ -183,15 +212,17 @@ def test_each_depth_of_prediction_has_ends_of_its_own() -> None:
     """
     Forward, the head gathers once; the depth looks up, gathers two inputs of its projection and its output, and heads.
 
-    So 1 + 1 + 2 + 1 + 1 hidden states in 5 calls, backward the mirror; three all-reduces for each of two losses.
+    So 1 + 1 + 2 + 1 + 1 hidden states in 5 calls; backward the mirror without both heads, whose messages are beside
+    their products. Three all-reduces for each of two losses.
     """
     model = replace(LLAMA_8B, mtp_num_layers=1)
     job = make_job(make_cluster(1), model, seq_length=2048)
-    gathers, reductions = end_traffic(
-        model, job.training, make_config(tp=8, num_layers=32, sequence_parallel=True)
-    ).head
-    assert gathers == ((6 * 7 / 8 * HIDDEN, 5 * 7, 5),) * 2
+    config = make_config(tp=8, num_layers=32, sequence_parallel=True)
+    gathers, reductions = end_traffic(model, job.training, config).head
+    assert gathers == ((6 * 7 / 8 * HIDDEN, 5 * 7, 5), (4 * 7 / 8 * HIDDEN, 3 * 7, 3))
     assert reductions == ((6 * 2 * 7 / 8 * 4 * 2048, 6 * 14, 6), (0.0, 0, 0))
+    gather = (7 / 8 * HIDDEN, 7, 1)
+    assert [each.traffic for each in beside_head(job, config, [0])] == [gather] * 4
 
 
 def test_first_and_last_stage_send_more_by_hand() -> None:
@@ -199,7 +230,8 @@ def test_first_and_last_stage_send_more_by_hand() -> None:
     Of equal stages, the first adds a gather each way, 7/8 of 16 MiB and 0.42 of an own eighth at 200 GB/s; so the last.
 
     The last also has three small all-reduces forward, 14/8 of 8 KiB and an own eighth. Seven steps are an eighth of a
-    message each, and an all-reduce has twice as many.
+    message each, and an all-reduce has twice as many. Backward, the head's longer products hide two gathers, and are
+    slowed down by an eighth of these.
     """
     job = make_job(make_cluster(1, gpus=24), LLAMA_8B, seq_length=2048)
     one = make_config(tp=8, pp=3, layers_per_stage=(10, 10, 10), sequence_parallel=True)
@@ -208,7 +240,8 @@ def test_first_and_last_stage_send_more_by_hand() -> None:
     step = job.cluster.intra_node_latency_s / 8
     gather = (7 + 0.42) / 8 * HIDDEN / (200 * GB) + 7 * step
     loss = 3 * ((14 + 0.42) / 8 * 4 * 2048 / (200 * GB) + 14 * step)
-    for found, last in ((times.tensor_forward_s[0, :, 0], gather + loss), (times.tensor_backward_s[0, :, 0], gather)):
+    hidden = 2 * 0.125 * gather
+    for found, last in ((times.tensor_forward_s[0, :, 0], gather + loss), (times.tensor_backward_s[0, :, 0], hidden)):
         assert found - found[1] == pytest.approx([gather, 0.0, last])
 
 

@@ -275,7 +275,7 @@ def test_messages_between_hosts_by_hand() -> None:
         of_kind = replace(job, training=replace(job.training, cp_comm_type=kind))
         sent_s = 2048 * held * 2 / (8.0 * GB / 8)
         hidden_s = hidden_by_attention_s(of_kind, one, LayerKind(), [0])[0]
-        ends = ends_s(of_kind, one)[:, 0].sum()
+        ends = ends_s(of_kind, one, [0])[:, 0].sum()
         found_s = (placed_times(of_kind, one, placement).tensor_forward_s[0, 0, 0] - ends) / 32
         assert found_s == pytest.approx(alone_s + max(sent_s - hidden_s, 0.0), rel=1e-6)
 

@@ -68,13 +68,14 @@ def test_each_gather_of_latents_has_its_steps(tp: int) -> None:
     """
     By hand: three gathers (latents of queries, or the input; of keys; the key with positions), then a scatter.
 
-    The MLP has one of both, so a layer has 6 calls of n - 1 steps, and 4 without latents.
+    The MLP has one of both, so a layer has 6 calls of n - 1 steps, and 4 without latents. Backward, both gradients are
+    gathered, and that of the key with positions is scattered: its gather is outside of the products.
     """
     one = split(tp=tp, dp=8 // tp, sequence_parallel=True)
-    for model, calls in (
-        (replace(MODEL, multi_latent_attention=None), 4),
-        (replace(MODEL, multi_latent_attention=replace(LATENT, q_lora_rank=None)), 6),
-        (MODEL, 6),
+    for model, both in (
+        (replace(MODEL, multi_latent_attention=None), (4, 2)),
+        (replace(MODEL, multi_latent_attention=replace(LATENT, q_lora_rank=None)), (6, 3)),
+        (MODEL, (6, 3)),
     ):
-        for traffic in tensor_traffic(model, TRAINING, one, model.layers[0]):
+        for calls, traffic in zip(both, tensor_traffic(model, TRAINING, one, model.layers[0]), strict=True):
             assert (traffic.num_calls, traffic.num_steps) == (calls, calls * (tp - 1))

@@ -91,13 +91,12 @@ def test_a_mlp_is_gathered_again() -> None:
     """Half of what a layer's tensor ranks send in the forward, or nothing; of experts what their tokens need."""
     job = make_job(make_cluster(1), LLAMA_8B)
     model, training = LLAMA_8B, job.training
-    forward, backward = tensor_traffic(model, training, split("core_attn"), model.layers[0])
-    assert backward == forward
-    again = tensor_traffic(model, training, split("mlp"), model.layers[0])[1]
-    assert again.hop_bytes == 1.5 * forward.hop_bytes
-    assert (again.num_calls, again.num_steps) == (1.5 * forward.num_calls, 1.5 * forward.num_steps)
-    experts = tensor_traffic(MOE, training, split("shared_experts"), MOE.layers[0])[1]
-    assert experts.hop_bytes == 1.5 * forward.hop_bytes
+    for split_tokens in (False, True):
+        forward, backward = tensor_traffic(model, training, split(sequence_parallel=split_tokens), model.layers[0])
+        for given, module, share in ((model, "core_attn", 0), (model, "mlp", 0.5), (MOE, "shared_experts", 0.5)):
+            chosen = split(module, sequence_parallel=split_tokens)
+            again = tensor_traffic(given, training, chosen, given.layers[0])[1]
+            assert again == tuple(own + share * more for own, more in zip(backward, forward, strict=True))
     assert [passes(split(name)) for name in ("moe", "moe_act")] == [(1, 2), (1, 1)]
 
 

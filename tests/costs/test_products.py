@@ -107,7 +107,7 @@ def test_weights_are_added_to_sums() -> None:
     for m in (16, 8192):
         forward, backward = product_times_s(
             m, 4096, 8192, form=form, gpu=FP8_GPU, rates=DEFAULT_STACK, gradient_bytes=4
-        )
+        ).passes_s
         inputs, weights = one(m, 8192, 4096), one(4096, 8192, m, sum_bytes=4)
         assert (forward, backward) == (one(m, 4096, 8192), inputs + weights)
     few = matmul_time_s(4096, 8192, 16, form=form, gpu=FP8_GPU, rates=DEFAULT_STACK, sum_bytes=4)

@@ -53,6 +53,7 @@ ATTENTION = Counts(
     gathered=HIDDEN,
     scattered=HIDDEN,
     collectives=2,
+    gathered_again=(HIDDEN,),
     # Norm, two products, attention with three copies, addition; rotary positions.
     launches=1 + 2 + 4 + 8,
     exchanged_queries=2 * QUERIES,

@@ -44,6 +44,7 @@ PLAIN = Counts(
     gathered=HIDDEN,
     scattered=HIDDEN,
     collectives=2,
+    gathered_again=(HIDDEN,),
     launches=4,  # norm, two products, activation
     legal_tp=LEGAL_TP,
     flags=("--ffn-hidden-size 1000",),

@@ -78,6 +78,7 @@ def test_shared_experts() -> None:
         gathered=HIDDEN,
         scattered=HIDDEN,
         collectives=2,
+        gathered_again=(HIDDEN,),
         legal_tp=(1, 2, 4),
         flags=("--moe-shared-expert-intermediate-size 300",),
     )

@@ -41,6 +41,7 @@ DELTA = Counts(
     gathered=HIDDEN,
     scattered=HIDDEN,
     collectives=2,
+    gathered_again=(HIDDEN,),
     launches=4 + 4 + 8,  # as Mamba; queries and keys split and repeated
     legal_tp=(1, 2, 4),  # four heads of keys
     legal_cp=(),  # not modelled

@@ -69,6 +69,7 @@ ATTENTION = Counts(
     gathered=QUERY_LATENT + KEY_LATENT + ROTARY,
     scattered=HIDDEN,
     collectives=3 + 1,
+    gathered_again=(QUERY_LATENT, KEY_LATENT),
     # As in other attention; three more products, two norms, three copies.
     launches=1 + 2 + 4 + 8 + 3 + 2 + 3,
     exchanged_queries=HEADS * (KEY + VALUE),
@@ -106,6 +107,7 @@ def test_queries_without_a_latent() -> None:
         whole_vectors=HIDDEN + KEY_LATENT,
         kept_whole=2 * HIDDEN + 2 * HIDDEN + 4 + 2 * (KEY_LATENT + ROTARY) + 2 * KEY_LATENT,
         gathered=HIDDEN + KEY_LATENT + ROTARY,
+        gathered_again=(HIDDEN, KEY_LATENT),
         launches=ATTENTION.launches - 2,  # a product and a norm less
         flags=("--multi-latent-attention", "--kv-lora-rank 64"),
     )

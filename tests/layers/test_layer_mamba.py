@@ -32,6 +32,7 @@ MAMBA = Counts(
     gathered=HIDDEN,
     scattered=HIDDEN,
     collectives=2,
+    gathered_again=(HIDDEN,),
     launches=4 + 8,  # norm, two products, addition; convolution, scan and gated norm
     legal_tp=(1, 2, 4, 8),  # eight groups
     legal_cp=(),  # not modelled

@@ -51,6 +51,7 @@ ATTENTION = Counts(
     gathered=HIDDEN,
     scattered=HIDDEN,
     collectives=2,
+    gathered_again=(HIDDEN,),
     launches=1 + 2 + 4 + 8,  # norm, two products, attention with three copies, addition; rotary positions
     exchanged_queries=2 * QUERIES,
     exchanged_keys=2 * KEYS,

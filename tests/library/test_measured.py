@@ -559,7 +559,7 @@ def test_the_fit_over_several_runs_says_what_it_misses(job: Instance, script: st
     line = measured_words(asdict(known.stack)).splitlines()[0]
     said = re.search(r"; the fit over all runs expects about ([0-9.]+) % (more|less)", line)
     assert said is not None
-    assert (1 if said[2] == "more" else -1) * float(said[1]) == pytest.approx(miss, abs=0.3)
+    assert (1 if said[2] == "more" else -1) * float(said[1]) == pytest.approx(miss, abs=0.5)  # two digits
 
 
 def test_an_empty_word_is_no_folder_of_logs(job: Instance) -> None:

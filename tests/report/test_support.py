@@ -29,7 +29,7 @@ def test_tested_here() -> None:
     ("model", "gpu", "said"),
     [
         ("llama-3-70b", "vr200", "never tested; "),
-        ("gemma-3-27b", "mi300x", "never tested; no public run like it; rates of products on mi300x are assumed"),
+        ("gemma-3-27b", "mi325x", "never tested; no public run like it; rates of products on mi325x are assumed"),
     ],
 )
 def test_never_tested(model: str, gpu: str, said: str) -> None:
