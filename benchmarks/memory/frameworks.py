@@ -14,6 +14,7 @@ import typer
 
 from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
+from benchmarks.memory.evaluation import SWEEP, start_of
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.memory import memory_runs
@@ -26,9 +27,6 @@ from pipette_opt.specs.memory_constants import MemoryConstants
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "stacks"
 HEAD = "What the constants mean: data/schemas/stack.schema.json."
-
-NO_PLACEHOLDERS = replace(MemoryConstants(), placeholders=0.0)
-"""Memory constants of stacks without Transformer Engine."""
 
 BUCKET_ELEMENTS = 5e8
 """Elements of DeepSpeed's default ``reduce_bucket_size`` and ``allgather_bucket_size``."""
@@ -52,11 +50,10 @@ def frameworks(
     if not folder.is_dir():
         raise InputError("--folder", f"is no folder of measured runs: {folder}.")
     out.mkdir(parents=True, exist_ok=True)
-    fitted = fit_with_errors(
-        memory_runs(measured_runs(folder / "hf_ultrascale_h100.csv"), read_stack()), NO_PLACEHOLDERS
-    )
+    start = start_of(SWEEP)  # with thresholds that were chosen, not fitted
+    tested = memory_runs(measured_runs(folder / SWEEP), start)
+    fitted = fit_with_errors(tested, replace(start.memory, placeholders=0.0))
     nanotron = without_twins(fitted)  # constants of a stack, not single runs of others
-    tested = memory_runs(measured_runs(folder / "hf_ultrascale_h100.csv"), read_stack())
     write(
         out,
         "nanotron",
@@ -67,6 +64,7 @@ def frameworks(
         "reserved",
         f"{errors(nanotron, tested)}, fitted; what is predicted for larger jobs: benchmarks/results/memory.md",
         nanotron,
+        start.proxy_threads,
     )
     published = memory_runs(measured_runs(folder / "published_tables.csv"), read_stack())
     off = np.expm1(-peak_errors(RESERVED, published))
@@ -100,12 +98,21 @@ def errors(memory_constants: MemoryConstants, runs: list[MemoryRun]) -> str:
     return f"mean {off.mean():.1%}, median {np.median(off):.1%} of {len(off)} peaks"
 
 
-def write(folder: Path, name: str, title: str, source: str, peak: str, error: str, memory: MemoryConstants) -> None:
+def write(
+    folder: Path,
+    name: str,
+    title: str,
+    source: str,
+    peak: str,
+    error: str,
+    memory: MemoryConstants,
+    proxy_threads: float = 0.0,
+) -> None:
     """Write the stack of a software into a folder, with constants of times of ``megatron-core``."""
     times = read_stack()
     origins = times.origins if memory.largest_job else {**times.origins, "memory": "assumed"}
     text = f"Memory: {source[0].lower()}{source[1:]} Times: those of megatron-core."
-    stack = replace(times, name=name, source=text, memory=memory, origins=origins)
+    stack = replace(times, name=name, source=text, memory=memory, origins=origins, proxy_threads=proxy_threads)
     write_stack(stack, folder / f"{name}.yaml", f"{title} {HEAD}\nPeaks: {peak}. Error: {error}.")
 
 
