@@ -62,7 +62,8 @@ def plan_schema() -> dict[str, Any]:
 def stack_schema() -> dict[str, Any]:
     """Return the schema of a stack file; all fields are optional, and a bare number counts as text."""
     parts = _parts(StackSpec, LayerFactor)
-    top, layer = parts["StackSpec"], parts["LayerFactor"]
+    known = ("StackSpec", "LayerFactor")
+    top, layer = (parts[name] for name in known)
     fields = top["properties"]
     for name in ("name", "source"):
         fields[name]["type"] = ["string", "integer"]
@@ -75,7 +76,7 @@ def stack_schema() -> dict[str, Any]:
         "$id": "urn:pipette-opt:stack:1",
         "title": "pipette-opt software stack",
         **top,
-        "$defs": {"LayerFactor": layer, "Anchor": parts["Anchor"], "MemoryConstants": parts["MemoryConstants"]},
+        "$defs": {"LayerFactor": layer, **{name: part for name, part in parts.items() if name not in known}},
     }
 
 

@@ -48,12 +48,14 @@ A100_80 = GpuSpec(
     memory_bytes=80 * GIB,
     peak_flops={"bf16": 312 * TFLOP, "fp16": 312 * TFLOP, "fp32": 19.5 * TFLOP},
     memory_bytes_per_s=2.0e12,
+    generation="ampere",
 )
 A100_40 = GpuSpec(
     name="a100-40gb",
     memory_bytes=40 * GIB,
     peak_flops={"bf16": 312 * TFLOP, "fp16": 312 * TFLOP, "fp32": 19.5 * TFLOP},
     memory_bytes_per_s=1.5e12,
+    generation="ampere",
 )
 
 TINY = ModelSpec(

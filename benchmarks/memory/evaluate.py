@@ -18,7 +18,7 @@ from joblib import Parallel, delayed
 
 from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
-from benchmarks.memory.evaluation import SPLITS, Evaluation, evaluate_memory
+from benchmarks.memory.evaluation import SPLITS, SWEEP, Evaluation, evaluate_memory, start_of
 from benchmarks.memory.learning import DRAWS, learning_rows, reliability_rows
 from benchmarks.memory.parts import measured_parts, parts_rows
 from benchmarks.memory.stacks import leave_each_out, scale_out, scale_out_rows, stack_peaks, stack_rows
@@ -34,7 +34,6 @@ from pipette_opt.cli import options as opt
 from pipette_opt.cli.output import check_place, check_stdout, show_json
 from pipette_opt.cli.program import run_command
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.read.stack import read_stack
 
 LARGEST = "H100, nanotron: 8-16 GPUs to 32"
 
@@ -44,9 +43,9 @@ HINDSIGHT = (
     "- A mean over possible outcomes near a full GPU, instead of a cliff: written after a job of 32 GPUs was seen "
     "to jump across the cliff. It accounts for 0.2 points of the mean error there. Jobs of 8 and 16 GPUs have no "
     "evidence on it.\n"
-    "- Numbers in `pipette_opt/memory/regressors.py` about hosts that run ahead: at first also chosen with 32 "
+    "- Thresholds of hosts that run ahead (`late_buffers` of nanotron's stack): at first also chosen with 32 "
     "GPUs in sight. Groups left out of the jobs of 8 and 16 GPUs prefer them to their neighbours. The exceptions "
-    "are `STEP_FITS` (1 instead of 1.4, which changes the mean error on 32 GPUs by 0.01 %) and `WIRE_TOKENS`, on "
+    "are `step_fits` (1 instead of 1.4, which changes the mean error on 32 GPUs by 0.01 %) and `wire_tokens`, on "
     "which they have no evidence.\n"
     "- A second copy of query, keys and values; late buffers of pipelines that grow with layers; waiting shards "
     "as well as whole tensors: chosen on jobs of 8 and 16 GPUs. The width of their priors (a half) was chosen "
@@ -154,12 +153,12 @@ def _tables(evaluation: Evaluation) -> dict[str, list[dict[str, str]]]:
 
 def tuned_rows(folder: Path) -> list[dict[str, str]]:
     """Return the errors of `python -m models.memory.train --runs` on the H100 sweep, as text."""
-    path = folder / "hf_ultrascale_h100.csv"
+    path = folder / SWEEP
     if not path.is_file():
         return []
     dataset = load_dataset(shipped_path("data", "memory", "traces.csv.gz"))
     traces = Lessons(features=dataset.features, log_ratio=dataset.log_ratio)
-    return tuning_rows(tune_memory(measured_runs(path), read_stack(), MemoryPredictor.load(), traces))
+    return tuning_rows(tune_memory(measured_runs(path), start_of(SWEEP), MemoryPredictor.load(), traces))
 
 
 def report(

@@ -5,7 +5,7 @@ Ours is calibrated on small jobs only.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,8 +19,12 @@ from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_with_errors, oom_probability, upper_gib
 from pipette_opt.read.runs import MeasuredRun
-from pipette_opt.read.stack import read_stack
-from pipette_opt.specs.memory_constants import MemoryConstants
+from pipette_opt.read.stack import DEFAULT_NAME, read_stack
+from pipette_opt.specs import StackSpec
+from pipette_opt.specs.memory_constants import LateBuffers, MemoryConstants
+
+SWEEP = "hf_ultrascale_h100.csv"
+"""Sweep of nanotron, which taught its stack's thresholds."""
 
 RISKS = (0.1, 0.05, 0.02, 0.01)
 
@@ -54,13 +58,13 @@ class Split:
 SPLITS = (
     Split(
         name="H100, nanotron: 8 GPUs to 16",
-        file="hf_ultrascale_h100.csv",
+        file=SWEEP,
         calibrate=lambda run: run.num_gpus == 8,
         is_tested=lambda run: run.num_gpus == 16,
     ),
     Split(
         name="H100, nanotron: 8-16 GPUs to 32",
-        file="hf_ultrascale_h100.csv",
+        file=SWEEP,
         calibrate=lambda run: run.num_gpus <= 16,
         is_tested=lambda run: run.num_gpus > 16,
     ),
@@ -193,7 +197,7 @@ def evaluate_memory(
             continue
         known, tested = split_cases(split, folder)
         known_runs, runs = [run for _, run in known], [run for _, run in tested]
-        start = read_stack().memory
+        start = start_of(split.file).memory
         fitted = fit_with_errors(known_runs, start)
         methods += evaluate_methods(split.name, fitted, known, tested, max_oom_risk, with_pipette=with_pipette)
         notes += unlabelled_notes(split.name, fitted, tested, max_oom_risk)
@@ -229,15 +233,23 @@ def split_cases(
     split: Split, folder: Path
 ) -> tuple[list[tuple[MeasuredRun, MemoryRun]], list[tuple[MeasuredRun, MemoryRun]]]:
     """Return the rows for calibration and the rows for the test."""
-    pairs = known_pairs(folder / split.file)
+    pairs = known_pairs(folder / split.file, start_of(split.file).memory.late_buffers)
     known = [pair for pair in pairs if split.calibrate is not None and split.calibrate(pair[0])]
     return known, [pair for pair in pairs if split.is_tested(pair[0])]
 
 
+def start_of(file: str) -> StackSpec:
+    """Return the stack that runs of a file calibrate; that of nanotron's sweep has what the sweep taught."""
+    stack = read_stack("nanotron" if file == SWEEP else DEFAULT_NAME)
+    return replace(stack, memory=MemoryConstants(late_buffers=stack.memory.late_buffers))
+
+
 @lru_cache(maxsize=8)
-def known_pairs(path: Path) -> tuple[tuple[MeasuredRun, MemoryRun], ...]:
+def known_pairs(path: Path, late_buffers: LateBuffers | None = None) -> tuple[tuple[MeasuredRun, MemoryRun], ...]:
     """Return the runs of a file whose memory can be predicted; cached, since many splits share a file."""
-    return tuple(known_rows(measured_runs(path), read_stack()))
+    stack = read_stack()
+    stack = replace(stack, memory=replace(stack.memory, late_buffers=late_buffers))
+    return tuple(known_rows(measured_runs(path), stack))
 
 
 def evaluate_methods(

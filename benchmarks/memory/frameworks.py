@@ -15,6 +15,7 @@ import typer
 
 from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
+from benchmarks.memory.evaluation import SWEEP, start_of
 from benchmarks.memory.profiles import by_publisher, mean_error, peaks_of
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
@@ -29,9 +30,6 @@ from pipette_opt.specs.stack import Family
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "stacks"
 HEAD = "What the constants mean: data/schemas/stack.schema.json."
-
-NO_PLACEHOLDERS = replace(MemoryConstants(), placeholders=0.0)
-"""Memory constants of stacks without Transformer Engine."""
 
 BUCKET_ELEMENTS = 5e8
 """Elements of DeepSpeed's default ``reduce_bucket_size`` and ``allgather_bucket_size``."""
@@ -74,7 +72,7 @@ ASSUMED: Mapping[str, Assumed] = {
     ),
     "internevo": Assumed(
         title="InternEvo",
-        family="megatron",
+        family="own",
         constants=replace(BUCKETS, step_copy_bytes=10.0),
         source="Counted in InternEvo's hybrid_zero_optim.py and fsdp_optimizer.py: 16-bit gradients are flattened in "
         "the step and copied to fp32; AdamW is PyTorch 1.13's, whose root of the second moment and quotient are "
@@ -100,11 +98,10 @@ def frameworks(
     if not folder.is_dir():
         raise InputError("--folder", f"is no folder of measured runs: {folder}.")
     out.mkdir(parents=True, exist_ok=True)
-    fitted = fit_with_errors(
-        memory_runs(measured_runs(folder / "hf_ultrascale_h100.csv"), read_stack()), NO_PLACEHOLDERS
-    )
+    start = start_of(SWEEP)  # with thresholds that were chosen, not fitted
+    tested = memory_runs(measured_runs(folder / SWEEP), start)
+    fitted = fit_with_errors(tested, replace(start.memory, placeholders=0.0))
     nanotron = without_twins(fitted)  # constants of a stack, not single runs of others
-    tested = memory_runs(measured_runs(folder / "hf_ultrascale_h100.csv"), read_stack())
     write(
         out,
         "nanotron",
@@ -115,6 +112,8 @@ def frameworks(
         "reserved",
         f"{errors(nanotron, tested)}, fitted; what is predicted for larger jobs: benchmarks/results/memory.md",
         nanotron,
+        start.family,
+        start.proxy_threads,
     )
     for name in ASSUMED:
         write_assumed(out, name, folder)
@@ -145,13 +144,22 @@ def write(
     peak: str,
     error: str,
     memory: MemoryConstants,
-    family: Family = "megatron",
+    family: Family,
+    proxy_threads: float = 0.0,
 ) -> None:
     """Write the stack of a software into a folder, with constants of times of ``megatron-core``."""
     times = read_stack()
     origins = times.origins if memory.largest_job else {**times.origins, "memory": "assumed"}
     text = f"Memory: {source[0].lower()}{source[1:]} Times: those of megatron-core."
-    stack = replace(times, name=name, source=text, family=family, memory=memory, origins=origins)
+    stack = replace(
+        times,
+        name=name,
+        source=text,
+        family=family,
+        memory=memory,
+        origins=origins,
+        proxy_threads=proxy_threads,
+    )
     write_stack(stack, folder / f"{name}.yaml", f"{title} {HEAD}\nPeaks: {peak}. Error: {error}.")
 
 

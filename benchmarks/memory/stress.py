@@ -7,12 +7,9 @@ terms.
 
 from pathlib import Path
 
-from benchmarks.memory.evaluation import Split, coverage_of, evaluate_methods, split_cases
+from benchmarks.memory.evaluation import SWEEP, Split, coverage_of, evaluate_methods, split_cases, start_of
 from pipette_opt.calibrate.memory_spread import fit_with_errors
 from pipette_opt.read.runs import MeasuredRun
-from pipette_opt.read.stack import read_stack
-
-FILE = "hf_ultrascale_h100.csv"
 
 MODELS = ("1.34G", "3.57G", "8.86G")
 
@@ -28,7 +25,7 @@ def _large(run: MeasuredRun) -> bool:
 def _without(model: str) -> Split:
     return Split(
         name=f"without the model of {model}, to it",
-        file=FILE,
+        file=SWEEP,
         calibrate=lambda run: _small(run) and not run.model.endswith(model),
         is_tested=lambda run: _large(run) and run.model.endswith(model),
     )
@@ -38,25 +35,25 @@ STRESS = (
     *map(_without, MODELS),
     Split(
         name="tp up to 4, to tp from 8 on",
-        file=FILE,
+        file=SWEEP,
         calibrate=lambda run: _small(run) and (run.tp or 1) <= 4,
         is_tested=lambda run: _large(run) and (run.tp or 1) >= 8,
     ),
     Split(
         name="pp up to 2, to pp from 4 on",
-        file=FILE,
+        file=SWEEP,
         calibrate=lambda run: _small(run) and (run.pp or 1) <= 2,
         is_tested=lambda run: _large(run) and (run.pp or 1) >= 4,
     ),
     Split(
         name="mbs up to 2, to mbs from 4 on",
-        file=FILE,
+        file=SWEEP,
         calibrate=lambda run: _small(run) and (run.mbs or 1) <= 2,
         is_tested=lambda run: _large(run) and (run.mbs or 1) >= 4,
     ),
     Split(
         name="all, to tp up to 16",
-        file=FILE,
+        file=SWEEP,
         calibrate=_small,
         is_tested=lambda run: _large(run) and (run.tp or 1) <= 16,
     ),
@@ -65,12 +62,12 @@ STRESS = (
 
 def stress_rows(folder: Path, max_oom_risk: float = 0.01) -> list[dict[str, str]]:
     """Return the table as rows of text; empty without the file."""
-    if not (folder / FILE).is_file():
+    if not (folder / SWEEP).is_file():
         return []
     rows = []
     for split in STRESS:
         known, tested = split_cases(split, folder)
-        fitted = fit_with_errors([run for _, run in known], read_stack().memory)
+        fitted = fit_with_errors([run for _, run in known], start_of(SWEEP).memory)
         result = evaluate_methods(split.name, fitted, known, tested, max_oom_risk, with_pipette=False)[0]
         covered = coverage_of(split.name, fitted, [run for _, run in tested])
         verdict = result.verdicts

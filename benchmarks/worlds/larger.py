@@ -10,9 +10,12 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.calibrate.cases import Case, make_cases
 from pipette_opt.calibrate.fit import calibrate_runs
 from pipette_opt.calibrate.known_runs import KnownRuns
-from pipette_opt.read.stack import read_stack
+from pipette_opt.read.stack import DEFAULT_NAME, read_stack
 from pipette_opt.worlds.factor import anchored_stack
 from pipette_opt.worlds.prior import Prior
+
+STACKS = {"hf_ultrascale_h100": "nanotron"}
+"""Shipped stacks of tables whose software is not Megatron-Core's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,7 +53,7 @@ def larger_jobs(rows: Sequence[Row], prior: Prior) -> Larger | None:
     if not seen:
         return None
     try:
-        fit = calibrate_runs(seen, read_stack(), validate=False, prior=prior)
+        fit = calibrate_runs(seen, read_stack(STACKS.get(rows[0].table, DEFAULT_NAME)), validate=False, prior=prior)
     except InputError:  # the smaller runs contradict each other
         return None
     cases = [case for case in make_cases([row.run for row in tested], fit.stack) if isinstance(case, Case)]

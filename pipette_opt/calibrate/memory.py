@@ -46,9 +46,9 @@ def shipped_predictor() -> MemoryPredictor:
 
 
 def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRun:
-    """Return the measured memory of a case, and the regressors of its stages."""
+    """Return the measured memory of a case, and the regressors of its stages by the thresholds of its stack."""
     run, config, instance = case.run, case.config, case.instance
-    chosen = predictor or shipped_predictor()
+    chosen = replace(predictor or shipped_predictor(), memory_constants=instance.stack.memory)
     assert run.gpu is not None
     link = run.gpu.intra_node_bytes_per_s
 
@@ -113,16 +113,14 @@ def memory_runs(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[MemoryRun
     return [memory for _, memory in known_memory(runs, stack)]
 
 
-def fit_memory(
-    runs: Sequence[MeasuredRun], stack: StackSpec, base: MemoryConstants | None = None
-) -> tuple[MemoryConstants, str | None]:
+def fit_memory(runs: Sequence[MeasuredRun], stack: StackSpec) -> tuple[MemoryConstants, str | None]:
     """
     Fit the memory constants of a stack; also return the reason if nothing was learned, else ``None``.
 
     Runs that all fit, or all ran out of memory, do not show where the limit is. Constants fitted to them drift as far
     as their priors allow, up to stages with a negative need.
     """
-    start = base or stack.memory
+    start = stack.memory
     known = memory_runs(without_copies(runs)[0], stack)
     if not known:
         return start, "no run has a measured peak or says whether it ran out of memory"

@@ -63,7 +63,9 @@ They set ``ddp.overlap_grad_reduce``, ``ddp.overlap_param_gather`` and ``grad_re
 ``scripts/performance``; NeMo, ``scripts/performance/llm``). Their Transformer Engine layers have fused attention.
 """
 
-NANOTRON = Software(overlap_grad_reduce=True, flash_version=2, peak_mem_stage="first", splits_by_parameters=True)
+NANOTRON = Software(
+    family="own", overlap_grad_reduce=True, flash_version=2, peak_mem_stage="first", splits_by_parameters=True
+)
 """
 Nanotron: PyTorch's ``DistributedDataParallel`` reduces buckets of gradients during the backward pass.
 
@@ -77,23 +79,31 @@ LLM Foundry, and others with the first FSDP of PyTorch: PyTorch's attention or t
 PyTorch's fused kernel is FlashAttention 2; torchtitan uses cuDNN's only on compute capability 10.0 and later.
 """
 
+OWN = Software(family="own")
+"""Megatron-DeepSpeed and other forks from before Megatron-Core, and Aleph Alpha's AA-Scaling."""
+
+INTERNEVO = replace(OWN, reduces_in_fp32=False, flash_version=2)
+"""InternEvo: gradients stay in the format of the parameters (``hybrid_zero_optim.py``), attention is flash-attn 2."""
+
 FSDP2 = replace(PYTORCH, family="fsdp")
 """torchtitan, torchao, and NeMo AutoModel: ``fully_shard`` of PyTorch."""
 
 TORCHTITAN = replace(FSDP2, sequence_parallel=True)
 """torchtitan, whose plans of tensor parallelism split norms by tokens (``Shard(1)`` in ``apply_tp`` of its models)."""
 
-ZERO = replace(PYTORCH, reduces_in_fp32=False)
-"""DeepSpeed and InternEvo: gradients stay in the format of the parameters (``grad_accum_dtype`` by default)."""
+DEEPSPEED = replace(FSDP2, reduces_in_fp32=False)
+"""DeepSpeed: gradients stay in the format of the parameters, the default of ``grad_accum_dtype``."""
 
 SOFTWARE: tuple[tuple[re.Pattern[str], Software], ...] = (
     (re.compile(r"megatron-lm\b"), MEGATRON_LM),
+    (re.compile(r"megatron-?deepspeed|aa-scaling"), OWN),
+    (re.compile(r"internevo"), INTERNEVO),
     (re.compile(r"megatron-?bridge"), NEMO),
     (re.compile(r"nanotron"), NANOTRON),
     (re.compile(r"(?<!nvidia-)nemo(?!tron|.?rl\b|.?automodel)"), NEMO),
     (re.compile(r"torchtitan|torchao|pytorch/ao"), TORCHTITAN),
     (re.compile(r"automodel|fsdp2"), FSDP2),
-    (re.compile(r"(?<!megatron-)deepspeed|internevo"), ZERO),
+    (re.compile(r"deepspeed"), DEEPSPEED),
     (re.compile(r"llm-foundry|\bpytorch|\bfms-fsdp|composer-fsdp"), PYTORCH),
 )
 """

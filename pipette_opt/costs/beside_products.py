@@ -4,7 +4,8 @@ Messages of tensor ranks beside matrix products of the backward pass.
 A column-parallel product gathers its input again beside the product for its input's gradient, and reduces this gradient
 beside the product for its weights' gradient (:func:`~pipette_opt.costs.collectives.beside_traffic`). Compute beside a
 message takes ``overlap_slowdown`` longer. What a product does not hide is exposed. Exported launches set
-``CUDA_DEVICE_MAX_CONNECTIONS`` (``export/environment.py``), without which messages may start late.
+``CUDA_DEVICE_MAX_CONNECTIONS`` (``export/environment.py``), without which messages may start late. Software that is not
+on Megatron-Core keeps gathered inputs, and waits for the reduction.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +16,8 @@ from pipette_opt.costs.collectives import RingTraffic, beside_traffic, column_pr
 from pipette_opt.costs.compute import head_product_s
 from pipette_opt.costs.products import ProductTimes, product_s
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import Instance, LayerKind
+from pipette_opt.specs import Instance, LayerKind, StackSpec
+from pipette_opt.specs.stack import ON_MEGATRON_CORE
 
 
 class BesideProduct(NamedTuple):
@@ -40,7 +42,7 @@ def beside_products(
     gpus = [instance.cluster.gpu_kinds[gpu] for gpu in kinds]
     for product in column_products(model, kind):
         times = [product_s(product, training, config, gpu, stack) for gpu in gpus]
-        found += _beside(beside_traffic(model, training, config, product.inputs), times)
+        found += _beside(beside_traffic(model, training, config, product.inputs), times, stack)
     return found
 
 
@@ -51,11 +53,15 @@ def beside_head(instance: Instance, config: ParallelConfig, kinds: Sequence[int]
     model, training, stack = instance.model, instance.training, instance.stack
     times = [head_product_s(model, training, config, instance.cluster.gpu_kinds[gpu], stack) for gpu in kinds]
     traffic = beside_traffic(model, training, config, model.hidden_size, is_wide=True)
-    return (1 + model.mtp_num_layers) * _beside(traffic, times)
+    return (1 + model.mtp_num_layers) * _beside(traffic, times, stack)
 
 
-def _beside(traffic: tuple[RingTraffic, RingTraffic], times: Sequence[ProductTimes]) -> tuple[BesideProduct, ...]:
+def _beside(
+    traffic: tuple[RingTraffic, RingTraffic], times: Sequence[ProductTimes], stack: StackSpec
+) -> tuple[BesideProduct, ...]:
     gathered, reduced = traffic
+    if stack.family not in ON_MEGATRON_CORE:
+        return (BesideProduct(reduced, 0.0),)
     return (
         BesideProduct(gathered, min(product.inputs_s for product in times)),
         BesideProduct(reduced, min(product.weights_s for product in times)),

@@ -31,7 +31,9 @@ def host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, ki
     collectives = _collectives(model, training, config, kind)
     launched = _launched(kernels, model, training, kind), _launched(collectives, model, training, kind)
     crosses = pipeline_crosses_hosts(instance, config)
-    wait = rates.pipelined_wait_s * _threads(tp, instance.cluster.gpus_per_node) if crosses else 0.0
+    hosts = ceil_div(tp, instance.cluster.gpus_per_node)
+    threads = tp + (rates.proxy_threads * hosts if hosts > 1 else 0.0)
+    wait = rates.pipelined_wait_s * threads if crosses else 0.0
     launch = rates.host_collective_s + rates.group_wait_s * tp**2 + wait
     rings = ring_steps(training, config) if _launched({"attn": 1}, model, training, kind) else 0
     return launched[0] * rates.host_kernel_s + launched[1] * launch + rings * rates.host_collective_s
@@ -93,19 +95,6 @@ def _launched(parts: Mapping[str, int], model: ModelSpec, training: TrainingSpec
     if "moe" in modules:
         captured |= {"mlp", "moe_router", "moe_preprocess", "moe"} if kind.has_experts else set()
     return sum(count for part, count in parts.items() if part not in captured)
-
-
-def _threads(tp: int, gpus_per_node: int) -> int:
-    """
-    Return the number of host threads that a ring of tensor ranks waits for.
-
-    Each rank has one thread. If the ring spans hosts, each host has two more, in which NCCL's proxies send and receive.
-    Each thread adds an equal time. In a public sweep on H100, a pass of a layer takes 4.2, 6.3, 10.4 ms with 2, 4, 8
-    tensor ranks on one host (1.04 ms for each rank), and 22.9 ms with 16 ranks on two hosts: as much as 20 threads.
-    Only back-tests simulate such runs, and no constant is fitted to them.
-    """
-    hosts = ceil_div(tp, gpus_per_node)
-    return tp + (2 * hosts if hosts > 1 else 0)
 
 
 HOST_MEMORY_BYTES_PER_S = 50e9

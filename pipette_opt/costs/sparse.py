@@ -1,10 +1,9 @@
 """
 Time of sparse attention: scores of the indexer, choice of the tokens, attention on their latents, the indexer's loss.
 
-The kernels are TileLang's of Megatron-Core (``ops/tilelang_*`` of ``experimental_attention_variant``, 0.20). They were
-measured on one H200 with DeepSeek-V3.2's sizes, 4,096 to 32,768 tokens, 16 to 128 heads
-(``benchmarks/results/sparse-attention.md``). Rates are shares of the dense peak, so that other GPUs have a time.
-Written out in PyTorch, as without ``--dsa-kernel-backend``, all of it takes several times as long.
+The kernels are TileLang's of Megatron-Core (``ops/tilelang_*`` of ``experimental_attention_variant``, 0.20), with the
+rates of the stack (:class:`~pipette_opt.specs.stack.SparseRates`). Written out in PyTorch, as without
+``--dsa-kernel-backend``, all of it takes several times as long.
 """
 
 from typing import NamedTuple
@@ -19,56 +18,11 @@ from pipette_opt.specs.activations import micro_batch_tokens
 HEADS_OF_BLOCK = 64
 """Heads that share the latents that a thread block reads (``sparse_mla_fwd``)."""
 
-QUERY_PASSES = (2.0, 10.0)
-"""
-Number of times that elementwise kernels read or write queries and outputs, forward and backward.
-
-Measured beside the attention kernels: 2 forward and 10.5 backward with 128 heads.
-"""
-
 BACKWARD_WORK = 2.5
 """FLOPs of the backward kernel over the forward kernel's: five products for two."""
 
-BACKWARD_SHARE = 0.088
-"""
-Share of the dense peak that the backward kernel attains beside one reading of the latents of all chosen tokens.
-
-Measured between 16, 64 and 128 heads: 87 TFLOP/s of 989.
-"""
-
-SCORE_FLOPS = 165e3
-"""
-FLOPs at the dense peak that last as long as the part of an indexer's score that does not grow with its heads.
-
-Measured: .17 ns a score on H200. Threads write the scores one by one.
-"""
-
-SCORE_SHARE = 0.264
-"""Share of the dense peak of the products of the indexer's scores, measured between 32 and 64 heads."""
-
-CHOICE_PASSES = 12.0
-"""
-Number of times that the choice reads or writes the fp32 scores of all tokens, masked ones too.
-
-Measured: 14 with 8,192 tokens, 11 with 32,768 (``torch.topk`` and the cleaning of the scores).
-"""
-
-INPUT_PASSES = 20.0
-"""
-Number of times that elementwise kernels read or write the indexer's queries, each way.
-
-Measured: 20 to 22, with positions that no kernel fuses. Without the loss the indexer has no backward pass.
-"""
-
-TARGET_SHARE, HEADS_OF_TARGET = 0.039, 32
-"""
-Share of the dense peak of the kernel that sums attention's probabilities for the loss, and the heads of its blocks.
-
-Measured: 1.8 to 2.0 ns for a chosen token and block of 32 heads, which has two products.
-"""
-
-GRADIENT_SHARE = 0.062
-"""Share of the dense peak of the indexer's backward kernel: measured .065 with 64 heads, .053 with 32."""
+HEADS_OF_TARGET = 32
+"""Heads of a block of the kernel that sums attention's probabilities for the indexer's loss."""
 
 
 class SparseTimes(NamedTuple):
@@ -103,6 +57,7 @@ def sparse_times_s(
 ) -> SparseTimes:
     """Return the forward and backward time of a rank's sparse attention, without matrix products, seconds."""
     tokens, tp, indexer = micro_batch_tokens(training, config), config.tensor_model_parallel_size, branch.indexer
+    sparse = rates.sparse_attention
     peak, stream = peak_flops(gpu, training), gpu.memory_bytes_per_s * rates.streaming
     heads, width = branch.model.num_attention_heads // tp, sum(branch.core_widths) / tp
     pairs = float(tokens * branch.slots(training.seq_length))
@@ -111,19 +66,19 @@ def sparse_times_s(
     read = pairs * ceil_div(heads, HEADS_OF_BLOCK) * branch.latent_width * element
     rate = peak * law.share(branch.model.value_head_size) * rates.attention_speed
     kernel = law.start_s + product / rate + read / stream
-    gradients = BACKWARD_WORK * product / (BACKWARD_SHARE * rates.attention_backward_speed * peak)
+    gradients = BACKWARD_WORK * product / (sparse.backward_share * rates.attention_backward_speed * peak)
     gradients += pairs * branch.latent_width * element / stream
-    streamed = [passes * tokens * width * element / stream for passes in QUERY_PASSES]
+    streamed = [passes * tokens * width * element / stream for passes in sparse.query_passes]
     scores = tokens * training.seq_length / 2
-    score = 2.0 * indexer.n_heads * indexer.head_dim / SCORE_SHARE + SCORE_FLOPS
-    inputs = INPUT_PASSES * tokens * indexer.n_heads * indexer.head_dim * element / stream
+    score = 2.0 * indexer.n_heads * indexer.head_dim / sparse.score_share + sparse.score_flops
+    inputs = sparse.input_passes * tokens * indexer.n_heads * indexer.head_dim * element / stream
     targets = 4.0 * pairs * HEADS_OF_TARGET * ceil_div(heads, HEADS_OF_TARGET) * branch.latent_width
     of_index = 6.0 * pairs * indexer.n_heads * indexer.head_dim
     has_loss = indexer.loss_coeff > 0
     return SparseTimes(
         attention=(kernel + streamed[0], kernel + gradients + streamed[1]),
         scores=(scores * score / peak, 0.0),
-        choice=(CHOICE_PASSES * SCORE_BYTES * tokens * training.seq_length / stream, 0.0),
+        choice=(sparse.choice_passes * SCORE_BYTES * tokens * training.seq_length / stream, 0.0),
         inputs=(inputs, has_loss * inputs),
-        loss=(has_loss * targets / (TARGET_SHARE * peak), has_loss * of_index / (GRADIENT_SHARE * peak)),
+        loss=(has_loss * targets / (sparse.target_share * peak), has_loss * of_index / (sparse.gradient_share * peak)),
     )

@@ -155,7 +155,9 @@ def _stack(options: JobOptions, arguments: "MegatronArgs | None") -> "StackSpec"
 
 def check_software(stack: "StackSpec", launch: str) -> None:
     """Raise ``InputError`` for a launch of Megatron-LM if the stack is not on Megatron-Core; ``launch``: its place."""
-    if stack.family == "fsdp":
+    from pipette_opt.specs.stack import ON_MEGATRON_CORE
+
+    if stack.family not in ON_MEGATRON_CORE:
         problem = f"is a launch of Megatron-LM, but the software is {stack.name}"
         raise InputError(launch, f"{problem}; choose --software megatron-core or megatron-core-tuned.")
 

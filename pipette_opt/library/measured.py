@@ -17,7 +17,7 @@ from pipette_opt.base.files import is_file, is_folder, write_atomically
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GB, GIB, counted, three_digits, whole_number
 from pipette_opt.calibrate.cases import Skipped, make_case, why_untimed
-from pipette_opt.calibrate.memory import memory_run, ran_out_later, shipped_predictor
+from pipette_opt.calibrate.memory import memory_run, ran_out_later
 from pipette_opt.calibrate.memory_calibration import moved_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import oom_probability
@@ -26,7 +26,7 @@ from pipette_opt.job.read import Job
 from pipette_opt.library.models import check_one_model, is_same_model
 from pipette_opt.library.plans import job_of, on_hosts_of
 from pipette_opt.memory.fewest import needing_no_more
-from pipette_opt.memory.predictor import stage_ranks
+from pipette_opt.memory.predictor import stack_predictor, stage_ranks
 from pipette_opt.memory.twins import config_key
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, identity_placement
 from pipette_opt.read.cluster import subset_cluster
@@ -555,7 +555,7 @@ def _memory(run: _Run, peak_gib: float | None, kind: str = "reserved", *, ran_ou
     if peak_gib is not None and peak_gib > capacity_gib:
         raise InputError(run.place, f"{peak_gib:.4g} GiB is more than the {capacity_gib:.4g} GiB of a GPU.")
     regressors = np.concatenate(
-        shipped_predictor().regressors(
+        stack_predictor(instance.stack).regressors(
             instance.model,
             instance.training,
             [run.config],

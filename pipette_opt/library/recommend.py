@@ -131,7 +131,7 @@ def recommend(
     return Recommendation(
         offers=tuple(found),
         choices=choices(found, deadline_s),
-        sentences=tuple(in_words(found, deadline_s, jobs_of_bands(first.instance))),
+        sentences=tuple(in_words(found, deadline_s, jobs_of_bands([place.instance for place in places]))),
         num_places=len(places),
     )
 

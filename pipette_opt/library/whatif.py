@@ -34,6 +34,7 @@ from pipette_opt.replan.whatif import Answer, WhatIf
 from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.specs.host_names import with_blocks
 from pipette_opt.worlds.bands import jobs_of_bands
+from pipette_opt.worlds.jobs import unmeasured_gpus
 
 SAME = 5e-4
 """Difference of relative losses below which losses count as equal. Chosen: output shows a digit after the point."""
@@ -287,6 +288,10 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
     searched = any(answer.bound_s is not None for answer in answers)
     if searched:
         found.append("The column 'at best' is a lower bound: no plan of the search space is faster.")
+    for change in changes:
+        strange = unmeasured_gpus(change.instance.cluster)
+        if change.group == "GPU" and strange:
+            found.append(f"No public run on {strange}: the times of {change.name} may be further off.")
     if any(answer.narrowed for answer in answers):
         found.append(
             "The time limit left configurations out of some searches. 'At best' holds for them, too, by their compute "
@@ -300,7 +305,7 @@ def _band_words(today: Answer, instance: Instance) -> str:
     if today.low_s is None or today.high_s is None or today.expected_s is None:
         return ""
     low, high = (end / today.expected_s for end in (today.low_s, today.high_s))
-    return f"- {times_words(low, high, jobs_of_bands(instance))} The range after a change holds for nine of ten, too."
+    return f"- {times_words(low, high, jobs_of_bands([instance]))} The range after a change holds for nine of ten, too."
 
 
 def _gain_words(answer: Answer) -> str:

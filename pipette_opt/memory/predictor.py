@@ -168,7 +168,7 @@ class MemoryPredictor:
         work = work_keys(table, facts) if self.memory_constants.twins or self.memory_constants.anchors else ()
         if self.memory_constants.anchors:
             counted = as_anchored(self.memory_constants, counted, work)
-        regressors = stage_regressors(table, formula, counted, facts)
+        regressors = stage_regressors(table, formula, counted, facts, self.memory_constants.late_buffers)
         predicted, spread, unknown, parts = self._fullest(formula, counted, regressors, configs, work)
         lifted = np.maximum(self._state_bytes(table, formula) / predicted, 1.0)
         predicted, parts = predicted * lifted, parts * lifted[:, None]
@@ -298,7 +298,8 @@ class MemoryPredictor:
         table = stage_table(model, training, configs)
         formula = formula_bytes(table)
         facts = _stage_facts(table, model, training, configs, gpus_per_node, intra_node_bytes_per_s)
-        return stage_regressors(table, formula, self._counted(table, formula)[0], facts)
+        counted = self._counted(table, formula)[0]
+        return stage_regressors(table, formula, counted, facts, self.memory_constants.late_buffers)
 
     def _counted(self, table: StageTable, formula: FormulaBytes) -> tuple[FloatArray, BoolArray]:
         """Return the tensor bytes of every row, and the mask of rows outside the range of the training data."""

@@ -1,8 +1,8 @@
 """
 Regressors of memory: factors that each memory constant of a stack is multiplied with, for every stage.
 
-A stage's memory is the sum of constants times regressors. The thresholds below say when hosts run ahead of GPUs, which
-buffers reuse a freed block, and how NCCL's buffers grow with bandwidth. Constants: ``specs/memory_constants.py``.
+A stage's memory is the sum of constants times regressors. Constants, and a stack's thresholds for buffers that wait
+while hosts run ahead of GPUs: ``specs/memory_constants.py``.
 """
 
 from dataclasses import dataclass
@@ -16,25 +16,7 @@ from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.activations import exchange_ranks
-from pipette_opt.specs.memory_constants import REGRESSORS
-
-BUSY_MULTIPLY_ADDS = 4.5e11
-"""
-Multiply-adds of one layer on one rank above which hosts with 4 tensor ranks and 2 stages run ahead of their GPUs.
-
-Observed on H100 with nanotron, like the next two constants. More tensor ranks wait for each other's hosts. More stages
-let the first stage start more passes before it must wait.
-"""
-
-BUSY_BY_TENSOR, BUSY_BY_PIPELINE, _BUSY_WIDTH = 0.7, -2.0, 0.25
-
-PILE_LAYERS = 4.0
-"""Layers of a chunk with which a pipeline's late-freed buffers reach 1 / sqrt(2) of their maximum."""
-
-STEP_FITS = 1.4
-"""
-Ratio at which half of the gradients reuse a freed block: a layer's largest fp32 matrix over its largest activation.
-"""
+from pipette_opt.specs.memory_constants import REGRESSORS, LateBuffers
 
 FULL_LINK_BYTES_PER_S = 235e9
 """Bandwidth between A100 GPUs of one host over NVLink, bytes/s; NCCL opens 24 channels for such links."""
@@ -43,13 +25,6 @@ MAX_LINK = 32 / 24
 """
 Maximum of :func:`link_share`: NCCL opens at most 32 channels, and its memory grows with their number
 (github.com/NVIDIA/nccl issues 864, 1685).
-"""
-
-WIRE_TOKENS = 8192
-"""
-Tokens of a micro-batch above which collectives between hosts keep the host processes from running ahead.
-
-Applies only where gradients are reduced over replicas.
 """
 
 
@@ -84,7 +59,7 @@ class StageFacts:
 
 
 def stage_regressors(
-    table: StageTable, formula: FormulaBytes, counted_bytes: FloatArray, facts: StageFacts
+    table: StageTable, formula: FormulaBytes, counted_bytes: FloatArray, facts: StageFacts, late: LateBuffers | None
 ) -> FloatArray:
     """
     Return the memory per unit of each constant, GiB, shape ``(MOMENTS, num_rows, len(REGRESSORS))``.
@@ -93,9 +68,12 @@ def stage_regressors(
     ----------
     counted_bytes
         Bytes of the counted tensors of each stage, from formula and network or from a trace; shape ``(num_rows,)``.
+    late
+        Thresholds of the stack; ``None``: every late buffer counts.
     """
     size, zero = parameters(table), np.zeros(table.num_rows)
     sharded = table.state_shards > 1
+    shares = {} if late is None else _late_shares(table, facts, late)
     always = {
         "base_gib": np.full(table.num_rows, float(GIB)),
         "group_gib": GIB * facts.link * facts.groups,
@@ -106,12 +84,13 @@ def stage_regressors(
     }
     moments = (
         always
-        | {"counted": counted_bytes - formula.placeholders, "step_bytes": size * sharded * _fresh(table)}
+        | {"counted": counted_bytes - formula.placeholders, "step_bytes": size * sharded}
         | _passes(table, facts),
         always
         | {"counted": formula.static + formula.step_work, "step_state_bytes": size * sharded}
         | {"step_copy_bytes": (1 - table.on_host) * owned_parameters(table, 1)},
     )
+    moments[0].update({name: moments[0][name] * share for name, share in shares.items()})
     moments[0]["activations"] = formula.saved
     rows = [np.stack([moment.get(name, zero) for name in REGRESSORS], axis=1) for moment in moments]
     return np.stack(rows) / GIB
@@ -182,16 +161,11 @@ def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
     tensor = table.tensor > 1
     gathered = tensor * table.element * table.tokens * table.hidden
     inside = table.tensor <= facts.gpus_per_node
-    one_host = table.tensor * facts.replicas * facts.pipeline <= np.where(
-        np.isfinite(facts.gpus_per_node), facts.gpus_per_node, 0.0
-    )
     passes = table.chunk_layers * table.in_flight * (1 - np.maximum(table.full, table.by_operation))
     again = np.maximum(table.selective, table.full > 0) * (table.layers > 0)
     scores = (passes * (1 - table.selective) + again) * table.scores
     logits = table.last * table.logit_tokens * table.vocab
     late = gathered * (1 + 1 / table.tensor)  # the whole, and the rank's piece that is scattered or gathered
-    deep = table.chunk_layers / np.hypot(table.chunk_layers, PILE_LAYERS)
-    flows = np.where(inside | (facts.replicas == 1), 1.0, 1 / (1 + (table.tokens / WIRE_TOKENS) ** 2))
     return {
         "attention_copies": passes * table.element * table.tokens * (table.query + 2 * table.key_value),
         "norm_bytes": 2 * passes * table.tokens / table.shards * table.hidden * facts.unfused_norm,
@@ -202,22 +176,31 @@ def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
         "whole_logit_bytes": logits * table.tensor * tensor,
         "table_bytes": table.first * table.largest_table,
         "gathered_per_layer": gathered * passes * (table.shards > 1),
-        "run_ahead_buffers": late * (facts.pipeline == 1) * flows,
-        "pile_up_buffers": late * deep * (facts.pipeline > 1) * inside * np.where(one_host, 1.0, _busy(table, facts)),
+        "run_ahead_buffers": late * (facts.pipeline == 1),
+        "pile_up_buffers": late * (facts.pipeline > 1) * inside,
     }
 
 
-def _fresh(table: StageTable) -> FloatArray:
-    """Return the fraction of the optimizer step's gradients for which no freed activation is large enough."""
-    ratio = 4 * table.hidden / (table.element * np.maximum(table.tokens, 1.0) * STEP_FITS)
-    fresh: FloatArray = ratio**2 / (1 + ratio**2) / np.sqrt(table.tensor)
-    return fresh
+def _late_shares(table: StageTable, facts: StageFacts, late: LateBuffers) -> dict[str, FloatArray]:
+    """Return the fraction, 0 to 1, of the buffers of each constant that a stack's thresholds leave."""
+    ratio = 4 * table.hidden / (table.element * np.maximum(table.tokens, 1.0) * late.step_fits)
+    inside = table.tensor <= facts.gpus_per_node
+    waits = ~inside & (facts.replicas > 1)
+    deep = table.chunk_layers / np.hypot(table.chunk_layers, late.pile_layers)
+    one_host = table.tensor * facts.replicas * facts.pipeline <= np.where(
+        np.isfinite(facts.gpus_per_node), facts.gpus_per_node, 0.0
+    )
+    return {
+        "step_bytes": ratio**2 / (1 + ratio**2) / np.sqrt(table.tensor),
+        "run_ahead_buffers": np.where(waits, 1 / (1 + (table.tokens / late.wire_tokens) ** 2), 1.0),
+        "pile_up_buffers": deep * np.where(one_host, 1.0, _busy(table, facts, late)),
+    }
 
 
-def _busy(table: StageTable, facts: StageFacts) -> FloatArray:
-    """Return the fraction, 0 to 1, of late-freed buffers that exist because GPUs lag behind their host processes."""
+def _busy(table: StageTable, facts: StageFacts, late: LateBuffers) -> FloatArray:
+    """Return the fraction, 0 to 1, of late buffers that exist because GPUs lag behind their host processes."""
     work = table.tokens * table.layer_parameters
-    enough = BUSY_MULTIPLY_ADDS * (table.tensor / 4) ** BUSY_BY_TENSOR * (facts.pipeline / 2) ** BUSY_BY_PIPELINE
-    doublings = np.log2(np.maximum(work, 1.0) / enough)
-    share: FloatArray = 1 / (1 + np.exp(-np.clip(doublings / _BUSY_WIDTH, -50, 50)))
+    by_degrees = (table.tensor / 4) ** late.busy_by_tensor * (facts.pipeline / 2) ** late.busy_by_pipeline
+    doublings = np.log2(np.maximum(work, 1.0) / (late.busy_multiply_adds * by_degrees))
+    share: FloatArray = 1 / (1 + np.exp(-np.clip(doublings / late.busy_width, -50, 50)))
     return share

@@ -37,6 +37,8 @@ class Band:
         Description of the measured runs, for people.
     runs
         Number of the measured runs that are of the same kind of job.
+    unmeasured
+        GPUs of the job whose generation no public run used, in words; empty with runs of the user.
     """
 
     low_s: float
@@ -45,6 +47,7 @@ class Band:
     share: float
     source: str
     runs: int
+    unmeasured: str = ""
 
     @property
     def is_own(self) -> bool:

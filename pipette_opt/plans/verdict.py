@@ -131,13 +131,23 @@ def expected_time(estimate: IterationTime) -> str:
         return f"{answer}, as simulated"
     of_ten = "nine of ten" if round(10 * band.share, 6) == 9 else f"{_share(band.share)} of"
     ends = f"{three_digits(band.low_s)} to {three_digits(band.high_s)} s in {of_ten}"
+    if band.unmeasured:
+        factor = max(band.high_s / band.middle_s, band.middle_s / band.low_s)
+        no_run = f"no public run on {band.unmeasured}"
+        return f"{answer} ({ends} jobs); {no_run}: the time may be off by a factor of {factor:.2g}"
     return f"{answer} ({ends} {jobs_words(band.runs, is_own=band.is_own)})"
 
 
-def jobs_words(runs: int, *, is_own: bool) -> str:
-    """Return words for the jobs whose times a band holds: by the user's runs, or by public runs of such jobs."""
+def jobs_words(runs: int, *, is_own: bool, unmeasured: str = "") -> str:
+    """
+    Return words for the jobs whose times a band holds: by the user's runs, or by public runs of such jobs.
+
+    ``unmeasured``: as in :class:`~pipette_opt.plans.predicted.Band`.
+    """
     if is_own:
         return f"jobs, by {counted(runs, 'run')} of your own"
+    if unmeasured:
+        return f"jobs; no public run on {unmeasured}, so the band is wide"
     if runs >= FEW_RUNS:
         return "jobs like this"
     few = f"few runs like this were measured: {runs}" if runs else "no run like this was measured"

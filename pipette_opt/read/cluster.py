@@ -291,12 +291,15 @@ def _read_node_gpu(where: str, data: object, assumed: list[str]) -> GpuSpec:
     """Return a GPU from a name of the catalogue or from a mapping of all its fields; notes are added to ``assumed``."""
     if isinstance(data, str):
         entry = read_gpu_entry(data, f"{where}, gpu")
-        note = note_on_gpu(data, entry)
-        if note is not None and note not in assumed:
-            assumed.append(note)
-        return entry.gpu
-    fields = Fields(f"{where}, gpu", data, ("name", *GPU_FIELDS))
-    return parse_gpu(f"{where}, gpu", fields.text("name"), fields)
+        gpu, note = entry.gpu, note_on_gpu(data, entry)
+    else:
+        fields = Fields(f"{where}, gpu", data, ("name", *GPU_FIELDS))
+        gpu = parse_gpu(f"{where}, gpu", fields.text("name"), fields)
+        unused = f"GPU {gpu.name} counts as one that no public run used; `generation` in its entry can say another."
+        note = None if gpu.generation else unused
+    if note is not None and note not in assumed:
+        assumed.append(note)
+    return gpu
 
 
 def _gpus_per_node(fields: Fields, gpu: GpuSpec, assumed: list[str]) -> int:
@@ -376,6 +379,7 @@ def _gpu_entry(gpu: GpuSpec) -> str | Mapping[str, Any]:
         "peak_tflops": {precision: _round(flops / TFLOP) for precision, flops in gpu.peak_flops.items()},
         **({"source": gpu.source} if gpu.source else {}),
         **({"like": gpu.efficiency.like} if gpu.efficiency.like else {}),
+        **({"generation": gpu.generation} if gpu.generation else {}),
     }
 
 

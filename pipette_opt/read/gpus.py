@@ -34,6 +34,7 @@ GPU_FIELDS = (
     "source",
     "like",
     "sustains_bursts",
+    "generation",
 )
 
 ONE_GENERATION = 3
@@ -139,6 +140,12 @@ def read_gpu_catalogue() -> Mapping[str, CatalogueEntry]:
 def _catalogue_data() -> Mapping[str, Any]:
     data: Mapping[str, Any] = read_yaml(shipped_path("data", "gpus.yaml"))
     return data
+
+
+@cache
+def gpu_generations() -> tuple[str, ...]:
+    """Return the generations of the catalogue's GPU types, such as ``hopper``, in its order."""
+    return tuple(dict.fromkeys(data["generation"] for data in _catalogue_data().values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,6 +352,7 @@ def parse_gpu(where: str, name: str, fields: Fields) -> GpuSpec:
         host_bytes_per_s=fields.positive("host_link_gb_per_s") * GB if fields.has("host_link_gb_per_s") else HOST_LINK,
         source=fields.text("source", ""),
         efficiency=_efficiency_like(where, fields) if fields.has("like") else ASSUMED_EFFICIENCY,
+        generation=fields.choice("generation", gpu_generations(), ""),
     )
 
 

@@ -32,6 +32,9 @@ UNPRICED = ("flush_s", "refill_s", "refill_s_per_billion", "refill_half_gpus")
 NUMBERED = {"error_": "errors", "version_": "versions", "twin_": "twins", "anchor_": "anchors"}
 """Lists of memory constants, by the start of the names that their numbers have in files of older versions."""
 
+LATE = ("step_bytes", "run_ahead_buffers", "pile_up_buffers")
+"""Memory constants that older versions fitted with nanotron's thresholds; today's files say their thresholds."""
+
 MAX_ERRORS = 400
 """Maximum number of errors of held-out runs that a file keeps; of more, evenly chosen ones. Chosen."""
 
@@ -95,6 +98,8 @@ def _memory_content(content: object) -> object:
         if names:
             numbers = {name.removeprefix(start): found.pop(name) for name in names}
             found[lists] = list(numbers.values()) if lists == "errors" else numbers
+    if any(found.get(name) for name in LATE) and "late_buffers" not in found:
+        found["late_buffers"] = read_yaml(shipped_path("data", "stacks", "nanotron.yaml"))["memory"]["late_buffers"]
     # Files of versions without these two constants have their memory in ``unusable_gib``.
     return {"group_gib": 0.0, "placeholders": 0.0} | found if "unusable_gib" in found else found
 
@@ -136,6 +141,7 @@ def _memory_numbers(memory: MemoryConstants) -> dict[str, Any]:
     numbers |= {
         name: {key: round(value, 5) for key, value in parts.items()} for name, parts in offsets.items() if parts
     }
+    numbers["late_buffers"] = None if memory.late_buffers is None else asdict(memory.late_buffers)
     numbers |= {"information": [list(row) for row in memory.information]} if memory.information else {}
     return numbers | ({"errors": [round(error, 5) for error in errors.tolist()]} if len(errors) else {})
 

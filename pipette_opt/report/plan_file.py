@@ -102,6 +102,7 @@ class BandFields(Record, frozen=True, kw_only=True, rename={"source": "from"}):
     share: Share
     source: str
     runs: Count
+    unmeasured: str = ""
 
 
 class Estimate(Record, frozen=True, kw_only=True):

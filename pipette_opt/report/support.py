@@ -15,7 +15,7 @@ from pipette_opt.report.cells import QUIET, columns_table, spaced, titled
 from pipette_opt.specs import LayerKind, ModelSpec, NotModelled, StackSpec
 from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.specs.precision import PRECISION_RECIPES
-from pipette_opt.worlds.jobs import FP8, WIDE, kind_of
+from pipette_opt.worlds.jobs import FP8, WIDE, generation_of, kind_of
 from pipette_opt.worlds.prior import shipped_priors
 
 PLAIN = ("fp32", "fp16", "bf16")
@@ -66,7 +66,8 @@ def support_of(name: str, model: ModelSpec, entry: CatalogueEntry, stack: StackS
     gpu, by_gpu = entry.gpu, of_model(read_backtests(), model)
     tested = by_gpu.get(gpu.name, ())
     runs = shipped_priors().runs
-    kinds = {kind: runs[kind] for precision in (WIDE, FP8) if (kind := kind_of(model, precision, gpu.name)) in runs}
+    kinds_of = (kind_of(model, precision, generation_of(gpu)) for precision in (WIDE, FP8))
+    kinds = {kind: runs[kind] for kind in kinds_of if kind in runs}
     layers = Counter(map(_kind_words, model.layers))
     if model.mtp_num_layers:
         layers["multi-token prediction"] = model.mtp_num_layers

@@ -46,6 +46,8 @@ class GpuSpec:
         Share of the GPU type's peak at which this GPU runs; ``peak_flops`` and ``memory_bytes_per_s`` include it.
     efficiency
         Rates that kernels attain on this GPU type, as shares of its peaks.
+    generation
+        Architecture, a word of the catalogue such as ``hopper``; empty if not given.
     """
 
     name: str
@@ -56,6 +58,7 @@ class GpuSpec:
     source: str = ""
     speed: float = 1.0
     efficiency: GpuEfficiency = ASSUMED_EFFICIENCY
+    generation: str = ""
 
     def __post_init__(self) -> None:
         if not MIN_SPEED <= self.speed <= MAX_SPEED:

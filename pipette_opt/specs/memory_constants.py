@@ -48,6 +48,50 @@ TwinOffset = Annotated[float, Meta(ge=-MAX_OF_TWIN, le=MAX_OF_TWIN)]
 MOMENTS = 2
 """Number of moments of a stage, with one row each: passes, optimizer step."""
 
+Threshold = Annotated[float, Meta(ge=1e-3, le=1e18)]
+"""Size at which a share of late buffers is a half, or the width of such a change."""
+
+Exponent = Annotated[float, Meta(ge=-10, le=10)]
+"""Power of a number of ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateBuffers:
+    """
+    Thresholds of a stack on its GPUs: how many late buffers wait, and whether a step's gradients reuse freed blocks.
+
+    A host that runs ahead of its GPU holds buffers whose collectives have not run yet.
+
+    Parameters
+    ----------
+    busy_multiply_adds
+        Multiply-adds of a layer on a rank above which hosts of 4 tensor ranks and 2 stages run ahead of their GPUs.
+    busy_by_tensor, busy_by_pipeline
+        Exponents of tensor ranks over 4 and of stages over 2 in this number. More tensor ranks wait for each other's
+        hosts. More stages let the first stage start more passes before it must wait.
+    busy_width
+        Width of this change, in doublings of the multiply-adds.
+    pile_layers
+        Layers of a chunk with which a pipeline's late buffers reach 1 / sqrt(2) of their maximum.
+    step_fits
+        Largest fp32 matrix of a layer over its largest activation at which half of a step's gradients reuse a freed
+        block.
+    wire_tokens
+        Tokens of a micro-batch at which collectives between hosts halve the late buffers without a pipeline, where
+        gradients are reduced over replicas: they keep the hosts from running ahead.
+    """
+
+    busy_multiply_adds: Threshold
+    busy_by_tensor: Exponent
+    busy_by_pipeline: Exponent
+    busy_width: Threshold
+    pile_layers: Threshold
+    step_fits: Threshold
+    wire_tokens: Threshold
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConstants:
@@ -108,8 +152,8 @@ class MemoryConstants:
         Number of such buffers without a pipeline, each with the rank's own shard. Inputs and outputs of collectives
         wait while the host runs ahead; the launch queue limits their number (1024 kernels, some 20 for each).
     pile_up_buffers
-        Number of such buffers with a pipeline, where hosts are ahead of busy GPUs, or the whole job is on one host,
-        whose pipeline has no network to wait for; fewer where a chunk has few layers.
+        Number of such buffers with a pipeline and tensor ranks inside hosts. With ``late_buffers``, fewer where a chunk
+        has few layers, or GPUs are not busy; a job on one host has no network to wait for.
     group_gib
         NCCL's buffers of each group of several ranks (tensor, data with context, pipeline, context, experts), with
         A100's NVLink inside the hosts; proportionally more with faster links, up to NCCL's maximum of channels. An
@@ -150,6 +194,9 @@ class MemoryConstants:
     peaks
         Keys of measured configurations (:func:`twins.config_key`), each with the largest peak that was measured, GiB:
         no prediction of such a configuration is less.
+    late_buffers
+        Thresholds of ``step_bytes``, ``run_ahead_buffers`` and ``pile_up_buffers``; ``None``: all of these buffers
+        count, whatever the sizes.
     """
 
     counted: Annotated[float, Meta(ge=0.5, le=HIGHEST)] = 1.0
@@ -191,6 +238,7 @@ class MemoryConstants:
     information: tuple[tuple[float, ...], ...] = ()
     ran: Mapping[str, GpuMemory] = field(default_factory=dict)
     peaks: Mapping[str, GpuMemory] = field(default_factory=dict)
+    late_buffers: LateBuffers | None = None
 
     def __post_init__(self) -> None:
         check_limits(self)

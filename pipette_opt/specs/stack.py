@@ -28,14 +28,18 @@ FITTED, KEPT = "fitted", "kept"
 Origin = Literal["measured", "interpolated", "assumed"]
 """Origin of a constant."""
 
-Family = Literal["megatron", "recipes", "fsdp"]
+Family = Literal["megatron", "recipes", "fsdp", "own"]
 """
 Family of stacks whose public runs say how far simulated times are off.
 
 - ``megatron``: Megatron-Core and its forks, as most people launch them.
 - ``recipes``: Megatron-Core as NVIDIA's performance recipes tune it (NeMo, Megatron-Bridge, MLPerf submissions).
 - ``fsdp``: sharded data parallelism outside Megatron (FSDP2 of torchtitan and NeMo AutoModel, DeepSpeed ZeRO 2 and 3).
+- ``own``: frameworks of their own (nanotron, Megatron-DeepSpeed, InternEvo).
 """
+
+ON_MEGATRON_CORE: tuple[Family, ...] = ("megatron", "recipes")
+"""Families that run Megatron-Core's layers, whose backward pass sends messages of tensor ranks beside products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,53 @@ class MeasuredMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SparseRates:
+    """
+    Rates of the kernels of sparse attention; shares are of the dense peak, so that other GPUs have a time, too.
+
+    The defaults are those of TileLang's kernels of Megatron-Core. They were measured on one H200 with DeepSeek-V3.2's
+    sizes, 4,096 to 32,768 tokens, 16 to 128 heads (``benchmarks/results/sparse-attention.md``).
+
+    Parameters
+    ----------
+    query_passes
+        Number of times that elementwise kernels read or write queries and outputs, forward and backward. Measured
+        beside the attention kernels: 2 forward and 10.5 backward with 128 heads.
+    backward_share
+        Share that the backward kernel attains beside one reading of the latents of all chosen tokens. Measured between
+        16, 64 and 128 heads: 87 TFLOP/s of 989.
+    score_flops
+        FLOPs at the peak that last as long as the part of an indexer's score that does not grow with its heads.
+        Measured: .17 ns a score. Threads write the scores one by one.
+    score_share
+        Share of the products of the indexer's scores, measured between 32 and 64 heads.
+    choice_passes
+        Number of times that the choice reads or writes the fp32 scores of all tokens, masked ones too. Measured: 14
+        with 8,192 tokens, 11 with 32,768 (``torch.topk`` and the cleaning of the scores).
+    input_passes
+        Number of times that elementwise kernels read or write the indexer's queries, each way. Measured: 20 to 22, with
+        positions that no kernel fuses. Without the loss the indexer has no backward pass.
+    target_share
+        Share of the kernel that sums attention's probabilities for the loss. Measured: 1.8 to 2.0 ns for a chosen token
+        and block of 32 heads, which has two products.
+    gradient_share
+        Share of the indexer's backward kernel. Measured: .065 with 64 heads, .053 with 32.
+    """
+
+    query_passes: tuple[Cost, Cost] = (2.0, 10.0)
+    backward_share: Attained = 0.088
+    score_flops: Cost = 165e3
+    score_share: Attained = 0.264
+    choice_passes: Cost = 12.0
+    input_passes: Cost = 20.0
+    target_share: Attained = 0.039
+    gradient_share: Attained = 0.062
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StackSpec:
     """
     Constants of one software stack on one type of cluster; shares are of the hardware's given rates.
@@ -106,8 +157,8 @@ class StackSpec:
     host_collective_s
         Host time to launch one collective.
     pipelined_wait_s
-        Time that each rank of a tensor-parallel group, and each inter-host step of its ring twice, adds to the launch
-        of a collective while pipeline messages cross hosts: the group waits for all of them.
+        Time that each rank of a tensor-parallel group adds to the launch of a collective while pipeline messages cross
+        hosts: the group waits for all of them. If the group spans hosts, so do the ``proxy_threads`` of each host.
     group_wait_s
         Time that a collective of a tensor-parallel group adds to its launch, per pair of its ranks (number squared):
         every rank waits for the slowest host thread.
@@ -152,6 +203,12 @@ class StackSpec:
         Measured runs of the user that moved the constants in ``memory``.
     versions
         Iteration time with other versions of the software over that with the stack's version; for back-tests.
+    proxy_threads
+        Threads of NCCL's proxies on a host that send and receive for a ring of tensor ranks over several hosts. With
+        nanotron on H100, a pass of a layer takes 4.2, 6.3, 10.4 ms with 2, 4, 8 tensor ranks on one host, 1.04 ms for
+        each rank, and 22.9 ms with 16 ranks on two hosts: as much as 20 ranks, so 2 threads on each host.
+    sparse_attention
+        Rates of the kernels of sparse attention.
     """
 
     matmul_speed: Speed = 1.0
@@ -185,6 +242,8 @@ class StackSpec:
     moved_from: Mapping[str, float] = field(default_factory=dict)
     memory_runs: tuple[MeasuredMemory, ...] = ()
     origins: Mapping[str, Origin] = field(default_factory=dict)
+    proxy_threads: Cost = 0.0
+    sparse_attention: SparseRates = SparseRates()
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -219,23 +278,13 @@ class StackSpec:
         return replace(self, **values)  # type: ignore[arg-type]
 
 
-OTHERS = (
-    "name",
-    "source",
-    "family",
-    "fitted",
-    "memory",
-    "layers",
-    "versions",
-    "anchors",
-    "moved_from",
-    "memory_runs",
-    "origins",
-)
-"""Fields of a stack that are not time constants."""
+_NAMES = tuple(field.name for field in fields(StackSpec))
 
-CONSTANTS = tuple(field.name for field in fields(StackSpec) if field.name not in OTHERS)
-"""Names of a stack's time constants, in the order of the class."""
+CONSTANTS = _NAMES[: _NAMES.index("name")]
+"""Names of a stack's time constants, which runs fit or move, in the order of the class."""
+
+OTHERS = _NAMES[len(CONSTANTS) :]
+"""Fields of a stack that are not such constants."""
 
 DEFAULT_STACK = StackSpec()
 """Stack with the default constants, for jobs without a calibrated stack."""

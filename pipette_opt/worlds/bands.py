@@ -1,5 +1,6 @@
 """Error bands of predicted times: what worlds leave possible, from public runs and from the user's own."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from pipette_opt.plans.verdict import jobs_words
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
 from pipette_opt.worlds.factor import anchored, job_factor, unmoved
-from pipette_opt.worlds.jobs import job_kind
+from pipette_opt.worlds.jobs import job_kind, unmeasured_gpus
 from pipette_opt.worlds.prior import shipped_priors
 from pipette_opt.worlds.terms import described_plan
 
@@ -49,7 +50,7 @@ def job_band(
     if instance.stack.moved_from:
         iteration_time_s *= unmoved_s / float(estimate_many(instance, [(config, placement)])[0])
     low, _, high = anchored(instance).bands(terms[None], SHARE)[0].tolist()
-    runs, source = _known_runs(instance)
+    runs, source, unmeasured = _known_runs(instance)
     return Band(
         low_s=min(low * iteration_time_s, middle_s),
         middle_s=middle_s,
@@ -57,18 +58,26 @@ def job_band(
         share=SHARE,
         source=source,
         runs=runs,
+        unmeasured=unmeasured,
     )
 
 
-def jobs_of_bands(instance: Instance) -> str:
-    """Return words for the jobs whose times the bands of a job hold."""
-    return jobs_words(_known_runs(instance)[0], is_own=bool(instance.stack.anchors))
+def jobs_of_bands(instances: Sequence[Instance]) -> str:
+    """Return words for the jobs whose times the bands hold: the first job, or one on GPUs that no public run used."""
+    known = [(*_known_runs(instance), instance) for instance in instances]
+    runs, _, unmeasured, instance = next((found for found in known if found[2]), known[0])
+    return jobs_words(runs, is_own=bool(instance.stack.anchors), unmeasured=unmeasured)
 
 
-def _known_runs(instance: Instance) -> tuple[int, str]:
-    """Return the number of the user's runs, else of public runs of this kind of job, and a text on all that count."""
+def _known_runs(instance: Instance) -> tuple[int, str, str]:
+    """
+    Return what is known of jobs like this.
+
+    It is the number of the user's runs, else of public runs of this kind of job; a text on all runs that count; and the
+    GPUs that no public run used (:func:`~pipette_opt.worlds.jobs.unmeasured_gpus`).
+    """
     if anchors := instance.stack.anchors:
-        return len(anchors), f"{counted(len(anchors), 'run')} {MEASURED_RUNS}"
+        return len(anchors), f"{counted(len(anchors), 'run')} {MEASURED_RUNS}", ""
     kind, counts = job_kind(instance), shipped_priors().runs
     runs, every = counts.get(kind, 0), counted(sum(counts.values()), "public run")
-    return runs, f"{every}, {runs or 'none'} of them like this ({kind})"
+    return runs, f"{every}, {runs or 'none'} of them like this ({kind})", unmeasured_gpus(instance.cluster)

@@ -1,7 +1,7 @@
 """Kinds of jobs, by which public runs are counted."""
 
-from pipette_opt.specs import Instance, ModelSpec
-from pipette_opt.worlds.terms import AMPERE, BLACKWELL, HOPPER
+from pipette_opt.specs import ClusterSpec, GpuSpec, Instance, ModelSpec
+from pipette_opt.worlds.prior import shipped_priors
 
 SMALL = 2048
 """Hidden size below which a model counts as small: kernel launches take a large share of its time. Chosen."""
@@ -9,22 +9,36 @@ SMALL = 2048
 WIDE, FP8, FP32 = "16 bit", "fp8", "fp32"
 """Precisions of matrix products in the names of job kinds."""
 
-GENERATIONS = {"Ampere or older": ("v100", "t4", "l4", *AMPERE), "Hopper": HOPPER, "Blackwell": BLACKWELL}
-"""GPU families by generation; a family is the part of a catalogue name before the first hyphen."""
-
 
 def job_kind(instance: Instance) -> str:
     """Return the kind of a job: dense or experts, model size, precision and GPU generation."""
-    gpus = [kind.name for kind in instance.cluster.gpu_kinds]
     training = instance.training
     precision = FP8 if training.fp8 else FP32 if training.precision == FP32 else WIDE
-    return kind_of(instance.model, precision, gpus[0] if len(gpus) == 1 else "several kinds of GPU")
+    generations = {generation_of(gpu) for gpu in instance.cluster.gpu_kinds}
+    generation = generations.pop() if len(generations) == 1 else "several generations of GPUs"
+    return kind_of(instance.model, precision, generation)
 
 
-def kind_of(model: ModelSpec, precision: str, gpu: str) -> str:
-    """Return the kind of a job, such as ``dense, 16 bit, Hopper``; a GPU without runs is its own generation."""
-    family = gpu.lower().split("-")[0]
-    generation = next((name for name, families in GENERATIONS.items() if family in families), gpu)
+def kind_of(model: ModelSpec, precision: str, generation: str) -> str:
+    """Return the kind of a job, such as ``dense, 16 bit, hopper``."""
     shape = "mixture of experts" if model.num_experts is not None else "dense"
     size = ", small model" if model.hidden_size < SMALL else ""
     return f"{shape}{size}, {precision}, {generation}"
+
+
+def generation_of(gpu: GpuSpec) -> str:
+    """Return the generation of a GPU type; a type without a known generation is its own."""
+    return gpu.generation or gpu.kind
+
+
+def unmeasured_gpus(cluster: ClusterSpec) -> str:
+    """Return the GPUs of a cluster whose generation no public run used, such as ``a GPU of generation cdna3``."""
+    measured = {kind.rpartition(", ")[2] for kind in shipped_priors().runs}
+    found = [gpu for gpu in cluster.gpu_kinds if gpu.generation not in measured]
+    return " and ".join(dict.fromkeys(map(_unmeasured, found)))
+
+
+def _unmeasured(gpu: GpuSpec) -> str:
+    if gpu.generation:
+        return f"a GPU of generation {gpu.generation}"
+    return f"{gpu.kind}, a GPU without `generation` in the cluster file"

@@ -86,10 +86,9 @@ TERMS = (*SENSITIVITIES, *FEATURES)
 USUAL_GPUS = 16
 """Number of GPUs at which the feature of GPUs is zero, so that its slope says nothing of the constant. Chosen."""
 
-HOPPER = ("h100", "h200", "h800", "h20", "gh200")
-BLACKWELL = ("b200", "b300", "gb200", "gb300")
-AMPERE = ("a100", "a800", "a40", "a30", "a10", "a10g")
-"""GPU families by generation, the part of a catalogue name before the first hyphen; all else is another GPU."""
+HOPPER, BLACKWELL = "hopper", "blackwell"
+USUAL_GENERATIONS = ("ampere", HOPPER, BLACKWELL)
+"""Generations of GPUs that most public runs used; a GPU of any other generation, or of none, is another GPU."""
 
 
 def describe(instance: Instance, placed: Sequence[tuple[ParallelConfig, Placement]]) -> tuple[FloatArray, FloatArray]:
@@ -156,11 +155,11 @@ def features_of(instance: Instance, config: ParallelConfig) -> list[float]:
     """Return the ``FEATURES`` of a configuration of a job."""
     training, model, cluster = instance.training, instance.model, instance.cluster
     routed = model.num_experts is not None
-    family = cluster.nodes[0].gpu.name.lower().split("-")[0]
+    generation = cluster.nodes[0].gpu.generation
     dispatcher = training.moe_token_dispatcher_type if routed else ""
     others = (
         1.0,
-        family not in (*AMPERE, *HOPPER, *BLACKWELL),
+        generation not in USUAL_GENERATIONS,
         config.tensor_model_parallel_size > cluster.gpus_per_node,
         config.num_chunks > 1,
         dispatcher == "allgather",
@@ -187,8 +186,8 @@ def features_of(instance: Instance, config: ParallelConfig) -> list[float]:
         log2(training.global_batch_size),
         routed,
         training.fp8,
-        family in HOPPER,
-        family in BLACKWELL,
+        generation == HOPPER,
+        generation == BLACKWELL,
         instance.stack.family == "recipes",
         instance.stack.family == "fsdp",
     )

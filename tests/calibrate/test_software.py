@@ -8,9 +8,11 @@ from factories import make_run
 from pipette_opt.calibrate.cases import Case, make_case, make_cases, with_stack
 from pipette_opt.calibrate.software import (
     FSDP2,
+    INTERNEVO,
     MEGATRON_LM,
     NANOTRON,
     NEMO,
+    OWN,
     PYTORCH,
     TORCHTITAN,
     Software,
@@ -104,6 +106,8 @@ def test_nothing_to_overlap() -> None:
         (("", "own", "Nemotron-4"), MEGATRON_LM),
         (("", "PyTorch blog", ""), PYTORCH),
         (("", "pytorch/torchtitan docs", ""), TORCHTITAN),
+        (("Megatron-DeepSpeed", "own", ""), OWN),
+        (("", "InternLM/InternEvo@3a665e88", ""), INTERNEVO),
     ],
 )
 def test_names_of_software(texts: tuple[str, str, str], expected: Software) -> None:

@@ -88,6 +88,15 @@ def test_a_layer_without_sequence_parallelism_by_hand() -> None:
     assert reduction_s - hidden_s == pytest.approx(0.383e-3, rel=2e-3)
 
 
+@pytest.mark.parametrize("family", ["fsdp", "own"])
+def test_other_software_waits_for_its_messages(family: str) -> None:
+    """It keeps gathered inputs, and sends as much backward as forward: 1.42 ms."""
+    job = job_70b()
+    waits = replace(job, stack=replace(job.stack, family=family))
+    forward, backward = layer_s(waits, make_config(tp=8, num_layers=80, sequence_parallel=True))
+    assert backward == pytest.approx(forward) == pytest.approx(4 * GATHER_S)
+
+
 def test_user_buffers_hide_half_of_what_is_exposed() -> None:
     """Of seven of eight parts of both exposed gathers half; messages beside products stay as they are."""
     config = make_config(tp=8, num_layers=80, sequence_parallel=True)

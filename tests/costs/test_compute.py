@@ -174,16 +174,15 @@ def test_straggling_and_fixed_costs() -> None:
 
 
 @pytest.mark.parametrize(("gpus_per_node", "threads"), [(8, 8), (4, 8 + 2 * 2), (2, 8 + 2 * 4)])
-def test_a_ring_waits_for_its_ranks_and_for_two_threads_at_each_step_to_another_host(
-    gpus_per_node: int, threads: int
-) -> None:
+def test_a_ring_waits_for_its_ranks_and_for_the_proxies_of_each_of_its_hosts(gpus_per_node: int, threads: int) -> None:
     """In a pipeline over hosts: eight tensor ranks on one, two and four hosts; two all-reduces in a pass."""
     job = make_job(make_cluster(16 // gpus_per_node, gpus=gpus_per_node))
     slow = DEFAULT_STACK.with_constants({"host_kernel_s": 1e-3})
-    waiting = slow.with_constants({"pipelined_wait_s": 1e-4})
     pipeline = make_config(tp=8, pp=2)
-    extra = layer_times_s(job, pipeline, A100_80, waiting)[0] - layer_times_s(job, pipeline, A100_80, slow)[0]
-    assert extra == pytest.approx(2 * threads * 1e-4, rel=1e-3)
+    for proxies, expected in ((2.0, threads), (0.0, 8)):
+        waiting = replace(slow, pipelined_wait_s=1e-4, proxy_threads=proxies)
+        extra = layer_times_s(job, pipeline, A100_80, waiting)[0] - layer_times_s(job, pipeline, A100_80, slow)[0]
+        assert extra == pytest.approx(2 * expected * 1e-4, rel=1e-3)
     alone = make_config(tp=8)
     assert layer_times_s(job, alone, A100_80, waiting) == layer_times_s(job, alone, A100_80, slow)
 

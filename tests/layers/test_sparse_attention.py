@@ -10,7 +10,7 @@ from pipette_opt.candidates.legality import check_legal
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.collectives import tensor_traffic
 from pipette_opt.costs.muon import layer_flops, orthogonal_flops
-from pipette_opt.costs.sparse import BACKWARD_SHARE, SparseTimes, sparse_times_s
+from pipette_opt.costs.sparse import SparseTimes, sparse_times_s
 from pipette_opt.export.megatron import model_options
 from pipette_opt.layers.branch import OnRank
 from pipette_opt.layers.parameters import layer_parameters
@@ -18,7 +18,8 @@ from pipette_opt.layers.sparse import SparseAttentionBranch
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.read.model import read_model
-from pipette_opt.specs import SparseAttention, TrainingSpec
+from pipette_opt.specs import DEFAULT_STACK, SparseAttention, StackSpec, TrainingSpec
+from pipette_opt.specs.stack import SparseRates
 
 V3 = read_model("deepseek-v3")
 V32 = replace(V3, name="v3.2", sparse_attention=SparseAttention())
@@ -58,13 +59,13 @@ def test_executed_flops() -> None:
     assert backward == 2 * core + loss * (V32.sparse_attention.loss_coeff > 0)
 
 
-def sparse_times(indexer: SparseAttention, tp: int = 8) -> SparseTimes:
+def sparse_times(indexer: SparseAttention, tp: int = 8, stack: StackSpec = DEFAULT_STACK) -> SparseTimes:
     """Return the seconds of sparse attention's parts on the tests' GPU."""
     model = replace(V32, sparse_attention=indexer)
     job, config = make_job(make_cluster(1), model, seq_length=8192), make_config(tp=tp, num_layers=61)
     branch = model.mixer(SPARSE)
     assert isinstance(branch, SparseAttentionBranch)
-    return sparse_times_s(branch, job.training, config, job.cluster.gpu_kinds[0], job.stack)
+    return sparse_times_s(branch, job.training, config, job.cluster.gpu_kinds[0], stack)
 
 
 def test_seconds() -> None:
@@ -77,7 +78,7 @@ def test_seconds() -> None:
     read, query = 2 * 576 * pairs / stream, 2 * 16 * (576 + 512) * 8192 / stream
     kernel = law.start_s + product / (peak * law.share(128) * rates.attention_speed) + read
     assert forward == pytest.approx(kernel + 2 * query)
-    assert backward == pytest.approx(kernel + 2.5 * product / (BACKWARD_SHARE * peak) + read + 10 * query)
+    assert backward == pytest.approx(kernel + 2.5 * product / (0.088 * peak) + read + 10 * query)
 
 
 def test_seconds_of_the_indexer() -> None:
@@ -87,6 +88,29 @@ def test_seconds_of_the_indexer() -> None:
     whole, half = (sparse_times(SparseAttention(n_heads=heads)).scores[0] for heads in (64, 32))
     assert half < whole < 1.3 * half
     assert sparse_times(indexer).scores[1] == sparse_times(indexer).choice[1] == sparse_times(indexer).inputs[1] == 0.0
+
+
+def test_rates_are_those_of_the_stack() -> None:
+    """Twice the passes and FLOPs over half the shares take twice as long, beside the forward kernel and readings."""
+    indexer = SparseAttention(loss_coeff=0.01)
+    slow = SparseRates(
+        query_passes=(4.0, 20.0),
+        backward_share=0.044,
+        score_flops=330e3,
+        score_share=0.132,
+        choice_passes=24.0,
+        input_passes=40.0,
+        target_share=0.0195,
+        gradient_share=0.031,
+    )
+    usual, twice = (
+        sparse_times(indexer, stack=replace(DEFAULT_STACK, sparse_attention=s)) for s in (SparseRates(), slow)
+    )
+    for part in ("scores", "choice", "inputs", "loss"):
+        assert getattr(twice, part) == pytest.approx([2 * seconds for seconds in getattr(usual, part)])
+    none = sparse_times(indexer, stack=replace(DEFAULT_STACK, sparse_attention=SparseRates(query_passes=(0.0, 0.0))))
+    assert twice.attention[0] - usual.attention[0] == pytest.approx(usual.attention[0] - none.attention[0])
+    assert twice.attention[1] > usual.attention[1]
 
 
 def test_the_loss_takes_time() -> None:

@@ -13,7 +13,7 @@ from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.regressors import config_groups
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
-from pipette_opt.specs.memory_constants import NEEDED, REGRESSORS, SHOWN, MemoryConstants, needed
+from pipette_opt.specs.memory_constants import NEEDED, REGRESSORS, SHOWN, LateBuffers, MemoryConstants, needed
 
 MODEL = ModelSpec(
     name="small-llama",
@@ -43,11 +43,27 @@ CONFIG = ParallelConfig(
 )
 
 
+LATE = LateBuffers(
+    busy_multiply_adds=4.5e11,
+    busy_by_tensor=0.7,
+    busy_by_pipeline=-2.0,
+    busy_width=0.25,
+    pile_layers=4.0,
+    step_fits=1.4,
+    wire_tokens=8192,
+)
+
+
 def regressors(
-    config: ParallelConfig = CONFIG, training: TrainingSpec = TRAINING, moment: int = 0
+    config: ParallelConfig = CONFIG,
+    training: TrainingSpec = TRAINING,
+    moment: int = 0,
+    late: LateBuffers | None = None,
+    gpus_per_node: int = 8,
 ) -> dict[str, np.ndarray]:
     """GiB of one unit of each constant, by stage: while passes run, or in the optimizer step."""
-    table = MemoryPredictor.load().regressors(MODEL, training, [config], gpus_per_node=8)
+    predictor = MemoryPredictor.load(memory_constants=MemoryConstants(late_buffers=late))
+    table = predictor.regressors(MODEL, training, [config], gpus_per_node=gpus_per_node)
     return dict(zip(REGRESSORS, table[moment].T, strict=True))
 
 
@@ -181,9 +197,9 @@ def test_large_activations_leave_room_for_the_step() -> None:
     """Gradients of a step find freed blocks where micro-batches are large; small ones leave most of them without."""
     sharded = replace(CONFIG, use_distributed_optimizer=True, tensor_model_parallel_size=1)
     small, large = (
-        regressors(replace(sharded, micro_batch_size=mbs), replace(TRAINING, seq_length=seq))["step_bytes"]
-        / regressors(replace(sharded, micro_batch_size=mbs), replace(TRAINING, seq_length=seq))["parameter_bytes"]
+        found["step_bytes"] / found["parameter_bytes"]
         for mbs, seq in ((1, 512), (8, 4096))
+        for found in [regressors(replace(sharded, micro_batch_size=mbs), replace(TRAINING, seq_length=seq), late=LATE)]
     )
     # By hand: 4 * 1024 / (2 * 512 * 1.4) = 2.857, squared over one more than that.
     assert small == pytest.approx([2.857**2 / (1 + 2.857**2)] * 2, rel=1e-3)
@@ -198,22 +214,40 @@ def test_hosts_run_ahead() -> None:
     Across hosts collectives hold the hosts back where gradients are reduced.
     """
     single = replace(CONFIG, pipeline_model_parallel_size=1, layers_per_stage=(8,))
-    assert regressors(single)["pile_up_buffers"][0] == 0
+    assert regressors(single, late=LATE)["pile_up_buffers"][0] == 0
     late = 4096 * 1024 * 2 * (1 + 1 / 2)  # whole and, of two tensor ranks, half
-    assert regressors(single)["run_ahead_buffers"][0] * GIB == pytest.approx(late)
+    assert regressors(single, late=LATE)["run_ahead_buffers"][0] * GIB == pytest.approx(late)
     busy = replace(CONFIG, micro_batch_size=16)
-    idle, working = regressors()["pile_up_buffers"], regressors(busy)["pile_up_buffers"]
+    idle, working = regressors(late=LATE)["pile_up_buffers"], regressors(busy, late=LATE)["pile_up_buffers"]
     assert (working / 8 > idle).all()
-    predictor = MemoryPredictor.load()
-    across = predictor.regressors(MODEL, TRAINING, [busy], gpus_per_node=1)
-    assert not across[:, :, REGRESSORS.index("pile_up_buffers")].any()
-    on_one_host = predictor.regressors(MODEL, TRAINING, [CONFIG], gpus_per_node=CONFIG.world_size)
+    across = regressors(busy, late=LATE, gpus_per_node=1)
+    assert not across["pile_up_buffers"].any()
+    on_one_host = regressors(late=LATE, gpus_per_node=CONFIG.world_size)
     four_layers = late / np.sqrt(2)
-    assert on_one_host[0, :, REGRESSORS.index("pile_up_buffers")] * GIB == pytest.approx([four_layers] * 2)
+    assert on_one_host["pile_up_buffers"] * GIB == pytest.approx([four_layers] * 2)
     wide = replace(single, micro_batch_size=16)
-    flows = [predictor.regressors(MODEL, TRAINING, [one], gpus_per_node=1)[0, 0, REGRESSORS.index("run_ahead_buffers")]
-             for one in (wide, replace(wide, data_parallel_size=1))]  # fmt: skip
+    flows = [
+        regressors(config, late=LATE, gpus_per_node=1)["run_ahead_buffers"][0]
+        for config in (wide, replace(wide, data_parallel_size=1))
+    ]
     assert flows[0] < 0.1 * flows[1]
+
+
+@pytest.mark.parametrize("gpus_per_node", [1, 8, 16])
+def test_without_thresholds_every_late_buffer_counts(gpus_per_node: int) -> None:
+    """A gathered micro-batch and its shard in each pass, a gradient for each parameter; thresholds only lower these."""
+    sharded = replace(CONFIG, use_distributed_optimizer=True)
+    single = replace(sharded, pipeline_model_parallel_size=1, layers_per_stage=(8,))
+    late = 4096 * 1024 * 2 * (1 + 1 / 2)
+    inside = gpus_per_node > 1
+    for config, name, expected in ((sharded, "pile_up_buffers", late * inside), (single, "run_ahead_buffers", late)):
+        plain = regressors(config, gpus_per_node=gpus_per_node)
+        limited = regressors(config, late=LATE, gpus_per_node=gpus_per_node)
+        assert plain[name] * GIB == pytest.approx(np.full(len(plain[name]), expected))
+        assert plain["step_bytes"].tolist() == plain["parameter_bytes"].tolist()
+        for other in REGRESSORS:
+            assert (limited[other] <= plain[other] * (1 + 1e-12)).all()
+        assert (limited["step_bytes"] < plain["step_bytes"]).all()
 
 
 def test_fused_softmax_has_a_term() -> None:

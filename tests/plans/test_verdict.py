@@ -131,6 +131,15 @@ def test_few_runs_are_said(runs: int, said: str) -> None:
     assert verdict([stage()], time(band)).endswith(f"; about 88.0 s per iteration (66.0 to 123 s in {said}.")
 
 
+def test_a_gpu_that_no_public_run_used_is_said() -> None:
+    """By the larger factor to an end: 200 over 100 s, not 100 over 62.5 s."""
+    band = Band(low_s=62.5, middle_s=100.0, high_s=200.0, share=0.9, source="runs", runs=0)
+    strange = replace(band, unmeasured="a GPU of generation cdna3")
+    said = "no public run on a GPU of generation cdna3: the time may be off by a factor of 2."
+    assert verdict([stage()], time(strange)).endswith(f"(62.5 to 200 s in nine of ten jobs); {said}")
+    assert "by a factor of 4." in verdict([stage()], time(replace(strange, low_s=25.0)))
+
+
 def test_runs_of_ones_own_are_said() -> None:
     """A band of a calibrated stack is narrow, however few its runs are."""
     source = "3 runs that the stack was calibrated with"

@@ -123,6 +123,26 @@ def test_a_gpu_may_be_written_out(folder: Path) -> None:
     assert mine.peak_flops == {"fp32": 10e12, "bf16": 100e12}
 
 
+def test_a_gpu_that_is_written_out_may_say_its_generation(folder: Path) -> None:
+    """Without it, a note says how; an unknown word is refused with the known ones."""
+    gpu = "{name: mine, memory_mib: 1000, memory_bandwidth_gb_per_s: 500, peak_tflops: {bf16: 100}}"
+    path = folder / "c.yaml"
+
+    def written(generation: str) -> ClusterSpec:
+        path.write_text(GOOD.replace("gpu: a100-80gb", "gpu: " + gpu.replace("}}", "}" + generation + "}")))
+        return read_cluster(path)
+
+    silent = written("")
+    assert silent.nodes[0].gpu.generation == ""
+    assert sum("GPU mine counts as one that no public run used" in note for note in silent.assumed) == 1
+    assert "`generation` in its entry can say another" in " ".join(silent.assumed)
+    given = written(", generation: hopper")
+    assert given.nodes[0].gpu.generation == "hopper"
+    assert not any("generation" in note for note in given.assumed)
+    with pytest.raises(InputError, match=r"nodes\[0\], gpu: generation must be one of volta, .*hopper, .*, got 'warp'"):
+        written(", generation: warp")
+
+
 SILENT = "nodes: [{hosts: 'n[1-4]', gpu: h100}]\n"
 
 
@@ -329,7 +349,12 @@ def test_writing_and_reading_again(
     rng = np.random.default_rng(seed)
     source = "x" if rng.random() < 0.5 else ""
     special = GpuSpec(
-        name="odd", memory_bytes=2**30, peak_flops={"bf16": 1.5e14}, memory_bytes_per_s=1e12, source=source
+        name="odd",
+        memory_bytes=2**30,
+        peak_flops={"bf16": 1.5e14},
+        memory_bytes_per_s=1e12,
+        source=source,
+        generation="ada" if source else "",
     )
     kinds = [read_gpu("a100-80gb"), read_gpu("a100-40gb"), special]
     matrices = []

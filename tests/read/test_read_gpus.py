@@ -12,6 +12,7 @@ from pipette_opt.read.gpus import (
     ONE_GENERATION,
     _efficiency_like,
     catalogue_name,
+    gpu_generations,
     measured_gpus,
     note_on_gpu,
     read_gpu,
@@ -277,6 +278,28 @@ def test_gpus_can_be_sent_to_other_processes() -> None:
     """Worker processes get their GPUs pickled."""
     gpu = read_gpu("a100-80gb")
     assert pickle.loads(pickle.dumps(gpu)) == gpu
+
+
+def test_generations_follow_compute_capabilities() -> None:
+    """A generation has GPUs of one range of capabilities, which no other generation has; AMD's have none."""
+    ranges = {
+        "volta": range(70, 75),
+        "turing": range(75, 80),
+        "ampere": range(80, 89),
+        "ada": range(89, 90),
+        "hopper": range(90, 100),
+        "blackwell": range(100, 107),
+        "rubin": range(107, 108),
+        "rtx-blackwell": range(120, 130),
+    }
+    for name, entry in read_gpu_catalogue().items():
+        capability = entry.compute_capability
+        if capability is None:
+            assert name.startswith("mi")
+            assert entry.gpu.generation.startswith("cdna")
+        else:
+            assert capability in ranges[entry.gpu.generation]
+    assert set(gpu_generations()) == {*ranges, "cdna2", "cdna3", "cdna4"}
 
 
 def test_every_gpu_has_laws_of_a_measured_one() -> None:

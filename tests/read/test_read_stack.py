@@ -1,10 +1,11 @@
 """Stacks from files and back."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
@@ -13,7 +14,7 @@ from pipette_opt.read.stack import MAX_ERRORS, read_stack, write_stack
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 from pipette_opt.specs.memory_constants import MemoryConstants
-from pipette_opt.specs.stack import CONSTANTS, Family
+from pipette_opt.specs.stack import CONSTANTS, Family, SparseRates
 
 
 def test_the_shipped_stack_counts_launches_and_nccl_beside_the_neutral_one() -> None:
@@ -156,8 +157,43 @@ def test_nanotron_keeps_what_its_code_keeps() -> None:
     assert 35 < memory.pile_up_buffers < 70
     assert 35 < memory.run_ahead_buffers < 70
     assert 4 < memory.step_state_bytes < 9
+    assert memory.late_buffers is not None
     assert memory.largest_job == 32
     assert len(memory.errors) > 300
+
+
+def test_rates_of_sparse_attention_are_in_the_stack(tmp_path: Path) -> None:
+    """The shipped file says the defaults; other rates are kept in a file, and limits hold."""
+    text = shipped_path("data", "stacks", "megatron-core.yaml").read_text(encoding="utf-8")
+    rates = yaml.safe_load(text)["sparse_attention"]
+    assert SparseRates(**{**rates, "query_passes": tuple(rates["query_passes"])}) == SparseRates()
+    assert set(rates) == {field.name for field in fields(SparseRates)}
+    path = tmp_path / "a.yaml"
+    stack = replace(DEFAULT_STACK, sparse_attention=SparseRates(query_passes=(3.0, 11.0), target_share=0.1))
+    write_stack(stack, path)
+    assert read_stack(path) == stack
+    path.write_text("sparse_attention: {score_share: 1.5}")
+    with pytest.raises(InputError, match=r"sparse_attention.score_share must be a number in \[1e-09, 1\], got 1.5"):
+        read_stack(path)
+
+
+def test_only_nanotron_has_thresholds_of_late_buffers(tmp_path: Path) -> None:
+    """They are kept in files; files that were fitted before stacks said them have nanotron's."""
+    late = read_stack("nanotron").memory.late_buffers
+    for name in ("megatron-core", "torchtitan", "deepspeed"):
+        assert read_stack(name).memory.late_buffers is None
+        assert read_stack(name).proxy_threads == 0
+    path = tmp_path / "a.yaml"
+    for memory in (MemoryConstants(step_bytes=2.0), MemoryConstants(step_bytes=2.0, late_buffers=late)):
+        write_stack(replace(DEFAULT_STACK, memory=memory), path)
+        assert read_stack(path).memory == memory
+    path.write_text("memory: {step_bytes: 2.0}")
+    assert read_stack(path).memory.late_buffers == late
+    path.write_text("memory: {step_bytes: 0.0, norm_bytes: 9.0}")
+    assert read_stack(path).memory.late_buffers is None
+    path.write_text("memory: {late_buffers: {pile_layers: 4}}")
+    with pytest.raises(InputError, match=r"memory.late_buffers.busy_multiply_adds is missing"):
+        read_stack(path)
 
 
 @pytest.mark.parametrize("name", ["torchtitan", "deepspeed", "internevo"])

@@ -35,6 +35,7 @@ EVERYTHING: dict[str, Any] = {
                 "host_link_gb_per_s": 50,
                 "source": "data sheet",
                 "like": "h100-80gb",
+                "generation": "hopper",
             },
             "gpus_per_node": 8,
         },
@@ -61,6 +62,7 @@ def test_the_schema_of_clusters_has_the_readers_fields() -> None:
     assert set(own["node"]["properties"]) == set(cluster._NODE)
     assert set(own["gpu"]["properties"]) == {"name", *gpus.GPU_FIELDS}
     assert set(own["gpu"]["properties"]["peak_tflops"]["properties"]) == set(gpus.PRECISIONS)
+    assert own["gpu"]["properties"]["generation"]["enum"] == list(gpus.gpu_generations())
     assert set(own["level"]["properties"]) == set(levels._LEVEL)
     assert parts["levels"]["maxItems"] == levels.MAX_LEVELS
     assert set(parts["intra_node"]["properties"]) == set(cluster._INTRA)

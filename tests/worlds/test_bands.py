@@ -11,10 +11,12 @@ from pipette_opt.parallel import ParallelConfig, identity_placement
 from pipette_opt.plans.plan import FEW_RUNS, Band
 from pipette_opt.read.gpus import read_gpu_catalogue
 from pipette_opt.read.model import list_models, read_model
-from pipette_opt.specs import Instance, ModelSpec
-from pipette_opt.worlds.bands import SHARE, job_band, with_band
+from pipette_opt.specs import GpuSpec, Instance, ModelSpec
+from pipette_opt.specs.stack import Anchor
+from pipette_opt.worlds.bands import SHARE, job_band, jobs_of_bands, with_band
 from pipette_opt.worlds.factor import job_factor
 from pipette_opt.worlds.prior import shipped_priors
+from pipette_opt.worlds.reference import reference_terms
 from pipette_opt.worlds.terms import describe
 from pipette_opt.worlds.worlds import Worlds
 
@@ -36,7 +38,7 @@ def test_a_band_is_that_of_the_prior() -> None:
     assert [band.low_s, band.high_s] == pytest.approx([ends[0], ends[2]])
     assert band.middle_s == pytest.approx(20 * job_factor(given))
     counts = shipped_priors().runs
-    like = counts["dense, 16 bit, Ampere or older"]
+    like = counts["dense, 16 bit, ampere"]
     assert (band.share, band.runs) == (SHARE, like)
     assert band.source.startswith(f"{sum(counts.values()):,} public runs, {like} of them like this (dense, 16 bit")
 
@@ -44,7 +46,7 @@ def test_a_band_is_that_of_the_prior() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (job("h100-80gb", precision="fp32"), "none of them like this (dense, fp32, Hopper)"),
+        (job("h100-80gb", precision="fp32"), "none of them like this (dense, fp32, hopper)"),
         (make_job(make_cluster(2, kinds=(OTHER_GPU,)), LLAMA_8B), "none of them like this (dense, 16 bit, mi300x)"),
     ],
 )
@@ -53,6 +55,28 @@ def test_few_runs_like_a_job_are_said(given: Instance, said: str) -> None:
     few = job_band(given, make_config(tp=8), 10.0)
     assert few.runs < FEW_RUNS <= job_band(job(), make_config(tp=8), 10.0).runs
     assert few.source.endswith(said)
+
+
+def test_a_gpu_that_no_public_run_used_is_said() -> None:
+    """By its generation or its name, whatever its name is like; not where the user measured."""
+    config = make_config(tp=8)
+
+    def said(gpu: GpuSpec) -> str:
+        return job_band(make_job(make_cluster(2, kinds=(gpu,)), LLAMA_8B), config, 10.0).unmeasured
+
+    h100 = read_gpu_catalogue()["h100-80gb"].gpu
+    assert said(h100) == said(replace(h100, name="mine")) == ""
+    assert said(replace(OTHER_GPU, generation="cdna3")) == "a GPU of generation cdna3"
+    assert said(replace(h100, generation="")) == "h100-80gb, a GPU without `generation` in the cluster file"
+    given = make_job(make_cluster(2, kinds=(OTHER_GPU,)), LLAMA_8B)
+    _, terms = describe(given, [(config, identity_placement(config, 8, np.arange(2), "tp-cp-ep-dp-pp"))])
+    run = Anchor(run="a", terms=tuple(terms[0]), log_ratio=0.2, reference=tuple(reference_terms(given)))
+    measured = replace(given, stack=replace(given.stack, anchors=(run,)))
+    assert job_band(measured, config, 10.0).unmeasured == ""
+    words = jobs_of_bands([job(), given])
+    assert words == "jobs; no public run on mi300x, a GPU without `generation` in the cluster file, so the band is wide"
+    assert jobs_of_bands([job()]) == "jobs like this"
+    assert jobs_of_bands([job(), measured]) == "jobs like this"
 
 
 def test_less_usual_jobs_have_wider_bands() -> None:
