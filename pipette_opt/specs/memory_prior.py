@@ -26,7 +26,7 @@ SPREADS = {
     "gradient_copy_bytes": 1.5,
     "step_bytes": 3.0,
     "step_state_bytes": 10.0,
-    "step_copy_bytes": 4.0,
+    "step_copy_bytes": 6.0,
     "activations": 0.4,
     "attention_copies": 0.5,
     "norm_bytes": 6.0,
