@@ -29,8 +29,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PUBLISHERS: Mapping[str, str] = {
     **{table: publisher for publisher, tables in SOURCES.items() for table in tables},
     **CHECKED_ONLY,
-    "internevo_a100": "InternLM InternEvo",
-    "torchao_fp8_h100_mi300x_b200": "PyTorch torchao",
 }
 """Publishers by table: those of the prior, and tables that make no prior."""
 
