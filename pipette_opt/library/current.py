@@ -77,6 +77,7 @@ class Current:
 
         from pipette_opt.plans.releases import release_words
         from pipette_opt.report import first_screen as screens
+        from pipette_opt.report.best_mfu import best_of_job
         from pipette_opt.report.tables import configuration_words, verdict_line
         from pipette_opt.specs.host_names import compress_hosts
 
@@ -91,7 +92,7 @@ class Current:
             ("Needs", release_words(self.config, instance.model.num_query_groups)),
             ("Hosts", f"{len(self.hosts)} of {cluster.num_nodes}: {compress_hosts(self.hosts)}"),
             ("Schedule", self._schedule_words()),
-            ("Time", screens.time_words(self.estimate)),
+            ("Time", screens.time_words(self.estimate, best_of_job(instance))),
             ("Measured", screens.measured_words(asdict(self.instance.stack))),
             ("Memory", screens.memory_words(self.memory)),
             ("Would pay", screens.paying_words(self.would_pay())),
@@ -151,6 +152,7 @@ class Current:
         """Return all tables, the verdict first; with a plan and its job, a comparison with the plan."""
         from rich.text import Text
 
+        from pipette_opt.report.best_mfu import best_of_job
         from pipette_opt.report.cells import titled
         from pipette_opt.report.comparison import comparison
         from pipette_opt.report.tables import estimate_tables, notes
@@ -164,6 +166,7 @@ class Current:
             max_oom_risk=self.max_oom_risk,
             links_measured=self.instance.cluster.links_measured,
             not_modelled=self.not_modelled,
+            best=best_of_job(self.instance),
         )
         if self.changed:
             parts.insert(

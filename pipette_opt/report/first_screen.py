@@ -14,6 +14,7 @@ from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
 from pipette_opt.plans.releases import release_words
 from pipette_opt.report.beside_tables import BEST_OF_KIND, fastest_words
+from pipette_opt.report.best_mfu import above_best_words, best_of_plan, mfu_words
 from pipette_opt.report.cells import QUIET, columns_table, risk, words
 from pipette_opt.report.tables import configuration_words, folded_hosts, host_grid, verdict_line
 from pipette_opt.simulate.paying import PayingOption
@@ -21,6 +22,7 @@ from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.not_modelled import LARGE_EFFECT, by_size
 from pipette_opt.specs.stack import FITS, StackSpec
+from pipette_opt.worlds.best_mfu import BestRun
 from pipette_opt.worlds.factor import misses
 
 MAX_ALTERNATIVES, MAX_OPTIONS, MAX_NOT_MODELLED, MAX_CAUSES = 3, 2, 3, 3
@@ -70,7 +72,7 @@ def first_screen(
         ("Needs", _needs_words(plan)),
         ("Flags", " ".join(" ".join(option) for option in flags)),
         ("Hosts", _hosts_words(plan)),
-        ("Time", time_words(plan.estimate)),
+        ("Time", time_words(plan.estimate, best_of_plan(plan))),
         ("Measured", measured_words(_recorded(plan, "stack"))),
         ("Memory", memory_words(plan.memory)),
         ("Proof", _proof_words(plan)),
@@ -183,8 +185,15 @@ def _hosts_words(plan: Plan) -> str:
     return f"{used}; {where}"
 
 
-def time_words(estimate: IterationTime) -> str:
-    """Return expected time, tokens per second with error band, MFU, and the largest causes of the time."""
+def time_words(estimate: IterationTime, best: BestRun | None) -> str:
+    """
+    Return expected time, tokens per second with error band, MFU, and the largest causes of the time.
+
+    Parameters
+    ----------
+    best
+        Public run with the highest MFU of this kind; a lower one than the plan's has a line of its own.
+    """
     causes = sorted(estimate.breakdown.items(), key=lambda item: -item[1])[:MAX_CAUSES]
     shares = ((name, 100 * seconds / estimate.iteration_time_s) for name, seconds in causes)
     where = ", ".join(f"{words(name)} {share:.0f} %" for name, share in shares if share >= MIN_SHARE)
@@ -192,11 +201,11 @@ def time_words(estimate: IterationTime) -> str:
     if estimate.band is not None:
         least, most = (rate * estimate.expected_s / end for end in (estimate.band.high_s, estimate.band.low_s))
         band = f" ({three_digits(least)} to {three_digits(most)})"
-    return (
+    line = (
         f"{three_digits(estimate.expected_s)} s: {three_digits(rate)} tokens/s{band}, "
-        f"{three_digits(estimate.expected_tokens_per_s_per_gpu)} per GPU, "
-        f"MFU {three_digits(100 * estimate.expected_mfu)} %; {where}"
+        f"{three_digits(estimate.expected_tokens_per_s_per_gpu)} per GPU, {mfu_words(estimate, best)}; {where}"
     )
+    return "\n".join(filter(None, (line, above_best_words(estimate, best))))
 
 
 def measured_words(stack: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from pipette_opt.plans.plan import IterationTime, Plan, StageMemory
 from pipette_opt.plans.verdict import expected_time, verdict
 from pipette_opt.report.bars import Bar
 from pipette_opt.report.beside_tables import alternatives_table, fastest_line, imbalance_line, risks_table
+from pipette_opt.report.best_mfu import above_best_words, best_of_plan, mfu_words
 from pipette_opt.report.cells import (
     BAD,
     FAIR,
@@ -37,6 +38,7 @@ from pipette_opt.report.proof_tables import certificate_table, proof_tables
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.objective import Objective
+from pipette_opt.worlds.best_mfu import BestRun
 
 NARROW_MARGIN = 0.9
 """Share of the capacity above which memory is coloured as tight. Chosen."""
@@ -94,7 +96,7 @@ def headline(plan: Plan) -> RenderableType:
     used, listed = len(plan.placement.nodes_used), len(plan.hosts)
     first = Text(plan.config.label(), style="bold")
     first.append(f"  on {used} of {counted(listed, 'host')}, {counted(plan.config.world_size, 'GPU')}", style="")
-    return Group(Text(), first, *speed_lines(plan.estimate))
+    return Group(Text(), first, *speed_lines(plan.estimate, best_of_plan(plan)))
 
 
 def configuration_table(plan: Plan) -> RenderableType:
@@ -277,6 +279,7 @@ def estimate_tables(
     max_oom_risk: float | None = None,
     links_measured: bool = True,
     not_modelled: Sequence[NotModelled] = (),
+    best: BestRun | None = None,
 ) -> list[RenderableType]:
     """
     Return the tables of a configuration that was simulated on given hosts, the verdict first.
@@ -291,6 +294,8 @@ def estimate_tables(
         Whether links between hosts were measured.
     not_modelled
         Options that predicted time and memory leave out.
+    best
+        Public run with the highest MFU of this kind.
     """
     verdict_text = verdict_line(
         verdict(
@@ -306,7 +311,7 @@ def estimate_tables(
     first.append(f"  {config.label()} on {where}", style="not bold")
     parts: list[RenderableType] = [
         verdict_text,
-        Group(Text(), first, *speed_lines(estimate), Text(clock_line(estimate), style=QUIET)),
+        Group(Text(), first, *speed_lines(estimate, best), Text(clock_line(estimate), style=QUIET)),
         breakdown_table(estimate),
     ]
     parts += [memory_table(memory), *components_table(memory)]
@@ -322,15 +327,19 @@ def notes(lines: Iterable[str]) -> RenderableType:
     return titled("Notes", table)
 
 
-def speed_lines(estimate: IterationTime) -> list[Text]:
-    """Return the expected time with its error band, the rates at this time, and the source of the band."""
+def speed_lines(estimate: IterationTime, best: BestRun | None) -> list[Text]:
+    """
+    Return the expected time with its error band, the rates at this time, and the source of the band.
+
+    An MFU above that of ``best``, the public run with the highest of this kind, has a line of its own.
+    """
     time = Text(expected_time(estimate).removeprefix("about "), style="bold")
     rates = (
         f"{three_digits(estimate.expected_tokens_per_s)} tokens/s, "
         f"{three_digits(estimate.expected_tokens_per_s_per_gpu)} tokens/s per GPU, "
-        f"MFU {three_digits(100 * estimate.expected_mfu)} %"
+        f"{mfu_words(estimate, best)}"
     )
-    lines = [time, Text(rates)]
+    lines = [time, *(Text(line) for line in (rates, above_best_words(estimate, best)) if line)]
     if estimate.band is not None:
         lines.append(Text(f"band of {estimate.band.source}", style=QUIET))
     return lines

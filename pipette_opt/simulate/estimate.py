@@ -137,7 +137,7 @@ def estimate(
     causes = causes_of(times, simulated, num_microbatches, instance.p2p, schedule)
     model, training = instance.model, instance.training
     tokens_per_s = training.tokens / simulated.iteration_time_s
-    per_flop = tokens_per_s / _peak_flops(instance, placement)
+    per_flop = tokens_per_s / peak_of_ranks(instance, placement)
     executed = _executed_flops_per_token(instance, config)
     return IterationTime(
         iteration_time_s=simulated.iteration_time_s,
@@ -170,8 +170,8 @@ def _executed_flops_per_token(instance: Instance, config: ParallelConfig) -> flo
     return total
 
 
-def _peak_flops(instance: Instance, placement: Placement) -> float:
-    """Return the peak FLOP/s of all GPUs with a rank, in the precision of the training's matrix products."""
+def peak_of_ranks(instance: Instance, placement: Placement) -> float:
+    """Return the dense peak of all GPUs with a rank, in the precision of the training's matrix products, FLOP/s."""
     recipe = instance.training.recipe
     precision = instance.training.precision if recipe is None else recipe.peak
     nodes, num_ranks = np.unique(placement.node, return_counts=True)

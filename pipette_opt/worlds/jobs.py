@@ -1,10 +1,13 @@
 """Kinds of jobs, by which public runs are counted."""
 
-from pipette_opt.specs import ClusterSpec, GpuSpec, Instance, ModelSpec
+from pipette_opt.specs import ClusterSpec, GpuSpec, Instance, ModelSpec, TrainingSpec
 from pipette_opt.worlds.prior import shipped_priors
 
 SMALL = 2048
 """Hidden size below which a model counts as small: kernel launches take a large share of its time. Chosen."""
+
+SMALL_MODEL = ", small model"
+"""Words for a small model in the names of job kinds."""
 
 WIDE, FP8, FP32 = "16 bit", "fp8", "fp32"
 """Precisions of matrix products in the names of job kinds."""
@@ -12,17 +15,20 @@ WIDE, FP8, FP32 = "16 bit", "fp8", "fp32"
 
 def job_kind(instance: Instance) -> str:
     """Return the kind of a job: dense or experts, model size, precision and GPU generation."""
-    training = instance.training
-    precision = FP8 if training.fp8 else FP32 if training.precision == FP32 else WIDE
     generations = {generation_of(gpu) for gpu in instance.cluster.gpu_kinds}
     generation = generations.pop() if len(generations) == 1 else "several generations of GPUs"
-    return kind_of(instance.model, precision, generation)
+    return kind_of(instance.model, kind_precision(instance.training), generation)
+
+
+def kind_precision(training: TrainingSpec) -> str:
+    """Return the precision of a job's matrix products in the name of its kind."""
+    return FP8 if training.fp8 else FP32 if training.precision == FP32 else WIDE
 
 
 def kind_of(model: ModelSpec, precision: str, generation: str) -> str:
     """Return the kind of a job, such as ``dense, 16 bit, hopper``."""
     shape = "mixture of experts" if model.num_experts is not None else "dense"
-    size = ", small model" if model.hidden_size < SMALL else ""
+    size = SMALL_MODEL if model.hidden_size < SMALL else ""
     return f"{shape}{size}, {precision}, {generation}"
 
 

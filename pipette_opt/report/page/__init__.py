@@ -18,6 +18,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import counted, gib, percent_above, three_digits
 from pipette_opt.plans.plan import Plan
+from pipette_opt.report.best_mfu import above_best_words, best_of_plan, best_words
 from pipette_opt.report.cells import risk
 from pipette_opt.report.page.inputs import assumptions_panel, inputs_panel
 from pipette_opt.report.page.links import links_panel
@@ -105,6 +106,7 @@ def _header(plan: Plan, left_out: Sequence[str]) -> Element:
     gap = "gap" if proof.fastest_s is None else "shown_gap"
     model = plan.inputs.get("model")
     name = f"{model['name']}: " if isinstance(model, dict) and isinstance(model.get("name"), str) else ""
+    best = best_of_plan(plan)
     facts = [
         (
             "per iteration",
@@ -119,7 +121,7 @@ def _header(plan: Plan, left_out: Sequence[str]) -> Element:
             ),
         ),
         (
-            "MFU",
+            f"MFU {best_words(estimate, best)}".rstrip(),
             number(estimate.expected_mfu, f"{three_digits(100 * estimate.expected_mfu)} %", "estimate.expected_mfu"),
         ),
         (
@@ -141,7 +143,7 @@ def _header(plan: Plan, left_out: Sequence[str]) -> Element:
         element("h1", f"{name}{plan.config.label()}"),
         element("p", plan.verdict, class_="verdict"),
         element("dl", *(element("div", element("dt", term), element("dd", value)) for term, value in facts)),
-        *(element("p", line, class_="left-out") for line in left_out),
+        *(element("p", line, class_="left-out") for line in (above_best_words(estimate, best), *left_out) if line),
     )
 
 
