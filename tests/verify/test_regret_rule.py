@@ -23,7 +23,7 @@ from pipette_opt.verify import verify
 from pipette_opt.verify.regret import Groups, group_of, weights_of
 from pipette_opt.verify.space import Searched
 from pipette_opt.worlds.reference import reference_terms
-from pipette_opt.worlds.terms import describe
+from pipette_opt.worlds.terms import TERMS, describe
 from pipette_opt.worlds.worlds import Worlds
 
 pytestmark = pytest.mark.search
@@ -133,7 +133,8 @@ def test_measured_runs_of_another_version_are_named() -> None:
     job, plan = solved_after_a_run()
     anchor = job.stack.anchors[0]
     short = replace(job.stack, anchors=(replace(anchor, terms=anchor.terms[:-1]),))
-    with pytest.raises(InputError, match=r"measured run train\.sh: 3\.00 s: has 35 and 36 terms, but this version"):
+    few = f"{len(TERMS) - 1} and {len(TERMS)} terms"
+    with pytest.raises(InputError, match=rf"measured run train\.sh: 3\.00 s: has {few}, but this version"):
         verify(replace(job, stack=short), plan)
 
 
