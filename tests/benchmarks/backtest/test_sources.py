@@ -5,13 +5,16 @@ from factories import make_run
 
 from benchmarks.backtest.sources import described
 
+TUNED = {"tuned": "true"}
+"""Column of vendors' performance recipes."""
+
 
 @pytest.mark.parametrize(
     ("source", "model", "given", "expected"),
     [
         ("ours", "", {"mine": "x"}, {"mine": "x"}),
-        ("MLPerf-Training-v5.0", "", {}, {"framework": "NeMo"}),
-        ("MLPerf-Training-v5.0", "", {"framework": "Megatron-LM"}, {"framework": "Megatron-LM"}),
+        ("MLPerf-Training-v5.0", "", {}, {"framework": "NeMo", **TUNED}),
+        ("MLPerf-Training-v5.0", "", {"framework": "x"}, {"framework": "x", **TUNED}),
         ("NVIDIA-NeMo/Megatron-Bridge PR", "", {}, {"grad_reduce_in_fp32": "true"}),
         ("MegatronLM-CI-golden", "gpt3_tp2", {}, {"peak_mem_stage": "last", "fused_attention": "true"}),
         ("MegatronLM-CI-golden", "mcore_tp2", {}, {"peak_mem_stage": "last", "fused_attention": "false"}),
@@ -28,8 +31,8 @@ def test_columns_of_sources(source: str, model: str, given: dict[str, str], expe
     [
         ("ours", "", "EP 8; FSDP 0", {"ep": "8"}),
         ("ours", "", "EP 1; FSDP 0", {}),
-        ("MegatronBridge-26.02", "DeepSeekV3", "EP 64; FSDP 0", {"ep": "64", "etp": "1"}),
-        ("MegatronBridge-26.02", "GPT OSS 120B", "EP 64", {"ep": "64", "etp": "1", "dispatcher": "alltoall"}),
+        ("MegatronBridge-26.02", "DeepSeekV3", "EP 64; FSDP 0", {"ep": "64", "etp": "1", **TUNED}),
+        ("MegatronBridge-26.02", "GPT OSS 120B", "EP 64", {"ep": "64", "etp": "1", "dispatcher": "alltoall", **TUNED}),
     ],
 )
 def test_expert_degrees_are_read_from_notes(source: str, model: str, notes: str, expected: dict[str, str]) -> None:
