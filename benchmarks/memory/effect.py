@@ -1,5 +1,5 @@
 """
-What the memory network changes in a search: ``python -m benchmarks.memory.effect -o PAGE``.
+Effect of the memory network on a search: ``python -m benchmarks.memory.effect -o PAGE``.
 
 Every legal configuration of a few jobs is predicted twice: by the shipped predictor, and by its formula and constants
 alone, with the network held at a correction of zero. Compared are the peak of the fullest stage, and the verdict of the
