@@ -65,9 +65,7 @@ HEADINGS = (
 NOTES = (
     "- Times in seconds for an iteration, peaks in GiB; sources without a printed peak have none. The prediction of",
     "  running out is a probability.",
-    "- `selective` of torchtitan keeps the results of every second product; `selective` here is Megatron-Core's, which",
-    "  recomputes the attention core only. So the times of such rows are predicted too low and the peaks too high. A",
-    "  row that ran counts as a job that runs out.",
+    "- `ops` is torchtitan's `selective`: the results of every second product stay, and all else is computed again.",
     "- The last row has the time of a fine-tuning loop, which is more than an iteration.",
 )
 """Notes below the table."""

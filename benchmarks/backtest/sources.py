@@ -57,7 +57,9 @@ def described(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
         replace(
             run,
             extra=columns_of(run) | {name: cell for name, cell in run.extra.items() if cell},
-            recompute="ops" if run.recompute == "selective" and "torchtitan" in run.source else run.recompute,
+            recompute="ops"
+            if run.recompute == "selective" and "torchtitan" in run.source + run.notes
+            else run.recompute,
         )
         for run in runs
     ]

@@ -136,7 +136,7 @@ def _runs_of(path: Path) -> list[MemoryRun]:
     chosen = [run for run in runs if says[run.row] and not _is_other(run)]
     if path.stem == TESTS:
         chosen = [flagged for run in chosen if (flagged := with_flags(run)) is not None]
-    return [_reserved(run, memory) for run, memory in known_rows(chosen, read_stack())]
+    return [inside_allocator(run, memory) for run, memory in known_rows(chosen, read_stack())]
 
 
 def _is_other(run: MeasuredRun) -> bool:
@@ -145,7 +145,7 @@ def _is_other(run: MeasuredRun) -> bool:
     return any(word in text for word in (*NOT_PRETRAINING, "supervised"))
 
 
-def _reserved(run: MeasuredRun, memory: MemoryRun) -> MemoryRun:
+def inside_allocator(run: MeasuredRun, memory: MemoryRun) -> MemoryRun:
     """Return a peak of the device without what lies outside of the allocator; any other peak unchanged."""
     if memory.peak_gib is None or ON_DEVICE not in run.notes:
         return memory

@@ -17,6 +17,7 @@ from pipette_opt.read.stack import read_stack
 SOURCES: Mapping[str, tuple[str, ...]] = {
     "AMP (NeurIPS 2022)": ("amp_aws16",),
     "Hugging Face's Ultra-Scale sweep with nanotron": ("hf_ultrascale_h100",),
+    "InternLM InternEvo": ("internevo_a100",),
     "MLPerf Training": ("mlperf_training", "mlperf_v51", "mlperf_v60"),
     "Megatron-Bridge on AWS": ("aws_moe_dispatchers",),
     "Megatron-LM functional tests": ("megatron_ci_golden",),
@@ -26,6 +27,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "NVIDIA Megatron-Bridge": ("nvidia_perf_tables", "megatron_bridge_cards"),
     "NVIDIA NeMo AutoModel": ("automodel",),
     "Korthikanti et al. 2022 and torchtitan": ("published_tables", "torchtitan_trl_threads"),
+    "PyTorch torchao": ("torchao_fp8_h100_mi300x_b200",),
     "reports in public threads": ("field_cases",),
     "vTrain (MICRO 2024)": ("vtrain_a100",),
 }

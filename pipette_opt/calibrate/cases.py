@@ -29,7 +29,7 @@ from pipette_opt.read.levels import usual_levels
 from pipette_opt.read.megatron_args import MegatronArgs
 from pipette_opt.read.precision_words import KNOWN as KNOWN_PRECISIONS
 from pipette_opt.read.precision_words import precision_of
-from pipette_opt.read.run_models import GATED_FAMILIES, run_flag, run_model
+from pipette_opt.read.run_models import GATED_FAMILIES, run_flag, run_model, whole_cell
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, FIRST_PARAMETERS_COLUMN, MeasuredRun
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, StackSpec, TrainingSpec
 from pipette_opt.specs.precision import FP8_RECIPES, NVFP4, PRECISION_RECIPES, fp8_copies
@@ -223,6 +223,7 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
         flash_version=words.flash_version,
         fused_softmax=words.fused_softmax,
         fused_norm=run_flag(run, "fused_norm", fused_norm),
+        loss_chunks=whole_cell(run, "loss_chunks") or 1,
         fp8=precision in FP8_RECIPES,
         fp8_recipe=precision if precision in FP8_RECIPES else "delayed",
         fp4=precision == NVFP4,
@@ -254,7 +255,8 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
         context_parallel_size=run.cp,
         layers_per_stage=stage_layers(run, run.num_layers, run.pp),
         virtual_pipeline_model_parallel_size=run.vpp if run.vpp > 1 and run.pp > 1 else None,
-        sequence_parallel=run.tp > 1 and (has_experts(run) if run.seq_parallel is None else run.seq_parallel),
+        sequence_parallel=run.tp > 1
+        and ((software.sequence_parallel or has_experts(run)) if run.seq_parallel is None else run.seq_parallel),
         **(_recomputation(run) or {}),
         use_distributed_optimizer=sharded,
         overlap_grad_reduce=beside,

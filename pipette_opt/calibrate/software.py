@@ -31,6 +31,8 @@ class Software:
         Whether gradients of bf16 training are accumulated and reduced in fp32.
     fused_attention
         Whether attention is fused for every model.
+    sequence_parallel
+        Whether tensor ranks also split norms, by the tokens of the sequence, unless the row says otherwise.
     flash_version
         Newest version of fused attention kernels that it runs, as in :class:`~pipette_opt.specs.TrainingSpec`.
     peak_mem_stage
@@ -44,6 +46,7 @@ class Software:
     overlap_param_gather: bool = False
     reduces_in_fp32: bool = True
     fused_attention: bool = False
+    sequence_parallel: bool = False
     flash_version: Literal[1, 2, 3] = 3
     peak_mem_stage: Literal["first", "largest"] = "largest"
     splits_by_parameters: bool = False
@@ -77,18 +80,30 @@ PyTorch's fused kernel is FlashAttention 2; torchtitan uses cuDNN's only on comp
 """
 
 OWN = Software(family="own")
-"""Megatron-DeepSpeed and other forks from before Megatron-Core, InternEvo, and Aleph Alpha's AA-Scaling."""
+"""Megatron-DeepSpeed and other forks from before Megatron-Core, and Aleph Alpha's AA-Scaling."""
+
+INTERNEVO = replace(OWN, reduces_in_fp32=False, flash_version=2)
+"""InternEvo: gradients stay in the format of the parameters (``hybrid_zero_optim.py``), attention is flash-attn 2."""
 
 FSDP2 = replace(PYTORCH, family="fsdp")
 """torchtitan, torchao, and NeMo AutoModel: ``fully_shard`` of PyTorch."""
 
+TORCHTITAN = replace(FSDP2, sequence_parallel=True)
+"""torchtitan, whose plans of tensor parallelism split norms by tokens (``Shard(1)`` in ``apply_tp`` of its models)."""
+
+DEEPSPEED = replace(FSDP2, reduces_in_fp32=False)
+"""DeepSpeed: gradients stay in the format of the parameters, the default of ``grad_accum_dtype``."""
+
 SOFTWARE: tuple[tuple[re.Pattern[str], Software], ...] = (
     (re.compile(r"megatron-lm\b"), MEGATRON_LM),
-    (re.compile(r"megatron-?deepspeed|internevo|aa-scaling"), OWN),
+    (re.compile(r"megatron-?deepspeed|aa-scaling"), OWN),
+    (re.compile(r"internevo"), INTERNEVO),
     (re.compile(r"megatron-?bridge"), NEMO),
     (re.compile(r"nanotron"), NANOTRON),
     (re.compile(r"(?<!nvidia-)nemo(?!tron|.?rl\b|.?automodel)"), NEMO),
-    (re.compile(r"torchtitan|torchao|pytorch/ao|automodel|fsdp2"), FSDP2),
+    (re.compile(r"torchtitan|torchao|pytorch/ao"), TORCHTITAN),
+    (re.compile(r"automodel|fsdp2"), FSDP2),
+    (re.compile(r"deepspeed"), DEEPSPEED),
     (re.compile(r"llm-foundry|\bpytorch|\bfms-fsdp|composer-fsdp"), PYTORCH),
 )
 """

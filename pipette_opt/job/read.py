@@ -197,7 +197,12 @@ def _check_needed(options: JobOptions, made: Made, shown: "Example | None") -> N
             "--model",
             "is required: a preset such as llama-3-8b, a Hugging Face config.json, or a file of Megatron arguments.",
         )
-    for option, value in (("--global-batch-size", options.global_batch_size), ("--seq-length", options.seq_length)):
+    sizes = (
+        ("--global-batch-size", options.global_batch_size),
+        ("--seq-length", options.seq_length),
+        ("--loss-chunks", options.loss_chunks),
+    )
+    for option, value in sizes:
         if value is None and shown is None and made.training is None:
             raise InputError(option, "is required; give a whole number.")
         if value is not None and not 1 <= value <= LARGEST:
@@ -317,6 +322,7 @@ def _training(
         fp8=options.fp8,
         fp8_recipe=recipe,  # type: ignore[arg-type]
         attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
+        loss_chunks=options.loss_chunks,
         **dispatcher_fields(options.moe_token_dispatcher or scripted or "alltoall"),
         overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
         cuda_graph=options.cuda_graph,

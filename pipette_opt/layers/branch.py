@@ -326,9 +326,11 @@ class Branch:
         """
         Return the bytes that recomputation by operation keeps: outputs of the first, third, ... product.
 
-        With sequence parallelism also the scattered output of the last product.
+        With sequence parallelism also the scattered output of the last product. Compiled layers, whose norms are fused,
+        keep no output of the branch: no backward pass needs it.
         """
-        outputs = sum(product.on_rank(rank.tp)[0] for product in self.operations[::2])
+        operations = self.operations[:-1] if rank.training.fused_norm else self.operations
+        outputs = sum(product.on_rank(rank.tp)[0] for product in operations[::2])
         scattered = (rank.shards > 1) * self.model.hidden_size / rank.shards
         return rank.element * rank.tokens * (outputs + scattered)
 

@@ -17,11 +17,12 @@ component, because a GPU's capacity excludes it.
 """
 
 _COMPONENT_REGRESSORS = {
-    "gradients": ("parameter_bytes", "gradient_copy_bytes"),
+    "gradients": ("parameter_bytes", "fp32_shards", "gradient_copy_bytes"),
     "buffers": (
         "placeholders",
         "step_bytes",
         "step_state_bytes",
+        "step_copy_bytes",
         "table_bytes",
         "run_ahead_buffers",
         "pile_up_buffers",

@@ -70,7 +70,7 @@ def table_features(table: StageTable, formula: FormulaBytes) -> FloatArray:
         e * tokens / table.shards * table.hidden / total,
         e * tokens * table.query / total,
         e * tokens * table.key_value / total,
-        table.last * e * tokens * table.vocab / total,
+        table.last * e * table.logit_tokens * table.vocab / total,
         formula.step_work / total,
         4 * tokens / table.shards * table.num_experts / total,
         np.log2(table.in_flight),

@@ -125,7 +125,7 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     saved = np.maximum(saved - table.offloaded, 0.0)
     freed = table.first_chunk * saved
     masks = table.first * table.hidden_dropout * shard_tokens * table.hidden  # of the embeddings
-    logits = table.tokens * table.vocab
+    logits = table.logit_tokens * table.vocab
     whole = table.element * table.tokens * table.hidden * (1 + (table.shards > 1))
     half_precision = table.element < 4
     # The product of the head gives autograd an empty gradient, too (Megatron-Core's tensor_parallel/layers.py).
@@ -153,7 +153,7 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
         head_work=table.last * np.maximum(half_precision * table.element * logits, head_product),
         embedding_work=table.first
         * np.maximum(table.element * table.largest_table + waiting + whole - freed - masks, 0.0),
-        step_work=table.step * _owned(table, 1),
+        step_work=table.step * owned_parameters(table, 1),
     )
 
 
@@ -170,7 +170,7 @@ def _mtp_bytes(table: StageTable) -> FloatArray:
     return kept + 8 * table.statistics * table.tokens / table.shards
 
 
-def _owned(table: StageTable, from_stage: int) -> FloatArray:
+def owned_parameters(table: StageTable, from_stage: int) -> FloatArray:
     """
     Return the parameters that one rank owns after replicas divide them.
 
@@ -193,11 +193,11 @@ def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray
     """Return the bytes of weights, gradients and optimizer state; under ZeRO, the rank's shard and gathered buffers."""
     copies = table.copies * table.fp8 * table.matrix_parameters
     gathered = table.element * table.unit_parameters + table.copies * table.fp8 * table.unit_matrices
-    weights = table.element * _owned(table, 3) + np.where(table.zero >= 3, gathered, copies)
+    weights = table.element * owned_parameters(table, 3) + np.where(table.zero >= 3, gathered, copies)
     weights -= np.where(table.zero >= 3, 0.0, table.only_copies * table.element * table.matrix_parameters)
-    gradients = table.gradient * (_owned(table, 2) + (table.zero >= 2) * table.unit_parameters)
+    gradients = table.gradient * (owned_parameters(table, 2) + (table.zero >= 2) * table.unit_parameters)
     own, experts = _shards(table, 1)
     routers = table.moe_layers * table.num_experts * table.hidden
     matrices = (table.matrix_parameters + routers - table.expert_parameters) / own + table.expert_parameters / experts
-    optimizer = table.state * _owned(table, 1) - SECOND_MOMENT_BYTES * table.muon * matrices
+    optimizer = table.state * owned_parameters(table, 1) - SECOND_MOMENT_BYTES * table.muon * matrices
     return weights, gradients, (1 - table.on_host) * optimizer

@@ -20,7 +20,7 @@ from pipette_opt.memory.components import COMPONENTS, stage_components, whole_co
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import FormulaBytes, formula_bytes
 from pipette_opt.memory.odds import normal_beyond
-from pipette_opt.memory.regressors import StageFacts, config_groups, link_share, stage_regressors
+from pipette_opt.memory.regressors import StageFacts, config_groups, link_share, narrow_copies, stage_regressors
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.memory.table import stage_table
 from pipette_opt.memory.twins import as_anchored, as_measured, as_run, as_twins_take, rank_keys, work_keys
@@ -246,7 +246,7 @@ class MemoryPredictor:
         """Return the bytes of weights, gradients and optimizer state of each stage: no constant predicts less."""
         held = np.maximum(table.gradient + min(self.memory_constants.parameter_bytes, 0.0), table.element)
         state: FloatArray = formula.static + (held / table.gradient - 1) * formula.gradients
-        return state
+        return state - self.memory_constants.fp32_shards * narrow_copies(table)
 
     def oom_probability(
         self,

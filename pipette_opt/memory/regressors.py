@@ -11,7 +11,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GIB
-from pipette_opt.memory.formula import FormulaBytes, parameters
+from pipette_opt.memory.formula import FormulaBytes, owned_parameters, parameters
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -78,6 +78,7 @@ def stage_regressors(
         "base_gib": np.full(table.num_rows, float(GIB)),
         "group_gib": GIB * facts.link * facts.groups,
         "parameter_bytes": formula.gradients / table.gradient,
+        "fp32_shards": -narrow_copies(table),
         "placeholders": formula.placeholders,
         "gradient_copy_bytes": size * (facts.replicas > 1) * ~sharded,
     }
@@ -85,7 +86,9 @@ def stage_regressors(
         always
         | {"counted": counted_bytes - formula.placeholders, "step_bytes": size * sharded}
         | _passes(table, facts),
-        always | {"counted": formula.static + formula.step_work, "step_state_bytes": size * sharded},
+        always
+        | {"counted": formula.static + formula.step_work, "step_state_bytes": size * sharded}
+        | {"step_copy_bytes": (1 - table.on_host) * owned_parameters(table, 1)},
     )
     moments[0].update({name: moments[0][name] * share for name, share in shares.items()})
     moments[0]["activations"] = formula.saved
@@ -140,15 +143,28 @@ def link_share(bytes_per_s: float | None) -> float:
     return 1.0 if bytes_per_s is None else min(bytes_per_s / FULL_LINK_BYTES_PER_S, MAX_LINK)
 
 
+def narrow_copies(table: StageTable) -> FloatArray:
+    """
+    Return the counted bytes of ZeRO 3 in 16-bit training that do not exist where shards are fp32.
+
+    Such a shard has 4 bytes each of weights, which are the master copy, and of gradients. Of gathered units, gradients
+    have the format of the weights.
+    """
+    narrow = (table.zero >= 3) * (table.element < 4)
+    shards = (table.element + table.gradient - 4) * owned_parameters(table, 3)
+    copies: FloatArray = narrow * (shards + (table.gradient - table.element) * table.unit_parameters)
+    return copies
+
+
 def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
     """Return the regressors of the forward and backward passes that the optimizer step lacks, bytes by constant."""
     tensor = table.tensor > 1
     gathered = tensor * table.element * table.tokens * table.hidden
     inside = table.tensor <= facts.gpus_per_node
-    passes = table.chunk_layers * table.in_flight * (1 - table.full)
+    passes = table.chunk_layers * table.in_flight * (1 - np.maximum(table.full, table.by_operation))
     again = np.maximum(table.selective, table.full > 0) * (table.layers > 0)
     scores = (passes * (1 - table.selective) + again) * table.scores
-    logits = table.last * table.tokens * table.vocab
+    logits = table.last * table.logit_tokens * table.vocab
     late = gathered * (1 + 1 / table.tensor)  # the whole, and the rank's piece that is scattered or gathered
     return {
         "attention_copies": passes * table.element * table.tokens * (table.query + 2 * table.key_value),

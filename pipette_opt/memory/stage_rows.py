@@ -20,6 +20,8 @@ class StageTable:
     ----------
     tokens
         Tokens of one micro-batch on one rank inside the matrix products.
+    logit_tokens
+        Tokens of a micro-batch whose logits exist at once.
     shards
         Ranks among which the other activations are split.
     element, gradient, state
@@ -87,6 +89,8 @@ class StageTable:
         Routed experts of a layer with experts.
     selective
         1 if the attention core is recomputed, but not whole layers.
+    by_operation
+        1 if operations of layers are recomputed one by one, with all elementwise ones.
     full
         Fraction of the layers of a chunk that are recomputed whole.
     inputs_kept
@@ -99,6 +103,7 @@ class StageTable:
     """
 
     tokens: FloatArray
+    logit_tokens: FloatArray
     shards: FloatArray
     element: FloatArray
     gradient: FloatArray
@@ -145,6 +150,7 @@ class StageTable:
     tensor: FloatArray
     num_experts: FloatArray
     selective: FloatArray
+    by_operation: FloatArray
     full: FloatArray
     inputs_kept: FloatArray
     kept: FloatArray

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.layers.attention import AttentionBranch
-from pipette_opt.layers.branch import Branch, OnRank
+from pipette_opt.layers.branch import BY_OPERATION, Branch, OnRank
 from pipette_opt.layers.branch_bytes import BranchBytes, branch_bytes
 from pipette_opt.layers.branches import named_branches
 from pipette_opt.layers.kinds import count_layers
@@ -240,6 +240,7 @@ def _training_columns(rows: _Rows, rank: OnRank) -> Columns:
     host = np.array([host_keeps(training, each).optimizer_offload_fraction for each in rows.configs])
     return {
         "tokens": rank.tokens[rows.config_of_row],
+        "logit_tokens": rank.tokens[rows.config_of_row] / training.loss_chunks,
         "shards": rank.shards[rows.config_of_row],
         "element": training.parameter_bytes,
         "gradient": training.gradient_bytes,
@@ -284,6 +285,7 @@ def _recompute_columns(rows: _Rows, chunks: _Chunks) -> Columns:
     kept = np.where(is_block, chunks.recomputed, -(-chunks.recomputed // at_once))
     return {
         "selective": rows.mask(_recomputes("core_attn")),
+        "by_operation": rows.mask(_recomputes(BY_OPERATION)),
         "full": chunks.mean_in_flight(chunks.recomputed) / np.where(chunk_layers > 0, chunk_layers, 1),
         "inputs_kept": chunks.mean_in_flight(kept),
     }

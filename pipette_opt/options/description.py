@@ -147,8 +147,8 @@ class JobOptions:
         str | None,
         _software(
             "Software that trains: megatron-core, megatron-core-tuned (as in NVIDIA's performance recipes), torchtitan "
-            "(FSDP2), deepspeed or nanotron. [default: megatron-core]",
-            words=("megatron-core", "megatron-core-tuned", "torchtitan", "deepspeed", "nanotron"),
+            "(FSDP2), deepspeed, internevo or nanotron. [default: megatron-core]",
+            words=("megatron-core", "megatron-core-tuned", "torchtitan", "deepspeed", "internevo", "nanotron"),
         ),
     ] = None
     calibration: Annotated[
@@ -211,6 +211,13 @@ class JobOptions:
             words=("ring", "hierarchical", "tree"),
         ),
     ] = "ring"
+    loss_chunks: Annotated[
+        int,
+        _training(
+            "Parts of a micro-batch whose logits exist one after the other: 8 with torchtitan's loss in chunks; with a "
+            "loss fused with the output product (Liger), the vocabulary over the hidden size."
+        ),
+    ] = 1
     expert_imbalance: Annotated[
         float, _training("Tokens on the busiest expert-parallel rank, relative to the mean; 1 for equal loads.")
     ] = 1.0

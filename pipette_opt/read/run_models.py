@@ -7,7 +7,7 @@ from pipette_opt.base.units import whole_number
 from pipette_opt.read.measured_run import MeasuredRun
 from pipette_opt.specs import ModelSpec
 
-GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "nemotron-h", "gpt-oss", "gpt oss", "deepseek")
+GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "internlm", "nemotron-h", "gpt-oss", "gpt oss", "deepseek")
 """Families of models with gated MLP, rotary positions, RMSNorm and no biases."""
 
 MODEL_COLUMNS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")

@@ -100,6 +100,7 @@ OPTIONAL = (
     "layers_per_stage",
     "kv_channels",
     "peak_mem_stage",
+    "loss_chunks",
     "cuda_graph",
     "hybrid",
     "stack_version",
@@ -380,6 +381,7 @@ def _check_extra(row: "_Cells", run: MeasuredRun) -> None:
     for name in FLAGS:
         row.flag(name)
     row.whole("kv_channels")
+    row.whole("loss_chunks")
     row.number(BANDWIDTH_COLUMN, above_zero=True)
     row.number(FIRST_PARAMETERS_COLUMN, above_zero=True)
     stage = row.text("peak_mem_stage")

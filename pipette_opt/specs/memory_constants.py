@@ -108,6 +108,9 @@ class MemoryConstants:
         MiB each (github.com/pytorch/pytorch pull request 120925).
     parameter_bytes
         Bytes beyond the counted tensors per parameter whose gradient a rank holds; -2 where gradients stay in 16 bits.
+    fp32_shards
+        1 where sharded weights are the fp32 master copy, and gathered gradients have the format of gathered weights
+        (FSDP2); 0 where a shard also has weights in 16 bits (Megatron-Core, DeepSpeed).
     placeholders
         Fraction of the empty gradients that Transformer Engine keeps, one for each shape of a layer's matrices; 0 where
         products do not add to the main gradients.
@@ -119,6 +122,9 @@ class MemoryConstants:
         no freed activation is large enough; returned when memory is short.
     step_state_bytes
         Bytes per parameter with a sharded optimizer, while the step runs and activations are freed.
+    step_copy_bytes
+        Bytes per parameter that a rank owns, while its optimizer steps on the GPU: copies of gradients that a stack
+        keeps in 16 bits, and temporary tensors of an Adam of several kernels. 0 where one kernel reads the gradients.
     activations
         Stored activations beyond the counted ones, as a fraction: unfused gates, other kernels.
     attention_copies
@@ -196,10 +202,12 @@ class MemoryConstants:
     counted: Annotated[float, Meta(ge=0.5, le=HIGHEST)] = 1.0
     base_gib: Amount = 0.0625
     parameter_bytes: Annotated[float, Meta(ge=-2, le=HIGHEST)] = 0.0
+    fp32_shards: Share = 0.0
     placeholders: Amount = 1.0
     gradient_copy_bytes: Amount = 0.0
     step_bytes: Amount = 0.0
     step_state_bytes: Amount = 0.0
+    step_copy_bytes: Amount = 0.0
     activations: Annotated[float, Meta(ge=-0.5, le=HIGHEST)] = 0.0
     attention_copies: Amount = 0.0
     norm_bytes: Amount = 8.0
@@ -297,7 +305,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     ),
     "logit_spread": ("logit_bytes", "loss_spare_bytes", "whole_logit_bytes", "table_bytes"),
     "buffer_spread": ("run_ahead_buffers", "pile_up_buffers"),
-    "step_spread": ("step_bytes",),
+    "step_spread": ("step_bytes", "step_copy_bytes"),
 }
 """Groups of regressors with correlated errors."""
 

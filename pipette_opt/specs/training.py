@@ -105,6 +105,9 @@ class TrainingSpec:
         Unfused attention scales, masks and normalises in one kernel.
     fused_norm
         Each normalisation layer is a single kernel.
+    loss_chunks
+        Parts of a micro-batch whose logits exist one after the other: 1 for all at once, more with a loss in chunks
+        (torchtitan's ``ChunkedLossWrapper``, Liger's fused linear cross-entropy).
     fp8
         Matrix products of the layers run in fp8, as in Transformer Engine: parameters keep ``precision`` and have fp8
         copies, and inputs are kept in fp8.
@@ -167,6 +170,7 @@ class TrainingSpec:
     flash_version: Literal[1, 2, 3] = 3
     fused_softmax: bool = True
     fused_norm: bool = True
+    loss_chunks: int = 1
     fp8: bool = False
     fp8_recipe: Fp8Recipe = "delayed"
     fp8_copies: int = 2
@@ -196,7 +200,7 @@ class TrainingSpec:
     other_arguments: tuple[tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        for field in ("global_batch_size", "seq_length"):
+        for field in ("global_batch_size", "seq_length", "loss_chunks"):
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")

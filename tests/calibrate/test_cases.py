@@ -315,6 +315,15 @@ def test_a_name_without_a_shape_is_said() -> None:
     assert skipped.reason == "num_layers, hidden, heads not given, and model 'mine' is neither a preset nor a config"
 
 
+def test_internlm_is_gated() -> None:
+    """By hand, 32 layers of (4 h^2 + 3 h f + two norms), two tables and a norm: 7,321,423,872 parameters."""
+    shape = {"num_layers": 32, "hidden": 4096, "ffn_hidden": 11008, "heads": 32, "kv_heads": 32, "vocab": 103168}
+    layer = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    assert case(make_run(model="internlm-7b", **shape)).instance.model.num_parameters == (
+        32 * layer + 2 * 103168 * 4096 + 4096
+    )
+
+
 @pytest.mark.parametrize(
     ("said", "experts", "expected"), [(None, True, True), (None, False, False), (False, True, False)]
 )

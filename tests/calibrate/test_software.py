@@ -6,7 +6,18 @@ import pytest
 from factories import make_run
 
 from pipette_opt.calibrate.cases import Case, make_case, make_cases, with_stack
-from pipette_opt.calibrate.software import FSDP2, MEGATRON_LM, NANOTRON, NEMO, OWN, PYTORCH, Software, software_of
+from pipette_opt.calibrate.software import (
+    FSDP2,
+    INTERNEVO,
+    MEGATRON_LM,
+    NANOTRON,
+    NEMO,
+    OWN,
+    PYTORCH,
+    TORCHTITAN,
+    Software,
+    software_of,
+)
 from pipette_opt.specs import DEFAULT_STACK
 
 
@@ -21,6 +32,9 @@ from pipette_opt.specs import DEFAULT_STACK
         ("own", 1, {"framework": "NeMo", "overlap_grad_reduce": "false"}, (False, False, 2)),
         ("MegatronBridge-26.08", 0, {}, (True, False, 2)),
         ("HF-UltraScale-nanotron", 1, {}, (True, False, 4)),
+        ("InternLM/InternEvo", 1, {}, (False, False, 2)),
+        ("our DeepSpeed jobs", 1, {"grad_reduce_in_fp32": "true"}, (False, False, 4)),
+        ("vTrain, Megatron-DeepSpeed", 1, {}, (False, False, 4)),
     ],
 )
 def test_overlap_and_gradients(
@@ -60,6 +74,17 @@ def test_versions_of_flash_attention(source: str, kernel: str, version: int) -> 
     assert case.instance.training.flash_version == version
 
 
+@pytest.mark.parametrize(
+    ("source", "said", "expected"),
+    [("pytorch/torchtitan", None, True), ("pytorch/torchtitan", False, False), ("own", None, False)],
+)
+def test_tensor_ranks_of_torchtitan_split_norms(source: str, said: bool | None, expected: bool) -> None:
+    """Unless the row says otherwise; Megatron-LM's only where they are told."""
+    case = make_case(make_run(source=source, seq_parallel=said), DEFAULT_STACK)
+    assert isinstance(case, Case)
+    assert case.config.sequence_parallel is expected
+
+
 def test_nothing_to_overlap() -> None:
     """One replica reduces nothing; fully sharded rows send beside every micro-batch by their own law."""
     alone = make_case(make_run(source="MLPerf-Training-v5.0", num_gpus=4, dp=1), DEFAULT_STACK)
@@ -77,12 +102,12 @@ def test_nothing_to_overlap() -> None:
         (("", "", "results/n64_nemo/gpt3"), NEMO),
         (("", "NVIDIA-NeMo/Megatron-Bridge", ""), NEMO),
         (("NeMo AutoModel (FSDP2)", "NVIDIA-NeMo/Automodel", ""), FSDP2),
-        (("", "pytorch/torchtitan docs", ""), FSDP2),
         (("NeMo-RL", "NVIDIA-NeMo/RL", ""), MEGATRON_LM),
         (("", "own", "Nemotron-4"), MEGATRON_LM),
         (("", "PyTorch blog", ""), PYTORCH),
+        (("", "pytorch/torchtitan docs", ""), TORCHTITAN),
         (("Megatron-DeepSpeed", "own", ""), OWN),
-        (("", "InternLM/InternEvo@3a665e88", ""), OWN),
+        (("", "InternLM/InternEvo@3a665e88", ""), INTERNEVO),
     ],
 )
 def test_names_of_software(texts: tuple[str, str, str], expected: Software) -> None:

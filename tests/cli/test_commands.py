@@ -322,7 +322,7 @@ BAD = [
     (("solve", *JOB, "--trace", "no/such/folder/t.json"), "the folder no/such/folder does not exist"),
     (("solve", *JOB, "--global-batch-size", "9" * 30), "--global-batch-size: must be from 1 to 1,000,000,000"),
     (("solve", *JOB, "--workers", "100000"), "--workers: must be at most 1024"),
-    (("solve", *JOB, "--calibration", "megatron"), "Shipped: deepspeed, megatron-core,"),
+    (("solve", *JOB, "--calibration", "megatron"), "Shipped: deepspeed, internevo, megatron-core,"),
     (
         ("solve", *JOB, "--software", "fsdp2"),
         "--software: must be one of megatron-core, megatron-core-tuned, torchtitan",

@@ -48,16 +48,20 @@ def test_bytes_of_many_configurations_at_once(name: str) -> None:
             assert found == pytest.approx(float(np.sum(alone)))
 
 
-def test_operations_keep_every_second_output() -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_operations_keep_every_second_output(compiled: bool) -> None:
     """
     By hand for Llama 3 8B, a token of a layer in 16 bits.
 
-    Layer input 4,096, queries 4,096, values 1,024, output of attention 4,096, gate 14,336, output of the MLP 4,096;
-    32 fp32 sums of the softmax.
+    Layer input 4,096, queries 4,096, values 1,024, output of attention 4,096, gate 14,336; without compilation output
+    of the MLP 4,096; 32 fp32 sums of the softmax.
     """
-    model, training = read_model("llama-3-8b"), TrainingSpec(global_batch_size=8, seq_length=8192)
+    training = TrainingSpec(global_batch_size=8, seq_length=8192, fused_norm=compiled)
+    model = read_model("llama-3-8b")
     rank = on_rank(training, lambda field: getattr(make_config(), field))
     branches = model.branches(model.layers[0])
     again = [branch_bytes(branch, rank, {"ops": np.array(True)}) for branch in branches]
-    assert sum(each.kept for each in again) == 8192 * (2 * (4096 + 4096 + 1024 + 4096 + 14336 + 4096) + 4 * 32)
+    assert sum(each.kept for each in again) == 8192 * (
+        2 * (4096 + 4096 + 1024 + 4096 + 14336 + (not compiled) * 4096) + 4 * 32
+    )
     assert [each.restored for each in again] == [branch_bytes(branch, rank, {}).whole for branch in branches]

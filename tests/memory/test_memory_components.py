@@ -22,8 +22,12 @@ JOB = TrainingSpec(global_batch_size=64, seq_length=4096)
 def stack_of(seed: int) -> MemoryConstants:
     """A stack with random constants."""
     rng = np.random.default_rng(seed)
-    spare = {name: float(rng.uniform(0, 2)) for name in REGRESSORS if name not in ("counted", "parameter_bytes")}
-    return MemoryConstants(counted=rng.uniform(0.8, 1.2), parameter_bytes=rng.uniform(-2, 1), **spare)
+    limited = {
+        "counted": rng.uniform(0.8, 1.2),
+        "parameter_bytes": rng.uniform(-2, 1),
+        "fp32_shards": rng.uniform(0, 1),
+    }
+    return MemoryConstants(**limited, **{name: rng.uniform(0, 2) for name in REGRESSORS if name not in limited})
 
 
 @pytest.mark.search
@@ -34,7 +38,7 @@ def test_parts_add_up(number: int) -> None:
     for memory_constants in (
         MemoryConstants(),
         stack_of(number),
-        *(read_stack(name).memory for name in ("nanotron", "deepspeed")),
+        *(read_stack(name).memory for name in ("nanotron", "deepspeed", "torchtitan")),
     ):
         (found,) = MemoryPredictor.load(memory_constants=memory_constants).predict(
             point.model, point.training, [point.config]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,8 +111,10 @@ def test_unfused_norms_and_recomputation() -> None:
     """Unfused norms weigh two inputs a layer and pass; with recomputed layers none."""
     unfused = replace(TRAINING, fused_norm=False)
     assert regressors(training=unfused)["norm_bytes"][1] * GIB == pytest.approx(2 * 4 * 2048 * 1024)
-    recomputed = regressors(replace(CONFIG, recompute_granularity="full"), unfused)
-    assert recomputed["norm_bytes"].tolist() == recomputed["attention_copies"].tolist() == [0.0, 0.0]
+    full = {"recompute_granularity": "full"}
+    for fields in (full, {"recompute_granularity": "selective", "recompute_modules": ("ops",)}):
+        recomputed = regressors(replace(CONFIG, **fields), unfused)
+        assert recomputed["norm_bytes"].tolist() == recomputed["attention_copies"].tolist() == [0.0, 0.0]
 
 
 def test_the_step_has_no_activations() -> None:
@@ -124,12 +127,51 @@ def test_the_step_has_no_activations() -> None:
     assert not regressors(moment=1)["step_state_bytes"].any()
 
 
+def test_copies_of_the_step_are_of_owned_parameters() -> None:
+    """Four replicas share the optimizer's work of ZeRO 1; without it none is shared. On the host it takes no room."""
+    size = regressors(moment=1)["parameter_bytes"]
+    sharded = replace(CONFIG, use_distributed_optimizer=True)
+    assert regressors(moment=1)["step_copy_bytes"] == pytest.approx(size)
+    assert regressors(sharded, moment=1)["step_copy_bytes"] == pytest.approx(size / 4)
+    assert not regressors(sharded)["step_copy_bytes"].any()
+    offloaded = replace(TRAINING, optimizer_offload_fraction=1.0)
+    assert not regressors(training=offloaded, moment=1)["step_copy_bytes"].any()
+
+
+def test_a_loss_in_chunks_has_a_part_of_the_logits() -> None:
+    """By hand: 4096 tokens of half a vocabulary of 32768, an eighth of them at once."""
+    chunks = regressors(training=replace(TRAINING, loss_chunks=8))
+    assert chunks["logit_bytes"].tolist() == pytest.approx([0.0, 4096 / 8 * 32768 / 2 / GIB])
+
+
 def test_narrow_gradients_save_only_what_a_rank_holds() -> None:
     """Under ZeRO-3, four replicas share the gradients; whole ones exist only of a gathered layer and the table."""
     size = regressors()["parameter_bytes"]
     shared = regressors(replace(CONFIG, use_distributed_optimizer=True, zero_stage=3))["parameter_bytes"]
     unit = (16777216 / 2 + 2 * 1024 + 32768 * 1024 / 2) / GIB
     assert shared == pytest.approx(size / 4 + unit, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "of_shard", "of_unit"),
+    [
+        ({}, 2, 2),
+        ({"accumulate_allreduce_grads_in_fp32": False}, 0, 0),
+        ({"precision": "fp32"}, 0, 0),
+    ],
+)
+def test_fp32_shards_have_16_bytes(changes: dict[str, Any], of_shard: int, of_unit: int) -> None:
+    """
+    By hand: 4 of weights, 4 of gradients and 8 of moments, whatever is counted; nothing without ZeRO 3.
+
+    Counted are 18 bytes, 16 with 16-bit gradients, and 16 in fp32. Gathered gradients are as wide as gathered weights.
+    """
+    training, config = replace(TRAINING, **changes), replace(CONFIG, use_distributed_optimizer=True, zero_stage=3)
+    size = regressors()["parameter_bytes"]
+    unit = (16777216 / 2 + 2 * 1024 + 32768 * 1024 / 2) / GIB
+    found = regressors(config, training)["fp32_shards"]
+    assert found == pytest.approx(-of_shard * size / 4 - of_unit * unit, rel=1e-3)
+    assert not regressors(replace(config, zero_stage=2), training)["fp32_shards"].any()
 
 
 def test_no_constant_predicts_less_than_the_state() -> None:
@@ -139,6 +181,16 @@ def test_no_constant_predicts_less_than_the_state() -> None:
     state = 16 * regressors()["parameter_bytes"] * GIB
     assert (found.predicted_bytes >= state - 1).all()
     assert found.components.sum(axis=1).tolist() == found.predicted_bytes.tolist()
+
+
+def test_fp32_shards_have_a_least_state_of_their_own() -> None:
+    """By hand: 16 bytes of each parameter that four replicas share, and 4 of the gathered layer and table."""
+    config = replace(CONFIG, use_distributed_optimizer=True, zero_stage=3, micro_batch_size=1)
+    least = MemoryConstants(counted=0.5, fp32_shards=1.0, base_gib=0.0, placeholders=0.0, group_gib=0.0)
+    (found,) = MemoryPredictor.load(memory_constants=least).predict(MODEL, replace(TRAINING, seq_length=64), [config])
+    size = regressors()["parameter_bytes"] * GIB
+    unit = 16777216 / 2 + 2 * 1024 + 32768 * 1024 / 2
+    assert found.predicted_bytes.tolist() == pytest.approx((4 * size + 4 * unit).tolist(), rel=1e-3)
 
 
 def test_large_activations_leave_room_for_the_step() -> None:

@@ -196,7 +196,7 @@ def test_only_nanotron_has_thresholds_of_late_buffers(tmp_path: Path) -> None:
         read_stack(path)
 
 
-@pytest.mark.parametrize("name", ["torchtitan", "deepspeed"])
+@pytest.mark.parametrize("name", ["torchtitan", "deepspeed", "internevo"])
 def test_what_was_not_measured_says_assumed(name: str) -> None:
     """Neither errors nor a largest job, wide bounds, and the word."""
     stack = read_stack(name)
@@ -211,7 +211,7 @@ def test_unknown_names_are_refused() -> None:
     """With what there is."""
     with pytest.raises(
         InputError,
-        match=r"neither a .yaml file nor shipped.*Shipped: deepspeed, megatron-core, megatron-core-tuned,",
+        match=r"neither a .yaml file nor shipped.*Shipped: deepspeed, internevo, megatron-core, megatron-core-tuned,",
     ):
         read_stack("megatron")
 

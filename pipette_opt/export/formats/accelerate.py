@@ -22,7 +22,7 @@ from pipette_opt.specs import TrainingSpec
 
 CONFIG_FILE = "accelerate.yaml"
 
-TRAINING_FIELDS = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel")
+TRAINING_FIELDS = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel", "loss_chunks")
 CONFIG_FIELDS = (
     "recompute_granularity",
     "use_distributed_optimizer",

@@ -26,7 +26,7 @@ from pipette_opt.export.target import Target
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import TrainingSpec
 
-TRAINING_FIELDS = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel")
+TRAINING_FIELDS = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel", "loss_chunks")
 CONFIG_FIELDS = (
     "sequence_parallel",
     "recompute_granularity",

@@ -32,7 +32,7 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 
 CONFIG_FILE = "torchtitan.toml"
 
-TRAINING_FIELDS = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel")
+TRAINING_FIELDS = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel", "loss_chunks")
 CONFIG_FIELDS = (
     "context_parallel_size",
     "virtual_pipeline_model_parallel_size",
