@@ -20,7 +20,15 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/*.md", "docs/how-to/*.md", "data/README.md", "models/*.md", "benchmarks/results/*.md")
 """Pages of the site."""
 
-OTHER_FILES = ("LICENSE", "data/**/*", "benchmarks/**/*", "docs/**/*", "pipette_opt/**/*.py", "examples/**/*")
+OTHER_FILES = (
+    "LICENSE",
+    "data/**/*",
+    "benchmarks/**/*",
+    "docs/**/*",
+    "pipette_opt/**/*.py",
+    "tests/**/*.py",
+    "examples/**/*",
+)
 """Files that a page may link to; only those that are linked get into the site."""
 
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")

@@ -23,10 +23,10 @@ from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
 from benchmarks.memory.parts import SOURCES
 from benchmarks.memory.stacks import STACKS, log_ratios
+from models.memory.dataset import TRACES
 from models.memory.fit import Dataset, FitParams, Traces, load_traces, split_rows, train_network
 from models.memory.progress import shown_progress
 from pipette_opt.base.files import write_atomically
-from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.calibrate.cases import Case, make_cases
 from pipette_opt.calibrate.memory import memory_run, shipped_predictor
@@ -214,7 +214,7 @@ def divide(
     Example: [bold]python -m benchmarks.memory.division[/]
     """
     check_place(out)
-    shipped = load_traces(shipped_path("data", "memory", "traces.csv.gz"))
+    shipped = load_traces(TRACES)
     traces = joined([shipped, load_traces(more)]) if more else shipped
     known, unseen = split_rows(len(shipped.peak), FitParams())
     sizes = [known[:size] for size in TRAIN_SIZES]

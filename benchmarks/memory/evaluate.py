@@ -24,12 +24,12 @@ from benchmarks.memory.parts import measured_parts, parts_rows
 from benchmarks.memory.stacks import leave_each_out, scale_out, scale_out_rows, stack_peaks, stack_rows
 from benchmarks.memory.stress import stress_rows
 from benchmarks.memory.tables import coverage_rows, method_rows, slice_rows
+from models.memory.dataset import TRACES
 from models.memory.fit import load_dataset
 from models.memory.tune import Lessons
 from models.memory.tuning import tune_memory, tuning_rows
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
-from pipette_opt.base.shipped import shipped_path
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.output import check_place, check_stdout, show_json
 from pipette_opt.cli.program import run_command
@@ -156,7 +156,7 @@ def tuned_rows(folder: Path) -> list[dict[str, str]]:
     path = folder / SWEEP
     if not path.is_file():
         return []
-    dataset = load_dataset(shipped_path("data", "memory", "traces.csv.gz"))
+    dataset = load_dataset(TRACES)
     traces = Lessons(features=dataset.features, log_ratio=dataset.log_ratio)
     return tuning_rows(tune_memory(measured_runs(path), start_of(SWEEP), MemoryPredictor.load(), traces))
 

@@ -145,7 +145,7 @@ def _answer(tables: Mapping[str, Judged], larger: Mapping[str, Larger], alone: M
         "simulated times. It costs this much accuracy beside the worlds, which weigh layouts, too.",
         "",
         "Each table is predicted by the prior without its publisher, nothing tuned to it: `python -m benchmarks.worlds "
-        f"--page PAGE`. {', '.join(CHECKED_ONLY.values())} is in no prior.",
+        f"--page PAGE`. In no prior: {', '.join(CHECKED_ONLY.values())}.",
         "",
     ]
 

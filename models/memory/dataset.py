@@ -19,6 +19,9 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 if TYPE_CHECKING:
     from models.memory.measure import Device
 
+TRACES = Path(__file__).with_name("traces.csv.gz")
+"""Traced points that the shipped network was trained on; in a checkout alone."""
+
 _TARGETS = (
     "weight_bytes",
     "gradient_bytes",

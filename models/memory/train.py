@@ -8,14 +8,13 @@ import pandas as pd
 import typer
 
 from models.memory.card import markdown_table, model_card, tuning_card
-from models.memory.dataset import read_rows
+from models.memory.dataset import TRACES, read_rows
 from models.memory.fit import FitParams, fit, fit_small_predict_large, load_dataset
 from models.memory.progress import shown_progress
 from models.memory.tune import Lessons
 from models.memory.tuning import tune_memory, tuning_rows
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
-from pipette_opt.base.shipped import shipped_path
 from pipette_opt.cli.output import answer, check_file, check_place
 from pipette_opt.cli.program import run_command
 from pipette_opt.memory.predictor import MemoryPredictor
@@ -27,7 +26,7 @@ from pipette_opt.read.stack import read_stack, write_stack
 def train(
     data: Annotated[
         Path | None,
-        typer.Option(help="File of models.memory.collect; by default traces.csv here, or the shipped data."),
+        typer.Option(help="File of models.memory.collect; by default traces.csv here, or models/memory/traces.csv.gz."),
     ] = None,
     runs: Annotated[
         Path | None, typer.Option(help="Measured runs (runs.csv) to fine-tune on, instead of training anew.")
@@ -53,7 +52,7 @@ def train(
     out.parent.mkdir(parents=True, exist_ok=True)
     check_place(out)
     here = Path("traces.csv")
-    chosen = data or (here if here.is_file() else shipped_path("data", "memory", "traces.csv.gz"))
+    chosen = data or (here if here.is_file() else TRACES)
     if runs is not None:
         _tune(runs, chosen, weights, base, out)
         return

@@ -1,1 +1,1 @@
-"""Prediction of the peak GPU memory of each pipeline stage by a small network, with a bound on the risk."""
+"""Prediction of the peak GPU memory of each stage: a formula that a network corrects, with a bound on the risk."""

@@ -1,4 +1,4 @@
-"""Prediction of the peak memory of every stage by the trained network, with a bound for an accepted risk."""
+"""Prediction of the peak memory of each stage: counted tensors, corrected by a network, with a bound on the risk."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -114,10 +114,12 @@ def _shipped_network() -> NetworkWeights:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryPredictor:
     """
-    Trained network for the counted tensors, with the memory constants of a stack for memory that no tensor trace shows.
+    Formula for the counted tensors, a network that corrects it, and memory constants for what no tensor trace shows.
 
     Parameters
     ----------
+    network
+        Network of ``log(peak / formula)``; it moves a peak by 0.31 % at most (``benchmarks/memory/effect.py``).
     memory_constants
         Memory constants, by default Megatron-Core's.
     """

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from models.memory.card import markdown_table, model_card
-from models.memory.dataset import collect_traces, read_rows, trace_point
+from models.memory.dataset import TRACES, collect_traces, read_rows, trace_point
 from models.memory.fit import (
     Dataset,
     FitParams,
@@ -121,7 +121,7 @@ def test_too_few_points_are_refused(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def shipped() -> Dataset:
     """The shipped traces, read once."""
-    return load_dataset(shipped_path("data", "memory", "traces.csv.gz"))
+    return load_dataset(TRACES)
 
 
 def test_shipped_network_belongs_to_the_shipped_data(shipped: Dataset) -> None:
@@ -130,13 +130,12 @@ def test_shipped_network_belongs_to_the_shipped_data(shipped: Dataset) -> None:
 
     Statistics of norms of queries and keys were corrected after the training, which moved ranges by up to 6e-6.
     """
-    path = shipped_path("data", "memory", "traces.csv.gz")
     dataset, network = shipped, read_weights(shipped_path("models", "memory.npz"))
     error = np.abs(dataset.log_ratio - network.log_ratio(dataset.features))
     assert error.mean() < 0.002
     assert (dataset.features.min(axis=0) <= network.lowest * (1 + 1e-5)).all()
     assert (dataset.features.max(axis=0) >= network.highest * (1 - 1e-5)).all()
-    rows = read_rows(path)
+    rows = read_rows(TRACES)
     assert [trace_point(0, index) for index in (0, 1000, 2999)] == [rows[index] for index in (0, 1000, 2999)]
 
 

@@ -9,6 +9,7 @@ from modules_here import typed_module
 from typer.testing import CliRunner
 
 from models.memory import tuning as tuning_module
+from models.memory.dataset import TRACES
 from models.memory.fit import load_dataset
 from models.memory.tune import Lessons, TuneParams, tune_network
 from models.memory.tuning import tune_memory, tuning_rows
@@ -36,7 +37,7 @@ QUICK = TuneParams(steps=100)
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every seventh of the shipped traces, as a file."""
-    with gzip.open(shipped_path("data", "memory", "traces.csv.gz"), "rt", encoding="utf-8") as file:
+    with gzip.open(TRACES, "rt", encoding="utf-8") as file:
         head, *rows = file.readlines()
     path = tmp_path_factory.mktemp("traces") / "traces.csv"
     path.write_text(head + "".join(rows[::7]), encoding="utf-8")
