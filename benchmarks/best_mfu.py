@@ -66,20 +66,25 @@ def main() -> None:
         write_atomically(ROOT.joinpath(*PLACE), text_of(runs[0] for runs in kinds.values()))
 
 
+MIN_RUNS = 5
+"""Fewest runs of a kind whose best says what can be attained. Chosen."""
+
+
 def by_kind(cases: Iterable[tuple[str, Case]]) -> dict[str, list[BestRun]]:
     """
     Return the runs of each kind, the highest MFU first, with their publishers.
 
-    Left out are small models, and products in FP4, whose kind counts as 16 bit.
+    Left out are small models, and kinds of fewer than ``MIN_RUNS`` runs.
     """
     found: dict[str, list[tuple[str, Case]]] = defaultdict(list)
     for publisher, case in cases:
         kind = job_kind(case.instance)
-        if SMALL_MODEL not in kind and not case.instance.training.fp4:
+        if SMALL_MODEL not in kind:
             found[kind].append((publisher, case))
     return {
         kind: sorted((_run(kind, len(members), *member) for member in members), key=attrgetter("mfu"), reverse=True)
         for kind, members in sorted(found.items())
+        if len(members) >= MIN_RUNS
     }
 
 

@@ -75,11 +75,10 @@ def best_run(model: ModelSpec, training: TrainingSpec, generations: Iterable[str
     """
     Return the public run with the highest MFU of a job's kind; ``None`` without a public run of this kind.
 
-    A small model counts as a larger one of its precision and generation. GPUs of several generations have no kind here,
-    nor have products in FP4: they count as 16 bit in names of kinds, but their MFU is relative to another peak.
+    A small model counts as a larger one of its precision and generation. GPUs of several generations have no kind here.
     """
     words = set(generations)
-    if training.fp4 or len(words) != 1:
+    if len(words) != 1:
         return None
     kind = kind_of(model, kind_precision(training), words.pop()).replace(SMALL_MODEL, "")
     return shipped_best_runs().get(kind)

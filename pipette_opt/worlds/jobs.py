@@ -9,7 +9,7 @@ SMALL = 2048
 SMALL_MODEL = ", small model"
 """Words for a small model in the names of job kinds."""
 
-WIDE, FP8, FP32 = "16 bit", "fp8", "fp32"
+WIDE, FP4, FP8, FP32 = "16 bit", "fp4", "fp8", "fp32"
 """Precisions of matrix products in the names of job kinds."""
 
 
@@ -22,7 +22,8 @@ def job_kind(instance: Instance) -> str:
 
 def kind_precision(training: TrainingSpec) -> str:
     """Return the precision of a job's matrix products in the name of its kind."""
-    return FP8 if training.fp8 else FP32 if training.precision == FP32 else WIDE
+    narrow = FP4 if training.fp4 else FP8 if training.fp8 else ""
+    return narrow or (FP32 if training.precision == FP32 else WIDE)
 
 
 def kind_of(model: ModelSpec, precision: str, generation: str) -> str:

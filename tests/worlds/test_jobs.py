@@ -16,6 +16,7 @@ def test_kinds() -> None:
     assert job_kind(job()) == "dense, 16 bit, ampere"
     assert job_kind(job("h100-80gb", fp8=True)) == "dense, fp8, hopper"
     assert job_kind(job("h100-80gb", precision="fp32")) == "dense, fp32, hopper"
+    assert job_kind(replace(job("gb200"), training=replace(job().training, fp4=True))) == "dense, fp4, blackwell"
     assert job_kind(replace(job(), model=TINY)) == "dense, small model, 16 bit, ampere"
     assert job_kind(replace(job("gb200"), model=mixture)) == "mixture of experts, 16 bit, blackwell"
     assert job_kind(make_job(make_cluster(2, kinds=(OTHER_GPU,)), LLAMA_8B)) == "dense, 16 bit, mi300x"
