@@ -1,4 +1,15 @@
 "use strict";
+// A button that copies the flags, where the browser can.
+for (const flags of document.querySelectorAll("pre.flags")) {
+  if (!navigator.clipboard) break;
+  const button = document.createElement("button");
+  Object.assign(button, { type: "button", textContent: "Copy the flags" });
+  button.onclick = async () => {
+    await navigator.clipboard.writeText(flags.textContent);
+    button.textContent = "Copied";
+  };
+  flags.after(button);
+}
 // Unpacks plotly and the figures, and draws one after the other, so that the page answers in between.
 (async () => {
   const unpack = async (id) => {
@@ -21,7 +32,7 @@
   for (const [name, { data, layout }] of Object.entries(figures)) {
     const place = document.getElementById(`figure-${name}`);
     const room = place.clientWidth;
-    if (room < 500) layout.height += 60; // the legend has more lines
+    if (room < 500) layout.height += 30 + 12 * data.length; // the legend has more lines
     if (touch) layout.dragmode = false; // a finger scrolls the page
     if (layout.meta && layout.meta.label_width > room - 60) for (const trace of data) delete trace.texttemplate;
     place.replaceChildren();
