@@ -184,14 +184,33 @@ def test_toolbar_covers_no_legend_and_no_bar(browser: Browser, file: Path, lapto
 
 
 def test_paper_has_sections_on_new_pages_and_no_cut_tables(browser: Browser, file: Path) -> None:
-    """By the styles that the browser prints with; plan, links and sensitivity stand below what comes before."""
+    """By the styles that the browser prints with; four short sections stand below what comes before."""
     page, _ = opened(browser, file, 1440)
     page.emulate_media(media="print")
     breaks = page.eval_on_selector_all(
         "section", "all => Object.fromEntries(all.map(one => [one.id, getComputedStyle(one).breakBefore]))"
     )
-    assert {name for name, before in breaks.items() if before == "auto"} == {"plan", "links", "sensitivity"}
+    assert {name for name, before in breaks.items() if before == "auto"} == {
+        "plan",
+        "links",
+        "sensitivity",
+        "assumptions",
+    }
     inside = page.eval_on_selector_all(
         "section:not(#inputs) .scroll, figure, pre", "all => all.map(one => getComputedStyle(one).breakInside)"
     )
     assert set(inside) == {"avoid"}
+
+
+def test_names_that_touch_on_paper_are_on_the_screen_only(browser: Browser, tmp_path: Path) -> None:
+    """Host names of 30 characters in four replicas: 864 pixels, which a wide screen has and paper lacks."""
+    plan = make_plan()
+    plan = replace(plan, hosts=tuple(f"{host:x<30}" for host in plan.hosts), unused_hosts={})
+    (tmp_path / "long.html").write_text(page_of(plan), encoding="utf-8")
+    page, _ = opened(browser, tmp_path / "long.html", 1440)
+    cells = page.locator("#figure-placement text", has_text="xx")
+    drawn = [cells.count()]
+    for event in ("beforeprint", "afterprint"):
+        page.evaluate(f"dispatchEvent(new Event('{event}'))")
+        drawn.append(cells.count())
+    assert drawn == [8, 0, 8]

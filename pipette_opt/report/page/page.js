@@ -44,15 +44,19 @@ for (const flags of document.querySelectorAll("pre.flags")) {
   document.documentElement.dataset.rendered = "all";
 
   const plots = [...document.querySelectorAll(".plot[data-rendered]")];
+  const paper = 660;
+  const crowded = plots.filter((one) => one.data[0].texttemplate && one.layout.meta?.label_width > paper - 60);
   let folded = [];
   addEventListener("beforeprint", () => {
     folded = [...document.querySelectorAll("details:not([open])")];
     for (const one of folded) one.open = true;
-    for (const one of plots) Plotly.relayout(one, { width: 660, autosize: false });
+    for (const one of plots) Plotly.relayout(one, { width: paper, autosize: false });
+    for (const one of crowded) Plotly.restyle(one, { texttemplate: "" });
   });
   addEventListener("afterprint", () => {
     for (const one of folded) one.open = false;
     for (const one of plots) Plotly.relayout(one, { width: null, autosize: true });
+    for (const one of crowded) Plotly.restyle(one, { texttemplate: "%{text}" });
   });
 })().catch((error) => {
   document.documentElement.dataset.rendered = "failed";

@@ -120,7 +120,7 @@ def _grid(plan: Plan, kinds: Mapping[str, str]) -> "Figure":
             hovertemplate="stage %{y}, replica %{x}<br>%{customdata}<extra></extra>",
         ),
         height=min(max(90 + 34 * stages, 180), 900),
-        meta={"label_width": 7 * longest * replicas} if writes else None,
+        meta={"label_width": (7 * longest + 6) * replicas} if writes else None,
         xaxis={**axis, "title": {"text": "data-parallel replica"}},
         yaxis={**axis, "title": {"text": "pipeline stage"}, "autorange": "reversed"},
     )
