@@ -5,7 +5,7 @@ from typing import Any
 
 from pipette_opt.base.units import above_best, counted, gib, listed, three_digits
 from pipette_opt.plans.certificate import Certificate
-from pipette_opt.plans.predicted import AS_GOOD, FEW_RUNS, IterationTime, StageMemory
+from pipette_opt.plans.predicted import AS_GOOD, FEW_RUNS, IterationTime, StageMemory, fullness
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.not_modelled import LARGE_EFFECT, by_size
 
@@ -77,13 +77,8 @@ def is_to_fit(memory: Sequence[StageMemory], max_oom_risk: float) -> bool:
     """
     if not memory or max_oom_risk == MEMORY_IGNORED:
         return True
-    worst = _fullest(memory)
+    worst = max(memory, key=fullness)
     return worst.oom_probability <= max(max_oom_risk, FITS_UP_TO) and worst.predicted_bytes <= worst.capacity_bytes
-
-
-def _fullest(memory: Sequence[StageMemory]) -> StageMemory:
-    """Return the stage that is most likely to run out of memory."""
-    return max(memory, key=lambda stage: (stage.oom_probability, stage.upper_bytes / stage.capacity_bytes))
 
 
 def fit_words(memory: Sequence[StageMemory], max_oom_risk: float | None, *, one_risk: bool = False) -> str:
@@ -94,7 +89,7 @@ def fit_words(memory: Sequence[StageMemory], max_oom_risk: float | None, *, one_
     """
     if not memory:
         return "Whether it fits is not known"
-    worst = _fullest(memory)
+    worst = max(memory, key=fullness)
     whole, chance = risk_words(worst), worst.stack_oom_probability or 0.0
     share = _risk_as_assumed(worst)
     of_any_stack = "" if one_risk or whole == share else f", {whole} with what is unknown about the stack"

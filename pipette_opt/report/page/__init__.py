@@ -113,7 +113,7 @@ def _document(plan: Plan, panels: Sequence[Panel], left_out: Sequence[str]) -> s
 
 def _header(plan: Plan, left_out: Sequence[str]) -> Element:
     estimate, proof, size = plan.estimate, plan.certificate, plan.config.world_size
-    gap = "gap" if proof.fastest_s is None else "shown_gap"
+    gap, num_gpus = "gap" if proof.fastest_s is None else "shown_gap", len(plan.hosts) * plan.gpus_per_node
     facts = [
         (
             "expected per iteration",
@@ -135,14 +135,7 @@ def _header(plan: Plan, left_out: Sequence[str]) -> Element:
             "above the best searched at most",
             number(getattr(proof, gap), percent_above(getattr(proof, gap)), f"certificate.{gap}"),
         ),
-        (
-            "GPUs used",
-            element(
-                "span",
-                number(size, f"{size:,}", "parallel.world_size"),
-                f" of {len(plan.hosts) * plan.gpus_per_node:,}",
-            ),
-        ),
+        ("GPUs used", element("span", number(size, f"{size:,}", "parallel.world_size"), f" of {num_gpus:,}")),
     ]
     if plan.memory:
         stage = max(plan.memory, key=fullness)
