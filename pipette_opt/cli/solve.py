@@ -170,6 +170,7 @@ def solve(
 
     # The solvers take seconds to load: a wrong file is refused before.
     from pipette_opt.certify.conflicts import explained
+    from pipette_opt.export.script_changes import decided_options
     from pipette_opt.job.space import search_space
     from pipette_opt.library.plans import on_hosts_of, paying_options_of, plan_with_band
     from pipette_opt.library.solve import USUAL_GAP_LIMIT
@@ -244,7 +245,7 @@ def solve(
     else:
         compared = [] if current is None else current.sentences(plan, job.instance)
         steps = [] if is_stdout(out) else next_steps(plan, str(out))[: None if current is None else MAX_STEPS_COMPARED]
-        screen = first_screen(plan, flags=_flags(plan), paying=paying, today=compared, next_steps=steps)
+        screen = first_screen(plan, flags=decided_options(plan), paying=paying, today=compared, next_steps=steps)
         show(*screen, beside=out)
     if not json:
         if current is not None:
@@ -265,16 +266,6 @@ def solve(
             more = f"; the {time_limit:g} s are used up: --time-limit {MORE_TIME * time_limit:g} usually narrows this"
         say(f"{cause}: the {'fastest ' if stated is None else ''}plan found is {far}{limit}{more}")
         raise typer.Exit(STOPPED_EARLY)
-
-
-def _flags(plan: "Plan") -> "list[tuple[str, ...]]":
-    """Return the Megatron-LM options that set the search's choices; empty if they cannot express the plan."""
-    from pipette_opt.export.script_changes import decided_options
-
-    try:
-        return decided_options(plan)
-    except InputError:
-        return []
 
 
 def _changes(plan: "Plan", current: "Current | None", today: "MegatronArgs | None") -> "list[Change]":

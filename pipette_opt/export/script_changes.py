@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.export.megatron import megatron_options
 from pipette_opt.export.training_options import Option
 from pipette_opt.parallel import ParallelConfig
@@ -232,9 +233,16 @@ def script_changes(
 
 
 def decided_options(plan: Plan) -> list[Option]:
-    """Return the Megatron-LM options that express choices of the search, in the order of the plan's arguments."""
+    """
+    Return the Megatron-LM options that express choices of the search, in the order of the plan's arguments.
+
+    The list is empty if Megatron-LM cannot express the plan.
+    """
     decided = {field for choice in (*_CHOICES, _ORDER) for field in choice.options}
-    return [option for option in megatron_options(plan) if _canonical(option[0]) in decided]
+    try:
+        return [option for option in megatron_options(plan) if _canonical(option[0]) in decided]
+    except InputError:
+        return []
 
 
 def _canonical(option: str) -> str:

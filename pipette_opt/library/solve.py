@@ -167,6 +167,7 @@ def write_report(plan: Plan | Named, path: Named, cluster: Named | None = None) 
 
 def report_of(plan: Plan | Named, cluster: Named | None = None) -> tuple[str, bool]:
     """Return the page of :func:`write_report` as HTML, and whether it is complete."""
+    from pipette_opt.export.script_changes import decided_options
     from pipette_opt.job.inputs import has_cluster
     from pipette_opt.library.plans import job_of
     from pipette_opt.read.files import sha256_of
@@ -178,4 +179,4 @@ def report_of(plan: Plan | Named, cluster: Named | None = None) -> tuple[str, bo
     known = moved is not None or has_cluster(found, place)
     instance = job_of(found, place, moved) if known else None
     named = {} if file is None else {"file": file.name, "sha256": sha256_of(file)}
-    return page_of(found, instance, **named), instance is not None
+    return page_of(found, instance, flags=decided_options(found), **named), instance is not None

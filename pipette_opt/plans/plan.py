@@ -263,6 +263,10 @@ class Plan:
     @property
     def verdict(self) -> str:
         """Sentence that says whether the plan fits, how far it is from the best, and how uncertain its time is."""
+        return self.verdict_words()
+
+    def verdict_words(self, *, one_risk: bool = False) -> str:
+        """Return the verdict; with ``one_risk`` only the risk with all that is unknown about the stack is in it."""
         accepted = self.inputs.get("max_oom_risk")
         risk = accepted if isinstance(accepted, int | float) and not isinstance(accepted, bool) else None
         return verdict(
@@ -272,6 +276,7 @@ class Plan:
             certificate=self.certificate,
             links_measured=links_measured(self.inputs, len(self.hosts)),
             not_modelled=self.not_modelled,
+            one_risk=one_risk,
         )
 
     def stage_table(self) -> "DataFrame":

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipette_opt.base.units import above_best, counted, gib, listed, three_digits
 from pipette_opt.plans.certificate import Certificate
-from pipette_opt.plans.predicted import AS_GOOD, FEW_RUNS, IterationTime, StageMemory
+from pipette_opt.plans.predicted import AS_GOOD, FEW_RUNS, IterationTime, StageMemory, fullness
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.not_modelled import LARGE_EFFECT, by_size
 
@@ -24,6 +24,7 @@ def verdict(
     certificate: Certificate | None = None,
     links_measured: bool = True,
     not_modelled: Sequence[NotModelled] = (),
+    one_risk: bool = False,
 ) -> str:
     """
     Return the verdict on a plan, or on a launch without a search, as one sentence.
@@ -38,8 +39,10 @@ def verdict(
         Whether the links between hosts were measured; ``True`` for a single host.
     not_modelled
         Options that predicted times and sizes leave out.
+    one_risk
+        Give only the risk with all that is unknown about the stack.
     """
-    parts = [fit_words(memory, max_oom_risk)]
+    parts = [fit_words(memory, max_oom_risk, one_risk=one_risk)]
     if certificate is not None:
         parts.append(_proof(certificate, estimate.iteration_time_s))
     parts.append(expected_time(estimate))
@@ -74,23 +77,23 @@ def is_to_fit(memory: Sequence[StageMemory], max_oom_risk: float) -> bool:
     """
     if not memory or max_oom_risk == MEMORY_IGNORED:
         return True
-    worst = _fullest(memory)
+    worst = max(memory, key=fullness)
     return worst.oom_probability <= max(max_oom_risk, FITS_UP_TO) and worst.predicted_bytes <= worst.capacity_bytes
 
 
-def _fullest(memory: Sequence[StageMemory]) -> StageMemory:
-    """Return the stage that is most likely to run out of memory."""
-    return max(memory, key=lambda stage: (stage.oom_probability, stage.upper_bytes / stage.capacity_bytes))
+def fit_words(memory: Sequence[StageMemory], max_oom_risk: float | None, *, one_risk: bool = False) -> str:
+    """
+    Return a clause that says whether the job fits, by the stage that is most likely to run out of memory.
 
-
-def fit_words(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
-    """Return a clause that says whether the job fits, by the stage that is most likely to run out of memory."""
+    ``one_risk``: as in :func:`verdict`.
+    """
     if not memory:
         return "Whether it fits is not known"
-    worst = _fullest(memory)
-    share = _share(worst.oom_probability)
-    at_most = "at most " if worst.oom_probability_at_most and not share.startswith("less") else ""
-    risk = f"risk of running out of memory {at_most}{share}{_of_any_stack(worst, share)}"
+    worst = max(memory, key=fullness)
+    whole, chance = risk_words(worst), worst.stack_oom_probability or 0.0
+    share = _risk_as_assumed(worst)
+    of_any_stack = "" if one_risk or whole == share else f", {whole} with what is unknown about the stack"
+    risk = f"risk of running out of memory {whole if one_risk else share}{of_any_stack}"
     if worst.predicted_bytes > worst.capacity_bytes:
         need, room = gib(worst.predicted_bytes), gib(worst.capacity_bytes)
         answer = f"Does not fit: stage {worst.stage} needs {need:.1f} GiB of {room:.1f} ({risk})"
@@ -98,17 +101,22 @@ def fit_words(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
         accepted = max_oom_risk is not None and worst.oom_probability <= max_oom_risk < MEMORY_IGNORED
         answer = f"May not fit ({risk}{', as accepted' if accepted else ''})"
     else:
-        answer = f"Fits ({risk})"
+        answer = f"{'Predicted to fit' if one_risk and chance > FITS_UP_TO else 'Fits'} ({risk})"
     if max_oom_risk == MEMORY_IGNORED:
         return f"{answer}, but memory was not counted, as asked"
     return answer
 
 
-def _of_any_stack(stage: StageMemory, share: str) -> str:
-    """Return the risk with all that is unknown about the stack, as a clause; empty if it is shown as ``share``, too."""
+def risk_words(stage: StageMemory) -> str:
+    """Return the risk of running out of memory, with all that is unknown about the stack where that is recorded."""
     chance = stage.stack_oom_probability
-    whole = share if chance is None else _share(chance)
-    return "" if whole == share else f", {whole} with what is unknown about the stack"
+    return _risk_as_assumed(stage) if chance is None else _share(chance)
+
+
+def _risk_as_assumed(stage: StageMemory) -> str:
+    """Return the risk of running out of memory on a stack with the predictor's constants."""
+    share = _share(stage.oom_probability)
+    return f"at most {share}" if stage.oom_probability_at_most and not share.startswith("less") else share
 
 
 def _proof(certificate: Certificate, iteration_time_s: float) -> str:

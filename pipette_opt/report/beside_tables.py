@@ -11,31 +11,40 @@ BEST_OF_KIND = "best searched"
 """Words for a plan than which no searched plan with the same degrees, micro-batch and recomputation is faster."""
 
 
-def fastest_line(plan: Plan) -> str:
-    """Return a sentence on the fastest plan found and why a plainer plan is shown; empty if the plan is the fastest."""
-    text = fastest_words(plan)
+def fastest_line(plan: Plan, *, one_risk: bool = False) -> str:
+    """
+    Return a sentence on the fastest plan found and why a plainer plan is shown; empty if the plan is the fastest.
+
+    ``one_risk``: as in :func:`fastest_words`.
+    """
+    text = fastest_words(plan, one_risk=one_risk)
     why = f"Of plans within {100 * WITHIN:g} % of it the plainest is shown; --prefer fastest takes that one."
     return text and f"The fastest found: {text}. {why}"
 
 
-def fastest_words(plan: Plan) -> str:
-    """Return how much faster the fastest plan found is, and why it is less plain; empty if the plan is the fastest."""
+def fastest_words(plan: Plan, *, one_risk: bool = False) -> str:
+    """
+    Return how much faster the fastest plan found is, and why it is less plain; empty if the plan is the fastest.
+
+    With ``one_risk`` a higher risk has no number, because only the plan's own risk is known for any stack.
+    """
     fastest = plan.fastest
     if fastest is None or fastest.iteration_time_s is None:
         return ""
     faster = difference(plan.estimate.iteration_time_s / fastest.iteration_time_s, "faster", "slower", "as fast")
     text = f"{fastest.config.label()} is {faster}"
-    if less_plain := _less_plain(plan, fastest):
+    if less_plain := _less_plain(plan, fastest, one_risk):
         text += f", with {', '.join(less_plain)}"
     return text
 
 
-def _less_plain(plan: Plan, fastest: Alternative) -> list[str]:
+def _less_plain(plan: Plan, fastest: Alternative, one_risk: bool) -> list[str]:
     """Return the reasons why the fastest plan found is less plain than the chosen plan, the most important first."""
     config, found = fastest.config, []
     risks = [stage.oom_probability for stage in plan.memory]
     if fastest.oom_probability is not None and fastest.oom_probability > max(risks, default=1.0):
-        found.append(f"a risk of running out of memory of {_risk(fastest)}")
+        number = "" if one_risk else f" of {_risk(fastest)}"
+        found.append(f"a {'higher ' * one_risk}risk of running out of memory{number}")
     if config.pipeline_model_parallel_size != plan.config.pipeline_model_parallel_size:
         found.append(counted(config.pipeline_model_parallel_size, "stage"))
     if config.num_chunks != plan.config.num_chunks:
@@ -86,8 +95,8 @@ def imbalance_line(plan: Plan) -> str:
     slower = three_digits(100 * (found.iteration_time_s / plan.estimate.iteration_time_s - 1))
     return (
         f"Experts are assumed to be evenly loaded. With {found.expert_imbalance:g} times the mean tokens on the "
-        f"busiest rank of experts an iteration takes {slower} % more, and the risk of running out of memory is "
-        f"{risk(found.oom_probability)} (--expert-imbalance {found.expert_imbalance:g} plans for it)."
+        f"busiest rank of experts an iteration takes {slower} % more; with the stack as assumed, the risk of running "
+        f"out of memory is {risk(found.oom_probability)} (--expert-imbalance {found.expert_imbalance:g} plans for it)."
     )
 
 

@@ -1,5 +1,6 @@
 """First screen of an answer: verdict, job, plan, time, memory, proof and next commands, in at most 40 lines."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,9 +70,9 @@ def first_screen(
     rows = (
         ("Job", job_words(plan)),
         ("Plan", configuration_words(plan.config, plan.global_batch_size)),
-        ("Needs", _needs_words(plan)),
-        ("Flags", " ".join(" ".join(option) for option in flags)),
-        ("Hosts", _hosts_words(plan)),
+        ("Needs", needs_words(plan)),
+        ("Flags", " ".join(launcher_flags(plan, flags))),
+        ("Hosts", hosts_words(plan)),
         ("Time", time_words(plan.estimate, best_of_plan(plan))),
         ("Measured", measured_words(_recorded(plan, "stack"))),
         ("Memory", memory_words(plan.memory)),
@@ -90,7 +91,7 @@ def first_screen(
     return [verdict_line(plan.verdict), Text(), facts(rows), *_next_best(plan), *steps_lines(next_steps)]
 
 
-def _needs_words(plan: Plan) -> str:
+def needs_words(plan: Plan) -> str:
     """Return the release of Megatron-Core that a plan needs; empty if the plan does not record its model."""
     groups = _recorded(plan, "model").get("num_query_groups")
     return "" if groups is None else release_words(plan.config, groups)
@@ -171,7 +172,7 @@ def _imbalance_words(plan: Plan) -> str:
     )
 
 
-def _hosts_words(plan: Plan) -> str:
+def hosts_words(plan: Plan) -> str:
     """Return the number of hosts in use, the unused hosts, and the stages on each host."""
     used = f"{len(plan.placement.nodes_used)} of {len(plan.hosts)}"
     if plan.unused_hosts:
@@ -373,12 +374,23 @@ def next_steps(plan: Plan, out: str) -> list[str]:
     out
         Path of the plan file.
     """
-    software = plan.inputs.get("stack", {}).get("name")
-    target = plan.launcher if plan.launcher in ("slurm", "mpi") else "torchrun"
-    target = software if software in FORMATS_OF_SOFTWARE else target
     steps = {
-        "start it": f"pipette-opt export {out} --format {target} -o launch/",
+        "start it": export_command(plan, out),
         "ask why": f'pipette-opt explain "tp8 pp4" --plan {out}',
         "see all": f"pipette-opt report {out} -o report.html",
     }
     return [f"{purpose:<9}  {command}" for purpose, command in steps.items()]
+
+
+def export_command(plan: Plan, out: str) -> str:
+    """Return the command that writes the launch files of the plan in file ``out``."""
+    software = plan.inputs.get("stack", {}).get("name")
+    target = plan.launcher if plan.launcher in ("slurm", "mpi") else "torchrun"
+    target = software if software in FORMATS_OF_SOFTWARE else target
+    return f"pipette-opt export {out} --format {target} -o launch/"
+
+
+def launcher_flags(plan: Plan, flags: Iterable[Sequence[str]]) -> list[str]:
+    """Return Megatron-LM's options for a plan, quoted for a shell; empty if other software trains."""
+    software = plan.inputs.get("stack", {}).get("name")
+    return [] if software in FORMATS_OF_SOFTWARE else [shlex.join(option) for option in flags]

@@ -98,16 +98,17 @@ def joint_model_text(model: JointModel, estimate: IterationTime) -> str:
     """Return the result and the size of the CP-SAT model over all configurations, in words and expected seconds."""
     is_proven = model.status == "INFEASIBLE"
     least = f"{estimate.expected_of(model.bound_s):.4g} s"
-    found = "no other is faster" if is_proven else f"no other takes less than {least}"
+    found = "no other split is faster" if is_proven else f"no other split takes less than {least}"
     if not model.solves and is_proven:
-        return "CP-SAT had nothing to decide: bounds alone show that no other split of the layers is faster"
+        return "Bounds alone show that no other split of the layers over the stages is faster"
     if not model.solves:
-        return f"CP-SAT had no time for other splits of the layers; by bounds alone {found}"
+        return f"CP-SAT had no time for other splits of the layers over the stages; by bounds alone {found}"
+    more = f"{counted(model.splits, 'further split')} of the layers searched, " if model.splits else ""
     return (
-        f"CP-SAT chose degrees, layers of each stage and kinds of GPU among {counted(model.families, 'packing')} "
-        f"({counted(model.variables, 'variable')}, {counted(model.constraints, 'constraint')}, "
-        f"{counted(model.solves, 'solve')}, {model.seconds:.1f} s): "
-        f"{counted(model.splits, 'unusual split')} of the layers to look at, {found}"
+        "CP-SAT chose degrees, layers of each stage and types of GPU together for "
+        f"{counted(model.families, 'set')} of configurations ({counted(model.variables, 'variable')}, "
+        f"{counted(model.constraints, 'constraint')}, {counted(model.solves, 'solve')}, {model.seconds:.1f} s): "
+        f"{more}{found}"
     )
 
 

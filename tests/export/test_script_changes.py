@@ -9,7 +9,7 @@ from factories import make_plan, small_config
 
 from pipette_opt.export.folder import write_folder
 from pipette_opt.export.megatron import megatron_arguments
-from pipette_opt.export.script_changes import Change, changes_rows, changes_text, script_changes
+from pipette_opt.export.script_changes import Change, changes_rows, changes_text, decided_options, script_changes
 from pipette_opt.export.targets import export
 from pipette_opt.read.launches import Launch, launch_document
 from pipette_opt.read.megatron_args import parse_megatron_args, read_megatron_args
@@ -25,6 +25,14 @@ torchrun pretrain_gpt.py \\
   --recompute-activations \\
   --sequence-parallel --train-iters 10
 """
+
+
+def test_a_plan_that_megatron_cannot_express_has_no_options() -> None:
+    """Beside a plan that has: sequence parallelism is a choice of the search, the batch is not."""
+    options = decided_options(make_plan())
+    assert ("--sequence-parallel",) in options
+    assert "--global-batch-size" not in {option[0] for option in options}
+    assert decided_options(replace(make_plan(), p2p="async")) == []
 
 
 def test_changes_comes_and_goes() -> None:

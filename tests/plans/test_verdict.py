@@ -10,7 +10,7 @@ from factories import make_plan
 from pipette_opt.base.units import GIB
 from pipette_opt.plans.certificate import Robust
 from pipette_opt.plans.plan import Band, Certificate, IterationTime, StageMemory
-from pipette_opt.plans.verdict import verdict
+from pipette_opt.plans.verdict import risk_words, verdict
 
 SIMULATED = "about 10.0 s per iteration, as simulated."
 
@@ -73,6 +73,24 @@ def proof(bound_s: float, status: str) -> Certificate:
 def test_memory(one: StageMemory, accepted: float | None, said: str) -> None:
     """By the worst stage; nothing is said of a search where there was none."""
     assert verdict([stage(oom=0.0), one], time(), max_oom_risk=accepted) == f"{said}; {SIMULATED}"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (stage(oom=1e-5, stack=0.25), "Predicted to fit (risk of running out of memory 16 %)"),
+        (stage(oom=1e-5, stack=0.05), "Fits (risk of running out of memory less than 0.1 %)"),
+        (stage(), "Fits (risk of running out of memory at most 0.1 %)"),
+        (
+            stage(predicted=85, upper=92, oom=0.97, stack=0.25),
+            "Does not fit: stage 3 needs 85.0 GiB of 77.0 (risk of running out of memory 65 %)",
+        ),
+    ],
+)
+def test_one_risk(given: StageMemory, said: str) -> None:
+    """The risk on any stack where it is recorded: Phi(ln(85/77) / 0.25) is 65 %. Above 1 % it is predicted to fit."""
+    assert verdict([given], time(), one_risk=True) == f"{said}; {SIMULATED}"
+    assert f"memory {risk_words(given)})" in said
 
 
 @pytest.mark.parametrize(

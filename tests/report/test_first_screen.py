@@ -12,8 +12,10 @@ from pipette_opt.plans.certificate import Regret, Robust
 from pipette_opt.plans.plan import Imbalance, Plan, RiskChoice, Target
 from pipette_opt.report.first_screen import (
     MAX_ALTERNATIVES,
+    export_command,
     first_screen,
     job_words,
+    launcher_flags,
     next_steps,
     regret_words,
     robust_words,
@@ -114,6 +116,16 @@ def test_an_answer_without_extras_is_short() -> None:
     text = shown(*first_screen(make_plan()), width=80)
     for name in ("Flags", "Today", "Would pay", "Left out", "Best at"):
         assert name not in text
+
+
+def test_flags_are_a_shell_s_and_megatron_s() -> None:
+    """A layout is quoted; torchtitan has other options, which its launch files set."""
+    plan = make_plan()
+    flags = [("--pipeline-model-parallel-layout", "Et|t*3L"), ("--sequence-parallel",)]
+    assert "--pipeline-model-parallel-layout 'Et|t*3L' --sequence-parallel" in shown(*first_screen(plan, flags=flags))
+    titan = replace(plan, inputs={**plan.inputs, "stack": {"name": "torchtitan"}})
+    assert launcher_flags(titan, flags) == []
+    assert "--format torchtitan" in export_command(titan, "plan.json")
 
 
 def test_next_steps_name_the_file_and_a_launcher_that_can() -> None:

@@ -273,7 +273,7 @@ def test_a_joint_model_without_time_proves_nothing() -> None:
     none = JointModel(
         families=0, variables=0, constraints=0, solves=0, seconds=0.0, splits=0, status="INFEASIBLE", bound_s=3.5
     )
-    assert "nothing to decide" in joint_model_text(none, make_plan().estimate)
+    assert "Bounds alone show" in joint_model_text(none, make_plan().estimate)
     late = joint_model_text(replace(none, status="FEASIBLE"), make_plan().estimate)
     assert "no time" in late
     assert "less than 3.5 s" in late
@@ -297,6 +297,9 @@ def test_what_the_fastest_would_have_been() -> None:
     assert (
         f"{fast.config.label()} is 0.806 % faster, with a risk of running out of memory of 0.40%, 2 model chunks."
         in line
+    )
+    assert "faster, with a higher risk of running out of memory, 2 model chunks." in fastest_line(
+        replace(plan, fastest=fast), one_risk=True
     )
     text = shown(alternatives_table(replace(plan, alternatives=(fast, open_one))))
     assert "best searched" in text
@@ -325,5 +328,5 @@ def test_even_experts_are_assumed() -> None:
     )
     line = imbalance_line(replace(plan, imbalance=uneven))
     assert line.startswith("Experts are assumed to be evenly loaded.")
-    assert "takes 11.0 % more, and the risk of running out of memory is 20.0%" in line
+    assert "takes 11.0 % more; with the stack as assumed, the risk of running out of memory is 20.0%" in line
     assert imbalance_line(plan) == ""

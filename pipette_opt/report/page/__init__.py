@@ -16,15 +16,18 @@ from xml.etree.ElementTree import Element, tostring
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
-from pipette_opt.base.units import counted, gib, percent_above, three_digits
+from pipette_opt.base.units import gib, percent_above, three_digits
 from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.predicted import fullness
+from pipette_opt.plans.verdict import risk_words
 from pipette_opt.report.best_mfu import above_best_words, best_of_plan, best_words
-from pipette_opt.report.cells import risk
+from pipette_opt.report.first_screen import job_words
 from pipette_opt.report.page.inputs import assumptions_panel, inputs_panel
 from pipette_opt.report.page.links import links_panel
 from pipette_opt.report.page.markup import Panel, bullets, element, number, paragraph
-from pipette_opt.report.page.memory import fullest_of, memory_panel
+from pipette_opt.report.page.memory import memory_panel
 from pipette_opt.report.page.placement import placement_panel
+from pipette_opt.report.page.plan import plan_panel
 from pipette_opt.report.page.proof import certificate_panel, funnel_panel
 from pipette_opt.report.page.schedule import schedule_panel
 from pipette_opt.report.page.sensitivity import sensitivities
@@ -33,7 +36,14 @@ from pipette_opt.specs import Instance
 from pipette_opt.verify.common import on_cluster
 
 
-def page_of(plan: Plan, instance: Instance | None = None, *, file: str = "plan.json", sha256: str = "") -> str:
+def page_of(
+    plan: Plan,
+    instance: Instance | None = None,
+    *,
+    flags: Sequence[Sequence[str]] = (),
+    file: str = "plan.json",
+    sha256: str = "",
+) -> str:
     """
     Return the page of a plan, as HTML.
 
@@ -41,17 +51,19 @@ def page_of(plan: Plan, instance: Instance | None = None, *, file: str = "plan.j
     ----------
     instance
         Job of the plan; without it the page leaves out links, schedule and sensitivity, and says so.
+    flags
+        Megatron-LM's options for the plan, each with its values; empty if Megatron-LM cannot express the plan.
     file, sha256
         Name of the plan file, and its hash; the page shows both.
     """
-    panels = [certificate_panel(plan), time_panel(plan), memory_panel(plan), placement_panel(plan, instance)]
+    panels = [plan_panel(plan, flags, file), time_panel(plan), memory_panel(plan), placement_panel(plan, instance)]
     if instance is not None:
         placement = on_cluster(instance, plan)
         if instance.cluster.num_nodes > 1:
             panels.append(links_panel(plan, instance))
         panels.append(schedule_panel(plan, instance, placement))
         panels.append(sensitivity_panel(plan, sensitivities(instance, plan.config, placement)))
-    panels += [funnel_panel(plan), assumptions_panel(plan), inputs_panel(plan, file, sha256)]
+    panels += [certificate_panel(plan), funnel_panel(plan), assumptions_panel(plan), inputs_panel(plan, file, sha256)]
     left_out = (
         []
         if instance is not None
@@ -74,14 +86,13 @@ def _document(plan: Plan, panels: Sequence[Panel], left_out: Sequence[str]) -> s
         f"default-src 'none'; script-src 'sha256-{_sha256(script)}' 'strict-dynamic' blob:; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    title = f"Plan: {plan.config.label()} on {counted(len(plan.placement.nodes_used), 'host')}"
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="generator", content="pipette-opt"),
-        element("title", title),
+        element("title", f"Plan: {job_words(plan)}"),
         element("style", _resource("page.css")),
     )
     links = bullets(element("a", panel.title, href=f"#{panel.name}") for panel in panels)
@@ -103,13 +114,11 @@ def _document(plan: Plan, panels: Sequence[Panel], left_out: Sequence[str]) -> s
 
 def _header(plan: Plan, left_out: Sequence[str]) -> Element:
     estimate, proof, size = plan.estimate, plan.certificate, plan.config.world_size
-    gap = "gap" if proof.fastest_s is None else "shown_gap"
-    model = plan.inputs.get("model")
-    name = f"{model['name']}: " if isinstance(model, dict) and isinstance(model.get("name"), str) else ""
+    gap, num_gpus = "gap" if proof.fastest_s is None else "shown_gap", len(plan.hosts) * plan.gpus_per_node
     best = best_of_plan(plan)
     facts = [
         (
-            "per iteration",
+            "expected per iteration",
             number(estimate.expected_s, f"{three_digits(estimate.expected_s)} s", "estimate.expected_s"),
         ),
         (
@@ -125,23 +134,23 @@ def _header(plan: Plan, left_out: Sequence[str]) -> Element:
             number(estimate.expected_mfu, f"{three_digits(100 * estimate.expected_mfu)} %", "estimate.expected_mfu"),
         ),
         (
-            "above the best at most",
+            "above the best searched at most",
             number(getattr(proof, gap), percent_above(getattr(proof, gap)), f"certificate.{gap}"),
         ),
-        ("GPUs", number(size, f"{size:,}", "parallel.world_size")),
+        ("GPUs used", element("span", number(size, f"{size:,}", "parallel.world_size"), f" of {num_gpus:,}")),
     ]
     if plan.memory:
-        stage = fullest_of(plan.memory)
-        upper, chance, place = gib(stage.upper_bytes), stage.oom_probability, plan.memory.index(stage)
-        chance_text = risk(chance, at_most=stage.oom_probability_at_most)
+        stage = max(plan.memory, key=fullness)
+        need, room = gib(stage.predicted_bytes), gib(stage.capacity_bytes)
+        shown = number(need, f"{need:.1f}", f"memory.{plan.memory.index(stage)}.predicted_gib")
         facts += [
-            (f"GiB at most, stage {stage.stage}", number(upper, f"{upper:.1f}", f"memory.{place}.upper_gib")),
-            ("out of memory", number(chance, chance_text, f"memory.{place}.oom_probability")),
+            (f"GiB on a GPU of stage {stage.stage}, the fullest", element("span", shown, f" of {room:.1f}")),
+            ("risk of running out of memory", risk_words(stage)),
         ]
     return element(
         "header",
-        element("h1", f"{name}{plan.config.label()}"),
-        element("p", plan.verdict, class_="verdict"),
+        element("h1", job_words(plan)),
+        element("p", plan.verdict_words(one_risk=True), class_="verdict"),
         element("dl", *(element("div", element("dt", term), element("dd", value)) for term, value in facts)),
         *(element("p", line, class_="left-out") for line in (above_best_words(estimate, best), *left_out) if line),
     )
@@ -153,12 +162,12 @@ def _section(panel: Panel) -> Element:
         drawn = element("div", id=f"figure-{panel.name}", class_="plot", role="group", aria_label=panel.shows)
         drawn.set("style", f"min-height: {panel.figure.layout.height}px")
         hint = element(
-            "p", "This figure needs a browser of 2023 or newer; the tables below have its numbers.", class_="no-figure"
+            "p", "This figure needs a browser of 2023 or newer; the details below have its numbers.", class_="no-figure"
         )
         drawn.append(hint)
         parts.append(element("figure", drawn, element("figcaption", panel.shows)))
-    if panel.tables:
-        parts.append(element("details", element("summary", f"{panel.title}: tables"), *panel.tables))
+    if panel.details:
+        parts.append(element("details", element("summary", f"{panel.title}: details"), *panel.details))
     return element("section", *parts, id=panel.name, aria_labelledby=f"{panel.name}-title")
 
 

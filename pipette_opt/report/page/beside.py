@@ -1,4 +1,8 @@
-"""Tables of other plans on the page: the next best, and the fastest for each accepted risk."""
+"""
+Tables of other plans on the page: the next best, and the fastest for each accepted risk.
+
+Their risks are those on the stack as assumed; the risk on any stack is only known for the plan.
+"""
 
 from xml.etree.ElementTree import Element
 
@@ -8,10 +12,13 @@ from pipette_opt.report.beside_tables import BEST_OF_KIND
 from pipette_opt.report.cells import risk
 from pipette_opt.report.page.markup import Child, element, expected, number, table
 
+AS_ASSUMED = "risk, stack as assumed >"
+"""Header of the risk of running out of memory of another plan, on a stack with the predictor's constants."""
+
 
 def alternatives_table(plan: Plan) -> Element:
     """Return the table of the next best plans, each with a lower bound for plans with such degrees."""
-    headers = ("configuration", "iteration >", "out of memory >", "its kind at least >", "why not")
+    headers = ("configuration", "iteration >", AS_ASSUMED, "plans of its kind at least >", "why not")
     rows = []
     for place, alternative in enumerate(plan.alternatives):
         at = f"alternatives.{place}"
@@ -27,7 +34,7 @@ def alternatives_table(plan: Plan) -> Element:
 
 def risks_table(plan: Plan) -> Element:
     """Return the table of the fastest plan found for each accepted risk of running out of memory."""
-    headers = ("risk at most", "configuration", "iteration >", "out of memory >", "GiB at most >", "of >")
+    headers = ("accepted", "configuration", "iteration >", AS_ASSUMED, "GiB at most >", "of >")
     rows = []
     for place, choice in enumerate(plan.risks):
         at = f"risks.{place}"
@@ -39,7 +46,7 @@ def risks_table(plan: Plan) -> Element:
                 *(number(gib(size), f"{gib(size):.1f}", f"{at}.{name}") for size, name in sizes),
             )
         )
-    return table("The fastest plans by risk of running out of memory", headers, rows)
+    return table("The fastest plans by accepted risk of running out of memory", headers, rows)
 
 
 def _plan_cells(plan: Plan, alternative: Alternative, at: str) -> tuple[Child, Child, Child]:

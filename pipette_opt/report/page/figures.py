@@ -29,7 +29,7 @@ COMPONENTS = {
 """Colour of each component of memory, from the same palette."""
 
 OTHER_COLOUR = "#7a5195"
-INK, LINES, BAD = "#1d2733", "#dfe4ea", "#b3261e"
+INK, MARKS, LINES, BAD = "#1d2733", "#4a5665", "#dfe4ea", "#b3261e"
 
 RATES = [[0.0, "#e7695a"], [0.25, "#f0b04a"], [0.5, "#f6efcb"], [0.75, "#b5d5e8"], [1.0, "#5aa2d0"]]
 """Colour scale from slow (0) to fast (1); dark marks are legible on all colours."""
@@ -42,7 +42,11 @@ UNMEASURED = "#8a94a0"
 
 
 def figure(*traces: Any, height: int, **layout: Any) -> "Figure":
-    """Return a figure as wide as the page; ``height`` is in pixels."""
+    """
+    Return a figure as wide as the page; ``height`` is in pixels.
+
+    The legend is below the figure, because the toolbar of plotly covers the upper margin.
+    """
     from plotly.graph_objects import Figure
 
     axis = {"gridcolor": LINES, "zerolinecolor": LINES, "automargin": True, "fixedrange": False}
@@ -50,18 +54,12 @@ def figure(*traces: Any, height: int, **layout: Any) -> "Figure":
     found.update_layout(
         template="none",
         height=height,
-        margin={"l": 8, "r": 12, "t": 12, "b": 8, "pad": 4},
+        margin={"l": 8, "r": 12, "t": 36, "b": 8, "pad": 4},
         font={"family": "system-ui, sans-serif", "size": 12, "color": INK},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="#ffffff",
-        legend={
-            "orientation": "h",
-            "y": 1.02,
-            "yanchor": "bottom",
-            "x": 0,
-            "traceorder": "normal",
-            "maxheight": 200,
-        },
+        legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
+        modebar={"bgcolor": "#ffffff", "color": MARKS, "activecolor": INK},
         hoverlabel={"align": "left", "font": {"family": "system-ui, sans-serif"}},
         xaxis=axis,
         yaxis=axis,

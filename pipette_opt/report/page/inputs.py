@@ -49,7 +49,7 @@ def inputs_panel(plan: Plan, file: str, sha256: str) -> Panel:
                 ".",
             )
         ],
-        tables=tables,
+        details=tables,
     )
 
 

@@ -33,8 +33,8 @@ TOP = 0.98
 MAX_MARKED = 2000
 """Maximum number of slow or used links marked in the map. Chosen."""
 
-MAP_PIXELS, MARK_PIXELS = 540, 6
-"""Height of the map, and maximum width of a mark, in pixels; a mark takes at most half a cell. Chosen."""
+MAP_PIXELS, ROW_PIXELS, MARK_PIXELS = 540, 48, 6
+"""Maximum height of the map, of a row, and of a mark, in pixels; a mark takes at most half a cell. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,7 +119,7 @@ def links_panel(plan: Plan, instance: Instance) -> Panel:
         body=body,
         figure=folded_figure(links, instance.cluster.levels),
         shows=_shows(links),
-        tables=list(_tables(links)),
+        details=list(_tables(links)),
     )
 
 
@@ -176,7 +176,7 @@ def folded_figure(links: Links, levels: Sequence[Level]) -> "Figure":
             zmax=top,
             colorscale=RATES_OF_LEVELS if levels else RATES,
             hoverongaps=False,
-            colorbar={"title": {"text": "GB/s"}, "thickness": 12, "len": 1.0, "outlinewidth": 0},
+            colorbar={"title": {"text": "GB/s", "side": "right"}, "thickness": 12, "len": 1.0, "outlinewidth": 0},
             hovertemplate=f"%{{y}}{block} to %{{x}}{block}: {folded}%{{z:.1f}} GB/s{hidden}<extra></extra>",
             **more,
         )
@@ -201,7 +201,7 @@ def folded_figure(links: Links, levels: Sequence[Level]) -> "Figure":
         traces += [_marks(links, names, *mark) for mark in marks if mark[-1]]
     return figure(
         *traces,
-        height=MAP_PIXELS,
+        height=min(MAP_PIXELS, 120 + ROW_PIXELS * len(names)),
         xaxis={**axis, "type": "category"},
         yaxis={**axis, "type": "category", "range": side[::-1]},
         shapes=list(_outlines(levels, width)),

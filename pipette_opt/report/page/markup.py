@@ -34,8 +34,8 @@ class Panel:
         Figure, drawn by the browser when the page opens.
     shows
         Caption of the figure, and its description for readers who cannot see the figure.
-    tables
-        Tables with the figure's numbers, unfolded by a click and in print.
+    details
+        Tables with the figure's numbers and other elements, unfolded by a click and in print.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Panel:
     body: Sequence[Element]
     figure: "Figure | None" = None
     shows: str = ""
-    tables: Sequence[Element] = ()
+    details: Sequence[Element] = ()
 
 
 def element(tag: str, *children: Child, **attributes: object) -> Element:

@@ -1,11 +1,12 @@
-"""Panel of the memory of each stage: components, upper bound, and capacity of the GPU."""
+"""Panel of the memory of each stage: components, range over stacks, and capacity of the GPU."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipette_opt.base.units import gib
 from pipette_opt.plans.plan import Plan, StageMemory
-from pipette_opt.report.cells import risk
+from pipette_opt.plans.predicted import fullness
+from pipette_opt.plans.verdict import risk_words
 from pipette_opt.report.page.figures import BAD, COMPONENTS, INK, OTHER_COLOUR, figure
 from pipette_opt.report.page.markup import Child, Panel, number, paragraph, table
 
@@ -19,7 +20,7 @@ def memory_panel(plan: Plan) -> Panel:
     if not memory:
         return Panel(name="memory", title="Memory", body=[paragraph("Memory was not predicted for this plan.")])
     names = list(dict.fromkeys(name for stage in memory for name in stage.components))
-    fullest = fullest_of(memory)
+    fullest = max(memory, key=fullness)
     at = f"memory.{memory.index(fullest)}"
     rows = []
     for place, stage in enumerate(memory):
@@ -27,8 +28,7 @@ def memory_panel(plan: Plan) -> Panel:
         for field in ("predicted", "upper", "capacity"):
             size = getattr(stage, f"{field}_bytes")
             row.append(number(gib(size), f"{gib(size):.1f}", f"memory.{place}.{field}_gib"))
-        chance = risk(stage.oom_probability, at_most=stage.oom_probability_at_most)
-        row.append(number(stage.oom_probability, chance, f"memory.{place}.oom_probability"))
+        row += [_nine_in_ten(stage), risk_words(stage)]
         for name in names:
             size = stage.components.get(name)
             field = f"memory.{place}.components_gib.{name}"
@@ -37,7 +37,12 @@ def memory_panel(plan: Plan) -> Panel:
     caption = "Peak of one GPU of each stage, GiB"
     if any(stage.extrapolates for stage in memory):
         caption += " (* outside of the predictor's training data)"
-    headers = ("stage", "predicted >", "at most >", "capacity >", "out of memory >", *(f"{name} >" for name in names))
+    headers = (
+        *("stage", "predicted >", "at most, stack as assumed >", "capacity >", "nine in ten stacks >", "risk >"),
+        *(f"{name} >" for name in names),
+    )
+    spread = _nine_in_ten(fullest)
+    nine_in_ten = f", {spread} GiB in nine of ten stacks" if spread != "-" else ""
     return Panel(
         name="memory",
         title="Memory",
@@ -45,23 +50,26 @@ def memory_panel(plan: Plan) -> Panel:
             paragraph(
                 f"The fullest stage is {fullest.stage}: ",
                 number(gib(fullest.predicted_bytes), f"{gib(fullest.predicted_bytes):.1f} GiB", f"{at}.predicted_gib"),
-                " predicted, at most ",
-                number(gib(fullest.upper_bytes), f"{gib(fullest.upper_bytes):.1f} GiB", f"{at}.upper_gib"),
-                " of ",
+                f" predicted{nine_in_ten}. The GPU has ",
                 number(gib(fullest.capacity_bytes), f"{gib(fullest.capacity_bytes):.1f} GiB", f"{at}.capacity_gib"),
-                ". The capacity is what CUDA's context and the driver leave of the device.",
+                " beside CUDA's context and the driver; the risk of running out of memory is "
+                f"{risk_words(fullest)}. With the stack as assumed, on which the accepted risk is set, the peak is at "
+                "most ",
+                number(gib(fullest.upper_bytes), f"{gib(fullest.upper_bytes):.1f} GiB", f"{at}.upper_gib"),
+                ".",
             )
         ],
         figure=_stages(memory, names),
-        shows="GiB of the peak of one GPU of each stage by component; a diamond where it is at most with the accepted "
-        "risk, a line at the capacity.",
-        tables=[table(caption, headers, rows)],
+        shows="GiB of the peak of one GPU of each stage by component; a diamond at the largest peak with the stack as "
+        "assumed, whiskers over nine in ten stacks, a line at the capacity.",
+        details=[table(caption, headers, rows)],
     )
 
 
-def fullest_of(memory: Sequence[StageMemory]) -> StageMemory:
-    """Return the stage with the highest upper bound relative to its capacity."""
-    return max(memory, key=lambda stage: stage.upper_bytes / stage.capacity_bytes)
+def _nine_in_ten(stage: StageMemory) -> str:
+    """Return the peaks between which nine in ten stacks are expected, GiB; a dash if they are not recorded."""
+    ends = stage.stack_range_bytes
+    return "-" if ends is None else f"{gib(ends[0]):.1f} to {gib(ends[1]):.1f}"
 
 
 def _stages(memory: Sequence[StageMemory], names: Sequence[str]) -> "Figure":
@@ -78,15 +86,24 @@ def _stages(memory: Sequence[StageMemory], names: Sequence[str]) -> "Figure":
         )
         for name in names
     ] or [Bar(name="predicted", x=stages, y=[gib(stage.predicted_bytes) for stage in memory], marker={"color": INK})]
+    ends = [stage.stack_range_bytes or (stage.upper_bytes, stage.upper_bytes) for stage in memory]
+    whiskers = {
+        "array": [gib(max(high - stage.upper_bytes, 0)) for stage, (_, high) in zip(memory, ends, strict=True)],
+        "arrayminus": [gib(max(stage.upper_bytes - low, 0)) for stage, (low, _) in zip(memory, ends, strict=True)],
+        "symmetric": False,
+        "thickness": 1.5,
+    }
     traces.append(
         Scatter(
             name="at most",
             x=stages,
             y=[gib(stage.upper_bytes) for stage in memory],
+            error_y=whiskers,
             mode="markers",
             marker={"symbol": "diamond", "size": 9, "color": INK},
-            customdata=[risk(stage.oom_probability, at_most=stage.oom_probability_at_most) for stage in memory],
-            hovertemplate="stage %{x}, at most %{y:.2f} GiB; out of memory %{customdata}<extra></extra>",
+            customdata=[f"{_nine_in_ten(stage)} GiB, risk {risk_words(stage)}" for stage in memory],
+            hovertemplate="stage %{x}: at most %{y:.1f} GiB, stack as assumed<br>"
+            "nine in ten stacks: %{customdata}<extra></extra>",
         )
     )
     traces.append(

@@ -73,7 +73,7 @@ def placement_panel(plan: Plan, instance: Instance | None = None) -> Panel:
         ],
         figure=_grid(plan, {} if instance is None else _kinds(instance.cluster)),
         shows="Host of each stage (down) and replica (across); the darker, the later in the cluster's list.",
-        tables=tables,
+        details=tables,
     )
 
 
@@ -103,7 +103,7 @@ def _grid(plan: Plan, kinds: Mapping[str, str]) -> "Figure":
     writes = replicas <= MAX_WRITTEN
     few = max(stages, replicas) <= MAX_WRITTEN
     ticks = {"dtick": 1} if max(stages, replicas) <= MAX_TICKS else {"nticks": MAX_TICKS}
-    axis = {"showgrid": False, "automargin": True, "tick0": 0, "zeroline": False, **ticks}
+    axis = {"showgrid": False, "automargin": True, "tick0": 0, "tickangle": 0, "zeroline": False, **ticks}
     return figure(
         Heatmap(
             z=nodes[:, :, 0].astype(np.int32),
@@ -120,7 +120,7 @@ def _grid(plan: Plan, kinds: Mapping[str, str]) -> "Figure":
             hovertemplate="stage %{y}, replica %{x}<br>%{customdata}<extra></extra>",
         ),
         height=min(max(90 + 34 * stages, 180), 900),
-        meta={"label_width": 7 * longest * replicas} if writes else None,
+        meta={"label_width": (7 * longest + 6) * replicas} if writes else None,
         xaxis={**axis, "title": {"text": "data-parallel replica"}},
         yaxis={**axis, "title": {"text": "pipeline stage"}, "autorange": "reversed"},
     )

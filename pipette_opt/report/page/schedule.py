@@ -69,7 +69,7 @@ def schedule_panel(plan: Plan, instance: Instance, placement: Placement) -> Pane
         ],
         figure=_strips(events, plan.config.pipeline_model_parallel_size, total),
         shows="When each stage of the slowest replica computes, and when its messages are on the way.",
-        tables=[
+        details=[
             table(
                 "Expected seconds of each stage by kind; messages may run beside the computation",
                 ("stage", *(f"{kind} >" for kind in kinds), "no computation >"),
@@ -109,7 +109,7 @@ def _strips(events: Sequence[Event], stages: int, total: float) -> "Figure":
         colorscale=scale,
         showscale=False,
         ygap=1,
-        hovertemplate="%{y}, %{x:.4f} s: %{text}<extra></extra>",
+        hovertemplate="%{y}, %{x:.3g} s: %{text}<extra></extra>",
     )
     legend = [
         Scatter(

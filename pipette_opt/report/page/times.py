@@ -40,7 +40,7 @@ def time_panel(plan: Plan) -> Panel:
             )
         )
     rows.append(("iteration", _whole(plan), "100.00%", "", ""))
-    tables = [
+    tables: list[Element] = [
         table(
             "Expected seconds by cause", ("cause", "mean of all ranks >", "share >", "critical path >", "share >"), rows
         )
@@ -55,11 +55,11 @@ def time_panel(plan: Plan) -> Panel:
     body = [
         paragraph(
             "An iteration is expected to take ",
-            _whole(plan),
+            number(estimate.expected_s, f"{three_digits(estimate.expected_s)} s", "estimate.expected_s"),
             f", most of it {words(gone)}. ",
             _band(plan),
         ),
-        *(paragraph(line) for line in (fastest_line(plan), imbalance_line(plan)) if line),
+        *(paragraph(line) for line in (fastest_line(plan, one_risk=True), imbalance_line(plan)) if line),
     ]
     return Panel(
         name="time",
@@ -69,7 +69,7 @@ def time_panel(plan: Plan) -> Panel:
         shows="Expected seconds of an iteration by cause: the mean of all ranks of this plan, its critical path (the "
         "chain of work and messages that ends with the iteration)"
         + (", and the next best plans." if next_best else "."),
-        tables=tables,
+        details=tables,
     )
 
 
@@ -83,7 +83,7 @@ def _band(plan: Plan) -> str:
     if band is None:
         return ""
     ends = f"{three_digits(band.low_s)} to {three_digits(band.high_s)} s"
-    return f"{band.share:.0%} of such jobs take {ends}, by {band.source}."
+    return f"{100 * band.share:g} % of such jobs take {ends}, by {band.source}."
 
 
 def _stacked(plan: Plan, bars: Sequence[tuple[str, Mapping[str, float]]], causes: Sequence[str]) -> "Figure":
@@ -97,7 +97,7 @@ def _stacked(plan: Plan, bars: Sequence[tuple[str, Mapping[str, float]]], causes
             x=[plan.estimate.expected_of(parts.get(cause, 0.0)) for _, parts in bars],
             orientation="h",
             marker={"color": CAUSES.get(cause, OTHER_COLOUR), "line": {"width": 0}},
-            hovertemplate=f"{words(cause)}: %{{x:.4f}} s<extra>%{{y}}</extra>",
+            hovertemplate=f"{words(cause)}: %{{x:.3g}} s<extra>%{{y}}</extra>",
         )
         for cause in causes
     ]
@@ -150,7 +150,7 @@ def sensitivity_panel(plan: Plan, changed: Sequence[Changed]) -> Panel:
         ],
         figure=_tornado(ordered, total),
         shows="Change of the iteration time, in per cent, where one input is a tenth slower or a tenth faster.",
-        tables=[
+        details=[
             table(
                 "Expected iteration time with one input changed",
                 ("input", "a tenth slower >", "change >", "a tenth faster >", "change >"),
