@@ -3,8 +3,11 @@
 import json
 import os
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 from random import Random
+from types import FrameType
 
 import pytest
 
@@ -228,3 +231,34 @@ def test_a_stopped_script_names_what_it_would_have_started(tmp_path: Path) -> No
     shutil.copy("/bin/true", tmp_path / "submitit")
     with pytest.raises(InputError, match=r"Stopped, as they may start a job: submitit go[.] To run one, --allow"):
         run(f"{tmp_path}/submitit go")
+
+
+def test_a_stop_of_the_traced_process_is_not_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that reports a stop in the moment before it is killed is killed all the same; it was waited for."""
+    started: list[int] = []
+
+    def stopped(self: subprocess.Popen[bytes]) -> int:
+        """Return what subprocess makes of a stop."""
+        started.append(self.pid)
+        self.returncode = -signal.SIGTRAP
+        return self.returncode
+
+    def seized(pid: int) -> bool:
+        started.append(pid)
+        return True
+
+    monkeypatch.setattr(subprocess.Popen, "poll", stopped)
+    monkeypatch.setattr(guard, "_seize", seized)
+
+    def expired(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.alarm(10)
+    try:
+        assert guard.can_trace()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0], 0)

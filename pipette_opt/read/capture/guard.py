@@ -165,12 +165,22 @@ def can_trace() -> bool:
     try:
         return _seize(process.pid)
     finally:
-        process.kill()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(process.pid, WALL)
-        process.returncode = 0
+        _end_traced(process.pid)
+        process.returncode = 0  # it was waited for here, not by subprocess
         if process.stdin is not None:
             process.stdin.close()
+
+
+def _end_traced(pid: int) -> None:
+    """
+    Kill a child that may be traced, and wait until it is over.
+
+    ``Popen.kill`` asks for its status first, takes a stop of a traced process for its end, and then kills nothing.
+    """
+    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        while os.WIFSTOPPED(os.waitpid(pid, WALL)[1]):
+            pass
 
 
 def words_of(pid: int) -> list[str]:
