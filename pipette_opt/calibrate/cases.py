@@ -209,10 +209,13 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
     Return the training options of a measured run.
 
     :func:`~pipette_opt.read.attention_words.attention_words` reads the attention kernel. ``fused_norm`` is used if the
-    row has no column ``fused_norm``. Precisions ``fp8`` and other fp8 recipes mean fp8 products in bf16 training.
+    row has no column ``fused_norm``. Precisions ``fp8`` (with the recipe of the run's software) and other fp8 recipes
+    mean fp8 products in bf16 training.
     """
     words = _attention(run)
     precision = precision_of(run.precision)
+    if precision == "delayed" and "delayed" not in run.precision:
+        precision = software_of(run).fp8_recipe
     return TrainingSpec(
         global_batch_size=run.gbs or 1,
         seq_length=run.seq_len or 1,

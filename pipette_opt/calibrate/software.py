@@ -11,6 +11,7 @@ from typing import Literal
 
 from pipette_opt.read.run_models import run_flag
 from pipette_opt.read.runs import FRAMEWORK_COLUMN, TUNED_COLUMN, MeasuredRun
+from pipette_opt.specs.precision import Fp8Recipe
 from pipette_opt.specs.stack import Family
 
 
@@ -39,6 +40,8 @@ class Software:
         Stage whose memory peak its log shows: ``first`` or ``largest``.
     splits_by_parameters
         Whether stages get layers by parameters, including the output head, instead of equally many layers.
+    fp8_recipe
+        Scaling recipe of fp8 where none is named.
     """
 
     family: Family = "megatron"
@@ -50,6 +53,7 @@ class Software:
     flash_version: Literal[1, 2, 3] = 3
     peak_mem_stage: Literal["first", "largest"] = "largest"
     splits_by_parameters: bool = False
+    fp8_recipe: Fp8Recipe = "delayed"
 
 
 MEGATRON_LM = Software()
@@ -85,8 +89,12 @@ OWN = Software(family="own")
 INTERNEVO = replace(OWN, reduces_in_fp32=False, flash_version=2)
 """InternEvo: gradients stay in the format of the parameters (``hybrid_zero_optim.py``), attention is flash-attn 2."""
 
-FSDP2 = replace(PYTORCH, family="fsdp")
-"""torchtitan, torchao, and NeMo AutoModel: ``fully_shard`` of PyTorch."""
+FSDP2 = replace(PYTORCH, family="fsdp", fp8_recipe="tensorwise")
+"""
+torchtitan, torchao, and NeMo AutoModel: ``fully_shard`` of PyTorch.
+
+torchao scales each tensor by its own largest element unless told otherwise (``Float8LinearConfig``).
+"""
 
 TORCHTITAN = replace(FSDP2, sequence_parallel=True)
 """torchtitan, whose plans of tensor parallelism split norms by tokens (``Shard(1)`` in ``apply_tp`` of its models)."""

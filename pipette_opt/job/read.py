@@ -98,7 +98,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     training = made.training or _training(options, shown.training if shown else None, arguments, model)
     stack = _stack(options, arguments)
     if stack.family == "fsdp":
-        training = replace(training, flash_version=min(training.flash_version, PYTORCH_FLASH))  # type: ignore[arg-type]
+        training = _by_pytorch(training, options)
     if training.fp8:
         training = replace(training, fp8_copies=fp8_copies(gpu.peak_flops for gpu in cluster.gpu_kinds))
     check_precision(cluster, training)
@@ -138,6 +138,13 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         tp_comm_overlap=None if options.tp_comm_overlap is None else False,
         environment=environment,
     )
+
+
+def _by_pytorch(training: "TrainingSpec", options: JobOptions) -> "TrainingSpec":
+    """Return training settings with PyTorch's attention, and torchao's recipe of fp8 unless another is asked for."""
+    flash = min(training.flash_version, PYTORCH_FLASH)
+    recipe = training.fp8_recipe if options.fp8_recipe or not training.fp8 else "tensorwise"
+    return replace(training, flash_version=flash, fp8_recipe=recipe)  # type: ignore[arg-type]
 
 
 def _stack(options: JobOptions, arguments: "MegatronArgs | None") -> "StackSpec":

@@ -132,7 +132,7 @@ class JobOptions:
         str | None,
         _training(
             "Scaling recipe of fp8: delayed, tensorwise, blockwise or mxfp8; by default that of the Megatron arguments "
-            "in --model, else delayed.",
+            "in --model, else delayed (torchtitan: tensorwise).",
             words=("delayed", "tensorwise", "blockwise", "mxfp8"),
         ),
     ] = None

@@ -18,6 +18,7 @@ from pipette_opt.calibrate.software import (
     Software,
     software_of,
 )
+from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.specs import DEFAULT_STACK
 
 
@@ -132,3 +133,18 @@ def test_families_of_runs(extra: dict[str, str], source: str, expected: str) -> 
     assert case.instance.stack.family == expected
     (moved,) = with_stack([case], DEFAULT_STACK)
     assert moved.instance.stack.family == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "precision", "recipe"),
+    [
+        ("torchtitan-benchmarks", "fp8", "tensorwise"),
+        ("torchtitan-benchmarks", "fp8-delayed", "delayed"),
+        ("own", "fp8", "delayed"),
+    ],
+)
+def test_recipes_of_fp8(source: str, precision: str, recipe: str) -> None:
+    """torchao's, where a row of its software names none."""
+    case = make_case(make_run(source=source, gpu=read_gpu_entry("h100"), precision=precision), DEFAULT_STACK)
+    assert isinstance(case, Case)
+    assert case.instance.training.fp8_recipe == recipe

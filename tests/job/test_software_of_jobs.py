@@ -25,9 +25,12 @@ def test_a_name_brings_its_stack(name: str) -> None:
 
 
 def test_torchtitan_has_the_attention_of_pytorch() -> None:
-    """FlashAttention 2, where Megatron-Core has the fastest kernels of the GPU."""
+    """FlashAttention 2, where Megatron-Core has the fastest kernels of the GPU; and torchao's scales of fp8."""
     versions = [read_job(JobOptions(**OPTIONS, software=name)).instance.training.flash_version for name in STACKS]
     assert versions == [3, 2]
+    given = [{"fp8": True}, {"fp8": True, "fp8_recipe": "delayed"}, {}]
+    trained = [read_job(JobOptions(**OPTIONS, **more, software="torchtitan")).instance.training for more in given]
+    assert [training.fp8_recipe for training in trained] == ["tensorwise", "delayed", "delayed"]
 
 
 def test_one_stack_at_a_time() -> None:
