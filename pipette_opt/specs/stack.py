@@ -30,7 +30,7 @@ Origin = Literal["measured", "interpolated", "assumed"]
 
 Family = Literal["megatron", "recipes", "fsdp", "own"]
 """
-Family of stacks whose public runs say how far simulated times are off.
+Family of stacks written alike: public runs say how far its times are off, and it decides what overlaps and is copied.
 
 - ``megatron``: Megatron-Core and its forks, as most people launch them.
 - ``recipes``: Megatron-Core as NVIDIA's performance recipes tune it (NeMo, Megatron-Bridge, MLPerf submissions).
