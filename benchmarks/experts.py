@@ -199,7 +199,7 @@ def _memory_with_copies(
     (prediction,) = predicted_memory(instance, predictor, [plan.config], max_oom_risk)
     predicted = np.array([stage.predicted_bytes for stage in memory]) + more
     capacity = np.array([stage.capacity_bytes for stage in memory])
-    risk = predictor.oom_probability(predicted, capacity, prediction.spread)
+    risk = predictor.oom_probability(prediction, capacity)
     return tuple(
         replace(stage, predicted_bytes=int(size), oom_probability=float(chance))
         for stage, size, chance in zip(memory, predicted, risk, strict=True)

@@ -13,6 +13,7 @@ from functools import partial
 from operator import attrgetter, itemgetter
 
 from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.base.risk import IGNORED_RISK, SMALLEST_RISK
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import (
@@ -27,7 +28,7 @@ from pipette_opt.candidates import (
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.fewest import check_memory, check_more
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, usable_bytes
-from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPredictor, stack_predictor
+from pipette_opt.memory.predictor import MemoryPredictor, stack_predictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.steps import BOUNDS, BUILDING, LAYOUTS, TIME_TO_BEAT, WORLD_SIZES

@@ -220,6 +220,8 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
                 upper_bytes=(34 - 2 * stage) * GIB,
                 capacity_bytes=78 * GIB,
                 oom_probability=1e-3 / (stage + 1),
+                counted_bytes=15 * GIB,
+                spread=0.2,
                 components={"weights": 10 * GIB, "activations": (20 - 2 * stage) * GIB + 12345},
             )
             for stage in range(chosen.pipeline_model_parallel_size)
@@ -346,14 +348,12 @@ def _slower(given: Instance, plan: Plan) -> tuple[Alternative, ...]:
         if simulated.iteration_time_s < plan.estimate.iteration_time_s:
             return ()
         memory = stage_memory(given, other, placement, load_predictor(0.01, given), 0.01)
-        worst = max(memory, key=lambda stage: stage.oom_probability)
         return (
             Alternative(
                 config=other,
                 hosts=tuple(given.cluster.hosts[node] for node in used),
                 iteration_time_s=simulated.iteration_time_s,
-                oom_probability=worst.oom_probability,
-                oom_probability_at_most=worst.oom_probability_at_most,
+                oom_probability=max(stage.oom_probability for stage in memory),
                 reason=why_slower(plan.estimate, simulated),
                 breakdown=simulated.breakdown,
             ),

@@ -1,15 +1,14 @@
 """
 Ranges and odds of memory on stacks that nobody fitted: ``python -m benchmarks.memory.odds -o PAGE``.
 
-Public runs of every publisher are predicted by Megatron-Core's constants. Two deviations are compared: that of a stack
-with these constants, on which bounds and accepted risks rest, and the one that also has the unknown constants
-(:mod:`~pipette_opt.specs.memory_prior`). Neither is fitted to these runs. Beside them stands one deviation for all,
-between and within publishers, learnt from the other publishers.
+Public runs of every publisher are predicted by Megatron-Core's constants, with the deviation that unknown constants add
+(:mod:`~pipette_opt.specs.memory_prior`); neither is fitted to these runs. The page shows how many jobs that ran each
+accepted risk refuses, and how many that ran out of memory it passes: the table by which
+:data:`~pipette_opt.base.risk.USUAL_RISK` was chosen.
 """
 
 import csv
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,17 +25,17 @@ from benchmarks.memory.learning import EDGES
 from benchmarks.worlds.rows import CHECKED_ONLY, NOT_PRETRAINING, SOURCES
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
-from pipette_opt.base.types import BoolArray, FloatArray
+from pipette_opt.base.risk import USUAL_RISK
+from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.memory_calibration import moved_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
+from pipette_opt.calibrate.memory_spread import oom_probability
 from pipette_opt.cli.output import check_place
 from pipette_opt.cli.program import run_command
-from pipette_opt.memory.odds import normal_beyond
 from pipette_opt.plans.predicted import NINE_IN_TEN
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
-from pipette_opt.specs.memory_constants import HIDDEN, NEEDED, SHOWN, MemoryConstants
-from pipette_opt.specs.memory_prior import unknown_widths
+from pipette_opt.specs.memory_constants import HIDDEN, MemoryConstants
 
 PUBLISHERS: Mapping[str, tuple[str, ...]] = {
     **SOURCES,
@@ -57,8 +56,8 @@ KNOWN_PEAKS = (1, 2, 5)
 DRAWS, TESTED = 12, 60
 """Random draws of the known peaks, and most runs that each draw predicts. Chosen."""
 
-ACCEPTED = 0.01
-"""Accepted risk of running out of memory, the default of ``solve``."""
+ACCEPTED = (0.01, 0.03, 0.05, USUAL_RISK, 0.15, 0.2, 0.3)
+"""Accepted risks of the page; one is the default of ``solve``. Chosen."""
 
 LEAST = 1e-6
 """Least probability in the log loss: the odds' own limit."""
@@ -73,22 +72,17 @@ class Odds:
     ----------
     error
         ``log(measured / predicted)`` of each peak; not a number without a peak.
-    spread, stack_spread
-        Standard deviations of this error, of a stack with the constants and with unknown constants.
-    room
-        Logarithm of usable over needed memory.
-    need_spread, need_stack_spread
-        Standard deviations of the need, as of the peak.
+    spread
+        Standard deviation of this error.
+    chance
+        Probability of running out of memory.
     ran_out
         1 if the run ran out of memory, 0 if it fitted; not a number if unknown.
     """
 
     error: FloatArray
     spread: FloatArray
-    stack_spread: FloatArray
-    room: FloatArray
-    need_spread: FloatArray
-    need_stack_spread: FloatArray
+    chance: FloatArray
     ran_out: FloatArray
 
 
@@ -159,28 +153,15 @@ def odds_of(constants: MemoryConstants, runs: Sequence[MemoryRun]) -> Odds:
     rows = []
     for run in runs:
         memory = predict_memory(constants, run)
-        shown, need = (
-            _unknown(constants, regressors, mask)
-            for regressors, mask in ((run.regressors[run.measured_rows], SHOWN), (run.regressors, NEEDED))
-        )
         rows.append(
             (
                 np.nan if run.peak_gib is None else np.log(run.peak_gib / memory.taken_gib),
-                memory.taken_spread,
-                np.hypot(memory.taken_spread, shown),
-                np.log(max(memory.usable_gib, 1e-3) / memory.needed_gib),
-                memory.needed_spread,
-                np.hypot(memory.needed_spread, need),
+                np.hypot(memory.taken_spread, memory.taken_unknown),
+                oom_probability(memory),
                 np.nan if run.ran_out is None else float(run.ran_out),
             )
         )
     return Odds(**dict(zip(Odds.__dataclass_fields__, np.array(rows, dtype=np.float64).T, strict=True)))
-
-
-def _unknown(constants: MemoryConstants, regressors: FloatArray, mask: BoolArray) -> float:
-    """Return the deviation that unknown constants leave in the fullest row."""
-    fullest = int((regressors @ (constants.vector() * mask)).argmax())
-    return float(unknown_widths(constants, regressors[[fullest]], mask)[0])
 
 
 def between_and_within(errors: Sequence[FloatArray]) -> tuple[float, float]:
@@ -192,52 +173,60 @@ def between_and_within(errors: Sequence[FloatArray]) -> tuple[float, float]:
 
 
 def page(published: Mapping[str, Sequence[MemoryRun]]) -> str:
-    """Return the page: its answer, then peaks, peaks once some are known, outcomes, and odds beside outcomes."""
+    """Return the page: its answer, accepted risks, peaks, peaks once some are known, outcomes, odds beside outcomes."""
     base = MemoryConstants()
     all_odds = {publisher: odds_of(base, runs) for publisher, runs in published.items()}
-    peaks = _peaks(all_odds)
-    known = _known(published, base)
-    outcomes, means = _outcomes(all_odds)
+    known = _once_known(published, base)
+    share, peaks = _peaks(all_odds)
+    brier, loss, outcomes = _outcomes(all_odds)
     between, within = between_and_within([values.error[np.isfinite(values.error)] for values in _with_peaks(all_odds)])
+    refused, passed = refused_and_passed(all_odds.values(), USUAL_RISK)
+    refused_once, passed_once = refused_and_passed(known.odds, USUAL_RISK)
     lines = [
         "# Memory of stacks that nobody fitted",
         "",
-        f"- Nine in ten peaks are to lie inside a range. With what is unknown about the stack {peaks.whole:.0%} do "
-        f"(mean over publishers), by the constants alone {peaks.alone:.0%}, by a deviation learnt from the others "
-        f"{peaks.others:.0%}.",
-        f"- Odds of running out: log loss {means['stack'][1]:.2f} with what is unknown, {means['alone'][1]:.2f} "
-        f"without; Brier score {means['stack'][0]:.3f} and {means['alone'][0]:.3f} (means over publishers).",
-        f"- As a limit of 1 % these odds would refuse {means['stack'][2]:.0%} of the jobs that ran; the odds of the "
-        f"constants alone refuse {means['alone'][2]:.0%}. So the accepted risk limits these, and the others are shown.",
+        f"- `--max-oom-risk {USUAL_RISK:g}`, the default, refuses {refused:.0%} of the public jobs that ran and passes "
+        f"{passed:.1%} of those that ran out of memory; once one peak of the publisher is known {refused_once:.0%} and "
+        f"{passed_once:.1%}.",
+        f"- Nine in ten peaks are to lie inside a range; {share:.0%} do (mean over publishers).",
+        f"- Odds of running out: log loss {loss:.2f}, Brier score {brier:.3f} (means over publishers).",
         "",
         "Megatron-Core's constants, nothing fitted to these runs: `python -m benchmarks.memory.odds -o PAGE`. Rows "
         "that do not say what they recompute, and fine-tuning, are left out. Other software is predicted as if it were "
         "Megatron-LM; that is part of what is unknown.",
+        "",
+        "## Accepted risks",
+        "",
+        "Refused: jobs that ran, with a higher risk. Passed: jobs that ran out, with at most this risk. Runs of all "
+        "publishers are pooled; the mean over publishers is of the refused. Once a peak is known: of publishers with "
+        f"peaks, {DRAWS} random peaks each, one at a time.",
+        "",
+        "| accepted risk | refused | mean over publishers | passed | refused, one peak known | passed so |",
+        "|---|---|---|---|---|---|",
+        *_accepted(all_odds, known.odds),
         "",
         "## Peaks",
         "",
         f"Error: logarithm of measured over predicted peak. Its standard deviation is {between:.3f} between publishers "
         f"and {within:.3f} within them. Deviations are medians; a range is 1.645 of them to both sides.",
         "",
-        "| publisher | peaks | mean error | within | inside: constants alone | others | with unknown | its deviation |",
-        "|---|---|---|---|---|---|---|---|",
-        *peaks.lines,
+        "| publisher | peaks | mean error | within | inside | its deviation |",
+        "|---|---|---|---|---|---|",
+        *peaks,
         "",
         "## Once peaks of the stack are known",
         "",
-        f"{', '.join(map(str, KNOWN_PEAKS))} random peaks move the constants, as `--measured` does; {DRAWS} draws. "
-        "Before: the range of the constants alone, which did not change with a measured peak.",
+        f"{', '.join(map(str, KNOWN_PEAKS))} random peaks move the constants, as `--measured` does; {DRAWS} draws.",
         "",
-        "| publisher | known | median error | inside, before | inside | deviation |",
-        "|---|---|---|---|---|---|",
-        *known,
+        "| publisher | known | median error | inside | deviation |",
+        "|---|---|---|---|---|",
+        *known.lines,
         "",
         "## Outcomes",
         "",
-        "Refused: jobs that ran, with odds above 1 %. Missed: jobs that ran out, with odds of at most 1 %. The first "
-        "figure is of the constants alone, the second with what is unknown. Most publishers only print runs that fit.",
+        f"Refused and passed at a risk of {USUAL_RISK:.0%}. Most publishers only print runs that fit.",
         "",
-        "| publisher | runs | ran out | Brier score | log loss | refused | missed |",
+        "| publisher | runs | ran out | Brier score | log loss | refused | passed |",
         "|---|---|---|---|---|---|---|",
         *outcomes,
         "",
@@ -245,50 +234,67 @@ def page(published: Mapping[str, Sequence[MemoryRun]]) -> str:
         "",
         "Runs of publishers with failures. Jobs that are published or tried are chosen, so shares are no frequencies.",
         "",
-        "| odds | constants alone: runs | said | ran out | with unknown: runs | said | ran out |",
-        "|---|---|---|---|---|---|---|",
+        "| odds | runs | said | ran out |",
+        "|---|---|---|---|",
         *_said_and_seen(all_odds),
     ]
     return "\n".join(lines) + "\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Peaks:
-    """Table of peaks, and mean shares inside the ranges: constants alone, deviation of the others, with unknown."""
+def refused_and_passed(all_odds: Iterable[Odds], accepted: float) -> tuple[float, float]:
+    """Return the shares of jobs that ran with a risk above ``accepted``, and of jobs that ran out with at most that."""
+    ran_out, chance = (np.concatenate([getattr(values, name) for values in all_odds]) for name in ("ran_out", "chance"))
+    ran, failed = chance[ran_out == 0], chance[ran_out == 1]
+    return float((ran > accepted).sum() / max(len(ran), 1)), float((failed <= accepted).sum() / max(len(failed), 1))
 
-    lines: list[str]
-    alone: float
-    others: float
-    whole: float
+
+def _accepted(all_odds: Mapping[str, Odds], once: Sequence[Odds]) -> list[str]:
+    """Return the table of accepted risks with the shares refused and passed."""
+    lines = []
+    for accepted in ACCEPTED:
+        refused, passed = refused_and_passed(all_odds.values(), accepted)
+        mean = np.mean([refused_and_passed([values], accepted)[0] for values in all_odds.values() if _has_run(values)])
+        once_refused, once_passed = refused_and_passed(once, accepted)
+        cells = (refused, mean, passed, once_refused, once_passed)
+        name = f"**{accepted:.0%}**" if accepted == USUAL_RISK else f"{accepted:.0%}"
+        lines.append(f"| {name} | {' | '.join(f'{cell:.1%}' for cell in cells)} |")
+    return lines
+
+
+def _has_run(values: Odds) -> bool:
+    return bool((values.ran_out == 0).any())
 
 
 def _with_peaks(all_odds: Mapping[str, Odds]) -> list[Odds]:
     return [values for values in all_odds.values() if np.isfinite(values.error).any()]
 
 
-def _peaks(all_odds: Mapping[str, Odds]) -> _Peaks:
-    """Return the table of peaks: each publisher is left out of the deviation of the others."""
-    measured = {name: values for name, values in all_odds.items() if np.isfinite(values.error).any()}
-    errors = {name: values.error[np.isfinite(values.error)] for name, values in measured.items()}
+def _peaks(all_odds: Mapping[str, Odds]) -> tuple[float, list[str]]:
+    """Return the mean share of peaks inside their ranges over publishers, and the table of peaks."""
     lines, shares = [], []
-    for name, values in measured.items():
-        has_peak, error = np.isfinite(values.error), errors[name]
-        others = np.hypot(*between_and_within([own for other, own in errors.items() if other != name]))
-        deviations = (values.spread[has_peak], others, values.stack_spread[has_peak])
-        inside = [float((np.abs(error) <= NINE_IN_TEN * deviation).mean()) for deviation in deviations]
-        shares.append(inside)
+    for name, values in all_odds.items():
+        has_peak = np.isfinite(values.error)
+        if not has_peak.any():
+            continue
+        error, deviation = values.error[has_peak], values.spread[has_peak]
+        shares.append(float((np.abs(error) <= NINE_IN_TEN * deviation).mean()))
         within = f"{error.std():.3f}" if len(error) > 2 else ""
-        lines.append(
-            f"| {name} | {len(error)} | {error.mean():+.3f} | {within} | "
-            f"{' | '.join(f'{share:.0%}' for share in inside)} | {np.median(deviations[2]):.2f} |"
-        )
-    alone, of_others, whole = np.mean(shares, axis=0).tolist()
-    return _Peaks(lines=lines, alone=alone, others=of_others, whole=whole)
+        cells = (name, len(error), f"{error.mean():+.3f}", within, f"{shares[-1]:.0%}", f"{np.median(deviation):.2f}")
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return float(np.mean(shares)), lines
 
 
-def _known(published: Mapping[str, Sequence[MemoryRun]], base: MemoryConstants) -> list[str]:
-    """Return the table of peaks that are predicted once others of the publisher are known."""
-    lines, random = [], np.random.default_rng(0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OnceKnown:
+    """Table of peaks predicted once others are known, and the odds of all other runs once one peak is known."""
+
+    lines: list[str]
+    odds: list[Odds]
+
+
+def _once_known(published: Mapping[str, Sequence[MemoryRun]], base: MemoryConstants) -> _OnceKnown:
+    """Predict the runs of each publisher once some of its peaks are known."""
+    lines, found, random = [], [], np.random.default_rng(0)
     for publisher, runs in published.items():
         peaks = [run for run in runs if run.peak_gib is not None]
         for number in [number for number in KNOWN_PEAKS if number + 2 <= len(peaks)]:
@@ -296,60 +302,48 @@ def _known(published: Mapping[str, Sequence[MemoryRun]], base: MemoryConstants) 
             for _ in range(DRAWS):
                 order = random.permutation(len(peaks))
                 known = [replace(peaks[index], ran_out=False) for index in order[:number]]
-                parts.append(odds_of(moved_constants(known, base), [peaks[i] for i in order[number : number + TESTED]]))
+                moved = moved_constants(known, base)
+                parts.append(odds_of(moved, [peaks[index] for index in order[number : number + TESTED]]))
+                if number == 1:
+                    others = [run for run in runs if run is not peaks[order[0]] and run.ran_out is not None]
+                    found += [odds_of(moved, others)] if others else []
             sizes = np.abs(np.concatenate([part.error for part in parts]))
-            before, after = (np.concatenate([getattr(part, name) for part in parts]) for name in SPREAD_NAMES)
-            inside = [f"{(sizes <= NINE_IN_TEN * deviation).mean():.0%}" for deviation in (before, after)]
+            spread = np.concatenate([part.spread for part in parts])
+            inside = (sizes <= NINE_IN_TEN * spread).mean()
             lines.append(
-                f"| {publisher} | {number} | {np.median(sizes):.1%} | {' | '.join(inside)} | {np.median(after):.2f} |"
+                f"| {publisher} | {number} | {np.median(sizes):.1%} | {inside:.0%} | {np.median(spread):.2f} |"
             )
-    return lines
+    return _OnceKnown(lines=lines, odds=found)
 
 
-SPREAD_NAMES = ("spread", "stack_spread")
-"""Fields of the deviations of a peak: of the constants alone, and with what is unknown."""
-
-
-def _chances(values: Odds) -> dict[str, FloatArray]:
-    """Return the odds of running out of memory, by the constants alone and with what is unknown."""
-    deviations = {"alone": values.need_spread, "stack": values.need_stack_spread}
-    return {name: normal_beyond(values.room / deviation) for name, deviation in deviations.items()}
-
-
-def _outcomes(all_odds: Mapping[str, Odds]) -> tuple[list[str], dict[str, list[float]]]:
-    """Return the table of outcomes, and the means of Brier score, log loss and share refused over publishers."""
-    lines, scores = [], defaultdict(list)
+def _outcomes(all_odds: Mapping[str, Odds]) -> tuple[float, float, list[str]]:
+    """Return the means of Brier score and log loss over publishers, and the table of outcomes."""
+    lines, scores = [], []
     for publisher, values in all_odds.items():
         is_known = np.isfinite(values.ran_out)
         if not is_known.any():
             continue
-        ran_out, cells = values.ran_out[is_known] == 1, []
-        for name, chances in _chances(values).items():
-            chance = chances[is_known]
-            likelihood = np.where(ran_out, chance, 1 - chance)
-            refused, missed = (chance > ACCEPTED) & ~ran_out, (chance <= ACCEPTED) & ran_out
-            brier, loss = float(((chance - ran_out) ** 2).mean()), float(-np.log(np.maximum(likelihood, LEAST)).mean())
-            scores[name].append((brier, loss, float(refused.sum() / max((~ran_out).sum(), 1))))
-            cells.append((f"{brier:.3f}", f"{loss:.2f}", str(refused.sum()), str(missed.sum())))
-        pairs = [f"{first}, {second}" for first, second in zip(*cells, strict=True)]
-        lines.append(f"| {publisher} | {len(ran_out)} | {ran_out.sum()} | {' | '.join(pairs)} |")
-    return lines, {name: np.mean(rows, axis=0).tolist() for name, rows in scores.items()}
+        ran_out, chance = values.ran_out[is_known] == 1, values.chance[is_known]
+        likelihood = np.where(ran_out, chance, 1 - chance)
+        brier, loss = float(((chance - ran_out) ** 2).mean()), float(-np.log(np.maximum(likelihood, LEAST)).mean())
+        refused, passed = ((chance > USUAL_RISK) & ~ran_out).sum(), ((chance <= USUAL_RISK) & ran_out).sum()
+        scores.append((brier, loss))
+        lines.append(
+            f"| {publisher} | {len(ran_out)} | {ran_out.sum()} | {brier:.3f} | {loss:.2f} | {refused} | {passed} |"
+        )
+    brier, loss = np.mean(scores, axis=0).tolist()
+    return brier, loss, lines
 
 
 def _said_and_seen(all_odds: Mapping[str, Odds]) -> list[str]:
     """Return the table of odds and outcomes of publishers with failures, by size of the odds."""
     failing = [values for values in all_odds.values() if (values.ran_out == 1).any()]
-    ran_out = np.concatenate([values.ran_out for values in failing])
-    chances = {name: np.concatenate([_chances(values)[name] for values in failing]) for name in ("alone", "stack")}
+    ran_out, chance = (np.concatenate([getattr(values, name) for values in failing]) for name in ("ran_out", "chance"))
     lines = []
     for low, high in pairwise(EDGES):
-        cells = []
-        for chance in chances.values():
-            chosen = np.isfinite(ran_out) & (chance > low if low else chance >= 0) & (chance <= high)
-            number = int(chosen.sum())
-            shares = [f"{value[chosen].mean():.1%}" if number else "" for value in (chance, ran_out)]
-            cells += [str(number), *shares]
-        lines.append(f"| {low:.0%} to {high:.0%} | {' | '.join(cells)} |")
+        chosen = np.isfinite(ran_out) & (chance > low if low else chance >= 0) & (chance <= high)
+        shares = [f"{value[chosen].mean():.1%}" if chosen.any() else "" for value in (chance, ran_out)]
+        lines.append(f"| {low:.0%} to {high:.0%} | {chosen.sum()} | {' | '.join(shares)} |")
     return lines
 
 

@@ -106,7 +106,7 @@ def placement(
     rows = [row for row in known if row.key() not in now]
     waiting = {row.key(): row for row in known if row.key() in now}  # not lost if the run ends before their turn
     stop, done = threading.Event(), 0
-    with stop_on_interrupt(stop):
+    with stop_on_interrupt(stop, lambda: bool(rows)):
         for row in run_all(chosen, workers=threads, known=known, say=say, stop=stop):
             waiting.pop(row.key(), None)
             rows.append(row)

@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from pipette_opt.base.risk import IGNORED_RISK
 from pipette_opt.base.types import FloatArray
 from pipette_opt.baselines.megatron import listed_nodes
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons, layers_are_free
 from pipette_opt.candidates.splits import LayerSplit
-from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
+from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.family_times import layer_families

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.cases import Case, Skipped, make_cases
@@ -143,7 +144,7 @@ def fit_memory(runs: Sequence[MeasuredRun], stack: StackSpec) -> tuple[MemoryCon
 
 
 def memory_columns(
-    case: Case | Skipped, memory_constants: MemoryConstants, max_oom_risk: float = 0.01
+    case: Case | Skipped, memory_constants: MemoryConstants, max_oom_risk: float = USUAL_RISK
 ) -> Mapping[str, float]:
     """
     Return the memory columns of a back-test: predicted peak, its upper bound (GiB) and the probability of OOM.

@@ -9,6 +9,7 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.memory.odds import normal_beyond
 from pipette_opt.memory.twins import as_twins_take
 from pipette_opt.specs.memory_constants import HIDDEN, NEEDED, SHOWN, MemoryConstants, but
+from pipette_opt.specs.memory_prior import unknown_widths
 
 SURELY_OUT = 1.1
 """Need over usable memory above which a run certainly does not fit. Chosen."""
@@ -75,7 +76,10 @@ class RunMemory:
     usable_gib
         GPU memory that a job can use.
     taken_spread, needed_spread
-        Standard deviations of the logarithms of the errors of ``taken_gib`` and ``needed_gib``.
+        Standard deviations of the logarithms of the errors of ``taken_gib`` and ``needed_gib``, on a stack with these
+        constants.
+    taken_unknown, needed_unknown
+        Standard deviations that the unknown constants of the stack add.
     shift
         Factor on rare errors of ``taken_gib``; above 1 only for jobs larger than all fitted jobs.
     more
@@ -87,6 +91,8 @@ class RunMemory:
     usable_gib: float
     taken_spread: float
     needed_spread: float
+    taken_unknown: float = 0.0
+    needed_unknown: float = 0.0
     shift: float = 1.0
     more: float = 1.0
 
@@ -111,6 +117,8 @@ def predict_memory(memory_constants: MemoryConstants, run: MemoryRun) -> RunMemo
         usable_gib=usable,
         taken_spread=float(widths[seen]),
         needed_spread=float(memory_constants.widths(regressors[fullest], constants * NEEDED, run.num_gpus)),
+        taken_unknown=float(unknown_widths(memory_constants, rows[[seen]], SHOWN)[0]),
+        needed_unknown=float(unknown_widths(memory_constants, regressors[[fullest]], NEEDED)[0]),
         shift=memory_constants.shift if run.num_gpus > memory_constants.largest_job > 0 else 1.0,
         more=more,
     )

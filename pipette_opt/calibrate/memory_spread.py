@@ -131,15 +131,16 @@ def _student_quantile(risk: float) -> float:
 
 
 def oom_probability(memory: RunMemory) -> float:
-    """Return the probability that a run needs more than the usable memory."""
+    """Return the probability that a run needs more than the usable memory, with all that is unknown about the stack."""
     room = np.log(max(memory.usable_gib, 1e-3) / memory.needed_gib)
-    return float(normal_beyond(np.array(room / memory.needed_spread)))
+    return float(normal_beyond(np.array(room / np.hypot(memory.needed_spread, memory.needed_unknown))))
 
 
 def upper_gib(memory_constants: MemoryConstants, memory: RunMemory, risk: float) -> float:
     """Return the memory of the measured stages that is exceeded with probability ``risk``, GiB."""
     most = memory.taken_gib * memory.more
-    return most * float(np.exp(error_quantile(memory_constants, risk) * memory.shift * memory.taken_spread))
+    spread = np.hypot(memory.shift * memory.taken_spread, memory.taken_unknown)
+    return most * float(np.exp(error_quantile(memory_constants, risk) * spread))
 
 
 def _left_out(memory_constants: MemoryConstants, outside: Sequence[MemoryRun]) -> _LeftOut:

@@ -12,13 +12,13 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import count, groupby
 
+from pipette_opt.base.risk import SMALLEST_RISK
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.opening import open_candidates
 from pipette_opt.certify.preference import risks_of
 from pipette_opt.certify.rounds import PLACE
 from pipette_opt.certify.state import CLOSE_ENOUGH, SearchState
 from pipette_opt.memory.fewest import check_memory
-from pipette_opt.memory.predictor import SMALLEST_RISK
 from pipette_opt.parallel import ParallelConfig, with_whole_layers
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plainness import RISK_SHARE, WITHIN, kind_of, risk_levels
@@ -185,8 +185,7 @@ class _Finder:
     def _least_risk(self, config: ParallelConfig) -> float:
         """Return the out-of-memory probability on the hosts with the most memory."""
         predicted, room = self.checked[config].prediction, self.prepared.memory.capacity_bytes.max()
-        risks = self.prepared.predictor.oom_probability(predicted.predicted_bytes, int(room), predicted.spread)
-        return float(risks.max())
+        return float(self.prepared.predictor.oom_probability(predicted, int(room)).max())
 
     def _place_fastest(
         self, configs: Sequence[ParallelConfig], below_s: float = float("inf")

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.base.risk import IGNORED_RISK
 from pipette_opt.base.units import counted, gib
 from pipette_opt.candidates import SearchSpace, legal_candidates
 from pipette_opt.candidates.enumeration import has_any
 from pipette_opt.candidates.pins import given_text
 from pipette_opt.candidates.space import PINNABLE
 from pipette_opt.memory.fewest import check_memory
-from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.options.names import option_name
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.clock import Clock

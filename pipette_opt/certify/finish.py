@@ -7,7 +7,6 @@ of each host are ordered now.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from operator import attrgetter
 from typing import Any
 
 from pipette_opt.candidates import covered
@@ -25,7 +24,6 @@ from pipette_opt.plans.plan import (
     Plan,
     RiskChoice,
     StageMemory,
-    fullness,
 )
 from pipette_opt.plans.steps import SLOTS
 from pipette_opt.prepare import Prepared
@@ -105,7 +103,7 @@ def finish_plan(
         plan,
         fastest=None if is_fastest else alternative(fastest),
         risks=tuple(
-            _risk_choice(level, alternative(safe), memory_of(safe))
+            RiskChoice(max_oom_risk=level, plan=alternative(safe))
             for level, safe in _least_times(ranked, preference.max_oom_risk, risk_of)
         ),
         imbalance=_imbalance(prepared, best, preference.max_oom_risk),
@@ -215,13 +213,6 @@ def _least_times(
     return found
 
 
-def _risk_choice(level: float, plan: Alternative, memory: Sequence[StageMemory]) -> RiskChoice:
-    fullest = max(memory, key=fullness)
-    return RiskChoice(
-        max_oom_risk=level, plan=plan, upper_bytes=fullest.upper_bytes, capacity_bytes=fullest.capacity_bytes
-    )
-
-
 def _imbalance(prepared: Prepared, best: SimulatedSolution, max_oom_risk: float) -> Imbalance | None:
     """
     Return the plan simulated with :data:`SHOWN_IMBALANCE`.
@@ -244,13 +235,11 @@ def _imbalance(prepared: Prepared, best: SimulatedSolution, max_oom_risk: float)
 def _alternative(
     instance: Instance, best: SimulatedSolution, other: SimulatedSolution, memory: Sequence[StageMemory]
 ) -> Alternative:
-    worst = max(memory, key=attrgetter("oom_probability"))
     return Alternative(
         config=other.candidate.config,
         hosts=tuple(instance.cluster.hosts[node] for node in other.nodes.ravel()),
         iteration_time_s=other.estimate.iteration_time_s,
-        oom_probability=worst.oom_probability,
-        oom_probability_at_most=worst.oom_probability_at_most,
+        oom_probability=max(stage.oom_probability for stage in memory),
         reason=lost_because(best, other),
         slots=None if other.slots is None else tuple(map(tuple, other.slots.reshape(other.nodes.size, -1).tolist())),
         breakdown=other.estimate.breakdown,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from pipette_opt.base.backends import Backend
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.base.types import Prefer
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs.objective import Objective
@@ -48,7 +49,7 @@ class OptimizeParams:
     workers: int = 2
     backend: Backend | None = None
     seed: int = 0
-    max_oom_risk: float = 0.01
+    max_oom_risk: float = USUAL_RISK
     num_alternatives: int = 5
     objective: Objective = Objective.TIME
     regret_quantile: float | None = None

@@ -8,6 +8,7 @@ its configuration, hosts and time.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.base.types import IntArray, Prefer
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.parallel import ParallelConfig
@@ -41,7 +42,7 @@ class Preference:
     """
 
     prefer: Prefer = "fastest"
-    max_oom_risk: float = 0.01
+    max_oom_risk: float = USUAL_RISK
     today: ParallelConfig | None = None
     factor: Callable[[ParallelConfig], float] = lambda config: 1.0
     hosts_factor: Callable[[IntArray], float] = lambda nodes: 1.0

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Literal
 
+from pipette_opt.base.risk import IGNORED_RISK
 from pipette_opt.base.units import counted, gib, percent, three_digits
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
 from pipette_opt.candidates.coverage import DIMENSIONS, listed
@@ -13,7 +14,6 @@ from pipette_opt.certify.labels import pinned
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck
-from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.parallel import ParallelConfig, tile_placement, without_overlap
 from pipette_opt.plans.plan import PROVEN_WITHIN, IterationTime, Plan
 from pipette_opt.prepare import Prepared, Question, fitting_candidates, load_predictor, prepare, prunes

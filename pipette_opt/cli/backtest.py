@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli import options as opt
 
 
@@ -21,7 +22,7 @@ def backtest(
             help="Cluster file of the hosts that the runs used, if their links were measured.", rich_help_panel=opt.JOB
         ),
     ] = None,
-    max_oom_risk: opt.MaxOomRisk = 0.01,
+    max_oom_risk: opt.MaxOomRisk = USUAL_RISK,
     anchor: Annotated[
         str | None,
         typer.Option(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli import options as opt
 
 FIXED = (
@@ -35,7 +36,7 @@ def _benchmark() -> None:
 def solve(
     job_options: Annotated[opt.JobOptions, opt.Without(("measured_runs",))],
     space_options: Annotated[opt.SpaceOptions, opt.Without(FIXED)],
-    max_oom_risk: opt.MaxOomRisk = 0.01,
+    max_oom_risk: opt.MaxOomRisk = USUAL_RISK,
     time_limit: opt.TimeLimit = 30.0,
     workers: opt.Workers = None,
     seed: opt.Seed = 0,

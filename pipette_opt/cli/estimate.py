@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli import options as opt
 from pipette_opt.options.description import Measured, fields_of
 
@@ -24,7 +25,7 @@ def estimate(
     ] = None,
     args: Annotated[str | None, opt.typer_option("args"), opt.FromLaunch("args", is_whole=True)] = None,
     hosts: Annotated[str | None, opt.typer_option("hosts"), opt.FromLaunch("hosts")] = None,
-    max_oom_risk: opt.MaxOomRisk = 0.01,
+    max_oom_risk: opt.MaxOomRisk = USUAL_RISK,
     schedule: Annotated[
         str | None,
         typer.Option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 
@@ -56,7 +57,7 @@ def explain(
         bool,
         typer.Option("--rules", help="Check which rules of the layouts study (arXiv 2311.05610) hold for this job."),
     ] = False,
-    max_oom_risk: opt.MaxOomRisk = 0.01,
+    max_oom_risk: opt.MaxOomRisk = USUAL_RISK,
     time_limit: Annotated[
         float | None,
         typer.Option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli import options as opt
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def links(
         Path | None,
         typer.Option(help="Plan file: also print the gain that the repair of each slow host brings to this plan."),
     ] = None,
-    max_oom_risk: opt.MaxOomRisk = 0.01,
+    max_oom_risk: opt.MaxOomRisk = USUAL_RISK,
     workers: opt.Workers = None,
     json: opt.Json = False,
 ) -> None:

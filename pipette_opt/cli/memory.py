@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli.options import Env
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def predict(
     precision: Annotated[str, typer.Option(help="Precision: bf16, fp16 or fp32.")] = "bf16",
     attention_kernel: Annotated[str, typer.Option(help="Attention kernel: flash or unfused.")] = "flash",
     gpu_memory_gib: Annotated[float, typer.Option(help="Memory of a GPU in GiB.", min=1)] = 80.0,
-    max_oom_risk: Annotated[float, typer.Option(help="Accepted probability of running out of memory.")] = 0.01,
+    max_oom_risk: Annotated[float, typer.Option(help="Accepted probability of running out of memory.")] = USUAL_RISK,
     gpus_per_node: Annotated[
         int | None, typer.Option(help="GPUs per host; by default all GPUs of the job.", min=1)
     ] = None,
@@ -141,7 +142,7 @@ def predict(
     except ValueError as error:
         raise InputError("memory predict", str(error)) from error
     capacity = predictor.room_bytes(int(gpu_memory_gib * GIB))
-    risks = predictor.oom_probability(prediction.predicted_bytes, capacity, prediction.spread)
+    risks = predictor.oom_probability(prediction, capacity)
     rows: list[dict[str, Any]] = [
         {
             "stage": stage,

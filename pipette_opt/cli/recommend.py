@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 
@@ -22,7 +23,7 @@ def recommend(
     tokens: Annotated[float | None, typer.Option(help="Tokens of the whole training run, e.g. 1e12.")] = None,
     deadline: Annotated[str | None, typer.Option(help="Maximum duration of the training run: 36h, 30d or 6w.")] = None,
     gpu_price: opt.GpuPrices = None,
-    max_oom_risk: opt.MaxOomRisk = 0.01,
+    max_oom_risk: opt.MaxOomRisk = USUAL_RISK,
     time_limit: Annotated[
         float | None,
         typer.Option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 import typer
 
 from pipette_opt.base.errors import InfeasibleError, InputError, NoPlanInTimeError
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 
@@ -71,7 +72,7 @@ def solve(
         ),
     ] = None,
     prefer: opt.Prefer = "simple",
-    max_oom_risk: opt.MaxOomRisk = 0.01,
+    max_oom_risk: opt.MaxOomRisk = USUAL_RISK,
     time_limit: opt.TimeLimit = 60.0,
     gap_limit: opt.GapLimit = None,
     workers: opt.Workers = None,

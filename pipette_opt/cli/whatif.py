@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 
@@ -75,7 +76,7 @@ def whatif(
     gpu_price: opt.GpuPrices = None,
     measured_runs: opt.MeasuredRuns = None,
     env: opt.Env = None,
-    max_oom_risk: opt.MaxOomRisk = 0.01,
+    max_oom_risk: opt.MaxOomRisk = USUAL_RISK,
     time_limit: Annotated[
         float | None,
         typer.Option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.job.read import Job
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Current:
     estimate: "IterationTime"
     memory: "tuple[StageMemory, ...]"
     schedule: "Schedule | None" = None
-    max_oom_risk: float = 0.01
+    max_oom_risk: float = USUAL_RISK
     title: str = LAUNCH
     not_modelled: "tuple[NotModelled, ...]" = ()
     changed: tuple[str, ...] = ()
@@ -308,7 +309,7 @@ def current_of(
     job: Job,
     given: "MegatronArgs",
     hosts: str | None,
-    max_oom_risk: float = 0.01,
+    max_oom_risk: float = USUAL_RISK,
 ) -> Current:
     """
     Simulate a launch with Megatron arguments on hosts in the given order.

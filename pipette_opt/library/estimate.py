@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.base.units import GIB, percent, three_digits
 from pipette_opt.job.read import Made, read_job
 from pipette_opt.library.arguments import (
@@ -36,7 +37,7 @@ def estimate(
     cluster: Named | ClusterSpec | None = None,
     model: Named | ModelSpec | None = None,
     training: TrainingSpec | None = None,
-    max_oom_risk: float = 0.01,
+    max_oom_risk: float = USUAL_RISK,
     schedule: str | None = None,
     trace: Named | None = None,
     **job: Any,
@@ -150,7 +151,7 @@ class Compared:
 
 
 def compared_with(
-    measured: Measured, predicted: IterationTime, memory: Sequence[StageMemory], max_oom_risk: float = 0.01
+    measured: Measured, predicted: IterationTime, memory: Sequence[StageMemory], max_oom_risk: float = USUAL_RISK
 ) -> Compared | None:
     """Return the comparison of a measured run with its prediction; ``None`` if nothing was measured."""
     if measured == Measured():

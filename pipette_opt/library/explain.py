@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.base.units import three_digits
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.conflicts import conflicts
@@ -147,7 +148,7 @@ def explain(
     model: Named | ModelSpec | None = None,
     training: TrainingSpec | None = None,
     space: SearchSpace | None = None,
-    max_oom_risk: float = 0.01,
+    max_oom_risk: float = USUAL_RISK,
     time_limit_s: float = PLACE_S,
     workers: int | None = None,
     seed: int = 0,

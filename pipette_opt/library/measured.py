@@ -339,7 +339,7 @@ def _warn_of_untold(moved: MemoryConstants, runs: Sequence[tuple[MeasuredMemory,
     untold = []
     for record, run in runs:
         memory = predict_memory(moved, run)
-        risk = oom_probability(memory)
+        risk = oom_probability(replace(memory, needed_unknown=0.0))  # by the moved constants
         if (1 - risk if run.ran_out else risk) > SURE:
             untold.append((record, run, memory))
     for record, run, memory in untold[:1]:

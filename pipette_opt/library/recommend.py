@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.job.read import Job, Made, read_job
 from pipette_opt.job.space import search_space
@@ -74,7 +75,7 @@ def recommend(
     tokens: float | None = None,
     deadline: str | None = None,
     gpu_price: str | Iterable[str] | None = None,
-    max_oom_risk: float = 0.01,
+    max_oom_risk: float = USUAL_RISK,
     time_limit_s: float | None = None,
     workers: int | None = None,
     seed: int = 0,

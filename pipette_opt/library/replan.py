@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.job.read import one_of
 from pipette_opt.library.arguments import (
     Named,
@@ -44,7 +45,7 @@ def replan(
     micro_batches: str | None = None,
     measured_runs: str | Iterable[str] | None = None,
     env: str | Iterable[str] | None = None,
-    max_oom_risk: float = 0.01,
+    max_oom_risk: float = USUAL_RISK,
     time_limit_s: float = 10.0,
     workers: int | None = None,
     seed: int = 0,

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.base.types import Prefer
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.library.arguments import (
@@ -35,7 +36,7 @@ def solve(
     objective: str | None = None,
     regret_quantile: float | None = None,
     prefer: Prefer = "simple",
-    max_oom_risk: float = 0.01,
+    max_oom_risk: float = USUAL_RISK,
     time_limit_s: float = 60.0,
     gap_limit: float = USUAL_GAP_LIMIT,
     workers: int | None = None,

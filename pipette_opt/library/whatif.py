@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.base.units import MIN_DIFFERENCE, difference
 from pipette_opt.job.read import check_precision, one_of
 from pipette_opt.library.arguments import (
@@ -103,7 +104,7 @@ def whatif(
     gpu_price: str | Iterable[str] | None = None,
     measured_runs: str | Iterable[str] | None = None,
     env: str | Iterable[str] | None = None,
-    max_oom_risk: float = 0.01,
+    max_oom_risk: float = USUAL_RISK,
     time_limit_s: float | None = None,
     workers: int | None = None,
     seed: int = 0,

@@ -29,6 +29,7 @@ from operator import attrgetter
 from typing import NamedTuple, Self
 
 from pipette_opt.base.offload import offload_of
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import (
@@ -50,7 +51,7 @@ def check_memory(
     instance: Instance,
     candidates: Sequence[ParallelConfig],
     predictor: MemoryPredictor,
-    max_oom_risk: float = 0.01,
+    max_oom_risk: float = USUAL_RISK,
 ) -> MemoryCheck:
     """
     Check the memory of candidates and keep only those with the least memory saving that fits.

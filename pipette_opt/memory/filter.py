@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipette_opt.base.risk import IGNORED_RISK, USUAL_RISK
 from pipette_opt.base.types import IntArray, read_only
 from pipette_opt.base.units import ceil_div, counted, gib
-from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPrediction, MemoryPredictor
+from pipette_opt.memory.predictor import MemoryPrediction, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.specs import ClusterSpec, Instance
 
@@ -146,7 +147,7 @@ def keep_fitting(
     instance: Instance,
     candidates: Sequence[ParallelConfig],
     predictor: MemoryPredictor,
-    max_oom_risk: float = 0.01,
+    max_oom_risk: float = USUAL_RISK,
 ) -> MemoryCheck:
     """
     Separate candidates that may fit from those that fit in no placement.

@@ -13,6 +13,7 @@ import numpy as np
 
 from pipette_opt.base.degrees import DEGREES
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.risk import IGNORED_RISK, SMALLEST_RISK, USUAL_RISK
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
 from pipette_opt.base.units import GIB
@@ -40,15 +41,6 @@ _DEGREES = attrgetter(*(degree.number for degree in DEGREES), "num_distributed_o
 MAX_PARAMETERS = 1e14
 """Maximum number of parameters of a model; larger numbers may overflow integers."""
 
-IGNORED_RISK = 1.0
-"""Accepted risk at which the memory filter lets every configuration pass."""
-
-USUAL_RISK = 0.01
-"""Risk of the memory bounds that are shown when the accepted risk is ``IGNORED_RISK``."""
-
-SMALLEST_RISK = 1e-4
-"""Minimum of the accepted risk; the tails of the error distribution are unknown below it."""
-
 
 def check_size(model: ModelSpec) -> None:
     """Raise ``InputError`` for a model larger than any trained model, most likely an error in its units."""
@@ -74,12 +66,13 @@ class MemoryPrediction:
         Bound on the peak, exceeded with at most the accepted risk, shape ``(pp,)``.
     extrapolates
         Whether a feature of the stage lies outside the range of the training data, shape ``(pp,)``.
+    counted_bytes
+        Bytes of weights, gradients, optimizer state and buffers of a certain size, shape ``(pp,)``. No stack needs
+        less.
     spread
-        Standard deviation of ``log(real / predicted)`` of a stack with these constants, shape ``(pp,)``. Bounds and
-        risks rest on it.
-    stack_spread
-        Standard deviation of the same with all that is unknown about the stack's constants, shape ``(pp,)``; at least
-        ``spread``.
+        Standard deviation of ``log(real / predicted)``, with all that is unknown about the stack, shape ``(pp,)``.
+    own_spread
+        Part of ``spread`` that the stages of one stack do not share, shape ``(pp,)``.
     components
         Bytes of each of :data:`~pipette_opt.memory.components.COMPONENTS`, shape ``(pp, len(COMPONENTS))``. Each row
         adds up to the stage's ``predicted_bytes``.
@@ -88,16 +81,18 @@ class MemoryPrediction:
     predicted_bytes: IntArray
     upper_bytes: IntArray
     extrapolates: BoolArray
+    counted_bytes: IntArray
     spread: FloatArray
-    stack_spread: FloatArray
+    own_spread: FloatArray
     components: IntArray
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "predicted_bytes", read_only(self.predicted_bytes, np.int64))
         object.__setattr__(self, "upper_bytes", read_only(self.upper_bytes, np.int64))
         object.__setattr__(self, "extrapolates", read_only(self.extrapolates, np.bool_))
+        object.__setattr__(self, "counted_bytes", read_only(self.counted_bytes, np.int64))
         object.__setattr__(self, "spread", read_only(self.spread))
-        object.__setattr__(self, "stack_spread", read_only(self.stack_spread))
+        object.__setattr__(self, "own_spread", read_only(self.own_spread))
         object.__setattr__(self, "components", read_only(self.components, np.int64))
 
     def components_of(self, stage: int) -> dict[str, int]:
@@ -141,7 +136,7 @@ class MemoryPredictor:
         *,
         gpus_per_node: int | None = None,
         intra_node_bytes_per_s: float | None = None,
-        max_oom_risk: float = 0.01,
+        max_oom_risk: float = USUAL_RISK,
     ) -> list[MemoryPrediction]:
         """
         Predict the memory of every stage of every configuration.
@@ -171,14 +166,15 @@ class MemoryPredictor:
         if self.memory_constants.anchors:
             counted = as_anchored(self.memory_constants, counted, work)
         regressors = stage_regressors(table, formula, counted, facts, self.memory_constants.late_buffers)
-        predicted, spread, unknown, parts = self._fullest(formula, counted, regressors, configs, work)
-        lifted = np.maximum(self._state_bytes(table, formula) / predicted, 1.0)
+        predicted, own_spread, unknown, parts = self._fullest(formula, counted, regressors, configs, work)
+        certain = self._state_bytes(table, formula)
+        lifted = np.maximum(certain / predicted, 1.0)
         predicted, parts = predicted * lifted, parts * lifted[:, None]
         sending = _sending_bytes(model, training, configs)
-        stack_spread = np.hypot(spread, unknown)
-        for deviations in (spread, stack_spread):
+        spread = np.hypot(own_spread, unknown)
+        for deviations in (own_spread, spread):
             deviations *= predicted / (predicted + sending)  # the sizes of these buffers are certain
-        predicted = predicted + sending
+        predicted, certain = predicted + sending, certain + sending
         parts[:, COMPONENTS.index("buffers")] += sending
         ends = np.cumsum([0, *(config.pipeline_model_parallel_size for config in configs)]).tolist()
         if self.memory_constants.ran or self.memory_constants.peaks:
@@ -200,7 +196,6 @@ class MemoryPredictor:
                     SMALLEST_RISK / 2,
                 )
             parts *= (predicted / before)[:, None]
-            stack_spread = np.where([key in self.memory_constants.ran for key in keys], spread, stack_spread)
         upper = predicted * np.exp(max(NormalDist().inv_cdf(1 - max_oom_risk), 0.0) * spread)
         whole, most = (np.ceil(values).astype(np.int64) for values in (predicted, upper))
         components = whole_components(parts, whole)
@@ -209,8 +204,9 @@ class MemoryPredictor:
                 predicted_bytes=whole[start:end],
                 upper_bytes=most[start:end],
                 extrapolates=outside[start:end],
+                counted_bytes=certain[start:end].astype(np.int64),
                 spread=spread[start:end],
-                stack_spread=stack_spread[start:end],
+                own_spread=np.minimum(own_spread, spread)[start:end],
                 components=components[start:end],
             )
             for start, end in pairwise(ends)
@@ -248,28 +244,19 @@ class MemoryPredictor:
         state: FloatArray = formula.static + (held / table.gradient - 1) * formula.gradients
         return state - self.memory_constants.fp32_shards * narrow_copies(table)
 
-    def oom_probability(
-        self,
-        predicted_bytes: IntArray | FloatArray,
-        capacity_bytes: IntArray | int,
-        spread: FloatArray | None = None,
-    ) -> FloatArray:
+    def oom_probability(self, prediction: MemoryPrediction, capacity_bytes: IntArray | int) -> FloatArray:
         """
-        Return the probability that a stage needs more than the capacity; arguments broadcast.
+        Return the probability that each stage needs more than the capacity, at least ``SMALLEST_RISK``.
 
         Parameters
         ----------
-        predicted_bytes, capacity_bytes
-            Predicted peak of a stage, and usable bytes of its GPU.
-        spread
-            Standard deviation of ``log(real / predicted)``; by default the stack's.
+        capacity_bytes
+            Usable bytes of the GPU of each stage, or of all.
         """
-        room = np.log(np.maximum(np.asarray(capacity_bytes, dtype=np.float64), 1.0) / np.asarray(predicted_bytes))
-        return normal_beyond(room / (self.memory_constants.spread if spread is None else spread))
-
-    def at_floor(self, probability: float) -> bool:
-        """Return whether a probability is so small that the data only support "at most ``SMALLEST_RISK``"."""
-        return bool(probability <= SMALLEST_RISK * (1 + 1e-9))
+        capacity = np.maximum(np.asarray(capacity_bytes, dtype=np.float64), 1.0)
+        beyond = normal_beyond(np.log(capacity / prediction.predicted_bytes) / prediction.spread)
+        risks: FloatArray = np.maximum(np.where(prediction.counted_bytes > capacity, 1.0, beyond), SMALLEST_RISK)
+        return risks
 
     def usable_bytes(self, gpu: GpuSpec) -> int:
         """Return the bytes of a GPU that a stage can use."""

@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from pipette_opt.base.degrees import CHUNKS, DEGREES
-from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK
+from pipette_opt.base.risk import IGNORED_RISK, SMALLEST_RISK
 from pipette_opt.parallel import ParallelConfig
 
 WITHIN = 0.01
@@ -16,11 +16,15 @@ RISK_SHARE = 0.5
 """Share of the accepted out-of-memory risk; a plan with at most this share of the risk counts as safe. Chosen."""
 
 
+LEAST_SHARE = 0.1
+"""Share of the accepted out-of-memory risk for which the safest plan is searched. Chosen."""
+
+
 def risk_levels(max_oom_risk: float) -> tuple[float, ...]:
     """Return the out-of-memory risks for which the fastest plan is searched; empty if memory does not count."""
     if max_oom_risk >= IGNORED_RISK:
         return ()
-    return tuple(sorted({max_oom_risk, RISK_SHARE * max_oom_risk, SMALLEST_RISK}, reverse=True))
+    return tuple(max(share * max_oom_risk, SMALLEST_RISK) for share in (1.0, RISK_SHARE, LEAST_SHARE))
 
 
 def plainness(

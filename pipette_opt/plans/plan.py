@@ -48,8 +48,6 @@ class Alternative:
     lower_bound_s
         Lower bound on the time of searched plans with the same degrees, micro-batch and kind of recomputation, seconds;
         ``None`` if unknown.
-    oom_probability_at_most
-        Whether ``oom_probability`` is only an upper bound.
     slots
         GPU numbers of each host in rank order; ``None`` for 0, 1, ...
     breakdown
@@ -60,7 +58,6 @@ class Alternative:
     hosts: tuple[str, ...]
     iteration_time_s: float | None
     oom_probability: float | None
-    oom_probability_at_most: bool = False
     reason: str
     slots: tuple[tuple[int, ...], ...] | None = None
     breakdown: Mapping[str, float] = field(default_factory=dict)
@@ -82,14 +79,10 @@ class RiskChoice:
     ----------
     max_oom_risk
         Limit on the risk that the fullest stage runs out of memory.
-    upper_bytes, capacity_bytes
-        Memory peak of the fullest stage that is exceeded with at most the accepted risk; capacity of a GPU.
     """
 
     max_oom_risk: float
     plan: Alternative
-    upper_bytes: int
-    capacity_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,11 +255,7 @@ class Plan:
 
     @property
     def verdict(self) -> str:
-        """Sentence that says whether the plan fits, how far it is from the best, and how uncertain its time is."""
-        return self.verdict_words()
-
-    def verdict_words(self, *, one_risk: bool = False) -> str:
-        """Return the verdict; with ``one_risk`` only the risk with all that is unknown about the stack is in it."""
+        """Verdict in one sentence: whether the plan fits, how far it is from the best, and its time."""
         accepted = self.inputs.get("max_oom_risk")
         risk = accepted if isinstance(accepted, int | float) and not isinstance(accepted, bool) else None
         return verdict(
@@ -276,7 +265,6 @@ class Plan:
             certificate=self.certificate,
             links_measured=links_measured(self.inputs, len(self.hosts)),
             not_modelled=self.not_modelled,
-            one_risk=one_risk,
         )
 
     def stage_table(self) -> "DataFrame":

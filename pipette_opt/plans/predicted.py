@@ -5,10 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
-import numpy as np
-
-from pipette_opt.memory.odds import normal_beyond
-
 FEW_RUNS = 20
 """Number of measured runs of a kind of job below which output warns that few runs were measured. Chosen."""
 
@@ -135,14 +131,13 @@ class StageMemory:
     upper_bytes
         Peak that is exceeded with at most the accepted risk.
     oom_probability
-        Probability of running out of memory on a stack with the predictor's constants. The accepted risk bounds it.
-    oom_probability_at_most
-        Whether the probability is only an upper bound: the predictor's data support no smaller value.
+        Probability of running out of memory, with all that is unknown about the stack. The accepted risk bounds it.
     extrapolates
         Whether the stage lies outside the predictor's training data.
-    stack_spread
-        Standard deviation of ``log(real / predicted)`` with all that is unknown about the stack; ``None`` in plans of
-        older versions.
+    counted_bytes
+        Bytes of weights, gradients, optimizer state and buffers of a certain size: no stack needs less.
+    spread
+        Standard deviation of ``log(real / predicted)``, with all that is unknown about the stack.
     components
         Bytes of the predicted peak by part (:data:`~pipette_opt.memory.components.COMPONENTS`), adding up to it. Empty
         in plans of older versions.
@@ -153,26 +148,16 @@ class StageMemory:
     upper_bytes: int
     capacity_bytes: int
     oom_probability: float
-    oom_probability_at_most: bool = False
+    counted_bytes: int = 0
+    spread: float = 0.0
     extrapolates: bool = False
-    stack_spread: float | None = None
     components: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def stack_oom_probability(self) -> float | None:
-        """Probability of running out of memory with all that is unknown about the stack; ``None`` if not recorded."""
-        if not self.stack_spread:
-            return None
-        room = np.log(max(self.capacity_bytes, 1) / max(self.predicted_bytes, 1))
-        return float(normal_beyond(np.array(room / self.stack_spread)))
-
-    @property
-    def stack_range_bytes(self) -> tuple[float, float] | None:
-        """Peaks between which nine in ten stacks are expected; ``None`` if ``stack_spread`` is not recorded."""
-        if not self.stack_spread:
-            return None
-        factor = math.exp(NINE_IN_TEN * self.stack_spread)
-        return self.predicted_bytes / factor, self.predicted_bytes * factor
+    def range_bytes(self) -> tuple[float, float]:
+        """Peaks between which nine in ten stacks are expected, bytes."""
+        factor = math.exp(NINE_IN_TEN * self.spread)
+        return max(self.predicted_bytes / factor, self.counted_bytes), self.predicted_bytes * factor
 
 
 NINE_IN_TEN = NormalDist().inv_cdf(0.95)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from pipette_opt.base.units import counted, gib
 from pipette_opt.plans.predicted import IterationTime, StageMemory, fullness
-from pipette_opt.plans.verdict import expected_time
+from pipette_opt.plans.verdict import expected_time, risk_words
 from pipette_opt.specs.host_names import compress_hosts
 
 MAX_LINES = 10
@@ -39,11 +39,7 @@ def launch_lines(estimate: IterationTime, memory: Iterable[StageMemory], hosts: 
     fullest = max(memory, key=fullness, default=None)
     if fullest is not None:
         lines.append(
-            f"memory: at most {gib(fullest.upper_bytes):.1f} of {gib(fullest.capacity_bytes):.1f} GiB on stage "
-            f"{fullest.stage}, risk of running out {_risk(fullest.oom_probability)}"
+            f"memory: {gib(fullest.predicted_bytes):.1f} of {gib(fullest.capacity_bytes):.1f} GiB on stage "
+            f"{fullest.stage}, risk of running out {risk_words(fullest.oom_probability)}"
         )
     return [*lines, f"hosts: {counted(len(used), 'host')}, {compress_hosts(used)}"]
-
-
-def _risk(share: float) -> str:
-    return "below 0.01 %" if share < 1e-4 else f"{100 * share:.2g} %"

@@ -3,17 +3,21 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipette_opt.base.risk import IGNORED_RISK, USUAL_RISK
 from pipette_opt.base.units import above_best, counted, gib, listed, three_digits
 from pipette_opt.plans.certificate import Certificate
 from pipette_opt.plans.predicted import AS_GOOD, FEW_RUNS, IterationTime, StageMemory, fullness
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.not_modelled import LARGE_EFFECT, by_size
 
-MEMORY_IGNORED = 1.0
-"""Accepted out-of-memory risk at which memory does not count."""
+NARROWED_FROM = 0.1
+"""
+Standard deviation of the logarithm of a peak from which one measured peak narrows it. Chosen: twice the deviation of a
+stack with known constants.
+"""
 
-FITS_UP_TO = 0.01
-"""Largest out-of-memory risk at which a job "fits"; equal to the default of ``--max-oom-risk``."""
+OPEN_RISKS = (0.01, 0.99)
+"""Risks of running out of memory between which a measured peak may change the verdict. Chosen."""
 
 
 def verdict(
@@ -24,7 +28,6 @@ def verdict(
     certificate: Certificate | None = None,
     links_measured: bool = True,
     not_modelled: Sequence[NotModelled] = (),
-    one_risk: bool = False,
 ) -> str:
     """
     Return the verdict on a plan, or on a launch without a search, as one sentence.
@@ -39,10 +42,8 @@ def verdict(
         Whether the links between hosts were measured; ``True`` for a single host.
     not_modelled
         Options that predicted times and sizes leave out.
-    one_risk
-        Give only the risk with all that is unknown about the stack.
     """
-    parts = [fit_words(memory, max_oom_risk, one_risk=one_risk)]
+    parts = [fit_words(memory, max_oom_risk)]
     if certificate is not None:
         parts.append(_proof(certificate, estimate.iteration_time_s))
     parts.append(expected_time(estimate))
@@ -75,48 +76,38 @@ def is_to_fit(memory: Sequence[StageMemory], max_oom_risk: float) -> bool:
     max_oom_risk
         Accepted risk of running out of memory.
     """
-    if not memory or max_oom_risk == MEMORY_IGNORED:
+    if not memory or max_oom_risk == IGNORED_RISK:
         return True
     worst = max(memory, key=fullness)
-    return worst.oom_probability <= max(max_oom_risk, FITS_UP_TO) and worst.predicted_bytes <= worst.capacity_bytes
+    return worst.oom_probability <= max(max_oom_risk, USUAL_RISK) and worst.predicted_bytes <= worst.capacity_bytes
 
 
-def fit_words(memory: Sequence[StageMemory], max_oom_risk: float | None, *, one_risk: bool = False) -> str:
-    """
-    Return a clause that says whether the job fits, by the stage that is most likely to run out of memory.
-
-    ``one_risk``: as in :func:`verdict`.
-    """
+def fit_words(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
+    """Return a clause on the stage that is most likely to run out of memory: whether it fits, its room, its risk."""
     if not memory:
         return "Whether it fits is not known"
     worst = max(memory, key=fullness)
-    whole, chance = risk_words(worst), worst.stack_oom_probability or 0.0
-    share = _risk_as_assumed(worst)
-    of_any_stack = "" if one_risk or whole == share else f", {whole} with what is unknown about the stack"
-    risk = f"risk of running out of memory {whole if one_risk else share}{of_any_stack}"
-    if worst.predicted_bytes > worst.capacity_bytes:
-        need, room = gib(worst.predicted_bytes), gib(worst.capacity_bytes)
-        answer = f"Does not fit: stage {worst.stage} needs {need:.1f} GiB of {room:.1f} ({risk})"
-    elif worst.upper_bytes > worst.capacity_bytes or worst.oom_probability > FITS_UP_TO:
-        accepted = max_oom_risk is not None and worst.oom_probability <= max_oom_risk < MEMORY_IGNORED
-        answer = f"May not fit ({risk}{', as accepted' if accepted else ''})"
+    risk, peak = worst.oom_probability, worst.predicted_bytes
+    sizes = f"{gib(peak):.1f} of {gib(worst.capacity_bytes):.1f} GiB"
+    details = [f"risk of running out of memory {risk_words(risk)}"]
+    if peak > worst.capacity_bytes:
+        answer = f"Does not fit: stage {worst.stage} needs {sizes}"
+    elif risk > USUAL_RISK:
+        answer = f"May not fit: {sizes}"
+        details += ["as accepted"] if max_oom_risk is not None and risk <= max_oom_risk < IGNORED_RISK else []
     else:
-        answer = f"{'Predicted to fit' if one_risk and chance > FITS_UP_TO else 'Fits'} ({risk})"
-    if max_oom_risk == MEMORY_IGNORED:
-        return f"{answer}, but memory was not counted, as asked"
-    return answer
+        answer = f"Fits: {sizes}"
+    if worst.spread >= NARROWED_FROM and OPEN_RISKS[0] < risk < OPEN_RISKS[1]:
+        details.append("one measured peak narrows it")
+    answer = f"{answer} ({', '.join(details)})"
+    return f"{answer}, but memory was not counted, as asked" if max_oom_risk == IGNORED_RISK else answer
 
 
-def risk_words(stage: StageMemory) -> str:
-    """Return the risk of running out of memory, with all that is unknown about the stack where that is recorded."""
-    chance = stage.stack_oom_probability
-    return _risk_as_assumed(stage) if chance is None else _share(chance)
-
-
-def _risk_as_assumed(stage: StageMemory) -> str:
-    """Return the risk of running out of memory on a stack with the predictor's constants."""
-    share = _share(stage.oom_probability)
-    return f"at most {share}" if stage.oom_probability_at_most and not share.startswith("less") else share
+def risk_words(risk: float) -> str:
+    """Return a probability of running out of memory as a percentage, never as 0 or 100 %."""
+    if risk > 0.995:
+        return "more than 99 %"
+    return _share(risk)
 
 
 def _proof(certificate: Certificate, iteration_time_s: float) -> str:

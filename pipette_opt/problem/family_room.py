@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipette_opt.base.risk import IGNORED_RISK
 from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.layer_kinds import pure_configs
 from pipette_opt.layers.kinds import pattern_of
 from pipette_opt.memory.filter import predicted_memory
-from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
+from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.problem.layer_patterns import beyond, num_closed
 from pipette_opt.specs import Instance, ModelSpec

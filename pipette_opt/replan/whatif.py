@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipette_opt.base.errors import InfeasibleError, InputError, MissingLinkError
+from pipette_opt.base.risk import IGNORED_RISK
 from pipette_opt.candidates import SearchSpace, broken_rules, space_of
 from pipette_opt.certify.finish import is_proven
 from pipette_opt.certify.first_plans import first_plan
-from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.plans.plan import AS_GOOD, Plan

@@ -2,49 +2,41 @@
 
 from rich.console import RenderableType
 
-from pipette_opt.base.units import counted, difference, gib, three_digits
+from pipette_opt.base.units import counted, difference, three_digits
 from pipette_opt.plans.plainness import WITHIN, unevenness
 from pipette_opt.plans.plan import Alternative, Plan
-from pipette_opt.report.cells import columns_table, expected_text, risk, spaced
+from pipette_opt.plans.verdict import risk_words
+from pipette_opt.report.cells import columns_table, expected_text, spaced
 
 BEST_OF_KIND = "best searched"
 """Words for a plan than which no searched plan with the same degrees, micro-batch and recomputation is faster."""
 
 
-def fastest_line(plan: Plan, *, one_risk: bool = False) -> str:
-    """
-    Return a sentence on the fastest plan found and why a plainer plan is shown; empty if the plan is the fastest.
-
-    ``one_risk``: as in :func:`fastest_words`.
-    """
-    text = fastest_words(plan, one_risk=one_risk)
+def fastest_line(plan: Plan) -> str:
+    """Return a sentence on the fastest plan found and why a plainer plan is shown; empty if the plan is the fastest."""
+    text = fastest_words(plan)
     why = f"Of plans within {100 * WITHIN:g} % of it the plainest is shown; --prefer fastest takes that one."
     return text and f"The fastest found: {text}. {why}"
 
 
-def fastest_words(plan: Plan, *, one_risk: bool = False) -> str:
-    """
-    Return how much faster the fastest plan found is, and why it is less plain; empty if the plan is the fastest.
-
-    With ``one_risk`` a higher risk has no number, because only the plan's own risk is known for any stack.
-    """
+def fastest_words(plan: Plan) -> str:
+    """Return how much faster the fastest plan found is, and why it is less plain; empty if the plan is the fastest."""
     fastest = plan.fastest
     if fastest is None or fastest.iteration_time_s is None:
         return ""
     faster = difference(plan.estimate.iteration_time_s / fastest.iteration_time_s, "faster", "slower", "as fast")
     text = f"{fastest.config.label()} is {faster}"
-    if less_plain := _less_plain(plan, fastest, one_risk):
+    if less_plain := _less_plain(plan, fastest):
         text += f", with {', '.join(less_plain)}"
     return text
 
 
-def _less_plain(plan: Plan, fastest: Alternative, one_risk: bool) -> list[str]:
+def _less_plain(plan: Plan, fastest: Alternative) -> list[str]:
     """Return the reasons why the fastest plan found is less plain than the chosen plan, the most important first."""
     config, found = fastest.config, []
     risks = [stage.oom_probability for stage in plan.memory]
     if fastest.oom_probability is not None and fastest.oom_probability > max(risks, default=1.0):
-        number = "" if one_risk else f" of {_risk(fastest)}"
-        found.append(f"a {'higher ' * one_risk}risk of running out of memory{number}")
+        found.append(f"a risk of running out of memory of {_risk(fastest)}")
     if config.pipeline_model_parallel_size != plan.config.pipeline_model_parallel_size:
         found.append(counted(config.pipeline_model_parallel_size, "stage"))
     if config.num_chunks != plan.config.num_chunks:
@@ -73,14 +65,12 @@ def risks_table(plan: Plan) -> list[RenderableType]:
     """Table of the fastest plan for each accepted risk of running out of memory; empty if the search left it out."""
     if not plan.risks:
         return []
-    table = columns_table("fastest with a risk of", "configuration", "iteration >", "at most >", "of >", "risk >")
+    table = columns_table("fastest with a risk of", "configuration", "iteration >", "risk >")
     for choice in plan.risks:
         cells = [
             f"at most {choice.max_oom_risk:.2%}",
             choice.plan.config.label(),
             expected_text(plan.estimate, choice.plan.iteration_time_s),
-            f"{gib(choice.upper_bytes):.1f} GiB",
-            f"{gib(choice.capacity_bytes):.1f} GiB",
             _risk(choice.plan),
         ]
         table.add_row(*cells)
@@ -95,17 +85,13 @@ def imbalance_line(plan: Plan) -> str:
     slower = three_digits(100 * (found.iteration_time_s / plan.estimate.iteration_time_s - 1))
     return (
         f"Experts are assumed to be evenly loaded. With {found.expert_imbalance:g} times the mean tokens on the "
-        f"busiest rank of experts an iteration takes {slower} % more; with the stack as assumed, the risk of running "
-        f"out of memory is {risk(found.oom_probability)} (--expert-imbalance {found.expert_imbalance:g} plans for it)."
+        f"busiest rank of experts an iteration takes {slower} % more, and the risk of running out of "
+        f"memory is {risk_words(found.oom_probability)} (--expert-imbalance {found.expert_imbalance:g} plans for it)."
     )
 
 
 def _risk(alternative: Alternative) -> str:
-    return (
-        "-"
-        if alternative.oom_probability is None
-        else risk(alternative.oom_probability, at_most=alternative.oom_probability_at_most)
-    )
+    return "-" if alternative.oom_probability is None else risk_words(alternative.oom_probability)
 
 
 def _proof(plan: Plan, alternative: Alternative) -> str:

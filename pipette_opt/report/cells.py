@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipette_opt.base.units import percent, three_digits
+from pipette_opt.base.units import three_digits
 from pipette_opt.plans.predicted import IterationTime
 
 GOOD, FAIR, BAD, QUIET = "green", "yellow", "red", "dim"
@@ -72,11 +72,6 @@ def clock_words(estimate: IterationTime) -> str:
 def clock_line(estimate: IterationTime) -> str:
     """Return the sentence on expected and simulated seconds, with the simulated time of an iteration."""
     return f"{clock_words(estimate)} Simulated: {seconds_text(estimate.iteration_time_s)}."
-
-
-def risk(probability: float, *, at_most: bool = False) -> str:
-    """Format a probability in percent, never as zero; with ``at_most`` as an upper bound."""
-    return f"<= {percent(probability)}" if at_most and probability >= 1e-4 else percent(probability)
 
 
 def words(name: str) -> str:

@@ -13,10 +13,12 @@ from pipette_opt.base.units import MIN_DIFFERENCE, above_best, counted, differen
 from pipette_opt.plans.certificate import Regret, Robust
 from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
+from pipette_opt.plans.predicted import fullness
 from pipette_opt.plans.releases import release_words
+from pipette_opt.plans.verdict import risk_words
 from pipette_opt.report.beside_tables import BEST_OF_KIND, fastest_words
 from pipette_opt.report.best_mfu import above_best_words, best_of_plan, mfu_words
-from pipette_opt.report.cells import QUIET, columns_table, risk, words
+from pipette_opt.report.cells import QUIET, columns_table, words
 from pipette_opt.report.tables import configuration_words, folded_hosts, host_grid, verdict_line
 from pipette_opt.simulate.paying import PayingOption
 from pipette_opt.specs import NotModelled
@@ -168,7 +170,7 @@ def _imbalance_words(plan: Plan) -> str:
     slower = difference(found.iteration_time_s / plan.estimate.iteration_time_s, "slower", "faster", "as fast")
     return (
         f"assumed to be evenly loaded; {found.expert_imbalance:g} times the mean on the busiest rank: "
-        f"{slower}, risk {risk(found.oom_probability)}"
+        f"{slower}, risk {risk_words(found.oom_probability)}"
     )
 
 
@@ -232,17 +234,16 @@ def _first_runs(runs: Sequence[str]) -> list[str]:
 
 
 def memory_words(memory: Sequence[StageMemory]) -> str:
-    """Return the memory of the fullest stage, GiB: predicted, upper bound, capacity, range over nine in ten stacks."""
+    """Return the memory of the fullest stage, GiB: predicted, capacity, and the range over nine in ten stacks."""
     if not memory:
         return ""
-    fullest = max(memory, key=lambda stage: stage.upper_bytes / stage.capacity_bytes)
-    need, most, room = (gib(size) for size in (fullest.predicted_bytes, fullest.upper_bytes, fullest.capacity_bytes))
+    fullest = max(memory, key=fullness)
+    low, high = fullest.range_bytes
     where = f"stage {fullest.stage} is fullest: " if len(memory) > 1 else ""
-    words = f"{where}{need:.1f} GiB, at most {most:.1f}, of {room:.1f}"
-    ends = fullest.stack_range_bytes
-    if ends is None or ends[1] <= fullest.upper_bytes:
-        return words
-    return f"{words}; {gib(ends[0]):.1f} to {gib(ends[1]):.1f} with what is unknown about the stack"
+    return (
+        f"{where}{gib(fullest.predicted_bytes):.1f} of {gib(fullest.capacity_bytes):.1f} GiB; {gib(low):.1f} to "
+        f"{gib(high):.1f} in nine of ten stacks"
+    )
 
 
 def _proof_words(plan: Plan) -> str:
@@ -310,8 +311,7 @@ def _less_risk_words(plan: Plan) -> str:
             continue
         if own <= choice.max_oom_risk or other.config in listed:
             continue
-        most = f"at most {gib(choice.upper_bytes):.1f} GiB"
-        lines.append(f"{other.config.label()}: {_against(plan, other)}, risk {risk(chance)}, {most}")
+        lines.append(f"{other.config.label()}: {_against(plan, other)}, risk {risk_words(chance)}")
     return "\n".join(dict.fromkeys(lines))
 
 
@@ -353,7 +353,7 @@ def _next_best(plan: Plan) -> Iterator[RenderableType]:
     for other in others:
         at_risk = "-"
         if other.oom_probability is not None:
-            at_risk = risk(other.oom_probability, at_most=other.oom_probability_at_most)
+            at_risk = risk_words(other.oom_probability)
         proof = "" if other.lower_bound_s is None else BEST_OF_KIND if other.is_proven else "open"
         table.add_row(*(other.config.label(), _against(plan, other), at_risk, proof))
     yield Group(Text(), table)

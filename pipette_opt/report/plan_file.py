@@ -130,9 +130,9 @@ class Memory(Record, frozen=True, kw_only=True):
     upper_gib: NotNegative
     capacity_gib: Positive
     oom_probability: Share
-    oom_probability_at_most: bool = False
+    counted_gib: NotNegative
+    spread: NotNegative
     extrapolates: bool
-    stack_spread: NotNegative | None = None
     components_gib: dict[str, float] = {}
 
 
@@ -143,7 +143,6 @@ class AlternativeFields(Record, frozen=True, kw_only=True):
     hosts: tuple[str, ...]
     iteration_time_s: Positive | None
     oom_probability: Share | None
-    oom_probability_at_most: bool = False
     reason: str
     slots: tuple[tuple[Count, ...], ...] | None = None
     breakdown: dict[str, float] = {}
@@ -151,12 +150,10 @@ class AlternativeFields(Record, frozen=True, kw_only=True):
 
 
 class Risk(Record, frozen=True, kw_only=True):
-    """:class:`~pipette_opt.plans.plan.RiskChoice` in GiB."""
+    """:class:`~pipette_opt.plans.plan.RiskChoice`."""
 
     max_oom_risk: Positive
     plan: AlternativeFields
-    upper_gib: NotNegative
-    capacity_gib: Positive
 
 
 class BaselineFields(Record, frozen=True, kw_only=True):
@@ -290,9 +287,9 @@ def _memory(stage: StageMemory) -> Memory:
         upper_gib=stage.upper_bytes / GIB,
         capacity_gib=stage.capacity_bytes / GIB,
         oom_probability=stage.oom_probability,
-        oom_probability_at_most=stage.oom_probability_at_most,
+        counted_gib=stage.counted_bytes / GIB,
+        spread=stage.spread,
         extrapolates=stage.extrapolates,
-        stack_spread=stage.stack_spread,
         components_gib={name: size / GIB for name, size in stage.components.items()},
     )
 
@@ -304,12 +301,7 @@ def _alternative(alternative: Alternative, batch: int) -> AlternativeFields:
 
 
 def _risk(risk: RiskChoice, batch: int) -> Risk:
-    return Risk(
-        max_oom_risk=risk.max_oom_risk,
-        plan=_alternative(risk.plan, batch),
-        upper_gib=risk.upper_bytes / GIB,
-        capacity_gib=risk.capacity_bytes / GIB,
-    )
+    return Risk(max_oom_risk=risk.max_oom_risk, plan=_alternative(risk.plan, batch))
 
 
 def _baseline(baseline: Baseline, batch: int) -> BaselineFields:
@@ -403,12 +395,7 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         unused_hosts={unused.host: unused.reason for unused in file.unused_hosts},
         fastest=None if file.fastest is None else _read_alternative(file.fastest, where, "fastest"),
         risks=tuple(
-            RiskChoice(
-                max_oom_risk=risk.max_oom_risk,
-                plan=_read_alternative(risk.plan, where, f"risks[{index}].plan"),
-                upper_bytes=round(risk.upper_gib * GIB),
-                capacity_bytes=round(risk.capacity_gib * GIB),
-            )
+            RiskChoice(max_oom_risk=risk.max_oom_risk, plan=_read_alternative(risk.plan, where, f"risks[{index}].plan"))
             for index, risk in enumerate(file.risks)
         ),
         imbalance=file.imbalance,
@@ -519,8 +506,8 @@ def _read_memory(stage: Memory) -> StageMemory:
         upper_bytes=round(stage.upper_gib * GIB),
         capacity_bytes=round(stage.capacity_gib * GIB),
         oom_probability=stage.oom_probability,
-        oom_probability_at_most=stage.oom_probability_at_most,
+        counted_bytes=round(stage.counted_gib * GIB),
+        spread=stage.spread,
         extrapolates=stage.extrapolates,
-        stack_spread=stage.stack_spread,
         components={name: round(size * GIB) for name, size in stage.components_gib.items()},
     )

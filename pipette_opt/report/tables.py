@@ -12,10 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from pipette_opt.base.degrees import CHUNKS, DATA, DEGREES, EXPERT_TENSOR, MICRO_BATCH, PIPELINE, TENSOR
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.base.units import counted, gib, percent, three_digits
 from pipette_opt.parallel import ParallelConfig, RankGrid
+from pipette_opt.plans.plainness import RISK_SHARE
 from pipette_opt.plans.plan import IterationTime, Plan, StageMemory
-from pipette_opt.plans.verdict import expected_time, verdict
+from pipette_opt.plans.predicted import fullness
+from pipette_opt.plans.verdict import expected_time, risk_words, verdict
 from pipette_opt.report.bars import Bar
 from pipette_opt.report.beside_tables import alternatives_table, fastest_line, imbalance_line, risks_table
 from pipette_opt.report.best_mfu import above_best_words, best_of_plan, mfu_words
@@ -27,7 +30,6 @@ from pipette_opt.report.cells import (
     clock_line,
     columns_table,
     expected_text,
-    risk,
     spaced,
     titled,
     words,
@@ -39,10 +41,6 @@ from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.objective import Objective
 from pipette_opt.worlds.best_mfu import BestRun
-
-NARROW_MARGIN = 0.9
-"""Share of the capacity above which memory is coloured as tight. Chosen."""
-
 
 MAX_STAGES = 32
 """Maximum number of stages in the memory table, the fullest first. Chosen."""
@@ -201,20 +199,21 @@ def breakdown_table(estimate: IterationTime) -> RenderableType:
 
 
 def memory_table(memory: Sequence[StageMemory]) -> RenderableType:
-    """Table of each stage's peak memory; bars show the predicted peak (solid) and upper bound (light)."""
+    """Table of each stage's peak memory; bars show the predicted peak (solid) and nine in ten stacks' (light)."""
     shown = _fullest(memory)
     title = "memory by stage" if len(shown) == len(memory) else f"fullest {len(shown)} of {len(memory)} stages"
-    table = columns_table(title, "predicted >", "at most >", "capacity >", "", "out of memory >")
+    table = columns_table(title, "predicted >", "in nine of ten stacks >", "capacity >", "", "risk >")
     for stage in shown:
-        full = _fullness(stage)
-        style = BAD if full > 1 else FAIR if full > NARROW_MARGIN else GOOD
+        low, high = stage.range_bytes
+        risk = stage.oom_probability
+        style = BAD if risk > USUAL_RISK else FAIR if risk > RISK_SHARE * USUAL_RISK else GOOD
         table.add_row(
             f"stage {stage.stage}{' *' if stage.extrapolates else ''}",
             f"{gib(stage.predicted_bytes):.1f} GiB",
-            f"{gib(stage.upper_bytes):.1f} GiB",
+            f"{gib(low):.1f} to {gib(high):.1f} GiB",
             f"{gib(stage.capacity_bytes):.1f} GiB",
-            Bar(filled=stage.predicted_bytes / stage.capacity_bytes, reached=full, style=style),
-            Text(risk(stage.oom_probability, at_most=stage.oom_probability_at_most), style=style),
+            Bar(filled=stage.predicted_bytes / stage.capacity_bytes, reached=high / stage.capacity_bytes, style=style),
+            Text(risk_words(risk), style=style),
         )
     if any(stage.extrapolates for stage in memory):
         table.caption = "* outside of the predictor's training data"
@@ -236,7 +235,7 @@ def components_table(memory: Sequence[StageMemory]) -> list[RenderableType]:
 
 def _fullest(memory: Sequence[StageMemory]) -> list[StageMemory]:
     """Return the fullest stages, at most ``MAX_STAGES``, in stage order."""
-    return sorted(sorted(memory, key=lambda stage: -_fullness(stage))[:MAX_STAGES], key=lambda stage: stage.stage)
+    return sorted(sorted(memory, key=fullness, reverse=True)[:MAX_STAGES], key=lambda stage: stage.stage)
 
 
 def hosts_tables(plan: Plan) -> list[RenderableType]:
@@ -385,7 +384,3 @@ def _runs(layers: Sequence[int]) -> str:
     """Format layers per stage, with equal neighbours folded, such as ``9, 6 x 10, 11``."""
     counted = [(value, len(list(members))) for value, members in groupby(layers)]
     return ", ".join(str(value) if count == 1 else f"{count} x {value}" for value, count in counted)
-
-
-def _fullness(stage: StageMemory) -> float:
-    return stage.upper_bytes / stage.capacity_bytes

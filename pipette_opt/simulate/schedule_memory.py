@@ -36,14 +36,13 @@ def schedule_memory(
     (prediction,) = predicted_memory(instance, predictor, [config], max_oom_risk)
     predicted = np.ceil(np.array([before.predicted_bytes for before in memory]) * grown)
     capacity = np.array([before.capacity_bytes for before in memory])
-    risks = predictor.oom_probability(predicted, capacity, prediction.spread)
+    risks = predictor.oom_probability(replace(prediction, predicted_bytes=predicted), capacity)
     return tuple(
         replace(
             before,
             predicted_bytes=int(predicted[stage]),
             upper_bytes=int(np.ceil(before.upper_bytes * grown[stage])),
             oom_probability=float(risks[stage]),
-            oom_probability_at_most=predictor.at_floor(risks[stage]),
             components=_with_activations(before.components, int(predicted[stage]) - before.predicted_bytes),
         )
         for stage, before in enumerate(memory)

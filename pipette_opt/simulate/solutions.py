@@ -269,7 +269,7 @@ def stage_memory(
     (prediction,) = predicted_memory(instance, predictor, [config], max_oom_risk)
     hosts = placement.node[RankGrid.of(config, placement.order).ranks()]
     capacity = usable_bytes(instance.cluster, predictor)[hosts].reshape(len(hosts), -1).min(axis=1)
-    risk = predictor.oom_probability(prediction.predicted_bytes, capacity, prediction.spread)
+    risk = predictor.oom_probability(prediction, capacity)
     return tuple(
         StageMemory(
             stage=stage,
@@ -277,9 +277,9 @@ def stage_memory(
             upper_bytes=int(prediction.upper_bytes[stage]),
             capacity_bytes=int(capacity[stage]),
             oom_probability=float(risk[stage]),
-            oom_probability_at_most=predictor.at_floor(risk[stage]),
+            counted_bytes=int(prediction.counted_bytes[stage]),
+            spread=float(prediction.spread[stage]),
             extrapolates=bool(prediction.extrapolates[stage]),
-            stack_spread=float(prediction.stack_spread[stage]),
             components=prediction.components_of(stage),
         )
         for stage in range(len(hosts))

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from pipette_opt.base.risk import IGNORED_RISK
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.candidates.legality import broken_rules
 from pipette_opt.costs.placed import placed_batch
 from pipette_opt.memory.filter import predicted_memory, usable_bytes
-from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
+from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, microbatches_of, tile_placement
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.plans.clock import Clock

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from pipette_opt.base.errors import InfeasibleError
+from pipette_opt.base.risk import IGNORED_RISK, USUAL_RISK
 from pipette_opt.base.types import FloatArray
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.candidates.known import only
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import CheckedConfig, keep_fitting, usable_bytes
-from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
+from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement, without_overlap
 from pipette_opt.plans.plan import Plan
@@ -25,9 +26,6 @@ from pipette_opt.tune.memory_odds import MemoryOdds
 from pipette_opt.worlds.bands import with_band
 from pipette_opt.worlds.terms import describe
 from pipette_opt.worlds.worlds import Worlds
-
-SAFE_RISK = 0.01
-"""Risk of running out of memory at which configurations are listed besides the accepted risk. Chosen."""
 
 MAX_SIMULATED = 600
 """Most configurations that are simulated, those with the least time on compute alone. Chosen."""
@@ -70,7 +68,7 @@ def list_configs(
         Configurations that are listed in any case: those tried before.
     max_oom_risk
         Accepted probability of running out of memory. Configurations are listed with the least recomputation that it
-        allows, and with that of ``SAFE_RISK``.
+        allows, and with that of ``USUAL_RISK``.
 
     Raises
     ------
@@ -80,7 +78,7 @@ def list_configs(
     legal = enumerate_candidates(instance, space)
     predictor = load_predictor(max_oom_risk, instance)
     checks = {
-        risk: check_memory(instance, legal, predictor, risk) for risk in (max_oom_risk, min(max_oom_risk, SAFE_RISK))
+        risk: check_memory(instance, legal, predictor, risk) for risk in (max_oom_risk, min(max_oom_risk, USUAL_RISK))
     }
     risks = {found.config: risk for risk, check in checks.items() for found in check.fitting}
     checked = {found.config: found for check in checks.values() for found in check.fitting}
@@ -141,7 +139,7 @@ def _memory(instance: Instance, predictor: MemoryPredictor, checked: Sequence[Ch
     usable = float(usable_bytes(instance.cluster, predictor).min())
     fullest = [int(found.prediction.predicted_bytes.argmax()) for found in checked]
     needed = [float(found.prediction.predicted_bytes[stage]) for found, stage in zip(checked, fullest, strict=True)]
-    spread = [float(found.prediction.spread[stage]) for found, stage in zip(checked, fullest, strict=True)]
+    spread = [float(found.prediction.own_spread[stage]) for found, stage in zip(checked, fullest, strict=True)]
     return MemoryOdds(
         usable_bytes=np.full(len(checked), usable),
         needed_bytes=np.array(needed),

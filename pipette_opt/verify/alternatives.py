@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.risk import IGNORED_RISK
 from pipette_opt.base.units import gib
 from pipette_opt.candidates import check_legal
-from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.parallel import Placement, gpus_of_a_host, host_tiles, tile_placement
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, why_slower
 from pipette_opt.simulate.estimate import estimate
@@ -133,11 +133,9 @@ def _risk_problems(instance: Instance, plan: Plan, alternative: Alternative, pla
         stages = stages_memory(instance, alternative.config, placement, accepted_risk(plan.inputs))
     except InputError:
         return  # memory_is_reproduced says why
-    worst = max(stages, key=lambda stage: stage.oom_probability)
-    for name in ("oom_probability", "oom_probability_at_most"):
-        recorded, right = getattr(alternative, name), getattr(worst, name)
-        if not same(recorded, right, REPRODUCED):
-            yield f"has {name} {recorded}, but a new prediction gives {right}"
+    recorded, right = alternative.oom_probability, max(stage.oom_probability for stage in stages)
+    if not same(recorded, right, REPRODUCED):
+        yield f"has oom_probability {recorded}, but a new prediction gives {right}"
     for stage in stages:
         if stage.upper_bytes > stage.capacity_bytes and accepted_risk(plan.inputs) < IGNORED_RISK:
             yield (

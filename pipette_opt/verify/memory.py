@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import is_number
 from pipette_opt.memory.filter import predicted_memory
@@ -37,25 +39,23 @@ def stages_memory(
     (prediction,) = predicted_memory(instance, predictor, [config], max_oom_risk)
     usable = [predictor.usable_bytes(node.gpu) for node in cluster.nodes]
     stage_of_rank = RankGrid.of(config, placement.order).coordinates()[:, 0]
-    found = []
-    for stage in range(config.pipeline_model_parallel_size):
-        capacity = min(usable[node] for node in placement.node[stage_of_rank == stage])
-        predicted, deviation = prediction.predicted_bytes[stage], prediction.spread[stage : stage + 1]
-        risk = float(predictor.oom_probability(predicted, capacity, deviation).max())
-        found.append(
-            StageMemory(
-                stage=stage,
-                predicted_bytes=int(predicted),
-                upper_bytes=int(prediction.upper_bytes[stage]),
-                capacity_bytes=capacity,
-                oom_probability=risk,
-                oom_probability_at_most=predictor.at_floor(risk),
-                extrapolates=bool(prediction.extrapolates[stage]),
-                stack_spread=float(prediction.stack_spread[stage]),
-                components=prediction.components_of(stage),
-            )
+    stages = range(config.pipeline_model_parallel_size)
+    capacity = [min(usable[node] for node in placement.node[stage_of_rank == stage]) for stage in stages]
+    risks = predictor.oom_probability(prediction, np.array(capacity))
+    return tuple(
+        StageMemory(
+            stage=stage,
+            predicted_bytes=int(prediction.predicted_bytes[stage]),
+            upper_bytes=int(prediction.upper_bytes[stage]),
+            capacity_bytes=capacity[stage],
+            oom_probability=float(risks[stage]),
+            counted_bytes=int(prediction.counted_bytes[stage]),
+            spread=float(prediction.spread[stage]),
+            extrapolates=bool(prediction.extrapolates[stage]),
+            components=prediction.components_of(stage),
         )
-    return tuple(found)
+        for stage in stages
+    )
 
 
 def memory_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
@@ -70,8 +70,6 @@ def memory_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
             recorded, right = getattr(found, field.name), getattr(expected, field.name)
             if field.name == "components":
                 yield from _parts_are_reproduced(expected.stage, recorded, right)
-            elif field.name == "stack_spread" and recorded is None:  # plans of older versions have none
-                continue
             elif not same(recorded, right, REPRODUCED):
                 yield f"stage {expected.stage} has {field.name} {recorded}, but a new prediction gives {right}"
 

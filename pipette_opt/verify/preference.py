@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.plans.plainness import WITHIN, plainness, risk_levels
-from pipette_opt.plans.plan import Plan, fullness
+from pipette_opt.plans.plan import Plan
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 from pipette_opt.specs.objective import Objective
-from pipette_opt.verify.alternatives import alternative_placements, named_alternatives
+from pipette_opt.verify.alternatives import named_alternatives
 from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, close, on_cluster, same
 from pipette_opt.verify.memory import accepted_risk, stages_memory
 
@@ -50,7 +50,7 @@ def preference_holds(instance: Instance, plan: Plan) -> Iterator[str]:
 
 def risks_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    Rule: each recorded plan with less OOM risk has at most its accepted risk, and the recorded memory.
+    Rule: each recorded plan with less OOM risk has at most its accepted risk.
 
     If there are such plans, each level of risk that a recorded plan keeps has one, at most as slow.
     """
@@ -59,23 +59,6 @@ def risks_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         name, chance = f"risks[{number}]", trade.plan.oom_probability
         if chance is None or chance > trade.max_oom_risk * (1 + REPRODUCED):
             yield f"{name} has a risk of {chance}, more than {trade.max_oom_risk}"
-        try:
-            found = [
-                stages_memory(instance, trade.plan.config, placement, accepted_risk(plan.inputs))
-                for placement in alternative_placements(instance, trade.plan)
-            ]
-        except (InputError, ValueError, LookupError):
-            return  # alternatives_are_reproduced and memory_is_reproduced say why
-        fullest = [max(stages, key=fullness) for stages in found]
-        if not any(
-            same(trade.upper_bytes, stage.upper_bytes, REPRODUCED)
-            and same(trade.capacity_bytes, stage.capacity_bytes, 0)
-            for stage in fullest
-        ):
-            yield (
-                f"{name} needs up to {trade.upper_bytes} bytes of {trade.capacity_bytes}, but does not by a "
-                "new prediction"
-            )
 
 
 def _risk_levels_are_complete(plan: Plan) -> Iterator[str]:

@@ -364,9 +364,9 @@ def test_a_predictor_with_a_framework_is_coherent() -> None:
     """At the upper bound of a risk, the probability is that risk; more room, less of it."""
     predictor = MemoryPredictor.load(memory_constants=MemoryConstants(activations=0.3, spread=0.05))
     (prediction,) = predictor.predict(MODEL, TRAINING, [CONFIG], max_oom_risk=0.02)
-    risk = predictor.oom_probability(prediction.predicted_bytes, prediction.upper_bytes, prediction.spread)
+    risk = predictor.oom_probability(prediction, prediction.upper_bytes)
     assert risk == pytest.approx([0.02, 0.02], rel=1e-3)
-    assert (predictor.oom_probability(prediction.predicted_bytes, prediction.upper_bytes * 2) < 0.001).all()
+    assert (predictor.oom_probability(prediction, prediction.upper_bytes * 2) < risk).all()
     (plain,) = MemoryPredictor.load(memory_constants=MemoryConstants()).predict(MODEL, TRAINING, [CONFIG])
     assert (prediction.predicted_bytes > plain.predicted_bytes).all()
 
@@ -381,6 +381,6 @@ def test_a_predictor_widens_for_jobs_beyond_the_fit() -> None:
         )[0]
         for largest in (64, 16)
     )
-    assert inside.spread == pytest.approx([0.04, 0.04])
-    assert beyond.spread == pytest.approx([0.04 * 2**0.5] * 2)
+    assert inside.own_spread == pytest.approx([0.04, 0.04])
+    assert beyond.own_spread == pytest.approx([0.04 * 2**0.5] * 2)
     assert (beyond.upper_bytes > inside.upper_bytes).all()

@@ -10,23 +10,20 @@ from factories import make_plan
 from pipette_opt.base.units import GIB
 from pipette_opt.plans.certificate import Robust
 from pipette_opt.plans.plan import Band, Certificate, IterationTime, StageMemory
-from pipette_opt.plans.verdict import risk_words, verdict
+from pipette_opt.plans.verdict import verdict
 
 SIMULATED = "about 10.0 s per iteration, as simulated."
 
 
-def stage(
-    *, predicted: int = 60, upper: int = 65, oom: float = 0.001, at_most: bool = True, stack: float | None = None
-) -> StageMemory:
-    """One stage on a GPU of 77 GiB; ``stack`` is the deviation with what is unknown about the stack."""
+def stage(*, predicted: int = 60, oom: float = 0.001, spread: float = 0.05) -> StageMemory:
+    """One stage on a GPU of 77 GiB; ``spread`` is the deviation of the logarithm of its peak."""
     return StageMemory(
         stage=3,
         predicted_bytes=predicted * GIB,
-        upper_bytes=upper * GIB,
+        upper_bytes=65 * GIB,
         capacity_bytes=77 * GIB,
         oom_probability=oom,
-        oom_probability_at_most=at_most,
-        stack_spread=stack,
+        spread=spread,
     )
 
 
@@ -43,54 +40,38 @@ def proof(bound_s: float, status: str) -> Certificate:
 @pytest.mark.parametrize(
     ("one", "accepted", "said"),
     [
-        (stage(), 0.01, "Fits (risk of running out of memory at most 0.1 %)"),
-        (stage(oom=0.0042, at_most=False), 0.01, "Fits (risk of running out of memory 0.4 %)"),
-        (stage(oom=1e-5, at_most=True), None, "Fits (risk of running out of memory less than 0.1 %)"),
-        (stage(oom=1e-5, at_most=False), None, "Fits (risk of running out of memory less than 0.1 %)"),
-        (stage(oom=1e-5, stack=0.05), None, "Fits (risk of running out of memory less than 0.1 %)"),
+        (stage(), 0.1, "Fits: 60.0 of 77.0 GiB (risk of running out of memory 0.1 %)"),
+        (stage(oom=1e-4), None, "Fits: 60.0 of 77.0 GiB (risk of running out of memory less than 0.1 %)"),
         (
-            stage(oom=1e-5, stack=0.25),
-            None,
-            "Fits (risk of running out of memory less than 0.1 %, 16 % with what is unknown about the stack)",
+            stage(oom=0.042, spread=0.25),
+            0.1,
+            "Fits: 60.0 of 77.0 GiB (risk of running out of memory 4.2 %, one measured peak narrows it)",
         ),
-        (stage(oom=0.02, at_most=False), 0.01, "May not fit (risk of running out of memory 2.0 %)"),
-        (stage(oom=0.05, at_most=False), 0.2, "May not fit (risk of running out of memory 5.0 %, as accepted)"),
-        (stage(upper=78, oom=0.12, at_most=False), None, "May not fit (risk of running out of memory 12 %)"),
+        (stage(oom=0.005, spread=0.25), 0.1, "Fits: 60.0 of 77.0 GiB (risk of running out of memory 0.5 %)"),
+        (stage(oom=0.02), 0.01, "Fits: 60.0 of 77.0 GiB (risk of running out of memory 2.0 %)"),
+        (stage(oom=0.12), 0.1, "May not fit: 60.0 of 77.0 GiB (risk of running out of memory 12 %)"),
+        (stage(oom=0.15), 0.2, "May not fit: 60.0 of 77.0 GiB (risk of running out of memory 15 %, as accepted)"),
         (
-            stage(predicted=85, upper=92, oom=0.97, at_most=False),
-            0.01,
-            "Does not fit: stage 3 needs 85.0 GiB of 77.0 (risk of running out of memory 97 %)",
+            stage(predicted=85, oom=0.97),
+            0.1,
+            "Does not fit: stage 3 needs 85.0 of 77.0 GiB (risk of running out of memory 97 %)",
         ),
         (
-            stage(predicted=85, upper=92, oom=0.97, at_most=False),
+            stage(predicted=85, oom=1.0),
             1.0,
-            "Does not fit: stage 3 needs 85.0 GiB of 77.0 (risk of running out of memory 97 %), but memory was not "
-            "counted, as asked",
+            "Does not fit: stage 3 needs 85.0 of 77.0 GiB (risk of running out of memory more than 99 %), but memory "
+            "was not counted, as asked",
         ),
-        (stage(), 1.0, "Fits (risk of running out of memory at most 0.1 %), but memory was not counted, as asked"),
+        (
+            stage(),
+            1.0,
+            "Fits: 60.0 of 77.0 GiB (risk of running out of memory 0.1 %), but memory was not counted, as asked",
+        ),
     ],
 )
 def test_memory(one: StageMemory, accepted: float | None, said: str) -> None:
     """By the worst stage; nothing is said of a search where there was none."""
     assert verdict([stage(oom=0.0), one], time(), max_oom_risk=accepted) == f"{said}; {SIMULATED}"
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (stage(oom=1e-5, stack=0.25), "Predicted to fit (risk of running out of memory 16 %)"),
-        (stage(oom=1e-5, stack=0.05), "Fits (risk of running out of memory less than 0.1 %)"),
-        (stage(), "Fits (risk of running out of memory at most 0.1 %)"),
-        (
-            stage(predicted=85, upper=92, oom=0.97, stack=0.25),
-            "Does not fit: stage 3 needs 85.0 GiB of 77.0 (risk of running out of memory 65 %)",
-        ),
-    ],
-)
-def test_one_risk(given: StageMemory, said: str) -> None:
-    """The risk on any stack where it is recorded: Phi(ln(85/77) / 0.25) is 65 %. Above 1 % it is predicted to fit."""
-    assert verdict([given], time(), one_risk=True) == f"{said}; {SIMULATED}"
-    assert f"memory {risk_words(given)})" in said
 
 
 @pytest.mark.parametrize(
@@ -106,7 +87,7 @@ def test_one_risk(given: StageMemory, said: str) -> None:
 def test_proof(bound_s: float, status: str, said: str) -> None:
     """The distance from the bound, rounded up: 10 s are 1.01 % above 9.9 s."""
     found = verdict([stage()], time(), certificate=proof(bound_s, status))
-    assert found == f"Fits (risk of running out of memory at most 0.1 %); {said}; {SIMULATED}"
+    assert found == f"Fits: 60.0 of 77.0 GiB (risk of running out of memory 0.1 %); {said}; {SIMULATED}"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +105,7 @@ def test_proof_of_the_upper_end(bound_s: float, said: str) -> None:
         value_s=15.0, best_s=15.0, lower_bound_s=bound_s, gap=gap, factor=1.5, share=0.9, measured_runs=0, groups=2
     )
     found = verdict([stage()], time(), certificate=replace(proof(9.0, "FEASIBLE"), robust=robust))
-    assert found == f"Fits (risk of running out of memory at most 0.1 %); {said}; {SIMULATED}"
+    assert found == f"Fits: 60.0 of 77.0 GiB (risk of running out of memory 0.1 %); {said}; {SIMULATED}"
 
 
 def test_band() -> None:

@@ -81,7 +81,7 @@ def plan_at(factor: float) -> Plan:
         estimate=replace(plan.estimate, band=band),
         certificate=replace(plan.certificate, joint_model=joint, robust=robust),
         alternatives=(other, *plan.alternatives[1:]),
-        risks=(RiskChoice(max_oom_risk=1e-4, plan=other, upper_bytes=30 * 2**30, capacity_bytes=78 * 2**30),),
+        risks=(RiskChoice(max_oom_risk=1e-4, plan=other),),
         fastest=replace(other, iteration_time_s=0.99 * seconds),
         imbalance=Imbalance(expert_imbalance=1.3, iteration_time_s=1.1 * seconds, oom_probability=0.1),
         target=Target(

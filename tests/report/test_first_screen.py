@@ -98,7 +98,7 @@ def test_recomputation_and_chunks_are_named() -> None:
 
 def test_the_expected_time_stands_with_its_error() -> None:
     """Of a plan without a band it is said to be simulated."""
-    assert "per iteration, as simulated" in full(make_plan())
+    assert "per iteration, as simulated" in " ".join(full(make_plan()).split())
 
 
 def test_lists_are_cut_and_say_how_much_is_missing() -> None:
@@ -146,15 +146,10 @@ def test_the_fastest_found_and_less_risk_are_named() -> None:
     fast = replace(
         plan.alternatives[0], iteration_time_s=0.992 * seconds, oom_probability=0.004, reason="0.8% faster, less plain"
     )
-    safe = RiskChoice(
-        max_oom_risk=1e-4,
-        plan=replace(fast, iteration_time_s=1.02 * seconds, oom_probability=1e-5),
-        upper_bytes=30 * 2**30,
-        capacity_bytes=78 * 2**30,
-    )
+    safe = RiskChoice(max_oom_risk=1e-4, plan=replace(fast, iteration_time_s=1.02 * seconds, oom_probability=1e-5))
     text = " ".join(shown(*first_screen(replace(plan, fastest=fast, risks=(safe,))), width=80).split())
-    assert "is 0.806 % faster, with a risk of running out of memory of 0.40%" in text
-    assert ": 2.00 % slower, risk < 0.01%, at most 30.0 GiB" in text
+    assert "is 0.806 % faster, with a risk of running out of memory of 0.4 %" in text
+    assert ": 2.00 % slower, risk less than 0.1 %" in text
     assert len(full(replace(plan, fastest=fast, risks=(safe,))).splitlines()) <= 40
     listed = replace(plan, risks=(safe,))  # the next best, which has its time and risk in the table
     assert "Less risk" not in shown(*first_screen(listed), width=80)
@@ -178,7 +173,7 @@ def test_no_other_plan_is_called_faster(ratio: float, changes: dict[str, Any], s
     """The next best and those with less risk are slower, as fast, or said why they were not taken."""
     plan = replace(make_plan(), **changes)
     other = replace(plan.alternatives[0], iteration_time_s=ratio * plan.estimate.iteration_time_s, oom_probability=1e-6)
-    safe = RiskChoice(max_oom_risk=1e-5, plan=other, upper_bytes=30 * 2**30, capacity_bytes=78 * 2**30)
+    safe = RiskChoice(max_oom_risk=1e-5, plan=other)
     for shown_plan in (replace(plan, alternatives=(other,)), replace(plan, alternatives=(), risks=(safe,))):
         text = " ".join(shown(*first_screen(shown_plan), width=100).split())
         assert said in text
@@ -190,17 +185,14 @@ def test_each_fact_stands_once() -> None:
     plan = make_plan()
     seconds = plan.estimate.iteration_time_s
     fast = replace(plan.alternatives[0], iteration_time_s=0.992 * seconds, oom_probability=1e-5)
-    risks = tuple(
-        RiskChoice(max_oom_risk=level, plan=fast, upper_bytes=30 * 2**30, capacity_bytes=78 * 2**30)
-        for level in (0.01, 0.005, 1e-4)
-    )
+    risks = tuple(RiskChoice(max_oom_risk=level, plan=fast) for level in (0.01, 0.005, 1e-4))
     load = Imbalance(expert_imbalance=1.3, iteration_time_s=1.2 * seconds, oom_probability=0.2)
     text = full(replace(plan, fastest=fast, risks=risks, imbalance=load))
     names = [line.split("  ")[0] for line in text.splitlines() if line[:1].isalpha()]
     assert len(names) == len(set(names))
     assert "0.806 % faster" in text
-    assert "20.0 % slower, risk 20.0%" in " ".join(text.split())
-    assert text.count("per iteration, as simulated") == 1
+    assert "20.0 % slower, risk 20 %" in " ".join(text.split())
+    assert " ".join(text.split()).count("per iteration, as simulated") == 1
 
 
 def test_the_next_best_is_another_than_the_fastest() -> None:

@@ -27,7 +27,6 @@ from pipette_opt.plans.plan import (
     SizeProof,
     Target,
 )
-from pipette_opt.plans.verdict import risk_words
 from pipette_opt.report.page import page_of
 from pipette_opt.report.page.figures import INK, RATES, RATES_OF_LEVELS
 from pipette_opt.report.page.links import Links, folded_figure, links_of
@@ -178,16 +177,17 @@ def test_bars_of_time_and_memory_add_up(page: Page, plan: Plan) -> None:
 
 
 def test_whiskers_are_the_range_over_stacks(plan: Plan) -> None:
-    """The diamond is the largest peak with the stack as assumed; without a recorded range it has no whiskers."""
-    memory = tuple(replace(stage, stack_spread=0.2) for stage in plan.memory)
-    for stages in (plan.memory, memory):
-        traces = Page(page_of(replace(plan, memory=stages))).figures()["memory"]["data"]
-        (diamonds,) = (trace for trace in traces if trace["name"] == "at most")
-        highs, lows = (values(diamonds["error_y"][side]) for side in ("array", "arrayminus"))
-        for place, stage in enumerate(stages):
-            low, high = stage.stack_range_bytes or (stage.upper_bytes, stage.upper_bytes)
-            assert values(diamonds["y"])[place] + highs[place] == pytest.approx(gib(high))
-            assert values(diamonds["y"])[place] - lows[place] == pytest.approx(gib(low))
+    """The diamond is the predicted peak; its lower whisker ends where the counted bytes do."""
+    memory = tuple(replace(stage, spread=0.5) for stage in plan.memory)
+    traces = Page(page_of(replace(plan, memory=memory))).figures()["memory"]["data"]
+    (diamonds,) = (trace for trace in traces if trace["name"] == "nine in ten stacks")
+    highs, lows = (values(diamonds["error_y"][side]) for side in ("array", "arrayminus"))
+    for place, stage in enumerate(memory):
+        low, high = stage.range_bytes
+        assert low == stage.counted_bytes
+        assert values(diamonds["y"])[place] == pytest.approx(gib(stage.predicted_bytes))
+        assert values(diamonds["y"])[place] + highs[place] == pytest.approx(gib(high))
+        assert values(diamonds["y"])[place] - lows[place] == pytest.approx(gib(low))
 
 
 def test_placement_names_host_and_ranks(page: Page, plan: Plan) -> None:
@@ -289,17 +289,14 @@ def test_plan_and_flags_stand_before_the_certificate(plan: Plan) -> None:
 
 
 def test_one_risk_is_shown(plan: Plan) -> None:
-    """Head, memory panel and its table have the risk on any stack; the accepted risk of 0.1 % has no place in them."""
-    memory = tuple(replace(stage, stack_spread=0.9, oom_probability=0.0013) for stage in plan.memory)
+    """Head and memory panel have the risk of the fullest stage, and no other."""
+    memory = tuple(replace(stage, oom_probability=0.06) for stage in plan.memory)
     text = page_of(replace(plan, memory=memory))
-    (chance,) = {risk_words(stage) for stage in memory[:1]}
-    assert chance == "14 %"
+    chance = "6.0 %"
     head, panel = text[text.index("<h1>") : text.index("<nav")], section(text, "memory")
     for said in (plain(head), panel):
         assert f"risk of running out of memory is {chance}" in said or f"risk of running out of memory {chance}" in said
-        assert "0.1 %" not in said
-        assert "0.13%" not in said
-    assert "Predicted to fit" in plain(head)
+    assert "Fits: 30.0 of 78.0 GiB" in plain(head)
 
 
 WORDS_OF_THE_SEARCH = ("packing", "unusual", "judge", "work alone", "best links", "to look at", "prover", "incumbent")
@@ -478,14 +475,14 @@ def test_what_is_beside_a_plan_is_on_the_page(plan: Plan) -> None:
     """The fastest found, the trade between time and risk, the load of experts, and bounds of the next best."""
     seconds = plan.estimate.iteration_time_s
     fast = replace(plan.alternatives[0], iteration_time_s=0.992 * seconds, oom_probability=0.004, lower_bound_s=0.99)
-    safe = RiskChoice(max_oom_risk=1e-4, plan=fast, upper_bytes=30 * 2**30, capacity_bytes=78 * 2**30)
+    safe = RiskChoice(max_oom_risk=1e-4, plan=fast)
     uneven = Imbalance(expert_imbalance=1.3, iteration_time_s=1.2 * seconds, oom_probability=0.5)
     beside = replace(plan, fastest=fast, risks=(safe,), imbalance=uneven, alternatives=(fast,))
     text = page_of(beside)
     page = Page(text)
     assert {"risks", "alternatives"} <= checked_fields(page, beside)
     fields = {named["data-field"] for tag, named in page.elements if tag == "data"}
-    assert {"risks.0.plan.iteration_time_s", "risks.0.upper_gib", "alternatives.0.lower_bound_s"} <= fields
+    assert {"risks.0.plan.iteration_time_s", "alternatives.0.lower_bound_s"} <= fields
     assert "The fastest found" in text
     finished = replace(beside, certificate=replace(beside.certificate, status="OPTIMAL"))
     assert f"faster than the fastest found: {fast.config.label()} is 0.806 % faster" in page_of(finished)

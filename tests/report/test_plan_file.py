@@ -135,17 +135,14 @@ def test_the_verdict_is_made_anew() -> None:
 
 
 def test_older_files_lack_later_fields() -> None:
-    """Critical path, HFU, band, verdict, and what says that a probability is a limit."""
+    """Critical path, HFU, band and verdict."""
     content = plan_to_dict(make_plan())
     del content["verdict"]
     rates = ("expected_tokens_per_s", "expected_tokens_per_s_per_gpu", "expected_mfu")
     for name in ("hfu", "critical_path", "band", "expected_s", *rates):
         del content["estimate"][name]
-    for stage in content["memory"]:
-        del stage["oom_probability_at_most"]
     plan = plan_from_dict(content)
     assert (plan.estimate.hfu, plan.estimate.critical_path, plan.estimate.band) == (None, {}, None)
-    assert not plan.memory[0].oom_probability_at_most
 
 
 def test_older_plans_have_constants_without_a_price(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from factories import make_regressors
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.specs.memory_constants import NEEDED, MemoryConstants
-from pipette_opt.specs.memory_prior import SPREADS, STATE, unknown_widths, with_figures
+from pipette_opt.specs.memory_prior import MAX_UNKNOWN, SPREADS, STATE, unknown_widths, with_figures
 
 BASE = MemoryConstants()
 
@@ -25,23 +25,35 @@ def width(constants: MemoryConstants, **parts: float) -> float:
     return float(unknown_widths(constants, make_regressors(**parts)[None], NEEDED)[0])
 
 
+def of_logarithm(relative: float) -> float:
+    """Deviation of the logarithm of the log-normal variable with this relative deviation."""
+    return float(np.sqrt(np.log1p(relative**2)))
+
+
 def test_independent_constants_add_as_squares() -> None:
     """40 GiB of tensors, and 10 GiB of activations that a stack may store again: 3 % of 40, and 0.4 times 10."""
-    assert width(BASE, counted=40.0) == pytest.approx(SPREADS["counted"])
+    assert width(BASE, counted=40.0) == pytest.approx(of_logarithm(SPREADS["counted"]))
     expected = np.hypot(0.03 * 40, 0.4 * 10) / 40
-    assert width(BASE, counted=40.0, activations=10.0) == pytest.approx(expected)
+    assert width(BASE, counted=40.0, activations=10.0) == pytest.approx(of_logarithm(expected))
+
+
+def test_no_range_is_wider_than_those_of_public_peaks() -> None:
+    """Logits alone, of which a stack may keep several copies: the deviation ends at the largest of public runs."""
+    assert width(BASE, logit_bytes=10.0, counted=1.0) == MAX_UNKNOWN
 
 
 def test_a_returned_block_does_not_count() -> None:
     """Blocks of the optimizer's step are returned before memory runs out."""
-    assert width(BASE, counted=40.0, step_bytes=30.0) == pytest.approx(SPREADS["counted"])
+    assert width(BASE, counted=40.0, step_bytes=30.0) == pytest.approx(of_logarithm(SPREADS["counted"]))
 
 
 def test_a_measured_figure_narrows_its_constants() -> None:
     """The precision of a normal prior and that of a measurement add; other constants stay as unknown as before."""
     known = with_figures(BASE, slope("activations", 5.0))
     deviation = 1 / np.sqrt(0.4**-2 + 5.0**2)
-    assert width(known, counted=40.0, activations=10.0) == pytest.approx(np.hypot(1.2, deviation * 10) / 40)
+    assert width(known, counted=40.0, activations=10.0) == pytest.approx(
+        of_logarithm(np.hypot(1.2, deviation * 10) / 40)
+    )
     assert width(known, counted=40.0, score_bytes=2.0) == pytest.approx(width(BASE, counted=40.0, score_bytes=2.0))
 
 

@@ -18,6 +18,7 @@ from fake_trainer import PEAK
 from plain_worlds import plain_worlds
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.base.units import GIB, three_digits
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.optimize import OptimizeParams
@@ -159,7 +160,7 @@ def test_the_accepted_risk_bounds_that_of_each_trial(tmp_path: Path) -> None:
     """No configuration is listed at a larger risk of running out of memory."""
     search = tuner(tmp_path / "state", "time_s", search=OptimizeParams(max_oom_risk=1e-3))
     assert set(search.listing.risks) == {1e-3}
-    assert {0.01, 0.5} >= set(tuner(tmp_path / "other", "time_s").listing.risks)
+    assert {USUAL_RISK, 0.5} >= set(tuner(tmp_path / "other", "time_s").listing.risks)
 
 
 def test_a_larger_budget_goes_on_without_repeating(tuned: tuple[Path, Tuned]) -> None:

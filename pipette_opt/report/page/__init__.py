@@ -145,12 +145,12 @@ def _header(plan: Plan, left_out: Sequence[str]) -> Element:
         shown = number(need, f"{need:.1f}", f"memory.{plan.memory.index(stage)}.predicted_gib")
         facts += [
             (f"GiB on a GPU of stage {stage.stage}, the fullest", element("span", shown, f" of {room:.1f}")),
-            ("risk of running out of memory", risk_words(stage)),
+            ("risk of running out of memory", risk_words(stage.oom_probability)),
         ]
     return element(
         "header",
         element("h1", job_words(plan)),
-        element("p", plan.verdict_words(one_risk=True), class_="verdict"),
+        element("p", plan.verdict, class_="verdict"),
         element("dl", *(element("div", element("dt", term), element("dd", value)) for term, value in facts)),
         *(element("p", line, class_="left-out") for line in (above_best_words(estimate, best), *left_out) if line),
     )

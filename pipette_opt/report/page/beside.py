@@ -1,24 +1,16 @@
-"""
-Tables of other plans on the page: the next best, and the fastest for each accepted risk.
-
-Their risks are those on the stack as assumed; the risk on any stack is only known for the plan.
-"""
+"""Tables of other plans on the page: the next best, and the fastest for each accepted risk."""
 
 from xml.etree.ElementTree import Element
 
-from pipette_opt.base.units import gib
 from pipette_opt.plans.plan import Alternative, Plan
+from pipette_opt.plans.verdict import risk_words
 from pipette_opt.report.beside_tables import BEST_OF_KIND
-from pipette_opt.report.cells import risk
 from pipette_opt.report.page.markup import Child, element, expected, number, table
-
-AS_ASSUMED = "risk, stack as assumed >"
-"""Header of the risk of running out of memory of another plan, on a stack with the predictor's constants."""
 
 
 def alternatives_table(plan: Plan) -> Element:
     """Return the table of the next best plans, each with a lower bound for plans with such degrees."""
-    headers = ("configuration", "iteration >", AS_ASSUMED, "plans of its kind at least >", "why not")
+    headers = ("configuration", "iteration >", "risk >", "plans of its kind at least >", "why not")
     rows = []
     for place, alternative in enumerate(plan.alternatives):
         at = f"alternatives.{place}"
@@ -34,16 +26,14 @@ def alternatives_table(plan: Plan) -> Element:
 
 def risks_table(plan: Plan) -> Element:
     """Return the table of the fastest plan found for each accepted risk of running out of memory."""
-    headers = ("accepted", "configuration", "iteration >", AS_ASSUMED, "GiB at most >", "of >")
+    headers = ("accepted", "configuration", "iteration >", "risk >")
     rows = []
     for place, choice in enumerate(plan.risks):
         at = f"risks.{place}"
-        sizes = ((choice.upper_bytes, "upper_gib"), (choice.capacity_bytes, "capacity_gib"))
         rows.append(
             (
                 f"{choice.max_oom_risk:.2%}",
                 *_plan_cells(plan, choice.plan, f"{at}.plan"),
-                *(number(gib(size), f"{gib(size):.1f}", f"{at}.{name}") for size, name in sizes),
             )
         )
     return table("The fastest plans by accepted risk of running out of memory", headers, rows)
@@ -52,7 +42,7 @@ def risks_table(plan: Plan) -> Element:
 def _plan_cells(plan: Plan, alternative: Alternative, at: str) -> tuple[Child, Child, Child]:
     """Return label, expected time and risk of another plan; ``at`` is its path in the plan's file."""
     chance = alternative.oom_probability
-    chance_text = "" if chance is None else risk(chance, at_most=alternative.oom_probability_at_most)
+    chance_text = "" if chance is None else risk_words(chance)
     return (
         alternative.config.label(),
         expected(plan.estimate, alternative.iteration_time_s, f"{at}.iteration_time_s"),

@@ -25,10 +25,10 @@ def memory_panel(plan: Plan) -> Panel:
     rows = []
     for place, stage in enumerate(memory):
         row: list[Child] = [f"stage {stage.stage}" + (" *" if stage.extrapolates else "")]
-        for field in ("predicted", "upper", "capacity"):
+        for field in ("predicted", "capacity"):
             size = getattr(stage, f"{field}_bytes")
             row.append(number(gib(size), f"{gib(size):.1f}", f"memory.{place}.{field}_gib"))
-        row += [_nine_in_ten(stage), risk_words(stage)]
+        row += [_nine_in_ten(stage), risk_words(stage.oom_probability)]
         for name in names:
             size = stage.components.get(name)
             field = f"memory.{place}.components_gib.{name}"
@@ -38,11 +38,9 @@ def memory_panel(plan: Plan) -> Panel:
     if any(stage.extrapolates for stage in memory):
         caption += " (* outside of the predictor's training data)"
     headers = (
-        *("stage", "predicted >", "at most, stack as assumed >", "capacity >", "nine in ten stacks >", "risk >"),
+        *("stage", "predicted >", "capacity >", "nine in ten stacks >", "risk >"),
         *(f"{name} >" for name in names),
     )
-    spread = _nine_in_ten(fullest)
-    nine_in_ten = f", {spread} GiB in nine of ten stacks" if spread != "-" else ""
     return Panel(
         name="memory",
         title="Memory",
@@ -50,26 +48,23 @@ def memory_panel(plan: Plan) -> Panel:
             paragraph(
                 f"The fullest stage is {fullest.stage}: ",
                 number(gib(fullest.predicted_bytes), f"{gib(fullest.predicted_bytes):.1f} GiB", f"{at}.predicted_gib"),
-                f" predicted{nine_in_ten}. The GPU has ",
+                f" predicted, {_nine_in_ten(fullest)} GiB in nine of ten stacks. The GPU has ",
                 number(gib(fullest.capacity_bytes), f"{gib(fullest.capacity_bytes):.1f} GiB", f"{at}.capacity_gib"),
                 " beside CUDA's context and the driver; the risk of running out of memory is "
-                f"{risk_words(fullest)}. With the stack as assumed, on which the accepted risk is set, the peak is at "
-                "most ",
-                number(gib(fullest.upper_bytes), f"{gib(fullest.upper_bytes):.1f} GiB", f"{at}.upper_gib"),
-                ".",
+                f"{risk_words(fullest.oom_probability)}.",
             )
         ],
         figure=_stages(memory, names),
-        shows="GiB of the peak of one GPU of each stage by component; a diamond at the largest peak with the stack as "
-        "assumed, whiskers over nine in ten stacks, a line at the capacity.",
+        shows="GiB of the peak of one GPU of each stage by component; whiskers over nine in ten stacks, a line at the "
+        "capacity.",
         details=[table(caption, headers, rows)],
     )
 
 
 def _nine_in_ten(stage: StageMemory) -> str:
-    """Return the peaks between which nine in ten stacks are expected, GiB; a dash if they are not recorded."""
-    ends = stage.stack_range_bytes
-    return "-" if ends is None else f"{gib(ends[0]):.1f} to {gib(ends[1]):.1f}"
+    """Return the peaks between which nine in ten stacks are expected, GiB."""
+    low, high = stage.range_bytes
+    return f"{gib(low):.1f} to {gib(high):.1f}"
 
 
 def _stages(memory: Sequence[StageMemory], names: Sequence[str]) -> "Figure":
@@ -86,24 +81,23 @@ def _stages(memory: Sequence[StageMemory], names: Sequence[str]) -> "Figure":
         )
         for name in names
     ] or [Bar(name="predicted", x=stages, y=[gib(stage.predicted_bytes) for stage in memory], marker={"color": INK})]
-    ends = [stage.stack_range_bytes or (stage.upper_bytes, stage.upper_bytes) for stage in memory]
+    ends = [stage.range_bytes for stage in memory]
     whiskers = {
-        "array": [gib(max(high - stage.upper_bytes, 0)) for stage, (_, high) in zip(memory, ends, strict=True)],
-        "arrayminus": [gib(max(stage.upper_bytes - low, 0)) for stage, (low, _) in zip(memory, ends, strict=True)],
+        "array": [gib(high - stage.predicted_bytes) for stage, (_, high) in zip(memory, ends, strict=True)],
+        "arrayminus": [gib(stage.predicted_bytes - low) for stage, (low, _) in zip(memory, ends, strict=True)],
         "symmetric": False,
         "thickness": 1.5,
     }
     traces.append(
         Scatter(
-            name="at most",
+            name="nine in ten stacks",
             x=stages,
-            y=[gib(stage.upper_bytes) for stage in memory],
+            y=[gib(stage.predicted_bytes) for stage in memory],
             error_y=whiskers,
             mode="markers",
-            marker={"symbol": "diamond", "size": 9, "color": INK},
-            customdata=[f"{_nine_in_ten(stage)} GiB, risk {risk_words(stage)}" for stage in memory],
-            hovertemplate="stage %{x}: at most %{y:.1f} GiB, stack as assumed<br>"
-            "nine in ten stacks: %{customdata}<extra></extra>",
+            marker={"symbol": "diamond", "size": 7, "color": INK},
+            customdata=[f"{_nine_in_ten(stage)} GiB, risk {risk_words(stage.oom_probability)}" for stage in memory],
+            hovertemplate="stage %{x}: %{y:.1f} GiB predicted<br>nine in ten stacks: %{customdata}<extra></extra>",
         )
     )
     traces.append(

@@ -60,7 +60,7 @@ def certificate_panel(plan: Plan) -> Panel:
 
 def _lead(plan: Plan) -> str:
     """Return a sentence that says how far the plan is from the fastest of those searched."""
-    proof, fastest = plan.certificate, fastest_words(plan, one_risk=True)
+    proof, fastest = plan.certificate, fastest_words(plan)
     if proof.status == "OPTIMAL":
         than = f" than the fastest found: {fastest}" if fastest else ""
         return f"The search is finished: no plan searched is faster{than}."

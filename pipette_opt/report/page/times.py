@@ -59,7 +59,7 @@ def time_panel(plan: Plan) -> Panel:
             f", most of it {words(gone)}. ",
             _band(plan),
         ),
-        *(paragraph(line) for line in (fastest_line(plan, one_risk=True), imbalance_line(plan)) if line),
+        *(paragraph(line) for line in (fastest_line(plan), imbalance_line(plan)) if line),
     ]
     return Panel(
         name="time",

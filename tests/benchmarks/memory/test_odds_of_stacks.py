@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from factories import make_regressors
 
-from benchmarks.memory.odds import between_and_within, odds_of, page
+from benchmarks.memory.odds import Odds, between_and_within, odds_of, page, refused_and_passed
 from pipette_opt.calibrate.memory_runs import MemoryRun
 from pipette_opt.specs.memory_constants import MemoryConstants
 
@@ -28,13 +28,25 @@ def runs(factor: float, count: int = 6) -> list[MemoryRun]:
 
 
 def test_errors_and_odds_of_a_stack() -> None:
-    """A stack that takes 1.2 times as much lies outside the narrow range and inside the wide one."""
+    """A stack that takes 1.2 times as much lies inside the range; the run that ran out has the largest risk."""
     found = odds_of(MemoryConstants(), runs(1.2, 3))
     assert found.error[:2] == pytest.approx(np.log(1.2), abs=0.01)
     assert np.isnan(found.error[2])
     assert found.ran_out.tolist() == [0, 0, 1]
-    assert (found.spread[:2] < 0.06).all()
-    assert (found.stack_spread[:2] > 0.2).all()
+    assert (found.spread[:2] > 0.2).all()
+    assert found.chance[2] > 0.2 > found.chance[:2].max()
+
+
+def test_refused_and_passed() -> None:
+    """Of two runs that ran one has a higher risk, of three that ran out one a lower; a run without outcome is none."""
+    empty = np.zeros(6)
+    found = Odds(
+        error=empty,
+        spread=empty,
+        chance=np.array([0.05, 0.2, 0.1, 0.3, 0.9, 0.5]),
+        ran_out=np.array([0, 0, 1, 1, 1, np.nan]),
+    )
+    assert refused_and_passed([found], 0.1) == (1 / 2, 1 / 3)
 
 
 def test_deviations_between_and_within() -> None:
@@ -48,7 +60,8 @@ def test_the_page_says_what_each_range_holds() -> None:
     """Its answer comes first, and a publisher has a row in every table."""
     lines = page({"as shipped": runs(1.0), "a fifth more": runs(1.2), "less": [*map(_fitted, runs(0.9))]}).splitlines()
     assert lines[0] == "# Memory of stacks that nobody fitted"
-    assert "With what is unknown about the stack 100% do" in lines[2]
+    assert lines[2].startswith("- `--max-oom-risk 0.1`, the default, refuses")
+    assert "100% do" in lines[3]
     assert sum(line.startswith("| a fifth more |") for line in lines) >= 3
     assert any(line.startswith("| 0% to 1% |") for line in lines)
 

@@ -97,9 +97,9 @@ def test_joint_choice_has_all_candidates() -> None:
     (instance,) = instances("quick", clusters=["joint"])
     data = instance.build()
     assert data.num_nodes == 16
-    assert len(data.candidates) > 300
+    assert len(data.candidates) > 100
     assert all(one.has_analytical_model for one in data.candidates)
-    assert len({one.grid for one in data.candidates}) > 4
+    assert len({one.grid for one in data.candidates}) == 4
 
 
 def test_names() -> None:
