@@ -46,7 +46,7 @@ SPACE = SearchSpace(
 )
 """Two stages on two hosts."""
 
-PARAMS = OptimizeParams(time_limit_s=30, workers=2)
+PARAMS = OptimizeParams(time_limit_s=30, workers=2, max_oom_risk=0.01)
 
 
 def job_of(memory_gib: float, batch: int) -> Instance:
@@ -66,7 +66,7 @@ def every_time(job: Instance) -> Mapping[ParallelConfig, float]:
         for one in listed
         for number in (range(1, max(one.layers_per_stage) + 1) if one.recomputation == "block" else (1,))
     ]
-    fitting = keep_fitting(job, numbers, load_predictor(0.01, job)).fitting
+    fitting = keep_fitting(job, numbers, load_predictor(0.01, job), 0.01).fitting
     return least_s(job, [one.config for one in fitting])
 
 
@@ -97,7 +97,7 @@ def test_only_what_memory_asks_for() -> None:
     job = job_of(20.0, 24)
     predictor = load_predictor(0.01, job)
     candidates = enumerate_candidates(job, SPACE)
-    found = check_memory(job, candidates, predictor)
+    found = check_memory(job, candidates, predictor, 0.01)
     parts = (found.fitting, found.rejected, found.spared, found.kept_on_gpu)
     assert sum(map(len, parts)) == len(candidates)
     assert all(parts)
@@ -113,7 +113,7 @@ def test_only_what_memory_asks_for() -> None:
         plain = replace(one, recompute_granularity=None, recompute_method="uniform", recompute_num_layers=1)
         others += [kept[p] for word in WORDS if has_all(one, word) and (p := with_offload(plain, word)) in kept]
         assert others
-        alone = check_memory(job, [one], predictor).fitting
+        alone = check_memory(job, [one], predictor, 0.01).fitting
         times = least_s(job, [*others, *(each.config for each in alone)])
         assert all(min(times[other] for other in others) <= times[each.config] * (1 + 1e-12) for each in alone)
 

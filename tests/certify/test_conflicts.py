@@ -51,15 +51,15 @@ def test_a_pin_against_memory() -> None:
 
 def test_moments_and_gradients_in_16_bits_are_a_way_out() -> None:
     """Without them too large, with them a plan: the set names their options; a job that has them has no such way."""
-    small = replace(A100_80, memory_bytes=48 * GIB)
+    small = replace(A100_80, memory_bytes=int(52 * GIB))
     job = make_job(make_cluster(1, gpus=8, kinds=(small,)), LLAMA_8B, 8, 1024)
     space = SearchSpace(data_parallel=(8,))
-    sets = conflicts(job, space, 0.5)
+    sets = conflicts(job, space, 0.01)
     assert sets
     assert all(any("--use-precision-aware-optimizer --exp-avg-dtype bf16" in name for name in found) for found in sets)
     narrow = replace(job, training=replace(job.training, **NARROW_STATES))
-    assert conflicts(narrow, space, 0.5) == []
-    asked = Question(instance=narrow, space=space, risk=0.5)
+    assert conflicts(narrow, space, 0.01) == []
+    asked = Question(instance=narrow, space=space, risk=0.01)
     assert not any("moments" in requirement.name for requirement in requirements(asked))
 
 

@@ -50,10 +50,10 @@ def job(seed: int) -> Instance:
     return make_job(hosts, replace(LLAMA_8B, num_layers=13), 24, 4096)
 
 
-def search_of(made: Instance, space: SearchSpace = FEW, risk: float = 0.01) -> SearchState:
+def search_of(made: Instance, space: SearchSpace = FEW) -> SearchState:
     """A search whose joint model had no time, so that no split but the usual ones is searched."""
     limits = JointLimits(time_limit_s=1e-9, workers=1, seed=0, to_beat_s=float("inf"))
-    prepared = prepare(Question(made, space, risk, keep=prunes, joint=limits))
+    prepared = prepare(Question(made, space, 0.01, keep=prunes, joint=limits))
     return SearchState(prepared, simulate_first_plan(prepared), OptimizeParams(), Clock())
 
 
@@ -88,11 +88,11 @@ def test_a_faster_plan_of_another_split_is_kept() -> None:
 
 
 def test_new_splits_that_recompute_more_layers_have_bounds() -> None:
-    """Memory of 24 GiB wants two layers or more recomputed: such configurations are bounded like the enumerated one."""
+    """Memory of 28 GiB wants two layers or more recomputed: such configurations are bounded like the enumerated one."""
     made = job(0)
-    small = [replace(node, gpu=replace(node.gpu, memory_bytes=24 * GIB)) for node in made.cluster.nodes]
+    small = [replace(node, gpu=replace(node.gpu, memory_bytes=28 * GIB)) for node in made.cluster.nodes]
     made = replace(made, cluster=replace(made.cluster, nodes=tuple(small)))
-    state = search_of(made, replace(FEW, tensor_parallel=(2,), recompute=("block",)), risk=0.5)
+    state = search_of(made, replace(FEW, tensor_parallel=(2,), recompute=("block",)))
     before = set(state.bounds)
     continue_joint_model(state, Clock().after(20.0))
     new = {config for config, _ in set(state.bounds) - before}

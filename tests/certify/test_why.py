@@ -103,9 +103,7 @@ def test_an_unplaceable_configuration() -> None:
 def test_a_plan_answers_for_itself_and_for_what_it_searched() -> None:
     """Its own configuration is no rival, and its certificate covers the others."""
     space = replace(SPACE, pipeline_parallel=(1, 2), context_parallel=(1, 2), virtual_pipeline=(1,))
-    plan = optimize(
-        JOB, space, OptimizeParams(time_limit_s=600, workers=1, max_oom_risk=0.01)
-    )  # ends when it is proven
+    plan = optimize(JOB, space, OptimizeParams(time_limit_s=600, workers=1))  # ends when it is proven
     recorded = replace(plan, inputs={"search": plan.inputs["search"]})
     tp = plan.config.tensor_model_parallel_size
     own = why(JOB, space, f"tp={tp}", 0.01, recorded)

@@ -69,9 +69,7 @@ def test_what_is_modelled_changes_the_numbers(options: str, time: str, memory: s
     assert direction(found[1], base[1]) == memory
 
 
-@pytest.mark.parametrize(
-    ("capacity", "word"), [(0.5, "does not fit: stage 1 needs"), (1.001, "may not fit: 2.8 of 2.8 GiB")]
-)
+@pytest.mark.parametrize(("capacity", "word"), [(0.5, "does not fit: stage 1 needs"), (1.001, "may not fit: ")])
 @pytest.mark.search
 def test_a_gain_over_a_launch_that_does_not_fit_is_no_fact(capacity: float, word: str) -> None:
     """The launch is said not to fit, and its time and the gain are what they would be; in tables, too."""

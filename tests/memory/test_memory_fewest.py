@@ -16,9 +16,6 @@ from pipette_opt.prepare import load_predictor
 from pipette_opt.problem.family_times import layer_families
 from pipette_opt.specs import Instance
 
-RISK = 0.5
-"""Accepted risk at which the predicted peak itself is compared with the memory."""
-
 
 @pytest.fixture(scope="module")
 def job() -> Instance:
@@ -29,7 +26,7 @@ def job() -> Instance:
 @pytest.fixture(scope="module")
 def predictor(job: Instance) -> MemoryPredictor:
     """The shipped one."""
-    return load_predictor(RISK, job)
+    return load_predictor(0.01, job)
 
 
 def with_number(one: ParallelConfig, number: int) -> ParallelConfig:
@@ -50,13 +47,13 @@ def test_the_fewest_of_all_numbers(job: Instance, predictor: MemoryPredictor) ->
     space = SearchSpace(
         tensor_parallel=(2, 4), micro_batch_size=(1, 4), context_parallel=(1,), overlap_grad_reduce=False
     )
-    found = check_memory(job, enumerate_candidates(job, space), predictor, RISK)
+    found = check_memory(job, enumerate_candidates(job, space), predictor, 0.01)
     chosen = {with_number(one.config, 1): one for one in (*found.fitting, *found.rejected)}
     spared, outcomes = set(found.spared), set()
     for base in (one for one in enumerate_candidates(job, space) if one.recomputation == "block"):
         most = max(map(max, base.layers_per_chunk))
         numbers = [with_number(base, number) for number in range(most + 1)]
-        fits = {one.config for one in keep_fitting(job, numbers, predictor, RISK).fitting}
+        fits = {one.config for one in keep_fitting(job, numbers, predictor, 0.01).fitting}
         least = min((number for number, one in enumerate(numbers) if one in fits), default=None)
         outcomes.add("none" if least == 0 else "all" if least == most else "too big" if least is None else "some")
         assert (base in spared) == (least in (0, most))
@@ -72,7 +69,7 @@ def test_choices_of_overlap_share_the_number(job: Instance, predictor: MemoryPre
     """What is sent beside compute changes neither memory nor the number; nothing is lost or found twice."""
     space = SearchSpace(micro_batch_size=(1,), context_parallel=(1,), virtual_pipeline=(1,))
     candidates = enumerate_candidates(job, space)
-    found = check_memory(job, candidates, predictor, RISK)
+    found = check_memory(job, candidates, predictor, 0.01)
     assert len(found.fitting) + len(found.rejected) + len(found.spared) == len(candidates)
     block = [one.config for one in (*found.fitting, *found.rejected) if one.config.recomputation == "block"]
     assert len({with_number(one, 1) for one in block}) == len(block)
@@ -97,7 +94,7 @@ def test_both_ends_of_memory(job: Instance, predictor: MemoryPredictor) -> None:
     base = make_config(tp=2, pp=4, num_layers=32, recompute_granularity="full", recompute_method="block")
     base = replace(base, sequence_parallel=True)
     numbers = [with_number(base, number) for number in range(1, 9)]
-    found = keep_fitting(job, [*numbers, whole(base)], predictor, RISK)
+    found = keep_fitting(job, [*numbers, whole(base)], predictor, 0.01)
     need = {one.config: one.need_bytes for one in (*found.fitting, *found.rejected)}
     assert (need[numbers[-1]] == need[whole(base)]).all()
     assert all((need[more] <= need[less]).all() for less, more in pairwise(numbers))
@@ -114,11 +111,11 @@ def test_prediction_layers_tell_all_layers_from_full_recomputation(depths: int) 
         return make_job(make_cluster(2, gpus=1, kinds=(replace(A100_80, memory_bytes=memory_bytes),)), model, 16, 4096)
 
     large = job_on(A100_80.memory_bytes)
-    predictor = load_predictor(RISK, large)
-    (checked,) = keep_fitting(large, [all_layers], predictor, RISK).fitting
+    predictor = load_predictor(0.01, large)
+    (checked,) = keep_fitting(large, [all_layers], predictor, 0.01).fitting
     spare = int(usable_bytes(large.cluster, predictor)[0] - checked.need_bytes.max())
-    tight = job_on(A100_80.memory_bytes - int(0.999 * spare))
-    found = check_memory(tight, [base, full], predictor, RISK)
+    tight = job_on(A100_80.memory_bytes - int(0.99 * spare))
+    found = check_memory(tight, [base, full], predictor, 0.01)
     assert [fits.config for fits in found.fitting] == ([all_layers, full] if depths else [full])
     assert found.spared == (() if depths else (base,))
 
@@ -127,10 +124,10 @@ def test_prediction_layers_tell_all_layers_from_full_recomputation(depths: int) 
 def test_families_know_the_fewest_of_every_stage() -> None:
     """Of each kind of GPU, stage and number of units, as every number says; and all have no more room than full."""
     job = make_job(make_cluster(2, kinds=(A100_80, A100_40)), replace(LLAMA_8B, num_layers=16), 32, 8192)
-    predictor = load_predictor(RISK, job)
+    predictor = load_predictor(0.01, job)
     base = make_config(tp=2, pp=4, dp=2, mbs=2, num_layers=4, recompute_granularity="full", recompute_method="block")
     base = replace(base, sequence_parallel=True)
-    families = layer_families(job, [base, whole(base)], predictor, RISK)
+    families = layer_families(job, [base, whole(base)], predictor, 0.01)
     block, full = (next(one for one in families if (one.recomputed is None) == without) for without in (False, True))
     assert block.recomputed is not None
     assert (block.most_units == full.most_units).all()
@@ -138,7 +135,7 @@ def test_families_know_the_fewest_of_every_stage() -> None:
     some = 0
     for units in range(1, int(block.most_units.max()) + 1):
         sized = replace(base, layers_per_stage=(units,) * 4)
-        found = keep_fitting(job, [with_number(sized, number) for number in range(units + 1)], predictor, RISK)
+        found = keep_fitting(job, [with_number(sized, number) for number in range(units + 1)], predictor, 0.01)
         need = {one.config: one.need_bytes for one in (*found.fitting, *found.rejected)}
         for kind in range(2):
             for stage in np.flatnonzero(block.most_units[kind] >= units).tolist():
@@ -154,12 +151,12 @@ def test_later_candidates_are_compared_with_earlier_ones(job: Instance, predicto
     space = SearchSpace(tensor_parallel=(2, 4), micro_batch_size=(1, 4), context_parallel=(1,))
     candidates = enumerate_candidates(job, space)
     of_one = [config for config in candidates if config.layers_per_stage == (16, 16)]
-    whole = check_memory(job, candidates, predictor, RISK)
+    whole = check_memory(job, candidates, predictor, 0.01)
     blocks = [config for config in of_one if config in whole.spared]
     known = [config for config in candidates if config not in of_one] + blocks
     more = [config for config in of_one if config not in known]
-    found = check_more(job, check_memory(job, known, predictor, RISK), known, more, predictor)
-    apart = check_memory(job, known, predictor, RISK).joined(check_memory(job, more, predictor, RISK))
+    found = check_more(job, check_memory(job, known, predictor, 0.01), known, more, predictor)
+    apart = check_memory(job, known, predictor, 0.01).joined(check_memory(job, more, predictor, 0.01))
     for name in ("fitting", "rejected", "spared", "kept_on_gpu", "not_overlapped"):
         listed = [{getattr(entry, "config", entry) for entry in getattr(check, name)} for check in (found, whole)]
         assert listed[0] == listed[1], name

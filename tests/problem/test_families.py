@@ -105,6 +105,7 @@ def test_room_is_that_of_the_memory_predictor() -> None:
                     [held],
                     gpus_per_node=8,
                     intra_node_bytes_per_s=job.cluster.intra_node_bytes_per_s,
+                    max_oom_risk=0.01,
                 )
                 fits = bool(found.upper_bytes[stage] <= room[kind])
                 assert fits == (units <= family.most_units[kind, stage])

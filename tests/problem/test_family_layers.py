@@ -215,6 +215,7 @@ def test_room_for_a_pattern_is_no_less_than_that_of_any_split() -> None:
             [family.with_units(layers) for layers in every],
             gpus_per_node=2,
             intra_node_bytes_per_s=job.cluster.intra_node_bytes_per_s,
+            max_oom_risk=0.01,
         ),
         strict=True,
     ):
@@ -239,7 +240,12 @@ def test_room_is_that_of_the_memory_predictor(dense: int) -> None:
         most = np.zeros((2, 4), dtype=np.int64)
         sized = [beyond(way, (1,) * closed + (units,) * (4 - closed)) for units in range(1, number + 1)]
         need = predictor.predict(
-            spec, job.training, sized, gpus_per_node=2, intra_node_bytes_per_s=job.cluster.intra_node_bytes_per_s
+            spec,
+            job.training,
+            sized,
+            gpus_per_node=2,
+            intra_node_bytes_per_s=job.cluster.intra_node_bytes_per_s,
+            max_oom_risk=0.01,
         )
         for kind, stage in itertools.product(range(2), range(4)):
             most[kind, stage] = sum(int(one.upper_bytes[stage] <= room[kind]) for one in need)

@@ -53,7 +53,7 @@ def every(job: Instance) -> dict[ParallelConfig, float]:
         for one in listed
         for number in (range(1, max(one.layers_per_stage) + 1) if one.recomputation == "block" else (1,))
     ]
-    for one in keep_fitting(job, numbers, predictor).fitting:
+    for one in keep_fitting(job, numbers, predictor, 0.01).fitting:
         for block in host_tiles(one.config, 2, job.launcher):
             grid = block.node_grid(one.config)
             for hosts in itertools.permutations(range(2), int(np.prod(grid))):
@@ -66,7 +66,7 @@ def every(job: Instance) -> dict[ParallelConfig, float]:
 @pytest.fixture(scope="module")
 def plan(job: Instance) -> Plan:
     """The plan of the search."""
-    return optimize(job, SPACE, OptimizeParams(time_limit_s=20, workers=2))
+    return optimize(job, SPACE, OptimizeParams(time_limit_s=20, workers=2, max_oom_risk=0.01))
 
 
 @pytest.mark.search
