@@ -23,6 +23,7 @@ from pipette_opt.candidates import (
     enumerate_more,
     enumerate_with_reasons,
     layers_are_free,
+    with_data_parallelism_alone,
     with_shared_parameters,
 )
 from pipette_opt.costs.work import WorkBounds
@@ -258,7 +259,9 @@ def _bound_of_other_sizes_s(question: Question, space: SearchSpace, clock: Clock
 def _prepare(question: Question, relaxed: Instance, work: WorkBounds, clock: Clock) -> Prepared:
     """Prepare a space as :func:`prepare` does, without narrowing it; the job is ``relaxed``."""
     instance, like, risk = question.instance, question.like, question.max_oom_risk
-    space = question.space if like is not None else with_shared_parameters(instance, question.space)
+    space = question.space
+    if like is None:
+        space = with_data_parallelism_alone(instance, with_shared_parameters(instance, space))
     enumeration = enumerate_with_reasons(relaxed, space) if like is None else like.enumeration
     if not enumeration.candidates:
         raise contradiction(relaxed, space) or InfeasibleError(enumeration.explain())

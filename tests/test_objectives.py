@@ -67,8 +67,13 @@ def least() -> dict[tuple[int, ...], float]:
 
 @pytest.mark.parametrize("objective", [Objective.TOKENS_PER_GPU, Objective.COST])
 def test_plainer_within_reach_by_every_objective(found: dict[Objective, Plan], objective: Objective) -> None:
-    """The plan's value is at most 1 % worse than the best; the gap is that of the search; the file says both."""
-    plan = optimize_objective(job(), SPACE, replace(params(objective), time_limit_s=6.0, prefer="simple"))
+    """
+    The plan's value is at most 1 % worse than the best; the gap is that of the search; the file says both.
+
+    Today's order of the hosts is known, but only some of the hosts are searched for a price.
+    """
+    today = replace(params(objective), time_limit_s=6.0, prefer="simple", host_order=(2, 1, 0))
+    plan = optimize_objective(job(), SPACE, today)
     target, best = plan.target, found[objective].target
     assert target is not None
     assert best is not None

@@ -45,8 +45,8 @@ A network trained on models up to 30 billion parameters only, on models above 10
 Constants of a stack (`memory` in its file). Those of Megatron-Core are allowances rather than fits:
 {base:.4f} GiB of workspaces and {group:.3f} GiB of NCCL's buffers for each group of several ranks are added, and
 {context:.3f} GiB for CUDA's context and libraries are kept free on every GPU. Stacks and versions are assumed to differ
-by a standard deviation of {spread:.0%}; what is unknown about their constants comes on top. The range of nine in ten peaks
-that follows holds 92 % of public ones (`benchmarks/results/memory-odds.md`).
+by a standard deviation of {spread:.0%}; what is unknown about their constants comes on top. The range of nine in ten
+peaks that follows holds 92 % of public ones (`benchmarks/results/memory-odds.md`).
 
 ## Where not to trust it
 

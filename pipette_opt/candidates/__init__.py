@@ -12,7 +12,7 @@ from pipette_opt.candidates.enumeration import (
 from pipette_opt.candidates.known import with_known
 from pipette_opt.candidates.legality import LEGALITY_RULES, broken_rules, check_legal
 from pipette_opt.candidates.pins import contradiction
-from pipette_opt.candidates.sharing import with_shared_parameters
+from pipette_opt.candidates.sharing import data_parallelism_alone, with_data_parallelism_alone, with_shared_parameters
 from pipette_opt.candidates.space import RECOMPUTATIONS, SearchSpace, space_of
 from pipette_opt.candidates.splits import layer_splits, pipeline_split_options
 from pipette_opt.candidates.world_sizes import check_num_gpus, choose_num_gpus, world_sizes
@@ -33,6 +33,7 @@ __all__ = [
     "overlap_choices",
     "contradiction",
     "covered",
+    "data_parallelism_alone",
     "layers_are_free",
     "legal_candidates",
     "left_out",
@@ -41,6 +42,7 @@ __all__ = [
     "space_of",
     "tensor_overlaps",
     "with_known",
+    "with_data_parallelism_alone",
     "with_shared_parameters",
     "world_sizes",
 ]

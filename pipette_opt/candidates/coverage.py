@@ -139,6 +139,8 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
         yield "replicas without the distributed optimizer"
     if space.data_parallel_sharding_strategy is None and max(values["data_parallel"], default=1) > 1:
         other = f" other than {listed(space.more_sharding)}" if space.more_sharding else ""
+        if not other and any(config.sharding_stage > 2 for config in space.more_configs):
+            other = " other than ZeRO 3 alone"
         yield f"ZeRO 2 and 3{other} (--data-parallel-sharding-strategy)"
     if instance.training.unequal_microbatches:
         yield "replicas that differ by more than one micro-batch, or one group of micro-batches"

@@ -18,7 +18,7 @@ def with_known(space: SearchSpace, config: ParallelConfig) -> SearchSpace:
     Recomputation, sharding, micro-batch size and number of chunks of the configuration are then also tried in all other
     configurations, even if the defaults leave them out.
     """
-    if not _agrees(space, config):
+    if not agrees(space, config):
         return space
     word, tried = config.recomputation, (*space.recompute, *space.more_recompute, *OF_EXPERTS)
     is_new = space.recompute == RECOMPUTATIONS and word not in tried
@@ -50,7 +50,7 @@ def only(config: ParallelConfig) -> SearchSpace:
     )
 
 
-def _agrees(space: SearchSpace, config: ParallelConfig) -> bool:
+def agrees(space: SearchSpace, config: ParallelConfig) -> bool:
     """Return whether a configuration satisfies every pinned value of a search space."""
     for name, field in DIMENSIONS.items():
         pinned, value = getattr(space, name), getattr(config, field)

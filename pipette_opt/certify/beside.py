@@ -7,26 +7,35 @@ bound is bounded by the simulator over the best links, then placed. This repeats
 the best plan.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import count, groupby
+from operator import itemgetter
 
 from pipette_opt.base.risk import SMALLEST_RISK
+from pipette_opt.base.types import IntArray
+from pipette_opt.certify.compared import placements_in_order
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.opening import open_candidates
 from pipette_opt.certify.preference import risks_of
 from pipette_opt.certify.rounds import PLACE
 from pipette_opt.certify.state import CLOSE_ENOUGH, SearchState
 from pipette_opt.memory.fewest import check_memory
-from pipette_opt.parallel import ParallelConfig, with_whole_layers
+from pipette_opt.parallel import HostTile, ParallelConfig, tile_placement, with_whole_layers
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plainness import RISK_SHARE, WITHIN, kind_of, risk_levels
 from pipette_opt.plans.steps import NEXT_BEST, ONE_BESIDE, PLAINER, SAFER, SAME_PLAINNESS
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.build import FittingCandidate, build_relaxations
+from pipette_opt.problem.solution import Solution
 from pipette_opt.problem.ticks import SharedLinks
-from pipette_opt.simulate.solutions import SimulatedSolution, best_first
+from pipette_opt.simulate.many import estimate_many
+from pipette_opt.simulate.solutions import SimulatedSolution, best_first, simulate_solution
+from pipette_opt.simulate.swap_search import has_room
+
+IN_ORDER_AT_ONCE = 64
+"""Number of configurations that are simulated together on hosts in their usual order. Chosen."""
 
 Kind = tuple[object, ...]
 """Degrees, micro-batch size and type of recomputation (:func:`~pipette_opt.plans.plainness.kind_of`)."""
@@ -96,6 +105,8 @@ class _Finder:
         """
         Place configurations that may be within 1 % of the fastest plan, plainest first, until none is plainer than the
         best; nothing if the fastest plan is preferred.
+
+        Hosts in their usual order come first, as they need no search: those of the fastest plan's kind, then all.
         """
         preference, (fastest, *_) = self.preference, self.simulated
         if preference.prefer == "fastest":
@@ -105,18 +116,78 @@ class _Finder:
         def near(configs: Iterable[ParallelConfig]) -> list[ParallelConfig]:
             return [config for config in configs if preference.factor(config) * self.bound_s(config) <= limit]
 
+        def ranks_of(configs: Iterable[ParallelConfig], *, in_order: bool) -> dict[ParallelConfig, tuple[int, ...]]:
+            ranks = {config: preference.rank(config, self._least_risk(config), in_order=in_order) for config in configs}
+            return dict(sorted(ranks.items(), key=itemgetter(1)))
+
         configs = near(self.checked)
         if (level := RISK_SHARE * preference.max_oom_risk) < RISK_SHARE:
             configs += near(self._with_less_risk(configs, max(level, SMALLEST_RISK)))
-        ranks = {config: preference.rank(config, self._least_risk(config)) for config in dict.fromkeys(configs)}
-        for rank, group in groupby(sorted(ranks, key=ranks.__getitem__), ranks.__getitem__):
-            shown = preference.choose(self.simulated, self._risk_of)
+        self.clock, ranks = clock, ranks_of(sorted(configs, key=self.bound_s), in_order=True)
+        kind = kind_of(fastest.candidate.config)
+        self._place_in_order({config: rank for config, rank in ranks.items() if kind_of(config) == kind}, limit)
+        self._place_in_order(ranks, limit)
+        ranks = ranks_of(configs, in_order=False)
+        for rank, group in groupby(ranks, ranks.__getitem__):
             self.clock = clock
-            if self.clock.is_over or rank > preference.rank(shown.candidate.config, self._risk_of(shown)):
+            if self.clock.is_over or rank > self._shown_rank():
                 return
             members, self.clock = list(group), clock.step(SAME_PLAINNESS)
             below_s = limit / min(map(preference.factor, members))
             self._place_fastest(members, below_s * (1 + CLOSE_ENOUGH))
+
+    def _shown_rank(self) -> tuple[int, ...]:
+        """Return the sort key of plainness of the plan that would be shown."""
+        shown = self.preference.choose(self.state.simulated, self._risk_of)
+        return self.preference.rank_of(shown, self._risk_of)
+
+    def _place_in_order(self, ranks: Mapping[ParallelConfig, tuple[int, ...]], limit: float) -> None:
+        """
+        Place configurations on hosts in their usual order, plainest first, until none is plainer than the best.
+
+        The hosts are the first of the cluster, and those of the fastest plan with equally many.
+
+        Parameters
+        ----------
+        ranks
+            Sort keys of plainness of the configurations, ascending.
+        limit
+            Largest value of a plan that may be shown.
+        """
+        preference, instance, configs = self.preference, self.prepared.instance, list(ranks)
+        like = {plan.nodes.size: plan.nodes for plan in reversed(self.simulated)}
+        for start in range(0, len(configs), IN_ORDER_AT_ONCE):
+            if self.clock.is_over or ranks[configs[start]] > self._shown_rank():
+                return
+            placed = [
+                (config, tile, nodes)
+                for config in configs[start : start + IN_ORDER_AT_ONCE]
+                for tile, nodes in placements_in_order(instance, config, preference.host_order, like)
+            ]
+            times_s = estimate_many(
+                instance, [(config, tile_placement(config, tile, nodes)) for config, tile, nodes in placed]
+            )
+            values = [
+                preference.factor(config) * preference.hosts_factor(nodes) * seconds
+                for (config, _, nodes), seconds in zip(placed, times_s.tolist(), strict=True)
+            ]
+            for number in sorted(range(len(placed)), key=lambda number: (ranks[placed[number][0]], values[number])):
+                plan = self._simulated(*placed[number]) if values[number] <= limit else None
+                if plan is None:
+                    continue
+                self._take(plan)
+                self.state.take(plan)
+                if preference.rank_of(plan, self._risk_of) <= ranks[plan.candidate.config]:
+                    break
+
+    def _simulated(self, config: ParallelConfig, tile: HostTile, nodes: IntArray) -> SimulatedSolution | None:
+        """Return the plan of a configuration on these hosts; ``None`` if one of them has too little memory."""
+        data = self._problem_of(config).problem
+        index = [candidate.tile for candidate in data.candidates].index(tile)
+        if not has_room(data, data.candidates[index], nodes):
+            return None
+        solution = Solution(candidate=index, nodes=nodes, objective_ticks=0)
+        return simulate_solution(self.prepared.instance, data, solution)
 
     def look_for_best_value(self, clock: Clock) -> None:
         """
@@ -151,7 +222,7 @@ class _Finder:
     def look_for_next_best(self, clock: Clock) -> None:
         """Place the fastest configurations of further choices of degrees, micro-batch size and recomputation."""
         self.clock, number = clock, self.params.num_alternatives
-        shown = self.preference.choose(self.simulated, self._risk_of)
+        shown = self.preference.choose(self.state.simulated, self._risk_of)
         groups = {kind: group for kind, group in self.kinds() if kind != kind_of(shown.candidate.config)}
         times_s: list[float] = []
         for kind in sorted(groups, key=lambda kind: self.least_s(groups[kind])):
@@ -223,10 +294,7 @@ class _Finder:
 
     def _open(self, config: ParallelConfig, to_beat_s: float) -> None:
         """Build the problem of a configuration, and bound it by the simulator over the best links."""
-        prepared, checked = self.prepared, self.checked[config]
-        fitting = [FittingCandidate(config=config, need_bytes=checked.need_bytes)]
-        built = build_relaxations(prepared.instance, fitting, prepared.memory.capacity_bytes, links=self._links)
-        alone = replace(prepared, problem=built.problem, pruned=None, other_sizes_s=float("inf"))
+        alone = self._problem_of(config)
         self._load(alone)
         known = [self._best[config]] if config in self._best else []
         search = SearchState(alone, known, self.params, replace(self.clock, is_quiet=True), to_beat_s)
@@ -234,11 +302,21 @@ class _Finder:
         self._searches[config] = search
         self._learn(config, search)
 
+    def _problem_of(self, config: ParallelConfig) -> Prepared:
+        """Return the problem of a single configuration."""
+        prepared, checked = self.prepared, self.checked[config]
+        fitting = [FittingCandidate(config=config, need_bytes=checked.need_bytes)]
+        built = build_relaxations(prepared.instance, fitting, prepared.memory.capacity_bytes, links=self._links)
+        return replace(prepared, problem=built.problem, pruned=None, other_sizes_s=float("inf"))
+
     def _place(self, config: ParallelConfig, to_beat_s: float) -> None:
         """Place a configuration, as the certificate places candidates that may be the fastest."""
         search = self._searches[config]
-        search.fastest_s = min(search.fastest_s, to_beat_s)
         search.clock = replace(self.clock.step(ONE_BESIDE), is_quiet=True)
+        before_s, own_s = search.fastest_s, (plan.estimate.iteration_time_s for plan in search.simulated)
+        search.fastest_s = min([to_beat_s, *own_s])
+        if search.fastest_s > before_s:  # an earlier question had less time to beat
+            open_candidates(search, search.clock)
         for move in PLACE:
             move(search)
         self._learn(config, search)

@@ -10,6 +10,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from pipette_opt.candidates import covered
+from pipette_opt.certify.compared import alternative as record
+from pipette_opt.certify.compared import as_most_run_it, hosts_as_listed, with_overlap_of_gradients
 from pipette_opt.certify.preference import RiskOf, risks_of
 from pipette_opt.certify.scope import not_searched, proof, scope, searched
 from pipette_opt.certify.state import SearchState
@@ -31,9 +33,9 @@ from pipette_opt.problem.data import ProblemData
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.slots import with_slots
 from pipette_opt.simulate.solutions import (
+    TIE,
     SimulatedSolution,
     best_first,
-    lost_because,
     make_plan,
     placement_dependent_s,
     stage_memory,
@@ -67,19 +69,18 @@ def finish_plan(
         shown = None
     ranked, risk_of = best_first(simulated), risks_of(prepared, preference.max_oom_risk)
     fastest, instance = ranked[0], prepared.given
-    best = shown or preference.choose(ranked, risk_of)
-    is_fastest = best.candidate.config == fastest.candidate.config
+    best = shown or preference.choose(simulated, risk_of)
+    is_fastest = best.candidate.config == fastest.candidate.config and time_of(best) <= (1 + TIE) * time_of(fastest)
 
     def memory_of(plan: SimulatedSolution) -> tuple[StageMemory, ...]:
         config, placement = plan.candidate.config, plan.placement
         return stage_memory(instance, config, placement, prepared.predictor, preference.max_oom_risk)
 
     def alternative(other: SimulatedSolution) -> Alternative:
-        return _alternative(instance, best, other, memory_of(other))
+        config, memory = other.candidate.config, memory_of(other)
+        return record(instance, best, config, other.nodes, other.placement, memory, other.estimate, other.slots)
 
-    def time_of(plan: SimulatedSolution) -> float:
-        return plan.estimate.iteration_time_s
-
+    order, risk = preference.host_order, preference.max_oom_risk
     memory, next_best = memory_of(best), _others(ranked, best)[:num_alternatives]
     of_kind_s = {kind_of(other.candidate.config): time_of(other) for other in next_best}
     for config in state.listed if next_best else ():
@@ -102,12 +103,20 @@ def finish_plan(
     return replace(
         plan,
         fastest=None if is_fastest else alternative(fastest),
+        listed=None if preference.is_in_order(best) else hosts_as_listed(prepared, best, order, risk),
+        overlapped=with_overlap_of_gradients(prepared, best, risk),
+        usual=as_most_run_it(prepared, best, order, risk),
         risks=tuple(
             RiskChoice(max_oom_risk=level, plan=alternative(safe))
             for level, safe in _least_times(ranked, preference.max_oom_risk, risk_of)
         ),
         imbalance=_imbalance(prepared, best, preference.max_oom_risk),
     )
+
+
+def time_of(plan: SimulatedSolution) -> float:
+    """Return the simulated time of a plan, seconds."""
+    return plan.estimate.iteration_time_s
 
 
 def finish_certificate(
@@ -229,18 +238,4 @@ def _imbalance(prepared: Prepared, best: SimulatedSolution, max_oom_risk: float)
         expert_imbalance=SHOWN_IMBALANCE,
         iteration_time_s=estimate(uneven, config, best.placement).iteration_time_s,
         oom_probability=max(stage.oom_probability for stage in memory),
-    )
-
-
-def _alternative(
-    instance: Instance, best: SimulatedSolution, other: SimulatedSolution, memory: Sequence[StageMemory]
-) -> Alternative:
-    return Alternative(
-        config=other.candidate.config,
-        hosts=tuple(instance.cluster.hosts[node] for node in other.nodes.ravel()),
-        iteration_time_s=other.estimate.iteration_time_s,
-        oom_probability=max(stage.oom_probability for stage in memory),
-        reason=lost_because(best, other),
-        slots=None if other.slots is None else tuple(map(tuple, other.slots.reshape(other.nodes.size, -1).tolist())),
-        breakdown=other.estimate.breakdown,
     )

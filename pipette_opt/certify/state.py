@@ -110,6 +110,8 @@ class SearchState:
         Time to beat, seconds: that of the fastest plan, or a smaller one that a search is asked to beat.
     plans
         Best simulated plan of each configuration and host tile.
+    in_order
+        Best simulated plan of each whose consecutive ranks fill the hosts in their usual order.
     bounds
         Bound of each configuration, or of each of its host tiles once these are built.
     open
@@ -133,6 +135,7 @@ class SearchState:
     ) -> None:
         self.params, self.clock, self.fastest_s = params, clock, to_beat_s
         self.plans: dict[Part, SimulatedSolution] = {}
+        self.in_order: dict[Part, SimulatedSolution] = {}
         self.bounds: dict[Part, Reason] = {} if before is None else before.bounds
         self.done: dict[Step, object] = {}
         self.why_open: tuple[str, ...] = ()
@@ -267,12 +270,20 @@ class SearchState:
 
     @property
     def simulated(self) -> list[SimulatedSolution]:
-        """Best plan of each configuration and host tile, in order of discovery."""
-        return list(self.plans.values())
+        """Best plan of each configuration and host tile, and the best with hosts in their usual order."""
+        in_order = (plan for part, plan in self.in_order.items() if plan is not self.plans[part])
+        return [*self.plans.values(), *in_order]
 
     def take(self, plan: SimulatedSolution) -> bool:
-        """Keep a simulated plan if it is the best of its configuration and host tile. Return whether it was kept."""
+        """
+        Keep a simulated plan if it is the best of its configuration and host tile, or the best of these in order.
+
+        Return whether it is the best of its configuration and host tile.
+        """
         part, seconds = (plan.candidate.config, plan.candidate.tile), plan.estimate.iteration_time_s
+        known = self.in_order.get(part)
+        if self.preference.is_in_order(plan) and (known is None or seconds < known.estimate.iteration_time_s):
+            self.in_order[part] = plan
         known = self.plans.get(part)
         if known is not None and known.estimate.iteration_time_s <= seconds:
             return False

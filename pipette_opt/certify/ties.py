@@ -6,13 +6,16 @@ file, or of the hosts that run today.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations, islice, takewhile
 
 import numpy as np
 
 from pipette_opt.base.degrees import CHUNKS, DEGREES, EXPERT_TENSOR
+from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import IntArray
+from pipette_opt.certify.compared import placements_in_order
 from pipette_opt.certify.preference import risks_of
 from pipette_opt.certify.state import SearchState
 from pipette_opt.parallel import ParallelConfig, tile_placement
@@ -35,17 +38,34 @@ def settle(state: SearchState, clock: Clock) -> SimulatedSolution:
     risk_of = risks_of(prepared, preference.max_oom_risk)
 
     def rank(plan: SimulatedSolution) -> tuple[int, ...]:
-        return preference.rank(plan.candidate.config, risk_of(plan))
+        return preference.rank_of(plan, risk_of)
 
-    shown = preference.choose(best_first(simulated), risk_of)
+    shown = preference.choose(simulated, risk_of)
+    for plan in _hosts_in_order(prepared, shown, preference.host_order):
+        state.take(plan)
+    simulated = state.simulated
+    shown = preference.choose(simulated, risk_of)
     if preference.prefer == "fastest" and not preference.weighs:
         return best_first([*simulated, *settle_ties(prepared, simulated, shown, order, clock)])[0]
     least_s = (1 - TIE) * shown.estimate.iteration_time_s
     equal = [plan for plan in simulated if plan.estimate.iteration_time_s >= least_s and rank(plan) == rank(shown)]
     settled = settle_ties(prepared, equal, shown, order, clock)[-1]
-    is_as_good = settled.estimate.iteration_time_s >= least_s and rank(settled) == rank(shown)
+    is_as_good = settled.estimate.iteration_time_s >= least_s and rank(settled) <= rank(shown)
     is_as_good &= preference.value(settled) <= (1 + TIE) * preference.value(shown)
     return settled if is_as_good else shown
+
+
+def _hosts_in_order(
+    prepared: Prepared, shown: SimulatedSolution, host_order: Sequence[int]
+) -> Iterator[SimulatedSolution]:
+    """Yield placements of a plan's configuration and host tile whose consecutive ranks fill hosts in usual order."""
+    data, candidate = prepared.problem, shown.candidate
+    for tile, nodes in placements_in_order(
+        prepared.instance, candidate.config, host_order, {shown.nodes.size: shown.nodes}
+    ):
+        if tile == candidate.tile and has_room(data, candidate, nodes):
+            with suppress(MissingLinkError):
+                yield _simulated(prepared, shown, nodes)
 
 
 def settle_ties(

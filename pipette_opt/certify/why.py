@@ -6,7 +6,12 @@ from typing import Literal
 
 from pipette_opt.base.risk import IGNORED_RISK
 from pipette_opt.base.units import counted, gib, percent, three_digits
-from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
+from pipette_opt.candidates import (
+    Enumeration,
+    SearchSpace,
+    enumerate_with_reasons,
+    with_data_parallelism_alone,
+)
 from pipette_opt.candidates.coverage import DIMENSIONS, listed
 from pipette_opt.candidates.known import only
 from pipette_opt.certify.conflicts import conflicts, in_words
@@ -95,7 +100,7 @@ def why(
     plan
         Plan to compare with; by default, the fastest configuration of the space on hosts in listed order.
     """
-    narrow = pinned(space, text)
+    narrow = with_data_parallelism_alone(instance, pinned(space, text))
     if plan is not None and text == plan.config.label():
         return replace(_of_plan(plan), space=narrow)
     narrow = _of_label(instance, narrow, text)

@@ -61,8 +61,9 @@ Objective = Annotated[
 Prefer = Annotated[
     str,
     typer.Option(
-        help="simple: the plainest of the plans within 1 % of the fastest (less risk of running out of memory, fewer "
-        "stages, fewer chunks, even layers, similar to today's launch); fastest: the fastest plan found.",
+        help="simple: the plainest of the plans within 1 % of the fastest (less risk of running out of memory, even "
+        "layers, hosts as listed, fewer stages, fewer chunks, similar to today's launch); fastest: the fastest plan "
+        "found.",
         rich_help_panel=SEARCH,
     ),
 ]

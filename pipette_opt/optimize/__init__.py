@@ -126,4 +126,5 @@ def complete(state: SearchState, inputs: Mapping[str, Any] | None = None) -> Pla
 
 def _recorded(params: OptimizeParams, inputs: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the inputs that a plan records."""
-    return {**(inputs or {}), "max_oom_risk": params.max_oom_risk, "prefer": params.prefer}
+    order = {"host_order": list(params.host_order)} if params.host_order else {}
+    return {**(inputs or {}), "max_oom_risk": params.max_oom_risk, "prefer": params.prefer, **order}

@@ -173,7 +173,7 @@ class _Search:
         try:
             instance = replace(self.instance, cluster=size.cluster)
             state = begun(instance, replace(self.space, num_gpus=size.num_gpus, max_gpus=None), params, inner)
-            state.preference = self._preference(size)
+            state.preference = self._preference(size, params)
             plan = complete(state, self._inputs(size))
         except (InfeasibleError, InputError) as error:
             if not self.watcher.stop.is_set():
@@ -189,13 +189,13 @@ class _Search:
             if size is self.best:
                 self.watcher.on_plan(replace(plan, target=self._target()))
 
-    def _preference(self, size: _Size) -> Preference:
+    def _preference(self, size: _Size, params: OptimizeParams) -> Preference:
         """Return the preference among plans; their value depends on their hosts if prices differ."""
 
         def price(nodes: IntArray) -> float:
             return sum(price_of(size.cluster, node) for node in nodes.ravel().tolist())
 
-        by_time = Preference.by_time(self.params)
+        by_time = Preference.by_time(params)
         return by_time if size.dearest is None else replace(by_time, hosts_factor=price)
 
     def _inputs(self, size: _Size) -> dict[str, Any]:

@@ -180,6 +180,19 @@ def tile_placement(config: ParallelConfig, tile: HostTile, nodes: IntArray, slot
     return Placement(order=tile.order, node=node_of, local_rank=local)
 
 
+def hosts_by_rank(tile: HostTile, nodes: IntArray) -> IntArray:
+    """Return the hosts of a grid in the order of their first ranks, shape ``(nodes.size,)``."""
+    return (nodes.transpose(1, 0, 2) if tile.order == "tp-cp-ep-pp-dp" else nodes).ravel()
+
+
+def grid_by_rank(config: ParallelConfig, tile: HostTile, hosts: IntArray) -> IntArray:
+    """Return the grid whose hosts are ``hosts`` in the order of their first ranks: inverse of :func:`hosts_by_rank`."""
+    rows, columns, per_slot = tile.node_grid(config)
+    if tile.order == "tp-cp-ep-pp-dp":
+        return hosts.reshape(columns, rows, per_slot).transpose(1, 0, 2)
+    return hosts.reshape(rows, columns, per_slot)
+
+
 def identity_placement(config: ParallelConfig, gpus_per_node: int, nodes: IntArray, order: RankOrder) -> Placement:
     """Return the placement of a launch without a rank map: ranks in order fill the given hosts one after the other."""
     needed = -(-config.world_size // gpus_per_node)

@@ -1,9 +1,13 @@
 """Plainness: preference among plans whose times predictions cannot tell apart."""
 
+from collections.abc import Sequence
 from dataclasses import fields
+
+import numpy as np
 
 from pipette_opt.base.degrees import CHUNKS, DEGREES
 from pipette_opt.base.risk import IGNORED_RISK, SMALLEST_RISK
+from pipette_opt.base.types import IntArray
 from pipette_opt.parallel import ParallelConfig
 
 WITHIN = 0.01
@@ -14,7 +18,6 @@ predicted times.
 
 RISK_SHARE = 0.5
 """Share of the accepted out-of-memory risk; a plan with at most this share of the risk counts as safe. Chosen."""
-
 
 LEAST_SHARE = 0.1
 """Share of the accepted out-of-memory risk for which the safest plan is searched. Chosen."""
@@ -28,14 +31,18 @@ def risk_levels(max_oom_risk: float) -> tuple[float, ...]:
 
 
 def plainness(
-    config: ParallelConfig, oom_probability: float, max_oom_risk: float, today: ParallelConfig | None = None
+    config: ParallelConfig,
+    oom_probability: float,
+    max_oom_risk: float,
+    *,
+    in_order: bool = True,
+    today: ParallelConfig | None = None,
 ) -> tuple[int, ...]:
     """
-    Return a sort key of plainness: of equally fast configurations, the configuration with the smallest key is
-    preferred.
+    Return a sort key of plainness: of equally fast plans, the plan with the smallest key is preferred.
 
-    Criteria in order: risk of running out of memory at most :data:`RISK_SHARE` of the accepted risk; fewer stages;
-    fewer model chunks; more even layers; fewer differences from the launch that runs today.
+    Criteria in order: more even layers; hosts as listed; fewer stages; fewer model chunks; risk of running out of
+    memory at most :data:`RISK_SHARE` of the accepted risk; fewer differences from the launch that runs today.
 
     Parameters
     ----------
@@ -43,17 +50,35 @@ def plainness(
         Risk that the fullest stage runs out of memory.
     max_oom_risk
         Accepted risk; from 1 on, memory does not count.
+    in_order
+        Whether consecutive ranks fill the hosts as listed (:func:`is_in_order`).
     today
         Configuration of the launch that runs today; ``None`` if unknown.
     """
     counts_memory = max_oom_risk < IGNORED_RISK
     return (
-        int(counts_memory and oom_probability > RISK_SHARE * max_oom_risk),
+        unevenness(config),
+        int(not in_order),
         config.pipeline_model_parallel_size,
         config.num_chunks,
-        unevenness(config),
+        int(counts_memory and oom_probability > RISK_SHARE * max_oom_risk),
         num_changes(config, today),
     )
+
+
+def is_in_order(hosts_of_ranks: IntArray, order: Sequence[int] = ()) -> bool:
+    """
+    Return whether consecutive ranks fill the hosts one after the other, in their usual order.
+
+    Parameters
+    ----------
+    hosts_of_ranks
+        Host index of each rank, or of the first rank of each host.
+    order
+        All hosts in the usual order; empty: as the cluster lists them.
+    """
+    place = np.argsort(order)[hosts_of_ranks] if len(order) else hosts_of_ranks
+    return bool((np.diff(place) >= 0).all())
 
 
 def unevenness(config: ParallelConfig) -> int:

@@ -86,6 +86,23 @@ class RiskChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Usual:
+    """
+    Data parallelism alone on all GPUs, as most run it: tensor, pipeline and context size 1.
+
+    Parameters
+    ----------
+    plan
+        Fastest such plan, with optimizer states (ZeRO 1) or everything (ZeRO 3) sharded; ``None`` if none can run.
+    problem
+        Reason why none can run; else empty.
+    """
+
+    plan: Alternative | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Imbalance:
     """
     Time and memory risk of the plan if experts are unevenly loaded.
@@ -221,6 +238,12 @@ class Plan:
         Objective by which the plan was chosen; ``None``: its time.
     fastest
         Fastest plan found, if a plainer plan was preferred.
+    listed
+        The configuration with its hosts as listed, if the plan has them in another order.
+    overlapped
+        The plan with overlap of gradient reduction with compute, if it has none and may have it.
+    usual
+        Data parallelism alone; ``None`` if the plan itself is that.
     risks
         Fastest plans found at the accepted risk of running out of memory, and at smaller risks.
     imbalance
@@ -246,6 +269,9 @@ class Plan:
     not_modelled: tuple[NotModelled, ...] = ()
     target: Target | None = None
     fastest: Alternative | None = None
+    listed: Alternative | None = None
+    overlapped: Alternative | None = None
+    usual: Usual | None = None
     risks: tuple[RiskChoice, ...] = ()
     imbalance: Imbalance | None = None
     nccl_algorithm: str = "ring"

@@ -16,7 +16,14 @@ from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
 from pipette_opt.plans.predicted import fullness
 from pipette_opt.plans.releases import release_words
 from pipette_opt.plans.verdict import risk_words
-from pipette_opt.report.beside_tables import BEST_OF_KIND, fastest_words
+from pipette_opt.report.beside_tables import (
+    BEST_OF_KIND,
+    fastest_words,
+    order_words,
+    overlap_words,
+    usual_risk,
+    usual_words,
+)
 from pipette_opt.report.best_mfu import above_best_words, best_of_plan, mfu_words
 from pipette_opt.report.cells import QUIET, columns_table, words
 from pipette_opt.report.tables import configuration_words, folded_hosts, host_grid, verdict_line
@@ -74,7 +81,8 @@ def first_screen(
         ("Plan", configuration_words(plan.config, plan.global_batch_size)),
         ("Needs", needs_words(plan)),
         ("Flags", " ".join(launcher_flags(plan, flags))),
-        ("Hosts", hosts_words(plan)),
+        ("Hosts", "\n".join(filter(None, (hosts_words(plan), order_words(plan))))),
+        ("Overlap", overlap_words(plan)),
         ("Time", time_words(plan.estimate, best_of_plan(plan))),
         ("Measured", measured_words(_recorded(plan, "stack"))),
         ("Memory", memory_words(plan.memory)),
@@ -346,8 +354,8 @@ def not_modelled_words(not_modelled: Iterable[NotModelled]) -> str:
 
 def _next_best(plan: Plan) -> Iterator[RenderableType]:
     """Yield the table of the next best plans: time, risk, and whether a faster plan with such degrees is excluded."""
-    others = _others(plan)
-    if not others:
+    others, usual = _others(plan), usual_words(plan)
+    if not (others or usual):
         return
     table = columns_table("next best", "time", "risk >", "its kind")
     for other in others:
@@ -356,13 +364,16 @@ def _next_best(plan: Plan) -> Iterator[RenderableType]:
             at_risk = risk_words(other.oom_probability)
         proof = "" if other.lower_bound_s is None else BEST_OF_KIND if other.is_proven else "open"
         table.add_row(*(other.config.label(), _against(plan, other), at_risk, proof))
+    if usual is not None:
+        table.add_row(*usual, usual_risk(plan), "")
     yield Group(Text(), table)
 
 
 def _others(plan: Plan) -> list[Alternative]:
-    """Return the next best plans for the first screen, without the fastest plan, which has its own line."""
-    fastest = None if plan.fastest is None else plan.fastest.config
-    return [other for other in plan.alternatives if other.config != fastest][:MAX_ALTERNATIVES]
+    """Return the next best plans for the first screen; the fastest plan and data parallelism alone have own lines."""
+    usual = None if plan.usual is None else plan.usual.plan
+    named = [known.config for known in (plan.fastest, usual) if known is not None]
+    return [other for other in plan.alternatives if other.config not in named][:MAX_ALTERNATIVES]
 
 
 def next_steps(plan: Plan, out: str) -> list[str]:

@@ -35,6 +35,7 @@ from pipette_opt.plans.plan import (
     RiskChoice,
     StageMemory,
     Target,
+    Usual,
     rank_rows,
 )
 from pipette_opt.read.files import parse_json, read_text
@@ -149,6 +150,13 @@ class AlternativeFields(Record, frozen=True, kw_only=True):
     lower_bound_s: NotNegative | None = None
 
 
+class UsualFields(Record, frozen=True, kw_only=True):
+    """:class:`~pipette_opt.plans.plan.Usual`."""
+
+    plan: AlternativeFields | None
+    problem: str = ""
+
+
 class Risk(Record, frozen=True, kw_only=True):
     """:class:`~pipette_opt.plans.plan.RiskChoice`."""
 
@@ -217,6 +225,9 @@ class PlanFile(Record, frozen=True, kw_only=True):
     estimate: Estimate
     memory: tuple[Memory, ...]
     fastest: AlternativeFields | None = None
+    listed: AlternativeFields | None = None
+    overlapped: AlternativeFields | None = None
+    usual: UsualFields | None = None
     risks: tuple[Risk, ...] = ()
     imbalance: Imbalance | None = None
     alternatives: tuple[AlternativeFields, ...]
@@ -250,6 +261,9 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
             estimate=_estimate(plan.estimate),
             memory=tuple(map(_memory, plan.memory)),
             fastest=None if plan.fastest is None else _alternative(plan.fastest, batch),
+            listed=None if plan.listed is None else _alternative(plan.listed, batch),
+            overlapped=None if plan.overlapped is None else _alternative(plan.overlapped, batch),
+            usual=None if plan.usual is None else _usual(plan.usual, batch),
             risks=tuple(_risk(risk, batch) for risk in plan.risks),
             imbalance=plan.imbalance,
             alternatives=tuple(_alternative(alternative, batch) for alternative in plan.alternatives),
@@ -298,6 +312,11 @@ def _alternative(alternative: Alternative, batch: int) -> AlternativeFields:
     fields = asdict(alternative)
     del fields["config"]
     return AlternativeFields(parallel=_parallel(alternative.config, batch), **fields)
+
+
+def _usual(usual: Usual, batch: int) -> UsualFields:
+    plan = None if usual.plan is None else _alternative(usual.plan, batch)
+    return UsualFields(plan=plan, problem=usual.problem)
 
 
 def _risk(risk: RiskChoice, batch: int) -> Risk:
@@ -394,6 +413,9 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         memory=tuple(map(_read_memory, file.memory)),
         unused_hosts={unused.host: unused.reason for unused in file.unused_hosts},
         fastest=None if file.fastest is None else _read_alternative(file.fastest, where, "fastest"),
+        listed=None if file.listed is None else _read_alternative(file.listed, where, "listed"),
+        overlapped=None if file.overlapped is None else _read_alternative(file.overlapped, where, "overlapped"),
+        usual=None if file.usual is None else _read_usual(file.usual, where),
         risks=tuple(
             RiskChoice(max_oom_risk=risk.max_oom_risk, plan=_read_alternative(risk.plan, where, f"risks[{index}].plan"))
             for index, risk in enumerate(file.risks)
@@ -454,6 +476,11 @@ def _with_config(record: AlternativeFields | BaselineFields, where: str, path: s
 
 def _read_alternative(alternative: AlternativeFields, where: str, path: str) -> Alternative:
     return Alternative(**_with_config(alternative, where, path))
+
+
+def _read_usual(usual: UsualFields, where: str) -> Usual:
+    plan = None if usual.plan is None else _read_alternative(usual.plan, where, "usual.plan")
+    return Usual(plan=plan, problem=usual.problem)
 
 
 def _read_placement(file: PlanFile, config: ParallelConfig, where: str) -> Placement:

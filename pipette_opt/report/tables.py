@@ -20,7 +20,15 @@ from pipette_opt.plans.plan import IterationTime, Plan, StageMemory
 from pipette_opt.plans.predicted import fullness
 from pipette_opt.plans.verdict import expected_time, risk_words, verdict
 from pipette_opt.report.bars import Bar
-from pipette_opt.report.beside_tables import alternatives_table, fastest_line, imbalance_line, risks_table
+from pipette_opt.report.beside_tables import (
+    alternatives_table,
+    fastest_line,
+    imbalance_line,
+    order_words,
+    overlap_words,
+    risks_table,
+    usual_words,
+)
 from pipette_opt.report.best_mfu import above_best_words, best_of_plan, mfu_words
 from pipette_opt.report.cells import (
     BAD,
@@ -60,7 +68,7 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
     parts: list[RenderableType] = [
         verdict_text,
         headline(plan),
-        *([Text(line)] if (line := fastest_line(plan)) else []),
+        *(Text(line) for line in (fastest_line(plan), order_words(plan), overlap_words(plan)) if line),
         *target_tables(plan),
         configuration_table(plan),
         certificate_table(plan.certificate, plan.estimate),
@@ -70,7 +78,7 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
         *components_table(plan.memory),
         *hosts_tables(plan),
     ]
-    if plan.alternatives:
+    if plan.alternatives or usual_words(plan):
         parts.append(alternatives_table(plan))
     parts += risks_table(plan)
     if line := imbalance_line(plan):
@@ -140,6 +148,7 @@ def configuration_words(config: ParallelConfig, global_batch_size: int) -> str:
         f"layers {layers}",
         *([f"{config.num_chunks} chunks"] if config.num_chunks > 1 else []),
         f"recomputation {_recomputation(config)}" if config.recompute_granularity else "no recomputation",
+        *([f"state sharded by ZeRO {config.sharding_stage}"] if config.sharding_stage > 1 else []),
         *([f"in the host's memory {config.offload}"] if config.offload else []),
         *(["tensor overlap"] if config.tp_comm_overlap else []),
     ]

@@ -98,13 +98,17 @@ def with_slots(
         if found and is_enough and len(found) > num_others:
             break
         found.append(assign_slots(instance, solution, none))
-        left_over = [other for other in left_over if other.candidate.config != found[-1].candidate.config]
+        left_over = [other for other in left_over if not _is_placed_alike(other, found[-1])]
         fastest_s = min(fastest_s, found[-1].estimate.iteration_time_s)
     found += [assign_slots(instance, other, none) for other in left_over]
     found.sort(key=attrgetter("estimate.iteration_time_s"))
     for place in range(min(MAX_IMPROVED, len(found))):
         found[place] = assign_slots(instance, found[place], clock.slice(0.5))
     return found
+
+
+def _is_placed_alike(plan: SimulatedSolution, other: SimulatedSolution) -> bool:
+    return plan.candidate.config == other.candidate.config and np.array_equal(plan.nodes, other.nodes)
 
 
 def _relaxed_candidates(

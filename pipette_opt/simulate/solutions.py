@@ -30,7 +30,6 @@ from pipette_opt.plans.plan import (
     IterationTime,
     Plan,
     StageMemory,
-    why_slower,
     why_unused,
 )
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
@@ -284,11 +283,6 @@ def stage_memory(
         )
         for stage in range(len(hosts))
     )
-
-
-def lost_because(best: SimulatedSolution, other: SimulatedSolution) -> str:
-    """Explain why another solution is not the plan."""
-    return why_slower(best.estimate, other.estimate)
 
 
 def unused_hosts(instance: Instance, data: ProblemData, best: SimulatedSolution) -> dict[str, str]:

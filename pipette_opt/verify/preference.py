@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.plans.plainness import WITHIN, plainness, risk_levels
+from pipette_opt.plans.plainness import WITHIN, is_in_order, plainness, risk_levels
 from pipette_opt.plans.plan import Plan
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 from pipette_opt.specs.objective import Objective
-from pipette_opt.verify.alternatives import named_alternatives
+from pipette_opt.verify.alternatives import named_alternatives, nearest_placement
 from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, close, on_cluster, same
 from pipette_opt.verify.memory import accepted_risk, stages_memory
 
@@ -32,20 +32,30 @@ def preference_holds(instance: Instance, plan: Plan) -> Iterator[str]:
     objective = plan.inputs.get("objective")
     if plan.inputs.get("prefer") != "simple" and objective not in (Objective.REGRET, Objective.ROBUST):
         yield f"fastest is another plan, and inputs.prefer is {plan.inputs.get('prefer')!r}"
-    if fastest.config == plan.config:
-        yield f"fastest is of the plan's own configuration, {plan.config.label()}"
+    if fastest.config == plan.config and proof.fastest_s >= (1 - ROUNDING) * seconds:
+        yield f"fastest is of the plan's own configuration, {plan.config.label()}, and as fast"
     if objective not in (None, Objective.TIME):
         return
     limit_s = (1 + WITHIN) * proof.fastest_s
     if seconds > limit_s * (1 + REPRODUCED):
         yield f"the plan takes {seconds} s, more than {WITHIN:.0%} above the fastest plan's {proof.fastest_s} s"
     accepted = accepted_risk(plan.inputs)
-    own = plainness(plan.config, max((stage.oom_probability for stage in plan.memory), default=0.0), accepted)
-    for slower in (fastest, *plan.alternatives, *(trade.plan for trade in plan.risks)):
-        if slower.iteration_time_s is None or slower.oom_probability is None or slower.iteration_time_s > limit_s:
-            continue
-        if plainness(slower.config, slower.oom_probability, accepted) < own:
-            yield f"{slower.config.label()} takes {slower.iteration_time_s} s and is plainer than the plan"
+    risk = max((stage.oom_probability for stage in plan.memory), default=0.0)
+    order = plan.inputs.get("host_order", ())
+    try:
+        in_order = is_in_order(on_cluster(instance, plan).node, order)
+        own = plainness(plan.config, risk, accepted, in_order=in_order)
+        for other in (fastest, *plan.alternatives, *(trade.plan for trade in plan.risks)):
+            if other.iteration_time_s is None or other.oom_probability is None or other.iteration_time_s > limit_s:
+                continue
+            if plainness(other.config, other.oom_probability, accepted) >= own:
+                continue
+            placement, _ = nearest_placement(instance, other)
+            in_order = is_in_order(placement.node, order)
+            if plainness(other.config, other.oom_probability, accepted, in_order=in_order) < own:
+                yield f"{other.config.label()} takes {other.iteration_time_s} s and is plainer than the plan"
+    except (InputError, ValueError, LookupError):
+        return  # estimate_is_reproduced and alternatives_are_reproduced say why
 
 
 def risks_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from factories import A100_80, LLAMA_8B, make_cluster, make_job
 from levels import in_domains
 
-from pipette_opt.candidates import SearchSpace, with_shared_parameters
+from pipette_opt.candidates import SearchSpace, with_data_parallelism_alone, with_shared_parameters
 from pipette_opt.specs import Instance
 
 LARGE = replace(LLAMA_8B, num_layers=80)
@@ -53,3 +53,21 @@ def test_not_where_something_says_otherwise() -> None:
     assert with_shared_parameters(job(optimizer="muon"), SearchSpace()) == SearchSpace()
     experts = make_job(make_cluster(1), replace(LARGE, num_experts=8, moe_router_topk=2))
     assert with_shared_parameters(experts, SearchSpace()) == SearchSpace()
+
+
+def test_data_parallelism_alone_is_always_tried() -> None:
+    """ZeRO 3 on all GPUs, over NICs too; not against a pin, and not with experts."""
+    given = make_job(make_cluster(2), LARGE)
+    added = with_data_parallelism_alone(given, SearchSpace(max_gpus=8)).more_configs
+    assert {config.data_parallel_size for config in added} == {config.world_size for config in added} == {8}
+    assert {config.sharding_stage for config in added} == {3}
+    both_hosts = with_data_parallelism_alone(given, SearchSpace()).more_configs
+    assert {config.data_parallel_size for config in both_hosts} == {16}
+    for pinned in (
+        SearchSpace(tensor_parallel=(2,)),
+        SearchSpace(data_parallel_sharding_strategy=("optim",)),
+        SearchSpace(use_distributed_optimizer=(True,)),
+    ):
+        assert with_data_parallelism_alone(given, pinned) == pinned
+    experts = replace(given, model=replace(LARGE, num_experts=8, moe_router_topk=2))
+    assert with_data_parallelism_alone(experts, SearchSpace()) == SearchSpace()

@@ -8,7 +8,7 @@ from factories import make_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipette_opt.parallel import RankGrid, host_tiles, identity_placement, tile_placement
+from pipette_opt.parallel import RankGrid, grid_by_rank, host_tiles, hosts_by_rank, identity_placement, tile_placement
 
 POWERS = st.sampled_from([1, 2, 3, 4, 6, 8])
 
@@ -29,6 +29,9 @@ def test_every_packing_is_a_partition(tp: int, pp: int, dp: int) -> None:
         gpus = list(zip(placement.node.tolist(), placement.local_rank.tolist(), strict=True))
         assert len(set(gpus)) == one.world_size
         assert max(placement.local_rank) < 8
+        in_order = tile_placement(one, tile, grid_by_rank(one, tile, np.arange(int(np.prod(grid)))))
+        assert (np.diff(in_order.node) >= 0).all() == tile.contiguous
+        assert hosts_by_rank(tile, nodes).tolist() == list(dict.fromkeys(placement.node.tolist()))
         contiguous = all(np.ptp(np.flatnonzero(placement.node == node)) < 8 for node in placement.nodes_used)
         assert contiguous == tile.contiguous
 

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from factories import make_config
 
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plans.plainness import kind_of, num_changes, plainness, unevenness
+from pipette_opt.plans.plainness import is_in_order, kind_of, num_changes, plainness, unevenness
 
 
 def of(layers: tuple[int, ...], **options: object) -> ParallelConfig:
@@ -33,27 +34,45 @@ def test_a_layout_of_chunks_is_uneven() -> None:
 
 
 def test_the_order_of_what_counts() -> None:
-    """Risk before stages, stages before chunks, chunks before layers, layers before what runs today."""
+    """Risk, layers, order of hosts, stages, chunks, what runs today."""
     safe, risky = 0.004, 0.006
+    interleaved = of((8, 8), virtual_pipeline_model_parallel_size=2)
     today = make_config(tp=1, pp=4, dp=1, num_layers=16)
     ranked = [
-        (of((8, 8)), safe),
-        (of((8, 8), virtual_pipeline_model_parallel_size=2), safe),
-        (today, safe),
-        (replace(today, recompute_granularity="full"), safe),
-        (of((5, 4, 4, 3)), safe),
-        (of((16,)), risky),
+        (of((16,)), risky, True),
+        (of((8, 8)), safe, True),
+        (interleaved, safe, True),
+        (today, safe, True),
+        (replace(today, recompute_granularity="full"), safe, True),
+        (of((16,)), safe, False),
+        (of((7, 9)), safe, True),
+        (replace(interleaved, pipeline_model_parallel_layout="Et*4|t*3|t*4|t*5L"), safe, True),
     ]
-    ranks = [plainness(one, risk, 0.01, today) for one, risk in ranked]
+    ranks = [plainness(one, risk, 0.01, in_order=in_order, today=today) for one, risk, in_order in ranked]
     assert ranks == sorted(ranks)
     assert len(set(ranks)) == len(ranks)
     assert plainness(of((16,)), risky, 1.0) < plainness(today, safe, 1.0)  # memory does not count
 
 
+@pytest.mark.parametrize(
+    ("hosts", "order", "expected"),
+    [
+        ((0, 0, 1, 1, 3, 3), (), True),
+        ((0, 0, 3, 3, 1, 1), (), False),
+        ((0, 1, 0, 1), (), False),
+        ((3, 3, 1, 1), (3, 1, 0, 2), True),
+        ((1, 1, 3, 3), (3, 1, 0, 2), False),
+    ],
+)
+def test_hosts_in_their_usual_order(hosts: tuple[int, ...], order: tuple[int, ...], expected: bool) -> None:
+    """Consecutive ranks fill one host after the other; hosts may be left out; today's order may be the usual."""
+    assert is_in_order(np.array(hosts), order) == expected
+
+
 def test_half_of_the_accepted_risk_is_safe() -> None:
     """The edge, from both sides."""
-    assert plainness(of((16,)), 0.005, 0.01)[0] == 0
-    assert plainness(of((16,)), 0.0051, 0.01)[0] == 1
+    assert plainness(of((16,)), 0.005, 0.01)[4] == 0
+    assert plainness(of((16,)), 0.0051, 0.01)[4] == 1
 
 
 def test_kinds_and_changes() -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from consoles import shown
-from factories import llama_plan, make_plan, scrambled_plan, small_config
+from factories import llama_plan, make_plan, scrambled_plan, sharded_plan, small_config
 
 from pipette_opt.plans.certificate import Regret, Robust
-from pipette_opt.plans.plan import Imbalance, Plan, RiskChoice, Target
+from pipette_opt.plans.plan import Alternative, Imbalance, Plan, RiskChoice, Target, Usual
+from pipette_opt.report.beside_tables import order_words, overlap_words, usual_words
 from pipette_opt.report.first_screen import (
     MAX_ALTERNATIVES,
     export_command,
@@ -44,6 +45,10 @@ PAYING = (
     PayingOption(option="--grad-reduce-in-bf16", saved_s=0.8, saved_share=0.06, condition="in 16 bits"),
 )
 
+ALTERNATIVE = Alternative(
+    config=llama_plan().config, hosts=("n0",), iteration_time_s=1.0, oom_probability=0.001, reason=""
+)
+
 COST = Target(objective="cost", value=2.0, unit="EUR", bound=1.0, gap=0.5, sizes=())
 
 FLAGS = [("--tensor-model-parallel-size", "8"), ("--sequence-parallel",)]
@@ -66,6 +71,43 @@ def test_at_most_forty_lines_of_80_columns(name: str) -> None:
     lines = full(PLANS[name]()).splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
+
+
+def test_what_the_order_of_the_hosts_saves() -> None:
+    """Against the same plan with hosts as listed, or why that cannot run; nothing if the plan has them as listed."""
+    plan = llama_plan()
+    listed = replace(ALTERNATIVE, config=plan.config, iteration_time_s=1.25 * plan.estimate.iteration_time_s)
+    assert order_words(plan) == ""
+    assert "this order takes 20.0 % less time" in order_words(replace(plan, listed=listed))
+    unfit = replace(listed, iteration_time_s=None, reason="does not fit")
+    assert "in the listed order the plan does not fit" in order_words(replace(plan, listed=unfit))
+
+
+def test_why_gradients_do_not_overlap() -> None:
+    """With overlap the plan is slower and the reason says by what, or as fast, or faster where it was pinned off."""
+    plan = llama_plan()
+    words = []
+    for factor in (1.02, 1.0, 0.98):
+        seconds = factor * plan.estimate.iteration_time_s
+        other = replace(ALTERNATIVE, iteration_time_s=seconds, reason="2.0% slower, most of it compute (+1.9%)")
+        words.append(overlap_words(replace(plan, overlapped=other)).rpartition("the plan is ")[2])
+    assert words == ["2.0% slower, most of it compute (+1.9%)", "as fast", "2.00 % faster"]
+    assert overlap_words(plan) == ""
+
+
+def test_data_parallelism_alone_is_always_a_row() -> None:
+    """With its price, or the reason why it cannot run; the plan itself may be that; older plans do not know it."""
+    plan, sharded = llama_plan(), sharded_plan()
+    slower = replace(ALTERNATIVE, config=sharded.config, iteration_time_s=1.06 * plan.estimate.iteration_time_s)
+    named = usual_words(replace(plan, usual=Usual(plan=slower)))
+    assert named == (f"as most run it: {sharded.config.label()}", "6.00 % slower")
+    assert "6.00 % slower" in shown(*first_screen(replace(plan, alternatives=(), usual=Usual(plan=slower))))
+    listed = replace(plan, alternatives=(slower,), usual=Usual(plan=slower))
+    assert shown(*first_screen(listed)).count("zero3") == 1
+    problem = "does not fit: needs 99.0 GiB of 79.0"
+    assert usual_words(replace(plan, usual=Usual(plan=None, problem=problem)))[1] == problem  # type: ignore[index]
+    assert usual_words(sharded) == ("as most run it", "this plan")
+    assert usual_words(plan) is None
 
 
 def test_the_job_and_the_plan_are_said_in_words() -> None:

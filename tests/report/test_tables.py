@@ -290,9 +290,18 @@ def test_what_the_fastest_would_have_been() -> None:
     assert fastest_line(plan) == ""
     line = fastest_line(replace(plan, fastest=fast))
     assert (
-        f"{fast.config.label()} is 0.806 % faster, with a risk of running out of memory of 0.4 %, 2 model chunks."
+        f"{fast.config.label()} is 0.806 % faster, with 2 model chunks, a risk of running out of memory of 0.4 %."
         in line
     )
+    shuffled = replace(fast, hosts=("n1", "n0", "n2", "n3"), oom_probability=0.0)
+    assert "faster, with hosts in another order than listed, 2 model chunks." in fastest_line(
+        replace(plan, fastest=shuffled)
+    )
+    same = replace(shuffled, config=plan.config)
+    assert "the plan with its ranks on hosts in another order is 0.806 % faster." in fastest_line(
+        replace(plan, fastest=same)
+    )
+    assert fastest_line(replace(plan, fastest=replace(same, iteration_time_s=0.9999 * seconds))) == ""
     text = shown(alternatives_table(replace(plan, alternatives=(fast, open_one))))
     assert "best searched" in text
     assert "open, at least" in text

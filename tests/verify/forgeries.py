@@ -148,6 +148,9 @@ def worse_hosts(content: Content) -> None:
         certificate=certificate,
         alternatives=(),
         fastest=None,
+        listed=None,
+        overlapped=None,
+        usual=None,
         risks=(),
         unused_hosts={hosts[1]: why_unused(hosts[0], swapped.iteration_time_s, seconds)},
     )

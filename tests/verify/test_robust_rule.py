@@ -9,7 +9,7 @@ import pytest
 from factories import LLAMA_8B, TINY, make_cluster, make_job
 
 from pipette_opt.base.errors import PlanError
-from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.candidates import SearchSpace, enumerate_candidates, with_data_parallelism_alone
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.optimize.objectives import optimize_objective
 from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
@@ -78,7 +78,10 @@ def test_least_upper_end_of_all(seed: int) -> None:
     job = make_job(make_cluster(1, gpus=4), replace(TINY, num_layers=4, hidden_size=size), 8 * (1 + seed))
     plan = optimize_objective(job, SPACE, replace(PARAMS, max_oom_risk=1.0))
     factors = factors_of(job, plan)
-    least = min(factors[group_of(config)] * seconds for config, seconds in times_of_all(job, SPACE))
+    least = min(
+        factors[group_of(config)] * seconds
+        for config, seconds in times_of_all(job, with_data_parallelism_alone(job, SPACE))
+    )
     robust = robust_of(plan)
     assert robust.value_s == pytest.approx(least, rel=1e-5)
     assert robust.lower_bound_s <= least * (1 + 1e-9)

@@ -4,14 +4,14 @@ from xml.etree.ElementTree import Element
 
 from pipette_opt.plans.plan import Alternative, Plan
 from pipette_opt.plans.verdict import risk_words
-from pipette_opt.report.beside_tables import BEST_OF_KIND
+from pipette_opt.report.beside_tables import BEST_OF_KIND, usual_words
 from pipette_opt.report.page.markup import Child, element, expected, number, table
 
 
 def alternatives_table(plan: Plan) -> Element:
     """Return the table of the next best plans, each with a lower bound for plans with such degrees."""
     headers = ("configuration", "iteration >", "risk >", "plans of its kind at least >", "why not")
-    rows = []
+    rows: list[tuple[Child, ...]] = []
     for place, alternative in enumerate(plan.alternatives):
         at = f"alternatives.{place}"
         least = alternative.lower_bound_s
@@ -21,6 +21,10 @@ def alternatives_table(plan: Plan) -> Element:
             f", {BEST_OF_KIND}" if alternative.is_proven else None,
         )
         rows.append((*_plan_cells(plan, alternative, at), bound, alternative.reason))
+    if (named := usual_words(plan)) is not None:
+        usual = plan.usual and plan.usual.plan
+        _, seconds, chance = _plan_cells(plan, usual, "usual.plan") if usual else ("", "", "")
+        rows.append((named[0], seconds, chance, "", named[1]))
     return table("The next best plans", headers, rows)
 
 

@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element
 
 from pipette_opt.base.units import percent, three_digits
 from pipette_opt.plans.plan import Plan
-from pipette_opt.report.beside_tables import fastest_line, imbalance_line
+from pipette_opt.report.beside_tables import fastest_line, imbalance_line, usual_words
 from pipette_opt.report.cells import expected_text, seconds_text, words
 from pipette_opt.report.page.beside import alternatives_table, risks_table
 from pipette_opt.report.page.figures import BAD, CAUSES, INK, OTHER_COLOUR, figure, wrapped
@@ -45,7 +45,7 @@ def time_panel(plan: Plan) -> Panel:
             "Expected seconds by cause", ("cause", "mean of all ranks >", "share >", "critical path >", "share >"), rows
         )
     ]
-    if plan.alternatives:
+    if plan.alternatives or usual_words(plan):
         tables.append(alternatives_table(plan))
     if plan.risks:
         tables.append(risks_table(plan))
