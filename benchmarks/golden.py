@@ -29,6 +29,7 @@ import numpy as np
 
 from pipette_opt.base.errors import PipetteError
 from pipette_opt.base.files import write_atomically
+from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.candidates import SearchSpace, enumerate_candidates, overlap_choices
 from pipette_opt.candidates.space import RECOMPUTATIONS
@@ -51,9 +52,6 @@ FILE = Path(__file__).with_name("golden.jsonl")
 
 SAME = 1e-9
 """Relative difference below which two sums of equal numbers in different order count as equal."""
-
-RISK = 0.01
-"""Accepted risk of running out of memory. Chosen."""
 
 LIMIT_S = 60.0
 """Time limit of a search, seconds; jobs of the file are proven long before it. Chosen."""
@@ -97,8 +95,8 @@ def pair_figures(instance: Instance, config: ParallelConfig) -> Row:
     grid = tile.node_grid(config)
     placement = tile_placement(config, tile, np.arange(int(np.prod(grid))).reshape(grid))
     seconds = estimate(instance, config, placement)
-    memory = predicted_memory(instance, load_predictor(RISK, instance), [config], RISK)[0]
-    fullest = int(memory.upper_bytes.argmax())
+    memory = predicted_memory(instance, load_predictor(USUAL_RISK, instance), [config], USUAL_RISK)[0]
+    fullest = int(memory.predicted_bytes.argmax())
     return {
         "seconds": {"iteration": seconds.iteration_time_s, **seconds.breakdown},
         "bytes": {
@@ -113,7 +111,7 @@ def pair_figures(instance: Instance, config: ParallelConfig) -> Row:
 
 def solved_figures(instance: Instance, time_limit_s: float = LIMIT_S) -> Row:
     """Return the best plan's status, configuration, simulated time and peak."""
-    params = OptimizeParams(time_limit_s=time_limit_s, workers=1, max_oom_risk=RISK, prefer="fastest")
+    params = OptimizeParams(time_limit_s=time_limit_s, workers=1, max_oom_risk=USUAL_RISK, prefer="fastest")
     plan = optimize(instance, SearchSpace(), params)
     return {
         "status": plan.certificate.status,
