@@ -29,7 +29,7 @@ from pipette_opt.costs.messages import slowest_pair
 from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.library.plans import plan_and_instance
 from pipette_opt.memory.filter import predicted_memory
-from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.predictor import MemoryPredictor, oom_probability
 from pipette_opt.plans.plan import Plan, StageMemory
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.expert_loads import read_expert_loads
@@ -199,7 +199,7 @@ def _memory_with_copies(
     (prediction,) = predicted_memory(instance, predictor, [plan.config], max_oom_risk)
     predicted = np.array([stage.predicted_bytes for stage in memory]) + more
     capacity = np.array([stage.capacity_bytes for stage in memory])
-    risk = predictor.oom_probability(prediction, capacity)
+    risk = oom_probability(prediction, capacity)
     return tuple(
         replace(stage, predicted_bytes=int(size), oom_probability=float(chance))
         for stage, size, chance in zip(memory, predicted, risk, strict=True)

@@ -279,7 +279,8 @@ def _prepare(question: Question, relaxed: Instance, work: WorkBounds, clock: Clo
             more, space = enumeration.candidates[len(usual.candidates) :], wider
             memory = check_more(relaxed, memory, usual.candidates, more, bounding.predictor)
     if not memory.fitting:
-        raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
+        lines = (enumeration.explain(), memory.explain(), memory.way_out())
+        raise InfeasibleError("\n".join(filter(None, lines)))
     built, pruned = bounding.problems(memory, enumeration.candidates)
     return Prepared(
         instance=relaxed,

@@ -22,6 +22,7 @@ from pipette_opt.certify.preference import risks_of
 from pipette_opt.certify.rounds import PLACE
 from pipette_opt.certify.state import CLOSE_ENOUGH, SearchState
 from pipette_opt.memory.fewest import check_memory
+from pipette_opt.memory.predictor import oom_probability
 from pipette_opt.parallel import HostTile, ParallelConfig, tile_placement, with_whole_layers
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plainness import RISK_SHARE, WITHIN, kind_of, risk_levels
@@ -256,7 +257,7 @@ class _Finder:
     def _least_risk(self, config: ParallelConfig) -> float:
         """Return the out-of-memory probability on the hosts with the most memory."""
         predicted, room = self.checked[config].prediction, self.prepared.memory.capacity_bytes.max()
-        return float(self.prepared.predictor.oom_probability(predicted, int(room)).max())
+        return float(oom_probability(predicted, int(room)).max())
 
     def _place_fastest(
         self, configs: Sequence[ParallelConfig], below_s: float = float("inf")

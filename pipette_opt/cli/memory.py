@@ -8,6 +8,7 @@ import typer
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli.options import Env
+from pipette_opt.memory.predictor import oom_probability
 
 if TYPE_CHECKING:
     from pipette_opt.parallel import ParallelConfig
@@ -142,7 +143,7 @@ def predict(
     except ValueError as error:
         raise InputError("memory predict", str(error)) from error
     capacity = predictor.room_bytes(int(gpu_memory_gib * GIB))
-    risks = predictor.oom_probability(prediction, capacity)
+    risks = oom_probability(prediction, capacity)
     rows: list[dict[str, Any]] = [
         {
             "stage": stage,

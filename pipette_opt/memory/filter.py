@@ -2,15 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 
 from pipette_opt.base.risk import IGNORED_RISK, USUAL_RISK
 from pipette_opt.base.types import IntArray, read_only
 from pipette_opt.base.units import ceil_div, counted, gib
-from pipette_opt.memory.predictor import MemoryPrediction, MemoryPredictor
+from pipette_opt.memory.predictor import MemoryPrediction, MemoryPredictor, oom_probability
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.specs import ClusterSpec, Instance
+
+HALF = 0.5
+"""Risk at which the predicted peak itself equals the memory; no larger one is advised. Chosen."""
 
 FULL = 0.9
 """Peak over usable memory from which a peak no longer tells the need: the allocator then returns blocks. Chosen."""
@@ -118,6 +122,16 @@ class MemoryCheck:
             f"{head}; nearest miss: {miss.config.label()} needs {need:.1f} GiB on stage {stage}, and too few hosts "
             f"have that much: it lacks {gib(miss.short_bytes):.1f} GiB."
         )
+
+    def way_out(self) -> str:
+        """Return a sentence on the least accepted risk at which a rejected candidate would fit; empty if none would."""
+        room = int(self.capacity_bytes.max())
+        risks = [float(oom_probability(checked.prediction, room).max()) for checked in self.rejected]
+        least = min(risks, default=1.0)
+        if not self.max_oom_risk < least < HALF:
+            return ""
+        config, accepted = self.rejected[risks.index(least)].config, ceil(100 * least) / 100
+        return f"With --max-oom-risk {accepted:g} {config.label()} would fit."
 
 
 def usable_bytes(cluster: ClusterSpec, predictor: MemoryPredictor) -> IntArray:

@@ -100,6 +100,21 @@ class MemoryPrediction:
         return dict(zip(COMPONENTS, self.components[stage].tolist(), strict=True))
 
 
+def oom_probability(prediction: MemoryPrediction, capacity_bytes: IntArray | int) -> FloatArray:
+    """
+    Return the probability that each stage needs more than the capacity, at least ``SMALLEST_RISK``.
+
+    Parameters
+    ----------
+    capacity_bytes
+        Usable bytes of the GPU of each stage, or of all.
+    """
+    capacity = np.maximum(np.asarray(capacity_bytes, dtype=np.float64), 1.0)
+    beyond = normal_beyond(np.log(capacity / prediction.predicted_bytes) / prediction.spread)
+    risks: FloatArray = np.maximum(np.where(prediction.counted_bytes > capacity, 1.0, beyond), SMALLEST_RISK)
+    return risks
+
+
 @cache
 def _shipped_network() -> NetworkWeights:
     """Return the shipped network, read once per process."""
@@ -243,20 +258,6 @@ class MemoryPredictor:
         held = np.maximum(table.gradient + min(self.memory_constants.parameter_bytes, 0.0), table.element)
         state: FloatArray = formula.static + (held / table.gradient - 1) * formula.gradients
         return state - self.memory_constants.fp32_shards * narrow_copies(table)
-
-    def oom_probability(self, prediction: MemoryPrediction, capacity_bytes: IntArray | int) -> FloatArray:
-        """
-        Return the probability that each stage needs more than the capacity, at least ``SMALLEST_RISK``.
-
-        Parameters
-        ----------
-        capacity_bytes
-            Usable bytes of the GPU of each stage, or of all.
-        """
-        capacity = np.maximum(np.asarray(capacity_bytes, dtype=np.float64), 1.0)
-        beyond = normal_beyond(np.log(capacity / prediction.predicted_bytes) / prediction.spread)
-        risks: FloatArray = np.maximum(np.where(prediction.counted_bytes > capacity, 1.0, beyond), SMALLEST_RISK)
-        return risks
 
     def usable_bytes(self, gpu: GpuSpec) -> int:
         """Return the bytes of a GPU that a stage can use."""

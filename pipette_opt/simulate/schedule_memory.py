@@ -7,7 +7,7 @@ import numpy as np
 
 from pipette_opt.memory.filter import predicted_memory
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.predictor import MemoryPredictor, oom_probability
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.schedule import Schedule, max_in_flight
@@ -36,7 +36,7 @@ def schedule_memory(
     (prediction,) = predicted_memory(instance, predictor, [config], max_oom_risk)
     predicted = np.ceil(np.array([before.predicted_bytes for before in memory]) * grown)
     capacity = np.array([before.capacity_bytes for before in memory])
-    risks = predictor.oom_probability(replace(prediction, predicted_bytes=predicted), capacity)
+    risks = oom_probability(replace(prediction, predicted_bytes=predicted), capacity)
     return tuple(
         replace(
             before,

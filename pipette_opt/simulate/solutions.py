@@ -21,7 +21,7 @@ from pipette_opt.costs.least_links import LeastLinks
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.memory.filter import predicted_memory, usable_bytes
-from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.predictor import MemoryPredictor, oom_probability
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, tile_placement
 from pipette_opt.parallel.recompute import amount
 from pipette_opt.plans.plan import (
@@ -268,7 +268,7 @@ def stage_memory(
     (prediction,) = predicted_memory(instance, predictor, [config], max_oom_risk)
     hosts = placement.node[RankGrid.of(config, placement.order).ranks()]
     capacity = usable_bytes(instance.cluster, predictor)[hosts].reshape(len(hosts), -1).min(axis=1)
-    risk = predictor.oom_probability(prediction, capacity)
+    risk = oom_probability(prediction, capacity)
     return tuple(
         StageMemory(
             stage=stage,

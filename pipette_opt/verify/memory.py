@@ -9,7 +9,7 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import is_number
 from pipette_opt.memory.filter import predicted_memory
-from pipette_opt.memory.predictor import stack_predictor
+from pipette_opt.memory.predictor import oom_probability, stack_predictor
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.plans.plan import Plan, StageMemory
 from pipette_opt.specs import Instance
@@ -41,7 +41,7 @@ def stages_memory(
     stage_of_rank = RankGrid.of(config, placement.order).coordinates()[:, 0]
     stages = range(config.pipeline_model_parallel_size)
     capacity = [min(usable[node] for node in placement.node[stage_of_rank == stage]) for stage in stages]
-    risks = predictor.oom_probability(prediction, np.array(capacity))
+    risks = oom_probability(prediction, np.array(capacity))
     return tuple(
         StageMemory(
             stage=stage,

@@ -9,7 +9,7 @@ import pytest
 from factories import kept_in_file
 
 from pipette_opt.base.units import GIB
-from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.predictor import MemoryPredictor, oom_probability
 from pipette_opt.memory.regressors import config_groups
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -364,9 +364,9 @@ def test_a_predictor_with_a_framework_is_coherent() -> None:
     """At the upper bound of a risk, the probability is that risk; more room, less of it."""
     predictor = MemoryPredictor.load(memory_constants=MemoryConstants(activations=0.3, spread=0.05))
     (prediction,) = predictor.predict(MODEL, TRAINING, [CONFIG], max_oom_risk=0.02)
-    risk = predictor.oom_probability(prediction, prediction.upper_bytes)
+    risk = oom_probability(prediction, prediction.upper_bytes)
     assert risk == pytest.approx([0.02, 0.02], rel=1e-3)
-    assert (predictor.oom_probability(prediction, prediction.upper_bytes * 2) < risk).all()
+    assert (oom_probability(prediction, prediction.upper_bytes * 2) < risk).all()
     (plain,) = MemoryPredictor.load(memory_constants=MemoryConstants()).predict(MODEL, TRAINING, [CONFIG])
     assert (prediction.predicted_bytes > plain.predicted_bytes).all()
 

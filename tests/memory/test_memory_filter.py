@@ -91,6 +91,22 @@ def test_a_smaller_risk_needs_more(predictor: MemoryPredictor) -> None:
     np.testing.assert_array_equal(careful.prediction.predicted_bytes, careless.prediction.predicted_bytes)
 
 
+def test_the_way_out_is_the_least_risk_that_fits(predictor: MemoryPredictor) -> None:
+    """Where a larger risk admits a candidate, the sentence says which; taken at its word, that candidate fits."""
+    job = make_job(make_cluster(1), LLAMA_8B, 64, 4096)
+    peaks = [keep_fitting(job, [ONE_HOST], predictor, 0.5).fitting[0].prediction.predicted_bytes.max()]
+    tight = make_job(make_cluster(1, kinds=(sized(int(1.05 * max(peaks)), predictor),)), LLAMA_8B, 64, 4096)
+    refused = keep_fitting(tight, [ONE_HOST, replace(ONE_HOST, micro_batch_size=2)], predictor, 0.01)
+    assert not refused.fitting
+    words = refused.way_out().split()
+    assert words[:2] == ["With", "--max-oom-risk"]
+    assert ONE_HOST.label() in refused.way_out()
+    assert keep_fitting(tight, [ONE_HOST], predictor, float(words[2])).fitting
+    assert not keep_fitting(tight, [ONE_HOST], predictor, float(words[2]) - 0.01).fitting
+    hopeless = make_job(make_cluster(1, kinds=(sized(4 * GIB, predictor),)), LLAMA_8B, 64, 4096)
+    assert keep_fitting(hopeless, [ONE_HOST], predictor, 0.01).way_out() == ""
+
+
 def test_memory_that_does_not_count(predictor: MemoryPredictor) -> None:
     """With an accepted risk of 1 everything fits anywhere, and the prediction is still there to be shown."""
     job = make_job(make_cluster(1, kinds=(sized(4 * GIB, predictor),)), LLAMA_8B, 64, 4096)

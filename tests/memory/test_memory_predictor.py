@@ -16,7 +16,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.risk import SMALLEST_RISK, USUAL_RISK
 from pipette_opt.base.units import GIB, MIB
 from pipette_opt.memory.features import FEATURE_NAMES
-from pipette_opt.memory.predictor import MemoryPredictor, token_buffer_bytes, user_buffer_bytes
+from pipette_opt.memory.predictor import MemoryPredictor, oom_probability, token_buffer_bytes, user_buffer_bytes
 from pipette_opt.memory.weights import NetworkWeights, write_weights
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import TrainingSpec
@@ -97,9 +97,9 @@ def test_bound_and_probability_agree(shipped: MemoryPredictor, risk: float) -> N
     """At exactly the bound the probability is the risk, a little below it is more; risks nobody can vouch for fail."""
     base = make_config(tp=8, pp=4, dp=2, num_layers=32)
     (found,) = shipped.predict(LLAMA_8B, JOB, [base], max_oom_risk=risk)
-    said = shipped.oom_probability(found, found.upper_bytes)
+    said = oom_probability(found, found.upper_bytes)
     np.testing.assert_allclose(said, risk, rtol=1e-4)
-    assert (shipped.oom_probability(found, found.upper_bytes * 0.99) > said).all()
+    assert (oom_probability(found, found.upper_bytes * 0.99) > said).all()
     for wrong in (SMALLEST_RISK / 2, 0.0, float("nan")):
         with pytest.raises(InputError, match="max_oom_risk"):
             shipped.predict(LLAMA_8B, JOB, [base], max_oom_risk=wrong)
@@ -150,7 +150,7 @@ def test_an_empty_stage_needs_next_to_nothing(shipped: MemoryPredictor) -> None:
     (prediction,) = shipped.predict(TINY, JOB, [empty])
     assert (prediction.predicted_bytes[1:3] > 0).all()
     assert (prediction.predicted_bytes[1:3] < 800 * MIB).all()  # of which NCCL has 683
-    assert np.isfinite(shipped.oom_probability(prediction, 80 * GIB)).all()
+    assert np.isfinite(oom_probability(prediction, 80 * GIB)).all()
 
 
 def test_ten_thousand_predictions_are_quick() -> None:
@@ -241,9 +241,9 @@ def test_a_large_accepted_risk_still_needs_the_prediction(shipped: MemoryPredict
 def test_risks_end_where_something_is_certain(shipped: MemoryPredictor) -> None:
     """With endless room the risk is the smallest; below weights, gradients and optimizer state it is 1."""
     (found,) = shipped.predict(LLAMA_8B, JOB, [make_config(tp=8, pp=1, dp=2, num_layers=32)])
-    assert shipped.oom_probability(found, 10**12) == pytest.approx([SMALLEST_RISK])
-    assert shipped.oom_probability(found, found.counted_bytes - 1) == pytest.approx([1.0])
-    assert (shipped.oom_probability(found, found.counted_bytes) < 1).all()
+    assert oom_probability(found, 10**12) == pytest.approx([SMALLEST_RISK])
+    assert oom_probability(found, found.counted_bytes - 1) == pytest.approx([1.0])
+    assert (oom_probability(found, found.counted_bytes) < 1).all()
     assert (found.counted_bytes <= found.predicted_bytes).all()
 
 
