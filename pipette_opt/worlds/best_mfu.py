@@ -13,7 +13,7 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.worlds.jobs import SMALL_MODEL, kind_of, kind_precision
 
 PLACE = ("data", "best_mfu.csv")
-"""Where the shipped table lies: one row for each kind of job."""
+"""Place of the shipped table: one row for each kind of job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
