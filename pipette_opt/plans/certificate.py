@@ -214,6 +214,10 @@ class Robust:
         return (self.value_s - self.lower_bound_s) / self.value_s
 
 
+SAME_BOUND = 1e-6
+"""Relative difference below which two lower bounds are one. Chosen: above the rounding of bounds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """
@@ -284,3 +288,23 @@ class Certificate:
     def shown_gap(self) -> float:
         """Largest share of the time that another plan could save: ``(objective_s - lower_bound_s) / objective_s``."""
         return (self.objective_s - self.lower_bound_s) / self.objective_s
+
+    def open_choices(self, within: float) -> tuple[tuple[str, float], ...]:
+        """
+        Return the choices that may save more than a share of the fastest plan's time, each with the share.
+
+        The choices are in words, that with the largest share first.
+        """
+        found = {}
+        parts = [part for part in self.proof if part.bound_s is not None]
+        least = min(parts, key=lambda part: part.bound_s or 0.0, default=None)
+        listed_s = self.best_s if least is None or least.bound_s is None else least.bound_s
+        if least is not None:
+            name = f"configurations such as {least.named[0].example}" if least.named else "searched configurations"
+            found[name] = listed_s
+        others_s = self.best_s if self.joint_model is None else self.joint_model.bound_s
+        found["other layers per stage"] = others_s
+        if self.proof and self.lower_bound_s < (1 - SAME_BOUND) * min(listed_s, others_s):
+            found["other numbers of GPUs"] = self.lower_bound_s
+        shares = {words: 1 - bound_s / self.best_s for words, bound_s in found.items()}
+        return tuple(sorted((pair for pair in shares.items() if pair[1] > within), key=lambda pair: -pair[1]))

@@ -42,6 +42,9 @@ Maximum number of alternatives, unsearched options, left-out options and causes 
 ``--verbose`` shows all. Chosen to fit 40 lines.
 """
 
+OPEN_FROM = 0.01
+"""Share of the time from which a choice that may save it is named as open. Chosen: the search ends below it."""
+
 MAX_RUNS = 3
 """Maximum number of measured runs on the first screen; the others are counted. Chosen."""
 
@@ -255,12 +258,17 @@ def memory_words(memory: Sequence[StageMemory]) -> str:
 
 
 def _proof_words(plan: Plan) -> str:
-    """Return the proven lower bound on the expected time, and the number of choices that were not searched."""
+    """
+    Return the proven lower bound on the expected time, the number of choices that were not searched, and those that
+    leave the gap open.
+    """
     proof, least_s = plan.certificate, plan.estimate.expected_of(plan.certificate.lower_bound_s)
     searched = counted(proof.num_candidates, "configuration")
     least = f"none of {searched} takes less than {three_digits(least_s)} s"
     left = f"; {counted(len(proof.not_searched), 'choice')} not searched" if proof.not_searched else ""
-    return f"{least}{left}"
+    choices = proof.open_choices(OPEN_FROM)
+    saves = "; ".join(f"{choice} may save up to {100 * share:.3g} %" for choice, share in choices)
+    return "\n".join(filter(None, (f"{least}{left}", saves and f"open: {saves}")))
 
 
 def robust_words(robust: Robust | None) -> str:

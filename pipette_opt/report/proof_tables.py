@@ -62,6 +62,8 @@ def certificate_table(certificate: Certificate, estimate: IterationTime) -> Rend
         f"searched  {searched}",
         f"seconds   {clock_line(estimate)}",
     ]
+    for choice, saved in certificate.open_choices(SMALL_GAP):
+        lines.append(f"open      {choice} may save up to {100 * saved:.3g} %")
     if certificate.joint_model is not None:
         lines.append(f"model     {joint_model_text(certificate.joint_model, estimate)}")
     details = Text("\n".join(lines), style=QUIET)
