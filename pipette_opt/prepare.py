@@ -36,13 +36,13 @@ from pipette_opt.plans.steps import BOUNDS, BUILDING, LAYOUTS, TIME_TO_BEAT, WOR
 from pipette_opt.problem.build import FittingCandidate, Relaxations, build_relaxations
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.ticks import SharedLinks
-from pipette_opt.simulate.least_times import LeastTimes
+from pipette_opt.simulate.least_times import LeastTimes, may_win
 from pipette_opt.solver.joint import Joined, join
 from pipette_opt.solver.layouts import near_layouts
 from pipette_opt.solver.narrowing import few_values, narrowed
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.solver.pruning import FirstPlan, Pruned, Pruning, prune
-from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
+from pipette_opt.solver.world_sizes import WorldSizes, first_world_sizes, with_other_sizes
 from pipette_opt.specs import ClusterSpec, Instance
 
 MANY_HOSTS = 64
@@ -98,6 +98,8 @@ class Prepared:
         Hosts as given, if links of single GPUs are known; else ``None``.
     other_sizes_s
         Lower bound on plans with other numbers of GPUs, seconds; infinite if the search did not choose the number.
+    least_times
+        Bounds by number of GPUs, if numbers of GPUs are not bounded yet; else ``None``.
     other_splits_s
         Lower bound on plans with other layer partitions, seconds, if it does not come from the joint model.
     work
@@ -115,6 +117,7 @@ class Prepared:
     links: SharedLinks | None = None
     given_cluster: ClusterSpec | None = None
     other_sizes_s: float = float("inf")
+    least_times: LeastTimes | None = None
     other_splits_s: float = float("inf")
     work: WorkBounds
 
@@ -190,8 +193,8 @@ def prepare(question: Question, clock: Clock | None = None) -> Prepared:
     work = WorkBounds(relaxed)
     space = question.space if like is None else like.space
     if question.chooses_sizes and like is None and space.num_gpus is None and not space.world_sizes:
-        clock.report("bounding numbers of GPUs")
-        sizes = _chosen_sizes(question, work, clock.step(WORLD_SIZES))
+        clock.report("looking for a first plan")
+        sizes = _first_sizes(question, work, clock.step(WORLD_SIZES))
         space, question = sizes.space, replace(question, first=sizes.first)
     clock.report("enumerating candidates", None if question.first is None else question.first.seconds)
     narrow = space if like is not None else narrowed(question.instance, space, clock)
@@ -203,13 +206,15 @@ def prepare(question: Question, clock: Clock | None = None) -> Prepared:
         prepared = _prepare(replace(question, space=space), relaxed, work, clock)
     if like is not None:
         return replace(prepared, other_sizes_s=_bound_of_other_sizes_s(question, like.space, clock))
-    return prepared if sizes is None else replace(prepared, other_sizes_s=sizes.left_out_s(prepared.space))
+    if sizes is None or sizes.first is None or "world_sizes" not in prepared.space.narrowed:
+        return prepared
+    return replace(prepared, least_times=LeastTimes(relaxed, prepared.space, work))
 
 
-def _chosen_sizes(question: Question, work: WorkBounds, clock: Clock) -> WorldSizes:
-    """Return the numbers of GPUs to search."""
+def _first_sizes(question: Question, work: WorkBounds, clock: Clock) -> WorldSizes:
+    """Return the numbers of GPUs to search at first."""
     known = partial(_first_of_few, question, work, clock)
-    return choose_world_sizes(work, question.space, clock, known if question.first is None else question.first)
+    return first_world_sizes(work, question.space, known if question.first is None else question.first)
 
 
 def _first_of_few(question: Question, work: WorkBounds, clock: Clock, sizes: tuple[int, ...]) -> FirstPlan | None:
@@ -262,7 +267,8 @@ def _prepare(question: Question, relaxed: Instance, work: WorkBounds, clock: Clo
     space = question.space
     if like is None:
         space = with_data_parallelism_alone(instance, with_shared_parameters(instance, space))
-    enumeration = enumerate_with_reasons(relaxed, space) if like is None else like.enumeration
+    keep = may_win(work, space)
+    enumeration = enumerate_with_reasons(relaxed, space, keep) if like is None else like.enumeration
     if not enumeration.candidates:
         raise contradiction(relaxed, space) or InfeasibleError(enumeration.explain())
     bounding = _Bounding(question, relaxed, work, load_predictor(risk, relaxed), clock)
@@ -275,7 +281,7 @@ def _prepare(question: Question, relaxed: Instance, work: WorkBounds, clock: Clo
     if question.joint is not None and layers_are_free(relaxed, space):
         joined, wider = bounding.join(space, enumeration.candidates, memory, question.joint)
         if wider != space:
-            usual, enumeration = enumeration, enumerate_more(relaxed, wider, space, enumeration)
+            usual, enumeration = enumeration, enumerate_more(relaxed, wider, space, enumeration, keep)
             more, space = enumeration.candidates[len(usual.candidates) :], wider
             memory = check_more(relaxed, memory, usual.candidates, more, bounding.predictor)
     if not memory.fitting:
@@ -448,10 +454,47 @@ def with_splits(prepared: Prepared, first: FirstPlan, clock: Clock, least_s: flo
     least_s
         Lower bound on plans with a new partition, seconds.
     """
-    joined, memory, splits = prepared.joined, prepared.memory, prepared.space.more_splits
+    joined, splits = prepared.joined, prepared.space.more_splits
     assert joined is not None
     space = replace(prepared.space, more_splits=tuple(dict.fromkeys((*splits, *joined.splits))))
-    enumeration = enumerate_more(prepared.instance, space, prepared.space, prepared.enumeration)
+    return _with_space(prepared, space, first, clock, least_s)
+
+
+def with_single_changes(prepared: Prepared, first: FirstPlan, clock: Clock) -> Prepared:
+    """Add the single changes of the fastest plan that may be faster; all are bounded, by the joint model, too."""
+    space = replace(prepared.space, near=(*prepared.space.near, first.config))
+    return _with_families(prepared, _with_space(prepared, space, first, clock))
+
+
+def with_world_sizes(prepared: Prepared, first: FirstPlan, to_beat_s: float, clock: Clock) -> Prepared:
+    """Bound the other numbers of GPUs, and add the configurations of those that may beat ``to_beat_s``."""
+    assert prepared.least_times is not None
+    space, left_out_s = with_other_sizes(prepared.least_times, prepared.space, to_beat_s, clock)
+    is_whole = "world_sizes" not in space.narrowed
+    found = _with_families(prepared, _with_space(prepared, space, first, clock))
+    return replace(found, other_sizes_s=left_out_s, least_times=None if is_whole else prepared.least_times)
+
+
+def _with_families(before: Prepared, prepared: Prepared) -> Prepared:
+    """Return the preparation with the partition families of its new configurations in the joint model."""
+    new = prepared.enumeration.candidates[len(before.enumeration.candidates) :]
+    return replace(prepared, joined=prepared.joined.also(new)) if prepared.joined is not None else prepared
+
+
+def _with_space(
+    prepared: Prepared, space: SearchSpace, first: FirstPlan, clock: Clock, least_s: float = 0.0
+) -> Prepared:
+    """
+    Add the configurations of a wider space that may be faster than a known plan, and the configuration of that plan.
+
+    Parameters
+    ----------
+    least_s
+        Lower bound on plans of the new configurations, seconds.
+    """
+    memory = prepared.memory
+    keep = may_win(prepared.work, space)
+    enumeration = enumerate_more(prepared.instance, space, prepared.space, prepared.enumeration, keep)
     known = prepared.enumeration.candidates
     if new := enumeration.candidates[len(known) :]:
         memory = check_more(prepared.instance, memory, known, new, prepared.predictor)

@@ -90,6 +90,7 @@ def left_out(
 
 def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, any_split: bool) -> Iterator[str]:
     cluster, values = instance.cluster, searched_values(instance, enumeration)
+    near = f" but for single changes of {counted(len(space.near), 'plan')}" if space.near else ""
     searched = listed(enumeration.world_sizes)
     if "world_sizes" in space.narrowed:
         yield f"numbers of GPUs other than {searched} (left out for the time limit)"
@@ -101,14 +102,15 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
         pinned = getattr(space, name)
         if pinned is not None and name not in UNPINNED_BY_DEFAULT and name in values:
             given = pinned if isinstance(pinned, tuple) else (pinned,)
-            why = "left out for the time limit" if name in space.narrowed else "pinned"
-            yield f"{_words(name)} other than {listed(given)} ({why})"
+            is_narrowed = name in space.narrowed
+            why = "left out for the time limit" if is_narrowed else "pinned"
+            yield f"{_words(name)} other than {listed(given)}{near if is_narrowed else ''} ({why})"
     if set(space.recompute) != set(RECOMPUTATIONS):
         yield f"recomputation other than {listed(space.recompute)} (pinned)"
     else:
         modules = (*(OF_EXPERTS if instance.model.num_experts is not None else ()), *space.more_recompute)
         tried = f" than {listed(modules)}" if modules else " than the attention core"
-        yield f"recomputation of other modules{tried}"
+        yield f"recomputation of other modules{tried}{near}"
     unequal = len({node.gpu.memory_bytes for node in cluster.nodes}) > 1
     if "block" in space.recompute and unequal:
         yield "more recomputed layers than memory requires"
@@ -125,9 +127,9 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
     elif not any_split:
         yield "uneven layers per stage other than lighter ends"
     if space.micro_batch_size is None and instance.training.global_batch_size > space.max_micro_batch_size:
-        yield f"micro-batches above {space.max_micro_batch_size}"
+        yield f"micro-batches above {space.max_micro_batch_size}{near}"
     if space.virtual_pipeline is None and max(values["pipeline_parallel"], default=1) > 1:
-        yield f"more than {space.max_virtual_pipeline} model chunks per stage"
+        yield f"more than {space.max_virtual_pipeline} model chunks per stage{near}"
     if space.context_parallel is None and cluster.num_nodes > 1:
         yield "context parallelism of tensor groups over hosts"
     if instance.model.num_experts is not None and cluster.num_nodes > 1:

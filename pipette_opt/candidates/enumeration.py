@@ -1,7 +1,7 @@
 """Enumeration of a search space: every legal configuration, and the reasons against the other combinations."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -10,6 +10,7 @@ from typing import Any
 
 from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.candidates.combinations import Combination, combinations, known_combinations
+from pipette_opt.candidates.single_changes import single_changes
 from pipette_opt.candidates.space import SearchSpace
 from pipette_opt.candidates.world_sizes import world_sizes
 from pipette_opt.parallel import ParallelConfig
@@ -27,6 +28,8 @@ class Enumeration:
         Numbers of GPUs that were enumerated, largest first.
     candidates
         Every legal configuration that can be placed on whole hosts.
+    near
+        Candidates that are in the space only as single changes of ``SearchSpace.near``.
     num_combinations
         Number of combinations enumerated, legal ones included.
     reasons
@@ -41,6 +44,7 @@ class Enumeration:
     num_combinations: int
     reasons: Mapping[tuple[str, str], int]
     first_broken: Mapping[str, int]
+    near: frozenset[ParallelConfig] = frozenset()
 
     @cached_property
     def rejected(self) -> dict[str, int]:
@@ -56,9 +60,13 @@ class Enumeration:
         return dict(sorted(self.reasons, key=lambda reason: (self.reasons[reason], reason)))
 
     def values(self, name: str) -> tuple[Any, ...]:
-        """Return the distinct values of a property among the legal configurations, ascending, ``None`` first."""
+        """
+        Return the distinct values of a property among the legal configurations, ascending, ``None`` first.
+
+        Single changes of a plan do not count: their values are not combined with all others.
+        """
         if name not in self._values:
-            found = set(map(attrgetter(name), self.candidates))
+            found = set(map(attrgetter(name), (config for config in self.candidates if config not in self.near)))
             self._values[name] = tuple(sorted(found, key=lambda value: (str(type(value)), value)))
         return self._values[name]
 
@@ -89,40 +97,78 @@ def enumerate_candidates(instance: Instance, space: SearchSpace) -> list[Paralle
     return list(found.candidates)
 
 
-def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeration:
-    """Return every legal configuration, and the number of combinations that each rule rules out."""
+def keeps_all(config: ParallelConfig) -> bool:
+    """Return ``True``: as ``keep`` of an enumeration, list every legal configuration."""
+    return True
+
+
+def enumerate_with_reasons(
+    instance: Instance, space: SearchSpace, keep: Callable[[ParallelConfig], bool] = keeps_all
+) -> Enumeration:
+    """
+    Return every legal configuration, and the number of combinations that each rule rules out.
+
+    Parameters
+    ----------
+    keep
+        Predicate of the legal configurations to list; the others count as if the space did not have them.
+    """
     sizes = world_sizes(instance, space)
     found = chain(*(combinations(instance, space, num_gpus) for num_gpus in sizes), known_combinations(instance, space))
-    return _counted(sizes, found)
+    return _counted(sizes, found, _near(instance, space), keep)
 
 
-def enumerate_more(instance: Instance, space: SearchSpace, known: SearchSpace, enumeration: Enumeration) -> Enumeration:
+def enumerate_more(
+    instance: Instance,
+    space: SearchSpace,
+    known: SearchSpace,
+    enumeration: Enumeration,
+    keep: Callable[[ParallelConfig], bool] = keeps_all,
+) -> Enumeration:
     """
-    Return an enumeration extended by further layer splits and layouts; new configurations come last.
+    Return an enumeration extended by further numbers of GPUs, layer splits, layouts and single changes.
+
+    New configurations come last.
 
     Parameters
     ----------
     space
-        Search space with the further ``more_splits`` and ``more_layouts``.
+        Search space with the further ``world_sizes``, ``more_splits``, ``more_layouts`` and ``near``.
     known
         Search space of ``enumeration``; otherwise equal to ``space``.
     enumeration
         Enumeration of ``known``.
+    keep
+        Predicate of the legal configurations to list.
     """
-    sizes = enumeration.world_sizes
-    return _counted(
-        sizes,
-        chain(*(combinations(instance, space, num_gpus, known=known) for num_gpus in sizes)),
-        enumeration,
+    sizes, known_sizes = world_sizes(instance, space), enumeration.world_sizes
+    has_more = (space.more_splits, space.more_layouts) != (known.more_splits, known.more_layouts)
+    found = chain(
+        *(combinations(instance, space, num_gpus, known=known) for num_gpus in known_sizes if has_more),
+        *(combinations(instance, space, num_gpus) for num_gpus in sizes if num_gpus not in known_sizes),
     )
+    return _counted(sizes, found, _near(instance, space), keep, enumeration)
 
 
-def _counted(sizes: Sequence[int], found: Iterable[Combination], before: Enumeration | None = None) -> Enumeration:
-    """Return the enumeration of these combinations, added to ``before``; duplicates count once."""
-    candidates = [] if before is None else list(before.candidates)
+def _near(instance: Instance, space: SearchSpace) -> Iterator[ParallelConfig]:
+    """Yield the legal single changes of the configurations in ``space.near``."""
+    for narrow in single_changes(instance, space):
+        yield from legal_candidates(instance, narrow)
+
+
+def _counted(
+    sizes: Sequence[int],
+    found: Iterable[Combination],
+    near: Iterable[ParallelConfig],
+    keep: Callable[[ParallelConfig], bool],
+    before: Enumeration | None = None,
+) -> Enumeration:
+    """Return the enumeration of these combinations and single changes, added to ``before``; duplicates count once."""
+    known = () if before is None else before.candidates
     reasons = Counter({} if before is None else before.reasons)
     first_broken = Counter({} if before is None else before.first_broken)
-    ruled_out = 0 if before is None else before.num_combinations - len(candidates)
+    ruled_out = 0 if before is None else before.num_combinations - len(known)
+    legal = list[ParallelConfig]()
     for configs, number, broken in found:
         for reason in broken.items():
             reasons[reason] += number
@@ -130,14 +176,18 @@ def _counted(sizes: Sequence[int], found: Iterable[Combination], before: Enumera
             ruled_out += number
             first_broken[next(iter(broken))] += number
         else:
-            candidates += configs
-    distinct = tuple(dict.fromkeys(candidates))
+            legal += filter(keep, configs)
+    known_near = frozenset[ParallelConfig]() if before is None else before.near
+    near = tuple(filter(keep, near))
+    distinct = tuple(dict.fromkeys((*known, *legal, *near)))
+    only_near = known_near.union(near).difference(legal, (config for config in known if config not in known_near))
     return Enumeration(
         world_sizes=tuple(sizes),
         candidates=distinct,
         num_combinations=ruled_out + len(distinct),
         reasons=+reasons,
         first_broken=dict((+first_broken).most_common()),
+        near=only_near,
     )
 
 

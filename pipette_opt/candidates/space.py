@@ -63,6 +63,9 @@ class SearchSpace(SpaceOptions):
         Numbers of GPUs to search if ``num_gpus`` is ``None``, the most promising first, as the search chose them by
         time (``solver/world_sizes.py``). Empty before that choice: all hosts, and the smaller counts of
         :func:`~pipette_opt.candidates.world_sizes`.
+    others_below_s
+        Seconds of a known plan on the first of ``world_sizes``. On the other numbers, configurations whose compute
+        alone takes as long are left out. ``None``: none is.
     tensor_parallel, pipeline_parallel, data_parallel
         Allowed degrees; ``None`` for every divisor of the GPUs.
     context_parallel
@@ -114,6 +117,9 @@ class SearchSpace(SpaceOptions):
         near a plan (``solver/layouts.py``).
     more_configs
         Configurations tried beside all others, such as the one that runs today.
+    near
+        Configurations whose single changes are tried beside all others
+        (:mod:`~pipette_opt.candidates.single_changes`): the fastest plans of the search.
     more_recompute, more_sharding
         Further recomputation choices, and further sharding among replicas.
     overlap_grad_reduce, overlap_param_gather
@@ -128,6 +134,7 @@ class SearchSpace(SpaceOptions):
 
     num_gpus: int | None = None
     world_sizes: tuple[int, ...] = ()
+    others_below_s: float | None = None
     max_micro_batch_size: int = 8
     max_virtual_pipeline: int = 5
     sequence_parallel: tuple[bool, ...] | None = None
@@ -139,6 +146,7 @@ class SearchSpace(SpaceOptions):
     more_splits: tuple[tuple[int, ...], ...] = ()
     more_layouts: tuple[str, ...] = ()
     more_configs: tuple[ParallelConfig, ...] = ()
+    near: tuple[ParallelConfig, ...] = ()
     more_recompute: tuple[Recomputation | None, ...] = ()
     more_sharding: tuple[str, ...] = ()
     narrowed: tuple[str, ...] = ()
@@ -152,7 +160,7 @@ class SearchSpace(SpaceOptions):
                 if field.name in ("narrowed", "more_layouts"):
                     self._check_names()
                     continue
-                if field.name in ("world_sizes", "more_configs", "more_recompute", "more_sharding"):
+                if field.name in ("world_sizes", "more_configs", "near", "more_recompute", "more_sharding"):
                     continue
                 if not value and field.name != "more_splits":
                     raise InputError(option, "must list at least one value, but is empty.")

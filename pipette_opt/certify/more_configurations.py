@@ -1,17 +1,25 @@
 """
-Steps that add configurations to a search: other layer partitions of the joint model, and configurations that the first
-bounds had no time for.
+Steps that add configurations to a search: other numbers of GPUs, other layer partitions of the joint model, single
+changes of the fastest plan, and configurations that the first bounds had no time for.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pipette_opt.candidates.single_changes import choices, open_choices
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.first_plans import simulate_first_plan
 from pipette_opt.certify.state import SearchState
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.steps import BOUNDS_AGAIN
-from pipette_opt.prepare import Prepared, fitting_candidates, with_configurations, with_splits
+from pipette_opt.prepare import (
+    Prepared,
+    fitting_candidates,
+    with_configurations,
+    with_single_changes,
+    with_splits,
+    with_world_sizes,
+)
 from pipette_opt.simulate.solutions import SimulatedSolution, best_first
 from pipette_opt.solver.family_bounds import FAMILY_MARGIN
 from pipette_opt.solver.pruning import FirstPlan
@@ -61,6 +69,33 @@ def continue_joint_model(state: SearchState, clock: Clock) -> None:
     _search_too(state, more)
     for plan in simulate_first_plan(more) if is_faster else []:
         state.take(plan)
+
+
+def other_sizes(state: SearchState) -> object:
+    """Return the numbers of GPUs in the search and the time to beat if others are not bounded yet, else ``None``."""
+    is_open = state.plans and state.prepared.least_times is not None
+    return (state.prepared.space.world_sizes, state.fastest_s) if is_open else None
+
+
+def search_other_sizes(state: SearchState, clock: Clock) -> None:
+    """Bound the other numbers of GPUs; configurations that may be faster on these become part of the search."""
+    state.clock.report("bounding numbers of GPUs")
+    _search_too(state, with_world_sizes(state.prepared, fastest_plan(state.simulated), state.fastest_s, clock))
+
+
+def unchanged(state: SearchState) -> object:
+    """Return the choices of the fastest plan if its single changes are open and not in the search, else ``None``."""
+    prepared = state.prepared
+    if not state.plans or prepared.pruned is None or not open_choices(prepared.space):
+        return None
+    found = choices(fastest_plan(state.simulated).config)
+    return None if found in map(choices, prepared.space.near) else found
+
+
+def search_single_changes(state: SearchState, clock: Clock) -> None:
+    """Bound the single changes of the fastest plan; those that may be faster become part of the search."""
+    state.clock.report("bounding single changes of the fastest plan")
+    _search_too(state, with_single_changes(state.prepared, fastest_plan(state.simulated), clock))
 
 
 def left_out(state: SearchState) -> int | None:

@@ -14,6 +14,10 @@ from pipette_opt.certify.more_configurations import (
     joint_model,
     least_joint_model,
     left_out,
+    other_sizes,
+    search_other_sizes,
+    search_single_changes,
+    unchanged,
 )
 from pipette_opt.certify.opening import has_unopened, open_candidates
 from pipette_opt.certify.placing import MAX_HOSTS, anneal_open, host_work, settle_few_orders, swap_hosts
@@ -28,7 +32,9 @@ from pipette_opt.plans.steps import (
     JOINT_AGAIN,
     JOINT_LEAST,
     OPENING,
+    OTHER_SIZES,
     PROVERS,
+    SINGLE_CHANGES,
     SWAPPING,
     Step,
 )
@@ -83,6 +89,8 @@ PLACE = (FEW, ANNEAL, SWAP)
 OPEN = Move(step=OPENING, work=has_unopened, run=open_candidates)
 
 ROUND = (
+    Move(step=SINGLE_CHANGES, work=unchanged, run=search_single_changes),
+    Move(step=OTHER_SIZES, work=other_sizes, run=search_other_sizes),
     Move(step=JOINT_AGAIN, work=joint_model, run=continue_joint_model),
     Move(step=JOINT_LEAST, work=least_joint_model, run=continue_joint_model),
     OPEN,

@@ -93,6 +93,7 @@ class WorkBounds:
         self._seconds: dict[Any, _Pieces | None] = {}
         self._counts: dict[Any, _Counts] = {}
         self._of_any_split: dict[Any, float] = {}
+        self._full_rate: dict[Any, float] = {}
         self._known: dict[Any, Any] = {}
         self._hosts_of_kind = np.bincount(instance.cluster.kind_of_node, minlength=len(instance.cluster.gpu_kinds))
         number = {kind: index for index, kind in enumerate(dict.fromkeys(instance.model.layers))}
@@ -114,6 +115,30 @@ class WorkBounds:
             slower_s = self._by_kinds_s(config, seconds, counts, num_microbatches)
         reduced_s = (counts.before_gradients @ seconds.work_s + counts.held @ seconds.reduction_s).max()
         return max(float(path_s), float(reduced_s), slower_s) * (1 - MARGIN)
+
+    def at_full_rate(self, config: ParallelConfig) -> float:
+        """
+        Return a lower bound on every plan of the configuration with any layer partition, seconds, at a fraction of the
+        cost; cached.
+
+        Every stage computes all the time, on as few hosts as possible. Recomputed layers, ends and the exchange of
+        experts are left out.
+        """
+        key = _DECIDING(config)
+        if key not in self._full_rate:
+            self._full_rate[key] = self._at_full_rate_s(config)
+        return self._full_rate[key]
+
+    def _at_full_rate_s(self, config: ParallelConfig) -> float:
+        """Compute the bound of :meth:`at_full_rate`, seconds; infinite if no host tile is legal."""
+        tile = next(iter(host_tiles(config, self.instance.cluster.gpus_per_node, self.instance.launcher)), None)
+        if tile is None:
+            return float("inf")
+        check_timed(self.instance.model, config)
+        compute_s, sent_s = _known_layers_s(self.instance, next(iter(pure_configs(config))), tile, self._known)
+        layers_s = float((compute_s + sent_s).min(axis=0)[self._kind_of_layer].sum())
+        passes = microbatches_of(self.instance.training, config) / config.pipeline_model_parallel_size
+        return passes * layers_s * (1 - MARGIN)
 
     def _pieces(self, config: ParallelConfig) -> "_Pieces | None":
         """Return the times of the configuration's operations; ``None`` if no host tile is legal."""
@@ -303,9 +328,7 @@ def _alike_s(instance: Instance, config: ParallelConfig, tiles: list[HostTile], 
     ``config`` must recompute all layers or none.
     """
     tile = tiles[0]  # all tiles have equal slots
-    if (key := (_layer_key(instance, config), tile.nodes_per_slot, tile.context_nodes)) not in known:
-        known[key] = _layers_s(instance, config, tile)
-    compute_s, sent_s = known[key]
+    compute_s, sent_s = _known_layers_s(instance, config, tile, known)
     pieces: FloatArray = compute_s * straggling(instance, config, instance.stack) + sent_s
     kinds = list(dict.fromkeys(instance.model.layers))
     for piece, kind in enumerate(kinds):
@@ -315,6 +338,16 @@ def _alike_s(instance: Instance, config: ParallelConfig, tiles: list[HostTile], 
     mtp_kinds = [kinds.index(kind) for kind in instance.model.mtp_layers]
     pieces[:, -2] += instance.model.mtp_num_layers * pieces[:, mtp_kinds].sum(axis=1)
     return pieces
+
+
+def _known_layers_s(
+    instance: Instance, config: ParallelConfig, tile: HostTile, known: dict[Any, Any]
+) -> tuple[FloatArray, FloatArray]:
+    """Return the result of :func:`_layers_s`; cached in ``known``."""
+    if (key := (_layer_key(instance, config), tile.nodes_per_slot, tile.context_nodes)) not in known:
+        known[key] = _layers_s(instance, config, tile)
+    found: tuple[FloatArray, FloatArray] = known[key]
+    return found
 
 
 def _layers_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> tuple[FloatArray, FloatArray]:

@@ -40,12 +40,16 @@ class Step:
         return share if self.most_s == float("inf") else f"{share}, {self.most_s:g} s"
 
 
-WORLD_SIZES = Step(words="bounds of numbers of GPUs, if the job leaves it free", share=0.25, where="prepare.py")
+WORLD_SIZES = Step(
+    words="a first plan of a few configurations, if the job leaves the number of GPUs free; it is the time to beat",
+    share=0.25,
+    where="prepare.py",
+)
 
 COUNTING = Step(
     words="counting the configurations; fields are narrowed until it takes no longer, as all steps before the search "
     "then take about half of the time",
-    share=0.05,
+    share=0.025,
     where="solver/narrowing.py",
 )
 
@@ -58,7 +62,7 @@ TIME_TO_BEAT = Step(
     where="solver/pruning.py",
 )
 
-JOINT = Step(words="joint model", share=0.2, where="solver/joint.py")
+JOINT = Step(words="joint model", share=0.3, where="solver/joint.py")
 
 JOINT_UNEQUAL = Step(
     words="the same with several kinds of GPU or groups of hosts far apart, which only this model knows",
@@ -75,6 +79,19 @@ LAYOUTS = Step(
 )
 
 BUILDING = Step(words="problems in integers", share=0.15, where="prepare.py")
+
+SINGLE_CHANGES = Step(
+    words="single changes of the fastest plan, also those that the time limit left out; then they are proven like the "
+    "others",
+    share=0.5,
+    where="certify/more_configurations.py",
+)
+
+OTHER_SIZES = Step(
+    words="bounds of the other numbers of GPUs; configurations that may be faster are then proven like the others",
+    share=0.5,
+    where="certify/more_configurations.py",
+)
 
 JOINT_AGAIN = Step(
     words="joint model again, with the time of the fastest plan to beat; its new splits are searched with the others",
@@ -162,6 +179,8 @@ STEPS = (
     BOUNDS,
     TIME_TO_BEAT,
     BUILDING,
+    SINGLE_CHANGES,
+    OTHER_SIZES,
     JOINT_AGAIN,
     JOINT_LEAST,
     OPENING,

@@ -23,7 +23,16 @@ def pinned_space(old: Plan) -> SearchSpace:
     if not isinstance(recorded, Mapping):
         return SearchSpace()
     space, free = space_of(recorded), SearchSpace()
-    found = ("narrowed", "more_splits", "more_layouts", "more_configs", "world_sizes", "num_gpus")
+    found = (
+        "narrowed",
+        "more_splits",
+        "more_layouts",
+        "more_configs",
+        "near",
+        "world_sizes",
+        "others_below_s",
+        "num_gpus",
+    )
     chosen = {name: getattr(free, name) for name in (*space.narrowed, *found)}
     most = space.max_gpus if "num_gpus" in space.narrowed else space.num_gpus or space.max_gpus
     return replace(space, **(chosen | {"max_gpus": most}))

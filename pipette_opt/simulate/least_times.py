@@ -1,5 +1,6 @@
 """Lower bounds on the iteration time by number of GPUs, to choose that number by time."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from pipette_opt.candidates import SearchSpace
@@ -22,9 +23,11 @@ class LeastTimes:
     """
 
     def __init__(self, instance: Instance, space: SearchSpace, work: WorkBounds | None = None) -> None:
-        self._instance, self._space, self._work = instance, _without_dearer_choices(space), work or WorkBounds(instance)
+        self.instance, self._space, self._work = instance, _without_dearer_choices(space), work or WorkBounds(instance)
         self._gpu_seconds = least_gpu_seconds(instance)
         self._found: dict[int, float] = {}
+        self.not_below_s: dict[int, float] = {}
+        """Lower bound of each number of GPUs on which no plan may beat the time asked for, seconds."""
         per_host = instance.cluster.gpus_per_node
         most = instance.cluster.num_nodes * per_host
         most = most if space.max_gpus is None else min(most, space.max_gpus)
@@ -37,21 +40,68 @@ class LeastTimes:
             self._found[num_gpus] = max(self.at_peak_s(num_gpus), self._least_s(num_gpus))
         return self._found[num_gpus]
 
+    def may_beat(self, num_gpus: int, seconds: float) -> bool:
+        """
+        Return whether a plan on this number of GPUs may take less than ``seconds``.
+
+        If none may, :attr:`not_below_s` has the bound that shows it.
+        """
+        least_s = max(self.at_peak_s(num_gpus), self.not_below_s.get(num_gpus, 0.0))
+        if least_s < seconds:
+            least_s = float("inf")
+            for config in self._configs(num_gpus):
+                bound_s = self._enough_s(config, seconds)
+                if bound_s < seconds:
+                    return True
+                least_s = min(least_s, bound_s)
+        self.not_below_s[num_gpus] = least_s
+        return False
+
     def at_peak_s(self, num_gpus: int) -> float:
         """Return a lower bound by the peak rate of the fastest GPU, seconds."""
         return self._gpu_seconds / num_gpus
 
     def _least_s(self, num_gpus: int) -> float:
         """Return a lower bound by the compute of every legal configuration, seconds."""
-        found = combinations(self._instance, self._space, num_gpus)
-        return min(
-            (self._work_s(combination.configs[0]) for combination in found if combination.configs), default=float("inf")
-        )
+        return min(map(self._work_s, self._configs(num_gpus)), default=float("inf"))
+
+    def _configs(self, num_gpus: int) -> Iterator[ParallelConfig]:
+        """Yield a configuration of every legal combination."""
+        found = combinations(self.instance, self._space, num_gpus)
+        return (combination.configs[0] for combination in found if combination.configs)
+
+    def may_take_less(self, config: ParallelConfig, seconds: float) -> bool:
+        """Return whether the compute-only bound of a configuration is below ``seconds``."""
+        return self._enough_s(config, seconds) < seconds
+
+    def _enough_s(self, config: ParallelConfig, seconds: float) -> float:
+        """Return the compute-only bound of a configuration, or a weaker one that is at least ``seconds``."""
+        bound_s = self._work.at_full_rate(config)
+        return bound_s if bound_s >= seconds else self._work_s(config)
 
     def _work_s(self, config: ParallelConfig) -> float:
         """Return the compute-only bound, seconds: of every layer partition if these are free and its chunks equal."""
-        is_any_split = layers_are_free(self._instance, self._space) and config.has_equal_chunks
+        is_any_split = layers_are_free(self.instance, self._space) and config.has_equal_chunks
         return self._work.of_any_split(config) if is_any_split else self._work(config)
+
+
+def may_win(work: WorkBounds, space: SearchSpace) -> Callable[[ParallelConfig], bool]:
+    """
+    Return a predicate of the configurations that a search space has by ``others_below_s``.
+
+    Parameters
+    ----------
+    work
+        Cache of compute-only bounds of the job, extended by calls of the predicate.
+    """
+    least, own, below_s = LeastTimes(work.instance, space, work), space.world_sizes[:1], space.others_below_s
+
+    def is_kept(config: ParallelConfig) -> bool:
+        if below_s is None or config.world_size in own or config in space.more_configs:
+            return True
+        return least.may_take_less(config, below_s)
+
+    return is_kept
 
 
 def least_gpu_seconds(instance: Instance) -> float:

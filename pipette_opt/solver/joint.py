@@ -87,6 +87,8 @@ class Joined:
     go_on
         ``go_on(clock, upper_bound_s, allow_new_splits)`` continues the proof. The partition of a faster plan is added
         to ``splits`` in any case.
+    also
+        ``also(candidates)`` adds the partition families of further configurations to the proof.
     split_bound_s
         Function from a configuration to a lower bound on its iteration time under every choice of overlap, seconds; 0
         if no bound is known.
@@ -96,6 +98,7 @@ class Joined:
     first: FirstPlan | None
     model: JointModel
     go_on: Callable[[Clock, float, bool], "Joined"]
+    also: Callable[[Sequence[ParallelConfig]], "Joined"]
     split_bound_s: Callable[[ParallelConfig], float]
 
 
@@ -161,6 +164,8 @@ class _Joint(OpenFamilies):
     """Groups of families, one model each, with partitions that are not ruled out yet."""
     waiting: list[tuple[float, ParallelConfig]] = field(default_factory=list)
     """Compute-only bounds, seconds, and configurations whose partition families are not bounded yet, ascending."""
+    bases: set[ParallelConfig] = field(default_factory=set)
+    """Configurations whose partition families the proof is about."""
     modelled: set[LayerFamily] = field(default_factory=set)
     """Families that have been in a CP-SAT model."""
 
@@ -170,9 +175,7 @@ class _Joint(OpenFamilies):
             load_kernel()
         self.clock = self.clock.after(self.limits.time_limit_s)
         half = self.clock.slice(0.5)
-        bounded = [(self.work.of_any_split(base), base) for base in _bases(self.instance, candidates)]
-        bounded = sorted((pair for pair in bounded if pair[0] < float("inf")), key=itemgetter(0))
-        count = 0
+        bounded, count = self._bounded(candidates), 0
         while True:
             able = bisect_left(bounded, self.to_beat_s, key=itemgetter(0))
             if count >= able or (count and self._bounding_is_over(half)):
@@ -331,6 +334,23 @@ class _Joint(OpenFamilies):
         self._list_first()
         return self._joined()
 
+    def _bounded(self, candidates: Sequence[ParallelConfig]) -> list[tuple[float, ParallelConfig]]:
+        """Return the compute-only bound of each new partition family, seconds, with its configuration, ascending."""
+        bases = [base for base in _bases(self.instance, candidates) if base not in self.bases]
+        self.bases.update(bases)
+        bounded = ((self._work_s(base), base) for base in bases)
+        return sorted((pair for pair in bounded if pair[0] < float("inf")), key=itemgetter(0))
+
+    def _work_s(self, base: ParallelConfig) -> float:
+        """Return the compute-only bound of a partition family, seconds; a cheaper one if that is enough."""
+        bound_s = self.work.at_full_rate(base)
+        return bound_s if bound_s >= self.to_beat_s else self.work.of_any_split(base)
+
+    def _also(self, candidates: Sequence[ParallelConfig]) -> Joined:
+        """Add the families of further configurations to those that are not bounded yet."""
+        self.waiting = sorted((*self.waiting, *self._bounded(candidates)), key=itemgetter(0))
+        return self._joined()
+
     def _is_usual(self, config: ParallelConfig) -> bool:
         pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
         usual = (*layer_splits(self.instance.model.num_layers, pp, chunks), *self.space.more_splits)
@@ -360,6 +380,7 @@ class _Joint(OpenFamilies):
             splits=tuple(self.splits),
             first=self.first,
             go_on=self._go_on,
+            also=self._also,
             split_bound_s=self._split_bounds(),
             model=JointModel(
                 status="INFEASIBLE" if proven else "FEASIBLE",

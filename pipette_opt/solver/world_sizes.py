@@ -1,95 +1,112 @@
 """
 Choice of the numbers of GPUs to search, if the job leaves it free: all numbers whose bounds allow the fastest plan.
 
-A search in a small space over the numbers with the least bounds gives the time to beat. Numbers whose bound reaches it
-cannot win. Their bounds are kept, so that a certificate covers all numbers of GPUs.
+A search in a small space over the numbers that keep most GPUs busy gives a first plan, and the number that is searched
+at first. Once plans of that number are known, the others follow: numbers whose bound reaches the fastest plan cannot
+win. Of the rest, only configurations are searched whose compute alone takes less. All bounds are kept, so that a
+certificate covers every number of GPUs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pipette_opt.candidates import SearchSpace, with_shared_parameters
+from pipette_opt.candidates import SearchSpace, with_shared_parameters, world_sizes
+from pipette_opt.candidates.enumeration import is_counted
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.plans.clock import Clock
 from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.solver.pruning import FirstPlan
 
-PROMISING = 1.1
-"""Numbers of GPUs with a bound up to this multiple of the least bound are searched for a time to beat. Chosen."""
-
 MAX_PROMISING = 3
-"""Largest count of different numbers of GPUs that are searched for a time to beat. Chosen."""
+"""Largest count of different numbers of GPUs that are searched for a first plan. Chosen."""
+
+
+BOUNDING_SHARE = 0.4
+"""Fraction of the time for other numbers of GPUs in which they are bounded. Chosen."""
+
+COUNTING_SHARE = 0.2
+"""
+Fraction of the time left for other numbers of GPUs in which configurations must be counted to be searched. Chosen.
+
+Listing and bounding them takes three to five times as long.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSizes:
     """
-    Numbers of GPUs to search, with their bounds.
+    Numbers of GPUs that are searched at first, and bounds on the others.
 
     Parameters
     ----------
     space
-        Search space with ``world_sizes``: the number of the fastest known plan first, then ascending bounds. Unchanged
-        if no number of whole hosts is legal.
+        Search space with ``world_sizes``: the number of the fastest known plan; without a plan, all. ``narrowed``
+        contains ``world_sizes`` if numbers are left out. Unchanged if no number of whole hosts is legal.
     first
         Fastest known plan; ``None`` if no plan is known.
-    bounds_s
-        Lower bound on the iteration time of each number of GPUs that was bounded, seconds.
+    least
+        Lower bounds on the iteration time by number of GPUs.
     """
 
     space: SearchSpace
     first: FirstPlan | None
-    bounds_s: Mapping[int, float]
-
-    def left_out_s(self, space: SearchSpace) -> float:
-        """Return a lower bound on plans with GPU numbers outside of the space, seconds; infinite if it has all."""
-        return min(
-            (bound_s for num_gpus, bound_s in self.bounds_s.items() if num_gpus not in space.world_sizes),
-            default=float("inf"),
-        )
+    least: LeastTimes
 
 
-def choose_world_sizes(
+def first_world_sizes(
     work: WorkBounds,
     space: SearchSpace,
-    clock: Clock,
     known: FirstPlan | Callable[[tuple[int, ...]], FirstPlan | None],
 ) -> WorldSizes:
     """
-    Choose the numbers of GPUs to search, for a space that leaves them free.
+    Choose the numbers of GPUs that are searched at first, for a space that leaves them free.
 
     Parameters
     ----------
     work
         Cache of compute-only bounds of the job, extended by this call.
-    clock
-        Time limit. Numbers that it leaves without a bound, except the most promising, are left out; the space's
-        ``narrowed`` then contains ``world_sizes``.
     known
         Known plan, or a function that finds a plan on one of these numbers of GPUs, or ``None``.
     """
-    instance = work.instance
-    least = LeastTimes(instance, with_shared_parameters(instance, space), work)
-    bounds_s: dict[int, float] = {}
-
-    def look_at(enough_s: Callable[[], float]) -> None:
-        for num_gpus in least.numbers:
-            if num_gpus not in bounds_s and least.at_peak_s(num_gpus) < enough_s() and not (bounds_s and clock.is_over):
-                bounds_s[num_gpus] = least(num_gpus)
-
+    least = LeastTimes(work.instance, with_shared_parameters(work.instance, space), work)
     if isinstance(known, FirstPlan):
         first: FirstPlan | None = known
     else:
-        look_at(lambda: PROMISING * min(bounds_s.values(), default=float("inf")))
-        promising = [size for size in sorted(bounds_s, key=bounds_s.__getitem__) if bounds_s[size] < float("inf")]
+        promising = [size for size in world_sizes(work.instance, space) if size in least.numbers]
         first = known(tuple(promising[:MAX_PROMISING])) if promising else None
-    to_beat_s = float("inf") if first is None else first.seconds
-    look_at(lambda: to_beat_s)
-    bounds_s |= {size: least.at_peak_s(size) for size in least.numbers if least.at_peak_s(size) >= to_beat_s}
     own = None if first is None else first.config.world_size
-    able = [size for size, bound_s in bounds_s.items() if size == own or bound_s < to_beat_s]
-    if not able:
-        return WorldSizes(space=space, first=first, bounds_s={})
-    narrowed = space.narrowed if len(bounds_s) == len(least.numbers) else (*space.narrowed, "world_sizes")
-    sizes = tuple(sorted(able, key=lambda size: (size != own, bounds_s[size])))
-    return WorldSizes(space=replace(space, world_sizes=sizes, narrowed=narrowed), first=first, bounds_s=bounds_s)
+    sizes = tuple(size for size in least.numbers if own in (None, size) and least.may_beat(size, float("inf")))
+    if not sizes:
+        return WorldSizes(space=space, first=first, least=least)
+    narrowed = space.narrowed if own is None or len(least.numbers) == 1 else (*space.narrowed, "world_sizes")
+    return WorldSizes(space=replace(space, world_sizes=sizes, narrowed=narrowed), first=first, least=least)
+
+
+def with_other_sizes(
+    least: LeastTimes, space: SearchSpace, to_beat_s: float, clock: Clock
+) -> tuple[SearchSpace, float]:
+    """
+    Return the space with all numbers of GPUs on which a plan may be faster, and a lower bound on those left out.
+
+    Of the further numbers, the space has only configurations whose compute alone takes less than ``to_beat_s``. Numbers
+    for which there was no time are neither in the space nor in the bound; ``narrowed`` then contains ``world_sizes``.
+
+    Parameters
+    ----------
+    clock
+        Time limit for the bounds and for the search of the further configurations.
+    """
+    bounding = clock.slice(BOUNDING_SHARE)
+    others = [size for size in least.numbers if size not in space.world_sizes]
+    hopeful = [size for size in others if not bounding.is_over and least.may_beat(size, to_beat_s)]
+    left_s = [least.not_below_s[size] for size in others if size in least.not_below_s]
+    counting = clock.slice(COUNTING_SHARE)
+    able = [size for size in hopeful if is_counted(least.instance, space, (size,), lambda: counting.is_over)]
+    if len(able) + len(left_s) == len(others):
+        space = replace(space, narrowed=tuple(name for name in space.narrowed if name != "world_sizes"))
+    if able:
+        below_s = to_beat_s if space.others_below_s is None else space.others_below_s
+        space = replace(space, world_sizes=(*space.world_sizes, *able), others_below_s=below_s)
+    if space.others_below_s is not None:
+        left_s.append(space.others_below_s)
+    return space, min(left_s, default=float("inf"))

@@ -183,8 +183,13 @@ def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:
 
 
 def other_numbers_are_bounded(searched: Searched, plan: Plan) -> Iterator[str]:
-    """Rule: numbers of hosts that the search skipped by their bounds take at least the certificate's lower bound."""
+    """
+    Rule: numbers of hosts that the search skipped by their bounds take at least the certificate's lower bound; so do
+    the configurations that it skipped on other numbers.
+    """
     space = searched.space
+    if space.others_below_s is not None and space.others_below_s < plan.certificate.lower_bound_s * (1 - REPRODUCED):
+        yield f"lower_bound_s is {plan.certificate.lower_bound_s}, but others_below_s is {space.others_below_s}"
     if not space.world_sizes or "world_sizes" in space.narrowed:
         return
     least = LeastTimes(searched.instance, space)

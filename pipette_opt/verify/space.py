@@ -10,11 +10,13 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, space_of
+from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.memory.predictor import stack_predictor
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
+from pipette_opt.simulate.least_times import may_win
 from pipette_opt.specs import Instance
 from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
 from pipette_opt.verify.common import CHEAP, CLOSED_GAP, REPRODUCED
@@ -56,7 +58,8 @@ class Searched:
         """
         instance = replace(instance, cluster=instance.cluster.relaxed())
         space = recorded_space(plan)
-        enumeration, risk = enumerate_with_reasons(instance, space), accepted_risk(plan.inputs)
+        enumeration = enumerate_with_reasons(instance, space, may_win(WorkBounds(instance), space))
+        risk = accepted_risk(plan.inputs)
         memory = check_memory(instance, enumeration.candidates, stack_predictor(instance.stack), risk)
         claimed_s = plan.certificate.lower_bound_s * (1 - CLOSED_GAP)
         recorded = [part.bound_s for part in plan.certificate.proof if part.by in CHEAP and part.bound_s is not None]

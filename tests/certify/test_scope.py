@@ -79,7 +79,7 @@ def test_proof_counts_every_combination_once() -> None:
     again = plan_from_dict(plan_to_dict(plan))
     assert again.certificate == plan.certificate
     chosen = space_of(again.inputs["search"])
-    assert replace(chosen, more_splits=(), more_layouts=(), world_sizes=()) == SPACE
+    assert replace(chosen, more_splits=(), more_layouts=(), near=(), world_sizes=()) == SPACE
 
 
 def test_each_reason_is_counted_by_hand() -> None:

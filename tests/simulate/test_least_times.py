@@ -47,6 +47,22 @@ def test_the_bound_is_the_least_work_of_all_configurations(job: Instance, space:
         assert least.at_peak_s(num_gpus) <= least(num_gpus)
 
 
+def test_whether_a_number_may_beat_a_time(job: Instance) -> None:
+    """As the bound says, by fewer configurations; a bound at full rate is no larger than any other."""
+    space, bounds = SearchSpace(), WorkBounds(job)
+    for num_gpus in (12, 8, 4):
+        least = LeastTimes(job, space)
+        seconds = least(num_gpus)
+        assert least.may_beat(num_gpus, 1.001 * seconds)
+        assert not least.not_below_s
+        assert not least.may_beat(num_gpus, seconds)
+        assert least.not_below_s[num_gpus] == seconds
+        assert not least.may_beat(num_gpus, 0.5 * seconds)
+        assert 0.5 * seconds <= least.not_below_s[num_gpus] <= seconds
+        for config in enumerate_with_reasons(job, replace(space, num_gpus=num_gpus)).candidates:
+            assert 0 < bounds.at_full_rate(config) <= min(bounds(config), bounds.of_any_split(config))
+
+
 def test_as_many_gpus_as_the_space_allows(job: Instance) -> None:
     """Whole hosts only."""
     assert LeastTimes(job, SearchSpace(max_gpus=11)).numbers == (8, 4)

@@ -13,7 +13,7 @@ from pipette_opt.candidates.enumeration import has_any, is_counted
 from pipette_opt.plans import watcher
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.steps import COUNTING
-from pipette_opt.solver.narrowing import narrowed
+from pipette_opt.solver.narrowing import few_values, narrowed
 from pipette_opt.specs import Instance
 
 
@@ -53,13 +53,14 @@ def test_counting_stops_when_time_is_over(job: Instance) -> None:
 @pytest.mark.search
 @pytest.mark.usefixtures("ticks")
 def test_a_space_is_narrowed_only_for_time(job: Instance) -> None:
-    """A space that can be counted in its share of the time stays; a little less time narrows one field."""
+    """A space that can be counted in its share of the time stays; too little time for it narrows one field."""
     space, count = SearchSpace(), len(enumerate_with_reasons(job, SearchSpace()).candidates)
     looks = num_combinations(job, space, 16) + 2
     assert narrowed(job, space, ends_after(float("inf"))) is space
     assert narrowed(job, space, ends_after(1e308)) is space
-    assert narrowed(job, space, ends_after(looks / COUNTING.share)) is space
-    assert narrowed(job, space, ends_after((looks - 5) / COUNTING.share)).narrowed[:1] == ("context_parallel",)
+    before = 3 * looks  # seconds in which the narrower spaces are counted
+    assert narrowed(job, space, ends_after(before + looks / COUNTING.share)) is space
+    assert narrowed(job, space, ends_after((looks - 5) / COUNTING.share)).narrowed == ("context_parallel",)
     least = narrowed(job, space, ends_after(0.0))
     assert least.narrowed == ("context_parallel", "micro_batch_size", "virtual_pipeline")
     assert 0 < len(enumerate_with_reasons(job, least).candidates) < count
@@ -68,12 +69,14 @@ def test_a_space_is_narrowed_only_for_time(job: Instance) -> None:
 @pytest.mark.search
 @pytest.mark.usefixtures("ticks")
 def test_numbers_of_gpus_are_narrowed_to_the_most_promising() -> None:
-    """Three stay at first, the first alone at last; their order is kept."""
+    """They are narrowed after all other fields: three stay at first, the first alone at last; their order is kept."""
     job = make_job(make_cluster(4))
     space = SearchSpace(world_sizes=(16, 32, 24, 8))
     assert narrowed(job, space, ends_after(0.0)).world_sizes == (16,)
-    looks = num_combinations(job, space, 16, 32, 24, 8)
+    few = few_values(job, space)
+    looks = num_combinations(job, few, 16, 32, 24, 8)
     assert narrowed(job, space, ends_after((looks - 5) / COUNTING.share)).world_sizes == (16, 32, 24)
+    assert narrowed(job, space, ends_after(3 * looks + looks / COUNTING.share)).world_sizes == space.world_sizes
     assert enumerate_with_reasons(job, space).world_sizes == (32, 24, 16, 8)
 
 

@@ -5,15 +5,16 @@ from dataclasses import replace
 import pytest
 from factories import TINY, make_cluster, make_job
 
-from pipette_opt.candidates import SearchSpace, choose_num_gpus, left_out, space_of
+from pipette_opt.candidates import SearchSpace, choose_num_gpus, enumerate_with_reasons, left_out, space_of
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, Question, prepare, prunes
+from pipette_opt.prepare import Prepared, Question, prepare, prunes, with_world_sizes
+from pipette_opt.simulate.least_times import LeastTimes, may_win
 from pipette_opt.solver.pruning import FirstPlan
-from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
+from pipette_opt.solver.world_sizes import WorldSizes, first_world_sizes, with_other_sizes
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify_content
 from pipette_opt.verify.certificate import other_numbers_are_bounded
@@ -37,14 +38,13 @@ def plan(job: Instance) -> Plan:
     return optimize(job, SearchSpace(), FAST)
 
 
-def chosen(job: Instance, *, is_over: bool = False) -> WorldSizes:
-    """What is searched of the whole space."""
-    clock = Clock(ends_s=0.0) if is_over else Clock()
+def chosen(job: Instance) -> WorldSizes:
+    """What is searched of the whole space at first."""
 
     def fastest(sizes: tuple[int, ...]) -> FirstPlan | None:
         return prepare(Question(job, SearchSpace(world_sizes=sizes), 0.01, keep=prunes)).pruned.first  # type: ignore[union-attr]
 
-    return choose_world_sizes(WorkBounds(job), SearchSpace(), clock, fastest)
+    return first_world_sizes(WorkBounds(job), SearchSpace(), fastest)
 
 
 def test_the_fastest_number_is_used_and_not_the_busiest(job: Instance, plan: Plan) -> None:
@@ -56,24 +56,46 @@ def test_the_fastest_number_is_used_and_not_the_busiest(job: Instance, plan: Pla
         assert plan.estimate.iteration_time_s < other.estimate.iteration_time_s
 
 
-def test_others_are_left_out_with_a_bound(job: Instance) -> None:
-    """Those whose bound is no better than a plan that was simulated; the fastest known plan's number is first."""
+def test_the_number_of_a_known_plan_is_searched_first(job: Instance) -> None:
+    """The others are named as left out until they are bounded; without a plan, all are searched."""
     found = chosen(job)
     assert found.first is not None
-    assert found.space.world_sizes[0] == found.first.config.world_size == 8
-    assert set(found.bounds_s) == {4, 8, 12}
-    assert found.space.narrowed == ()
-    for num_gpus in {4, 12} - set(found.space.world_sizes):
-        assert found.bounds_s[num_gpus] >= found.first.seconds
-    without = replace(found.space, world_sizes=(12,))
-    assert found.left_out_s(without) == min(found.bounds_s[4], found.bounds_s[8])
+    assert found.space.world_sizes == (found.first.config.world_size,)
+    assert found.space.narrowed == ("world_sizes",)
+    without = first_world_sizes(WorkBounds(job), SearchSpace(), lambda sizes: None)
+    assert without.space.world_sizes == (12, 8, 4)
+    assert without.space.narrowed == ()
+
+
+def test_others_are_left_out_with_a_bound(job: Instance) -> None:
+    """A number is searched if a plan may beat the time, as far as its compute allows; else its bound is kept."""
+    found = chosen(job)
+    own, work = found.space.world_sizes, WorkBounds(job)
+    others = {4, 8, 12} - {*own}
+    least_s = {size: found.least(size) for size in others}
+    for to_beat_s in (0.9 * min(least_s.values()), 1.001 * min(least_s.values()), 1.001 * max(least_s.values())):
+        least = LeastTimes(job, SearchSpace())
+        space, bound_s = with_other_sizes(least, found.space, to_beat_s, Clock())
+        able = {size for size in others if least_s[size] < to_beat_s}
+        assert space.narrowed == ()
+        assert space.world_sizes[:1] == own
+        assert {*space.world_sizes[1:]} == able
+        bounds_s = [least.not_below_s[size] for size in others - able]
+        assert all(to_beat_s <= least.not_below_s[size] <= least_s[size] for size in others - able)
+        assert bound_s == min([*bounds_s, *([to_beat_s] if able else [])])
+        listed = enumerate_with_reasons(job, space, may_win(work, space)).candidates
+        every = enumerate_with_reasons(job, replace(space, others_below_s=None)).candidates
+        assert {config.world_size for config in listed} == {*own, *able}
+        left_out = [config for config in every if config not in set(listed)]
+        assert all(config.world_size not in own and work(config) >= to_beat_s for config in left_out)
 
 
 def test_numbers_without_a_bound_are_said_to_be_left_out(job: Instance) -> None:
-    """No time: the largest number alone has a bound, and the certificate names what was searched."""
-    found = chosen(job, is_over=True)
-    assert set(found.bounds_s) == {12}
-    assert found.space.narrowed == ("world_sizes",)
+    """No time: only the number of the known plan is searched, and the certificate says so."""
+    found = chosen(job)
+    space, bound_s = with_other_sizes(found.least, found.space, float("inf"), Clock(ends_s=0.0))
+    assert space == found.space
+    assert bound_s == float("inf")
 
 
 def test_a_plan_of_few_configurations_comes_first(job: Instance) -> None:
@@ -101,7 +123,12 @@ def test_the_first_plan_is_verified(job: Instance) -> None:
 def test_the_bound_of_a_search_counts_all_numbers(job: Instance) -> None:
     """Where a number is not searched its bound is; the scope says nothing of other numbers of whole hosts."""
     prepared = prepare(Question(job, SearchSpace(), 0.01, keep=prunes, chooses_sizes=True))
-    assert prepared.other_sizes_s > prepared.pruned.first.seconds  # type: ignore[union-attr]
+    first = prepared.pruned.first  # type: ignore[union-attr]
+    assert first is not None
+    assert prepared.least_times is not None
+    prepared = with_world_sizes(prepared, first, first.seconds, Clock())
+    assert prepared.least_times is None
+    assert prepared.other_sizes_s >= first.seconds
     said = left_out(job, prepared.space, prepared.enumeration)
     assert "numbers of GPUs that do not fill whole hosts" in said
     assert not any(text.startswith("other numbers of GPUs") for text in said)
