@@ -1,0 +1,39 @@
+"""The page of ten jobs: what in a plan is not plain, and the screens."""
+
+from dataclasses import replace
+
+import pytest
+from factories import make_plan
+
+from benchmarks.ten_jobs import JOBS, Answer, page, solved
+
+
+def test_a_row_says_what_is_not_plain() -> None:
+    """A plan with even layers on hosts as listed; the same with another order; no plan."""
+    plan = make_plan()
+    shuffled = replace(plan, listed=plan.alternatives[0])
+    first, second, third = list(JOBS)[:3]
+    text = page(
+        {
+            first: Answer(screen="Fits.", plan=plan),
+            second: Answer(screen="Fits.", plan=shuffled),
+            third: Answer(screen="error: nothing fits", plan=None),
+        }
+    )
+    rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    assert "| even | as listed |" in rows[0]
+    assert "at most 3.23 % above the best" in rows[0]
+    assert "| another order |" in rows[1]
+    assert rows[2].startswith(f"| {third} | none |")
+    assert f"pipette-opt solve {JOBS[third]}" in text
+    assert "error: nothing fits" in text
+
+
+@pytest.mark.search
+def test_an_answer_is_what_people_see() -> None:
+    """The screen of the command line, and its plan; an error where there is none."""
+    small = "--model llama-3.2-1b --nodes 1 --gpu h100 --global-batch-size 64 --seq-length 4096 --time-limit 5"
+    found = solved(small.split())
+    assert found.plan is not None
+    assert " ".join(found.plan.verdict.split()) in " ".join(found.screen.split())
+    assert "error" in solved(["--model", "no-such-model"]).screen
