@@ -346,7 +346,7 @@ class _Bounding:
         many = self.instance.cluster.num_nodes >= MANY_HOSTS
         beside = tuple(fits for fits in memory.fitting if many or fits.config.pipeline_model_parallel_size == 1)
         if beside and not all(map(self.question.keep, candidates)):
-            self.clock.report(f"looking for a time to beat among {counted(len(beside), 'configuration')}")
+            self.clock.report(f"looking for a fast plan among {counted(len(beside), 'configuration')}")
             self.first = self.pruned(replace(memory, fitting=beside), anneals=many).first
         if self.first is not None:
             joint = replace(joint, to_beat_s=min(self.first.seconds, joint.to_beat_s))
@@ -388,7 +388,7 @@ class _Bounding:
         if not all(map(self.question.keep, candidates)):
             self.clock.report(f"bounding {counted(len(memory.fitting), 'configuration')}")
             pruned = self.pruned(memory)
-            self.clock.report(f"building {counted(len(pruned.kept), 'configuration')}")
+            self.clock.report(f"preparing to place {counted(len(pruned.kept), 'configuration')}")
             clock = self.clock.step(BUILDING)
             return _build_kept(self.instance, pruned, memory.capacity_bytes, self.question.keep, clock)
         fitting = fitting_candidates(memory)

@@ -44,7 +44,7 @@ Kind = tuple[object, ...]
 
 def look_beside(state: SearchState, clock: Clock) -> None:
     """Search for plainer, less risky and next best plans; a plan must be known."""
-    clock.report("placing plans beside the fastest")
+    clock.report("looking for plainer and safer plans, and the next best")
     finder = _Finder(state, clock)
     for step, look in LOOKS:
         look(finder, clock.step(step))

@@ -46,7 +46,7 @@ def anneal_open(state: SearchState, clock: Clock) -> None:
         able = [entry for entry in state.could_win() if entry.moves <= most_moves]
         if not able:
             return
-        state.report(f"placing {counted(len(able), 'candidate')} for the simulator")
+        state.report(f"placing {counted(len(able), 'candidate')}")
         for entry in able:
             if state.is_over or clock.is_over:
                 return
@@ -85,7 +85,7 @@ def swap_hosts(state: SearchState, clock: Clock) -> None:
     for entry in state.could_win():
         if clock.is_over or state.is_over:
             return
-        state.report("placing by the simulator")
+        state.report("improving placements")
         bound_by_slowest_host(state, entry)
         if not state.may_be_faster(entry) or not (
             entry.is_proven or not is_relaxation_exact(instance, entry.candidate)

@@ -54,7 +54,7 @@ def _solve_once(state: SearchState, able: list[OpenCandidate], seconds: float) -
     plans = [(number, plan) for number, entry in enumerate(able) if (plan := state.plan_of(entry)) is not None]
     hints = [checked_solution(data, number, plan.nodes) for number, plan in plans]
 
-    step = f"bounding the simulator over {counted(len(able), 'candidate')}"
+    step = f"bounding simulated times of {counted(len(able), 'candidate')}"
 
     def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
         state.report(step, bound)

@@ -103,7 +103,7 @@ ROUND = (
 
 def certify(state: SearchState) -> None:
     """Bound the simulated time over all configurations, and search for faster plans at the same time."""
-    state.clock.report("bounding the simulator")
+    state.clock.report("bounding simulated times")
     while not state.clock.is_over and any(move.applies(state) for move in ROUND):
         for move in ROUND:
             if not state.clock.is_over:

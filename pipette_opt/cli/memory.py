@@ -8,7 +8,6 @@ import typer
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli.options import Env
-from pipette_opt.memory.predictor import oom_probability
 
 if TYPE_CHECKING:
     from pipette_opt.parallel import ParallelConfig
@@ -81,7 +80,7 @@ def predict(
     from pipette_opt.base.units import GB, GIB
     from pipette_opt.candidates.legality import check_legal
     from pipette_opt.cli.options import one_of
-    from pipette_opt.memory.predictor import MemoryPredictor
+    from pipette_opt.memory.predictor import MemoryPredictor, oom_probability
     from pipette_opt.parallel import ParallelConfig
     from pipette_opt.read.model import read_model
     from pipette_opt.read.scripts import script_environment

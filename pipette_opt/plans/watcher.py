@@ -53,7 +53,6 @@ class Watcher:
     @contextmanager
     def loading_kernels(self) -> Iterator[None]:
         """Exclude the seconds inside the ``with`` block from the time limit. Kernels are compiled once."""
-        self.report("loading compiled kernels")
         begun = time.perf_counter()
         with when_compiling(self.report_compiling):
             yield

@@ -78,7 +78,8 @@ def overlap_words(plan: Plan) -> str:
         return ""
     ratio = other.iteration_time_s / plan.estimate.iteration_time_s
     with_it = other.reason if ratio >= 1 + MIN_DIFFERENCE else difference(ratio, "slower", "faster", "as fast")
-    return f"gradient reduction does not overlap with compute: with overlap the plan is {with_it}"
+    pinned = ", as pinned" if (plan.inputs.get("search") or {}).get("overlap_grad_reduce") is False else ""
+    return f"gradient reduction does not overlap with compute{pinned}: with overlap the plan is {with_it}"
 
 
 def usual_words(plan: Plan) -> tuple[str, str] | None:

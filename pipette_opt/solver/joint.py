@@ -282,7 +282,8 @@ class _Joint(OpenFamilies):
         model = part.model = part.model or self._model_of_others(families)
         while True:
             model.below(self.to_beat_s)
-            self.clock.report(f"ruling out other splits of the layers, {len(self.splits)} may be faster")
+            found = f": {len(self.splits)} may be faster" if self.splits else ""
+            self.clock.report(f"ruling out other splits of the layers{found}")
             split, bound_s = self._solve(model, turn.left_s)
             bound_s *= 1 - FAMILY_MARGIN
             if split is None and bound_s >= self.to_beat_s * (1 - 2 * FAMILY_MARGIN):

@@ -101,7 +101,7 @@ def test_solve_shows_tables_and_reports_progress(run: Run) -> None:
     assert "pipette-opt export plan.json" in out
     code, out, _ = run("solve", *QUICK, "-v")
     assert "Certificate" in out
-    assert "bounding the simulator" in err
+    assert "bounding simulated times" in err
     assert "plan written to plan.json" in err
     assert Path("plan.json").is_file()
 

@@ -31,7 +31,7 @@ def started(path: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("step", ["bounding the simulator", "placing"])
+@pytest.mark.parametrize("step", ["bounding simulated times", "placing"])
 def test_an_interrupt_writes_the_best_plan_so_far(tmp_path: Path, step: str) -> None:
     """Ctrl-C while bounding or placing: exit code 4 and a plan that verifies; a kill would leave the first plan."""
     path = tmp_path / "plan.json"

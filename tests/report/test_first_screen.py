@@ -93,6 +93,8 @@ def test_why_gradients_do_not_overlap() -> None:
         words.append(overlap_words(replace(plan, overlapped=other)).rpartition("the plan is ")[2])
     assert words == ["2.0% slower, most of it compute (+1.9%)", "as fast", "2.00 % faster"]
     assert overlap_words(plan) == ""
+    pinned = replace(plan, overlapped=ALTERNATIVE, inputs={"search": {"overlap_grad_reduce": False}})
+    assert overlap_words(pinned).startswith("gradient reduction does not overlap with compute, as pinned: ")
 
 
 def test_data_parallelism_alone_is_always_a_row() -> None:
