@@ -38,11 +38,11 @@ as few as memory requires. Other texts name modules of all layers, such as ``moe
 
 
 def read_only(array: np.ndarray, dtype: type | np.dtype | None = None) -> np.ndarray:
-    """Return a C-contiguous read-only copy of ``array``; ``array`` itself if it already is such an array."""
+    """Return a C-contiguous read-only copy of ``array``; ``array`` itself if it is such an array, or a part of one."""
     if (
         isinstance(array, np.ndarray)
-        and array.base is None
         and not array.flags.writeable
+        and (array.base is None or (isinstance(array.base, np.ndarray) and not array.base.flags.writeable))
         and array.flags.c_contiguous
         and (dtype is None or array.dtype == dtype)
     ):

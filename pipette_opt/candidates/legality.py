@@ -217,6 +217,12 @@ def _product_widths(model: ModelSpec, tp: int, expert_tp: int) -> tuple[Mapping[
     return widths, any(product.split == "whole" for branch in branches for product in branch.products)
 
 
+@lru_cache(maxsize=256)
+def _modules(model: ModelSpec) -> frozenset[str]:
+    """Return the modules of all layers that can be recomputed."""
+    return frozenset(module for branch in named_branches(model).values() for module in branch.modules)
+
+
 def recompute_modules(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """Rule: recomputed modules exist in the model, and fp8 recipe and options allow them (``TransformerConfig``)."""
     if config.recompute_granularity != "selective":
@@ -226,8 +232,7 @@ def recompute_modules(model: ModelSpec, training: TrainingSpec, config: Parallel
         return f"{again} {BY_OPERATION}, which is known for dense layers with attention only"
     if config.recomputes("moe_act") and model.num_experts is None:
         return f"{again} moe_act, which needs grouped products of experts (--moe-grouped-gemm)"
-    modules = {module for branch in named_branches(model).values() for module in branch.modules}
-    if config.recomputes("mla_up_proj") and "mla_up_proj" not in modules:
+    if config.recomputes("mla_up_proj") and "mla_up_proj" not in _modules(model):
         return f"{again} mla_up_proj, which needs latent attention"
     scaled = training.fp8 and training.fp8_recipe == "delayed"
     if scaled and (config.recomputes("moe_act") or config.recomputes("layernorm")):

@@ -43,7 +43,10 @@ def expert_block(config: ParallelConfig) -> int:
 def parts_on_rank(model: ModelSpec, config: ParallelConfig) -> RankParameters:
     """Return the parameters of each part of a model on one rank of a configuration."""
     tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
-    return rank_parameters(model, tp, pp, expert_block(config))
+    return _rank_parameters(model, tp, pp, expert_block(config))
+
+
+_rank_parameters = lru_cache(maxsize=REMEMBERED)(rank_parameters)
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -1,6 +1,7 @@
 """Parameters of each part of a model: layers, embeddings, head."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipette_opt.layers.branch import Parameters
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from pipette_opt.specs.model import ModelSpec
 
 
+@lru_cache(maxsize=256)
 def layer_parameters(model: "ModelSpec", kind: LayerKind) -> Parameters:
     """Return the parameters of one layer of a kind."""
     parts = zip(*(branch.parameters for branch in branches_of(model, kind)), strict=True)

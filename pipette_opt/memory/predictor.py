@@ -1,7 +1,7 @@
 """Prediction of the peak memory of each stage: counted tensors, corrected by a network, with a bound on the risk."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
 from operator import attrgetter
@@ -95,9 +95,16 @@ class MemoryPrediction:
         object.__setattr__(self, "own_spread", read_only(self.own_spread))
         object.__setattr__(self, "components", read_only(self.components, np.int64))
 
+    def of_stages(self, start: int, end: int) -> Self:
+        """Return the prediction of these stages; its arrays are parts of this one's."""
+        return type(self)(**{name: getattr(self, name)[start:end] for name in _FIELDS})
+
     def components_of(self, stage: int) -> dict[str, int]:
         """Return the bytes of each component of a stage's predicted peak, by component."""
         return dict(zip(COMPONENTS, self.components[stage].tolist(), strict=True))
+
+
+_FIELDS = tuple(field.name for field in fields(MemoryPrediction))
 
 
 def oom_probability(prediction: MemoryPrediction, capacity_bytes: IntArray | int) -> FloatArray:
@@ -213,19 +220,16 @@ class MemoryPredictor:
             parts *= (predicted / before)[:, None]
         upper = predicted * np.exp(max(NormalDist().inv_cdf(1 - max_oom_risk), 0.0) * spread)
         whole, most = (np.ceil(values).astype(np.int64) for values in (predicted, upper))
-        components = whole_components(parts, whole)
-        return [
-            MemoryPrediction(
-                predicted_bytes=whole[start:end],
-                upper_bytes=most[start:end],
-                extrapolates=outside[start:end],
-                counted_bytes=certain[start:end].astype(np.int64),
-                spread=spread[start:end],
-                own_spread=np.minimum(own_spread, spread)[start:end],
-                components=components[start:end],
-            )
-            for start, end in pairwise(ends)
-        ]
+        of_all = MemoryPrediction(
+            predicted_bytes=whole,
+            upper_bytes=most,
+            extrapolates=outside,
+            counted_bytes=certain.astype(np.int64),
+            spread=spread,
+            own_spread=np.minimum(own_spread, spread),
+            components=whole_components(parts, whole),
+        )
+        return [of_all.of_stages(start, end) for start, end in pairwise(ends)]
 
     def _fullest(
         self,

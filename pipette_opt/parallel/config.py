@@ -35,15 +35,20 @@ COUNTS = (
 """Fields of a configuration that must be whole numbers >= 1."""
 
 
-class _Hashed:
-    """Slot for the hash of a configuration, computed once: searches look up each a hundred times."""
+class _Remembered:
+    """
+    Slots for what searches ask of a configuration a hundred times.
 
-    __slots__ = ("_hash",)
+    These are its hash, and the copy without overlap that :func:`with_overlap` made it from.
+    """
+
+    __slots__ = ("_alone", "_hash")
     _hash: int
+    _alone: "ParallelConfig"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelConfig(_Hashed):
+class ParallelConfig(_Remembered):
     """
     Parallel degrees, micro-batch and memory savers, with Megatron-Core's names.
 
@@ -473,16 +478,19 @@ def with_tensor_overlap(config: ParallelConfig, is_on: bool) -> ParallelConfig:
     return config if config.tp_comm_overlap == is_on else _changed(config, tp_comm_overlap=is_on)
 
 
-@lru_cache(maxsize=1 << 17)
 def without_overlap(config: ParallelConfig) -> ParallelConfig:
     """
-    Return a copy that overlaps no gradient or parameter traffic with compute; cached.
+    Return a copy that overlaps no gradient or parameter traffic with compute.
 
     All configurations with the same copy have the same memory and share a lower bound on their times.
     """
     if not config.overlap_grad_reduce:
         return config
-    return with_overlap(config, grad_reduce=False)
+    try:
+        return config._alone
+    except AttributeError:
+        object.__setattr__(config, "_alone", with_overlap(config, grad_reduce=False))
+        return config._alone
 
 
 def with_overlap(
@@ -502,9 +510,12 @@ def with_overlap(
     """
     if param_gather and not (grad_reduce and config.use_distributed_optimizer):
         raise ValueError("overlap_param_gather=True needs overlap_grad_reduce=True and use_distributed_optimizer=True.")
-    return _changed(
+    changed = _changed(
         config, overlap_grad_reduce=grad_reduce, overlap_param_gather=param_gather, ddp_bucket_size=ddp_bucket_size
     )
+    if grad_reduce and not config.overlap_grad_reduce:
+        object.__setattr__(changed, "_alone", config)
+    return changed
 
 
 def with_whole_layers(config: ParallelConfig, method: str, number: int) -> ParallelConfig:
