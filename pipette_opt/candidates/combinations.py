@@ -1,9 +1,9 @@
 """All combinations of a search space's choices for a number of GPUs, each with the legality rules that it breaks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import Recomputation
@@ -27,6 +27,40 @@ class _Degrees:
     pp: int
     dp: int
     refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sharing:
+    """
+    Way to shard state over replicas.
+
+    Parameters
+    ----------
+    fields
+        Fields of a configuration.
+    stages
+        ZeRO stage and number of groups, if they are fields.
+    has_optimizer
+        Whether the optimizer is distributed.
+    num_overlaps
+        Number of choices of communication overlap.
+    """
+
+    fields: dict[str, Any]
+    stages: tuple[int | None, int | None]
+    has_optimizer: bool
+    num_overlaps: int
+
+    @classmethod
+    def of(cls, fields: dict[str, Any], overlaps: Mapping[bool, int]) -> Self:
+        """Return the sharding with these fields; ``overlaps`` has choices by whether the optimizer is distributed."""
+        optimizer = fields.get("use_distributed_optimizer", False)
+        return cls(
+            fields=fields,
+            stages=(fields.get("zero_stage"), fields.get("num_distributed_optimizer_instances")),
+            has_optimizer=optimizer,
+            num_overlaps=1 if "zero_stage" in fields else overlaps[optimizer],
+        )
 
 
 class Combination(NamedTuple):
@@ -73,7 +107,7 @@ def combinations(
         illegal: dict[tuple[object, ...], dict[str, str]] = {}
         fixed: dict[tuple[bool, tuple[int, int, int | None]], dict[str, str]] = {}
         overlaps = {zero: len(_overlaps(space, degrees.dp * degrees.cp > 1, zero)) for zero in (False, True)}
-        sharings = _sharing(space, degrees)
+        sharings = [_Sharing.of(fields, overlaps) for fields in _sharing(space, degrees)]
         of_degrees = (
             _exchange_sizes(instance, space, degrees),
             _tensor_choices(instance, space, degrees),
@@ -106,15 +140,13 @@ def combinations(
             if splits and known is not None and not _splits(instance, known, degrees.pp, chunks):
                 # Take back the combination that was counted as impossible to split.
                 yield Combination([], -1, {"layers": _no_split(instance, space, degrees.pp, chunks)})
+            held = {split: None if _is_whole(instance, split) else split for split, _ in splits}
             for (split, layout), exchange, (sequence_parallel, tp_overlap), sharing, (ep, etp), offload in product(
                 splits, *of_degrees
             ):
                 # Fields that the legality rules depend on; rules agree for all combinations with an equal key.
-                shared = sharing.get("zero_stage"), sharing.get("num_distributed_optimizer_instances")
-                kept = offload, None if offload is None else sharing.get("use_distributed_optimizer")
-                is_split = sum(split) == instance.model.num_layers and min(split) >= 1
-                ranks, held = (exchange, ep, etp), None if is_split else split
-                deciding = mbs, chunks, recompute, sequence_parallel, ranks, held, shared, kept
+                ranks, kept = (exchange, ep, etp), None if offload is None else (offload, sharing.has_optimizer)
+                deciding = mbs, chunks, recompute, sequence_parallel, ranks, held[split], sharing.stages, kept
                 config = None
                 if deciding not in illegal or not (only_counted or illegal[deciding]):
                     config = ParallelConfig(
@@ -130,7 +162,7 @@ def combinations(
                         layers_per_stage=split,
                         pipeline_model_parallel_layout=layout,
                         sequence_parallel=sequence_parallel,
-                        **sharing,
+                        **sharing.fields,
                         **recomputation_fields(recompute),
                         overlap_p2p_communication=space.overlap_p2p_communication,
                         offload=offload,
@@ -148,10 +180,9 @@ def combinations(
                     }
                     ordered = {name: reasons[name] for name in LEGALITY_RULES if name in reasons} if reasons else {}
                     illegal[deciding] = {**ordered, **packings[ranks]}
-                optimizer = sharing.get("use_distributed_optimizer", False)
-                broken, count = illegal[deciding], 1 if "zero_stage" in sharing else overlaps[optimizer]
+                broken = illegal[deciding]
                 made = [] if config is None or broken or only_counted else overlap_choices(space, config)
-                yield Combination(made, count, broken)
+                yield Combination(made, sharing.num_overlaps, broken)
 
 
 def _offloads(instance: Instance, space: SearchSpace) -> tuple[str | None, ...]:
@@ -290,8 +321,8 @@ def _splits(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> lis
         alike = [split for split in space.layers_per_stage if len(split) == pp and fit_chunks(split, chunks)]
     found: list[tuple[LayerSplit, str | None]] = [(split, None) for split in alike]
     light = None
-    wants_chunks = instance.model.mtp_num_layers > 0 or instance.training.overlap_moe_expert_parallel_comm
-    if space.layers_per_stage is None and space.uneven_layers and wants_chunks and min(pp, chunks) > 1:
+    wants_light_end = instance.model.mtp_num_layers > 0 or instance.training.overlap_moe_expert_parallel_comm
+    if space.layers_per_stage is None and space.uneven_layers and wants_light_end and pp > 1:
         light = light_layout(instance.model.num_layers, pp, chunks)
     for layout in (*([] if light is None else [light]), *space.more_layouts):
         if len(layout_parts(layout)) == pp * chunks:
@@ -299,6 +330,11 @@ def _splits(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> lis
             is_unequal = len(set(map(tuple, held))) > 1
             found.append((tuple(map(sum, zip(*held, strict=True))), layout if is_unequal else None))
     return list(dict.fromkeys(found))
+
+
+def _is_whole(instance: Instance, split: LayerSplit) -> bool:
+    """Return whether a split has all layers of the model, at least one on each stage."""
+    return sum(split) == instance.model.num_layers and min(split) >= 1
 
 
 def _no_split(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> str:

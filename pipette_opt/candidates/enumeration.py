@@ -66,9 +66,15 @@ class Enumeration:
         Single changes of a plan do not count: their values are not combined with all others.
         """
         if name not in self._values:
-            found = set(map(attrgetter(name), (config for config in self.candidates if config not in self.near)))
+            found = set(map(attrgetter(name), self._combined))
             self._values[name] = tuple(sorted(found, key=lambda value: (str(type(value)), value)))
         return self._values[name]
+
+    @cached_property
+    def _combined(self) -> tuple[ParallelConfig, ...]:
+        if not self.near:
+            return self.candidates
+        return tuple(config for config in self.candidates if config not in self.near)
 
     @cached_property
     def _values(self) -> dict[str, tuple[Any, ...]]:
@@ -209,13 +215,12 @@ def has_any(instance: Instance, space: SearchSpace) -> bool:
     )
 
 
-def is_counted(instance: Instance, space: SearchSpace, sizes: Sequence[int], is_over: Callable[[], bool]) -> bool:
-    """
-    Return whether all configurations of a search space can be counted before ``is_over`` returns true.
-
-    Parameters
-    ----------
-    sizes
-        Numbers of GPUs to count for.
-    """
-    return not any(is_over() for num_gpus in sizes for _ in combinations(instance, space, num_gpus, only_counted=True))
+def num_legal(instance: Instance, space: SearchSpace, sizes: Sequence[int], most: float = float("inf")) -> int:
+    """Return the number of legal configurations on these numbers of GPUs; counting ends above ``most``."""
+    number = 0
+    for num_gpus in sizes:
+        for combination in combinations(instance, space, num_gpus, only_counted=True):
+            number += 0 if combination.broken else combination.number
+            if number > most:
+                return number
+    return number

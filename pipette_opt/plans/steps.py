@@ -46,13 +46,6 @@ WORLD_SIZES = Step(
     where="prepare.py",
 )
 
-COUNTING = Step(
-    words="counting the configurations; fields are narrowed until it takes no longer, as all steps before the search "
-    "then take about half of the time",
-    share=0.025,
-    where="solver/narrowing.py",
-)
-
 BOUNDS = Step(words="bounds of single configurations", share=0.1, where="solver/pruning.py")
 
 TIME_TO_BEAT = Step(
@@ -171,7 +164,6 @@ SLOTS = Step(
 
 STEPS = (
     WORLD_SIZES,
-    COUNTING,
     JOINT,
     JOINT_UNEQUAL,
     JOINT_CALL,
