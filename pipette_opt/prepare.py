@@ -42,7 +42,14 @@ from pipette_opt.solver.layouts import near_layouts
 from pipette_opt.solver.narrowing import few_values, narrowed
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.solver.pruning import FirstPlan, Pruned, Pruning, prune
-from pipette_opt.solver.world_sizes import WorldSizes, first_world_sizes, with_other_sizes
+from pipette_opt.solver.world_sizes import (
+    WorldSizes,
+    first_world_sizes,
+    has_time_for,
+    hopeful_sizes,
+    with_bound,
+    with_size,
+)
 from pipette_opt.specs import ClusterSpec, Instance
 
 MANY_HOSTS = 64
@@ -466,13 +473,40 @@ def with_single_changes(prepared: Prepared, first: FirstPlan, clock: Clock) -> P
     return _with_families(prepared, _with_space(prepared, space, first, clock))
 
 
-def with_world_sizes(prepared: Prepared, first: FirstPlan, to_beat_s: float, clock: Clock) -> Prepared:
-    """Bound the other numbers of GPUs, and add the configurations of those that may beat ``to_beat_s``."""
-    assert prepared.least_times is not None
-    space, left_out_s = with_other_sizes(prepared.least_times, prepared.space, to_beat_s, clock)
+def with_world_sizes(prepared: Prepared, first: FirstPlan, limits: JointLimits, clock: Clock) -> Prepared:
+    """
+    Bound the other numbers of GPUs, and add the configurations of those that may beat a known plan.
+
+    A number is added once a joint model of its own shows that no other layer partition on it is faster, or finds a
+    faster plan. Numbers whose proof does not end in time stay left out, so that they do not lower the bound.
+
+    Parameters
+    ----------
+    first
+        Fastest known plan.
+    limits
+        Time to beat, and limits of each joint model.
+    """
+    least, to_beat_s = prepared.least_times, limits.to_beat_s
+    assert least is not None
+    for size in hopeful_sizes(least, prepared.space, to_beat_s, clock):
+        if not has_time_for(least.instance, prepared.space, size, clock):
+            break
+        more = _with_space(prepared, with_size(prepared.space, size, to_beat_s), first, clock)
+        if clock.is_over:
+            break
+        if prepared.joined is not None:
+            new = more.enumeration.candidates[len(prepared.enumeration.candidates) :]
+            risk = prepared.memory.max_oom_risk
+            alone = join(more.instance, more.space, new, more.predictor, risk, limits, clock, prepared.work)
+            if alone.first is not None:
+                more = _with_families(prepared, more)
+            elif alone.splits or alone.model.status != "INFEASIBLE":
+                break
+        prepared = more
+    space, left_out_s = with_bound(least, prepared.space, to_beat_s)
     is_whole = "world_sizes" not in space.narrowed
-    found = _with_families(prepared, _with_space(prepared, space, first, clock))
-    return replace(found, other_sizes_s=left_out_s, least_times=None if is_whole else prepared.least_times)
+    return replace(prepared, space=space, other_sizes_s=left_out_s, least_times=None if is_whole else least)
 
 
 def _with_families(before: Prepared, prepared: Prepared) -> Prepared:

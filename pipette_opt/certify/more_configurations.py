@@ -22,6 +22,7 @@ from pipette_opt.prepare import (
 )
 from pipette_opt.simulate.solutions import SimulatedSolution, best_first
 from pipette_opt.solver.family_bounds import FAMILY_MARGIN
+from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.solver.pruning import FirstPlan
 
 MIN_TURN_S = 0.1
@@ -72,15 +73,19 @@ def continue_joint_model(state: SearchState, clock: Clock) -> None:
 
 
 def other_sizes(state: SearchState) -> object:
-    """Return the numbers of GPUs in the search and the time to beat if others are not bounded yet, else ``None``."""
-    is_open = state.plans and state.prepared.least_times is not None
-    return (state.prepared.space.world_sizes, state.fastest_s) if is_open else None
+    """Return the time to beat, and the numbers of other sizes with and without a bound; ``None`` if all have one."""
+    least = state.prepared.least_times
+    if least is None or not state.plans:
+        return None
+    return state.fastest_s, len(least.not_below_s), state.prepared.space.world_sizes
 
 
 def search_other_sizes(state: SearchState, clock: Clock) -> None:
     """Bound the other numbers of GPUs; configurations that may be faster on these become part of the search."""
     state.clock.report("bounding numbers of GPUs")
-    _search_too(state, with_world_sizes(state.prepared, fastest_plan(state.simulated), state.fastest_s, clock))
+    params = state.params
+    limits = JointLimits(time_limit_s=clock.left_s, workers=params.workers, seed=params.seed, to_beat_s=state.fastest_s)
+    _search_too(state, with_world_sizes(state.prepared, fastest_plan(state.simulated), limits, clock))
 
 
 def unchanged(state: SearchState) -> object:

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pipette_opt.candidates import SearchSpace, with_shared_parameters, world_sizes
-from pipette_opt.candidates.enumeration import is_counted
+from pipette_opt.candidates.enumeration import num_legal
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.plans.clock import Clock
 from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.solver.pruning import FirstPlan
+from pipette_opt.specs import Instance
 
 MAX_PROMISING = 3
 """Largest count of different numbers of GPUs that are searched for a first plan. Chosen."""
@@ -24,11 +25,11 @@ MAX_PROMISING = 3
 BOUNDING_SHARE = 0.4
 """Fraction of the time for other numbers of GPUs in which they are bounded. Chosen."""
 
-COUNTING_SHARE = 0.2
+LISTED_PER_SECOND = 15_000
 """
-Fraction of the time left for other numbers of GPUs in which configurations must be counted to be searched. Chosen.
+Number of configurations that are listed for other numbers of GPUs for each second of the step. Chosen.
 
-Listing and bounding them takes three to five times as long.
+Most of them are ruled out by their compute alone, which takes about 20 microseconds.
 """
 
 
@@ -82,31 +83,44 @@ def first_world_sizes(
     return WorldSizes(space=replace(space, world_sizes=sizes, narrowed=narrowed), first=first, least=least)
 
 
-def with_other_sizes(
-    least: LeastTimes, space: SearchSpace, to_beat_s: float, clock: Clock
-) -> tuple[SearchSpace, float]:
+def hopeful_sizes(least: LeastTimes, space: SearchSpace, to_beat_s: float, clock: Clock) -> tuple[int, ...]:
     """
-    Return the space with all numbers of GPUs on which a plan may be faster, and a lower bound on those left out.
-
-    Of the further numbers, the space has only configurations whose compute alone takes less than ``to_beat_s``. Numbers
-    for which there was no time are neither in the space nor in the bound; ``narrowed`` then contains ``world_sizes``.
+    Bound the other numbers of GPUs, and return those on which a plan may take less than ``to_beat_s``, descending.
 
     Parameters
     ----------
     clock
-        Time limit for the bounds and for the search of the further configurations.
+        Time limit for the bounds and for the search of the further configurations; numbers for which there is no time
+        are not returned.
     """
     bounding = clock.slice(BOUNDING_SHARE)
+    others = (size for size in least.numbers if size not in space.world_sizes)
+    return tuple(size for size in others if not bounding.is_over and least.may_beat(size, to_beat_s))
+
+
+def has_time_for(instance: Instance, space: SearchSpace, size: int, clock: Clock) -> bool:
+    """Return whether the configurations of a number of GPUs can be listed and bounded before the clock is over."""
+    most = LISTED_PER_SECOND * clock.left_s
+    return num_legal(instance, space, (size,), most) <= most
+
+
+def with_size(space: SearchSpace, size: int, to_beat_s: float) -> SearchSpace:
+    """Return the space with the configurations of a further number of GPUs whose compute is below ``to_beat_s``."""
+    below_s = to_beat_s if space.others_below_s is None else space.others_below_s
+    return replace(space, world_sizes=(*space.world_sizes, size), others_below_s=below_s)
+
+
+def with_bound(least: LeastTimes, space: SearchSpace, to_beat_s: float) -> tuple[SearchSpace, float]:
+    """
+    Return the space, and a lower bound on plans with the numbers of GPUs and the configurations that it leaves out.
+
+    Numbers without a bound of ``to_beat_s`` do not count; the space's ``narrowed`` contains ``world_sizes`` if there
+    are any.
+    """
     others = [size for size in least.numbers if size not in space.world_sizes]
-    hopeful = [size for size in others if not bounding.is_over and least.may_beat(size, to_beat_s)]
-    left_s = [least.not_below_s[size] for size in others if size in least.not_below_s]
-    counting = clock.slice(COUNTING_SHARE)
-    able = [size for size in hopeful if is_counted(least.instance, space, (size,), lambda: counting.is_over)]
-    if len(able) + len(left_s) == len(others):
+    bounds_s = [bound_s for size in others if (bound_s := least.not_below_s.get(size, 0.0)) >= to_beat_s]
+    if len(bounds_s) == len(others):
         space = replace(space, narrowed=tuple(name for name in space.narrowed if name != "world_sizes"))
-    if able:
-        below_s = to_beat_s if space.others_below_s is None else space.others_below_s
-        space = replace(space, world_sizes=(*space.world_sizes, *able), others_below_s=below_s)
     if space.others_below_s is not None:
-        left_s.append(space.others_below_s)
-    return space, min(left_s, default=float("inf"))
+        bounds_s.append(space.others_below_s)
+    return space, min(bounds_s, default=float("inf"))

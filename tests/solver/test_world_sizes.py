@@ -13,8 +13,16 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, Question, prepare, prunes, with_world_sizes
 from pipette_opt.simulate.least_times import LeastTimes, may_win
+from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.solver.pruning import FirstPlan
-from pipette_opt.solver.world_sizes import WorldSizes, first_world_sizes, with_other_sizes
+from pipette_opt.solver.world_sizes import (
+    WorldSizes,
+    first_world_sizes,
+    has_time_for,
+    hopeful_sizes,
+    with_bound,
+    with_size,
+)
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify_content
 from pipette_opt.verify.certificate import other_numbers_are_bounded
@@ -68,20 +76,22 @@ def test_the_number_of_a_known_plan_is_searched_first(job: Instance) -> None:
 
 
 def test_others_are_left_out_with_a_bound(job: Instance) -> None:
-    """A number is searched if a plan may beat the time, as far as its compute allows; else its bound is kept."""
+    """A number is hopeful if a plan may beat the time; its space has what compute allows. Else its bound is kept."""
     found = chosen(job)
     own, work = found.space.world_sizes, WorkBounds(job)
     others = {4, 8, 12} - {*own}
     least_s = {size: found.least(size) for size in others}
     for to_beat_s in (0.9 * min(least_s.values()), 1.001 * min(least_s.values()), 1.001 * max(least_s.values())):
-        least = LeastTimes(job, SearchSpace())
-        space, bound_s = with_other_sizes(least, found.space, to_beat_s, Clock())
-        able = {size for size in others if least_s[size] < to_beat_s}
+        least, space = LeastTimes(job, SearchSpace()), found.space
+        able = hopeful_sizes(least, space, to_beat_s, Clock())
+        assert {*able} == {size for size in others if least_s[size] < to_beat_s}
+        for size in able:
+            space = with_size(space, size, to_beat_s)
+        space, bound_s = with_bound(least, space, to_beat_s)
         assert space.narrowed == ()
-        assert space.world_sizes[:1] == own
-        assert {*space.world_sizes[1:]} == able
-        bounds_s = [least.not_below_s[size] for size in others - able]
-        assert all(to_beat_s <= least.not_below_s[size] <= least_s[size] for size in others - able)
+        assert space.world_sizes == (*own, *able)
+        bounds_s = [least.not_below_s[size] for size in others.difference(able)]
+        assert all(to_beat_s <= least.not_below_s[size] <= least_s[size] for size in others.difference(able))
         assert bound_s == min([*bounds_s, *([to_beat_s] if able else [])])
         listed = enumerate_with_reasons(job, space, may_win(work, space)).candidates
         every = enumerate_with_reasons(job, replace(space, others_below_s=None)).candidates
@@ -93,9 +103,33 @@ def test_others_are_left_out_with_a_bound(job: Instance) -> None:
 def test_numbers_without_a_bound_are_said_to_be_left_out(job: Instance) -> None:
     """No time: only the number of the known plan is searched, and the certificate says so."""
     found = chosen(job)
-    space, bound_s = with_other_sizes(found.least, found.space, float("inf"), Clock(ends_s=0.0))
-    assert space == found.space
-    assert bound_s == float("inf")
+    assert hopeful_sizes(found.least, found.space, float("inf"), Clock(ends_s=0.0)) == ()
+    assert with_bound(found.least, found.space, 1.0) == (found.space, float("inf"))
+    assert not has_time_for(job, found.space, 4, Clock(ends_s=0.0))
+    assert has_time_for(job, found.space, 4, Clock())
+
+
+def limits_of(seconds: float, clock_s: float = 60.0) -> JointLimits:
+    """Limits of a joint model with a time to beat."""
+    return JointLimits(time_limit_s=clock_s, workers=1, seed=0, to_beat_s=seconds)
+
+
+def test_a_number_whose_proof_does_not_end_stays_left_out(job: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its partitions may be faster for all that is known, so it would lower the bound of the whole search."""
+    joint = limits_of(float("inf"))
+    prepared = prepare(Question(job, SearchSpace(), 0.01, keep=prunes, chooses_sizes=True, joint=joint))
+    first, least = prepared.pruned.first, prepared.least_times  # type: ignore[union-attr]
+    assert first is not None
+    assert least is not None
+    slow = 10 * max(map(least, (4, 8, 12)))  # so that every number is hopeful
+    known = replace(first, seconds=slow)
+    bounded = with_world_sizes(prepared, known, limits_of(slow, 0.0), Clock())
+    assert bounded.space.world_sizes == prepared.space.world_sizes
+    assert "world_sizes" in bounded.space.narrowed
+    assert bounded.least_times is least
+    found = with_world_sizes(prepared, first, limits_of(first.seconds), Clock())
+    assert found.space.narrowed == ()
+    assert found.least_times is None
 
 
 def test_a_plan_of_few_configurations_comes_first(job: Instance) -> None:
@@ -126,7 +160,7 @@ def test_the_bound_of_a_search_counts_all_numbers(job: Instance) -> None:
     first = prepared.pruned.first  # type: ignore[union-attr]
     assert first is not None
     assert prepared.least_times is not None
-    prepared = with_world_sizes(prepared, first, first.seconds, Clock())
+    prepared = with_world_sizes(prepared, first, limits_of(first.seconds), Clock())
     assert prepared.least_times is None
     assert prepared.other_sizes_s >= first.seconds
     said = left_out(job, prepared.space, prepared.enumeration)
