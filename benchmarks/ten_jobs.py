@@ -46,14 +46,16 @@ LIMIT_S = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Screen of a job, and its plan; ``None`` where there is none."""
+    """Screen of a job, its plan, and the plan's file as text; ``None`` and empty where there is none."""
 
     screen: str
     plan: Plan | None
+    text: str = ""
 
 
 def ten_jobs(
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the page.")] = None,
+    plans: Annotated[Path | None, typer.Option(help="Folder in which the plans are kept, 0.json to 9.json.")] = None,
     only: Annotated[str, typer.Option(help="Solve only the jobs whose name contains this text.")] = "",
 ) -> None:
     """
@@ -63,10 +65,12 @@ def ten_jobs(
     """
     check_place(out)
     answers = {}
-    for name, arguments in JOBS.items():
+    for number, (name, arguments) in enumerate(JOBS.items()):
         if only.lower() in name.lower():
             typer.echo(name, err=True)
             answers[name] = solved(arguments.split())
+            if plans is not None and answers[name].plan is not None:
+                write_atomically(plans / f"{number}.json", answers[name].text)
     text = page(answers)
     typer.echo(text, nl=False)
     if out is not None:
@@ -86,7 +90,9 @@ def solved(arguments: Sequence[str]) -> Answer:
             check=False,
         )
         screen = "\n".join(line.rstrip() for line in (run.stdout or run.stderr).strip().splitlines())
-        return Answer(screen=screen, plan=read_plan(file) if file.is_file() else None)
+        if not file.is_file():
+            return Answer(screen=screen, plan=None)
+        return Answer(screen=screen, plan=read_plan(file), text=file.read_text(encoding="utf-8"))
 
 
 def page(answers: Mapping[str, Answer]) -> str:

@@ -241,7 +241,7 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
                 hosts=("n0", "n1", "n3", "n4"),
                 iteration_time_s=simulated.iteration_time_s * 1.1,
                 oom_probability=0.02,
-                reason="10.0% slower, most of it data parallel (+6.00%)",
+                reason="10.0 % slower, most of it data parallel (+6.00 %)",
                 breakdown={cause: seconds * 1.1 for cause, seconds in simulated.breakdown.items()},
             ),
             Alternative(

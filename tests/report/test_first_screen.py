@@ -89,9 +89,9 @@ def test_why_gradients_do_not_overlap() -> None:
     words = []
     for factor in (1.02, 1.0, 0.98):
         seconds = factor * plan.estimate.iteration_time_s
-        other = replace(ALTERNATIVE, iteration_time_s=seconds, reason="2.0% slower, most of it compute (+1.9%)")
+        other = replace(ALTERNATIVE, iteration_time_s=seconds, reason="2.00 % slower, most of it compute (+1.90 %)")
         words.append(overlap_words(replace(plan, overlapped=other)).rpartition("the plan is ")[2])
-    assert words == ["2.0% slower, most of it compute (+1.9%)", "as fast", "2.00 % faster"]
+    assert words == ["2.00 % slower, most of it compute (+1.90 %)", "as fast", "2.00 % faster"]
     assert overlap_words(plan) == ""
     pinned = replace(plan, overlapped=ALTERNATIVE, inputs={"search": {"overlap_grad_reduce": False}})
     assert overlap_words(pinned).startswith("gradient reduction does not overlap with compute, as pinned: ")

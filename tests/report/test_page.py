@@ -361,7 +361,7 @@ def test_header_and_memory_speak_of_the_same_stage(plan: Plan) -> None:
 
 def test_a_gap_is_not_rounded_to_nothing() -> None:
     """It is below, or it is nought."""
-    assert (percent(0.0), percent(4e-5), percent(0.1)) == ("0.00%", "< 0.01%", "10.0%")
+    assert (percent(0.0), percent(4e-5), percent(0.1)) == ("0.00 %", "< 0.01 %", "10.0 %")
 
 
 @pytest.mark.parametrize("num_hosts", [129, 300, 1280])

@@ -422,7 +422,7 @@ FORGERIES = (
         "alternatives.0.reason",
         "99.0% slower",
         "alternatives_are_reproduced",
-        put("alternatives.0.reason", "99.0% slower, most of it bubble (+9.00%)"),
+        put("alternatives.0.reason", "99.0 % slower, most of it bubble (+9.00 %)"),
     ),
     Forgery(
         "alternatives.0.breakdown.compute",

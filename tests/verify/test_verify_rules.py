@@ -263,7 +263,7 @@ BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
     ("alternatives_are_reproduced", lambda plan: lost(plan, iteration_time_s=plan.estimate.iteration_time_s * 2)),
     ("alternatives_are_reproduced", lambda plan: lost(plan, iteration_time_s=None)),
     ("alternatives_are_reproduced", lambda plan: lost(plan, oom_probability=0.5)),
-    ("alternatives_are_reproduced", lambda plan: lost(plan, reason="99.0% slower, most of it bubble (+9.00%)")),
+    ("alternatives_are_reproduced", lambda plan: lost(plan, reason="99.0 % slower, most of it bubble (+9.00 %)")),
     (
         "alternatives_are_reproduced",
         lambda plan: lost(plan, config=replace(plan.config, tensor_model_parallel_size=3, data_parallel_size=8)),
