@@ -97,7 +97,7 @@ Mean errors of peaks on runs that were not learnt from:
 
 {verdict} Bounds and probabilities rest on the constants' errors on runs left out; far from the models, degrees and
 sizes of {runs} the network is held by the traces it was first trained on, and the constants by their priors. Written by
-`python -m models.memory.train --runs`; used by `pipette-opt memory predict --weights ... --framework ...`.
+`python -m models.memory.train --runs`.
 """
 
 

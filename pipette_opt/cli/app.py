@@ -30,7 +30,6 @@ from pipette_opt.cli import (
 )
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.help_text import Command
-from pipette_opt.cli.memory import app as memory
 
 SETTINGS: dict[str, Any] = {
     "pretty_exceptions_enable": False,
@@ -94,7 +93,6 @@ app.command("support")(support.support)
 app.add_typer(benchmark.app, name="benchmark")
 app.add_typer(import_.app, name="import")
 app.add_typer(profile.app, name="profile")
-app.add_typer(memory, name="memory")
 
 
 OUTPUTS = ("out", "csv", "plot", "trace", "moves_out", "log")

@@ -264,12 +264,8 @@ class MemoryPredictor:
         return state - self.memory_constants.fp32_shards * narrow_copies(table)
 
     def usable_bytes(self, gpu: GpuSpec) -> int:
-        """Return the bytes of a GPU that a stage can use."""
-        return self.room_bytes(gpu.memory_bytes)
-
-    def room_bytes(self, memory_bytes: int) -> int:
-        """Return the usable bytes of a GPU with ``memory_bytes``, without CUDA's context and libraries."""
-        return max(memory_bytes - int(self.memory_constants.unusable_gib * GIB), 0)
+        """Return the bytes of a GPU that a stage can use: all but those of CUDA's context and libraries."""
+        return max(gpu.memory_bytes - int(self.memory_constants.unusable_gib * GIB), 0)
 
     def counted(
         self, model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig]

@@ -116,7 +116,6 @@ MACHINES = ("--nodes", "1", "--gpu", "h100", "--nics", "8x400")
         ("explain", "--model", "train.sh", *MACHINES),
         ("explain", "--args", "train.sh", "--model", "train.sh", *MACHINES),
         ("solve", "--compare-current", "train.sh", "--example", "lab-2x8"),
-        ("memory", "predict", "--model", "train.sh", "--global-batch-size", "16", "--seq-length", "1024"),
     ],
 )
 def test_every_command_that_reads_a_script_sets_its_variables(

@@ -38,7 +38,6 @@ TYPED = (
     "import runs links.log -o r.csv",
     "import regions regions.csv --region a=2 --region b=2 --gpu a100-80gb --nics 8x200 -o g.yaml",
     "init --nodes 2 --gpu h100 -o n.yaml",
-    "memory predict --model llama-3.1-8b --global-batch-size 64 --seq-length 4096",
     f"benchmark solve {JOB} --time-limit 0.3 --csv rows.csv",
     "gpus",
     "models",

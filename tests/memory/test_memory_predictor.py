@@ -226,6 +226,13 @@ def test_foreign_files_are_refused(tmp_path: Path, arrays: dict[str, object], me
         MemoryPredictor.load(tmp_path / "nowhere.npz")
 
 
+def test_models_beyond_any_are_refused(shipped: MemoryPredictor) -> None:
+    """More parameters than 1e14 are an error in units, which the message helps to find."""
+    large = replace(LLAMA_8B, num_layers=1000, hidden_size=10**6, num_attention_heads=1000, num_query_groups=1000)
+    with pytest.raises(InputError, match=r"parameters, more than 1e\+14; check num_layers=1000, hidden_size=1000000"):
+        shipped.predict(large, JOB, [make_config(num_layers=1000)])
+
+
 def test_a_large_accepted_risk_still_needs_the_prediction(shipped: MemoryPredictor) -> None:
     """At a risk of almost 1 the bound is the prediction; at 1, where memory does not count, the usual bound."""
     base = make_config(tp=8, pp=4, dp=2, num_layers=32)
