@@ -14,26 +14,19 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from joblib import Parallel, delayed
 
-from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
-from benchmarks.memory.evaluation import SPLITS, SWEEP, Evaluation, evaluate_memory, start_of
+from benchmarks.memory.evaluation import SPLITS, Evaluation, evaluate_memory
 from benchmarks.memory.learning import DRAWS, learning_rows, reliability_rows
 from benchmarks.memory.parts import measured_parts, parts_rows
 from benchmarks.memory.stacks import leave_each_out, scale_out, scale_out_rows, stack_peaks, stack_rows
 from benchmarks.memory.stress import stress_rows
 from benchmarks.memory.tables import coverage_rows, method_rows, slice_rows
-from models.memory.dataset import TRACES
-from models.memory.fit import load_dataset
-from models.memory.tune import Lessons
-from models.memory.tuning import tune_memory, tuning_rows
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.output import check_place, check_stdout, show_json
 from pipette_opt.cli.program import run_command
-from pipette_opt.memory.predictor import MemoryPredictor
 
 LARGEST = "H100, nanotron: 8-16 GPUs to 32"
 
@@ -97,9 +90,7 @@ def evaluate(
         bool | None,
         typer.Option(help="Also calibrate repeatedly on few runs (a minute); by default only for the page."),
     ] = None,
-    tuning: Annotated[bool, typer.Option(help="Page only: fine-tune the network on the runs (needs torch).")] = True,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the page with all tables.")] = None,
-    workers: Annotated[int, typer.Option(help="Page only: number of processes for evaluation and fine-tuning.")] = 2,
     json: opt.Json = False,
 ) -> None:
     """
@@ -119,17 +110,15 @@ def evaluate(
         typer.echo("no measured runs here: set PIPETTE_OPT_SHARED, or give --folder; nothing evaluated.")
         return
     start = time.perf_counter()
-    evaluating = delayed(evaluate_memory)(
+    evaluation = evaluate_memory(
         chosen,
         max_oom_risk,
         with_pipette=pipette,
         with_learning=out is not None if learning is None else learning,
     )
-    jobs = [evaluating] if out is None or not tuning else [evaluating, delayed(tuned_rows)(chosen)]
-    evaluation, *rest = Parallel(n_jobs=min(workers, len(jobs)))(jobs)
     if out is not None:
         stress = stress_rows(chosen, max_oom_risk)
-        write_atomically(out, report(evaluation, rest[0] if rest else [], stress, chosen, max_oom_risk, start))
+        write_atomically(out, report(evaluation, stress, chosen, max_oom_risk, start))
     if json:
         show_json({**_tables(evaluation), "notes": list(evaluation.notes)})
     elif out is None:
@@ -151,19 +140,8 @@ def _tables(evaluation: Evaluation) -> dict[str, list[dict[str, str]]]:
     }
 
 
-def tuned_rows(folder: Path) -> list[dict[str, str]]:
-    """Return the errors of `python -m models.memory.train --runs` on the H100 sweep, as text."""
-    path = folder / SWEEP
-    if not path.is_file():
-        return []
-    dataset = load_dataset(TRACES)
-    traces = Lessons(features=dataset.features, log_ratio=dataset.log_ratio)
-    return tuning_rows(tune_memory(measured_runs(path), start_of(SWEEP), MemoryPredictor.load(), traces))
-
-
 def report(
     evaluation: Evaluation,
-    tuning: list[dict[str, str]],
     stress: list[dict[str, str]],
     folder: Path,
     max_oom_risk: float,
@@ -236,11 +214,6 @@ def report(
         (
             f"## How many runs a calibration needs\n\nRandom ones, {DRAWS} draws of each size; tested as above.\n\n",
             learning_rows(evaluation.learning),
-        ),
-        (
-            "## Fine-tuning\n\nThe network is trained further on the runs themselves (`python -m models.memory.train "
-            "--runs`); H100 sweep, mean errors on runs that were left out.\n\n",
-            tuning,
         ),
     )
     notes = "".join(f"\n{note}\n" for note in evaluation.notes)

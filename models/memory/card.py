@@ -54,8 +54,7 @@ peaks that follows holds 92 % of public ones (`benchmarks/results/memory-odds.md
   stack, which are assumed; what measured jobs took: `benchmarks/results/memory.md`.
 - Frameworks with unfused kernels, fp32 copies of logits, or gradients kept twice (nanotron, plain PyTorch) need far
   more: up to half of the activations again. `pipette-opt calibrate` fits the constants of such a stack; in a
-  checkout `python -m models.memory.train --runs` tunes this network on your own runs besides, and `python -m
-  benchmarks.memory.evaluate` says how well that does on measured runs.
+  checkout `python -m benchmarks.memory.evaluate` says how well that does on measured runs.
 - Megatron-Core's behaviour is assumed: fused weight-gradient accumulation, main gradients kept all the time, freed
   pipeline outputs, no overlap buffers.
 - Experts: tokens routed evenly, none dropped, the all-to-all dispatcher with fused permutations. A rank whose experts
@@ -86,25 +85,6 @@ def model_card(fit: "Fit", shift: "pd.DataFrame", *, seed: str) -> str:
         spread=MemoryConstants().spread,
         features="\n".join(f"- `{name}` ({unit})" for name, unit in FEATURES),
     )
-
-
-_TUNING_TEMPLATE = """# Memory predictor, tuned on {runs}
-
-{num_runs} measured peaks; the constants of the stack are in the .yaml file beside, which belongs to these weights.
-Mean errors of peaks on runs that were not learnt from:
-
-{table}
-
-{verdict} Bounds and probabilities rest on the constants' errors on runs left out; far from the models, degrees and
-sizes of {runs} the network is held by the traces it was first trained on, and the constants by their priors. Written by
-`python -m models.memory.train --runs`.
-"""
-
-
-def tuning_card(table: str, *, runs: str, num_runs: int, improves: bool) -> str:
-    """Return the model card of fine-tuned weights as Markdown."""
-    kept = "The network was tuned." if improves else "Tuning did not help, so the network stays as it was."
-    return _TUNING_TEMPLATE.format(table=table, runs=runs, num_runs=num_runs, verdict=kept)
 
 
 def markdown_table(frame: "pd.DataFrame") -> str:

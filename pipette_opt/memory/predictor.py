@@ -5,7 +5,6 @@ from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
 from operator import attrgetter
-from pathlib import Path
 from statistics import NormalDist
 from typing import Self
 
@@ -145,10 +144,9 @@ class MemoryPredictor:
     memory_constants: MemoryConstants = MEGATRON_CORE
 
     @classmethod
-    def load(cls, path: str | Path | None = None, *, memory_constants: MemoryConstants | None = None) -> Self:
-        """Return a predictor with the shipped weights, or a file's. ``InputError`` if the file is unusable."""
-        network = _shipped_network() if path is None else read_weights(Path(path))
-        return cls(network=network, memory_constants=memory_constants or MEGATRON_CORE)
+    def load(cls, *, memory_constants: MemoryConstants | None = None) -> Self:
+        """Return a predictor with the shipped weights."""
+        return cls(network=_shipped_network(), memory_constants=memory_constants or MEGATRON_CORE)
 
     def predict(
         self,

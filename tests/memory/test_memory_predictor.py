@@ -17,7 +17,7 @@ from pipette_opt.base.risk import SMALLEST_RISK, USUAL_RISK
 from pipette_opt.base.units import GIB, MIB
 from pipette_opt.memory.features import FEATURE_NAMES
 from pipette_opt.memory.predictor import MemoryPredictor, oom_probability, token_buffer_bytes, user_buffer_bytes
-from pipette_opt.memory.weights import NetworkWeights, write_weights
+from pipette_opt.memory.weights import NetworkWeights, read_weights, write_weights
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import TrainingSpec
 from pipette_opt.specs.memory_constants import MemoryConstants
@@ -178,10 +178,9 @@ def test_neither_torch_nor_pandas_is_imported() -> None:
 
 def test_weights_survive_the_file(tmp_path: Path) -> None:
     """Written and read, the network is the same; the same network is the same bytes."""
-    predictor = MemoryPredictor.load()
     one, two = tmp_path / "one.npz", tmp_path / "two.npz"
-    write_weights(one, predictor.network)
-    write_weights(two, MemoryPredictor.load(one).network)
+    write_weights(one, MemoryPredictor.load().network)
+    write_weights(two, read_weights(one))
     assert one.read_bytes() == two.read_bytes()
 
 
@@ -192,7 +191,7 @@ def test_cut_files_are_refused(tmp_path: Path, keep: int) -> None:
     write_weights(path, network())
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(InputError, match=r"memory\.npz"):
-        MemoryPredictor.load(path)
+        read_weights(path)
 
 
 def changed(path: Path, **arrays: object) -> Path:
@@ -221,9 +220,9 @@ def changed(path: Path, **arrays: object) -> Path:
 def test_foreign_files_are_refused(tmp_path: Path, arrays: dict[str, object], message: str) -> None:
     """Another format, other features, wrong shapes or values, pickles: refused with the reason."""
     with pytest.raises(InputError, match=message):
-        MemoryPredictor.load(changed(tmp_path / "memory.npz", **arrays))
+        read_weights(changed(tmp_path / "memory.npz", **arrays))
     with pytest.raises(InputError, match="nowhere"):
-        MemoryPredictor.load(tmp_path / "nowhere.npz")
+        read_weights(tmp_path / "nowhere.npz")
 
 
 def test_models_beyond_any_are_refused(shipped: MemoryPredictor) -> None:
