@@ -23,7 +23,6 @@ from pipette_opt.cli import (
     replan,
     report,
     solve,
-    support,
     tune,
     verify,
     whatif,
@@ -89,7 +88,6 @@ app.command("capture", context_settings={"allow_interspersed_args": False})(capt
 app.command("init")(init.init)
 app.command("gpus")(catalogue.gpus)
 app.command("models")(catalogue.models)
-app.command("support")(support.support)
 app.add_typer(benchmark.app, name="benchmark")
 app.add_typer(import_.app, name="import")
 app.add_typer(profile.app, name="profile")

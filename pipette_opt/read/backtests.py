@@ -87,9 +87,3 @@ def runs_by_gpu(rows: Sequence[BackTest]) -> Mapping[str, int]:
     for row in rows:
         counts[row.gpu] += row.runs
     return counts
-
-
-def of_model(rows: Sequence[BackTest], model: ModelSpec) -> Mapping[str, tuple[BackTest, ...]]:
-    """Return the comparisons for models of the same shape, by GPU type."""
-    same = [row for row in rows if row.shape == shape_of(model)]
-    return {gpu: tuple(row for row in same if row.gpu == gpu) for gpu in sorted({row.gpu for row in same})}

@@ -111,7 +111,6 @@ MACHINES = ("--nodes", "1", "--gpu", "h100", "--nics", "8x400")
     "words",
     [
         ("import", "model", "train.sh"),
-        ("support", "train.sh", "h100"),
         ("estimate", "--args", "train.sh", *MACHINES),
         ("explain", "--model", "train.sh", *MACHINES),
         ("explain", "--args", "train.sh", "--model", "train.sh", *MACHINES),

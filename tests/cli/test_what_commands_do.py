@@ -41,7 +41,6 @@ TYPED = (
     f"benchmark solve {JOB} --time-limit 0.3 --csv rows.csv",
     "gpus",
     "models",
-    "support llama-3.1-8b h100",
 )
 """Each command with inputs of its own; some refuse them, which starts and writes nothing either."""
 

@@ -8,7 +8,7 @@ from factories import LLAMA_8B, TINY
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
-from pipette_opt.read.backtests import of_model, precision_of, read_backtests, runs_by_gpu, shape_of
+from pipette_opt.read.backtests import precision_of, read_backtests, runs_by_gpu, shape_of
 from pipette_opt.read.gpus import read_gpu_catalogue
 from pipette_opt.specs import TrainingSpec
 
@@ -17,11 +17,8 @@ TRAINING = TrainingSpec(global_batch_size=8, seq_length=1024)
 
 def test_models_are_alike_by_shape() -> None:
     """Another vocabulary is the same model, another number of layers is not."""
-    rows = read_backtests()
-    same = replace(LLAMA_8B, vocab_size=1000)
-    assert shape_of(same) == shape_of(LLAMA_8B)
-    assert of_model(rows, same) == of_model(rows, LLAMA_8B) != {}
-    assert of_model(rows, replace(TINY, num_layers=77)) == {}
+    assert shape_of(replace(LLAMA_8B, vocab_size=1000)) == shape_of(LLAMA_8B)
+    assert shape_of(replace(TINY, num_layers=77)) != shape_of(TINY)
     assert precision_of(replace(TRAINING, fp8=True, fp8_recipe="mxfp8")) == "fp8 mxfp8"
 
 
