@@ -1,4 +1,4 @@
-"""``pipette-opt import``: links, regions, model, args and runs."""
+"""``pipette-opt import``: links, model, args and runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -132,58 +132,6 @@ def links(
         return
     for line in (*found.health.sentences, *brings):
         say(line)
-
-
-@app.command("regions")
-def regions(
-    table: Annotated[Path, typer.Argument(help="CSV table of delay and bandwidth between each two regions or zones.")],
-    region: Annotated[
-        list[str], typer.Option(help="A region and its number of hosts, e.g. Oregon=4; give at least two.")
-    ],
-    gpu: Annotated[str, typer.Option(help="GPU type of these hosts.")],
-    nics: Annotated[
-        str, typer.Option(help="NICs of a host x Gbit/s of each, e.g. 4x100; used between hosts of the same region.")
-    ],
-    gpus_per_node: Annotated[int, typer.Option(help="GPUs per host.")] = 8,
-    measured_gpu: Annotated[
-        str | None, typer.Option(help="Use only rows measured on this GPU, e.g. A100-40, if the table names GPUs.")
-    ] = None,
-    latency_ms: Annotated[
-        float | None, typer.Option(help="Latency between any two regions in ms, if the table has no latencies.")
-    ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Cluster file to write; the link matrices go next to it.")
-    ] = Path("cluster.yaml"),
-) -> None:
-    """
-    Write a cluster file over several regions or zones, from measured delay and bandwidth between each two of them.
-
-    Example: [bold]pipette-opt import regions pairs.csv --region Virginia=2 --region Ohio=2 --gpu a100 --nics 4x100[/]
-    """
-    from pipette_opt.cli.output import check_file, say
-    from pipette_opt.read.nics import parse_nics
-    from pipette_opt.read.regions import parse_regions, read_region_links, write_region_cluster
-
-    check_file(out, "link matrices are written beside it")
-    if not 1 <= gpus_per_node <= 1024:
-        raise InputError("--gpus-per-node", f"must be from 1 to 1024, got {gpus_per_node}.")
-    if latency_ms is not None and not 0 < latency_ms < 1000:
-        raise InputError("--latency-ms", f"must be > 0 and below 1000, got {latency_ms:g}.")
-    links = read_region_links(table, measured_gpu)
-    hosts = parse_regions(region, links)
-    notes = write_region_cluster(
-        out,
-        links,
-        hosts,
-        gpu=gpu,
-        gpus_per_node=gpus_per_node,
-        nics=parse_nics(nics, "--nics"),
-        latency_s=None if latency_ms is None else latency_ms / 1e3,
-        source=table.name,
-    )
-    for note in notes:
-        say(f"- {note}")
-    say(f"{sum(hosts.values())} hosts of {len(hosts)} regions written to {out}")
 
 
 SOLVING_S = 10.0

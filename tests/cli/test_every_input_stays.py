@@ -29,9 +29,6 @@ INPUTS = {
 TYPED = {
     "report": ["report plan.json -o {}: plan.json c.yaml m.csv"],
     "import links": ["import links links.log -o {}: links.log"],
-    "import regions": [
-        "import regions regions.csv --region a=2 --region b=2 --gpu a100-80gb --nics 8x200 -o {}: regions.csv"
-    ],
     "import model": ["import model train.sh -o {}: train.sh", "import model config.json -o {}: config.json"],
     "import runs": ["import runs megatron.log -o {} --gpu h100-80gb: megatron.log"],
     "solve": [
@@ -112,7 +109,6 @@ def folder(tmp_path: Path) -> Path:
     content = json.loads((tmp_path / "plan.json").read_text())
     content["inputs"]["cluster"] = {"path": "c.yaml", "sha256": "0" * 64, "matrices": {"m.csv": "0" * 64}}
     (tmp_path / "plan.json").write_text(json.dumps(content))
-    (tmp_path / "regions.csv").write_text("region_a,region_b,delay_ms,bandwidth_Gbps\na,b,10,5\n")
     (tmp_path / "s.yaml").write_text("name: s\n")
     for name in ("megatron.log", "anything"):
         (tmp_path / name).write_text("anything")

@@ -36,7 +36,6 @@ TYPED = (
     "import model train.sh -o m.yaml",
     "import args train.sh",
     "import runs links.log -o r.csv",
-    "import regions regions.csv --region a=2 --region b=2 --gpu a100-80gb --nics 8x200 -o g.yaml",
     "init --nodes 2 --gpu h100 -o n.yaml",
     f"benchmark solve {JOB} --time-limit 0.3 --csv rows.csv",
     "gpus",
@@ -91,7 +90,6 @@ def test_commands_start_no_program_and_write_where_they_are_told(tmp_path: Path)
     """No program, no connection, no signal; files only in the folder, the caches, and temporary ones."""
     for name, source in INPUTS.items():
         (tmp_path / name).write_bytes(source.read_bytes())
-    (tmp_path / "regions.csv").write_text("region_a,region_b,delay_ms,bandwidth_Gbps\na,b,10,5\n")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     done = subprocess.run(
         [sys.executable, "-c", WATCHED, json.dumps(TYPED)], cwd=tmp_path, capture_output=True, text=True, check=False
