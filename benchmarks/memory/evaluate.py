@@ -182,9 +182,7 @@ def report(
             "unit of each constant on the measured rank. Other stacks do not show the memory that a stack adds to its "
             "tensors; only the count of tensors carries over. So counts are exact where sources are known (empty "
             "gradients of Transformer Engine, of the head's product), and each stack has its own constants. The "
-            "network only corrects the errors of the formula in traces (models/memory.md). Layers without a formula "
-            "are measured: `profile "
-            "memory --plan`.\n\n",
+            "network only corrects the errors of the formula in traces (models/memory.md).\n\n",
             stack_rows(left_out),
         ),
         (

@@ -18,8 +18,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from models.memory.live_storages import Event
 from pipette_opt.base.units import MIB, ceil_div
-from pipette_opt.measure.live_storages import Event
 
 MIN_BLOCK = 512
 SMALL_SIZE = MIB

@@ -14,14 +14,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from models.memory.live_storages import LiveStorages
 from models.memory.sample import Point
 from models.memory.shapes import LocalShapes
+from models.memory.stage_passes import passes_of
 from models.memory.statics import static_sizes
 from models.memory.trace import StageRun, build_stage, score_workspace
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
-from pipette_opt.measure.live_storages import LiveStorages
-from pipette_opt.measure.stage_passes import passes_of
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
 

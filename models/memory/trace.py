@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from models.memory.allocator import AllocatorPeaks, CachingAllocator, smallest_capacity
+from models.memory.live_storages import Event, LiveStorages
 from models.memory.shapes import LocalShapes
+from models.memory.stage_passes import Pass, passes_of
+from models.memory.stand_ins import DTYPES
 from models.memory.statics import StaticSizes, static_sizes
 from models.memory.transformer.ends import Embeddings, Head
 from models.memory.transformer.layers import Chunk, Layer
 from models.memory.transformer.operations import FreshGradient, hop
 from pipette_opt.layers.kinds import pattern_of
-from pipette_opt.measure.live_storages import Event, LiveStorages
-from pipette_opt.measure.stage_passes import Pass, passes_of
-from pipette_opt.measure.stand_ins import DTYPES
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.schedule import Schedule
 from pipette_opt.specs import LayerKind, ModelSpec, TrainingSpec

@@ -7,7 +7,7 @@ import typer
 
 from pipette_opt.cli import options as opt
 
-app = typer.Typer(help="Measure links, layer times and memory on your machines.", no_args_is_help=True)
+app = typer.Typer(help="Measure links and layer times on your machines.", no_args_is_help=True)
 
 
 @app.command("links")
@@ -154,50 +154,3 @@ def compute(
         on_row=lambda done, total, row: say_progress(f"{done} of {total}: {row}"),
     )
     say(f"{counted(len(found.layers), 'row')} in {out}")
-
-
-@app.command("memory")
-def memory(
-    plan: Annotated[Path, typer.Option(help="Plan file; a rank of its fullest stage is run.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Stack file to write, with the measured memory.")] = Path(
-        "stack.yaml"
-    ),
-    cluster: Annotated[
-        Path | None, typer.Option(help="Path of the plan's cluster file, if the file was moved.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cuda, cpu (counts tensors without a GPU), or auto.")] = "auto",
-) -> None:
-    """
-    Run one rank of a plan's fullest stage in megatron-core with fake peers, and write its tensor memory to a stack
-    file.
-
-    The measured size of the tensors replaces the computed size of that stage; constants of the stack add the rest.
-    solve and estimate read the stack with --calibration. Tested without a GPU only; never run on a GPU by the authors.
-
-    Example: [bold]pipette-opt profile memory --plan plan.json -o stack.yaml[/]
-    """
-    from dataclasses import replace
-
-    from pipette_opt.base.units import gib
-    from pipette_opt.cli.output import check_file, check_place, say
-    from pipette_opt.library.plans import plan_and_instance
-    from pipette_opt.measure.anchor import anchored, run_fullest, usual_device
-    from pipette_opt.memory.predictor import stack_predictor
-    from pipette_opt.read.stack import write_stack
-
-    opt.one_of("--device", device, ("auto", "cuda", "cpu"))
-    check_file(out, "the stack is written there")
-    check_place(out)
-    if device == "auto":
-        device = usual_device()
-    planned, instance = plan_and_instance(plan, cluster)
-    predictor = stack_predictor(instance.stack)
-    found = run_fullest(instance, planned.config, predictor, device)
-    memory_constants = anchored(predictor.memory_constants, found)
-    write_stack(replace(instance.stack, memory=memory_constants), out)
-    how = "allocated on the GPU" if device == "cuda" else "counted without a GPU, kernels standing as their outputs"
-    say(
-        f"stage {found.stage}: megatron-core's tensors take {gib(found.measured_bytes):.2f} GiB ({how}), "
-        f"{gib(found.counted_bytes):.2f} GiB were predicted ({found.measured_bytes / found.counted_bytes - 1:+.2%})"
-    )
-    say(f"the stack with this anchor is in {out}: solve --calibration {out}")

@@ -23,7 +23,7 @@ from pipette_opt.memory.odds import normal_beyond
 from pipette_opt.memory.regressors import StageFacts, config_groups, link_share, narrow_copies, stage_regressors
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.memory.table import stage_table
-from pipette_opt.memory.twins import as_anchored, as_measured, as_run, as_twins_take, rank_keys, work_keys
+from pipette_opt.memory.twins import as_measured, as_run, as_twins_take, rank_keys, work_keys
 from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
@@ -182,9 +182,7 @@ class MemoryPredictor:
         formula = formula_bytes(table)
         counted, outside = self._counted(table, formula)
         facts = _stage_facts(table, model, training, configs, gpus_per_node, intra_node_bytes_per_s)
-        work = work_keys(table, facts) if self.memory_constants.twins or self.memory_constants.anchors else ()
-        if self.memory_constants.anchors:
-            counted = as_anchored(self.memory_constants, counted, work)
+        work = work_keys(table, facts) if self.memory_constants.twins else ()
         regressors = stage_regressors(table, formula, counted, facts, self.memory_constants.late_buffers)
         predicted, own_spread, unknown, parts = self._fullest(formula, counted, regressors, configs, work)
         certain = self._state_bytes(table, formula)
@@ -264,14 +262,6 @@ class MemoryPredictor:
     def usable_bytes(self, gpu: GpuSpec) -> int:
         """Return the bytes of a GPU that a stage can use: all but those of CUDA's context and libraries."""
         return max(gpu.memory_bytes - int(self.memory_constants.unusable_gib * GIB), 0)
-
-    def counted(
-        self, model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig]
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return the tensor bytes of every stage at its peak, and the gradient placeholders among them, bytes."""
-        table = stage_table(model, training, configs)
-        formula = formula_bytes(table)
-        return self._counted(table, formula)[0], formula.placeholders
 
     def regressors(
         self,

@@ -111,12 +111,6 @@ def as_twins_take(
     return scaled
 
 
-def as_anchored(memory_constants: MemoryConstants, counted_bytes: FloatArray, work: Sequence[str]) -> FloatArray:
-    """Scale each row's counted tensors by measured over counted memory of a rank with equal work that was run alone."""
-    anchored: FloatArray = counted_bytes * np.exp([memory_constants.anchors.get(key, 0.0) for key in work])
-    return anchored
-
-
 def as_run(
     ran: Mapping[str, float],
     keys: Sequence[str],

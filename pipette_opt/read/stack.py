@@ -29,7 +29,7 @@ DEFAULT_NAME = "megatron-core"
 UNPRICED = ("flush_s", "refill_s", "refill_s_per_billion", "refill_half_gpus")
 """Constants of older versions for time lost near full memory, which nothing prices now. They are read and left out."""
 
-NUMBERED = {"error_": "errors", "version_": "versions", "twin_": "twins", "anchor_": "anchors"}
+NUMBERED = {"error_": "errors", "version_": "versions", "twin_": "twins"}
 """Lists of memory constants, by the start of the names that their numbers have in files of older versions."""
 
 LATE = ("step_bytes", "run_ahead_buffers", "pile_up_buffers")
@@ -137,7 +137,7 @@ def _memory_numbers(memory: MemoryConstants) -> dict[str, Any]:
     numbers: dict[str, Any] = {
         name: float(f"{value:.5g}") for name, value in asdict(memory).items() if isinstance(value, float)
     }
-    offsets = {name: getattr(memory, name) for name in ("versions", "twins", "anchors", "ran", "peaks")}
+    offsets = {name: getattr(memory, name) for name in ("versions", "twins", "ran", "peaks")}
     numbers |= {
         name: {key: round(value, 5) for key, value in parts.items()} for name, parts in offsets.items() if parts
     }

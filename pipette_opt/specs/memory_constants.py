@@ -181,9 +181,6 @@ class MemoryConstants:
     twins
         Work keys of measured ranks (:func:`twins.work_keys`), each with the expected error of another run with that
         key, in units of its standard deviation.
-    anchors
-        Work keys of ranks that were run alone (``profile memory --plan``), each with the log of its measured over its
-        counted tensors.
     information
         Information of measured runs about the constants (:mod:`~pipette_opt.specs.memory_prior`). A row has the
         derivatives of a measured figure, in its standard deviations, by the constants of ``REGRESSORS`` and by
@@ -234,7 +231,6 @@ class MemoryConstants:
     versions: Mapping[str, Offset] = field(default_factory=dict)
     alike: Share = 0.0
     twins: Mapping[str, TwinOffset] = field(default_factory=dict)
-    anchors: Mapping[str, Offset] = field(default_factory=dict)
     information: tuple[tuple[float, ...], ...] = ()
     ran: Mapping[str, GpuMemory] = field(default_factory=dict)
     peaks: Mapping[str, GpuMemory] = field(default_factory=dict)
@@ -246,7 +242,7 @@ class MemoryConstants:
             raise ValueError("errors must be finite and ascending.")
         if any(len(row) != len(REGRESSORS) + 1 for row in self.information) or not np.isfinite(self.information).all():
             raise ValueError(f"each row of information must have {len(REGRESSORS) + 1} finite numbers.")
-        for name, limit in (("versions", LARGEST_OFFSET), ("twins", MAX_OF_TWIN), ("anchors", LARGEST_OFFSET)):
+        for name, limit in (("versions", LARGEST_OFFSET), ("twins", MAX_OF_TWIN)):
             for key, offset in getattr(self, name).items():
                 if not abs(offset) <= limit:
                     raise ValueError(f"{name}.{key} must be within {limit:g} of 0, got {offset}.")

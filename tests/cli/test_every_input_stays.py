@@ -55,7 +55,6 @@ TYPED = {
         "backtest runs.csv --calibration s.yaml -o p.csv --plot {}: s.yaml",
     ],
     "tune": ["tune --replay runs.csv -o {}: runs.csv"],
-    "profile memory": ["profile memory --plan plan.json -o {}: plan.json c.yaml m.csv"],
     "profile compute": [
         "profile compute --model config.json --seq-length 128 --device cpu -o {}: config.json",
         "profile compute --model train.sh --seq-length 128 --device cpu -o {}: train.sh",

@@ -12,7 +12,7 @@ from test_every_input_stays import INPUTS
 
 PAGE = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
 
-STARTERS = ("capture", "tune", "profile links", "profile compute", "profile memory")
+STARTERS = ("capture", "tune", "profile links", "profile compute")
 """Commands that may start programs, or run under a launcher that did."""
 
 JOB = "--example lab-2x8 --tensor-parallel 8 --pipeline-parallel 2 --micro-batch-size 1"

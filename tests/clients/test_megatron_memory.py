@@ -1,15 +1,13 @@
-"""A rank of megatron-core's own model, run without a GPU: what it takes, and what becomes of that."""
+"""A rank of megatron-core's own model, run without a GPU, takes what the formula counts."""
 
 from dataclasses import replace
 
 import pytest
 from clients_here import require_megatron_release
-from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
+from factories import LLAMA_8B, make_config
+from megatron_rank import measure_rank
 
-from pipette_opt.measure.anchor import anchored, run_fullest
-from pipette_opt.measure.megatron_rank import measure_rank
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -50,19 +48,3 @@ def test_megatron_takes_what_the_formula_counts(model: ModelSpec, chosen: Parall
     formula = formula_bytes(stage_table(model, JOB, [chosen]))
     counted = float((formula.total - formula.placeholders)[stage])
     assert measure_rank(model, JOB, chosen, stage) == pytest.approx(counted, rel=0.005)
-
-
-def test_a_plan_is_anchored() -> None:
-    """The fullest stage of two is run; predicted with the anchor it takes what the run took, and the rest."""
-    job = make_job(make_cluster(1, kinds=(A100_80,)), SMALL, 16, 2048)
-    predictor = MemoryPredictor.load()
-    found = run_fullest(job, SHARDED, predictor, "cpu")
-    (before,) = predictor.predict(SMALL, job.training, [SHARDED], gpus_per_node=8)
-    assert found.stage == before.predicted_bytes.argmax()
-    again = replace(predictor, memory_constants=anchored(predictor.memory_constants, found))
-    (after,) = again.predict(SMALL, job.training, [SHARDED], gpus_per_node=8)
-    counted, _ = predictor.counted(SMALL, job.training, [SHARDED])
-    moved = after.predicted_bytes - before.predicted_bytes
-    wanted = (found.measured_bytes / found.counted_bytes - 1) * counted[found.stage]
-    assert moved[found.stage] == pytest.approx(wanted, rel=1e-3, abs=4096)
-    assert moved[1 - found.stage] == 0

@@ -119,11 +119,9 @@ def test_time_lost_near_full_memory_is_read_and_left_out(
 
 
 def test_old_files_have_a_name_for_each_number_of_memory(tmp_path: Path) -> None:
-    """Errors, versions, twins and anchors are read; without the groups' buffers, unusable memory includes them."""
+    """Errors, versions and twins are read; without the groups' buffers, unusable memory includes them."""
     path = tmp_path / "old.yaml"
-    path.write_text(
-        "memory: {unusable_gib: 3, error_000: -1, error_001: 2, version_2.1: 0.1, twin_0a: 0.5, anchor_ff: 0.2}\n"
-    )
+    path.write_text("memory: {unusable_gib: 3, error_000: -1, error_001: 2, version_2.1: 0.1, twin_0a: 0.5}\n")
     assert read_stack(path).memory == MemoryConstants(
         unusable_gib=3.0,
         group_gib=0.0,
@@ -131,7 +129,6 @@ def test_old_files_have_a_name_for_each_number_of_memory(tmp_path: Path) -> None
         errors=(-1.0, 2.0),
         versions={"2.1": 0.1},
         twins={"0a": 0.5},
-        anchors={"ff": 0.2},
     )
 
 

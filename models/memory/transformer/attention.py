@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from models.memory.shapes import LocalShapes
+from models.memory.stand_ins import DTYPES, Normalise, apply
 from models.memory.transformer.operations import Dropout, Linear, Part, Recompute
-from pipette_opt.measure.stand_ins import DTYPES, Normalise, apply
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 

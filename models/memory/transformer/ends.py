@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from models.memory.shapes import LocalShapes
+from models.memory.stand_ins import DTYPES, apply
 from models.memory.transformer.operations import Dropout, FreshGradient, Linear, Norm, Part
-from pipette_opt.measure.stand_ins import DTYPES, apply
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 

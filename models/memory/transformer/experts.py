@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from models.memory.shapes import ExpertShapes, LocalShapes
+from models.memory.stand_ins import DTYPES, apply
 from models.memory.transformer.feed_forward import FeedForward
 from models.memory.transformer.operations import Part
-from pipette_opt.measure.stand_ins import DTYPES, apply
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from models.memory.shapes import ExpertShapes, LocalShapes
+from models.memory.stand_ins import DTYPES, apply
 from models.memory.transformer.attention import Attention
 from models.memory.transformer.ends import Embeddings, Head
 from models.memory.transformer.experts import Experts
 from models.memory.transformer.feed_forward import FeedForward
 from models.memory.transformer.operations import DropoutAdd, Norm, Part, Recompute
-from pipette_opt.measure.stand_ins import DTYPES, apply
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from pipette_opt.measure.stand_ins import Normalise, apply
+from models.memory.stand_ins import Normalise, apply
 from pipette_opt.specs import ModelSpec
 
 

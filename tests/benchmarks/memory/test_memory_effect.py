@@ -5,19 +5,25 @@ import pytest
 from factories import LLAMA_8B, make_config
 
 from benchmarks.memory.effect import Effect, effect_on, page, without_network
+from pipette_opt.base.units import GIB
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.table import stage_table
 from pipette_opt.specs import TrainingSpec
+from pipette_opt.specs.memory_constants import REGRESSORS
 
 
 def test_without_the_network_the_formula_is_left() -> None:
     """Counted bytes are then the formula's; the network moves them."""
     job = LLAMA_8B, TrainingSpec(global_batch_size=64, seq_length=4096), [make_config(2, 4, 2, 1, 32)]
-    formula = formula_bytes(stage_table(*job)).total
+    formula = formula_bytes(stage_table(*job))
     predictor = MemoryPredictor.load()
-    assert without_network(predictor).counted(*job)[0] == pytest.approx(formula, rel=1e-12)
-    assert not np.allclose(predictor.counted(*job)[0], formula, rtol=1e-6)
+    alone, corrected = (
+        GIB * one.regressors(*job)[0, :, REGRESSORS.index("counted")] + formula.placeholders
+        for one in (without_network(predictor), predictor)
+    )
+    assert alone == pytest.approx(formula.total, rel=1e-12)
+    assert not np.allclose(corrected, formula.total, rtol=1e-6)
 
 
 @pytest.mark.search

@@ -9,12 +9,12 @@ import torch
 
 from models.memory.allocator import CachingAllocator, DeviceFullError
 from models.memory.dataset import MEASURED_COLUMNS, collect_measured, point_of_row, read_rows
+from models.memory.live_storages import LiveStorages
 from models.memory.measure import CudaDevice, DevicePeaks, can_measure, measure_point
 from models.memory.sample import Point, sample_point
 from models.memory.trace import trace_stage
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB, MIB
-from pipette_opt.measure.live_storages import LiveStorages
 
 pytestmark = pytest.mark.search
 

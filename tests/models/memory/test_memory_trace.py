@@ -12,11 +12,11 @@ import torch
 from factories import LLAMA_8B, TINY
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from models.memory.live_storages import LiveStorages
 from models.memory.shapes import LocalShapes
 from models.memory.trace import StageTrace, trace_stage
 from models.memory.transformer.ends import Embeddings, Head
 from models.memory.transformer.layers import Chunk, Layer
-from pipette_opt.measure.live_storages import LiveStorages
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 

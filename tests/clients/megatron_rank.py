@@ -2,9 +2,8 @@
 Peak memory of one rank of megatron-core's own model, run through its forward and backward passes.
 
 Megatron-core's process groups stand for the other ranks, over torch's ``fake`` backend, whose collectives return at
-once. On a GPU everything is computed, with Transformer Engine's layers if installed. Without a GPU the rank runs on
-tensors without data (``FakeTensorMode``), and live storages are counted. Kernels that a processor lacks (fused
-attention, norms) are replaced by outputs of the same size. Gradients are cleared as soon as they exist, as DDP does
+once. The rank runs on tensors without data (``FakeTensorMode``), and live storages are counted. Fused attention and
+norms are replaced by outputs of the same size. Gradients are cleared as soon as they exist, as DDP does
 after adding them to the main gradients. Main gradients and optimizer state are buffers of the right size.
 """
 
@@ -17,83 +16,71 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import Function
 
-from pipette_opt.base.errors import InputError
+from models.memory.live_storages import LiveStorages
+from models.memory.stage_passes import Pass, passes_of
+from models.memory.stand_ins import DTYPES, Normalise, apply
 from pipette_opt.base.units import ceil_div
-from pipette_opt.measure.live_storages import LiveStorages
-from pipette_opt.measure.stage_passes import Pass, passes_of
-from pipette_opt.measure.stand_ins import DTYPES, AttentionStandIn, NormStandIn
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
-ITERATIONS = 2
-"""Iterations on a GPU: Adam's moments appear in the first, and placeholders of gradients remain after it."""
+
+class NormStandIn(nn.Module):
+    """Stand-in for a fused norm, with the constructor that megatron-core calls."""
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__()
+        self.width, self.statistics = hidden_size, 2 if config.normalization == "LayerNorm" else 1
+        self.weight = nn.Parameter(torch.empty(hidden_size, dtype=config.params_dtype))
+        if self.statistics == 2:
+            self.bias = nn.Parameter(torch.empty(hidden_size, dtype=config.params_dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return an uninitialised output of the norm's size."""
+        return apply(Normalise, x, self.width, self.statistics)
 
 
-def measure_rank(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stage: int, device: str = "cpu"
-) -> int:
-    """
-    Return the peak bytes of the tensors of one rank of a stage.
+class _FlashAttention(Function):
+    """Stand-in for fused attention: keeps query, key, value, output, and one fp32 number per head and token."""
 
-    Parameters
-    ----------
-    device
-        ``cuda``: bytes allocated on the first GPU; ``cpu``: bytes counted without a GPU.
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        s, b, heads, width = query.shape
+        out = query.new_empty(s, b, heads * width)
+        sums = torch.empty(b, heads, s, dtype=torch.float32, device=query.device)
+        ctx.save_for_backward(query.clone(), key.clone(), value.clone(), out, sums)
+        return out
 
-    Raises
-    ------
-    InputError
-        For a job that cannot be run on one rank, or without megatron-core.
-    """
-    _check(model, training, config, device)
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        query, key, value, _, _ = ctx.saved_tensors
+        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+class AttentionStandIn(nn.Module):
+    """Stand-in for fused attention, with the constructor that megatron-core calls."""
+
+    def __init__(self, config: Any, **_: Any) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Return an uninitialised output of the attention's size."""
+        return apply(_FlashAttention, query, key, value)
+
+
+def measure_rank(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stage: int) -> int:
+    """Return the peak bytes of the tensors of one rank of a stage, counted without a GPU."""
     with ExitStack() as stack:
         stack.enter_context(_process_groups(config, stage))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        if device == "cpu":
-            stack.enter_context(mock.patch("torch.cuda.current_device", return_value="cpu"))
-            stack.enter_context(FakeTensorMode())
-            storages = LiveStorages()
-            stack.enter_context(storages)
-            _run(model, training, config, stage, torch.device("cpu"), iterations=1)
-            return int(storages.peak_bytes)
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        stack.enter_context(torch.device("cuda"))
-        _run(model, training, config, stage, torch.device("cuda"), iterations=ITERATIONS)
-        return int(torch.cuda.max_memory_allocated())
-
-
-def _check(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, device: str) -> None:
-    """Raise ``InputError`` for a job that cannot be run on one rank of this device, or without megatron-core."""
-    never = {
-        "ZeRO 2 and 3": config.sharding_stage > 1,
-        "several optimizer instances": config.num_distributed_optimizer_instances > 1,
-        "interleaved stages": config.num_chunks > 1,
-        "layers of attention and MLP side by side": model.parallel_residual,
-        f"activation {model.activation_func}": model.activation_func is not None,
-    }
-    not_here = {
-        "experts, whose routing needs data": model.num_experts is not None,
-        "context parallelism, which is Transformer Engine's": config.context_parallel_size > 1,
-        "recomputation, which keeps states of a GPU's random numbers": config.recompute_granularity is not None,
-        "embeddings that are the head of the same stage, whose gradients torch sums in a third tensor without data": (
-            not model.untie_embeddings_and_output_weights and config.pipeline_model_parallel_size == 1
-        ),
-        "fp8": training.fp8,
-        "unfused attention": training.attention_kernel != "flash",
-    }
-    for where, refused in (("profile memory --plan", never), ("--device cpu", not_here if device == "cpu" else {})):
-        for feature, is_there in refused.items():
-            if is_there:
-                raise InputError(where, f"cannot run {feature}{'' if refused is never else '; run it on a GPU'}.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device cuda", "torch sees no CUDA device here; --device cpu counts without one.")
-    try:
-        import megatron.core  # noqa: F401
-    except ImportError as error:
-        problem = "needs megatron-core: pip install 'pipette-opt[megatron]'."
-        raise InputError("profile memory --plan", problem) from error
+        stack.enter_context(mock.patch("torch.cuda.current_device", return_value="cpu"))
+        stack.enter_context(FakeTensorMode())
+        storages = LiveStorages()
+        stack.enter_context(storages)
+        _run(model, training, config, stage)
+        return int(storages.peak_bytes)
 
 
 @contextmanager
@@ -115,54 +102,32 @@ def _process_groups(config: ParallelConfig, stage: int) -> Iterator[None]:
         torch.distributed.destroy_process_group()
 
 
-def _run(
-    model: ModelSpec,
-    training: TrainingSpec,
-    config: ParallelConfig,
-    stage: int,
-    device: torch.device,
-    *,
-    iterations: int,
-) -> None:
-    """Run the iterations that decide peak memory, with weights, gradients and optimizer state allocated."""
-    module = _build(model, training, config, stage, device)
+def _run(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stage: int) -> None:
+    """Run the passes that decide peak memory, with weights, gradients and optimizer state allocated."""
+    module = _build(model, training, config, stage)
     owners = config.data_parallel_size if config.use_distributed_optimizer else 1
     kept = []
     for parameter in module.parameters():
         gradient_dtype = torch.float32 if training.gradient_bytes == 4 else parameter.dtype
         parameter.main_grad = torch.empty_like(parameter, dtype=gradient_dtype)  # type: ignore[attr-defined]
         parameter.grad_added_to_main_grad = False  # type: ignore[attr-defined]
-        kept.append(
-            torch.empty(
-                ceil_div(training.optimizer_bytes * parameter.numel(), owners), dtype=torch.uint8, device=device
-            )
-        )
+        kept.append(torch.empty(ceil_div(training.optimizer_bytes * parameter.numel(), owners), dtype=torch.uint8))
         parameter.register_post_accumulate_grad_hook(_clear)  # type: ignore[no-untyped-call]
-    for _ in range(iterations):
-        run = _Passes(module, model, training, config, stage, device)
-        for stage_pass in passes_of(training, config, stage):
-            run.go(stage_pass)
-        del run
+    run = _Passes(module, model, training, config, stage)
+    for stage_pass in passes_of(training, config, stage):
+        run.go(stage_pass)
 
 
 def _clear(parameter: Tensor) -> None:
     parameter.grad = None
 
 
-def _build(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stage: int, device: torch.device
-) -> nn.Module:
+def _build(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stage: int) -> nn.Module:
     """Return megatron-core's model for the stage."""
     from megatron.core.models.gpt import GPTModel
     from megatron.core.transformer import TransformerConfig
 
-    if model.num_recurrent_layers or model.attention_output_gate:
-        raise InputError("model", "has layers with a state or gates, which cannot be run here; they are counted.")
-    if model.multi_latent_attention is not None or model.mtp_num_layers:
-        problem = "ranks of models with latent attention or multi-token prediction cannot be run here."
-        raise InputError("model", problem)
     dtype, pp = DTYPES[training.precision], config.pipeline_model_parallel_size
-    on_gpu = device.type == "cuda"
     transformer = TransformerConfig(
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
@@ -189,16 +154,13 @@ def _build(
         bf16=training.precision == "bf16",
         fp16=training.precision == "fp16",
         deallocate_pipeline_outputs=True,
-        use_cpu_initialization=not on_gpu,
+        use_cpu_initialization=True,
         perform_initialization=False,
-        recompute_granularity=config.recompute_granularity,
-        recompute_method=config.recompute_method if config.recompute_granularity == "full" else None,
-        recompute_num_layers=config.recompute_num_layers if config.recompute_granularity == "full" else None,
-        gradient_accumulation_fusion=on_gpu and has_transformer_engine(),
+        gradient_accumulation_fusion=False,
     )
     built: nn.Module = GPTModel(
         transformer,
-        _block(transformer, model, config, stage, on_gpu),
+        _block(model, config, stage),
         vocab_size=model.padded_vocab_size(config.tensor_model_parallel_size),
         max_sequence_length=training.seq_length,
         pre_process=stage == 0,
@@ -206,7 +168,7 @@ def _build(
         share_embeddings_and_output_weights=not model.untie_embeddings_and_output_weights,
         position_embedding_type="rope" if model.has_rotary_positions else model.position_embedding_type,
     )
-    return built.to(device) if on_gpu else built
+    return built
 
 
 def _layout(config: ParallelConfig) -> str:
@@ -215,22 +177,11 @@ def _layout(config: ParallelConfig) -> str:
     return "|".join(["E" + stages[0], *stages[1:-1], stages[-1] + "L"])
 
 
-def has_transformer_engine() -> bool:
-    """Return whether megatron-core finds Transformer Engine."""
-    from megatron.core.extensions.transformer_engine import HAVE_TE
-
-    return bool(HAVE_TE)
-
-
-def _block(transformer: Any, model: ModelSpec, config: ParallelConfig, stage: int, on_gpu: bool) -> Any:
-    """Return the layer specification: Transformer Engine's, or megatron-core's with stand-ins for fused kernels."""
+def _block(model: ModelSpec, config: ParallelConfig, stage: int) -> Any:
+    """Return megatron-core's layer specification with stand-ins for fused kernels."""
     from megatron.core.models.gpt import gpt_layer_specs
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
-    if on_gpu and has_transformer_engine():
-        return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
-            num_experts=model.num_experts, moe_grouped_gemm=True, qk_layernorm=model.qk_layernorm
-        )
     layer = gpt_layer_specs.get_gpt_layer_local_spec(qk_layernorm=model.qk_layernorm, normalization=model.normalization)
     parts = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = NormStandIn
@@ -244,16 +195,10 @@ class _Passes:
     """Forward and backward passes of the stage, with the tensors that live between a forward and its backward."""
 
     def __init__(
-        self,
-        module: nn.Module,
-        model: ModelSpec,
-        training: TrainingSpec,
-        config: ParallelConfig,
-        stage: int,
-        device: torch.device,
+        self, module: nn.Module, model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stage: int
     ) -> None:
         shards = config.tensor_model_parallel_size if config.sequence_parallel else 1
-        self.module, self.device, self.dtype = module, device, DTYPES[training.precision]
+        self.module, self.dtype = module, DTYPES[training.precision]
         self.batch = config.micro_batch_size, training.seq_length
         self.hidden = training.seq_length // shards, config.micro_batch_size, model.hidden_size
         self.first, self.last = stage == 0, stage == config.pipeline_model_parallel_size - 1
@@ -265,7 +210,7 @@ class _Passes:
         (self._forward if stage_pass.kind == "forward" else self._backward)((stage_pass.chunk, stage_pass.microbatch))
 
     def _activation(self) -> Tensor:
-        return torch.empty(self.hidden, dtype=self.dtype, device=self.device)
+        return torch.empty(self.hidden, dtype=self.dtype)
 
     def _forward(self, key: tuple[int, int]) -> None:
         from megatron.core.pipeline_parallel.schedules import deallocate_output_tensor
@@ -275,7 +220,7 @@ class _Passes:
             received = self._activation().requires_grad_()
             self.module.set_input_tensor(received)  # type: ignore[operator]
         self.sent = None
-        tokens = torch.zeros(self.batch, dtype=torch.int64, device=self.device)
+        tokens = torch.zeros(self.batch, dtype=torch.int64)
         out = self.module(tokens, tokens, None, labels=tokens if self.last else None)
         if self.last:
             out = out.mean()

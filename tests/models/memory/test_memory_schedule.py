@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipette_opt.measure.stage_passes import stage_passes
+from models.memory.stage_passes import stage_passes
 from pipette_opt.parallel.schedule import INPUT, Schedule, build_schedule, max_in_flight
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pipette_opt.measure.live_storages import LiveStorages
+from models.memory.live_storages import LiveStorages
 
 
 @pytest.mark.search
