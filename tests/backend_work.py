@@ -38,12 +38,3 @@ def sleep(seconds: float) -> float:
     """Slow work."""
     time.sleep(seconds)
     return seconds
-
-
-def note_and_sleep(piece: tuple[int, str, float]) -> int:
-    """Say which process is at work, and be slow the first time."""
-    number, marker, seconds = piece
-    if marker and not Path(marker).exists():
-        Path(marker).write_text(str(os.getpid()))
-        time.sleep(seconds)
-    return number

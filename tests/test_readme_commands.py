@@ -40,5 +40,5 @@ def test_extras_that_are_named_exist() -> None:
         for extras in re.findall(r"(?:pipette-opt|['\" ]\.)\\*\[([a-z, ]+)\\*\]", path.read_text(encoding="utf-8"))
         for extra in extras.split(",")
     }
-    assert {"test", "torch", "ray"} <= named
+    assert {"test", "torch"} <= named
     assert named <= known

@@ -1,25 +1,20 @@
 """
-Backends that run independent tasks in processes: on this machine through joblib, or on a Ray cluster.
+Backends that run independent tasks in processes of this machine.
 
-A task whose process or machine is lost runs again, on another machine if needed. A task that is lost on every attempt
-is skipped with a warning. The result is then still correct, since a task can only add bounds and plans.
+A task whose process is lost runs again. A task that is lost on every attempt is skipped with a warning. The result is
+then still correct, since a task can only add bounds and plans.
 """
 
 import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, Protocol
-
-from pipette_opt.base.errors import InputError
+from typing import Any, Protocol
 
 logger = logging.getLogger(__name__)
 
-BackendName = Literal["threads", "joblib", "ray"]
-"""Backend of tasks: threads of this process, processes of this machine, or a Ray cluster."""
-
 MAX_ATTEMPTS = 3
-"""Number of attempts for a task whose process or machine is lost. Chosen."""
+"""Number of attempts for a task whose process is lost. Chosen."""
 
 POLL_S = 0.1
 """Seconds between checks of the stop event. Chosen."""
@@ -41,17 +36,6 @@ class Backend(Protocol):
 
         Errors that ``work`` raises are raised to the caller. When ``stop`` is set, running tasks are cancelled.
         """
-
-
-def backend_of(name: BackendName, workers: int, ray_address: str | None = None) -> Backend | None:
-    """
-    Return the backend of this name; ``None`` for ``threads``, which run in this process.
-
-    Raises ``InputError`` if Ray is asked for but not installed or not reachable.
-    """
-    if name == "threads":
-        return None
-    return JoblibBackend(workers) if name == "joblib" else RayBackend(ray_address)
 
 
 class JoblibBackend:
@@ -123,60 +107,3 @@ def end_joblib_workers() -> None:
 
 def _numbered(work: Work, number: int, task: Any) -> tuple[int, Any]:
     return number, work(task)
-
-
-class RayBackend:
-    """
-    Backend of Ray: machines of a cluster, with one core per task.
-
-    Parameters
-    ----------
-    address
-        Address of the Ray cluster, such as ``auto`` or ``ray://head:10001``; ``None`` starts Ray on this machine.
-    """
-
-    def __init__(self, address: str | None = None) -> None:
-        try:
-            import ray
-        except ImportError:
-            problem = "needs the package ray, which is not installed; install it with `pip install 'pipette-opt[ray]'`."
-            raise InputError("--backend", problem) from None
-        self._ray = ray
-        if not ray.is_initialized():
-            try:
-                ray.init(address=address, log_to_driver=False, include_dashboard=False if address is None else None)
-            except (ConnectionError, ValueError, RuntimeError) as error:
-                raise InputError("--ray-address", f"no Ray cluster answers at {address!r}: {error}.") from None
-
-    @property
-    def num_workers(self) -> int:
-        """Number of CPU cores that the cluster has now."""
-        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-
-    def run(self, work: Work, tasks: Sequence[Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
-        """Yield indexes and results as :meth:`Backend.run` does."""
-        ray = self._ray
-        compute = ray.remote(num_cpus=1, max_retries=0)(_numbered)
-        attempts = dict.fromkeys(range(len(tasks)), 1)
-        running = {compute.remote(work, number, task): number for number, task in enumerate(tasks)}
-        while running and not stop.is_set():
-            done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_S)
-            for reference in done:
-                number = running.pop(reference)
-                try:
-                    yield ray.get(reference)
-                except ray.exceptions.RayTaskError as error:
-                    raise error.as_instanceof_cause() from None
-                except ray.exceptions.RayError as error:
-                    if attempts[number] >= MAX_ATTEMPTS:
-                        logger.warning(
-                            "task %d failed %d times because Ray workers died, and is skipped", number, MAX_ATTEMPTS
-                        )
-                        continue
-                    logger.warning(
-                        "a Ray worker or node was lost (%s); task %d runs again", type(error).__name__, number
-                    )
-                    attempts[number] += 1
-                    running[compute.remote(work, number, tasks[number])] = number
-        for reference in running:
-            ray.cancel(reference, force=True)

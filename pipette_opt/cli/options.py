@@ -80,18 +80,6 @@ GapLimit = Annotated[
     ),
 ]
 Workers = Annotated[int | None, typer.Option(help="Number of threads; by default all cores.", rich_help_panel=RUN)]
-Backend = Annotated[
-    str,
-    typer.Option(
-        help="Run parallel tasks in: threads; joblib: processes on this machine; ray: a Ray cluster (pip install "
-        "'pipette-opt\\[ray]').",
-        rich_help_panel=RUN,
-    ),
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(help="Address of the Ray cluster, e.g. auto; by default Ray starts locally.", rich_help_panel=RUN),
-]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.", rich_help_panel=RUN)]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show all tables, and log the solver's steps.", rich_help_panel=RUN)

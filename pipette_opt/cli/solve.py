@@ -3,7 +3,7 @@
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -76,8 +76,6 @@ def solve(
     time_limit: opt.TimeLimit = 60.0,
     gap_limit: opt.GapLimit = None,
     workers: opt.Workers = None,
-    backend: opt.Backend = "threads",
-    ray_address: opt.RayAddress = None,
     seed: opt.Seed = 0,
     compare_current: Annotated[
         str | None,
@@ -133,7 +131,6 @@ def solve(
     begun = time.perf_counter()
     from dataclasses import asdict
 
-    from pipette_opt.base.backends import BackendName, backend_of
     from pipette_opt.base.files import is_stdout
     from pipette_opt.base.types import Prefer as PreferWord
     from pipette_opt.base.units import above_best
@@ -185,16 +182,12 @@ def solve(
     from pipette_opt.report.tables import plan_tables
 
     space = search_space(job, space_options)
-    opt.one_of("--backend", backend, ("threads", "joblib", "ray"))
-    if ray_address is not None and backend != "ray":
-        raise InputError("--ray-address", f"has no effect with --backend {backend}; it needs --backend ray.")
     num_workers = opt.threads(workers)
     params = opt.checked(
         OptimizeParams,
         time_limit_s=time_limit,
         gap_limit=USUAL_GAP_LIMIT if gap_limit is None else gap_limit,
         workers=num_workers,
-        backend=backend_of(cast(BackendName, backend), num_workers, ray_address),
         seed=seed,
         max_oom_risk=max_oom_risk,
         objective=aim,
