@@ -9,7 +9,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -23,21 +23,6 @@ Work = Callable[[Any], Any]
 """Function that computes one task; it must be defined at module level, as it is pickled for other processes."""
 
 
-class Backend(Protocol):
-    """Interface of a backend: runs tasks in separate processes."""
-
-    @property
-    def num_workers(self) -> int:
-        """Number of tasks that run at once."""
-
-    def run(self, work: Work, tasks: Sequence[Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
-        """
-        Yield the index and the result of each task, in order of completion.
-
-        Errors that ``work`` raises are raised to the caller. When ``stop`` is set, running tasks are cancelled.
-        """
-
-
 class JoblibBackend:
     """Backend of joblib: processes on this machine; with one worker the tasks run in the calling process."""
 
@@ -45,7 +30,11 @@ class JoblibBackend:
         self.num_workers = workers
 
     def run(self, work: Work, tasks: Sequence[Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
-        """Yield indexes and results as :meth:`Backend.run` does."""
+        """
+        Yield the index and the result of each task, in order of completion.
+
+        Errors that ``work`` raises are raised to the caller. When ``stop`` is set, running tasks are cancelled.
+        """
         from joblib.externals.loky.process_executor import BrokenProcessPool
 
         left = dict(enumerate(tasks))

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from pipette_opt.base.backends import Backend
 from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.base.types import Prefer
 from pipette_opt.parallel import ParallelConfig
@@ -24,8 +23,6 @@ class OptimizeParams:
         Stop when the gap is proven to be at most this, in [0, 1).
     workers
         Number of search threads.
-    backend
-        Processes for the proof; ``None``: threads of this process.
     seed
         Random seed, in [0, 2^31).
     max_oom_risk
@@ -47,7 +44,6 @@ class OptimizeParams:
     time_limit_s: float = 60.0
     gap_limit: float = 0.0
     workers: int = 2
-    backend: Backend | None = None
     seed: int = 0
     max_oom_risk: float = USUAL_RISK
     num_alternatives: int = 5

@@ -1,7 +1,6 @@
 """Proof of the bound by the solver, on the relaxations of all candidate configurations that could be faster."""
 
 from dataclasses import replace
-from functools import partial
 
 from pipette_opt.base.units import counted
 from pipette_opt.certify.state import OpenCandidate, SearchState
@@ -46,7 +45,6 @@ def prove(state: SearchState, clock: Clock) -> None:
 def _solve_once(state: SearchState, able: list[OpenCandidate], seconds: float) -> Result:
     """Run the solver on the relaxations of the candidate configurations for ``seconds``, and record its bounds."""
     from pipette_opt.solver.params import SolverParams
-    from pipette_opt.solver.processes import solve_in_processes
     from pipette_opt.solver.solve import solve
 
     known = (replace(entry.candidate, least_ticks=entry.bound_ticks) for entry in able)
@@ -59,9 +57,7 @@ def _solve_once(state: SearchState, able: list[OpenCandidate], seconds: float) -
     def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
         state.report(step, bound)
 
-    backend = state.params.backend
-    solver = solve if backend is None else partial(solve_in_processes, backend)
-    result = solver(
+    result = solve(
         data,
         SolverParams(
             time_limit_s=max(0.1, seconds),

@@ -22,7 +22,7 @@ class SolverParams:
     gap_limit
         Stop when (objective - bound) / objective is at most this, in [0, 1).
     workers
-        Search threads; ``None``: one per core. Does not apply to the processes of a backend.
+        Search threads; ``None``: one per core.
     batch_size
         Largest number of candidate configurations in one model.
     first_slice_s
