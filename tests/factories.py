@@ -231,7 +231,7 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
             for stage in range(chosen.pipeline_model_parallel_size)
         ),
         unused_hosts={
-            given.cluster.hosts[node]: "in place of n0 an iteration would take 1.23% more" for node in unused
+            given.cluster.hosts[node]: "in place of n0 an iteration would take 1.23 % more" for node in unused
         },
         alternatives=(
             Alternative(
@@ -241,7 +241,7 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
                 hosts=("n0", "n1", "n3", "n4"),
                 iteration_time_s=simulated.iteration_time_s * 1.1,
                 oom_probability=0.02,
-                reason="10.0% slower, most of it data parallel (+6.00%)",
+                reason="10.0 % slower, most of it data parallel (+6.00 %)",
                 breakdown={cause: seconds * 1.1 for cause, seconds in simulated.breakdown.items()},
             ),
             Alternative(

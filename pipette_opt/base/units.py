@@ -37,14 +37,14 @@ def three_digits(value: float) -> str:
 
 def percent(share: float, sign: str = "") -> str:
     """
-    Return a share as a percentage with three significant digits, at most two of them decimals: ``0.35%``, ``56.1%``.
+    Return a share as a percentage with three significant digits, at most two of them decimals: ``0.35 %``, ``56.1 %``.
 
-    A positive share below 0.01 % gives ``< 0.01%``. ``sign`` is a sign option of a format, such as ``+``.
+    A positive share below 0.01 % gives ``< 0.01 %``. ``sign`` is a sign option of a format, such as ``+``.
     """
     if 0 < share < 1e-4:
-        return "< 0.01%"
+        return "< 0.01 %"
     size = abs(share)
-    return f"{share:{sign}.{2 if size < 0.09995 else 1 if size < 0.9995 else 0}%}"
+    return f"{100 * share:{sign}.{2 if size < 0.09995 else 1 if size < 0.9995 else 0}f} %"
 
 
 MIN_DIFFERENCE = 5e-4

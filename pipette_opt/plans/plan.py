@@ -423,13 +423,13 @@ def why_slower(best: IterationTime, other: IterationTime) -> str:
     """Return why a plan was not chosen: how much slower it is, and the cause that grew most, as shares of ``best``."""
     slower = other.iteration_time_s / best.iteration_time_s - 1
     if slower < -AS_GOOD:
-        return f"{-slower:.1%} faster, less plain"
+        return f"{percent(-slower)} faster, less plain"
     if slower < 1e-9:
         return "equally fast; the simpler configuration is preferred"
     causes = {name: seconds - best.breakdown.get(name, 0.0) for name, seconds in other.breakdown.items()}
     worst = max(causes, key=lambda name: causes[name])
     share = percent(causes[worst] / best.iteration_time_s, "+")
-    return f"{slower:.1%} slower, most of it {worst.replace('_', ' ')} ({share})"
+    return f"{percent(slower)} slower, most of it {worst.replace('_', ' ')} ({share})"
 
 
 def why_unused(partner: str, seconds: float, iteration_time_s: float) -> str:

@@ -16,7 +16,7 @@ def test_three_digits(value: float, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("share", "said"),
-    [(0.0, "0.00%"), (4e-5, "< 0.01%"), (0.0312, "3.12%"), (0.6112, "61.1%"), (1.337, "134%"), (-0.2, "-20.0%")],
+    [(0.0, "0.00 %"), (4e-5, "< 0.01 %"), (0.0312, "3.12 %"), (0.6112, "61.1 %"), (1.337, "134 %"), (-0.2, "-20.0 %")],
 )
 def test_percent(share: float, said: str) -> None:
     """Three digits; what is not 0 is not shown as 0."""

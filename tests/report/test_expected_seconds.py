@@ -247,5 +247,5 @@ def test_recorded_reasons_have_shares_and_no_seconds() -> None:
         iteration_time_s=1.1 * estimate.iteration_time_s,
         breakdown={**estimate.breakdown, "bubble": estimate.breakdown["bubble"] + 0.1 * estimate.iteration_time_s},
     )
-    assert why_slower(estimate, slower) == "10.0% slower, most of it bubble (+10.0%)"
-    assert why_unused("n0", 2.02, 2.0) == "in place of n0 an iteration would take 1.00% more"
+    assert why_slower(estimate, slower) == "10.0 % slower, most of it bubble (+10.0 %)"
+    assert why_unused("n0", 2.02, 2.0) == "in place of n0 an iteration would take 1.00 % more"

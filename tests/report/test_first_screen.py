@@ -89,9 +89,9 @@ def test_why_gradients_do_not_overlap() -> None:
     words = []
     for factor in (1.02, 1.0, 0.98):
         seconds = factor * plan.estimate.iteration_time_s
-        other = replace(ALTERNATIVE, iteration_time_s=seconds, reason="2.0% slower, most of it compute (+1.9%)")
+        other = replace(ALTERNATIVE, iteration_time_s=seconds, reason="2.0 % slower, most of it compute (+1.9 %)")
         words.append(overlap_words(replace(plan, overlapped=other)).rpartition("the plan is ")[2])
-    assert words == ["2.0% slower, most of it compute (+1.9%)", "as fast", "2.00 % faster"]
+    assert words == ["2.0 % slower, most of it compute (+1.9 %)", "as fast", "2.00 % faster"]
     assert overlap_words(plan) == ""
     pinned = replace(plan, overlapped=ALTERNATIVE, inputs={"search": {"overlap_grad_reduce": False}})
     assert overlap_words(pinned).startswith("gradient reduction does not overlap with compute, as pinned: ")
@@ -188,7 +188,7 @@ def test_the_fastest_found_and_less_risk_are_named() -> None:
     plan = make_plan()
     seconds = plan.estimate.iteration_time_s
     fast = replace(
-        plan.alternatives[0], iteration_time_s=0.992 * seconds, oom_probability=0.004, reason="0.8% faster, less plain"
+        plan.alternatives[0], iteration_time_s=0.992 * seconds, oom_probability=0.004, reason="0.8 % faster, less plain"
     )
     safe = RiskChoice(max_oom_risk=1e-4, plan=replace(fast, iteration_time_s=1.02 * seconds, oom_probability=1e-5))
     text = " ".join(shown(*first_screen(replace(plan, fastest=fast, risks=(safe,))), width=80).split())

@@ -82,10 +82,10 @@ def test_plan_numbers() -> None:
     assert "on 4 of 5 hosts, 16 GPUs" in text
     assert "2 of 64, 8 rounds" in text
     assert "at most 3.23 % above the best of the searched space" in " ".join(text.split())
-    assert row(text, "placement gap")[0] == "12.5%"
+    assert row(text, "placement gap")[:2] == ["12.5", "%"]
     assert row(text, "iteration time")[0] == f"{plan.estimate.iteration_time_s:.4f}"
     assert row(text, "stage 1")[:6] == ["28.0", "GiB", "20.2", "to", "38.9", "GiB"]
-    assert row(text, "megatron")[-3:] == ["+20.0%", "0.0", "s"]
+    assert row(text, "megatron")[-4:] == ["+20.0", "%", "0.0", "s"]
     assert "2 directed host pairs were not measured" in text
 
 
@@ -283,7 +283,7 @@ def test_what_the_fastest_would_have_been() -> None:
         hosts=("n0", "n1", "n2", "n3"),
         iteration_time_s=0.992 * seconds,
         oom_probability=0.004,
-        reason="0.8% faster, less plain",
+        reason="0.8 % faster, less plain",
         lower_bound_s=0.992 * seconds,
     )
     open_one = replace(fast, lower_bound_s=0.9 * seconds)
@@ -306,7 +306,7 @@ def test_what_the_fastest_would_have_been() -> None:
     assert "best searched" in text
     assert "open, at least" in text
     risks = (RiskChoice(max_oom_risk=0.01, plan=fast),)
-    assert "at most 1.00% " in shown(risks_table(replace(plan, risks=risks))[0])
+    assert "at most 1.00 % " in shown(risks_table(replace(plan, risks=risks))[0])
     assert risks_table(plan) == []
 
 

@@ -263,19 +263,19 @@ BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
     ("alternatives_are_reproduced", lambda plan: lost(plan, iteration_time_s=plan.estimate.iteration_time_s * 2)),
     ("alternatives_are_reproduced", lambda plan: lost(plan, iteration_time_s=None)),
     ("alternatives_are_reproduced", lambda plan: lost(plan, oom_probability=0.5)),
-    ("alternatives_are_reproduced", lambda plan: lost(plan, reason="99.0% slower, most of it bubble (+9.00%)")),
+    ("alternatives_are_reproduced", lambda plan: lost(plan, reason="99.0 % slower, most of it bubble (+9.00 %)")),
     (
         "alternatives_are_reproduced",
         lambda plan: lost(plan, config=replace(plan.config, tensor_model_parallel_size=3, data_parallel_size=8)),
     ),
     (
         "unused_hosts_are_reproduced",
-        lambda plan: replace(plan, unused_hosts={"n2": "in place of n0 an iteration would take 9.00% more"}),
+        lambda plan: replace(plan, unused_hosts={"n2": "in place of n0 an iteration would take 9.00 % more"}),
     ),
     ("unused_hosts_are_reproduced", lambda plan: replace(plan, unused_hosts={"n2": "not needed; as good as n2"})),
     (
         "unused_hosts_are_reproduced",
-        lambda plan: replace(plan, unused_hosts={"n2": "an iteration would take 9.00% more"}),
+        lambda plan: replace(plan, unused_hosts={"n2": "an iteration would take 9.00 % more"}),
     ),
     ("baselines_are_possible", lambda plan: with_baseline(plan, micro_batch_size=3)),
     ("baselines_are_possible", lambda plan: with_baseline(plan, iteration_time_s=0.0)),
