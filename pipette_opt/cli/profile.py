@@ -168,7 +168,7 @@ def memory(
     device: Annotated[str, typer.Option(help="cuda, cpu (counts tensors without a GPU), or auto.")] = "auto",
 ) -> None:
     """
-    Run one rank of a plan's fullest stage in megatron-core with fake peers, and write its tensor memory to a stack
+    Run one rank of a plan's fullest stage in megatron-core without its peers, and write its tensor memory to a stack
     file.
 
     The measured size of the tensors replaces the computed size of that stage; constants of the stack add the rest.
@@ -178,7 +178,7 @@ def memory(
     """
     from dataclasses import replace
 
-    from pipette_opt.base.units import gib
+    from pipette_opt.base.units import gib, percent, three_digits
     from pipette_opt.cli.output import check_file, check_place, say
     from pipette_opt.library.plans import plan_and_instance
     from pipette_opt.measure.anchor import anchored, run_fullest, usual_device
@@ -196,8 +196,9 @@ def memory(
     memory_constants = anchored(predictor.memory_constants, found)
     write_stack(replace(instance.stack, memory=memory_constants), out)
     how = "allocated on the GPU" if device == "cuda" else "counted without a GPU, kernels standing as their outputs"
+    off = percent(found.measured_bytes / found.counted_bytes - 1, "+")
     say(
-        f"stage {found.stage}: megatron-core's tensors take {gib(found.measured_bytes):.2f} GiB ({how}), "
-        f"{gib(found.counted_bytes):.2f} GiB were predicted ({found.measured_bytes / found.counted_bytes - 1:+.2%})"
+        f"stage {found.stage}: megatron-core's tensors take {three_digits(gib(found.measured_bytes))} GiB ({how}), "
+        f"{off} of the predicted {three_digits(gib(found.counted_bytes))} GiB"
     )
     say(f"the stack with this anchor is in {out}: solve --calibration {out}")
