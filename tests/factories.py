@@ -231,7 +231,7 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
             for stage in range(chosen.pipeline_model_parallel_size)
         ),
         unused_hosts={
-            given.cluster.hosts[node]: "in place of n0 an iteration would take 1.23% more" for node in unused
+            given.cluster.hosts[node]: "in place of n0 an iteration would take 1.23 % more" for node in unused
         },
         alternatives=(
             Alternative(

@@ -276,9 +276,9 @@ def _notes(known: KnownRuns, base_larger: Errors | None, result: _Result) -> tup
         notes.append("constants are fitted; one factor of each job tells what they leave")
     if base_larger is not None and result.larger is not None and result.larger.median > base_larger.median:
         notes.append(
-            f"the largest jobs are {base_larger.median:.1%} off in the median by the starting stack, and "
-            f"{result.larger.median:.1%} by the smaller runs: do not trust this calibration for larger jobs than it "
-            "has seen"
+            f"the largest jobs are {100 * base_larger.median:.1f} % off in the median by the starting stack, and "
+            f"{100 * result.larger.median:.1f} % by the smaller runs: do not trust this calibration for larger "
+            "jobs than it has seen"
         )
     if len(known.runs) < FEW_RUNS:
         notes.append(f"only {units.counted(len(known.runs), 'run')}: bands are wide away from them")

@@ -171,10 +171,11 @@ def memory_notes(memory_constants: MemoryConstants, reason: str | None = None) -
     """Return notes for people on fitted memory constants; ``reason`` is the reason if nothing was learned."""
     if reason is not None or not memory_constants.largest_job:
         return [f"memory: constants unchanged: {reason or 'no run has memory'}"]
-    notes = [f"memory: predictions are off by {memory_constants.spread:.1%} (standard deviation of the certain parts)"]
+    spread = f"{100 * memory_constants.spread:.1f} %"
+    notes = [f"memory: predictions are off by {spread} (standard deviation of the certain parts)"]
     kinds = {name.removesuffix("_spread"): getattr(memory_constants, name) for name in KINDS}
     if any(kinds.values()):
-        parts = ", ".join(f"{name}s {value:.0%}" for name, value in kinds.items())
+        parts = ", ".join(f"{name}s {100 * value:.0f} %" for name, value in kinds.items())
         notes.append(f"memory: additional standard deviation of uncertain parts: {parts}")
     for version in memory_constants.versions:
         notes.append(

@@ -52,7 +52,7 @@ def pick_text(found: Pick | None) -> str:
         return ""
     if found.ran is None:
         return "not run"
-    return f"ran, {found.regret:+.1%}" if found.ran else "out of memory"
+    return f"ran, {100 * found.regret:+.1f} %" if found.ran else "out of memory"
 
 
 def group_table(predictions: Sequence[Prediction], max_oom_risk: float) -> Table:
@@ -125,4 +125,4 @@ def _cell(entry: str, value: object) -> str:
         return ""
     if not isinstance(value, float):
         return str(value)
-    return f"{value:.1%}" if entry.endswith(("error", "regret")) else f"{value:.3f}"
+    return f"{100 * value:.1f} %" if entry.endswith(("error", "regret")) else f"{value:.3f}"

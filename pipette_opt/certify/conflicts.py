@@ -175,13 +175,14 @@ def conflicts(
 
 def in_words(sets: Sequence[tuple[str, ...]]) -> str:
     """Return a line of text for each set of requirements; empty without any set."""
-    lines = [
-        f"these requirements cannot be met together: {', '.join(names)}"
-        if names
-        else "no configuration is legal, whichever requirement is dropped"
-        for names in sets
-    ]
-    return "\n".join(line[0].upper() + line[1:] + "." for line in lines)
+    return "\n".join(map(_sentence, sets))
+
+
+def _sentence(names: tuple[str, ...]) -> str:
+    if not names:
+        return "No configuration is legal, whichever requirement is dropped."
+    head = "These requirements cannot be met together" if len(names) > 1 else "This requirement cannot be met"
+    return f"{head}: {', '.join(names)}."
 
 
 def requirements(asked: Question) -> list[Requirement]:
@@ -203,11 +204,11 @@ def requirements(asked: Question) -> list[Requirement]:
     if training.seq_length > SHORT_SEQUENCE:
         word = f"sequences of {training.seq_length:,} tokens"
         found.append(Requirement(name=word, relaxed=_or_trained(seq_length=SHORT_SEQUENCE)))
-    hosts = f"{counted(cluster.num_nodes, 'host')} of {cluster.gpus_per_node} GPUs"
+    hosts = f"{counted(cluster.num_nodes, 'host')} of {counted(cluster.gpus_per_node, 'GPU')}"
     found.append(Requirement(name=hosts, relaxed=_with_more_hosts))
     if asked.risk < IGNORED_RISK:
         room = max(load_predictor(asked.risk, instance).usable_bytes(gpu) for gpu in cluster.gpu_kinds)
-        word = f"{gib(room):.1f} GiB of memory a GPU at a risk of {asked.risk:.3%}".replace(".000%", "%")
+        word = f"{gib(room):.1f} GiB of memory per GPU at a risk of {100 * asked.risk:.3g} %"
         found.append(Requirement(name=word, relaxed=lambda question: [replace(question, risk=IGNORED_RISK)]))
         if space.offload is None and training.offload.is_nothing:
             word = "nothing in the hosts' memory (--offload optimizer)"

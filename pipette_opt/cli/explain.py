@@ -22,15 +22,6 @@ if TYPE_CHECKING:
 RULE_S = 15.0
 """Time limit of each solve of ``--rules``, in seconds, if ``--time-limit`` is not given. Chosen."""
 
-RULED_OUT = {
-    "legality rules": " by the launcher's rules",
-    "memory": " for the memory",
-    "work alone": ", even if messages took no time",
-    "best links": ", even if every link were the fastest",
-    "search": " than the fastest found, as the plan's search has proven",
-}
-"""Words added to a verdict, by the rule or bound that excludes the configuration."""
-
 
 @opt.spread
 def explain(
@@ -115,53 +106,48 @@ def _show(found: "Explained") -> None:
     from pipette_opt.certify.conflicts import in_words
     from pipette_opt.cli.output import show
 
-    for answer in found.answers:
+    for number, answer in enumerate(found.answers):
         show(
-            f"{answer.asked}: {verdict_words(answer.why.verdict, answer.why.ruled_out_by)}",
-            *(f"  {reason}" for reason in answer.reasons),
+            *([""] if number else []), f"{answer.asked}: {answer.answer}", *(f"  {reason}" for reason in answer.reasons)
         )
         if answer.placed is not None:
-            show(*_placed_tables(answer.placed))
+            show(_placed_table(answer.placed))
     if not found.answers:
-        nothing = "The job has legal configurations that fit in memory."
+        nothing = "The job has legal configurations that fit in memory; `pipette-opt solve` finds the fastest."
         show(in_words(found.conflicts) or nothing)
 
 
-def verdict_words(verdict: str, ruled_out_by: str) -> str:
-    """Return a verdict and, in plain words, the rule or bound that excludes the configuration."""
-    return f"{verdict}{RULED_OUT.get(ruled_out_by, '')}"
+def _placed_table(placed: "Placed") -> "RenderableType":
+    """
+    Return a table that compares the best placement found with the plan, largest loss first.
 
+    All seconds have the digits of the plan's iteration time.
+    """
+    from pipette_opt.base.units import three_digits
+    from pipette_opt.report.cells import columns_table, spaced, words
 
-def _placed_tables(placed: "Placed") -> "list[RenderableType]":
-    """Return a line and a table that compare the best placement found with the plan, largest loss first."""
-    from pipette_opt.base.units import MIN_DIFFERENCE, difference, three_digits
-    from pipette_opt.plans.predicted import AS_GOOD
-    from pipette_opt.report.cells import columns_table, seconds_text, spaced, words
-
-    own_s, best_s = placed.iteration_time_s, placed.plan_iteration_time_s
-    word = difference(own_s / best_s, "slower than the plan", "faster than the plan", "as fast as the plan")
-    if own_s < (1 - MIN_DIFFERENCE) * best_s:
-        is_new = own_s < (1 - AS_GOOD) * placed.fastest_s
-        word += "; solve again with this configuration pinned" if is_new else ", which is plainer; --prefer fastest"
+    total_s = placed.factor * placed.plan_iteration_time_s
+    decimals = len(three_digits(total_s).partition(".")[2])
     table = columns_table("where the time goes", "asked for >", "the plan >", "more >")
-    scale = placed.factor
-    own_s, best_s = scale * own_s, scale * best_s
-    rows = [(words(cause), scale * part["asked_s"], scale * part["plan_s"]) for cause, part in placed.causes.items()]
-    for name, asked_s, plan_s in sorted(rows, key=lambda row: row[2] - row[1]):
-        table.add_row(name, seconds_text(asked_s), seconds_text(plan_s), f"{asked_s - plan_s:+.4f} s")
-    table.add_row("iteration", seconds_text(own_s), seconds_text(best_s), f"{own_s - best_s:+.4f} s")
-    return [f"  placed, {placed.config} takes {three_digits(own_s)} s: {word}", spaced(table)]
+    causes = sorted(placed.causes.items(), key=lambda item: item[1]["plan_s"] - item[1]["asked_s"])
+    rows = [(words(cause), part["asked_s"], part["plan_s"]) for cause, part in causes]
+    for name, *both_s in [*rows, ("iteration", placed.iteration_time_s, placed.plan_iteration_time_s)]:
+        own_s, plan_s = (round(placed.factor * seconds, decimals) for seconds in both_s)
+        if max(own_s, plan_s) > 0:
+            shown = [f"{own_s:.{decimals}f} s", f"{plan_s:.{decimals}f} s", f"{own_s - plan_s:+.{decimals}f} s"]
+            table.add_row(name, *shown)
+    return spaced(table)
 
 
 def _show_rules(instance: "Instance", space: "SearchSpace", params: "OptimizeParams", *, json: bool) -> None:
     """Solve the job with and without each rule of the layouts study, and print the rows."""
     from dataclasses import asdict
 
-    from pipette_opt.base.units import percent
+    from pipette_opt.base.units import three_digits
     from pipette_opt.cli.output import live_progress, say, show, show_json
     from pipette_opt.library.layout_rules import RULES, check_rules
     from pipette_opt.plans.watcher import Watcher
-    from pipette_opt.report.cells import columns_table, seconds_text, spaced
+    from pipette_opt.report.cells import columns_table, spaced
 
     watcher = Watcher()
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
@@ -169,14 +155,11 @@ def _show_rules(instance: "Instance", space: "SearchSpace", params: "OptimizePar
     if json:
         show_json([asdict(row) | {"gain": row.gain} for row in rows])
     else:
-        table = columns_table("rule", "holds", "with >", "without >", "gain >", "why")
+        table = columns_table("rule", "holds", "with >", "without >", "why")
         for row in rows:
-            table.add_row(
-                *(row.rule, row.verdict + (", proven" if row.is_proven else "")),
-                *(seconds_text(row.kept_s), seconds_text(row.broken_s)),
-                *("-" if row.gain is None else percent(row.gain), row.why),
-            )
-        show(spaced(table))
+            both = ("-" if row_s is None else f"{three_digits(row_s)} s" for row_s in (row.kept_s, row.broken_s))
+            table.add_row(row.rule, row.verdict + (", proven" if row.is_proven else ""), *both, row.why)
+        show(spaced(table), "", "Times are simulated.")
     if watcher.stop.is_set():
         say(f"stopped early: {len(rows)} of {len(RULES)} rules are done")
         raise typer.Exit(STOPPED_EARLY)

@@ -73,7 +73,7 @@ def recommend(
         chosen = {word: found.offers.index(offer) for word, offer in found.choices.items()}
         show_json({"offers": [asdict(offer) for offer in found.offers], "choices": chosen})
     else:
-        show(offers_table(found.offers), "", *(f"- {line}" for line in found.sentences))
+        show(*(f"- {line}" for line in found.sentences), offers_table(found.offers))
     if watcher.stop.is_set():
         say(f"stopped early: {len(found.offers)} of {counted(found.num_places, 'row')} are there")
         raise typer.Exit(STOPPED_EARLY)

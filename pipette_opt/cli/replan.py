@@ -116,7 +116,7 @@ def replan(
     else:
         stdout = next((path for path in (out, moves_out) if is_stdout(path)), None)
         verdict = verdict_line(chosen.verdict)
-        show(verdict, *replan_tables(found.old, found.chosen, found.options), verdict, beside=stdout)
+        show(verdict, *replan_tables(found.old, found.chosen, found.options), beside=stdout)
         say_written(out, "plan")
         if moves_out is not None:
             say_written(moves_out, "what each rank must load")

@@ -110,22 +110,22 @@ def _as_dict(checked: "Checked", proven: "Proven | None") -> dict[str, Any]:
 def _lines(plan: "Plan", checked: "Checked", proven: "Proven | None") -> list[str]:
     """Return sentences that say how each part of the certificate was checked."""
     bound, count, left = plan.certificate.lower_bound_s, checked.num_configurations, len(checked.open_configs)
-    claim = f"that nothing searched is faster than {three_digits(plan.estimate.expected_of(bound))} s"
-    everything = f"all {count} configurations that fit" if count > 1 else "the only configuration that fits"
-    shown = everything if not left else f"{checked.num_bounded} of {count} configurations that fit"
+    claim = f"nothing searched is faster than {three_digits(plan.estimate.expected_of(bound))} s"
+    everything = f"all {count:,} configurations that fit" if count > 1 else "the only configuration that fits"
+    shown = everything if not left else f"{checked.num_bounded:,} of {count:,} configurations that fit"
     lines = [f"{claim}: shown again for {shown}, without a search"]
-    others = [f"the other {left}"] if left else []
+    others = [f"the other {left:,}"] if left else []
     if plan.certificate.joint_model is not None:
         others.append("every other split of the layers")
     if not others:
         return lines
     if proven is not None:
-        return [*lines, f"and for {' and '.join(others)} by solving again in {proven.seconds:.1f} s"]
+        return [*lines, f"shown for {' and '.join(others)} by solving again in {proven.seconds:.1f} s"]
     if left:
         names = ", ".join(config.label() for config in checked.open_configs[:MAX_NAMED])
         more = f", and {left - MAX_NAMED} more" if left > MAX_NAMED else ""
         others[0] += f" ({names}{more})"
-    return [*lines, f"not checked for {' and '.join(others)}, which rest on the search: --prove solves again"]
+    return [*lines, f"not shown for {' and '.join(others)}, which rest on the search: --prove solves again"]
 
 
 MAX_NAMED = 3

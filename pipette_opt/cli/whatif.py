@@ -102,7 +102,7 @@ def whatif(
     begun = time.perf_counter()
     from dataclasses import asdict
 
-    from pipette_opt.base.units import counted, percent
+    from pipette_opt.base.units import counted, difference
     from pipette_opt.cli.output import live_progress, say, show, show_json
     from pipette_opt.library.arguments import for_commands
     from pipette_opt.library.whatif import whatif as library_whatif
@@ -139,8 +139,10 @@ def whatif(
         for line in found.changed:
             show(f"- since the plan was made: {line}")
         if not found.changed and not found.is_as_recorded:
-            longer = percent((found.today.simulated_s or found.recorded_s) / found.recorded_s - 1, "+")
-            show(f"- this version simulates {longer} of the plan's recorded time: the plan's proof is not used here")
+            ratio = (found.today.simulated_s or found.recorded_s) / found.recorded_s
+            now = difference(ratio, "slower than", "faster than", "as fast as")
+            show(f"- by this version the plan is {now} recorded: the plan's proof is not used here")
+        show(*(f"- {line}" for line in found.sentences))
         show(answers_table("Today", [found.today]))
         for group, title in TITLES.items():
             answers_of_group = [answer for answer in found.answers if answer.group == group]
@@ -150,7 +152,7 @@ def whatif(
                 answers_of_group.sort(key=lambda answer: 1.0 if answer.change is None else -answer.change)
             if answers_of_group:
                 show(answers_table(title, answers_of_group, found.today.config))
-        show("", *found.sentences)
+        show("", *(f"- {line}" for line in found.notes))
     if watcher.stop.is_set():
         say(f"stopped early: {len(found.answers)} of {counted(found.num_questions, 'question')} are answered")
         raise typer.Exit(STOPPED_EARLY)

@@ -48,7 +48,9 @@ class Calibrated:
         found = [f"source: {self.stack.source}"]
         if self.fit is not None:
             known = {"fit": self.fit.errors, "held out": self.fit.held_out, "larger jobs": self.fit.larger}
-            found += [f"mean error, {name}: {error.mean:.1%}" for name, error in known.items() if error is not None]
+            found += [
+                f"mean error, {name}: {100 * error.mean:.1f} %" for name, error in known.items() if error is not None
+            ]
         return lines_at_most(f"stack {self.stack.name}", [*found, *self.left_out_lines(), *self.notes])
 
     def left_out_lines(self) -> list[str]:

@@ -9,11 +9,11 @@ from typing import Any
 
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.risk import USUAL_RISK
-from pipette_opt.base.units import three_digits
+from pipette_opt.base.units import MIN_DIFFERENCE
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.conflicts import conflicts
 from pipette_opt.certify.labels import pinned, separate
-from pipette_opt.certify.why import Why, why
+from pipette_opt.certify.why import Why, against, why
 from pipette_opt.job.read import Job, Made, read_job
 from pipette_opt.job.space import search_space
 from pipette_opt.library.arguments import (
@@ -89,18 +89,27 @@ class Explanation:
     placed: Placed | None = None
 
     @property
+    def answer(self) -> str:
+        """The answer in one line, with the time of the best placement found if there is one."""
+        placed = self.placed
+        if placed is None:
+            return self.why.answer
+        own_s, plan_s = placed.iteration_time_s, placed.plan_iteration_time_s
+        answer = against("the plan", placed.factor * own_s, placed.factor * plan_s)
+        if own_s < (1 - MIN_DIFFERENCE) * plan_s:
+            is_new = own_s < (1 - AS_GOOD) * placed.fastest_s
+            answer += "; solve again with it pinned" if is_new else ", but less plain; --prefer fastest"
+        return answer
+
+    @property
     def reasons(self) -> tuple[str, ...]:
-        """Sentences of the answer; those on hosts in listed order only without a placement."""
-        return self.why.reasons if self.placed is not None else (*self.why.reasons, *self.why.listed)
+        """Sentences that explain the answer; a placement replaces those on hosts in listed order."""
+        if self.placed is None:
+            return (*self.why.reasons, *self.why.listed)
+        return (f"the fastest found is {self.placed.config}", *self.why.reasons)
 
     def __repr__(self) -> str:
-        placed = self.placed
-        lines = list(self.reasons)
-        if placed is not None:
-            both_s = placed.iteration_time_s, placed.plan_iteration_time_s
-            ours, theirs = (three_digits(placed.factor * seconds) for seconds in both_s)
-            lines.append(f"placed, {placed.config} takes {ours} s, the plan {theirs} s")
-        return lines_at_most(f"{self.asked}: {self.why.verdict}", lines)
+        return lines_at_most(f"{self.asked}: {self.answer}", self.reasons)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the explanation as a document for ``--json``."""
@@ -133,9 +142,7 @@ class Explained:
             )
         if len(self.answers) == 1:
             return repr(self.answers[0])
-        lines = [
-            f"{answer.asked}: {answer.why.verdict}; {next(iter(answer.why.reasons), '')}" for answer in self.answers
-        ]
+        lines = [f"{answer.asked}: {answer.answer}" for answer in self.answers]
         return lines_at_most(f"{len(lines)} configurations", lines)
 
 

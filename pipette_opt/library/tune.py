@@ -74,7 +74,7 @@ class Replayed:
         failed = any(step.best_s is None and step.job in self.least_s for step in self.steps)
         return (
             f"After {after} trials the best is {regrets} slower than the job's fastest row (mean of "
-            f"{counted(len(self.least_s), 'job')}{'; 100% while a job has no time' if failed else ''})."
+            f"{counted(len(self.least_s), 'job')}{'; 100 % while a job has no time' if failed else ''})."
         )
 
     def csv(self) -> str:

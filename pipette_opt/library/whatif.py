@@ -61,6 +61,8 @@ class Answers:
         Simulated seconds of an iteration, as recorded in the plan.
     sentences
         Sentences that summarise the most useful answers.
+    notes
+        Sentences on how far times and bounds can be trusted.
     """
 
     today: Answer
@@ -69,6 +71,7 @@ class Answers:
     changed: tuple[str, ...]
     recorded_s: float
     sentences: tuple[str, ...]
+    notes: tuple[str, ...]
 
     def __repr__(self) -> str:
         lines = [f"today: {self.today.config}", *map(_line, self.answers)]
@@ -190,9 +193,8 @@ def whatif(
         num_questions=len(changes),
         changed=tuple(changed),
         recorded_s=plan.estimate.iteration_time_s,
-        sentences=tuple(
-            line for line in (_band_words(asking.today(), instance), *in_words(asked, changes, answers)) if line
-        ),
+        sentences=tuple(in_words(asked, changes, answers)),
+        notes=tuple(filter(None, (_band_words(asking.today(), instance), *_notes(changes, answers)))),
     )
 
 
@@ -286,6 +288,12 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
                 f"brings {_gain_words(answer)} on" if _gain(answer) >= SAME else "brings nothing: the best plan uses"
             )
             found.append(f"{answer.name[0].upper()}{answer.name[1:]} {brings} {hosts}.")
+    return found
+
+
+def _notes(changes: Sequence[Change], answers: Sequence[Answer]) -> list[str]:
+    """Return sentences on bounds, GPUs without public runs, and searches that had too little time."""
+    found = []
     searched = any(answer.bound_s is not None for answer in answers)
     if searched:
         found.append("The column 'at best' is a lower bound: no plan of the search space is faster.")
@@ -295,10 +303,10 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
             found.append(f"No public run on {strange}: the times of {change.name} may be further off.")
     if any(answer.narrowed for answer in answers):
         found.append(
-            "The time limit left configurations out of some searches. 'At best' holds for them, too, by their compute "
-            "alone; more time (--time-limit) brings the two times nearer."
+            "Some searches left configurations out for lack of time (--time-limit). 'At best' holds for these, too, by "
+            "their compute alone."
         )
-    return [f"- {line}" for line in found]
+    return found
 
 
 def _band_words(today: Answer, instance: Instance) -> str:
@@ -306,7 +314,7 @@ def _band_words(today: Answer, instance: Instance) -> str:
     if today.low_s is None or today.high_s is None or today.expected_s is None:
         return ""
     low, high = (end / today.expected_s for end in (today.low_s, today.high_s))
-    return f"- {times_words(low, high, jobs_of_bands([instance]))} The range after a change holds for nine of ten, too."
+    return f"{times_words(low, high, jobs_of_bands([instance]))} Ranges in brackets hold for nine of ten, too."
 
 
 def _gain_words(answer: Answer) -> str:
@@ -314,7 +322,7 @@ def _gain_words(answer: Answer) -> str:
     change = f"{difference(1 + _gain(answer), 'more', 'fewer', 'as many')} tokens per second"
     if answer.least_change is None or answer.most_change is None:
         return change
-    return f"{change} ({answer.least_change:+.0%} to {answer.most_change:+.0%})"
+    return f"{change} ({100 * answer.least_change:+.0f} % to {100 * answer.most_change:+.0f} %)"
 
 
 def _gain(answer: Answer) -> float:

@@ -155,7 +155,7 @@ def jobs_words(runs: int, *, is_own: bool, unmeasured: str = "") -> str:
 
 def times_words(low: float, high: float, jobs: str) -> str:
     """Return a sentence on expected times and the ends of their bands, as shares of the expected time."""
-    return f"Times are expected times: {low:.2f} to {high:.2f} times as long in nine of ten {jobs}."
+    return f"Times are expected times; real ones are {low:.2f} to {high:.2f} times as long in nine of ten {jobs}."
 
 
 def _share(share: float) -> str:

@@ -122,13 +122,17 @@ def _change_sentences(change: LinkChange) -> list[str]:
     """Return sentences on the changes of links with one number of flows."""
     sentences, flows = [], counted(change.flows, "flow")
     if abs(change.slower.usual - 1) > 1e-3:
-        sentences.append(f"{flows}: a usual link attains {change.slower.usual - 1:+.1%}.")
+        sentences.append(f"{flows}: a usual link attains {100 * (change.slower.usual - 1):+.1f} %.")
     for faults, word, sign in ((change.slower, "slower", 1), (change.faster, "faster", -1)):
         if faults.hosts:
-            hosts = ", ".join(f"{fault.name} ({fault.share**sign - 1:+.0%})" for fault in faults.hosts[:MAX_NAMED])
+            hosts = ", ".join(
+                f"{fault.name} ({100 * (fault.share**sign - 1):+.0f} %)" for fault in faults.hosts[:MAX_NAMED]
+            )
             sentences.append(f"{flows}: hosts that became {word} than others: {hosts}.")
         if faults.pairs:
-            named = [f"{pair.sender} to {pair.receiver} ({pair.share**sign - 1:+.0%})" for pair in faults.pairs]
+            named = [
+                f"{pair.sender} to {pair.receiver} ({100 * (pair.share**sign - 1):+.0f} %)" for pair in faults.pairs
+            ]
             sentences.append(f"{flows}: links that became {word} by themselves: {listed(named, MAX_NAMED)}.")
     for pairs, word in ((change.lost, "no longer measured"), (change.new, "measured now")):
         if pairs:

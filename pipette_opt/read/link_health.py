@@ -264,7 +264,7 @@ def health(cluster: ClusterSpec, distance: IntArray | None = None, known: Sequen
     sentences += _sentences_inside(cluster)
     for flows, faults in by_flows.items():
         if faults.pairs:
-            named = [f"{pair.sender} to {pair.receiver} ({pair.share:.0%})" for pair in faults.pairs]
+            named = [f"{pair.sender} to {pair.receiver} ({100 * pair.share:.0f} %)" for pair in faults.pairs]
             sentences.append(f"{counted(flows, 'flow')}: slow by themselves {listed(named, MAX_NAMED)}.")
     if not sentences and by_flows and cluster.links_measured:
         sentences.append("No host, GPU or link stands out from the others.")
@@ -295,14 +295,14 @@ def _sentences_inside(cluster: ClusterSpec) -> list[str]:
         share = np.minimum(fastest / np.median(fastest), middle / np.median(middle))
         slow = np.flatnonzero(share < SLOW_HOST)
         sentences += [
-            f"GPU {gpu} of {hosts} has {share[gpu]:.0%} of the usual rate to the other GPUs of its host: look at its "
-            "NVLinks."
+            f"GPU {gpu} of {hosts} has {100 * share[gpu]:.0f} % of the usual rate to the other GPUs of its host: "
+            "look at its NVLinks."
             for gpu in slow.tolist()
         ]
         rates[slow] = rates[:, slow] = np.nan
         pairs = find_faults(rates, [f"GPU {gpu}" for gpu in range(links.num_slots)]).pairs
         if pairs:
-            named = [f"{pair.sender} to {pair.receiver} ({pair.share:.0%})" for pair in pairs]
+            named = [f"{pair.sender} to {pair.receiver} ({100 * pair.share:.0f} %)" for pair in pairs]
             sentences.append(f"Inside {hosts}: slow by themselves {listed(named, MAX_NAMED)}.")
     return sentences
 
@@ -315,7 +315,7 @@ def _host_sentence(cluster: ClusterSpec, found: Health, host: str) -> str:
     flows = min(of_flows, key=lambda count: of_flows[count].share)
     fault = of_flows[flows]
     directions = [
-        f"{word} {share:.0%} of what is usual"
+        f"{word} {100 * share:.0f} % of what is usual"
         for word, share in (("sends", fault.send), ("receives", fault.receive))
         if share < SLOW_HOST
     ]
@@ -326,7 +326,7 @@ def _host_sentence(cluster: ClusterSpec, found: Health, host: str) -> str:
         cause = "one direction only: look at a cable or a port"
     else:
         cause = "the whole host: look at its NICs, PCIe and switch port"
-    rates = f"attains {fault.share:.0%} of what is usual" if len(directions) == 2 else directions[0]
+    rates = f"attains {100 * fault.share:.0f} % of what is usual" if len(directions) == 2 else directions[0]
     return f"{host} {rates} with {counted(flows, 'flow')} ({cause}); it has {fault.pairs} links."
 
 
@@ -351,4 +351,5 @@ def _gpu_sentence(cluster: ClusterSpec, fault: Fault) -> str:
         of_nic = cluster.gpu_links.nic_of_slot
         if len(set(of_nic.tolist())) > 1:
             nic = f" or its NIC {int(of_nic[int(slot)])}"
-    return f"GPU {slot} of {host}{nic} has {fault.share:.0%} of the usual rate to other hosts, other GPUs there do not."
+    share = f"{100 * fault.share:.0f} %"
+    return f"GPU {slot} of {host}{nic} has {share} of the usual rate to other hosts, other GPUs there do not."

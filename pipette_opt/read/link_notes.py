@@ -139,8 +139,8 @@ def notes_on_snapshots(evidence: LinkEvidence, repeated: Repeated) -> list[str]:
             changed.sort()
             named = [f"{a} to {b} (mean {mean / GB:.1f}, worst {worst / GB:.1f})" for _, (a, b), mean, worst in changed]
             notes.append(
-                f"{counted(flows, 'flow')}: {counted(len(changed), 'link')} had a moment more than {CHANGED:.0%} "
-                f"below the mean, GB/s: {listed(named, _NAMED)}."
+                f"{counted(flows, 'flow')}: {counted(len(changed), 'link')} had a moment more than "
+                f"{100 * CHANGED:.0f} % below the mean, GB/s: {listed(named, _NAMED)}."
             )
     return notes
 

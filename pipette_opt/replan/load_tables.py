@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from rich import box
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from pipette_opt.base.units import GB, counted, percent, three_digits
+from pipette_opt.base.units import GB, counted, difference, percent, three_digits
 from pipette_opt.plans.moves import Move
 from pipette_opt.plans.plan import Plan
-from pipette_opt.plans.verdict import expected_time
 from pipette_opt.replan.changed_hosts import Option
+from pipette_opt.report.cells import columns_table, titled
 
 MAX_HOSTS = 24
 """Maximum number of hosts in the table; the CSV has all. Chosen."""
@@ -96,58 +94,52 @@ def runs(numbers: Sequence[int]) -> str:
 
 def _headline(old: Plan, new: Plan) -> Text:
     before, after = old.estimate, new.estimate
-    change = before.iteration_time_s / after.iteration_time_s - 1
+    change = difference(before.iteration_time_s / after.iteration_time_s, "more", "fewer", "as many")
     text = Text()
     text.append(f"\n{new.config.label()}", style="bold")
     used, listed = len(new.placement.nodes_used), counted(len(new.hosts), "host")
     text.append(f"  on {used} of {listed}, {counted(new.config.world_size, 'GPU')}\n")
-    text.append(f"{expected_time(after)}, {three_digits(after.expected_tokens_per_s)} tokens/s ({change:+.1%}); ")
+    text.append(f"{three_digits(after.expected_tokens_per_s)} tokens/s, {change} than before ")
     gpus = counted(old.config.world_size, "GPU")
-    text.append(f"before {three_digits(before.expected_s)} s with {old.config.label()} on {gpus}")
+    text.append(f"({three_digits(before.expected_s)} s with {old.config.label()} on {gpus})")
     return text
 
 
-def _trade_off(chosen: Option, options: Sequence[Option]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="speed against moves", title_justify="left", title_style="bold")
-    for name in ("hosts that load", "to load, GB", "iteration", "slower than the fastest"):
-        table.add_column(name, justify="right")
-    table.add_column("plan")
+def _trade_off(chosen: Option, options: Sequence[Option]) -> RenderableType:
+    table = columns_table("hosts >", "to load, GB >", "iteration >", "slower >", "", "plan")
     scale = chosen.plan.estimate.expected_s / chosen.plan.estimate.iteration_time_s
     fastest = min(option.plan.estimate.iteration_time_s for option in options)
     for option in options:
         slower = option.plan.estimate.iteration_time_s / fastest - 1
         table.add_row(
             str(option.num_loads),
-            f"{option.bytes_to_load / GB:,.1f}",
+            three_digits(option.bytes_to_load / GB),
             f"{three_digits(scale * option.plan.estimate.iteration_time_s)} s",
-            percent(slower),
-            Text(option.plan.config.label() + ("  <- this plan" if option is chosen else "")),
+            percent(slower) if slower > 0 else "fastest",
+            "taken" if option is chosen else "",
+            option.plan.config.label(),
             style="bold" if option is chosen else "",
         )
-    return table
+    return titled("Hosts that need other parameters, and speed", table)
 
 
 def _moves_tables(moves: Sequence[Move]) -> list[RenderableType]:
     by_host = {host: list(group) for host, group in groupby(_by_host(moves), key=lambda move: move.host)}
     if not by_host:
-        return [Text("Nothing has to be loaded.")]
-    table = Table(box=box.SIMPLE_HEAD, title="what hosts load", title_justify="left", title_style="bold")
-    for name in ("host", "ranks", "were", "stage", "layers"):
-        table.add_column(name)
-    for name in ("parameters, GB", "optimizer, GB"):
-        table.add_column(name, justify="right")
+        return [Text("\nNothing has to be loaded.")]
+    table = columns_table("host", "ranks", "were", "stage", "layers", "parameters, GB >", "optimizer, GB >")
     for host, of_host in list(by_host.items())[:MAX_HOSTS]:
         were = runs([move.was for move in of_host if move.was is not None])
         table.add_row(
-            Text(host),
+            host,
             runs([move.rank for move in of_host]),
             were or "-",
             runs(sorted({move.stage for move in of_host})),
             runs(sorted({layer for move in of_host for layer in move.layers})) or "-",
-            f"{sum(move.parameter_bytes for move in of_host) / GB:,.1f}",
-            f"{sum(move.optimizer_bytes for move in of_host) / GB:,.1f}",
+            three_digits(sum(move.parameter_bytes for move in of_host) / GB),
+            three_digits(sum(move.optimizer_bytes for move in of_host) / GB),
         )
-    parts: list[RenderableType] = [table]
+    parts: list[RenderableType] = [titled("What hosts load", table)]
     if len(by_host) > MAX_HOSTS:
         more = counted(len(by_host) - MAX_HOSTS, "more host")
         parts.append(Text(f"and {more}; --moves FILE writes all.", style="dim"))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from pipette_opt.base.units import three_digits
+from pipette_opt.base.units import percent, three_digits
 from pipette_opt.replan.recommend import Offer
 from pipette_opt.replan.whatif import Answer
 from pipette_opt.report.cells import BAD, GOOD, QUIET, columns_table, spaced, titled
@@ -94,4 +94,4 @@ def _change(share: float | None) -> Text:
         return Text("-")
     if abs(share) < NO_CHANGE:
         return Text("none", style=QUIET)
-    return Text(f"{share:+.1%}", style=GOOD if share > 0 else BAD)
+    return Text(percent(share, "+"), style=GOOD if share > 0 else BAD)

@@ -1,6 +1,6 @@
 """Recommendation of hosts: the fewest GPUs for a deadline, the cheapest and the fastest choice."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipette_opt.base.errors import InfeasibleError, InputError
@@ -200,33 +200,38 @@ def in_words(found: Sequence[Offer], deadline_s: float | None, jobs: str = "jobs
     chosen = choices(found, deadline_s)
     if not chosen:
         return ["No configuration is legal and fits in memory on any of these hosts."]
-    sentences = _band_words(found, jobs)
+    sentences = []
     for offer in dict.fromkeys(chosen.values()):
         words = ", ".join(word for word, other in chosen.items() if other == offer)
         sentences.append(f"{words[0].upper()}{words[1:]}: {_told(offer)}.")
-    if deadline_s is None:
-        return sentences
+    if deadline_s is not None:
+        sentences += _deadline_words(found, chosen, deadline_s)
+    return [*sentences, *_band_words(found, jobs)]
+
+
+def _deadline_words(found: Sequence[Offer], chosen: Mapping[str, Offer], deadline_s: float) -> list[str]:
+    """Return sentences on the deadline: the margin of the choice with the fewest GPUs, and what is proven of fewer."""
     best = chosen.get("fewest GPUs in time")
     if best is None:
         fastest = chosen["fastest"]
         sure = fastest.least_run_s is not None and fastest.least_run_s > deadline_s
         proven = f", and no plan on these hosts takes less than {duration(fastest.least_run_s)}" if sure else ""
-        return [
-            *sentences,
-            f"No plan meets the deadline: the fastest takes {duration(fastest.run_s)}{proven}.",
-        ]
+        return [f"No plan meets the deadline: the fastest takes {duration(fastest.run_s)}{proven}."]
+    sentences = []
     if best.worst_run_s is None:
         sentences.append("No band is known, so the margin to the deadline is unknown.")
     elif best.worst_run_s > deadline_s:
         safe = [offer for offer in found if offer.worst_run_s is not None and offer.worst_run_s <= deadline_s]
         more = min(safe, key=lambda offer: offer.num_gpus, default=None)
         end = f"; {_told(more)} would meet the deadline even then" if more is not None else ""
-        sentences.append(f"At the slow end of the band, this choice takes {duration(best.worst_run_s)}, too long{end}.")
+        sentences.append(
+            f"At the slow end of the band, the fewest GPUs take {duration(best.worst_run_s)}, too long{end}."
+        )
     fewer = [offer for offer in found if offer.num_gpus < best.num_gpus and offer.least_run_s is not None]
     sure_not = [offer for offer in fewer if offer.least_run_s is not None and offer.least_run_s > deadline_s]
     if fewer:
-        proven = "proven" if len(sure_not) == len(fewer) else "not proven for all choices"
-        sentences.append(f"That choices with fewer GPUs are too slow is {proven}.")
+        proven = "proven" if len(sure_not) == len(fewer) else "not proven for all of them"
+        sentences.append(f"Choices with fewer GPUs are too slow: {proven}.")
     return sentences
 
 

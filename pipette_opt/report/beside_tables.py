@@ -135,7 +135,7 @@ def risks_table(plan: Plan) -> list[RenderableType]:
     table = columns_table("fastest with a risk of", "configuration", "iteration >", "risk >")
     for choice in plan.risks:
         cells = [
-            f"at most {choice.max_oom_risk:.2%}",
+            f"at most {100 * choice.max_oom_risk:.2f} %",
             choice.plan.config.label(),
             expected_text(plan.estimate, choice.plan.iteration_time_s),
             _risk(choice.plan),

@@ -267,7 +267,7 @@ class Tuner:
             least_s=simulated_s * plan.estimate.mfu,
             expected_s=(low_s, middle_s, high_s),
         )
-        why = f"expected {band_words((low_s, middle_s, high_s))}, fits with {record.fits:.0%}"
+        why = f"expected {band_words((low_s, middle_s, high_s))}, fits with {100 * record.fits:.0f} %"
         place = f", on {compress_hosts(hosts)}" if len(self.groups) > 1 else ""
         self._keep(record, f"is next: {config.label()}{place}, {why}")
         self._start(record)

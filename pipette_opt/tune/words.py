@@ -53,8 +53,8 @@ def verdict(tuned: Tuned) -> str:
         runs += f" and {counted(len(tuned.own), 'run')} of your own"
         which = f", {best_words(tuned.best)}"
     return (
-        f"Fastest of {runs}: {tuned.best.config.label()}, {time_s} s an iteration{which}. With {SURE:.0%} confidence "
-        f"{far}."
+        f"Fastest of {runs}: {tuned.best.config.label()}, {time_s} s an iteration{which}. With {100 * SURE:.0f} % "
+        f"confidence {far}."
     )
 
 
@@ -75,7 +75,7 @@ def trials_table(records: Sequence[TrialRecord], own: Sequence[OwnRun] = ()) -> 
             "-" if record.expected_s is None else band_words(record.expected_s),
             Text("-" if record.time_s is None else f"{three_digits(record.time_s)} s", style=style),
             "-" if record.peak_bytes is None else f"{record.peak_bytes / GIB:.1f}",
-            f"{record.fits:.0%}",
+            f"{100 * record.fits:.0f} %",
             Text(record.status, style=BAD if record.status in ("ran out", "refused") else ""),
             record.config.label(),
         )

@@ -22,7 +22,7 @@ def test_benchmark() -> None:
         method("identity order", config="none found"),
     ]
     text = shown(benchmark_table(rows))
-    assert row(text, "pipette-opt")[4:] == ["10.0000", "s", "+0.00%", "1.00%", "9.5000", "s", "30.0", "s"]
-    assert row(text, "annealing")[6:8] == ["+20.0%", "-"]
+    assert row(text, "pipette-opt")[4:] == ["10.0000", "s", "+0.00", "%", "1.00", "%", "9.5000", "s", "30.0", "s"]
+    assert row(text, "annealing")[6:9] == ["+20.0", "%", "-"]
     assert row(text, "identity order")[2:] == ["-", "-", "-", "-", "30.0", "s"]
     shown(benchmark_table([rows[2]]))

@@ -27,7 +27,7 @@ from pipette_opt.specs import Instance
 
 pytestmark = pytest.mark.search
 
-MEMORY = "GiB of memory a GPU at a risk of 1%"
+MEMORY = "GiB of memory per GPU at a risk of 1 %"
 
 SEEDS = (0, 1, 3, 8, 9, 11, 12, 16, 17, 20, 21, 22, 24, 32, 33, 34, 35)
 """Random questions without a plan."""
@@ -44,9 +44,9 @@ def test_a_pin_against_memory() -> None:
     job = make_job(make_cluster(1, gpus=1), LLAMA_8B, 8, 4096)
     found = conflicts(job, SearchSpace(), 0.01)
     assert len(found) == 1
-    assert found[0][0] == "1 host of 1 GPUs"
+    assert found[0][0] == "1 host of 1 GPU"
     assert found[0][1].endswith(MEMORY)
-    assert in_words(found).startswith("These requirements cannot be met together: 1 host of 1 GPUs, ")
+    assert in_words(found).startswith("These requirements cannot be met together: 1 host of 1 GPU, ")
 
 
 def test_moments_and_gradients_in_16_bits_are_a_way_out() -> None:

@@ -40,14 +40,14 @@ def test_health_of_one_file(command: Command) -> None:
     assert found["changed"] == []
     code, out, _ = command("links", str(lab()))
     assert code == 0
-    assert "gpu11 attains 60%" in out
+    assert "gpu11 attains 60 %" in out
 
 
 def test_two_files_are_compared(command: Command) -> None:
     """What became slower is named, by how much."""
     code, out, _ = command("links", str(lab()), str(lab(slow="gpu02")))
     assert code == 0
-    assert "hosts that became slower than others: gpu02 (-50%)" in out
+    assert "hosts that became slower than others: gpu02 (-50 %)" in out
 
 
 def test_links_that_nobody_measured(command: Command) -> None:
@@ -79,7 +79,7 @@ def test_a_plan_on_a_cluster_that_changed(command: Command, plan: Path) -> None:
     found, recorded = json.loads(out), json.loads(plan.read_text())
     assert code == 0
     assert found["estimate"]["iteration_time_s"] > recorded["estimate"]["iteration_time_s"]
-    assert "1 flow: a usual link attains -90.0%." in found["changed"]
+    assert "1 flow: a usual link attains -90.0 %." in found["changed"]
     assert found["changed"][-1].startswith(f"An iteration took {recorded['estimate']['expected_s']:.2f} s")
     code, out, _ = command("estimate", str(plan), "--cluster", str(own))
     assert code == 0
@@ -103,7 +103,7 @@ def test_import_links_ends_with_health_and_repairs(command: Command, monkeypatch
     assert code == 0, err
     found = json.loads(out)
     assert found["slow_hosts"] == ["h3"]
-    assert found["health"][0].startswith("h3 attains 4% of what is usual")
+    assert found["health"][0].startswith("h3 attains 4 % of what is usual")
     assert len(found["repairs"]) == 1
     assert "h3" in found["repairs"][0]
     code, _, err = command(*given, "--seq-length", "2048")

@@ -49,7 +49,7 @@ def test_replay(command: Command, tmp_path: Path) -> None:
     found = json.loads(out)
     assert [str(step["row"]) for step in found["trials"]] == [row["row"] for row in rows]
     assert found["summary"].startswith("After 1, 2, 3 trials the best is ")
-    assert found["summary"].endswith("0.00% slower than the job's fastest row (mean of 1 job).")
+    assert found["summary"].endswith("0.00 % slower than the job's fastest row (mean of 1 job).")
 
 
 def test_trials_on_a_cluster(command: Command, tmp_path: Path) -> None:

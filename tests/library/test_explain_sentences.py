@@ -24,10 +24,22 @@ PLACED = Placed(
 
 def test_a_placement_replaces_the_hosts_in_listed_order() -> None:
     """Its causes would differ from those of the listed hosts."""
-    answer = Why(verdict="slower", reasons=("at least 1 s",), listed=("bubble: +0.4 s on the listed hosts",))
-    assert Explanation(asked="tp2", why=answer).reasons == (*answer.reasons, *answer.listed)
-    assert Explanation(asked="tp2", why=answer, placed=PLACED).reasons == answer.reasons
-    assert "listed" not in repr(Explanation(asked="tp2", why=answer, placed=PLACED))
+    bound, listed = "no placement takes less than 1 s", "takes 1.3 s on the hosts as listed"
+    why = Why(verdict="slower", answer="at least 1 % slower", reasons=(bound,), listed=(listed,))
+    alone, placed = Explanation(asked="tp2", why=why), Explanation(asked="tp2", why=why, placed=PLACED)
+    assert (alone.answer, alone.reasons) == (why.answer, (bound, listed))
+    assert placed.answer == "20.0 % slower than the plan: 1.20 s against 1.00 s"
+    assert placed.reasons == ("the fastest found is tp2", bound)
+
+
+@pytest.mark.parametrize(
+    ("fastest_s", "end"), [(1.0, "; solve again with it pinned"), (0.8, ", but less plain; --prefer fastest")]
+)
+def test_what_to_do_about_a_faster_one(fastest_s: float, end: str) -> None:
+    """One that the plan's search found is less plain; another one is news."""
+    why, faster = Why(verdict="may win", answer="may win"), replace(PLACED, iteration_time_s=0.8, fastest_s=fastest_s)
+    answer = Explanation(asked="tp2", why=why, placed=faster).answer
+    assert answer == f"20.0 % faster than the plan: 0.800 s against 1.00 s{end}"
 
 
 @pytest.mark.search

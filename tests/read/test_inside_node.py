@@ -205,7 +205,7 @@ def test_a_gpu_with_half_its_nvlinks_stands_out(tmp_path: Path) -> None:
     assert found.cluster.gpu_links is not None
     assert found.cluster.gpu_links.inside[0, 0, [1, 6]] == pytest.approx([18 * 20.6e9, 9 * 20.6e9])
     (sentence,) = found.health.sentences
-    assert sentence.startswith("GPU 6 of n[1-2] has 50% of the usual rate to the other GPUs of its host")
+    assert sentence.startswith("GPU 6 of n[1-2] has 50 % of the usual rate to the other GPUs of its host")
 
 
 def test_gpus_without_any_nvlink_get_no_rate_of_nvlink(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_faulty_host_beside_healthy_ones(tmp_path: Path) -> None:
     (tmp_path / "n1.topo.txt").write_text(smi(mesh(8)))
     found = import_links(tmp_path, gpu="h100-80gb")
     assert found.health.sentences == (
-        "GPU 4 of n2 has 11% of the usual rate to the other GPUs of its host: look at its NVLinks.",
+        "GPU 4 of n2 has 11 % of the usual rate to the other GPUs of its host: look at its NVLinks.",
     )
     assert "NVLink does not reach GPU 4 of n2. Look at its NVLinks." in found.notes
     assert "No topology file is named after n12: the one with most NVLinks counts." in found.notes

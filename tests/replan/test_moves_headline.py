@@ -22,5 +22,5 @@ def test_both_times_are_the_plans_own() -> None:
     old = expecting(plan, 1.3, "public runs")
     fast = replace(plan, estimate=replace(plan.estimate, iteration_time_s=0.8 * plan.estimate.iteration_time_s))
     shown = _headline(old, expecting(fast, 1.3, f"2 runs {MEASURED_RUNS}")).plain
-    assert "(+25.0%)" in shown
-    assert f"before {three_digits(old.estimate.expected_s)} s" in shown
+    assert "25.0 % more than before" in shown
+    assert f"before ({three_digits(old.estimate.expected_s)} s with " in shown

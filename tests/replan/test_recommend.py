@@ -55,9 +55,9 @@ def test_the_choices_in_words() -> None:
         "Fastest: 8 hosts of a100-80gb (64 GPUs), 6.0 days, price 960.",
         "Cheapest: 1 host of a100-80gb (8 GPUs), 40.0 days, price 800.",
         "Fewest GPUs in time, cheapest in time: 2 hosts of a100-80gb (16 GPUs), 21.0 days, price 840.",
-        "At the slow end of the band, this choice takes 31.5 days, too long; 4 hosts of a100-80gb "
+        "At the slow end of the band, the fewest GPUs take 31.5 days, too long; 4 hosts of a100-80gb "
         "(32 GPUs), 11.0 days, price 880 would meet the deadline even then.",
-        "That choices with fewer GPUs are too slow is proven.",
+        "Choices with fewer GPUs are too slow: proven.",
     ]
     late = in_words(FOUND, 5 * DAY)
     assert late[-1] == (
@@ -65,7 +65,7 @@ def test_the_choices_in_words() -> None:
     )
     assert in_words([], None) == ["No configuration is legal and fits in memory on any of these hosts."]
     open_ = in_words([offer(1, 26.0, None, least=0.5), *FOUND[1:]], 25 * DAY)
-    assert open_[-1] == "That choices with fewer GPUs are too slow is not proven for all choices."
+    assert open_[-1] == "Choices with fewer GPUs are too slow: not proven for all of them."
 
 
 def test_numbers_and_durations() -> None:
@@ -101,4 +101,4 @@ def test_offers_are_searched(searched: list[Offer]) -> None:
         assert found.bound_s / found.simulated_bound_s == pytest.approx(found.expected_s / found.simulated_s)
         assert (found.low_s or 0) < (found.expected_s or 0) < (found.high_s or 0)
         assert found.tokens_per_s == pytest.approx(16 * 1024 / (found.expected_s or 0))
-    assert "times as long in nine of ten jobs like this" in in_words(searched, None)[0]
+    assert "times as long in nine of ten jobs like this" in in_words(searched, None)[-1]

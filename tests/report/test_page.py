@@ -245,7 +245,7 @@ def test_links_of_levels_are_not_called_slow_by_their_colour(plan: Plan, job: In
 def test_placement_says_which_hosts_are_left_out_and_which_gpus_they_have(plan: Plan, job: Instance) -> None:
     """Beside the grid, without opening a table; kinds of GPU where there are several."""
     said = " ".join(text for _, text in Page(page_of(plan, job)).texts)
-    assert "Left out: n2 (in place of n0 an iteration would take 1.23% more)." in said
+    assert "Left out: n2 (in place of n0 an iteration would take 1.23 % more)." in said
     slow = replace(job.cluster.nodes[3], gpu=job.cluster.nodes[3].gpu.at_speed(0.5))
     nodes = (*job.cluster.nodes[:3], slow, job.cluster.nodes[4])
     (grid,) = Page(page_of(plan, replace(job, cluster=replace(job.cluster, nodes=nodes)))).figures()["placement"][

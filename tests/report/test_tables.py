@@ -283,7 +283,7 @@ def test_what_the_fastest_would_have_been() -> None:
         hosts=("n0", "n1", "n2", "n3"),
         iteration_time_s=0.992 * seconds,
         oom_probability=0.004,
-        reason="0.8% faster, less plain",
+        reason="0.8 % faster, less plain",
         lower_bound_s=0.992 * seconds,
     )
     open_one = replace(fast, lower_bound_s=0.9 * seconds)
@@ -306,7 +306,7 @@ def test_what_the_fastest_would_have_been() -> None:
     assert "best searched" in text
     assert "open, at least" in text
     risks = (RiskChoice(max_oom_risk=0.01, plan=fast),)
-    assert "at most 1.00% " in shown(risks_table(replace(plan, risks=risks))[0])
+    assert "at most 1.00 % " in shown(risks_table(replace(plan, risks=risks))[0])
     assert risks_table(plan) == []
 
 

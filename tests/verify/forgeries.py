@@ -376,7 +376,7 @@ FORGERIES = (
         "unused_hosts.0.reason",
         "it would cost 9 s",
         "unused_hosts_are_reproduced",
-        put("unused_hosts.0.reason", "in place of n2 an iteration would take 9.00% more"),
+        put("unused_hosts.0.reason", "in place of n2 an iteration would take 9.00 % more"),
     ),
     Forgery("parallel.micro_batch_size", "2", "reader", put("parallel.micro_batch_size", 2)),
     Forgery(
@@ -420,7 +420,7 @@ FORGERIES = (
     ),
     Forgery(
         "alternatives.0.reason",
-        "99.0% slower",
+        "99.0 % slower",
         "alternatives_are_reproduced",
         put("alternatives.0.reason", "99.0 % slower, most of it bubble (+9.00 %)"),
     ),

@@ -270,12 +270,12 @@ BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
     ),
     (
         "unused_hosts_are_reproduced",
-        lambda plan: replace(plan, unused_hosts={"n2": "in place of n0 an iteration would take 9.00% more"}),
+        lambda plan: replace(plan, unused_hosts={"n2": "in place of n0 an iteration would take 9.00 % more"}),
     ),
     ("unused_hosts_are_reproduced", lambda plan: replace(plan, unused_hosts={"n2": "not needed; as good as n2"})),
     (
         "unused_hosts_are_reproduced",
-        lambda plan: replace(plan, unused_hosts={"n2": "an iteration would take 9.00% more"}),
+        lambda plan: replace(plan, unused_hosts={"n2": "an iteration would take 9.00 % more"}),
     ),
     ("baselines_are_possible", lambda plan: with_baseline(plan, micro_batch_size=3)),
     ("baselines_are_possible", lambda plan: with_baseline(plan, iteration_time_s=0.0)),

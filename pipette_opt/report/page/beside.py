@@ -36,7 +36,7 @@ def risks_table(plan: Plan) -> Element:
         at = f"risks.{place}"
         rows.append(
             (
-                f"{choice.max_oom_risk:.2%}",
+                f"{100 * choice.max_oom_risk:.2f} %",
                 *_plan_cells(plan, choice.plan, f"{at}.plan"),
             )
         )

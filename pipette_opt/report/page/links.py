@@ -108,8 +108,8 @@ def links_panel(plan: Plan, instance: Instance) -> Panel:
     body = [
         paragraph(
             f"The plan sends over {len(links.used):,} of {num_pairs:,} links, {slow_used:,} of them slow. In all, "
-            f"{num_slow:,} are slow (below {SLOW:.0%} of the median of pairs as near) and {num_missing:,} missing. "
-            f"Rates are {measured}: GB/s of {counted(links.flows, 'flow')} from host to host at once"
+            f"{num_slow:,} are slow (below {100 * SLOW:.0f} % of the median of pairs as near) and {num_missing:,} "
+            f"missing. Rates are {measured}: GB/s of {counted(links.flows, 'flow')} from host to host at once"
             + (f"; levels: {levels}." if levels else ".")
         )
     ]
@@ -272,7 +272,7 @@ def _rows(links: Links, pairs: Sequence[tuple[int, int]]) -> list[tuple[str, ...
             links.hosts[sender],
             links.hosts[receiver],
             f"{links.gb_per_s[sender, receiver]:.2f}",
-            f"{links.gb_per_s[sender, receiver] / links.usual[sender, receiver]:.0%}",
+            f"{100 * (links.gb_per_s[sender, receiver] / links.usual[sender, receiver]):.0f} %",
             links.used.get((sender, receiver), "-"),
         )
         for sender, receiver in pairs[:MAX_NAMED]

@@ -54,7 +54,11 @@ def schedule_panel(plan: Plan, instance: Instance, placement: Placement) -> Pane
     for stage in range(plan.config.pipeline_model_parallel_size):
         compute = sum(busy.get((stage, kind), 0.0) for kind in ("forward", "backward"))
         rows.append(
-            (f"stage {stage}", *(f"{busy[stage, kind]:.4f}" for kind in kinds), f"{max(0.0, 1 - compute / total):.1%}")
+            (
+                f"stage {stage}",
+                *(f"{busy[stage, kind]:.4f}" for kind in kinds),
+                f"{100 * max(0.0, 1 - compute / total):.1f} %",
+            )
         )
     per = "a micro-batch" if plan.config.num_chunks == 1 else "a micro-batch of a model chunk"
     return Panel(

@@ -144,7 +144,7 @@ def sensitivity_panel(plan: Plan, changed: Sequence[Changed]) -> Panel:
         title="Sensitivity",
         body=[
             paragraph(
-                f"Most depends on the {most.name}: a tenth slower costs {most.slower_s / total - 1:+.1%}. "
+                f"Most depends on the {most.name}: a tenth slower costs {100 * (most.slower_s / total - 1):+.1f} %. "
                 "The plan stays as it is; another one may suit the changed machines better."
             )
         ],
