@@ -67,7 +67,8 @@ def _changed(
         values[EXPERT_TENSOR.option] = None  # by default it is the tensor size
     most = {
         "max_micro_batch_size": instance.training.global_batch_size // config.data_parallel_size,
-        "max_virtual_pipeline": instance.model.num_layers // config.pipeline_model_parallel_size,
+        # The embedding and the output head may count as a layer each.
+        "max_virtual_pipeline": (instance.model.num_layers + 2) // config.pipeline_model_parallel_size,
     }
     default = SearchSpace()
     for limit, number in most.items():

@@ -6,6 +6,7 @@ import pytest
 from factories import TINY, make_cluster, make_job
 
 from pipette_opt.candidates import SearchSpace, enumerate_more, enumerate_with_reasons, left_out, searched_values
+from pipette_opt.candidates.enumeration import legal_candidates
 from pipette_opt.candidates.single_changes import choices, open_choices, single_changes
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance
@@ -50,6 +51,15 @@ def test_limits_of_the_default_space_are_lifted(job: Instance, plan: ParallelCon
     assert space.max_micro_batch_size == 32 // plan.data_parallel_size
     limited = SearchSpace(near=(plan,), max_micro_batch_size=4)
     assert {space.max_micro_batch_size for space in single_changes(job, limited)} == {4}
+
+
+def test_most_chunks_count_both_ends(job: Instance, plan: ParallelConfig) -> None:
+    """Six layers on two stages with embedding and head as a layer each: four chunks of one layer are a change."""
+    six = replace(job, model=replace(job.model, num_layers=6))
+    near = replace(plan, layers_per_stage=(3, 3), virtual_pipeline_model_parallel_size=3)
+    (space,) = [space for space in single_changes(six, SearchSpace(near=(near,))) if space.virtual_pipeline is None]
+    found = {config.layers_per_chunk for config in legal_candidates(six, space) if config.num_chunks == 4}
+    assert found == {((0, 1), (1, 1), (1, 1), (1, 0))}
 
 
 def test_changes_are_no_values_of_the_space(job: Instance, plan: ParallelConfig) -> None:
