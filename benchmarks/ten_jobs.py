@@ -127,7 +127,8 @@ def _cells(plan: Plan | None) -> tuple[str, ...]:
         alone = usual.problem
     else:
         alone = f"{three_digits(100 * (usual.plan.iteration_time_s / seconds - 1))} % slower"
-    return plan.config.label(), above_best(1 - proof.lower_bound_s / seconds), layout, order, alone
+    label = plan.config.label().replace("|", r"\|")  # of layouts; it would end the cell
+    return label, above_best(1 - proof.lower_bound_s / seconds), layout, order, alone
 
 
 if __name__ == "__main__":

@@ -29,6 +29,17 @@ def test_a_row_says_what_is_not_plain() -> None:
     assert "error: nothing fits" in text
 
 
+def test_a_layout_stays_in_its_cell() -> None:
+    """Its bars are escaped, so that the row has the cells of the head."""
+    plan = make_plan()
+    layout = {"pipeline_model_parallel_layout": "Et*2|t*2|t|t*3L", "layers_per_stage": (3, 5)}
+    config = replace(plan.config, virtual_pipeline_model_parallel_size=2, **layout)
+    text = page({next(iter(JOBS)): Answer(screen="", plan=replace(plan, config=config))})
+    head, _, row = [line for line in text.splitlines() if line.startswith("|")]
+    assert r"layout Et*2\|t*2\|t\|t*3L" in row
+    assert row.replace(r"\|", "").count("|") == head.count("|")
+
+
 @pytest.mark.search
 def test_an_answer_is_what_people_see() -> None:
     """The screen of the command line, and its plan; an error where there is none."""
