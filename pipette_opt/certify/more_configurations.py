@@ -73,11 +73,11 @@ def continue_joint_model(state: SearchState, clock: Clock) -> None:
 
 
 def other_sizes(state: SearchState) -> object:
-    """Return the time to beat, and the numbers of other sizes with and without a bound; ``None`` if all have one."""
+    """Return the time to beat and how many numbers of GPUs are bounded or searched; ``None`` once all are."""
     least = state.prepared.least_times
     if least is None or not state.plans:
         return None
-    return state.fastest_s, len(least.not_below_s), state.prepared.space.world_sizes
+    return state.fastest_s, len(least.not_below_s), len(state.prepared.space.world_sizes)
 
 
 def search_other_sizes(state: SearchState, clock: Clock) -> None:

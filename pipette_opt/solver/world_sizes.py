@@ -21,11 +21,10 @@ from pipette_opt.specs import Instance
 MAX_PROMISING = 3
 """Largest count of different numbers of GPUs that are searched for a first plan. Chosen."""
 
-
 BOUNDING_SHARE = 0.4
 """Fraction of the time for other numbers of GPUs in which they are bounded. Chosen."""
 
-LISTED_PER_SECOND = 15_000
+OTHERS_PER_SECOND = 15_000
 """
 Number of configurations that are listed for other numbers of GPUs for each second of the step. Chosen.
 
@@ -100,7 +99,7 @@ def hopeful_sizes(least: LeastTimes, space: SearchSpace, to_beat_s: float, clock
 
 def has_time_for(instance: Instance, space: SearchSpace, size: int, clock: Clock) -> bool:
     """Return whether the configurations of a number of GPUs can be listed and bounded before the clock is over."""
-    most = LISTED_PER_SECOND * clock.left_s
+    most = OTHERS_PER_SECOND * clock.left_s
     return num_legal(instance, space, (size,), most) <= most
 
 
