@@ -17,7 +17,6 @@ from benchmarks.backtest import page
 from benchmarks.backtest.experiments import EXPERIMENTS, Experiment
 from benchmarks.backtest.fitting import fitted_stack, predicted
 from benchmarks.backtest.sources import measured_runs
-from benchmarks.backtest.special import SPECIAL, Special
 from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
 from pipette_opt.read.stack import read_stack
@@ -38,9 +37,8 @@ def main() -> None:
     base = read_stack()
     parts = [page.head(today)]
     rows = []
-    equal = [delayed(_judge)(experiment, folder, base) for experiment in EXPERIMENTS if options.only in experiment.name]
-    special = [delayed(_judge_special)(experiment, folder) for experiment in SPECIAL if options.only in experiment.name]
-    for summary, detail in Parallel(n_jobs=options.jobs, return_as="generator")(equal + special):
+    jobs = [delayed(_judge)(experiment, folder, base) for experiment in EXPERIMENTS if options.only in experiment.name]
+    for summary, detail in Parallel(n_jobs=options.jobs, return_as="generator")(jobs):
         print(summary, flush=True)
         rows.append(summary)
         parts += [detail] if detail else []
@@ -74,11 +72,6 @@ def _judge(experiment: Experiment, folder: Path, base: StackSpec) -> tuple[str, 
         constants = ", ".join(f"{name} {getattr(stack, name):.3g}" for name in fitted)
         detail.append(f"\nConstants: {constants or 'kept'}.")
     return page.result_row(experiment.name, timed, predictions, experiment.target), "\n".join(detail) + "\n"
-
-
-def _judge_special(special: Special, folder: Path) -> tuple[str, str]:
-    paths = [folder / file for file in special.files]
-    return special.evaluate(*paths) if all(path.is_file() for path in paths) else _not_there(special.name)
 
 
 def _not_there(name: str) -> tuple[str, str]:
