@@ -21,7 +21,7 @@ from benchmarks.backtest.ci_rows import with_flags
 from benchmarks.backtest.sources import measured_runs
 from benchmarks.backtest.stage_rows import known_rows
 from benchmarks.measured import measured_folder
-from benchmarks.memory.learning import EDGES
+from benchmarks.memory.verdicts import EDGES
 from benchmarks.worlds.rows import CHECKED_ONLY, NOT_PRETRAINING, SOURCES
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically

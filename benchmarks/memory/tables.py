@@ -3,7 +3,7 @@
 import numpy as np
 
 from benchmarks.memory.evaluation import Evaluation
-from benchmarks.memory.rivals import wilson
+from benchmarks.memory.verdicts import wilson
 
 
 def slice_rows(evaluation: Evaluation) -> list[dict[str, str]]:

@@ -154,7 +154,7 @@ def test_an_empty_stage_needs_next_to_nothing(shipped: MemoryPredictor) -> None:
 
 
 def test_ten_thousand_predictions_are_quick() -> None:
-    """Ten thousand stages with the constants of a stack: 0.1 s on a quiet machine (`benchmarks/memory/speed.py`)."""
+    """Ten thousand stages with the constants of a stack: 0.1 s on a quiet machine."""
     predictor = MemoryPredictor.load(memory_constants=MemoryConstants())
     configs = [make_config(tp, 8, dp, mbs, 32) for tp in (1, 2, 4, 8) for dp in (1, 2, 4) for mbs in (1, 2, 4)] * 35
     start = time.process_time()

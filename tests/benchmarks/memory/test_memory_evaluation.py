@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_table_is_there(folder: Path) -> None:
     """Methods, coverage, probabilities, slices for the two splits that have rows; the others are named as absent."""
-    found = evaluate_memory(folder, with_pipette=False)
+    found = evaluate_memory(folder)
     assert len(found.notes) == len(SPLITS) - 2
     names = [one.split for one in found.methods]
     assert names == [name for name in dict.fromkeys(names) for _ in range(3)]
@@ -49,7 +49,6 @@ def test_every_table_is_there(folder: Path) -> None:
     assert {"mbs 1", "mbs 2", "mbs 4", "model Llama-like-2048"} <= slices
     assert not any(name.startswith("tp") for name in slices)
     assert [row["method"] for row in method_rows(found)][:3] == ["ours", "closed formula", "formula + 20 %"]
-    assert not found.learning
 
 
 def test_jobs_that_ran_out_later_are_counted_apart(folder: Path, tmp_path: Path) -> None:
@@ -61,7 +60,7 @@ def test_jobs_that_ran_out_later_are_counted_apart(folder: Path, tmp_path: Path)
         *(f"{line},{'and then an OOM' * (i == last - 1)}" for i, line in enumerate(lines[1:])),
     ]
     (tmp_path / "hf_ultrascale_h100.csv").write_text("\n".join(marked) + "\n", encoding="utf-8")
-    found = evaluate_memory(tmp_path, with_pipette=False)
+    found = evaluate_memory(tmp_path)
     ours = found.methods[3]
     assert (ours.num_peaks, ours.verdicts.fitted, ours.verdicts.ran_out) == (6, 5, 2)
     notes = [note for note in found.notes if "no label" in note]
@@ -70,9 +69,8 @@ def test_jobs_that_ran_out_later_are_counted_apart(folder: Path, tmp_path: Path)
 
 
 def test_the_command_prints_what_was_asked(folder: Path, tmp_path: Path) -> None:
-    """With ``--learning`` the curve comes too, in Markdown."""
-    words = ("--folder", str(folder), "--no-pipette", "--learning")
-    code, out, err = typed_benchmark(tmp_path, "memory.evaluate", *words)
+    """Every table, in Markdown."""
+    code, out, err = typed_benchmark(tmp_path, "memory.evaluate", "--folder", str(folder))
     assert code == 0, err
-    for part in ("best kept", "attained", "ran out", "calibrated on", "measured over predicted"):
+    for part in ("best kept", "attained", "ran out", "measured over predicted"):
         assert part in out
