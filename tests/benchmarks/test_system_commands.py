@@ -128,51 +128,11 @@ def test_squares_that_cannot_be(run: Run, words: tuple[str, ...], message: str) 
     assert message in err
 
 
-JOB = ("--nodes", "2", "--gpu", "a100-80gb", "--global-batch-size", "8", "--seq-length", "2048")
-
-
-@pytest.mark.parametrize("command", ["squares", "slices", "stages"])
 @pytest.mark.parametrize(
     "words", [("--num-gpus", "8"), ("--micro-batches", "unequal"), ("--launcher", "mpi"), ("--gpu-price", "2")]
 )
-def test_no_option_without_effect(run: Run, command: str, words: tuple[str, ...]) -> None:
+def test_no_option_without_effect(run: Run, words: tuple[str, ...]) -> None:
     """What changes nothing is refused."""
-    code, _, err = run(command, "--model", "llama-3-8b", *JOB, *words)
+    code, _, err = run(*SQUARES, *words)
     assert code == 2
     assert words[0] in err
-
-
-@pytest.mark.parametrize("command", ["slices", "stages"])
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--model", "gpt-3-125m"), "num_attention_heads=12 is no multiple of tensor_model_parallel_size=8"),
-        (("--model", "llama-3-8b", "--speed", "node1=0.5"), "hosts of one kind and speed"),
-    ],
-)
-def test_hosts_that_are_no_tensor_groups(run: Run, command: str, words: tuple[str, ...], message: str) -> None:
-    """Heads that do not divide, and hosts that differ."""
-    code, _, err = run(command, *JOB, *words, *(("--stages", "2") if command == "slices" else ()))
-    assert code == 2
-    assert message in err
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("--model", "mixtral-8x7b"), 2, "--model: has 8 experts; unequal replicas"),
-        (("--model", "llama-3.1-405b"), 3, "no stages fit in memory on 2 hosts"),
-    ],
-)
-def test_stages_that_cannot_be(run: Run, words: tuple[str, ...], code: int, message: str) -> None:
-    """One message each: what is not priced, and what has no room."""
-    found, _, err = run("stages", *JOB, *words)
-    assert found == code
-    assert message in " ".join(err.split())
-
-
-def test_jobs_of_systems(run: Run) -> None:
-    """No more hosts than the generator has."""
-    code, _, err = run("systems", "--most-hosts", "64")
-    assert code == 2
-    assert "--most-hosts must be from 1 to 16, got 64" in err.replace(":", "")

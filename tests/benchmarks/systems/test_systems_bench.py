@@ -1,15 +1,19 @@
-"""What other systems would choose: the generator, each view on small jobs, and the page."""
+"""What other systems would choose: the generator, each view on small jobs, and the runner's page."""
 
-import threading
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
 from factories import LLAMA_8B, make_cluster, make_job
 
+from benchmarks.page import run_page
+from benchmarks.squares import processes
 from benchmarks.squares.compare import square_row
 from benchmarks.systems import methods
+from benchmarks.systems.__main__ import OPTIONS, layers_section, make
 from benchmarks.systems.instances import SIZES, cases
 from benchmarks.systems.methods import (
     LACKS,
@@ -20,7 +24,7 @@ from benchmarks.systems.methods import (
     run_case,
     saved_by_squares_s,
 )
-from benchmarks.systems.tables import markdown
+from benchmarks.systems.tables import choices_section
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
@@ -117,21 +121,28 @@ def test_a_row_for_each_system() -> None:
         assert found_s >= bound_s
 
 
-def test_page() -> None:
+def test_choices() -> None:
     """Seconds and gap of this project, the others in percent; what has no plan has a dash."""
     ours = SystemRow(
         case="three", system="this project", choice="a", iteration_time_s=2.0, lower_bound_s=1.0, seconds=1.0
     )
     other = replace(ours, system="AMP", choice="b", iteration_time_s=3.0, lower_bound_s=None)
-    page = markdown([ours, other], 0, 2.0)
+    page = choices_section([ours, other])
     assert "| three | 2 s | 50.00% | - | +50.0% |" in page
     for system in LACKS:
         assert system in page
 
 
-@pytest.mark.search
-def test_stopped_runs_have_the_rows_so_far() -> None:
-    """Nothing after this project's own plan."""
-    stop = threading.Event()
-    stop.set()
-    assert [one.system for one in run_case("x", job(), 0.5, stop=stop)] == ["this project"]
+@pytest.mark.parametrize("name", ["slices", pytest.param("squares", marks=pytest.mark.search)])
+def test_one_system(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The runner writes a page with one section; ranks of the squares' check are threads here."""
+    monkeypatch.setattr(processes, "check_squares", partial(processes.check_squares, threads=True))
+    out = tmp_path / "page.md"
+    run_page(make, *OPTIONS, arguments=["--only", name, "-o", str(out)])
+    assert out.read_text().count("\n## ") == 1
+
+
+def test_without_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Galvatron's section says that its profile is missing."""
+    monkeypatch.setenv("PIPETTE_OPT_SHARED", str(tmp_path))
+    assert "Not run" in layers_section()

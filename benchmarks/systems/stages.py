@@ -16,30 +16,29 @@ seconds; each worker takes every ``r``-th. Two ways to train:
 ``m`` is a multiple of the replicas of every stage. No launcher runs stages with unequal replicas: *planned only*.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from ortools.sat.python import cp_model
 
-from benchmarks.command import OF_SOLVE
+from benchmarks.page import table
 from benchmarks.whole_hosts import whole_host_config
-from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import ceil_div, counted, percent
-from pipette_opt.cli import options as opt
-from pipette_opt.cli.output import say_progress, show, show_json
-from pipette_opt.cli.program import run_command
+from pipette_opt.base.units import ceil_div, percent
 from pipette_opt.costs.collectives import all_reduce_traffic
 from pipette_opt.costs.compute import head_times_s, layer_times_s, look_up_s
 from pipette_opt.costs.links import EachLink, RingShape
 from pipette_opt.costs.messages import inter_node_message_s, p2p_bytes, slowest_pair
+from pipette_opt.job.read import read_job
 from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
-from pipette_opt.report.cells import columns_table, seconds_text, spaced
+from pipette_opt.options.description import JobOptions
+from pipette_opt.report.cells import seconds_text
 from pipette_opt.specs import Instance
 
 Way = Literal["async", "flush"]
@@ -49,6 +48,10 @@ RESOLUTION = 1_000_000
 
 MAX_STAGES = 16
 """Maximum number of stages that is tried. Chosen."""
+
+
+JOB = JobOptions(model="llama-3-8b", nodes="7", gpu="a100-80gb", global_batch_size=60, seq_length=4096)
+"""Job of the page's table: seven hosts of eight A100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -140,7 +143,6 @@ def best_stages(
     *,
     equal: bool = False,
     work: float = 10.0,
-    report: Callable[[str], None] = lambda step: None,
 ) -> Staged | None:
     """
     Return the fastest pipeline over every number of stages, by CP-SAT; ``None`` if nothing fits.
@@ -152,13 +154,10 @@ def best_stages(
     work
         Deterministic time limit of CP-SAT for each number of stages, about seconds. At the limit, the bound may stay
         below the time.
-    report
-        Function that is called with a text for each number of stages.
     """
     best, bound_s = None, np.inf
     most = min(workers, len(costs.work_s), MAX_STAGES)
     for stages in range(1, most + 1):
-        report(f"{way}, {'equal' if equal else 'any'} replicas: {stages} of {counted(most, 'stage')}")
         found, least_s = _solve(costs, workers, m, way, stages, equal, work, best)
         bound_s = min(bound_s, least_s)
         if found is not None and (best is None or found.seconds < best.seconds):
@@ -296,51 +295,26 @@ def stage_costs(instance: Instance) -> StageCosts:
     )
 
 
-def compare_stages(
-    instance: Instance, report: Callable[[str], None] = lambda step: None
-) -> Iterator[tuple[Way, bool, Staged | None]]:
+def compare_stages(instance: Instance) -> Iterator[tuple[Way, bool, Staged | None]]:
     """Yield the way to train, whether replicas are equal, and the best pipeline (``None`` if nothing fits)."""
     costs, m = stage_costs(instance), instance.training.global_batch_size
     for way in ("async", "flush"):
         for equal in (True, False):
-            yield way, equal, best_stages(costs, instance.cluster.num_nodes, m, way, equal=equal, report=report)
+            yield way, equal, best_stages(costs, instance.cluster.num_nodes, m, way, equal=equal)
 
 
-@opt.spread
-def stages(job_options: Annotated[opt.JobOptions, opt.Without(OF_SOLVE)], json: opt.Json = False) -> None:
-    """
-    Print the best stages with unequal numbers of replicas (PipeDream), asynchronous or with flushes, beside equal ones.
-
-    A worker is a host. Planned only: no launcher runs stages with unequal replicas.
-
-    Example: [bold]python -m benchmarks.stages --model llama-3-8b --nodes 7 --gpu a100
-    --global-batch-size 60 --seq-length 4096[/]
-    """
-    instance = opt.read_job(job_options).instance
-    rows = list(compare_stages(instance, say_progress))
-    if all(plan is None for _, _, plan in rows):
-        hosts = instance.cluster.num_nodes
-        raise InfeasibleError(
-            f"no stages fit in memory on {hosts} hosts: give more with --nodes, a smaller --model, or a smaller "
-            f"--seq-length than {instance.training.seq_length}."
-        )
-    if json:
-        shown = [
-            {"way": way, "equal": equal, "plan": None if plan is None else asdict(plan)} for way, equal, plan in rows
-        ]
-        show_json(shown)
-        return
-    table = columns_table("training", "replicas", "s >", "gap >", "layers x replicas of stages", "versions")
-    for way, equal, plan in rows:
-        kind = "equal" if equal else "any"
-        if plan is None:
-            table.add_row(way, kind, "nothing fits", "", "", "")
-            continue
+def section() -> str:
+    """Return the section of the page: equal and any replicas, asynchronous and with flushes, on seven hosts."""
+    rows = []
+    for way, equal, plan in compare_stages(read_job(JOB).instance):
+        assert plan is not None, "the job of the page fits"
         split = ", ".join(f"{count} x {own}" for count, own in zip(plan.layers, plan.replicas, strict=True))
         versions = ", ".join(map(str, plan.versions)) if way == "async" else "1"
-        table.add_row(way, kind, seconds_text(plan.seconds), percent(1 - plan.bound_s / plan.seconds), split, versions)
-    show(spaced(table))
-
-
-if __name__ == "__main__":
-    run_command(stages)
+        gap = percent(1 - plan.bound_s / plan.seconds)
+        rows.append((way, "equal" if equal else "any", seconds_text(plan.seconds), gap, split, versions))
+    head = ("training", "replicas", "time", "gap", "layers x replicas", "versions")
+    return (
+        "## PipeDream: stages with unequal numbers of replicas\n\nllama-3-8b on 7 hosts of 8 A100, 60 sequences of "
+        "4,096 tokens; a host is a worker. Gap: to the bound proven by CP-SAT over all stages and replicas.\n\n"
+        + table(head, rows)
+    )

@@ -1,20 +1,18 @@
 """What loads of experts do to a plan."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from factories import LLAMA_8B, make_cluster, make_job
 
-from benchmarks import experts
-from benchmarks.experts import chosen_row, largest_imbalance, load_rows, with_imbalance
+from benchmarks.systems.experts import chosen_row, load_rows, with_imbalance
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.costs.collectives import OWN_PART
 from pipette_opt.optimize import optimize
-from pipette_opt.plans.plan import Plan, StageMemory
+from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
@@ -61,21 +59,6 @@ def test_rows(plan: Plan) -> None:
     assert sizes[1] > sizes[2] > sizes[0]
     # One of two experts of a rank more in two layers: half of their weights, gradients and states, 2 + 4 + 12 bytes.
     assert sizes[3] - sizes[0] == 2 * 3 * 4096 * 1024 * 18
-
-
-@pytest.mark.search
-def test_capacity_is_the_last_that_fits(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bisection on the risk: an edge inside, none at all, and everything."""
-    edge = 1.3
-
-    def memory(given: Instance, *others: Any) -> tuple[StageMemory, ...]:
-        risk = 0.5 if given.training.imbalance(2) > edge else 0.001
-        return (StageMemory(stage=0, predicted_bytes=1, upper_bytes=1, capacity_bytes=2, oom_probability=risk),)
-
-    monkeypatch.setattr(experts, "stage_memory", memory)
-    predictor = load_predictor(0.01, job())
-    for edge, expected in ((1.3, 1.3), (0.5, 0.0), (5.0, 2.0)):  # noqa: B007
-        assert largest_imbalance(job(), plan, predictor, 0.01) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.search

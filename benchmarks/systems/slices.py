@@ -13,24 +13,21 @@ No launcher runs slices in training: *planned only*. Activations of all slices a
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated
+from dataclasses import dataclass, replace
 
 import numpy as np
-import typer
 
-from benchmarks.command import INSTANCES, OF_SOLVE
+from benchmarks.page import table
 from benchmarks.whole_hosts import whole_host_config
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import percent
-from pipette_opt.cli import options as opt
-from pipette_opt.cli.output import show, show_json
-from pipette_opt.cli.program import run_command
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.compute import layer_times_s
 from pipette_opt.costs.messages import inter_node_message_s, slowest_pair
-from pipette_opt.report.cells import columns_table, seconds_text, spaced
+from pipette_opt.job.read import read_job
+from pipette_opt.options.description import JobOptions
+from pipette_opt.report.cells import seconds_text
 from pipette_opt.specs import Instance
 
 MAX_UNITS = 64
@@ -175,38 +172,23 @@ def best_slices(times: FloatArray, stages: int, sequences: int) -> tuple[float, 
     return float(best_s), best
 
 
-@opt.spread
-def slices(
-    job_options: Annotated[opt.JobOptions, opt.Without(OF_SOLVE)],
-    stages: Annotated[
-        str, typer.Option(help="Numbers of pipeline stages, one stage per host.", rich_help_panel=INSTANCES)
-    ] = "4,8",
-    sequences: Annotated[
-        str, typer.Option(help="Numbers of sequences that a replica runs in turn.", rich_help_panel=INSTANCES)
-    ] = "1,4",
-    json: opt.Json = False,
-) -> None:
-    """
-    Print the best slice lengths of a pipeline (TeraPipe), with the times of equal slices and none.
+JOB = JobOptions(model="llama-3-8b", nodes="8", gpu="a100-80gb", global_batch_size=2, seq_length=8192)
+"""Job of the page's table: eight hosts of eight A100."""
 
-    Planned only: no launcher runs slices in training.
 
-    Example: [bold]python -m benchmarks.slices --model llama-3-8b --nodes 8 --gpu a100 --seq-length 8192[/]
-    """
-    depths, counts = opt.sizes("--stages", stages) or (), opt.sizes("--sequences", sequences) or ()
-    rows = list(compare_slices(opt.read_job(job_options).instance, depths, counts))
-    if json:
-        show_json([asdict(row) for row in rows])
-        return
-    table = columns_table("stages >", "sequences >", "whole >", "equal >", "best >", "over equal >", "best lengths")
-    for row in rows:
-        table.add_row(
+def section() -> str:
+    """Return the section of the page: equal slices and the best, on eight hosts."""
+    rows = [
+        (
             *(str(row.stages), str(row.sequences), seconds_text(row.whole_s)),
             *(f"{seconds_text(row.equal_s)} ({row.num_equal})", seconds_text(row.best_s)),
             *(percent(row.equal_s / row.best_s - 1), ", ".join(map(str, row.lengths))),
         )
-    show(spaced(table))
-
-
-if __name__ == "__main__":
-    run_command(slices)
+        for row in compare_slices(read_job(JOB).instance, (4, 8), (1, 4))
+    ]
+    head = ("stages", "sequences", "whole", "equal", "best", "over equal", "lengths")
+    return (
+        "## TeraPipe: slices of sequences\n\nllama-3-8b on 8 hosts of 8 A100, sequences of 8,192 tokens; a host is a "
+        "stage. Seconds without slices, with the best number of equal slices, and with the best lengths.\n\n"
+        + table(head, rows)
+    )

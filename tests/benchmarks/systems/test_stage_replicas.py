@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from factories import LLAMA_8B, make_cluster, make_job
 
-from benchmarks.stages import (
+from benchmarks.systems.stages import (
     StageCosts,
     Way,
     best_stages,

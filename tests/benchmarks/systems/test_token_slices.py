@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from factories import LLAMA_8B, make_cluster, make_job
 
-from benchmarks.slices import best_equal, best_slices, compare_slices, slice_times_s, total_s
+from benchmarks.systems.slices import best_equal, best_slices, compare_slices, slice_times_s, total_s
+from benchmarks.whole_hosts import whole_host_config
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 
@@ -77,3 +78,15 @@ def test_bad_input_is_refused() -> None:
         list(compare_slices(odd, (2,), (1,)))
     with pytest.raises(InputError, match="must divide the 32 layers"):
         list(compare_slices(replace(odd, training=replace(odd.training, seq_length=2048)), (3,), (1,)))
+
+
+def test_hosts_that_are_no_tensor_groups() -> None:
+    """Heads that do not divide, and hosts that differ in speed."""
+    given = make_job(make_cluster(2, gpus=8), model=replace(LLAMA_8B, num_attention_heads=12), seq_length=2048)
+    with pytest.raises(InputError, match="num_attention_heads=12 is no multiple of tensor_model_parallel_size=8"):
+        whole_host_config(given)
+    gpu = given.cluster.nodes[0].gpu
+    slow = replace(given.cluster.nodes[1], gpu=replace(gpu, name="slow", memory_bytes_per_s=gpu.memory_bytes_per_s / 2))
+    nodes = (given.cluster.nodes[0], slow)
+    with pytest.raises(InputError, match="hosts of one kind and speed"):
+        whole_host_config(replace(given, cluster=replace(given.cluster, nodes=nodes)))

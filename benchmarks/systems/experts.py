@@ -1,5 +1,5 @@
 """
-Effect of unequal expert loads on a plan's time and memory, and the imbalance at which memory runs out.
+Effect of unequal expert loads on a plan's time and memory.
 
 The plan is evaluated with equal loads, with experts in listed order, placed by load, and with copies of hot experts.
 Copies follow FlexMoE (arXiv 2304.03946): an expert's tokens are dealt evenly among its copies. Their gradients are
@@ -9,39 +9,46 @@ by load in training.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Annotated
+from dataclasses import dataclass, replace
 
 import numpy as np
-import typer
 
-from benchmarks.command import INSTANCES
+from benchmarks.page import table
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import counted, gib, percent
-from pipette_opt.cli import options as opt
-from pipette_opt.cli.output import say, show, show_json
-from pipette_opt.cli.program import run_command
+from pipette_opt.base.units import gib, percent
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.costs.collectives import RingTraffic
 from pipette_opt.costs.links import EachLink, NoLinks, RingShape
 from pipette_opt.costs.messages import slowest_pair
 from pipette_opt.costs.stage import stage_parameters
-from pipette_opt.library.plans import plan_and_instance
+from pipette_opt.job.read import read_job
 from pipette_opt.memory.filter import predicted_memory
 from pipette_opt.memory.predictor import MemoryPredictor, oom_probability
+from pipette_opt.optimize import optimize
+from pipette_opt.options.description import JobOptions
 from pipette_opt.plans.plan import Plan, StageMemory
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.expert_loads import read_expert_loads
-from pipette_opt.report.cells import columns_table, seconds_text, spaced
+from pipette_opt.report.cells import seconds_text
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import stage_memory
 from pipette_opt.solver.expert_placement import ExpertPlacement, place_layers
 from pipette_opt.specs import Instance
 from pipette_opt.specs.expert_loads import RankImbalance, listed_imbalance
 
-HALVINGS = 20
-"""Number of bisection steps for the largest imbalance that fits: a precision of a millionth of the ranks. Chosen."""
+JOB = JobOptions(model="qwen3-30b-a3b", nodes="2", gpu="h100", global_batch_size=128, seq_length=4096)
+"""Job of the page's table: two hosts of eight H100."""
+
+LOADS = "zipf:0.8"
+"""Loads of the page's table: shares of ``1 / rank ** 0.8``, in a random order."""
+
+RISK = 0.01
+"""Accepted risk of running out of memory."""
+
+SECONDS = 20.0
+"""Time limit for the plan, which has equal loads. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,30 +133,6 @@ def with_imbalance(instance: Instance, ranks: int, imbalance: float) -> Instance
     return replace(instance, training=training)
 
 
-def largest_imbalance(instance: Instance, plan: Plan, predictor: MemoryPredictor, max_oom_risk: float) -> float:
-    """
-    Return the largest imbalance with which every stage keeps to the accepted risk; 0 if even equal loads exceed it.
-
-    As ``--moe-expert-capacity-factor``, this value drops the tokens beyond it: no expert, hence no rank, gets more.
-    """
-    ranks = plan.config.expert_model_parallel_size
-
-    def fits(imbalance: float) -> bool:
-        given = with_imbalance(instance, ranks, imbalance)
-        memory = stage_memory(given, plan.config, plan.placement, predictor, max_oom_risk)
-        return all(stage.oom_probability <= max_oom_risk for stage in memory)
-
-    if not fits(1.0):
-        return 0.0
-    low, high = 1.0, float(ranks)
-    if fits(high):
-        return high
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
 def _expert_parameters(instance: Instance, plan: Plan) -> FloatArray:
     """Return a rank's parameters of one expert per layer, summed over the layers of a stage; shape ``(pp,)``."""
     model, config = instance.model, plan.config
@@ -206,61 +189,25 @@ def _memory_with_copies(
     )
 
 
-def experts(
-    plan: Annotated[Path, typer.Argument(help="A plan with expert parallelism.")],
-    expert_loads: Annotated[
-        str, typer.Option(help="A file with a number for each expert, or zipf:1.2.", rich_help_panel=INSTANCES)
-    ],
-    spare_slots: Annotated[
-        int,
-        typer.Option(
-            help="Maximum number of slots for copies of hot experts on a rank; 0 for none.", rich_help_panel=INSTANCES
-        ),
-    ] = 1,
-    max_oom_risk: opt.MaxOomRisk = 0.01,
-    cluster: opt.Cluster = None,
-    json: opt.Json = False,
-) -> None:
-    """
-    Print the effect of unequal expert loads on a plan: experts as listed, placed by load, and with copies of hot ones.
-
-    Also print the capacity factor with which the risk of running out of memory stays accepted.
-
-    Example: [bold]python -m benchmarks.experts plan.json --expert-loads zipf:1.0[/]
-    """
-    if not 0 <= spare_slots <= 8:
-        raise InputError("--spare-slots", f"must be from 0 to 8, got {spare_slots}.")
-    found, instance = plan_and_instance(plan, cluster)
-    loads = read_expert_loads(expert_loads, instance.model)
-    predictor = load_predictor(max_oom_risk, instance)
-    rows = load_rows(instance, found, loads, predictor, max_oom_risk, spare_slots)
-    largest = largest_imbalance(instance, found, predictor, max_oom_risk)
-    if json:
-        show_json({"rows": [asdict(row) for row in rows], "capacity_factor": largest})
-        return
-    table = columns_table("experts", "busiest rank >", "at least >", "time >", "slower >", "memory >", "risk >")
-    for row in rows:
-        table.add_row(
+def section() -> str:
+    """Return the section of the page: the plan of a job with equal loads, and what loads by a law make of it."""
+    instance = read_job(JOB).instance
+    space = SearchSpace(tensor_parallel=(1,), pipeline_parallel=(2,), expert_parallel=(8,))
+    plan = optimize(instance, space, OptimizeParams(time_limit_s=SECONDS, workers=1, max_oom_risk=RISK))
+    loads = read_expert_loads(LOADS, instance.model)
+    found = load_rows(instance, plan, loads, load_predictor(RISK, instance), RISK, 1)
+    chosen = chosen_row(found, RISK)
+    rows = [
+        (
             *(row.placement, f"{row.imbalance:.3f}", f"{row.bound:.3f}", seconds_text(row.iteration_time_s)),
-            percent(row.iteration_time_s / rows[0].iteration_time_s - 1),
-            f"{gib(row.predicted_bytes):.1f} GiB",
-            percent(row.oom_probability),
+            percent(row.iteration_time_s / found[0].iteration_time_s - 1),
+            *(f"{gib(row.predicted_bytes):.1f} GiB", percent(row.oom_probability), "yes" if row == chosen else ""),
         )
-    table.caption = f"{found.config.label()}; busiest rank: tokens over the mean; memory of the fullest stage"
-    show(spaced(table))
-    chosen = chosen_row(rows, max_oom_risk)
-    if chosen is None:
-        say("experts by load: no number of copies keeps to the accepted risk")
-    else:
-        say(f"experts by load: fastest within the accepted risk with {counted(chosen.spare_slots, 'slot')} for copies")
-    if largest == found.config.expert_model_parallel_size:
-        say("memory: fits even if one rank gets all tokens")
-    elif largest:
-        factor = int(100 * largest) / 100
-        say(f"memory: fits up to {largest:.3f} times the mean; --moe-expert-capacity-factor {factor} keeps to it")
-    else:
-        say("memory: does not fit with equal loads either")
-
-
-if __name__ == "__main__":
-    run_command(experts)
+        for row in found
+    ]
+    head = ("experts", "busiest rank", "at least, proven", "time", "slower", "memory", "risk", "chosen")
+    return (
+        f"## FlexMoE and MoESys: loads of single experts\n\nqwen3-30b-a3b on 2 hosts of 8 H100, {LOADS}: "
+        f"{plan.config.label()}. Busiest rank: tokens over the mean. Chosen: the fastest placement by load whose risk "
+        f"of running out of memory is at most {RISK:.0%}.\n\n{table(head, rows)}"
+    )
