@@ -11,14 +11,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipette_opt.base.files import write_atomically
-
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.page import ROOT, option, run_page, say
 
 SECONDS = 8
 """Time limit of each search, seconds. Chosen."""
@@ -83,26 +81,19 @@ class Solved:
         return " ".join(parts)
 
 
-def main() -> None:
-    """Solve all jobs with both versions, and print or write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--before", type=Path, required=True)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Solve all jobs with both versions; yield the page after each."""
     rows, same = list[str](), list[str]()
     with tempfile.TemporaryDirectory() as folder:
         for name, job in JOBS.items():
             new = solved(ROOT, job, Path(folder) / "new.json")
-            old = solved(options.before, job, Path(folder) / "old.json", new)
-            print(name, *(plan and plan.label for plan in (old, new)), sep=" | ", file=sys.stderr, flush=True)
+            old = solved(given.before, job, Path(folder) / "old.json", new)
+            say(" | ".join([name, *(str(plan and plan.label) for plan in (old, new))]))
             if old is not None and new is not None and old.label == new.label:
                 same.append(name)
             else:
                 rows.append(row(name, old, new))
-            if options.out is not None:
-                write_atomically(options.out, page(rows, same))
-    if options.out is None:
-        print(page(rows, same))
+            yield page(rows, same)
 
 
 def page(rows: Sequence[str], same: Sequence[str]) -> str:
@@ -175,4 +166,4 @@ def row(name: str, old: Solved | None, new: Solved | None) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_page(make, option("--before", type=Path, required=True))

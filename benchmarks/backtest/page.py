@@ -1,7 +1,6 @@
 """Parts of the back-test page: head, tables, and results of picks."""
 
 import math
-import platform
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from benchmarks.backtest.fitting import RISK
-from pipette_opt import __version__
+from benchmarks.page import made_by
 from pipette_opt.calibrate.metrics import measure, measure_predictions
 from pipette_opt.calibrate.predict import Prediction
 from pipette_opt.calibrate.tables import form_rows, group_rows
@@ -21,12 +20,11 @@ REGRETS = ("regret", "regret_of_all")
 """Columns of regret: over the configurations of one job, and over a whole group as if it were one job."""
 
 
-def head(today: str) -> str:
+def head() -> str:
     """Return the head: versions, and definitions of the tables' terms."""
     return (
-        f"# Back-test, {today}\n\n"
-        f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}. Made by "
-        "`python -m benchmarks.backtest.run`.\n\nError: `|predicted / measured - 1|`. Rank: Spearman's correlation. "
+        f"# Back-test\n\n{made_by()}\n\n"
+        "Error: `|predicted / measured - 1|`. Rank: Spearman's correlation. "
         "Regret: measured time of the configuration predicted fastest over the fastest measured time of the same job, "
         "minus one; the table has the worst job of the worst group. Rows of one model name and number of GPUs may be "
         "several jobs: another batch, vocabulary or number of key-value heads. Pick: the configuration predicted "

@@ -1,31 +1,22 @@
 """
 Memory predictions on measured runs: ours, the memory formula, and the formula with a margin of 20 %.
 
-``python -m benchmarks.memory.evaluate`` prints the tables; with ``-o benchmarks/results/memory.md`` it writes the page.
+``python -m benchmarks.memory.evaluate`` prints the page; with ``-o benchmarks/results/memory.md`` it writes the file.
 Measured runs are read from ``$PIPETTE_OPT_SHARED/measured`` or ``../shared/measured``.
 """
 
-import datetime
-import os
-import platform
+import argparse
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
-
-import numpy as np
-import typer
 
 from benchmarks.measured import measured_folder
 from benchmarks.memory.evaluation import Evaluation, evaluate_memory
 from benchmarks.memory.stacks import SIMUMAX, leave_each_out, stack_peaks, stack_rows
 from benchmarks.memory.stress import stress_rows
-from benchmarks.memory.tables import coverage_rows, method_rows, slice_rows
+from benchmarks.memory.tables import coverage_rows, method_rows
 from benchmarks.memory.verdicts import reliability_rows
-from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import write_atomically
-from pipette_opt.cli import options as opt
-from pipette_opt.cli.output import check_place, check_stdout, show_json
-from pipette_opt.cli.program import run_command
+from benchmarks.page import made_by, option, run_page, table
 
 LARGEST = "H100, nanotron: 8-16 GPUs to 32"
 
@@ -78,54 +69,17 @@ HINDSIGHT = (
 )
 
 
-def evaluate(
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="Folder of measured runs; measured/ in $PIPETTE_OPT_SHARED by default."),
-    ] = None,
-    max_oom_risk: Annotated[float, typer.Option(help="Accepted probability of running out of memory.")] = 0.01,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the page with all tables.")] = None,
-    json: opt.Json = False,
-) -> None:
-    """
-    Compare our predictions with the memory formula, without and with a margin of 20 %, on measured runs.
-
-    Calibrated on small jobs and tested on larger ones: errors of peaks, missed out-of-memory, false alarms, each with
-    its 95 % interval, and the coverage of the bounds.
-
-    Example: [bold]python -m benchmarks.memory.evaluate[/]
-    """
-    check_place(out)
-    check_stdout(json, out)
-    chosen = folder or measured_folder()
-    if not chosen.is_dir():
-        if folder is not None:
-            raise InputError("--folder", f"is no folder of measured runs: {folder}.")
-        typer.echo("no measured runs here: set PIPETTE_OPT_SHARED, or give --folder; nothing evaluated.")
-        return
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Yield the page."""
+    folder = measured_folder()
+    if not folder.is_dir():
+        raise SystemExit(f"{folder} is no folder of measured runs: set PIPETTE_OPT_SHARED.")
     start = time.perf_counter()
-    evaluation = evaluate_memory(chosen, max_oom_risk)
-    if out is not None:
-        stress = stress_rows(chosen, max_oom_risk)
-        write_atomically(out, report(evaluation, stress, chosen, max_oom_risk, start))
-    if json:
-        show_json({**_tables(evaluation), "notes": list(evaluation.notes)})
-    elif out is None:
-        for rows in _tables(evaluation).values():
-            if rows:
-                typer.echo(_table(rows) + "\n")
-        for note in evaluation.notes:
-            typer.echo(note)
+    evaluation = evaluate_memory(folder, given.max_oom_risk)
+    yield report(evaluation, stress_rows(folder, given.max_oom_risk), folder, given.max_oom_risk, start)
 
 
-def _tables(evaluation: Evaluation) -> dict[str, list[dict[str, str]]]:
-    """Return the rows of each table, by its name in ``--json``."""
-    return {
-        "methods": method_rows(evaluation),
-        "coverage": coverage_rows(evaluation),
-        "probabilities": reliability_rows(evaluation.reliability),
-        "slices": slice_rows(evaluation),
-    }
+RISK = option("--max-oom-risk", type=float, default=0.01, help="accepted probability of running out of memory")
 
 
 def report(
@@ -148,8 +102,7 @@ def report(
         f"{largest.verdicts.false} of {largest.verdicts.fitted} that fitted refused.\n"
         "- On a stack without measurements, the formula with nothing fitted is nearer than constants fitted to the "
         f"other stacks on {sum(result.formula < result.others for result in left_out)} of {len(left_out)} stacks.\n\n"
-        f"{datetime.date.today()}, Python {platform.python_version()}, numpy {np.__version__}, {os.cpu_count()} cores "
-        f"of {platform.machine()}, {seconds:.0f} s in all: `python -m benchmarks.memory.evaluate -o PAGE`.\n"
+        f"{made_by()} {seconds:.0f} s in all.\n"
     )
     methods = (
         "## Calibrated on small jobs, tested on larger ones\n\nConstants of every stack are fitted to the small jobs "
@@ -181,16 +134,14 @@ def report(
         ),
     )
     notes = "".join(f"\n{note}\n" for note in evaluation.notes)
-    tables = [f"{title}{_table(rows)}\n" for title, rows in sections if rows]
+    tables = [f"{title}{text_table(rows)}\n" for title, rows in sections if rows]
     return "\n".join([head, *tables, f"## Choices made with test rows in sight\n\n{HINDSIGHT}\n"]) + notes
 
 
-def _table(rows: list[dict[str, str]]) -> str:
-    if not rows:
-        return "nothing"
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def text_table(rows: list[dict[str, str]]) -> str:
+    """Return rows of text as a Markdown table, with the keys of the first row as its head."""
+    return table(tuple(rows[0]), [tuple(row.values()) for row in rows])
 
 
 if __name__ == "__main__":
-    run_command(evaluate)
+    run_page(make, RISK)

@@ -15,7 +15,7 @@ from benchmarks.backtest.sources import measured_runs
 from benchmarks.backtest.stage_rows import known_rows
 from benchmarks.memory.verdicts import Reliability, Verdicts, best_kept, reliability, verdicts, wilson
 from pipette_opt.base.types import BoolArray, FloatArray
-from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
+from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_with_errors, oom_probability, upper_gib
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import DEFAULT_NAME, read_stack
@@ -31,11 +31,6 @@ MARGIN = 1.2
 RISKS = (0.1, 0.05, 0.02, 0.01)
 
 EVEN = 0.5
-
-MAX_KINDS = 12
-
-SLICED = ("num_gpus", "model", "tp", "pp", "dp", "mbs", "zero_stage", "recompute_text")
-"""Fields of a run by which errors are grouped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,28 +144,15 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """Errors of peaks of runs with one value of a field; ``bias`` is the median of measured over predicted, minus 1."""
-
-    split: str
-    name: str
-    num_peaks: int
-    mean_error: float
-    median_error: float
-    bias: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """
     Results of all methods on all splits.
 
-    Coverage, slices and reliability are of our method; ``notes`` name what was left out.
+    Coverage and reliability are of our method; ``notes`` name what was left out.
     """
 
     methods: tuple[MethodResult, ...]
     coverage: tuple[Coverage, ...]
-    slices: tuple[Slice, ...]
     reliability: tuple[Reliability, ...]
     notes: tuple[str, ...]
 
@@ -179,7 +161,6 @@ def evaluate_memory(folder: Path, max_oom_risk: float = 0.01) -> Evaluation:
     """Evaluate every split whose file exists."""
     methods: list[MethodResult] = []
     coverage: list[Coverage] = []
-    slices: list[Slice] = []
     bins: list[Reliability] = []
     notes: list[str] = []
     for split in SPLITS:
@@ -194,13 +175,11 @@ def evaluate_memory(folder: Path, max_oom_risk: float = 0.01) -> Evaluation:
         notes += unlabelled_notes(split.name, fitted, tested, max_oom_risk)
         if any(run.peak_gib is not None for run in runs):
             coverage += coverage_of(split.name, fitted, runs)
-            slices += slices_of(split.name, fitted, tested)
         if any(run.ran_out for run in runs):
             bins += reliability(split.name, fitted, runs)
     return Evaluation(
         methods=tuple(methods),
         coverage=tuple(coverage),
-        slices=tuple(slices),
         reliability=tuple(bins),
         notes=tuple(notes),
     )
@@ -303,29 +282,3 @@ def coverage_of(split: str, memory_constants: MemoryConstants, runs: Sequence[Me
             Coverage(split=split, risk=risk, covered=below / len(measured), low=low, high=high, num_runs=len(measured))
         )
     return results
-
-
-def slices_of(
-    split: str, memory_constants: MemoryConstants, tested: Sequence[tuple[MeasuredRun, MemoryRun]]
-) -> list[Slice]:
-    """Return the errors of peaks by each field of ``SLICED`` that has several values."""
-    measured = [(run, memory) for run, memory in tested if memory.peak_gib is not None]
-    errors = peak_errors(memory_constants, [memory for _, memory in measured])
-    off = np.abs(np.exp(-errors) - 1)
-    found = []
-    for name in SLICED:
-        values = np.array([str(getattr(run, name)) for run, _ in measured])
-        kinds = sorted(set(values), key=lambda value: (len(value), value))
-        for kind in kinds if 1 < len(kinds) <= MAX_KINDS else ():
-            members = values == kind
-            found.append(
-                Slice(
-                    split=split,
-                    name=f"{name.removesuffix('_text')} {kind}",
-                    num_peaks=int(members.sum()),
-                    mean_error=float(off[members].mean()),
-                    median_error=float(np.median(off[members])),
-                    bias=float(np.expm1(np.median(errors[members]))),
-                )
-            )
-    return found

@@ -6,21 +6,6 @@ from benchmarks.memory.evaluation import Evaluation
 from benchmarks.memory.verdicts import wilson
 
 
-def slice_rows(evaluation: Evaluation) -> list[dict[str, str]]:
-    """Return the table of errors by slice as rows of text."""
-    return [
-        {
-            "runs": row.split,
-            "slice": row.name,
-            "peaks": str(row.num_peaks),
-            "mean error": _percent(row.mean_error),
-            "median": _percent(row.median_error),
-            "measured over predicted": f"{row.bias:+.1%}",
-        }
-        for row in evaluation.slices
-    ]
-
-
 def method_rows(evaluation: Evaluation) -> list[dict[str, str]]:
     """Return one row of text for each memory predictor, with its errors on the evaluated runs."""
     rows = []
