@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipette_opt import __version__
+from pipette_opt.base.errors import PipetteError
 from pipette_opt.base.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,9 +59,12 @@ def run_page(
         parser.add_argument(*names, **settings)
     parser.add_argument("-o", "--out", type=Path, default=out, help="file for the page; default: %(default)s")
     given, text = parser.parse_args(arguments), ""
-    for text in make(given):
-        if given.out is not None:
-            write_atomically(given.out, text)
+    try:
+        for text in make(given):
+            if given.out is not None:
+                write_atomically(given.out, text)
+    except PipetteError as error:
+        parser.error(str(error))
     if given.out is None:
         print(text)
 

@@ -1,19 +1,14 @@
-"""What other systems would choose: the generator, each view on small jobs, and the runner's page."""
+"""What other systems would choose: the generator, each view on small jobs, and their table."""
 
 from dataclasses import replace
-from functools import partial
 from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 import pytest
 from factories import LLAMA_8B, make_cluster, make_job
 
-from benchmarks.page import run_page
-from benchmarks.squares import processes
 from benchmarks.squares.compare import square_row
 from benchmarks.systems import methods
-from benchmarks.systems.__main__ import OPTIONS, layers_section, make
 from benchmarks.systems.instances import SIZES, cases
 from benchmarks.systems.methods import (
     LACKS,
@@ -131,18 +126,3 @@ def test_choices() -> None:
     assert "| three | 2 s | 50.00% | - | +50.0% |" in page
     for system in LACKS:
         assert system in page
-
-
-@pytest.mark.parametrize("name", ["slices", pytest.param("squares", marks=pytest.mark.search)])
-def test_one_system(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The runner writes a page with one section; ranks of the squares' check are threads here."""
-    monkeypatch.setattr(processes, "check_squares", partial(processes.check_squares, threads=True))
-    out = tmp_path / "page.md"
-    run_page(make, *OPTIONS, arguments=["--only", name, "-o", str(out)])
-    assert out.read_text().count("\n## ") == 1
-
-
-def test_without_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Galvatron's section says that its profile is missing."""
-    monkeypatch.setenv("PIPETTE_OPT_SHARED", str(tmp_path))
-    assert "Not run" in layers_section()

@@ -82,7 +82,9 @@ def test_bad_input_is_refused() -> None:
 
 def test_hosts_that_are_no_tensor_groups() -> None:
     """Heads that do not divide, and hosts that differ in speed."""
-    given = make_job(make_cluster(2, gpus=8), model=replace(LLAMA_8B, num_attention_heads=12), seq_length=2048)
+    given = make_job(
+        make_cluster(2, gpus=8), model=replace(LLAMA_8B, num_attention_heads=12, num_query_groups=4), seq_length=2048
+    )
     with pytest.raises(InputError, match="num_attention_heads=12 is no multiple of tensor_model_parallel_size=8"):
         whole_host_config(given)
     gpu = given.cluster.nodes[0].gpu
