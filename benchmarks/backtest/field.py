@@ -31,7 +31,7 @@ def predictions(path: Path = MEASURED) -> list[Prediction]:
     """Return the predicted time and memory of every row, by the shipped stack."""
     stack = read_stack()
     memory = partial(memory_columns, memory_constants=stack.memory, max_oom_risk=0.01)
-    return list(predict_runs(measured_runs(path), stack, memory=memory, rivals=False))
+    return list(predict_runs(measured_runs(path), stack, memory=memory))
 
 
 def page(found: Sequence[Prediction]) -> str:

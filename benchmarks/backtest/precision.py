@@ -45,7 +45,7 @@ def runs() -> vendor.Runs:
 def make(given: argparse.Namespace) -> Iterator[str]:
     """Yield the page with a table by precision and GPU."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for prediction in predict_runs(runs(), read_stack(), rivals=False):
+    for prediction in predict_runs(runs(), read_stack()):
         narrow = prediction.run.precision not in ("", "bf16", "fp16", "fp32")
         if (
             narrow

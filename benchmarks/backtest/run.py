@@ -16,6 +16,7 @@ from joblib import Parallel, delayed
 from benchmarks.backtest import page
 from benchmarks.backtest.experiments import EXPERIMENTS, Experiment
 from benchmarks.backtest.fitting import fitted_stack, predicted
+from benchmarks.backtest.rivals import by_form
 from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
 from benchmarks.page import RESULTS, option, run_page, say
@@ -59,7 +60,7 @@ def _judge(experiment: Experiment, folder: Path, base: StackSpec) -> tuple[str, 
         f"## {experiment.name}\n",
         f"{experiment.why_bad}. Fitting took {seconds:.0f} s of one core.\n",
         *page.left_out(predictions),
-        *page.forms(predictions),
+        *page.forms(by_form(predictions, stack)),
     ]
     own = page.own_predictor(predictions)
     if own:

@@ -23,7 +23,7 @@ def runs_of(version: str, longer: float, number: int = 9) -> list[MeasuredRun]:
         for pp in (1, 2, 4)
         for mbs in (1, 2)
     ][:number]
-    predicted = [one.iter_time_s for one in predict_runs(runs, DEFAULT_STACK, rivals=False)]
+    predicted = [one.iter_time_s for one in predict_runs(runs, DEFAULT_STACK)]
     return [replace(run, iter_time_s=longer * (time or 0.0)) for run, time in zip(runs, predicted, strict=True)]
 
 

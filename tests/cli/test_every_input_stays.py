@@ -51,8 +51,7 @@ TYPED = {
     "calibrate": ["calibrate runs.csv -o {}: runs.csv", "calibrate runs.csv --base s.yaml -o {}: s.yaml"],
     "backtest": [
         "backtest runs.csv -o {}: runs.csv",
-        "backtest runs.csv --plot {}: runs.csv",
-        "backtest runs.csv --calibration s.yaml -o p.csv --plot {}: s.yaml",
+        "backtest runs.csv --calibration s.yaml -o {}: s.yaml",
     ],
     "tune": ["tune --replay runs.csv -o {}: runs.csv"],
     "profile compute": [
@@ -87,7 +86,7 @@ CASES += [(*pair, WAYS[place % len(WAYS)]) for place, pair in enumerate(PAIRS[2:
 
 def test_every_command_with_an_output_is_here() -> None:
     """A new command says what it reads and writes."""
-    outputs = {"out", "csv", "plot", "trace", "moves_out", "log"}
+    outputs = {"out", "csv", "trace", "moves_out", "log"}
     having = {
         name for name, command in COMMANDS.items() if any(parameter.name in outputs for parameter in command.params)
     }

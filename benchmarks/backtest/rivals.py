@@ -4,9 +4,20 @@ Iteration-time formulas of other systems, applied to the stage, message and redu
 Only the formulas differ, so differences between the results come from each formula's view of the schedule.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from pipette_opt.costs.placed import PlacedTimes
+from pipette_opt.calibrate.cases import Case, make_cases
+from pipette_opt.calibrate.metrics import by_group, measure_predictions
+from pipette_opt.calibrate.predict import Prediction
+from pipette_opt.calibrate.tables import errors_entry
+from pipette_opt.costs.placed import PlacedTimes, placed_times
+from pipette_opt.parallel import microbatches_of
+from pipette_opt.specs import StackSpec
+
+OURS = "ours"
+"""Name of the simulator's times among the compared times."""
 
 
 def pipette_form_s(times: PlacedTimes, num_microbatches: int) -> float:
@@ -64,6 +75,49 @@ RIVALS: Mapping[str, Callable[[PlacedTimes, int], float]] = {
     "megatron": megatron_form_s,
 }
 """Formulas of other systems, by name."""
+
+
+def by_form(predictions: Sequence[Prediction], stack: StackSpec) -> dict[str, list[Prediction]]:
+    """
+    Return the predictions by our simulator and by each of the other systems' formulas.
+
+    Runs without a predicted time are left out, as are formulas' infinite times.
+
+    Parameters
+    ----------
+    stack
+        Stack of the predictions.
+    """
+    timed = [prediction for prediction in predictions if prediction.iter_time_s is not None]
+    found: dict[str, list[Prediction]] = {OURS: timed} | {name: [] for name in RIVALS}
+    for prediction, case in zip(timed, make_cases([each.run for each in timed], stack), strict=True):
+        assert isinstance(case, Case)
+        times = placed_times(case.instance, case.config, case.placement)
+        for name, form in RIVALS.items():
+            time_s = form(times, microbatches_of(case.instance.training, case.config))
+            if math.isfinite(time_s):
+                found[name].append(replace(prediction, iter_time_s=time_s))
+    return found
+
+
+def form_rows(forms: Mapping[str, Sequence[Prediction]]) -> list[dict[str, object]]:
+    """Return errors of our simulator and of others' formulas over all runs, worst regret and mean rank of groups."""
+    rows: list[dict[str, object]] = []
+    for name, predictions in forms.items():
+        errors = measure_predictions(predictions)
+        if errors is None:
+            continue
+        groups = [
+            found
+            for members in by_group(predictions).values()
+            if (found := measure_predictions(members)) is not None and found.num_runs > 1
+        ]
+        entry = errors_entry(errors)
+        entry["worst_regret"] = max((errors_of.regret for errors_of in groups), default=None)
+        ranks = [errors_of.spearman for errors_of in groups if not math.isnan(errors_of.spearman)]
+        entry["mean_group_spearman"] = sum(ranks) / len(ranks) if ranks else None
+        rows.append({"form": name} | entry)
+    return rows
 
 
 def _stage_s(times: PlacedTimes) -> float:

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from factories import make_run
 
-from pipette_opt.calibrate.rivals import RIVALS
+from benchmarks.backtest.rivals import RIVALS, by_form, form_rows
+from pipette_opt.calibrate.predict import predict_runs
 from pipette_opt.costs.placed import PlacedTimes
+from pipette_opt.specs import DEFAULT_STACK
 
 
 def times(forward: float = 1.0, backward: float = 2.0, send: float = 0.5, reduction: float = 4.0) -> PlacedTimes:
@@ -48,3 +51,12 @@ def test_only_amp_takes_three_forwards() -> None:
     slow, usual = times(backward=3.0), times()
     assert RIVALS["amp"](slow, 8) == RIVALS["amp"](usual, 8)
     assert all(RIVALS[name](slow, 8) > RIVALS[name](usual, 8) for name in ("pipette", "varuna", "megatron"))
+
+
+def test_errors_by_form() -> None:
+    """Each formula has an entry; a run that cannot be predicted is in none."""
+    predictions = predict_runs([make_run(row=0, iter_time_s=10.0), make_run(row=1, hidden=None)], DEFAULT_STACK)
+    forms = by_form(predictions, DEFAULT_STACK)
+    assert [row["form"] for row in form_rows(forms)] == ["ours", *RIVALS]
+    assert [len(found) for found in forms.values()] == [1] * 5
+    assert forms["ours"] == predictions[:1]
