@@ -174,7 +174,7 @@ def calibrate_runs(
     InputError
         If no run can be used, or if the runs contradict each other.
     """
-    base = replace(base, layers=None, versions=None)
+    base = replace(base, versions=None)
     different, copies = without_copies(runs)
     usable, left_out = usable_cases(different, base, cluster)
     left_out += copies
