@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.page import table
+from benchmarks.systems.expert_placement import ExpertPlacement, place_layers
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import gib, percent
@@ -34,7 +35,6 @@ from pipette_opt.read.expert_loads import read_expert_loads
 from pipette_opt.report.cells import seconds_text
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import stage_memory
-from pipette_opt.solver.expert_placement import ExpertPlacement, place_layers
 from pipette_opt.specs import Instance
 from pipette_opt.specs.expert_loads import RankImbalance, listed_imbalance
 

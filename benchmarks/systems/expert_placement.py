@@ -180,10 +180,3 @@ def place_layers(loads: FloatArray, ranks: int, spare_slots: int = 0, work: floa
         Limit in CP-SAT's deterministic time, roughly seconds, for all layers together.
     """
     return tuple(place_experts(layer, ranks, spare_slots, work / len(loads)) for layer in loads)
-
-
-def balanced_imbalance(loads: FloatArray, ranks: int, spare_slots: int = 0, work: float = 2.0) -> tuple[float, float]:
-    """Return the mean over layers of the least imbalance and of its lower bound; arguments as :func:`place_layers`."""
-    placed = place_layers(loads, ranks, spare_slots, work)
-    imbalances, bounds = zip(*((layer.imbalance, layer.bound) for layer in placed), strict=True)
-    return float(np.mean(imbalances)), float(np.mean(bounds))
