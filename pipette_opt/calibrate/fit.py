@@ -243,7 +243,7 @@ def _of_versions(known: KnownRuns, last: str) -> KnownRuns:
     if len(ours) in (0, len(known.cases)):
         return known
     mean, _ = known.worlds(ours).mean_and_sd(known.terms)
-    factors = version_factors(known.runs, known.log_ratio - known.job_means() - mean, last, None)
+    factors = version_factors(known.runs, known.log_ratio - known.job_means() - mean, last)
     return known.on(replace(known.stack, versions=factors)) if factors else known
 
 

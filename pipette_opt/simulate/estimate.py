@@ -49,7 +49,7 @@ def is_split(schedule: Schedule | None) -> bool:
     return schedule is not None and bool((schedule.kind == WEIGHT).any())
 
 
-def batch_done(times: PlacedBatch, walked: Walked, *, split_backward: bool = False) -> FloatArray:
+def batch_done(times: PlacedBatch, walked: Walked) -> FloatArray:
     """
     Return the end of each stage's gradient reduction, seconds without the optimizer, shape ``(n, pp)``.
 
@@ -60,10 +60,8 @@ def batch_done(times: PlacedBatch, walked: Walked, *, split_backward: bool = Fal
     ----------
     walked
         Result of executing the schedule, with the placements as first axis.
-    split_backward
-        Whether the last backward is a weight half.
     """
-    return _with_embedding(times, reduction_ends(times, walked, split_backward=split_backward)[-1])
+    return _with_embedding(times, reduction_ends(times, walked)[-1])
 
 
 def _with_embedding(times: PlacedBatch, reduced_s: FloatArray) -> FloatArray:
