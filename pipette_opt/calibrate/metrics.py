@@ -66,7 +66,6 @@ class Pick:
         Measured time of the configuration over the best measured time, minus one; NaN if it did not run.
     """
 
-    prediction: Prediction
     ran: bool | None
     regret: float
 
@@ -189,7 +188,6 @@ def _pick_of_job(predictions: Sequence[Prediction], max_oom_risk: float) -> Pick
     best = min(known, key=lambda prediction: prediction.iter_time_s or np.inf)
     ran = best.measured_s is not None
     return Pick(
-        prediction=best,
         ran=ran if best.run.oom or ran else None,
         regret=best.measured_s / min(measured) - 1.0 if best.measured_s is not None else np.nan,
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from factories import A100_80, LLAMA_8B, TINY, make_config
 
+from models.memory.files import write_weights
 from models.memory.sample import sample_point
 from models.memory.trace import trace_stage
 from pipette_opt.base.errors import InputError
@@ -17,7 +18,7 @@ from pipette_opt.base.risk import SMALLEST_RISK, USUAL_RISK
 from pipette_opt.base.units import GIB, MIB
 from pipette_opt.memory.features import FEATURE_NAMES
 from pipette_opt.memory.predictor import MemoryPredictor, oom_probability, token_buffer_bytes, user_buffer_bytes
-from pipette_opt.memory.weights import NetworkWeights, read_weights, write_weights
+from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import TrainingSpec
 from pipette_opt.specs.memory_constants import MemoryConstants
