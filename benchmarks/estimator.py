@@ -22,7 +22,8 @@ from benchmarks.page import made_by, option, run_page
 from pipette_opt.base.types import P2PMode
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
-from pipette_opt.simulate import critical_path, estimate
+from pipette_opt.simulate.critical_path import critical_path
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.simulate.program import megatron_program
 from pipette_opt.specs import Instance, LinkMatrix

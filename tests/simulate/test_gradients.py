@@ -10,10 +10,9 @@ from pipette_opt.costs.overlap import exposed
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.parallel import ParallelConfig, Placement
-from pipette_opt.simulate import estimate, simulate_times
 from pipette_opt.simulate.analytical import analytical_s
 from pipette_opt.simulate.critical_path import Walked, walk
-from pipette_opt.simulate.estimate import reduction_ends
+from pipette_opt.simulate.estimate import estimate, reduction_ends, simulate_times
 from pipette_opt.specs import ClusterSpec, GpuSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
 
 GPU = GpuSpec(name="a", memory_bytes=80 * 10**9, peak_flops={"bf16": 300e12}, memory_bytes_per_s=2e12)

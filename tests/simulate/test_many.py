@@ -8,7 +8,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import P2PMode
 from pipette_opt.parallel import ParallelConfig, identity_placement
 from pipette_opt.read.example import read_example
-from pipette_opt.simulate import estimate, simulate_times
+from pipette_opt.simulate.estimate import estimate, simulate_times
 from pipette_opt.simulate.many import estimate_many, simulate_many
 from pipette_opt.specs import Instance
 
