@@ -151,23 +151,6 @@ def pick(predictions: Sequence[Prediction], max_oom_risk: float) -> Pick | None:
     return max(picks, key=_badness_of, default=None)
 
 
-def slow_note(pairs: Iterable[tuple[float | None, float | None]]) -> str:
-    """
-    Return a note on runs that took unbelievably long; empty without such runs.
-
-    Parameters
-    ----------
-    pairs
-        Predicted and measured seconds of each run.
-    """
-    known = [(predicted, measured) for predicted, measured in pairs if predicted is not None and measured is not None]
-    slow = sum(measured > UNBELIEVABLE * predicted for predicted, measured in known)
-    if not slow:
-        return ""
-    times = f"over {UNBELIEVABLE:.0f} times their prediction"
-    return f"{slow} of {len(known)} runs took {times}: iter_time_s must be in seconds"
-
-
 def _badness_of(found: Pick) -> tuple[bool, float]:
     """Return a sort key by which a pick that ran out of memory is worse than any pick that ran."""
     return found.ran is False, 0.0 if math.isnan(found.regret) else found.regret

@@ -45,7 +45,6 @@ def backtest(
     from pipette_opt.calibrate.files import predictions_csv
     from pipette_opt.calibrate.left_out import LeftOut, left_out_entries, left_out_lines, unread
     from pipette_opt.calibrate.memory import memory_columns
-    from pipette_opt.calibrate.metrics import slow_note
     from pipette_opt.calibrate.predict import predict_runs
     from pipette_opt.calibrate.tables import group_rows, group_table
     from pipette_opt.cli.output import (
@@ -77,8 +76,8 @@ def backtest(
         raise InputError(str(runs), "\n- ".join(["has no row that can be predicted; the reasons are:", *lines]))
     if out is not None:
         write_atomically(out, predictions_csv(predictions, left_out))
-    slow = slow_note([(prediction.iter_time_s, prediction.measured_s) for prediction in predictions])
-    notes = [note for note in (unused_columns(measured), slow) if note]
+    unused = unused_columns(measured)
+    notes = [unused] if unused else []
     if json:
         show_json(
             {

@@ -7,7 +7,7 @@ import pytest
 from factories import make_run
 
 from pipette_opt.calibrate.files import predictions_csv
-from pipette_opt.calibrate.metrics import by_group, measure, measure_predictions, pick, slow_note, spearman
+from pipette_opt.calibrate.metrics import by_group, measure, measure_predictions, pick, spearman
 from pipette_opt.calibrate.predict import Prediction
 from pipette_opt.calibrate.tables import group_rows
 
@@ -46,12 +46,6 @@ def test_runs_that_failed_have_no_error() -> None:
     found = measure_predictions([prediction(1.0, 1.0), prediction(0.1, 9.0, oom=True), prediction(2.0, None)])
     assert found is not None
     assert found.num_runs == 1
-
-
-def test_milliseconds_are_noticed() -> None:
-    """Of the runs that are predicted and measured, those that took over 200 times as long."""
-    assert slow_note([(1.0, 199.0), (1.0, None), (None, 1e6)]) == ""
-    assert slow_note([(1.0, 1.0), (1.0, 1000.0), (None, 1e6)]).startswith("1 of 2 runs took over 200 times")
 
 
 def test_the_pick_must_fit() -> None:
