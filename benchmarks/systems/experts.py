@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.page import table
+from benchmarks.slowest import slowest_pair
 from benchmarks.systems.expert_placement import ExpertPlacement, place_layers
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
@@ -22,7 +23,6 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.costs.collectives import RingTraffic
 from pipette_opt.costs.links import EachLink, NoLinks, RingShape
-from pipette_opt.costs.messages import slowest_pair
 from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.job.read import read_job
 from pipette_opt.memory.filter import predicted_memory

@@ -25,6 +25,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from benchmarks.page import table
+from benchmarks.slowest import slowest_pair
 from benchmarks.whole_hosts import whole_host_config
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
@@ -32,7 +33,7 @@ from pipette_opt.base.units import ceil_div, percent
 from pipette_opt.costs.collectives import all_reduce_traffic
 from pipette_opt.costs.compute import head_times_s, layer_times_s, look_up_s
 from pipette_opt.costs.links import EachLink, RingShape
-from pipette_opt.costs.messages import inter_node_message_s, p2p_bytes, slowest_pair
+from pipette_opt.costs.messages import inter_node_message_s, p2p_bytes
 from pipette_opt.job.read import read_job
 from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.memory.formula import formula_bytes
