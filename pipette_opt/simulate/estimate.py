@@ -25,7 +25,7 @@ def simulate_times(
     The iteration ends with the stage that ends last, after its slowest replica and its reduction, plus the optimizer.
     """
     walked = walk(times, num_microbatches, p2p, schedule)
-    batch, walks = PlacedBatch.of([times]), Walked(walked.launch_s[None], walked.finish_s[None])
+    batch, walks = PlacedBatch.of(times), Walked(walked.launch_s[None], walked.finish_s[None])
     reduced = reduction_ends(batch, walks, split_backward=is_split(schedule))[-1]
     done = _with_embedding(batch, reduced)[0]
     # Tied embeddings end together on the first and last stage: take the stage that the other waits for.
