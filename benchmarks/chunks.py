@@ -11,17 +11,13 @@ chunks (``pipette_opt/solver/layouts.py``).
 
 import argparse
 import itertools
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 
-from pipette_opt import __version__
-from pipette_opt.base.files import write_atomically
+from benchmarks.page import RESULTS, made_by, option, run_page, say
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import GB, US
 from pipette_opt.candidates import SearchSpace
@@ -238,26 +234,26 @@ def page(rows: Sequence[Row]) -> str:
             "- Equal: the fastest split into stages of any sizes, without interleaving or with equal chunks (embedding",
             "  and head as layers or not). So the gain is that of unequal chunks; degrees and hosts are the same.",
             "- Nothing runs beside compute here.",
-            f"- {datetime.now(UTC):%Y-%m-%d}, pipette-opt {__version__}, `python -m benchmarks.chunks`; times are the "
-            "simulator's, no run was measured.",
+            "- Times are the simulator's, no run was measured.",
+            f"- {made_by()}",
             "",
         ]
     )
 
 
-def main() -> None:
-    """Run the cases and write the page."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[1])
-    parser.add_argument("--cases", type=int, default=24, help="number of cases; some may be illegal or not fit")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/chunks.md"))
-    options = parser.parse_args()
-    rows = []
-    for name, job, pp, chunks in cases(options.cases):
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Run the cases; yield the page after each."""
+    rows: list[Row] = []
+    for name, job, pp, chunks in cases(given.cases):
         row = measured(name, job, pp, chunks)
-        print(f"{name}: {'left out' if row is None else f'{1 - row.best_s / row.equal_s:.2%}'}", file=sys.stderr)
-        rows += [] if row is None else [row]
-    write_atomically(options.out, page(rows))
+        say(f"{name}: {'left out' if row is None else f'{1 - row.best_s / row.equal_s:.2%}'}")
+        if row is not None:
+            rows.append(row)
+            yield page(rows)
+
+
+CASES = option("--cases", type=int, default=24, help="number of cases; some may be illegal or not fit")
 
 
 if __name__ == "__main__":
-    main()
+    run_page(make, CASES, out=RESULTS / "chunks.md")

@@ -32,7 +32,7 @@ from pipette_opt.parallel import identity_placement, microbatches_of
 from pipette_opt.read.example import list_examples, read_example
 from pipette_opt.simulate.analytical import analytical_s
 from pipette_opt.simulate.critical_path import critical_path
-from pipette_opt.simulate.many import simulate_many
+from pipette_opt.simulate.estimate import simulate_times
 from pipette_opt.specs import Instance
 
 STAGES = {"nearly equal": (0.97, 1.03), "30 % apart": (0.85, 1.15), "fivefold": (0.33, 1.67)}
@@ -118,7 +118,7 @@ def report_examples() -> None:
         given = candidate_times(name, p2p, overlap=overlap)
         if not given:
             continue
-        simulated = simulate_many([times for times, _ in given], [m for _, m in given], p2p)
+        simulated = [simulate_times(times, m, p2p).iteration_time_s for times, m in given]
         rows = [analytical_s(times, m, p2p) / time - 1 for (times, m), time in zip(given, simulated, strict=True)]
         form = _percent(np.array(rows))
         worst = form[np.abs(form).argmax()]

@@ -11,24 +11,19 @@ best of several runs.
 import argparse
 import contextlib
 import io
-import os
-import platform
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.closed_form import example_instance, random_times
-from pipette_opt import __version__
-from pipette_opt.base.files import write_atomically
+from benchmarks.page import made_by, option, run_page
 from pipette_opt.base.types import P2PMode
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
-from pipette_opt.simulate import critical_path, estimate
+from pipette_opt.simulate.critical_path import critical_path
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.simulate.program import megatron_program
 from pipette_opt.specs import Instance, LinkMatrix
@@ -143,26 +138,19 @@ def estimates(name: str, count: int) -> None:
     )
 
 
-def main() -> None:
-    """Print the times, or write them to a page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--example", default="lab-16x8")
-    parser.add_argument("--placements", type=int, default=10_000)
-    parser.add_argument("--out", type=Path, help="file for the page; by default the times are printed")
-    arguments = parser.parse_args()
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text if arguments.out else sys.stdout):
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Yield the page with the times."""
+    with contextlib.redirect_stdout(io.StringIO()) as text:
         critical_paths()
         whole_plans()
-        estimates(arguments.example, arguments.placements)
-    if arguments.out:
-        about = f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}, one thread."
-        title = f"# What an estimate costs, {datetime.now(UTC).date().isoformat()}"
-        explanation = str(__doc__).split("\n", 2)[2].strip()
-        busy = f"load average {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
-        made = f"Made by `python -m benchmarks.estimator`; {busy}: if that is above one, the processor's time counts."
-        write_atomically(arguments.out, f"{title}\n\n{about} {made}\n\n{explanation}\n\n```\n{text.getvalue()}```\n")
+        estimates(given.example, given.placements)
+    explanation = str(__doc__).split("\n", 2)[2].strip()
+    busy = "One thread; if the load is above one, the processor's time counts."
+    yield f"# What an estimate costs\n\n{made_by()} {busy}\n\n{explanation}\n\n```\n{text.getvalue()}```\n"
+
+
+OPTIONS = (option("--example", default="lab-16x8"), option("--placements", type=int, default=10_000))
 
 
 if __name__ == "__main__":
-    main()
+    run_page(make, *OPTIONS)

@@ -10,6 +10,7 @@ import csv
 import json
 import re
 import tempfile
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -132,33 +133,49 @@ def compared_with(row: dict[str, str], text: str) -> ComparedRun:
     )
 
 
-def main() -> None:
-    """Print the published and predicted time of each row, and the mean error."""
-    table = SHARED / "measured" / "nvidia_perf_tables.csv"
-    errors, compared = [], []
-    with table.open(newline="") as file:
-        rows: list[dict[str, Any]] = [
-            row for row in csv.DictReader(file) if row["model"] in FAMILIES and row["precision"]
-        ]
+def table_rows(families: Collection[str]) -> list[dict[str, Any]]:
+    """Return the rows of the performance tables whose model is among the given ones."""
+    with (SHARED / "measured" / "nvidia_perf_tables.csv").open(newline="") as file:
+        return [row for row in csv.DictReader(file) if row["model"] in families]
+
+
+def compare(program: str, rows: Iterable[dict[str, Any]], arguments: Callable[[dict[str, Any]], str]) -> None:
+    """
+    Print the published and predicted time of each row and the mean error of each model, and note them as back-tests.
+
+    Parameters
+    ----------
+    program
+        Path of the benchmark, as the notes name it.
+    arguments
+        Function that returns the arguments of Megatron-LM of a row.
+    """
+    errors: dict[str, list[float]] = {}
+    compared = []
     for row in rows:
         try:
-            compared.append(compared_with(row, arguments_of(row)))
+            compared.append(compared_with(row, arguments(row)))
         except InputError as error:
             print(f"{row['model']:22} {row['gpu']:6} refused: {error}")
             continue
         published = float(row["iter_time_s"])
         seconds = published / compared[-1].ratio
-        errors.append(seconds / published - 1)
-        degrees = f"pp{row['pp']} vpp{float(row['vpp']):.0f} mbs{row['mbs']} {row['notes'].split('; ')[-3]}"
+        off = seconds / published - 1
+        errors.setdefault(row["model"], []).append(off)
+        chunks = f" vpp{float(row['vpp']):.0f}" if row["vpp"] else ""
+        kept = row["notes"].split("; ")[-3]
+        degrees = f"tp{row['tp']} pp{row['pp']}{chunks} mbs{row['mbs']} {kept} seq {row['seq_len']}"
         release = row["source"].removeprefix("MegatronBridge-")
         print(
-            f"{row['model']:22} {row['gpu']:6} {release:9} {row['precision']:6} {degrees:24} "
-            f"published {published:6.2f} s, ours {seconds:6.2f} s, {100 * errors[-1]:+5.1f} %"
+            f"{row['model']:22} {row['gpu']:6} {release:9} {row['precision']:6} {degrees:32} "
+            f"published {published:6.2f} s, ours {seconds:6.2f} s, {100 * off:+5.1f} %"
         )
-    write_backtests("benchmarks/latent_models.py", compared)
-    off = 100 * np.abs(errors)
-    print(f"{len(errors)} rows, mean |error| {off.mean():.1f} %, median {np.median(off):.1f} %")
+    write_backtests(program, compared)
+    for model, of_model in errors.items():
+        sizes = 100 * np.abs(of_model)
+        print(f"{model}: {len(of_model)} rows, mean |error| {sizes.mean():.1f} %, median {np.median(sizes):.1f} %")
 
 
 if __name__ == "__main__":
-    main()
+    precise = [row for row in table_rows(FAMILIES) if row["precision"]]
+    compare("benchmarks/latent_models.py", precise, arguments_of)

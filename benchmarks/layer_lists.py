@@ -6,15 +6,9 @@ and precision. All other options are those of NVIDIA's recipe for the model fami
 constant is fitted to these rows. Rows in NVFP4 are left out.
 """
 
-import csv
 import re
-from typing import Any
 
-import numpy as np
-
-from benchmarks.backtest.table import write_backtests
-from benchmarks.latent_models import NARROW, SHARED, compared_with, recipe_text
-from pipette_opt.base.errors import InputError
+from benchmarks.latent_models import NARROW, compare, recipe_text, table_rows
 
 FAMILIES = {
     "GPT OSS 120B": "gpt_oss_120b",
@@ -54,35 +48,6 @@ def arguments_of(row: dict[str, str]) -> str:
     return "\n".join(kept) + "\n" + FORMATS[row["precision"]]
 
 
-def main() -> None:
-    """Print the published and predicted time of each row, and the mean error of each model."""
-    errors: dict[str, list[float]] = {}
-    compared = []
-    with (SHARED / "measured" / "nvidia_perf_tables.csv").open(newline="") as file:
-        rows: list[dict[str, Any]] = [row for row in csv.DictReader(file) if row["model"] in FAMILIES]
-    for row in rows:
-        if row["precision"] not in FORMATS:
-            continue
-        try:
-            compared.append(compared_with(row, arguments_of(row)))
-        except InputError as error:
-            print(f"{row['model']:16} {row['gpu']:6} refused: {error}")
-            continue
-        published = float(row["iter_time_s"])
-        seconds = published / compared[-1].ratio
-        off = seconds / published - 1
-        errors.setdefault(row["model"], []).append(off)
-        degrees = f"tp{row['tp']} pp{row['pp']} mbs{row['mbs']} {row['notes'].split('; ')[-3]} seq {row['seq_len']}"
-        release = row["source"].removeprefix("MegatronBridge-")
-        print(
-            f"{row['model']:16} {row['gpu']:6} {release:9} {row['precision']:6} {degrees:32} "
-            f"published {published:6.2f} s, ours {seconds:6.2f} s, {100 * off:+5.1f} %"
-        )
-    write_backtests("benchmarks/layer_lists.py", compared)
-    for model, of_model in errors.items():
-        sizes = 100 * np.abs(of_model)
-        print(f"{model}: {len(of_model)} rows, mean |error| {sizes.mean():.1f} %, median {np.median(sizes):.1f} %")
-
-
 if __name__ == "__main__":
-    main()
+    known = [row for row in table_rows(FAMILIES) if row["precision"] in FORMATS]
+    compare("benchmarks/layer_lists.py", known, arguments_of)

@@ -7,15 +7,13 @@ that the plan uses is lost. ``replan`` and ``solve`` have an equal time limit on
 """
 
 import argparse
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from pipette_opt.base.files import write_atomically
+from benchmarks.page import made_by, option, run_page, say
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.job.read import Job, read_job
 from pipette_opt.optimize import OptimizeParams, optimize
@@ -90,22 +88,19 @@ class Result:
         )
 
 
-def main() -> None:
-    """Run the cases, one after the other, and print or write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--time-limit", type=float, default=60.0, help="Time limit of solve and of replan, seconds.")
-    parser.add_argument("--cases", type=int, nargs="*", help="Numbers of the cases to run, from 1; by default all.")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    chosen = CASES if not options.cases else [CASES[number - 1] for number in options.cases]
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Run the cases, one after the other; yield the page after each."""
     results: list[Result] = []
-    for case in chosen:
-        results.append(run(case, options.time_limit))
-        print(row(results[-1]), file=sys.stderr, flush=True)
-        if options.out is not None:
-            write_atomically(options.out, page(results, options.time_limit))
-    if options.out is None:
-        print(page(results, options.time_limit))
+    for case in CASES if not given.cases else [CASES[number - 1] for number in given.cases]:
+        results.append(run(case, given.time_limit))
+        say(row(results[-1]))
+        yield page(results, given.time_limit)
+
+
+OPTIONS = (
+    option("--time-limit", type=float, default=60.0, help="time limit of solve and of replan, seconds"),
+    option("--cases", type=int, nargs="*", help="numbers of the cases to run, from 1; by default all"),
+)
 
 
 def run(case: Case, time_limit_s: float) -> Result:
@@ -184,7 +179,7 @@ def page(results: Sequence[Result], time_limit_s: float) -> str:
             f"{time_limit_s:g} s each. The bound of `whatif --without` is below all plans in {bounded} of "
             f"{len(results)} cases.",
             "",
-            "`python -m benchmarks.lost_hosts`, one thread; clusters and lost hosts are drawn by a seed.",
+            f"{made_by()} One thread; clusters and lost hosts are drawn by a seed.",
             "",
             "| hosts | job | hosts used before | iteration before | `solve` on the rest | `replan` | over `solve` | "
             "`whatif`: found | at best | seconds of `replan` |",
@@ -216,4 +211,4 @@ def row(result: Result) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_page(make, *OPTIONS)

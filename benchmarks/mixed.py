@@ -23,19 +23,14 @@ enumeration.
 
 import argparse
 import itertools
-import platform
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 
-from pipette_opt import __version__
+from benchmarks.page import made_by, option, run_page, say
 from pipette_opt.base.errors import InfeasibleError, InputError
-from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.base.units import GB, US
 from pipette_opt.baselines.amp import amp
@@ -548,47 +543,45 @@ SMALL = (
 LARGE = ("cluster, 16 hosts", "model", "plan, s", "certificate", "took, s", "plan", "layers", "joint model")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the cases and write the page after each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=12, help="number of clusters of four hosts")
-    parser.add_argument("--large", type=int, default=4, help="number of clusters of 16 hosts")
-    parser.add_argument("--documented", action="store_true", help="also the cluster of docs/certificate.md")
-    parser.add_argument("--first", type=int, default=0, help="index of the first cluster of four hosts")
-    parser.add_argument("--seconds", type=float, default=60.0, help="time limit of each search, seconds")
-    parser.add_argument("--out", type=Path, help="file for the page; by default no page")
-    options = parser.parse_args(arguments)
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Run the cases; yield the page after each."""
     rows: list[tuple[str, bool]] = []
     large: list[str] = []
-    documented = [documented_case()] if options.documented else []
-    for case in [*documented, *list(small_cases(options.cases))[options.first :]]:
-        rows.append(small_row(case, options.seconds))
-        sys.stderr.write(rows[-1][0] + "\n")
-        write_page(options.out, rows, large)
-    for case in large_cases(options.large):
-        large.append(large_row(case, options.seconds))
-        sys.stderr.write(large[-1] + "\n")
-        write_page(options.out, rows, large)
+    documented = [documented_case()] if given.documented else []
+    for case in [*documented, *list(small_cases(given.cases))[given.first :]]:
+        rows.append(small_row(case, given.seconds))
+        say(rows[-1][0])
+        yield page(rows, large)
+    for case in large_cases(given.large):
+        large.append(large_row(case, given.seconds))
+        say(large[-1])
+        yield page(rows, large)
 
 
-def write_page(out: Path | None, rows: Sequence[tuple[str, bool]], large: Sequence[str]) -> None:
-    """Write the page: answer, tables, and how they were made; without ``out``, write none."""
-    if out is None:
-        return
+OPTIONS = (
+    option("--cases", type=int, default=12, help="number of clusters of four hosts"),
+    option("--large", type=int, default=4, help="number of clusters of 16 hosts"),
+    option("--documented", action="store_true", help="also the cluster of docs/certificate.md"),
+    option("--first", type=int, default=0, help="index of the first cluster of four hosts"),
+    option("--seconds", type=float, default=60.0, help="time limit of each search, seconds"),
+)
+
+
+def page(rows: Sequence[tuple[str, bool]], large: Sequence[str]) -> str:
+    """Return the page: answer, tables, and how they were made."""
     right = sum(is_right for _, is_right in rows)
     answer = (
         f"{right} of {len(rows)} plans are within {CLOSE:.0e} of the optimum of the enumeration, under a bound that is "
         f"not above it; {sum('| OPTIMAL,' in row for row, _ in rows)} are proven to be the best."
     )
-    lines = [f"# Mixed machines against an enumeration, {datetime.now(UTC):%Y-%m-%d}", "", answer, ""]
+    lines = ["# Mixed machines against an enumeration", "", answer, ""]
     for title, body in ((SMALL, [row for row, _ in rows]), (LARGE, large)):
         if body:
             lines += ["| " + " | ".join(title) + " |", "| " + " | ".join(["---"] * len(title)) + " |"]
             lines += [f"| {row} |" for row in body] + [""]
-    version = f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}, 2 threads."
-    lines += [version + " Made by `python -m benchmarks.mixed`.", "", *(__doc__ or "").strip().splitlines()[2:]]
-    write_atomically(out, "\n".join(lines) + "\n")
+    lines += [f"{made_by()} Two threads.", "", *(__doc__ or "").strip().splitlines()[2:]]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    run_page(make, *OPTIONS)

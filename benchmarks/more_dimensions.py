@@ -9,17 +9,12 @@ the least of the repeats, held and free in turn, so that other work on the machi
 """
 
 import argparse
-import os
-import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from pipette_opt import __version__
-from pipette_opt.base.files import write_atomically
+from benchmarks.page import RESULTS, made_by, option, run_page, say
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.candidates.space import RECOMPUTATIONS
 from pipette_opt.certify.params import OptimizeParams
@@ -28,8 +23,6 @@ from pipette_opt.optimize import optimize
 from pipette_opt.options.description import JobOptions
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import Instance
-
-PAGE = Path(__file__).parent / "results" / "more-dimensions.md"
 
 LIMIT_S = 300.0
 """Time limit of a search, seconds; every search should end before it with a proof. Chosen."""
@@ -130,15 +123,13 @@ def row(instance: Instance, name: str, held: Fields, free: Fields, repeats: int)
     )
 
 
-def page(rows: Mapping[str, Sequence[Row]], arguments: str) -> str:
+def page(rows: Mapping[str, Sequence[Row]]) -> str:
     """Return the page with all rows of all jobs."""
     ratios = [row.ratio for of_job in rows.values() for row in of_job]
     lines = [
         "# Cost of searching a dimension without benefit",
         "",
-        f"pipette-opt {__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, load "
-        f"{os.getloadavg()[0]:.1f}, {datetime.now(UTC).date()}. Made by `python -m benchmarks.more_dimensions "
-        f"{arguments}`. Every job is solved twice: with a dimension held at its proven optimum's value, and with the "
+        f"{made_by()} Every job is solved twice: with a dimension held at its proven optimum's value, and with the "
         "dimension free. If the iteration is then shorter, the default space lacks the dimension, and it has a "
         "benefit. Seconds of the search are processor time on one thread, the least of the repeats. "
         "Configurations: legal ones, as the certificate counts them. Configurations of one stage are simulated first; "
@@ -160,13 +151,8 @@ def page(rows: Mapping[str, Sequence[Row]], arguments: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Run the chosen jobs and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--only", help="Only jobs whose name contains this text.", default="")
-    parser.add_argument("--out", type=Path, default=PAGE)
-    given = parser.parse_args()
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Run the chosen jobs; yield the page after each row."""
     rows: dict[str, list[Row]] = {}
     for name, options in JOBS.items():
         if given.only not in name:
@@ -176,10 +162,15 @@ def main() -> None:
         for dimension, held, free in dimensions(instance, optimum):
             found = row(instance, dimension, held, free, given.repeats)
             rows.setdefault(name, []).append(found)
-            print(f"{name}: {found}", flush=True)
-    arguments = f"--repeats {given.repeats}" + (f' --only "{given.only}"' if given.only else "")
-    write_atomically(given.out, page(rows, arguments))
+            say(f"{name}: {found}")
+            yield page(rows)
+
+
+OPTIONS = (
+    option("--repeats", type=int, default=2),
+    option("--only", help="only jobs whose name contains this text", default=""),
+)
 
 
 if __name__ == "__main__":
-    main()
+    run_page(make, *OPTIONS, out=RESULTS / "more-dimensions.md")

@@ -12,10 +12,8 @@ predicts the other shapes. Hosts: laws of their number, fitted up to 8, tested b
 
 import argparse
 import csv
-import platform
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +21,7 @@ import numpy as np
 from benchmarks.all_to_all import exchange_lines
 from benchmarks.curves import Curve, fit_curve
 from benchmarks.measured import measured_folder
-from pipette_opt import __version__
-from pipette_opt.base.files import write_atomically
+from benchmarks.page import made_by, run_page
 from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.collectives import (
     RingTraffic,
@@ -37,8 +34,6 @@ from pipette_opt.costs.collectives import (
     tree_s,
 )
 from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
-
-ROOT = Path(__file__).resolve().parents[1]
 
 LARGEST_MB = 1e5
 """Maximum size of a usable row, MB; larger sizes in the profiles are placeholders."""
@@ -282,11 +277,7 @@ def hosts_table() -> tuple[list[str], str]:
 
 def page() -> str:
     """Return the page."""
-    today = datetime.now(UTC).date().isoformat()
-    made = (
-        f"{today}, pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}: "
-        "`python -m benchmarks.network`. Error: `|predicted / measured - 1|` of the times."
-    )
+    made = f"{made_by()} Error: `|predicted / measured - 1|` of the times."
     if not folder().is_dir():
         return "\n".join(
             ["# Network", "", made, "", "No measurements: set PIPETTE_OPT_SHARED. Nothing was compared.", ""]
@@ -349,17 +340,10 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def main() -> None:
-    """Print or write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--out", type=Path, help="file for the page; by default it is printed")
-    arguments = parser.parse_args()
-    text = page()
-    if arguments.out is None:
-        print(text)
-    else:
-        write_atomically(arguments.out, text)
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Yield the page."""
+    yield page()
 
 
 if __name__ == "__main__":
-    main()
+    run_page(make)

@@ -23,7 +23,6 @@ from pipette_opt.plans.plan import Alternative, Band, Certificate, IterationTime
 from pipette_opt.report import plan_file
 from pipette_opt.report.json_text import json_text
 from pipette_opt.specs import StackSpec
-from pipette_opt.specs.layers import LayerFactor
 from pipette_opt.specs.stack import CONSTANTS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -61,22 +60,18 @@ def plan_schema() -> dict[str, Any]:
 
 def stack_schema() -> dict[str, Any]:
     """Return the schema of a stack file; all fields are optional, and a bare number counts as text."""
-    parts = _parts(StackSpec, LayerFactor)
-    known = ("StackSpec", "LayerFactor")
-    top, layer = (parts[name] for name in known)
+    parts = _parts(StackSpec)
+    top = parts.pop("StackSpec")
     fields = top["properties"]
     for name in ("name", "source"):
         fields[name]["type"] = ["string", "integer"]
-    layer["required"] = list(layer["properties"])
-    layers = {"type": "array", "items": {"$ref": "#/$defs/LayerFactor"}, "description": fields["layers"]["description"]}
-    top["properties"] = {name: layers if name == "layers" else field for name, field in fields.items()}
     fields["origins"]["propertyNames"] = {"enum": [*CONSTANTS, "memory"]}
     return {
         "$schema": DIALECT,
         "$id": "urn:pipette-opt:stack:1",
         "title": "pipette-opt software stack",
         **top,
-        "$defs": {"LayerFactor": layer, **{name: part for name, part in parts.items() if name not in known}},
+        "$defs": parts,
     }
 
 

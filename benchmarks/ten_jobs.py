@@ -6,21 +6,18 @@ what in their plans is not plain: a layout string, hosts in another order than l
 words, preferences or bounds the same ten jobs show what people would be told.
 """
 
+import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from benchmarks.page import made_by, option, run_page, say
 from pipette_opt import read_plan
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import above_best, three_digits
-from pipette_opt.cli.output import check_place
-from pipette_opt.cli.program import run_command
 from pipette_opt.plans.plainness import unevenness
 from pipette_opt.plans.plan import Plan
 
@@ -53,28 +50,22 @@ class Answer:
     text: str = ""
 
 
-def ten_jobs(
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the page.")] = None,
-    plans: Annotated[Path | None, typer.Option(help="Folder in which the plans are kept, 0.json to 9.json.")] = None,
-    only: Annotated[str, typer.Option(help="Solve only the jobs whose name contains this text.")] = "",
-) -> None:
-    """
-    Solve ten jobs and show their first screens.
-
-    Example: [bold]python -m benchmarks.ten_jobs -o page.md[/]
-    """
-    check_place(out)
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Solve ten jobs; yield the page with their first screens after each."""
     answers = {}
     for number, (name, arguments) in enumerate(JOBS.items()):
-        if only.lower() in name.lower():
-            typer.echo(name, err=True)
+        if given.only.lower() in name.lower():
+            say(name)
             answers[name] = solved(arguments.split())
-            if plans is not None and answers[name].plan is not None:
-                write_atomically(plans / f"{number}.json", answers[name].text)
-    text = page(answers)
-    typer.echo(text, nl=False)
-    if out is not None:
-        write_atomically(out, text)
+            if given.plans is not None and answers[name].plan is not None:
+                write_atomically(given.plans / f"{number}.json", answers[name].text)
+            yield page(answers)
+
+
+OPTIONS = (
+    option("--plans", type=Path, help="folder that keeps the plans"),
+    option("--only", default="", help="only jobs whose name contains this text"),
+)
 
 
 def solved(arguments: Sequence[str]) -> Answer:
@@ -100,7 +91,7 @@ def page(answers: Mapping[str, Answer]) -> str:
     lines = [
         "# Ten jobs",
         "",
-        "`python -m benchmarks.ten_jobs -o PAGE`: `solve` with its defaults (60 s), one after the other. A layout "
+        f"{made_by()} `solve` with its defaults (60 s), one after the other. A layout "
         "string, an order of the hosts or a pipeline stands only where plans without it are more than 1 % slower, as "
         "far as they were found. Percentages are of expected times.",
         "",
@@ -132,4 +123,4 @@ def _cells(plan: Plan | None) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    run_command(ten_jobs)
+    run_page(make, *OPTIONS)

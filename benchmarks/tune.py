@@ -5,19 +5,15 @@ Each search sees a table job by job, and reads a row's time when it tries the ro
 """
 
 import argparse
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import ndtr
 
 from benchmarks.measured import measured_folder
-from pipette_opt import __version__
-from pipette_opt.base.files import write_atomically
+from benchmarks.page import RESULTS, made_by, run_page
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import counted
 from pipette_opt.read.runs import MeasuredRun, read_rows
@@ -36,8 +32,6 @@ RULES = """\
 - `random`: any order; mean of ten seeds.\
 """
 """Rules of the searches, for the page."""
-
-PAGE = Path(__file__).parent / "results" / "tune.md"
 
 TABLES = {
     "WANT, A100": "want_llama_a100",
@@ -79,16 +73,9 @@ class Curve:
     stated: tuple[float | None, ...] = ()
 
 
-def main() -> None:
-    """Print the page, or write it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(PAGE.parents[2])}")
-    chosen = parser.parse_args()
-    text = page({name: searches(table) for name, table in TABLES.items()})
-    if chosen.write:
-        write_atomically(PAGE, text)
-    else:
-        print(text)
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Yield the page."""
+    yield page({name: searches(table) for name, table in TABLES.items()})
 
 
 def searches(table: str) -> dict[str, list[Curve]]:
@@ -251,7 +238,6 @@ def page(tables: dict[str, dict[str, list[Curve]]]) -> str:
     own = {name: found["worlds"] for name, found in tables.items()}
     need = np.concatenate([trials_needed(curves) for curves in own.values()])
     third = "; ".join(f"{name} {100 * after(curves, 3).mean():.2g} %" for name, curves in own.items())
-    made = f"{datetime.now(UTC):%d %B %Y}, pipette-opt {__version__}, Python {platform.python_version()}"
     return "\n".join(
         [
             "# Tune: regret after a few trials",
@@ -266,7 +252,7 @@ def page(tables: dict[str, dict[str, list[Curve]]]) -> str:
             *(line for name, found in tables.items() for line in section(name, found)),
             "## How",
             "",
-            f"`python -m benchmarks.tune --write`, {made}.",
+            made_by(),
             "",
             f"- A job without a time yet has a regret of {WITHOUT_TIME:.0%}.",
             f"- A job that does not come within 2 % in {BUDGET} trials counts as {BUDGET + 1}.",
@@ -297,4 +283,4 @@ def section(name: str, found: dict[str, list[Curve]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    run_page(make, out=RESULTS / "tune.md")

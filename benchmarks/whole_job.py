@@ -15,7 +15,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from io import StringIO
@@ -24,13 +24,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.page import RESULTS, option, run_page
 from benchmarks.placement.clusters import link_gb_per_s, num_flows
 from benchmarks.placement.problems import cluster_of
 from pipette_opt import __version__
 from pipette_opt.base.files import write_atomically
 from pipette_opt.read.cluster import write_cluster
-
-RESULTS = Path(__file__).parent / "results"
 
 MIN_BATCH, BATCH_PER_HOST = 512, 4
 """Sequences of an iteration: the maximum of a constant, and of a number per host. Chosen."""
@@ -195,23 +194,25 @@ def page(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Run the chosen jobs one after the other, and write the page after each."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--hosts", default="16,32,64,128")
-    parser.add_argument("--kinds", default="tree,unif")
-    parser.add_argument("--seeds", default="0")
-    parser.add_argument("--model", default="llama-2-70b")
-    parser.add_argument("--seconds", type=float, default=60.0)
-    given = parser.parse_args()
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Run the chosen jobs one after the other; yield the page with all rows of the CSV file after each."""
     path = RESULTS / "whole-job.csv"
     for hosts, kind, seed in product(given.hosts.split(","), given.kinds.split(","), given.seeds.split(",")):
         row = run(Job(hosts=int(hosts), kind=kind, seed=int(seed), model=given.model, limit_s=given.seconds))
         rows = [known for known in read_rows(path) if known.job != row.job]
         rows = sorted([*rows, row], key=lambda known: known.job)
         write_rows(path, rows)
-        write_atomically(path.with_suffix(".md"), page(rows))
+        yield page(rows)
+
+
+OPTIONS = (
+    option("--hosts", default="16,32,64,128"),
+    option("--kinds", default="tree,unif"),
+    option("--seeds", default="0"),
+    option("--model", default="llama-2-70b"),
+    option("--seconds", type=float, default=60.0),
+)
 
 
 if __name__ == "__main__":
-    main()
+    run_page(make, *OPTIONS, out=RESULTS / "whole-job.md")

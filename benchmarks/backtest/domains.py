@@ -7,7 +7,7 @@ place of each domain, as the rows were predicted before domains existed.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.backtest import vendor
 from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
-from pipette_opt.base.files import write_atomically
+from benchmarks.page import RESULTS, run_page
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, why_untimed
 from pipette_opt.calibrate.predict import predicted_times_s
@@ -29,13 +29,9 @@ HOST, LARGE_HOST = 4, 64
 """GPUs of a host (compute tray), and of a host that stands for a domain."""
 
 
-def main() -> None:
-    """Predict every row on each machine and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "domains.md")
-    options = parser.parse_args()
-    measured = measured_folder()
-    write_atomically(options.out, page(_rows(measured)))
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Yield the page: every row predicted on each machine."""
+    yield page(_rows(measured_folder()))
 
 
 def page(groups: Sequence[tuple[str, Sequence[MeasuredRun]]]) -> str:
@@ -123,4 +119,4 @@ def _error(cases: Sequence[Case]) -> tuple[int, str]:
 
 
 if __name__ == "__main__":
-    main()
+    run_page(make, out=RESULTS / "domains.md")

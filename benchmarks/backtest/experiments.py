@@ -1,7 +1,7 @@
 """
 Experiments of the back-test: rows of each source for the fit of a stack, and rows for its test.
 
-The split is fixed here, before any prediction. ``special.py`` has sources whose runs no equal layers describe.
+The split is fixed here, before any prediction. Sources whose runs no equal layers describe are left out.
 """
 
 from collections.abc import Callable, Sequence

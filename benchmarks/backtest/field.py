@@ -4,7 +4,8 @@ Comparison with runs that people report in forum threads: ``python -m benchmarks
 Rows name a model and its degrees; no constant is fitted to them. The page is ``benchmarks/results/field.md``.
 """
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
-from pipette_opt.base.files import write_atomically
+from benchmarks.page import RESULTS, run_page
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.memory import memory_columns
 from pipette_opt.calibrate.predict import Prediction, predict_runs
@@ -30,7 +31,7 @@ def predictions(path: Path = MEASURED) -> list[Prediction]:
     """Return the predicted time and memory of every row, by the shipped stack."""
     stack = read_stack()
     memory = partial(memory_columns, memory_constants=stack.memory, max_oom_risk=0.01)
-    return list(predict_runs(measured_runs(path), stack, memory=memory, rivals=False))
+    return list(predict_runs(measured_runs(path), stack, memory=memory))
 
 
 def page(found: Sequence[Prediction]) -> str:
@@ -97,7 +98,10 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
 
 
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Yield the page."""
+    yield page(predictions())
+
+
 if __name__ == "__main__":
-    text = page(predictions())
-    print(text)
-    write_atomically(ROOT / "benchmarks" / "results" / "field.md", text)
+    run_page(make, out=RESULTS / "field.md")

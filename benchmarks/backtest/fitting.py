@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from pipette_opt.calibrate.anchored import anchored
+from pipette_opt.calibrate.bands import with_bands
 from pipette_opt.calibrate.fit import calibrate_runs
 from pipette_opt.calibrate.memory import fit_memory, memory_columns
 from pipette_opt.calibrate.predict import Prediction, predict_runs
@@ -27,4 +27,4 @@ def predicted(tested: Sequence[MeasuredRun], stack: StackSpec) -> list[Predictio
     """Return predicted times, and predicted memory if the stack has fitted memory constants."""
     with_memory = stack.memory != MEGATRON_CORE
     memory = partial(memory_columns, memory_constants=stack.memory, max_oom_risk=RISK) if with_memory else None
-    return anchored(predict_runs(tested, stack, memory=memory), stack, None)[0]
+    return with_bands(predict_runs(tested, stack, memory=memory), stack, None)

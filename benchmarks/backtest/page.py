@@ -1,7 +1,6 @@
 """Parts of the back-test page: head, tables, and results of picks."""
 
 import math
-import platform
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,24 +8,21 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from benchmarks.backtest.fitting import RISK
-from pipette_opt import __version__
+from benchmarks.backtest.rivals import form_rows
+from benchmarks.page import made_by
 from pipette_opt.calibrate.metrics import measure, measure_predictions
 from pipette_opt.calibrate.predict import Prediction
-from pipette_opt.calibrate.tables import form_rows, group_rows
+from pipette_opt.calibrate.tables import group_rows
 
 GOOD_PICK = 0.02
 """Maximum excess over the best measured run with which a pick counts as good. Chosen."""
 
-REGRETS = ("regret", "regret_of_all")
-"""Columns of regret: over the configurations of one job, and over a whole group as if it were one job."""
 
-
-def head(today: str) -> str:
+def head() -> str:
     """Return the head: versions, and definitions of the tables' terms."""
     return (
-        f"# Back-test, {today}\n\n"
-        f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}. Made by "
-        "`python -m benchmarks.backtest.run`.\n\nError: `|predicted / measured - 1|`. Rank: Spearman's correlation. "
+        f"# Back-test\n\n{made_by()}\n\n"
+        "Error: `|predicted / measured - 1|`. Rank: Spearman's correlation. "
         "Regret: measured time of the configuration predicted fastest over the fastest measured time of the same job, "
         "minus one; the table has the worst job of the worst group. Rows of one model name and number of GPUs may be "
         "several jobs: another batch, vocabulary or number of key-value heads. Pick: the configuration predicted "
@@ -55,12 +51,11 @@ def result_row(name: str, num_seen: int, predictions: Sequence[Prediction], targ
     if errors is None:
         return f"| {name} | {num_seen} | 0 | | | | | | {target} |"
     groups = group_rows(predictions, RISK)
-    worst, of_groups = (max((float(str(row[name])) for row in groups), default=0.0) for name in REGRETS)
-    regret = f"{worst:.1%}" if worst == of_groups else f"{worst:.1%} (groups as one job: {of_groups:.1%})"
+    regret = max((float(str(row["regret"])) for row in groups), default=0.0)
     rank = "" if math.isnan(errors.spearman) else f"{errors.spearman:.3f}"
     return (
         f"| {name} | {num_seen} | {errors.num_runs} | {errors.mean:.1%} | {errors.p90:.1%} | {rank} | "
-        f"{regret} | {picks(groups)} | {target} |"
+        f"{regret:.1%} | {picks(groups)} | {target} |"
     )
 
 
@@ -100,10 +95,10 @@ def picks(groups: Sequence[Mapping[str, object]]) -> str:
     return f"{good} of {len(picked)}, {died} died, {worst}"
 
 
-def forms(predictions: Sequence[Prediction]) -> list[str]:
-    """Return a table of our errors beside those of other papers' formulas."""
+def forms(of_forms: Mapping[str, Sequence[Prediction]]) -> list[str]:
+    """Return a table of our errors beside those of other papers' formulas, of predictions by form."""
     lines = ["| form | mean | p90 | rank in groups | worst regret |", "|---|---|---|---|---|"]
-    for row in form_rows(predictions):
+    for row in form_rows(of_forms):
         rank = row["mean_group_spearman"]
         lines.append(
             f"| {row['form']} | {row['mean_error']:.1%} | {row['p90_error']:.1%} | "

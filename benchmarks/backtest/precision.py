@@ -5,7 +5,9 @@ No constant is fitted to these rows: MLPerf Training, NVIDIA's performance table
 page is ``benchmarks/results/precision.md``.
 """
 
+import argparse
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy as np
 from benchmarks.backtest import vendor
 from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
-from pipette_opt.base.files import write_atomically
+from benchmarks.page import RESULTS, run_page
 from pipette_opt.calibrate.predict import predict_runs
 from pipette_opt.read.stack import read_stack
 
@@ -40,10 +42,10 @@ def runs() -> vendor.Runs:
     return [run for pair in parts for part in pair for run in part] + [run for part in further for run in part]
 
 
-def page() -> str:
-    """Return the page with a table by precision and GPU."""
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Yield the page with a table by precision and GPU."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for prediction in predict_runs(runs(), read_stack(), rivals=False):
+    for prediction in predict_runs(runs(), read_stack()):
         narrow = prediction.run.precision not in ("", "bf16", "fp16", "fp32")
         if (
             narrow
@@ -71,10 +73,8 @@ def page() -> str:
         lines.append(
             f"| **{precision}** | all | {len(errors)} | {np.mean(errors):+.1%} | {np.abs(errors).mean():.1%} |"
         )
-    return "\n".join(lines) + "\n"
+    yield "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    text = page()
-    print(text)
-    write_atomically(ROOT / "benchmarks" / "results" / "precision.md", text)
+    run_page(make, out=RESULTS / "precision.md")

@@ -8,7 +8,7 @@ one part of a source and tests it on another part (``experiments.py``).
 
 import argparse
 import time
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
 
 from joblib import Parallel, delayed
@@ -16,10 +16,10 @@ from joblib import Parallel, delayed
 from benchmarks.backtest import page
 from benchmarks.backtest.experiments import EXPERIMENTS, Experiment
 from benchmarks.backtest.fitting import fitted_stack, predicted
+from benchmarks.backtest.rivals import by_form
 from benchmarks.backtest.sources import measured_runs
-from benchmarks.backtest.special import SPECIAL, Special
 from benchmarks.measured import measured_folder
-from pipette_opt.base.files import write_atomically
+from benchmarks.page import RESULTS, option, run_page, say
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import StackSpec
 from pipette_opt.specs.stack import CONSTANTS
@@ -27,25 +27,22 @@ from pipette_opt.specs.stack import CONSTANTS
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def main() -> None:
-    """Run the experiments whose sources exist, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    today = datetime.now(UTC).date().isoformat()
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / f"{today}-backtest.md")
-    parser.add_argument("--jobs", type=int, default=-1, help="number of parallel experiments; by default one per core")
-    parser.add_argument("--only", default="", help="only experiments whose name contains this text")
-    options, folder = parser.parse_args(), measured_folder()
-    base = read_stack()
-    parts = [page.head(today)]
-    rows = []
-    equal = [delayed(_judge)(experiment, folder, base) for experiment in EXPERIMENTS if options.only in experiment.name]
-    special = [delayed(_judge_special)(experiment, folder) for experiment in SPECIAL if options.only in experiment.name]
-    for summary, detail in Parallel(n_jobs=options.jobs, return_as="generator")(equal + special):
-        print(summary, flush=True)
-        rows.append(summary)
-        parts += [detail] if detail else []
-    parts.insert(1, page.summary(rows))
-    write_atomically(options.out, "\n".join(parts))
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Run the experiments whose sources exist; yield the page after each."""
+    folder, base = measured_folder(), read_stack()
+    rows, details = [], []
+    jobs = [delayed(_judge)(experiment, folder, base) for experiment in EXPERIMENTS if given.only in experiment.name]
+    for row, detail in Parallel(n_jobs=given.jobs, return_as="generator")(jobs):
+        say(row)
+        rows.append(row)
+        details += [detail] if detail else []
+        yield "\n".join([page.head(), page.summary(rows), *details])
+
+
+OPTIONS = (
+    option("--jobs", type=int, default=-1, help="number of parallel experiments; by default one per core"),
+    option("--only", default="", help="only experiments whose name contains this text"),
+)
 
 
 def _judge(experiment: Experiment, folder: Path, base: StackSpec) -> tuple[str, str]:
@@ -63,7 +60,7 @@ def _judge(experiment: Experiment, folder: Path, base: StackSpec) -> tuple[str, 
         f"## {experiment.name}\n",
         f"{experiment.why_bad}. Fitting took {seconds:.0f} s of one core.\n",
         *page.left_out(predictions),
-        *page.forms(predictions),
+        *page.forms(by_form(predictions, stack)),
     ]
     own = page.own_predictor(predictions)
     if own:
@@ -76,14 +73,9 @@ def _judge(experiment: Experiment, folder: Path, base: StackSpec) -> tuple[str, 
     return page.result_row(experiment.name, timed, predictions, experiment.target), "\n".join(detail) + "\n"
 
 
-def _judge_special(special: Special, folder: Path) -> tuple[str, str]:
-    paths = [folder / file for file in special.files]
-    return special.evaluate(*paths) if all(path.is_file() for path in paths) else _not_there(special.name)
-
-
 def _not_there(name: str) -> tuple[str, str]:
     return f"| {name} | not there | | | | | | | |", ""
 
 
 if __name__ == "__main__":
-    main()
+    run_page(make, *OPTIONS, out=RESULTS / "backtest.md")

@@ -20,7 +20,7 @@ from benchmarks.backtest.experiments import halves, vtrain_many, vtrain_one, wan
 from benchmarks.backtest.fitting import fitted_stack
 from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
-from pipette_opt.calibrate.anchored import anchored
+from pipette_opt.calibrate.bands import with_bands
 from pipette_opt.calibrate.metrics import job_of, measure_predictions, spearman
 from pipette_opt.calibrate.predict import Prediction, predict_runs
 from pipette_opt.read.runs import MeasuredRun
@@ -203,7 +203,7 @@ def main() -> None:
             continue
         seen, tested = line.part(measured_runs(folder / line.file))
         stack = fitted_stack(seen, base) if seen else base
-        found, _ = anchored(predict_runs(tested, stack, rivals=False), stack, None)
+        found = with_bands(predict_runs(tested, stack), stack, None)
         predictions = [prediction for prediction in found if prediction.error is not None]
         print(table_row(line, len(seen), predictions), flush=True)
         if options.rows:

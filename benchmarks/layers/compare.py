@@ -1,6 +1,5 @@
 """Comparison of Galvatron's decision with ours within equal budgets: one row for each batch and budget."""
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -64,7 +63,6 @@ def compare_layers(
     seconds: float = 10.0,
     workers: int = 1,
     seed: int = 0,
-    stop: threading.Event | None = None,
 ) -> Iterator[LayerRow]:
     """
     Yield the rows as they are found. Raises ``InputError`` for a budget below the smallest layer.
@@ -75,8 +73,6 @@ def compare_layers(
         Only number of pipeline stages; by default all numbers.
     seconds
         Time limit of our search for each budget.
-    stop
-        Event that ends the comparison before the next row.
     """
     for batch in batches:
         known = own_searches(profile, batch, stages)
@@ -85,8 +81,6 @@ def compare_layers(
         theirs = decide(profile, batch, budgets_gb, stages)
         their_s = time.perf_counter() - began
         for budget in budgets_gb:
-            if stop is not None and stop.is_set():
-                return
             proven, galvatron = prove(known, budget, seconds, workers, seed), theirs[budget]
             yield LayerRow(
                 batch=batch,

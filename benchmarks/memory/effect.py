@@ -6,21 +6,15 @@ alone, with the network held at a correction of zero. Compared are the peak of t
 memory filter at the default accepted risk.
 """
 
-import datetime
-import platform
-from collections.abc import Sequence
+import argparse
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-import typer
 
-from pipette_opt.base.files import write_atomically
+from benchmarks.page import made_by, run_page
 from pipette_opt.base.types import FloatArray
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.cli.output import answer, check_place
-from pipette_opt.cli.program import run_command
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import without_overlap
@@ -105,8 +99,7 @@ def page(effects: Sequence[Effect]) -> str:
         "fits.",
         "- What is unknown is far larger: the bound assumes that stacks differ by a standard deviation of 5 %.",
         "",
-        f"{datetime.date.today()}, Python {platform.python_version()}, numpy {np.__version__}: `python -m "
-        "benchmarks.memory.effect -o PAGE`.",
+        made_by(),
         f"All legal configurations of the default search space on hosts of eight {GPU}, {SEQUENCES_PER_HOST} sequences "
         "of 4,096 tokens a host, with and without the network. Its error against traces is in "
         "[its card](../../models/memory.md).",
@@ -123,21 +116,13 @@ def page(effects: Sequence[Effect]) -> str:
     return "\n".join([*lines, ""])
 
 
-def effect(
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Page to write; by default it is printed.")] = None,
-) -> None:
-    """
-    Compare memory predictions with and without the network.
-
-    Example: [bold]python -m benchmarks.memory.effect[/]
-    """
-    check_place(out)
-    text = page([effect_on(model, nodes) for model, nodes in JOBS])
-    if out is None:
-        answer(text)
-    else:
-        write_atomically(out, text)
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Yield the page after each job."""
+    effects: list[Effect] = []
+    for model, nodes in JOBS:
+        effects.append(effect_on(model, nodes))
+        yield page(effects)
 
 
 if __name__ == "__main__":
-    run_command(effect)
+    run_page(make)

@@ -1,32 +1,22 @@
 """
-Memory predictions on measured runs: ours, the memory formula, the formula with a margin of 20 %, Pipette's network.
+Memory predictions on measured runs: ours, the memory formula, and the formula with a margin of 20 %.
 
-``python -m benchmarks.memory.evaluate`` prints the tables; with ``-o benchmarks/results/memory.md`` it writes the page.
+``python -m benchmarks.memory.evaluate`` prints the page; with ``-o benchmarks/results/memory.md`` it writes the file.
 Measured runs are read from ``$PIPETTE_OPT_SHARED/measured`` or ``../shared/measured``.
 """
 
-import datetime
-import os
-import platform
+import argparse
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
-
-import numpy as np
-import typer
 
 from benchmarks.measured import measured_folder
-from benchmarks.memory.evaluation import SPLITS, Evaluation, evaluate_memory
-from benchmarks.memory.learning import DRAWS, learning_rows, reliability_rows
-from benchmarks.memory.parts import measured_parts, parts_rows
-from benchmarks.memory.stacks import leave_each_out, scale_out, scale_out_rows, stack_peaks, stack_rows
+from benchmarks.memory.evaluation import Evaluation, evaluate_memory
+from benchmarks.memory.stacks import SIMUMAX, leave_each_out, stack_peaks, stack_rows
 from benchmarks.memory.stress import stress_rows
-from benchmarks.memory.tables import coverage_rows, method_rows, slice_rows
-from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import write_atomically
-from pipette_opt.cli import options as opt
-from pipette_opt.cli.output import check_place, check_stdout, show_json
-from pipette_opt.cli.program import run_command
+from benchmarks.memory.tables import coverage_rows, method_rows
+from benchmarks.memory.verdicts import reliability_rows
+from benchmarks.page import made_by, option, run_page, table
 
 LARGEST = "H100, nanotron: 8-16 GPUs to 32"
 
@@ -79,65 +69,17 @@ HINDSIGHT = (
 )
 
 
-def evaluate(
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="Folder of measured runs; measured/ in $PIPETTE_OPT_SHARED by default."),
-    ] = None,
-    max_oom_risk: Annotated[float, typer.Option(help="Accepted probability of running out of memory.")] = 0.01,
-    pipette: Annotated[bool, typer.Option(help="Also train Pipette's network (needs torch).")] = True,
-    learning: Annotated[
-        bool | None,
-        typer.Option(help="Also calibrate repeatedly on few runs (a minute); by default only for the page."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the page with all tables.")] = None,
-    json: opt.Json = False,
-) -> None:
-    """
-    Compare our predictions with the memory formula, a margin of 20 % and Pipette's network on measured runs.
-
-    Calibrated on small jobs and tested on larger ones: errors of peaks, missed out-of-memory, false alarms, each with
-    its 95 % interval, and the coverage of the bounds.
-
-    Example: [bold]python -m benchmarks.memory.evaluate[/]
-    """
-    check_place(out)
-    check_stdout(json, out)
-    chosen = folder or measured_folder()
-    if not chosen.is_dir():
-        if folder is not None:
-            raise InputError("--folder", f"is no folder of measured runs: {folder}.")
-        typer.echo("no measured runs here: set PIPETTE_OPT_SHARED, or give --folder; nothing evaluated.")
-        return
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Yield the page."""
+    folder = measured_folder()
+    if not folder.is_dir():
+        raise SystemExit(f"{folder} is no folder of measured runs: set PIPETTE_OPT_SHARED.")
     start = time.perf_counter()
-    evaluation = evaluate_memory(
-        chosen,
-        max_oom_risk,
-        with_pipette=pipette,
-        with_learning=out is not None if learning is None else learning,
-    )
-    if out is not None:
-        stress = stress_rows(chosen, max_oom_risk)
-        write_atomically(out, report(evaluation, stress, chosen, max_oom_risk, start))
-    if json:
-        show_json({**_tables(evaluation), "notes": list(evaluation.notes)})
-    elif out is None:
-        for rows in _tables(evaluation).values():
-            if rows:
-                typer.echo(_table(rows) + "\n")
-        for note in evaluation.notes:
-            typer.echo(note)
+    evaluation = evaluate_memory(folder, given.max_oom_risk)
+    yield report(evaluation, stress_rows(folder, given.max_oom_risk), folder, given.max_oom_risk, start)
 
 
-def _tables(evaluation: Evaluation) -> dict[str, list[dict[str, str]]]:
-    """Return the rows of each table, by its name in ``--json``."""
-    return {
-        "methods": method_rows(evaluation),
-        "coverage": coverage_rows(evaluation),
-        "probabilities": reliability_rows(evaluation.reliability),
-        "learning": learning_rows(evaluation.learning),
-        "slices": slice_rows(evaluation),
-    }
+RISK = option("--max-oom-risk", type=float, default=0.01, help="accepted probability of running out of memory")
 
 
 def report(
@@ -149,25 +91,18 @@ def report(
 ) -> str:
     """Return the page: the answer, then every table with its date and data."""
     left_out = leave_each_out(stack_peaks(folder))
-    within = [result for split in SPLITS if split.calibrate for result in scale_out(split, folder)]
-    parts = measured_parts(folder)
-    dense = np.abs([result.error for result in parts if result.source == "SimuMax"])
-    better = [result.stack for result in left_out if result.network < result.formula]
+    dense = next(result for result in left_out if result.stack == SIMUMAX)
     largest = next(result for result in evaluation.methods if result.split == LARGEST and result.method == "ours")
-    constants = sum(result.many < result.network for result in within)
     seconds = time.perf_counter() - start
     head = (
         "# Memory on measured runs\n\n"
-        f"- Megatron-LM's dense rows on B200 (SimuMax) are {dense.mean():.2%} off in the mean, {dense.max():.1%} at "
-        "most, with nothing fitted.\n"
+        f"- Megatron-LM's dense rows on B200 (SimuMax) are {dense.formula:.2%} off in the mean, with nothing fitted.\n"
         f"- The H100 sweep on 32 GPUs, calibrated on 8 and 16: {largest.mean_error:.1%} in the mean, "
         f"{largest.verdicts.missed} of {largest.verdicts.ran_out} jobs that ran out of memory called safe, "
         f"{largest.verdicts.false} of {largest.verdicts.fitted} that fitted refused.\n"
-        "- On a stack without measurements, a formula with nothing fitted is better than a network trained on the "
-        f"others: on {len(left_out) - len(better)} of {len(left_out)} stacks (all but: {', '.join(better) or 'none'}). "
-        f"Within a stack its constants are better than a network on {constants} of {len(within)} splits.\n\n"
-        f"{datetime.date.today()}, Python {platform.python_version()}, numpy {np.__version__}, {os.cpu_count()} cores "
-        f"of {platform.machine()}, {seconds:.0f} s in all: `python -m benchmarks.memory.evaluate -o PAGE`.\n"
+        "- On a stack without measurements, the formula with nothing fitted is nearer than constants fitted to the "
+        f"other stacks on {sum(result.formula < result.others for result in left_out)} of {len(left_out)} stacks.\n\n"
+        f"{made_by()} {seconds:.0f} s in all.\n"
     )
     methods = (
         "## Calibrated on small jobs, tested on larger ones\n\nConstants of every stack are fitted to the small jobs "
@@ -178,24 +113,12 @@ def report(
     )
     sections = (
         (
-            "## A stack left out\n\nMean errors of its peaks. Formula and network have equal inputs: the memory per "
-            "unit of each constant on the measured rank. Other stacks do not show the memory that a stack adds to its "
-            "tensors; only the count of tensors carries over. So counts are exact where sources are known (empty "
-            "gradients of Transformer Engine, of the head's product), and each stack has its own constants. The "
-            "network only corrects the errors of the formula in traces (models/memory.md).\n\n",
+            "## A stack left out\n\nMean errors of its peaks: nothing fitted, and all constants fitted to the other "
+            "stacks. Other stacks do not show the memory that a stack adds to its tensors; only the count of tensors "
+            "carries over. So counts are exact where sources are known (empty gradients of Transformer Engine, of the "
+            "head's product), and each stack has its own constants. The network only corrects the errors of the "
+            "formula in traces (models/memory.md).\n\n",
             stack_rows(left_out),
-        ),
-        (
-            "## The same within a stack\n\nMean errors on the larger jobs of a split, learnt from its small jobs. All "
-            "constants are fitted as below, to peaks and to the jobs that ran out of memory, without equal-work runs. "
-            "The others are fitted to peaks alone.\n\n",
-            scale_out_rows(within),
-        ),
-        (
-            "## Peaks by component\n\nMegatron-Core's tensors in GiB, nothing fitted, of the fullest measured stage; "
-            "SimuMax's eight independent dense peaks on B200, and the cards of Megatron-Bridge without hybrid layers "
-            "and with a known kind of peak.\n\n",
-            parts_rows(parts),
         ),
         (methods, method_rows(evaluation)),
         ("## Coverage of the bounds\n\nFraction of peaks below our bounds.\n\n", coverage_rows(evaluation)),
@@ -209,22 +132,16 @@ def report(
             "leaves out tp 32 only, which at 32 GPUs is one replica without a pipeline: no larger job is so.\n\n",
             stress,
         ),
-        (
-            f"## How many runs a calibration needs\n\nRandom ones, {DRAWS} draws of each size; tested as above.\n\n",
-            learning_rows(evaluation.learning),
-        ),
     )
     notes = "".join(f"\n{note}\n" for note in evaluation.notes)
-    tables = [f"{title}{_table(rows)}\n" for title, rows in sections if rows]
+    tables = [f"{title}{text_table(rows)}\n" for title, rows in sections if rows]
     return "\n".join([head, *tables, f"## Choices made with test rows in sight\n\n{HINDSIGHT}\n"]) + notes
 
 
-def _table(rows: list[dict[str, str]]) -> str:
-    if not rows:
-        return "nothing"
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def text_table(rows: list[dict[str, str]]) -> str:
+    """Return rows of text as a Markdown table, with the keys of the first row as its head."""
+    return table(tuple(rows[0]), [tuple(row.values()) for row in rows])
 
 
 if __name__ == "__main__":
-    run_command(evaluate)
+    run_page(make, RISK)

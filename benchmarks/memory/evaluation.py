@@ -13,10 +13,9 @@ import numpy as np
 
 from benchmarks.backtest.sources import measured_runs
 from benchmarks.backtest.stage_rows import known_rows
-from benchmarks.memory.learning import LearningPoint, Reliability, learning_curve, reliability
-from benchmarks.memory.rivals import MARGIN, Verdicts, best_kept, train_pipette, verdicts, wilson
+from benchmarks.memory.verdicts import Reliability, Verdicts, best_kept, reliability, verdicts, wilson
 from pipette_opt.base.types import BoolArray, FloatArray
-from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
+from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_with_errors, oom_probability, upper_gib
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import DEFAULT_NAME, read_stack
@@ -26,14 +25,12 @@ from pipette_opt.specs.memory_constants import LateBuffers, MemoryConstants
 SWEEP = "hf_ultrascale_h100.csv"
 """Sweep of nanotron, which taught its stack's thresholds."""
 
+MARGIN = 1.2
+"""Factor on the formula as a usual safety margin. Chosen."""
+
 RISKS = (0.1, 0.05, 0.02, 0.01)
 
 EVEN = 0.5
-
-MAX_KINDS = 12
-
-SLICED = ("num_gpus", "model", "tp", "pp", "dp", "mbs", "zero_stage", "recompute_text")
-"""Fields of a run by which errors are grouped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,49 +144,24 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """Errors of peaks of runs with one value of a field; ``bias`` is the median of measured over predicted, minus 1."""
-
-    split: str
-    name: str
-    num_peaks: int
-    mean_error: float
-    median_error: float
-    bias: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """
     Results of all methods on all splits.
 
-    Coverage, slices, reliability and learning are of our method; ``notes`` name what was left out.
+    Coverage and reliability are of our method; ``notes`` name what was left out.
     """
 
     methods: tuple[MethodResult, ...]
     coverage: tuple[Coverage, ...]
-    slices: tuple[Slice, ...]
     reliability: tuple[Reliability, ...]
-    learning: tuple[LearningPoint, ...]
     notes: tuple[str, ...]
 
 
-def evaluate_memory(
-    folder: Path, max_oom_risk: float = 0.01, *, with_pipette: bool = True, with_learning: bool = False
-) -> Evaluation:
-    """
-    Evaluate every split whose file exists.
-
-    Parameters
-    ----------
-    with_learning
-        Whether to calibrate repeatedly on few rows, which takes a minute or two.
-    """
+def evaluate_memory(folder: Path, max_oom_risk: float = 0.01) -> Evaluation:
+    """Evaluate every split whose file exists."""
     methods: list[MethodResult] = []
     coverage: list[Coverage] = []
-    slices: list[Slice] = []
     bins: list[Reliability] = []
-    learning: list[LearningPoint] = []
     notes: list[str] = []
     for split in SPLITS:
         if not (folder / split.file).is_file():
@@ -199,21 +171,16 @@ def evaluate_memory(
         known_runs, runs = [run for _, run in known], [run for _, run in tested]
         start = start_of(split.file).memory
         fitted = fit_with_errors(known_runs, start)
-        methods += evaluate_methods(split.name, fitted, known, tested, max_oom_risk, with_pipette=with_pipette)
+        methods += evaluate_methods(split.name, fitted, tested, max_oom_risk)
         notes += unlabelled_notes(split.name, fitted, tested, max_oom_risk)
         if any(run.peak_gib is not None for run in runs):
             coverage += coverage_of(split.name, fitted, runs)
-            slices += slices_of(split.name, fitted, tested)
         if any(run.ran_out for run in runs):
             bins += reliability(split.name, fitted, runs)
-        if with_learning and known_runs:
-            learning += learning_curve(split.name, known_runs, runs, start)
     return Evaluation(
         methods=tuple(methods),
         coverage=tuple(coverage),
-        slices=tuple(slices),
         reliability=tuple(bins),
-        learning=tuple(learning),
         notes=tuple(notes),
     )
 
@@ -255,57 +222,21 @@ def known_pairs(path: Path, late_buffers: LateBuffers | None = None) -> tuple[tu
 def evaluate_methods(
     name: str,
     memory_constants: MemoryConstants,
-    known: Sequence[tuple[MeasuredRun, MemoryRun]],
     tested: Sequence[tuple[MeasuredRun, MemoryRun]],
     max_oom_risk: float,
-    *,
-    with_pipette: bool = True,
 ) -> list[MethodResult]:
-    """
-    Return the results of ours, the formula, the formula with a margin, and Pipette's network.
-
-    Pipette's network needs at least 20 peaks to learn from.
-    """
+    """Return the results of ours, the formula, and the formula with a margin."""
     runs = [run for _, run in tested]
     ours = [predict_memory(memory_constants, run) for run in runs]
     formula, fullest = np.array([run.formula_gib for run in runs if run.formula_gib is not None]).T
     capacity = np.array([run.capacity_gib for run in runs])
     risks = np.array([oom_probability(prediction) for prediction in ours])
     taken = np.array([prediction.taken_gib for prediction in ours])
-    results = [
+    return [
         _result(name, "ours", tested, taken, risks > max_oom_risk, risks > EVEN),
         _result(name, "closed formula", tested, formula, fullest > capacity),
         _result(name, "formula + 20 %", tested, formula * MARGIN, fullest * MARGIN > capacity),
     ]
-    learnt = [pair for pair in known if pair[1].peak_gib is not None]
-    if with_pipette and len(learnt) >= 20:
-        peaks = np.array([run.peak_gib for _, run in learnt], dtype=np.float64)
-        predicted = train_pipette(pipette_features(learnt), peaks, pipette_features(tested))
-        results.append(_result(name, "Pipette's network", tested, predicted, predicted > capacity))
-    return results
-
-
-def pipette_features(pairs: Sequence[tuple[MeasuredRun, MemoryRun]]) -> FloatArray:
-    """Return Pipette's eleven features, shape ``(num_runs, 11)``."""
-    rows = []
-    for run, _ in pairs:
-        layers, pp, dp, batch = run.num_layers or 0, run.pp or 1, run.dp or 1, run.gbs or 1
-        rows.append(
-            (
-                run.num_gpus,
-                layers,
-                run.hidden or 0,
-                run.heads or 0,
-                run.tp or 1,
-                pp,
-                dp,
-                layers // pp,
-                run.mbs or 1,
-                batch,
-                batch // dp,
-            )
-        )
-    return np.array(rows, dtype=np.float64)
 
 
 def _result(
@@ -351,29 +282,3 @@ def coverage_of(split: str, memory_constants: MemoryConstants, runs: Sequence[Me
             Coverage(split=split, risk=risk, covered=below / len(measured), low=low, high=high, num_runs=len(measured))
         )
     return results
-
-
-def slices_of(
-    split: str, memory_constants: MemoryConstants, tested: Sequence[tuple[MeasuredRun, MemoryRun]]
-) -> list[Slice]:
-    """Return the errors of peaks by each field of ``SLICED`` that has several values."""
-    measured = [(run, memory) for run, memory in tested if memory.peak_gib is not None]
-    errors = peak_errors(memory_constants, [memory for _, memory in measured])
-    off = np.abs(np.exp(-errors) - 1)
-    found = []
-    for name in SLICED:
-        values = np.array([str(getattr(run, name)) for run, _ in measured])
-        kinds = sorted(set(values), key=lambda value: (len(value), value))
-        for kind in kinds if 1 < len(kinds) <= MAX_KINDS else ():
-            members = values == kind
-            found.append(
-                Slice(
-                    split=split,
-                    name=f"{name.removesuffix('_text')} {kind}",
-                    num_peaks=int(members.sum()),
-                    mean_error=float(off[members].mean()),
-                    median_error=float(np.median(off[members])),
-                    bias=float(np.expm1(np.median(errors[members]))),
-                )
-            )
-    return found

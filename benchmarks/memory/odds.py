@@ -7,31 +7,28 @@ accepted risk refuses, and how many that ran out of memory it passes: the table 
 :data:`~pipette_opt.base.risk.USUAL_RISK` was chosen.
 """
 
+import argparse
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-import typer
 
 from benchmarks.backtest.ci_rows import with_flags
 from benchmarks.backtest.sources import measured_runs
 from benchmarks.backtest.stage_rows import known_rows
 from benchmarks.measured import measured_folder
-from benchmarks.memory.learning import EDGES
+from benchmarks.memory.verdicts import EDGES
+from benchmarks.page import run_page
 from benchmarks.worlds.rows import CHECKED_ONLY, NOT_PRETRAINING, SOURCES
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import write_atomically
 from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.memory_calibration import moved_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import oom_probability
-from pipette_opt.cli.output import check_place
-from pipette_opt.cli.program import run_command
 from pipette_opt.plans.predicted import NINE_IN_TEN
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
@@ -86,25 +83,12 @@ class Odds:
     ran_out: FloatArray
 
 
-def odds(
-    folder: Annotated[
-        Path | None, typer.Option(help="Folder of measured runs; measured/ in $PIPETTE_OPT_SHARED by default.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the page.")] = None,
-) -> None:
-    """
-    Compare ranges and odds of memory with public runs, publisher by publisher.
-
-    Example: [bold]python -m benchmarks.memory.odds -o page.md[/]
-    """
-    check_place(out)
-    folder = folder or measured_folder()
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Yield the page: ranges and odds of public runs, publisher by publisher."""
+    folder = measured_folder()
     if not folder.is_dir():
-        raise InputError("--folder", f"is no folder of measured runs: {folder}.")
-    text = page(published_runs(folder))
-    typer.echo(text, nl=False)
-    if out is not None:
-        write_atomically(out, text)
+        raise SystemExit(f"{folder} is no folder of measured runs: set PIPETTE_OPT_SHARED.")
+    yield page(published_runs(folder))
 
 
 def published_runs(folder: Path) -> dict[str, list[MemoryRun]]:
@@ -348,4 +332,4 @@ def _said_and_seen(all_odds: Mapping[str, Odds]) -> list[str]:
 
 
 if __name__ == "__main__":
-    run_command(odds)
+    run_page(make)

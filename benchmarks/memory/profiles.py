@@ -5,26 +5,22 @@ Constants of these stacks are counted in the software's sources. None is fitted 
 before the limit of the device, so that an excess shows.
 """
 
+import argparse
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-import typer
 
 from benchmarks.measured import measured_folder
 from benchmarks.memory.odds import inside_allocator
-from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import write_atomically
+from benchmarks.page import run_page
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import counted
 from pipette_opt.calibrate.cases import Case, make_cases
 from pipette_opt.calibrate.memory import memory_run
 from pipette_opt.calibrate.memory_runs import MemoryRun
-from pipette_opt.cli.output import check_place
-from pipette_opt.cli.program import run_command
 from pipette_opt.read.runs import MeasuredRun, read_rows
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs.memory_constants import SHOWN, MemoryConstants
@@ -97,25 +93,12 @@ class Peak:
     profile_gib: float
 
 
-def profiles(
-    folder: Annotated[
-        Path | None, typer.Option(help="Folder of measured runs; measured/ in $PIPETTE_OPT_SHARED by default.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the page.")] = None,
-) -> None:
-    """
-    Compare the shipped stacks with public peaks of their software.
-
-    Example: [bold]python -m benchmarks.memory.profiles -o page.md[/]
-    """
-    check_place(out)
-    folder = folder or measured_folder()
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Yield the page: public peaks beside those by the shipped stacks."""
+    folder = measured_folder()
     if not folder.is_dir():
-        raise InputError("--folder", f"is no folder of measured runs: {folder}.")
-    text = page({name: peaks_of(name, folder, read_stack(name).memory) for name in TABLES})
-    typer.echo(text, nl=False)
-    if out is not None:
-        write_atomically(out, text)
+        raise SystemExit(f"{folder} is no folder of measured runs: set PIPETTE_OPT_SHARED.")
+    yield page({name: peaks_of(name, folder, read_stack(name).memory) for name in TABLES})
 
 
 def peaks_of(name: str, folder: Path, constants: MemoryConstants) -> list[Peak]:
@@ -252,4 +235,4 @@ def _row(peak: Peak) -> str:
 
 
 if __name__ == "__main__":
-    run_command(profiles)
+    run_page(make)

@@ -68,7 +68,7 @@ def stress_rows(folder: Path, max_oom_risk: float = 0.01) -> list[dict[str, str]
     for split in STRESS:
         known, tested = split_cases(split, folder)
         fitted = fit_with_errors([run for _, run in known], start_of(SWEEP).memory)
-        result = evaluate_methods(split.name, fitted, known, tested, max_oom_risk, with_pipette=False)[0]
+        result = evaluate_methods(split.name, fitted, tested, max_oom_risk)[0]
         covered = coverage_of(split.name, fitted, [run for _, run in tested])
         verdict = result.verdicts
         rows.append(

@@ -3,22 +3,7 @@
 import numpy as np
 
 from benchmarks.memory.evaluation import Evaluation
-from benchmarks.memory.rivals import wilson
-
-
-def slice_rows(evaluation: Evaluation) -> list[dict[str, str]]:
-    """Return the table of errors by slice as rows of text."""
-    return [
-        {
-            "runs": row.split,
-            "slice": row.name,
-            "peaks": str(row.num_peaks),
-            "mean error": _percent(row.mean_error),
-            "median": _percent(row.median_error),
-            "measured over predicted": f"{row.bias:+.1%}",
-        }
-        for row in evaluation.slices
-    ]
+from benchmarks.memory.verdicts import wilson
 
 
 def method_rows(evaluation: Evaluation) -> list[dict[str, str]]:

@@ -8,18 +8,17 @@ share of the peak for all GPUs, and tiles of 128.
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from benchmarks.page import RESULTS, run_page
 from benchmarks.silicon.before import attention_before_s, product_before_s
 from benchmarks.silicon.experts import expert_lines
 from benchmarks.silicon.fit import FORMATS, attention_s, fit_attention, fit_cast_bytes, fit_products, product_s
 from benchmarks.silicon.jobs import job_lines
 from benchmarks.silicon.nccl import nccl_lines
-from benchmarks.silicon.tables import ATTENTION, PRODUCTS, ROOT, SOURCE, STAND_IN, WIDE, attention, folder, products
-from pipette_opt.base.files import write_atomically
+from benchmarks.silicon.tables import ATTENTION, PRODUCTS, SOURCE, STAND_IN, WIDE, attention, folder, products
 from pipette_opt.base.types import FloatArray
 from pipette_opt.read.gpus import read_gpu
 from pipette_opt.specs.efficiency import AttentionLaw, ProductLaw
@@ -48,16 +47,12 @@ of the peak for all GPUs; of jobs and collectives, the stack before launches and
 """
 
 
-def main() -> None:
-    """Run all sections and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "silicon.md")
-    options = parser.parse_args()
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Run all sections and yield the page."""
     if not folder().is_dir():
         raise SystemExit(f"{folder()} is not there.")
     parts = (job_lines, product_lines, attention_lines, burst_lines, expert_lines, nccl_lines)
-    text = "\n\n".join("\n".join(part()) for part in parts)
-    write_atomically(options.out, HEAD.format(source=SOURCE) + text + "\n")
+    yield HEAD.format(source=SOURCE) + "\n\n".join("\n".join(part()) for part in parts) + "\n"
 
 
 def product_lines() -> Iterator[str]:
@@ -151,4 +146,4 @@ def _error(rows: pd.DataFrame, seconds: FloatArray) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_page(make, out=RESULTS / "silicon.md")

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.silicon.tables import ROOT
-from pipette_opt.base.files import write_atomically
+from benchmarks.page import RESULTS, option, run_page
 from pipette_opt.costs.attention import BACKWARD_RATE, BACKWARD_WORK
 from pipette_opt.costs.modules import FUSED_NORM_PASSES
 from pipette_opt.costs.products import plain_format, product_times_s
@@ -30,7 +29,7 @@ from pipette_opt.read.model import read_model
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import GatedDeltaNet, GpuSpec, Mamba, ModelSpec, SparseAttention, TrainingSpec
 
-ROWS = ROOT / "benchmarks" / "results" / "h200-operations.json"
+ROWS = RESULTS / "h200-operations.json"
 """Measured rows."""
 
 ALL_HEADS = 128
@@ -322,14 +321,14 @@ def rows_of(data: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def main() -> None:
-    """Write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=Path, default=ROWS, help="JSON file of measured rows")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "sparse-attention.md")
-    options = parser.parse_args()
-    write_atomically(options.out, page(json.loads(options.rows.read_text(encoding="utf-8"))))
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Yield the page."""
+    yield page(json.loads(given.rows.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":
-    main()
+    run_page(
+        make,
+        option("--rows", type=Path, default=ROWS, help="JSON file of measured rows"),
+        out=RESULTS / "sparse-attention.md",
+    )

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from benchmarks.slowest import slowest_pair
 from benchmarks.squares.costs import square_buffer, square_product_s, square_products, square_traffic
 from pipette_opt.base.errors import InputError
 from pipette_opt.costs.beside_products import beside_products, shown_beside_products_s
 from pipette_opt.costs.collectives import RingTraffic, all_reduce_traffic, tensor_traffic
 from pipette_opt.costs.compute import layer_times_s
 from pipette_opt.costs.links import EachLink, NoLinks, RingShape
-from pipette_opt.costs.messages import intra_node_message_s, slowest_pair
+from pipette_opt.costs.messages import intra_node_message_s
 from pipette_opt.costs.products import linear_format, product_times_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance

@@ -24,8 +24,9 @@ No launcher runs this scheme: it is priced, and *planned only*.
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from benchmarks.slowest import slowest_pair
 from pipette_opt.base.errors import InputError
-from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, slowest_pair
+from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s
 from pipette_opt.costs.products import ProductFormat, matmul_time_s
 from pipette_opt.specs import ClusterSpec, GpuSpec, ModelSpec, StackSpec
 

@@ -1,76 +1,65 @@
-"""Comparison with other systems: ``python -m benchmarks.systems``."""
+"""
+Choices of other systems: ``python -m benchmarks.systems -o benchmarks/results/systems.md``.
 
-import threading
-from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
+The first section has the choices of Pipette, AMP, Varuna, Megatron's rule, Galvatron, PrimePar and exhaustive search
+for the same jobs, beside this project's; one simulator times all. Each other section has one instance of a system that
+decides something else, with its proof; options of ``layers`` and ``squares`` choose other instances. Twelve jobs take
+some ten minutes, the other sections two.
+"""
 
-import typer
+import argparse
+from collections.abc import Callable, Iterator
 
-from benchmarks.command import INSTANCES
+from benchmarks.layers import section as layers
+from benchmarks.page import made_by, option, run_page, say
+from benchmarks.squares import section as squares
+from benchmarks.systems import experts, slices, stages
 from benchmarks.systems.instances import cases
 from benchmarks.systems.methods import SystemRow, run_case
-from benchmarks.systems.tables import markdown
-from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import is_stdout, write_atomically
-from pipette_opt.cli import options as opt
-from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
-from pipette_opt.cli.output import check_place, check_stdout, say, show_json, write_csv
-from pipette_opt.cli.program import run_command
+from benchmarks.systems.tables import choices_section
+
+SECTIONS: dict[str, Callable[[argparse.Namespace], str]] = {
+    "layers": layers.layers_section,
+    "squares": squares.squares_section,
+    "slices": lambda given: slices.section(),
+    "stages": lambda given: stages.section(),
+    "experts": lambda given: experts.section(),
+}
+"""Section of each system beside the choices for the same jobs."""
 
 
-def systems(
-    count: Annotated[int, typer.Option(help="Number of jobs, drawn by --seed.", rich_help_panel=INSTANCES)] = 12,
-    most_hosts: Annotated[
-        int, typer.Option(help="Maximum number of hosts of a job, at most 16.", rich_help_panel=INSTANCES)
-    ] = 16,
-    time_limit: Annotated[
-        float, typer.Option(help="Time limit of this project's search per job, seconds.", rich_help_panel=opt.RUN)
-    ] = 20.0,
-    workers: opt.Workers = None,
-    seed: opt.Seed = 0,
-    csv: Annotated[Path | None, typer.Option(help="CSV file for all choices.", rich_help_panel=opt.RUN)] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the page.", rich_help_panel=opt.RUN)] = None,
-    json: opt.Json = False,
-) -> None:
-    """
-    Compare the choices of Pipette, AMP, Varuna, Megatron's rule, Galvatron, PrimePar and exhaustive search with ours.
-
-    All choose for the same jobs, and one simulator times their choices. Twelve jobs take some ten minutes.
-
-    Example: [bold]python -m benchmarks.systems --count 3 --most-hosts 4[/]
-    """
-    check_place(csv, out)
-    check_stdout(json, csv, out)
-    for option, value in (("--count", count), ("--time-limit", time_limit)):
-        if not value > 0:
-            raise InputError(option, f"must be > 0, got {value}.")
-    if not 1 <= most_hosts <= 16:
-        raise InputError("--most-hosts", f"must be from 1 to 16, got {most_hosts}.")
-    given = list(cases(count, seed, most_hosts))
-    if not given:
-        raise InputError("--most-hosts", f"leaves no job of {count}, got {most_hosts}.")
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Yield the page after each section and after each job of the choices."""
+    parts: dict[str, str] = {}
     rows: list[SystemRow] = []
-    stop = threading.Event()
-    with stop_on_interrupt(stop):
-        for case in given:
+
+    def page() -> str:
+        return "\n".join([f"# Choices of each system\n\n{made_by()}\n", *parts.values()])
+
+    if given.only in ("", "choices"):
+        for case in cases(given.count, given.seed, given.most_hosts):
             say(case.name)
-            found = run_case(case.name, case.instance, time_limit, opt.threads(workers), seed, stop)
-            if stop.is_set():
-                break
-            rows += found
-            if csv is not None:
-                write_csv(csv, [asdict(row) for row in rows])
-            if out is not None and not is_stdout(out):
-                write_atomically(out, markdown(rows, seed, time_limit))
-    if json:
-        show_json([asdict(row) for row in rows])
-    elif rows:
-        typer.echo(markdown(rows, seed, time_limit))
-    if stop.is_set():
-        say(f"stopped early: {len({row.case for row in rows})} of {len(given)} jobs are done")
-        raise typer.Exit(STOPPED_EARLY)
+            rows += run_case(case.name, case.instance, given.time_limit, given.workers, given.seed)
+            parts["choices"] = choices_section(rows)
+            yield page()
+    for name, section in SECTIONS.items():
+        if given.only in ("", name):
+            say(name)
+            parts[name] = section(given)
+            yield page()
+
+
+OPTIONS = (
+    option("--only", choices=("choices", *SECTIONS), default="", help="only this section"),
+    option("--count", type=int, default=12, help="number of jobs of the choices, drawn by --seed"),
+    option("--most-hosts", type=int, default=16, help="maximum number of hosts of a job"),
+    option("--time-limit", type=float, default=20.0, help="time limit of this project's search per job, seconds"),
+    option("--workers", type=int, default=1, help="threads of this project's search"),
+    option("--seed", type=int, default=0),
+    *layers.OPTIONS,
+    *squares.OPTIONS,
+)
 
 
 if __name__ == "__main__":
-    run_command(systems)
+    run_page(make, *OPTIONS)

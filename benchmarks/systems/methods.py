@@ -6,7 +6,6 @@ is better than theirs. ``LACKS`` lists what each cannot express.
 """
 
 import math
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,7 +27,6 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.optimize import optimize
 from pipette_opt.parallel import ParallelConfig, microbatches_of, tile_placement
-from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, Question, load_predictor, prepare
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result, Solution
@@ -112,19 +110,11 @@ class SystemRow:
     seconds: float
 
 
-def run_case(
-    name: str,
-    instance: Instance,
-    time_limit_s: float,
-    workers: int = 1,
-    seed: int = 0,
-    stop: threading.Event | None = None,
-) -> list[SystemRow]:
-    """Run every system on one job; return the rows until ``stop`` is set."""
-    stop = stop or threading.Event()
+def run_case(name: str, instance: Instance, time_limit_s: float, workers: int = 1, seed: int = 0) -> list[SystemRow]:
+    """Run every system on one job."""
     runs: dict[str, Callable[[], Choice | None]] = {
-        "this project": lambda: _ours(instance, time_limit_s, workers, seed, stop),
-        "Pipette": lambda: _pipette(instance, time_limit_s, seed, stop),
+        "this project": lambda: _ours(instance, time_limit_s, workers, seed),
+        "Pipette": lambda: _pipette(instance, time_limit_s, seed),
         "AMP": lambda: _amp(instance, time_limit_s, seed),
         "Varuna": lambda: _by_rule(instance, REPLICATED, varuna),
         "Megatron's rule": lambda: _by_rule(instance, PLAIN, megatron_rule),
@@ -134,8 +124,6 @@ def run_case(
     }
     rows: list[SystemRow] = []
     for system, run in runs.items():
-        if rows and stop.is_set():
-            break
         started, problem, choice = time.perf_counter(), "nothing fits", None
         try:
             choice = run()
@@ -156,9 +144,9 @@ def run_case(
     return rows
 
 
-def _ours(instance: Instance, time_limit_s: float, workers: int, seed: int, stop: threading.Event) -> Choice:
+def _ours(instance: Instance, time_limit_s: float, workers: int, seed: int) -> Choice:
     params = OptimizeParams(time_limit_s=time_limit_s, workers=workers, seed=seed, max_oom_risk=RISK)
-    plan = optimize(instance, SearchSpace(), params, Watcher(stop=stop))
+    plan = optimize(instance, SearchSpace(), params)
     return Choice(plan.config.label(), plan.estimate.iteration_time_s, plan.certificate.lower_bound_s)
 
 
@@ -179,11 +167,11 @@ def _by_rule(instance: Instance, space: SearchSpace, rule: Callable[[ProblemData
     return _judged(instance, data, rule(data).solution)
 
 
-def _pipette(instance: Instance, time_limit_s: float, seed: int, stop: threading.Event) -> Choice | None:
+def _pipette(instance: Instance, time_limit_s: float, seed: int) -> Choice | None:
     """Return Pipette's choice: degrees that fit, and hosts annealed by its latency model (DATE 2024)."""
     data = analytical_problem(_prepared(instance, REPLICATED))
     params = AnnealingParams(variant="pipette", time_limit_s=min(time_limit_s, SEARCH_S), seed=seed)
-    return _judged(instance, data, anneal(data, params, stop=stop).solution)
+    return _judged(instance, data, anneal(data, params).solution)
 
 
 def _amp(instance: Instance, time_limit_s: float, seed: int) -> Choice | None:

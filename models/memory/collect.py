@@ -1,4 +1,4 @@
-"""``python -m models.memory.collect``: trace random stages, or run them on a GPU, and write the training data."""
+"""``python -m models.memory.collect``: trace random stages, and write the training data."""
 
 import os
 from pathlib import Path
@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from models.memory.dataset import collect_measured, collect_traces
+from models.memory.dataset import collect_traces
 from models.memory.progress import shown_progress
 from pipette_opt.base.units import counted
-from pipette_opt.cli.options import one_of
 from pipette_opt.cli.output import answer, check_file, check_place
 from pipette_opt.cli.program import run_command
 
@@ -24,27 +23,14 @@ def collect(
     num_points: Annotated[int, typer.Option(help="Number of points in the complete file.", min=1)] = NUM_POINTS,
     seed: Annotated[int, typer.Option(help="Seed of the points.", min=0)] = 0,
     workers: Annotated[int | None, typer.Option(help="Number of processes; by default one per core.", min=1)] = None,
-    device: Annotated[str, typer.Option(help="none: trace only; cuda: also run stages on the first GPU.")] = "none",
 ) -> None:
     """
     Trace random stages without a GPU and write the training data.
 
-    With --device cuda, the stages that may fit also run on the first GPU, one after the other. Their measured
-    allocated, reserved and device memory is written beside their traces.
-
     Example: [bold]python -m models.memory.collect -o traces.csv[/]
     """
-    one_of("--device", device, ("none", "cuda"))
     check_file(out, "an unfinished one is continued")
     check_place(out)
-    if device == "cuda":
-        from models.memory.measure import CudaDevice
-
-        gpu = CudaDevice()
-        with shown_progress("running") as report:
-            done = collect_measured(out, gpu, num_points=num_points, seed=seed, progress=report)
-        answer(f"{counted(done, 'stage')} run on {gpu.name}, {out} holds {num_points}.")
-        return
     processes = workers or os.cpu_count() or 1
     with shown_progress("tracing") as report:
         done = collect_traces(out, num_points=num_points, seed=seed, workers=processes, progress=report)

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from models.memory.sample import Point, sample_point
 from pipette_opt.base.errors import InputError
@@ -15,9 +15,6 @@ from pipette_opt.base.files import MAX_FILE_BYTES, note_continued, read_bytes, w
 from pipette_opt.base.units import MIB
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
-
-if TYPE_CHECKING:
-    from models.memory.measure import Device
 
 TRACES = Path(__file__).with_name("traces.csv.gz")
 """Traced points that the shipped network was trained on; in a checkout alone."""
@@ -87,18 +84,6 @@ _CONFIG = (
 )
 COLUMNS = ("seed", "index", *_MODEL, *_TRAINING, *_CONFIG, "stage", *_TARGETS)
 """Columns of the dataset: seed and index of the point, its model, training and configuration, and its traced bytes."""
-
-MEASURED_COLUMNS = (
-    *COLUMNS,
-    "device",
-    "device_memory_bytes",
-    "measured_allocated_bytes",
-    "measured_reserved_bytes",
-    "measured_device_bytes",
-)
-"""
-Columns of a dataset with measurements: those of a trace, and the device's peaks, empty if the run was out of memory.
-"""
 
 _CHUNK = 64
 
@@ -170,71 +155,26 @@ def collect_traces(
     return done
 
 
-def collect_measured(
-    path: Path,
-    device: "Device",
-    *,
-    num_points: int,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-) -> int:
-    """
-    Run random points on the device until the file ``path`` has ``num_points`` of them.
-
-    Points are taken in order, one after the other, without those unlikely to fit the device. The file is rewritten
-    after each point, so the collection can be stopped and continued.
-
-    Returns
-    -------
-    int
-        Number of points run in this call.
-    """
-    from models.memory.measure import can_measure, measure_point
-
-    note_continued(path)
-    rows = read_rows(path, MEASURED_COLUMNS) if path.exists() else []
-    other = sorted({row["device"] for row in rows} - {device.name})
-    if other:
-        raise InputError(str(path), f"holds runs on {', '.join(other)}, not {device.name}; choose another file.")
-    last = max((int(row["index"]) for row in rows), default=-1)
-    done, index = 0, last
-    while len(rows) < num_points:
-        index += 1
-        point = sample_point(seed, index)
-        if not can_measure(point, device):
-            continue
-        peaks = measure_point(point, device)
-        found = {"device": device.name, "device_memory_bytes": str(device.capacity_bytes)}
-        for name in ("allocated_bytes", "reserved_bytes", "device_bytes"):
-            found[f"measured_{name}"] = "" if peaks is None else str(getattr(peaks, name))
-        rows.append(trace_point(seed, index) | found)
-        done += 1
-        write_rows(path, rows, MEASURED_COLUMNS)
-        if progress is not None:
-            progress(len(rows), num_points)
-    return done
-
-
-def read_rows(path: Path, columns: Sequence[str] = COLUMNS) -> list[dict[str, str]]:
+def read_rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a dataset, unpacked if its name ends in ``.gz``; raises ``InputError`` if it is no dataset."""
     try:
         reader = csv.DictReader(io.StringIO(_content(path), newline=""))
-        if tuple(reader.fieldnames or ()) != tuple(columns):
-            missing = sorted(set(columns) - set(reader.fieldnames or ()))
+        if tuple(reader.fieldnames or ()) != COLUMNS:
+            missing = sorted(set(COLUMNS) - set(reader.fieldnames or ()))
             raise InputError(str(path), f"is no memory dataset: columns {missing or 'in another order'}.")
         rows = [dict(row) for row in reader]
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise InputError(str(path), f"cannot be read as CSV: {error}.") from error
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
-            raise InputError(f"{path}:{number}", f"must have {len(columns)} columns.")
+            raise InputError(f"{path}:{number}", f"must have {len(COLUMNS)} columns.")
     return rows
 
 
-def write_rows(path: Path, rows: Sequence[Mapping[str, str]], columns: Sequence[str] = COLUMNS) -> None:
+def write_rows(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
     """Write a dataset, ordered by the index of its points, replacing the file atomically."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(sorted(rows, key=lambda row: int(row["index"])))
     write_atomically(path, text.getvalue())

@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 
 from models.memory.dataset import point_of_row, read_rows
+from models.memory.files import join_tables
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.base.units import GIB
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.stage_rows import StageTable, join_tables
+from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.memory.table import stage_table
 from pipette_opt.memory.weights import NetworkWeights
 

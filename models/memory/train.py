@@ -7,12 +7,12 @@ import typer
 
 from models.memory.card import markdown_table, model_card
 from models.memory.dataset import TRACES, read_rows
+from models.memory.files import write_weights
 from models.memory.fit import FitParams, fit, fit_small_predict_large, load_dataset
 from models.memory.progress import shown_progress
 from pipette_opt.base.files import write_atomically
 from pipette_opt.cli.output import answer, check_file, check_place
 from pipette_opt.cli.program import run_command
-from pipette_opt.memory.weights import write_weights
 
 
 def train(

@@ -174,7 +174,7 @@ def calibrate_runs(
     InputError
         If no run can be used, or if the runs contradict each other.
     """
-    base = replace(base, layers=None, versions=None)
+    base = replace(base, versions=None)
     different, copies = without_copies(runs)
     usable, left_out = usable_cases(different, base, cluster)
     left_out += copies
@@ -243,7 +243,7 @@ def _of_versions(known: KnownRuns, last: str) -> KnownRuns:
     if len(ours) in (0, len(known.cases)):
         return known
     mean, _ = known.worlds(ours).mean_and_sd(known.terms)
-    factors = version_factors(known.runs, known.log_ratio - known.job_means() - mean, last, None)
+    factors = version_factors(known.runs, known.log_ratio - known.job_means() - mean, last)
     return known.on(replace(known.stack, versions=factors)) if factors else known
 
 

@@ -86,36 +86,35 @@ def with_information(found: MemoryConstants, runs: Sequence[MemoryRun], base: Me
     return with_figures(found, posterior.information(_state(found)))
 
 
-def fit_constants(runs: Sequence[MemoryRun], base: MemoryConstants, doubt: float = 1.0) -> MemoryConstants:
+def fit_constants(runs: Sequence[MemoryRun], base: MemoryConstants) -> MemoryConstants:
     """
     Return fitted constants and their standard deviation: from the starting stack, then from each restart that is
     likelier.
 
-    The standard deviation is that of the peaks; without peaks, the one that makes the OOM labels likeliest. ``doubt`` >
-    0 multiplies the priors' standard deviations ``SPREADS``.
+    The standard deviation is that of the peaks; without peaks, the one that makes the OOM labels likeliest.
     """
     has_peaks = _have_peaks(runs)
-    memory_constants = _alternate(runs, base, doubt, has_peaks)
+    memory_constants = _alternate(runs, base, has_peaks)
     for values in HOPS:
-        posterior = _Posterior(runs, base, memory_constants.spread, doubt)
+        posterior = _Posterior(runs, base, memory_constants.spread)
         hopped = posterior.maximise(replace(memory_constants, **values))  # type: ignore[arg-type]
         undecided = UNDECIDED if len(runs) >= FEW_RUNS else -UNDECIDED
         if posterior.loss(_state(hopped)) < posterior.loss(_state(memory_constants)) + undecided:
             memory_constants = hopped
     if has_peaks:
         if getattr(base, OPTIONAL) == 0:
-            memory_constants = _simplified(runs, base, memory_constants, doubt)
+            memory_constants = _simplified(runs, base, memory_constants)
         return replace(memory_constants, spread=robust_spread(peak_errors(memory_constants, runs)))
-    tries = [(_Posterior(runs, base, spread, doubt), spread) for spread in LABEL_SPREADS]
+    tries = [(_Posterior(runs, base, spread), spread) for spread in LABEL_SPREADS]
     fits = [(posterior, replace(posterior.maximise(memory_constants), spread=spread)) for posterior, spread in tries]
     return min(fits, key=lambda pair: pair[0].loss(_state(pair[1])) + _spread_penalty(pair[1].spread))[1]
 
 
-def _alternate(runs: Sequence[MemoryRun], base: MemoryConstants, doubt: float, has_peaks: bool) -> MemoryConstants:
+def _alternate(runs: Sequence[MemoryRun], base: MemoryConstants, has_peaks: bool) -> MemoryConstants:
     """Return constants and standard deviation, fitted in turn a few times."""
     memory_constants = base
     for _ in range(4):
-        memory_constants = _Posterior(runs, base, memory_constants.spread, doubt).maximise(memory_constants)
+        memory_constants = _Posterior(runs, base, memory_constants.spread).maximise(memory_constants)
         if has_peaks:
             memory_constants = replace(memory_constants, spread=robust_spread(peak_errors(memory_constants, runs)))
     return memory_constants
@@ -130,13 +129,11 @@ def _have_peaks(runs: Sequence[MemoryRun]) -> bool:
     return sum(run.peak_gib is not None for run in runs) >= MIN_PEAKS
 
 
-def _simplified(
-    runs: Sequence[MemoryRun], base: MemoryConstants, memory_constants: MemoryConstants, doubt: float
-) -> MemoryConstants:
+def _simplified(runs: Sequence[MemoryRun], base: MemoryConstants, memory_constants: MemoryConstants) -> MemoryConstants:
     """Return the fit without the constant ``OPTIONAL`` if it is hardly less likely; otherwise the given fit."""
-    posterior = _Posterior(runs, base, memory_constants.spread, doubt)
+    posterior = _Posterior(runs, base, memory_constants.spread)
     lacking = replace(memory_constants, **{OPTIONAL: 0.0})  # type: ignore[arg-type]
-    without = _Posterior(runs, base, memory_constants.spread, doubt, without_optional=True).maximise(lacking)
+    without = _Posterior(runs, base, memory_constants.spread, without_optional=True).maximise(lacking)
     by_chance = 0.5 * np.log(len(runs))
     return (
         without
@@ -176,14 +173,13 @@ class _Posterior:
         runs: Sequence[MemoryRun],
         base: MemoryConstants,
         spread: float,
-        doubt: float = 1.0,
         *,
         without_optional: bool = False,
     ) -> None:
         self.spread = spread
         self.fitted = np.array([not (without_optional and name == OPTIONAL) for name in STATE])
         self.centre = _state(base)
-        self.root = np.linalg.cholesky(precision_of(base)).T / doubt
+        self.root = np.linalg.cholesky(precision_of(base)).T
         least = {name: least for name, least, _, _ in limits_of(MemoryConstants)}
         self.lowest = np.array([least[name] for name in STATE])
         peaks = [run for run in runs if run.peak_gib is not None]

@@ -20,9 +20,6 @@ from pipette_opt.read.runs import MeasuredRun
 K = TypeVar("K")
 T = TypeVar("T")
 
-OURS = "ours"
-"""Name of the simulator's times among the compared times."""
-
 UNBELIEVABLE = 200.0
 """Measured over predicted time above which a run's time must be in milliseconds instead of seconds. Chosen."""
 
@@ -45,8 +42,6 @@ class Errors:
     regret
         Measured time of the run predicted fastest over the fastest measured time of its job, minus one; of the worst
         job.
-    regret_of_all
-        Regret if all runs were configurations of one job.
     """
 
     num_runs: int
@@ -56,7 +51,6 @@ class Errors:
     bias: float
     spearman: float
     regret: float
-    regret_of_all: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +66,6 @@ class Pick:
         Measured time of the configuration over the best measured time, minus one; NaN if it did not run.
     """
 
-    prediction: Prediction
     ran: bool | None
     regret: float
 
@@ -110,7 +103,6 @@ def measure(predicted: FloatArray, measured: FloatArray, jobs: Sequence[object] 
         bias=float(np.median(ratio)),
         spearman=spearman(predicted, measured),
         regret=max(_regret(predicted[chosen], measured[chosen]) for chosen in places(jobs or [0] * len(ratio))),
-        regret_of_all=_regret(predicted, measured),
     )
 
 
@@ -130,22 +122,17 @@ def _grouped(items: Sequence[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-def measure_predictions(predictions: Iterable[Prediction], column: str = OURS) -> Errors | None:
-    """Return the errors of our, or of a rival's, predictions over runs with a measured time; ``None`` without."""
+def measure_predictions(predictions: Iterable[Prediction]) -> Errors | None:
+    """Return the errors of predictions over runs with a measured time; ``None`` without such runs."""
     found = [
-        (value, prediction.measured_s, job_of(prediction.run))
+        (prediction.iter_time_s, prediction.measured_s, job_of(prediction.run))
         for prediction in predictions
-        if prediction.measured_s is not None and (value := predicted_of(prediction, column)) is not None
+        if prediction.measured_s is not None and prediction.iter_time_s is not None
     ]
     if not found:
         return None
     predicted, measured, jobs = zip(*found, strict=True)
     return measure(np.array(predicted, dtype=np.float64), np.array(measured, dtype=np.float64), jobs)
-
-
-def predicted_of(prediction: Prediction, column: str) -> float | None:
-    """Return our predicted time or a rival's, seconds; ``None`` if missing."""
-    return prediction.iter_time_s if column == OURS else prediction.rivals_s.get(column)
 
 
 def by_group(predictions: Sequence[Prediction]) -> dict[tuple[str, int | None, int, str], list[Prediction]]:
@@ -162,23 +149,6 @@ def pick(predictions: Sequence[Prediction], max_oom_risk: float) -> Pick | None:
     jobs = _grouped(predictions, lambda prediction: job_of(prediction.run)).values()
     picks = [found for members in jobs if (found := _pick_of_job(members, max_oom_risk)) is not None]
     return max(picks, key=_badness_of, default=None)
-
-
-def slow_note(pairs: Iterable[tuple[float | None, float | None]]) -> str:
-    """
-    Return a note on runs that took unbelievably long; empty without such runs.
-
-    Parameters
-    ----------
-    pairs
-        Predicted and measured seconds of each run.
-    """
-    known = [(predicted, measured) for predicted, measured in pairs if predicted is not None and measured is not None]
-    slow = sum(measured > UNBELIEVABLE * predicted for predicted, measured in known)
-    if not slow:
-        return ""
-    times = f"over {UNBELIEVABLE:.0f} times their prediction"
-    return f"{slow} of {len(known)} runs took {times}: iter_time_s must be in seconds"
 
 
 def _badness_of(found: Pick) -> tuple[bool, float]:
@@ -201,7 +171,6 @@ def _pick_of_job(predictions: Sequence[Prediction], max_oom_risk: float) -> Pick
     best = min(known, key=lambda prediction: prediction.iter_time_s or np.inf)
     ran = best.measured_s is not None
     return Pick(
-        prediction=best,
         ran=ran if best.run.oom or ran else None,
         regret=best.measured_s / min(measured) - 1.0 if best.measured_s is not None else np.nan,
     )

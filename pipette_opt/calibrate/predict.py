@@ -9,7 +9,6 @@ import numpy as np
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, Skipped, make_cases, why_untimed
-from pipette_opt.calibrate.rivals import RIVALS
 from pipette_opt.calibrate.versions import run_version
 from pipette_opt.costs.collectives import has_tied_stages
 from pipette_opt.costs.placed import costed_batch, grid_of, kinds_in_use, placed_times
@@ -42,17 +41,14 @@ class Prediction:
     ----------
     iter_time_s
         Iteration time by the simulator; ``None`` if it cannot be computed, for which ``reason`` gives the cause.
-    rivals_s
-        Iteration times by other systems' formulas, by name.
     memory
         Values of ``MEMORY_COLUMNS``; empty if no memory predictor was given.
     low_s, high_s
-        Ends of the band of the iteration time (:mod:`~pipette_opt.calibrate.anchored`), seconds.
+        Ends of the band of the iteration time (:mod:`~pipette_opt.calibrate.bands`), seconds.
     """
 
     run: MeasuredRun
     iter_time_s: float | None = None
-    rivals_s: Mapping[str, float] = field(default_factory=dict)
     memory: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     low_s: float | None = None
@@ -76,7 +72,6 @@ def predict_runs(
     stack: StackSpec,
     cluster: ClusterSpec | None = None,
     *,
-    rivals: bool = True,
     memory: MemoryColumns | None = None,
 ) -> list[Prediction]:
     """
@@ -84,8 +79,6 @@ def predict_runs(
 
     Parameters
     ----------
-    rivals
-        Whether to add times by other systems' formulas.
     memory
         Function that returns the memory columns.
     """
@@ -101,8 +94,7 @@ def predict_runs(
         elif not math.isfinite(time_s := next(times)):
             predictions.append(Prediction(run=case.run, memory=columns, reason=why_not_finite(case)))
         else:
-            forms = rival_times_s(case) if rivals else {}
-            predictions.append(Prediction(run=case.run, iter_time_s=time_s, rivals_s=forms, memory=columns))
+            predictions.append(Prediction(run=case.run, iter_time_s=time_s, memory=columns))
     return predictions
 
 
@@ -167,10 +159,3 @@ def why_not_finite(case: Case) -> str:
     except MissingLinkError as error:
         return error.problem.rstrip(".")
     return NOT_FINITE
-
-
-def rival_times_s(case: Case) -> dict[str, float]:
-    """Return iteration times by other systems' formulas, by name, seconds; infinite times are left out."""
-    times = placed_times(case.instance, case.config, case.placement)
-    forms = {name: form(times, microbatches_of(case.instance.training, case.config)) for name, form in RIVALS.items()}
-    return {name: time_s for name, time_s in forms.items() if math.isfinite(time_s)}

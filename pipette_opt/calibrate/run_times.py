@@ -35,7 +35,7 @@ class RunTimes:
 
     def __init__(self, cases: Sequence[Case], cluster: ClusterSpec | None, known: KnownCosts) -> None:
         self.cases, self.cluster, self.known = cases, cluster, known
-        self._judged: dict[_Key, tuple[StackSpec, FloatArray]] = {}
+        self._judged: dict[_Key, FloatArray] = {}
 
     def subset(self, rows: Sequence[int]) -> "RunTimes":
         """Return the predicted times of the runs at these indices, as an object of this class."""
@@ -46,11 +46,10 @@ class RunTimes:
     def predicted_s(self, stack: StackSpec) -> FloatArray:
         """Return the predicted seconds of each run."""
         plain = replace(stack, iteration_s=0.0)
-        key = (*(getattr(plain, name) for name in CONSTANTS), id(stack.layers))
+        key = tuple(getattr(plain, name) for name in CONSTANTS)
         if key not in self._judged:
             judged = simulated_times_s(with_stack(self.cases, plain, self.cluster), self.known)
-            # The stack is kept, so that its layers keep their identity.
-            self._judged = dict([*self._judged.items(), (key, (stack, judged))][-REMEMBERED:])
-        judged_s = self._judged[key][1] + stack.iteration_s
+            self._judged = dict([*self._judged.items(), (key, judged)][-REMEMBERED:])
+        judged_s = self._judged[key] + stack.iteration_s
         cases = with_stack(self.cases, stack, self.cluster)
         return with_version_s(cases, np.asarray(judged_s, dtype=np.float64))

@@ -7,9 +7,8 @@ from rich.table import Table
 
 from pipette_opt.base.units import counted
 from pipette_opt.calibrate.fit import Fit
-from pipette_opt.calibrate.metrics import OURS, Errors, Pick, by_group, measure_predictions, pick
+from pipette_opt.calibrate.metrics import Errors, Pick, by_group, measure_predictions, pick
 from pipette_opt.calibrate.predict import Prediction
-from pipette_opt.calibrate.rivals import RIVALS
 
 ERRORS = {"num_runs": "runs", "mean_error": "mean", "p90_error": "p90", "median_ratio": "ratio", "spearman": "rank"}
 """Headings of the columns of errors, by entry of :func:`errors_entry`."""
@@ -41,7 +40,6 @@ def errors_entry(errors: Errors) -> dict[str, object]:
         "median_ratio": errors.bias,
         "spearman": errors.spearman,
         "regret": errors.regret,
-        "regret_of_all": errors.regret_of_all,
     }
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}
 
@@ -60,33 +58,6 @@ def group_table(predictions: Sequence[Prediction], max_oom_risk: float) -> Table
     title = "By model, sequence length, GPUs and attention kernel"
     names = {"model": "model", "seq_len": "seq", "num_gpus": "GPUs", "kernel": "kernel"}
     return _table(title, names, ERRORS | {"regret": "regret", "pick": "pick"}, group_rows(predictions, max_oom_risk))
-
-
-def form_rows(predictions: Sequence[Prediction]) -> list[dict[str, object]]:
-    """Return errors of our simulator and of others' formulas over all runs, worst regret and mean rank of groups."""
-    rows: list[dict[str, object]] = []
-    for column in (OURS, *RIVALS):
-        errors = measure_predictions(predictions, column)
-        if errors is None:
-            continue
-        groups = [
-            found
-            for members in by_group(predictions).values()
-            if (found := measure_predictions(members, column)) is not None and found.num_runs > 1
-        ]
-        entry = errors_entry(errors)
-        entry["worst_regret"] = max((errors_of.regret for errors_of in groups), default=None)
-        ranks = [errors_of.spearman for errors_of in groups if not math.isnan(errors_of.spearman)]
-        entry["mean_group_spearman"] = sum(ranks) / len(ranks) if ranks else None
-        rows.append({"form": column} | entry)
-    return rows
-
-
-def form_table(predictions: Sequence[Prediction]) -> Table:
-    """Return a table of the errors of our simulator and of other systems' formulas, with equal costs for all."""
-    numbers = {entry: heading for entry, heading in ERRORS.items() if entry != "spearman"}
-    numbers |= {"mean_group_spearman": "rank in groups", "worst_regret": "worst regret"}
-    return _table("All runs, by form (the same costs in each)", {"form": "form"}, numbers, form_rows(predictions))
 
 
 def fit_table(fit: Fit) -> Table:

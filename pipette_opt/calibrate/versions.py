@@ -6,7 +6,7 @@ that of the last row's version, whose constants are fitted. The factor is shrunk
 1.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,9 +26,7 @@ def run_version(run: MeasuredRun) -> str:
     return run.extra.get(VERSION_COLUMN, "")
 
 
-def version_factors(
-    runs: Sequence[MeasuredRun], residuals: FloatArray, last: str, known: Mapping[str, float] | None
-) -> dict[str, float]:
+def version_factors(runs: Sequence[MeasuredRun], residuals: FloatArray, last: str) -> dict[str, float]:
     """
     Return a time factor for each version but the last; empty with a single version, or with few runs of the last.
 
@@ -38,8 +36,6 @@ def version_factors(
         Logarithms of measured over predicted times, shape ``(num_runs,)``.
     last
         Version whose constants are fitted.
-    known
-        Factors that the predictions already include.
     """
     versions = np.array([run_version(run) for run in runs])
     if (versions == last).sum() < MIN_RUNS:
@@ -49,6 +45,5 @@ def version_factors(
         count = int((versions == version).sum())
         if count >= MIN_RUNS:
             trust = 1.0 / (1.0 + (NOISE / SPREAD) ** 2 / count)
-            before = np.log((known or {}).get(version, 1.0))
-            found[version] = float(np.exp(trust * (before + np.median(residuals[versions == version]) - here)))
+            found[version] = float(np.exp(trust * (np.median(residuals[versions == version]) - here)))
     return found

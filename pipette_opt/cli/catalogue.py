@@ -22,11 +22,11 @@ def gpus(
 
     from pipette_opt.base.units import GB, GIB, TFLOP, US
     from pipette_opt.cli.output import show, show_json
-    from pipette_opt.read.backtests import read_backtests, runs_by_gpu
+    from pipette_opt.read.backtests import runs_by_gpu
     from pipette_opt.read.gpus import CatalogueEntry, read_gpu_catalogue, read_gpu_entry
     from pipette_opt.report.catalogue import gpus_table
 
-    compared = runs_by_gpu(read_backtests())
+    compared = runs_by_gpu()
 
     def row(entry: CatalogueEntry) -> dict[str, Any]:
         gpu, host = entry.gpu, entry.usual_host

@@ -68,10 +68,8 @@ def replan(
     Example: [bold]pipette-opt replan plan.json --lost gpu07 --joined gpu21 -o new.json[/]
     """
     begun = time.perf_counter()
-    from dataclasses import asdict
-
     from pipette_opt.base.files import is_stdout, write_atomically
-    from pipette_opt.base.units import difference, three_digits
+    from pipette_opt.base.units import difference
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.library.arguments import for_commands
     from pipette_opt.library.replan import replan as library_replan
@@ -110,9 +108,8 @@ def replan(
     if moves_out is not None:
         write_atomically(moves_out, moves_csv(found.chosen.moves))
     if json:
-        groups = None if found.groups is None else asdict(found.groups)
         moves = moves_to_dict(found.chosen, found.options, found.unequal)
-        show_json({"verdict": chosen.verdict, **moves, "groups": groups})
+        show_json({"verdict": chosen.verdict, **moves})
     else:
         stdout = next((path for path in (out, moves_out) if is_stdout(path)), None)
         verdict = verdict_line(chosen.verdict)
@@ -133,17 +130,6 @@ def replan(
             say(
                 f"with --micro-batches unequal: {hosts:g} hosts, {gain} tokens per second (planned only: "
                 "no launcher runs unequal numbers)"
-            )
-        if found.groups is not None:
-            grouped = found.groups
-            gain = difference(chosen.estimate.iteration_time_s / grouped.iteration_time_s, "more", "fewer", "as many")
-            padding = grouped.global_batch_size - chosen.global_batch_size
-            say(
-                f"interleaved in groups (--microbatch-group-size-per-virtual-pipeline-stage {grouped.group_size}): "
-                f"{grouped.config.label()} with {grouped.num_microbatches} micro-batches a replica, "
-                f"{three_digits(chosen.estimate.factor * grouped.iteration_time_s)} s, {gain} tokens per second "
-                f"(not searched; a global batch of "
-                f"{grouped.global_batch_size}, of which {padding} are padding)"
             )
     if watcher.stop.is_set():
         say("stopped early: this is the best plan so far")

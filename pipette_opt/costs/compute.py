@@ -17,7 +17,6 @@ from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.expert_layer import expert_times_s
 from pipette_opt.costs.host import bound_by_host, host_step_s, host_time_s
 from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers
-from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.modules import FUSED_NORM_PASSES, UNFUSED_NORM_PASSES, modules_again_s
 from pipette_opt.costs.muon import orthogonal_s
 from pipette_opt.costs.products import (
@@ -182,9 +181,8 @@ def _layer_and_idle_s(
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     model, training = instance.model, instance.training
     core = attention_times_s(model, training, config, gpu, rates, kind)
-    is_known = kind.has_attention and kind.mlp == "dense"  # to profiles and runs
+    is_known = kind.has_attention and kind.mlp == "dense"  # to profiles
     measured = _measured_layer(instance, config, gpu) if is_known else None
-    factor = learned_factor(instance, config, gpu, rates) if is_known and measured is None else 1.0
     if measured is None:
         scan = scan_times_s(model, training, config, gpu, rates, kind)
         outside = _outside_core_times_s(model, training, config, gpu, rates, kind)
@@ -197,7 +195,6 @@ def _layer_and_idle_s(
     host = host_time_s(instance, config, rates, kind)
     forward, backward = (bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
-    forward, backward, idle = factor * forward, factor * backward, (factor * idle[0], factor * idle[1])
     if config.recompute_granularity == "full":
         return (forward, backward + forward), (idle[0], sum(idle))
     again = modules_again_s(instance, config, gpu, rates, kind)

@@ -1,7 +1,5 @@
 """Messages between adjacent pipeline stages."""
 
-import numpy as np
-
 from pipette_opt.base.types import FloatArray
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
@@ -31,13 +29,3 @@ def inter_node_message_s(cluster: ClusterSpec, message_bytes: float, num_flows: 
 def intra_node_message_s(cluster: ClusterSpec, message_bytes: float) -> float:
     """Return the time of one message between the two GPUs of a host with the fastest link, seconds."""
     return cluster.intra_node_latency_s + message_bytes / float(cluster.inside_bytes_per_s(1))
-
-
-def slowest(times: FloatArray) -> float:
-    """Return the largest entry, with NaN (no link) as infinite; 0 for an empty array."""
-    return float(np.nan_to_num(times, nan=np.inf).max()) if times.size else 0.0
-
-
-def slowest_pair(times: FloatArray) -> float:
-    """Return the largest entry between two different hosts, with NaN as infinite; 0 for a single host."""
-    return slowest(times[~np.eye(len(times), dtype=np.bool_)])

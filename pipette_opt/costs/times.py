@@ -1,6 +1,6 @@
 """Times of placed configurations in seconds: of a single placement, or of many placements with equal degrees."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -137,19 +137,18 @@ class PlacedBatch(StageTimes):
     missing: Mapping[int, MissingLink] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, times: Sequence[PlacedTimes]) -> "PlacedBatch":
-        """Stack times of equal shapes and overlap; optional arrays that a placement lacks get their default."""
-        stacked: dict[str, Any] = {
-            name: _stacked([getattr(each, name) for each in times]) for name in (*ARRAYS, "optimizer_s", "embedding_s")
+    def of(cls, times: PlacedTimes) -> "PlacedBatch":
+        """Return the times of a single placement as a batch."""
+        names = (*ARRAYS, *OPTIONAL, "reduction_buckets")
+        arrays: dict[str, Any] = {
+            name: None if (array := getattr(times, name)) is None else np.asarray(array)[None] for name in names
         }
-        for name in OPTIONAL:
-            stacked[name] = _stacked_or_none(times, name)
-        if any(each.reduction_buckets is not None for each in times):
-            none = np.zeros(len(times[0].reduction_s), dtype=np.int64)
-            stacked["reduction_buckets"] = _stacked(
-                [none if each.reduction_buckets is None else each.reduction_buckets for each in times]
-            )
-        return cls(**stacked, overlap_p2p=times[0].overlap_p2p)
+        return cls(
+            optimizer_s=np.array([times.optimizer_s]),
+            embedding_s=np.array([times.embedding_s]),
+            overlap_p2p=times.overlap_p2p,
+            **arrays,
+        )
 
     @property
     def size(self) -> int:
@@ -179,28 +178,3 @@ class PlacedBatch(StageTimes):
             overlap_p2p=self.overlap_p2p,
             missing={back[row]: link for row, link in self.missing.items() if row in back},
         )
-
-
-def _stacked(arrays: Sequence[Any]) -> Any:
-    """Stack arrays along a new first axis; a single array is not copied."""
-    return np.asarray(arrays[0])[None] if len(arrays) == 1 else np.stack(arrays)
-
-
-def _stacked_or_none(times: Sequence[PlacedTimes], name: str) -> FloatArray | None:
-    """Stack an optional array of all placements; ``None`` if no placement has it."""
-    if all(getattr(each, name) is None for each in times):
-        return None
-    stacked: FloatArray = _stacked([_or_default(each, name) for each in times])
-    return stacked
-
-
-def _or_default(times: PlacedTimes, name: str) -> FloatArray:
-    """Return an optional array of a placement, or its default."""
-    array: FloatArray | None = getattr(times, name)
-    if array is not None:
-        return array
-    if name == "weight_s":
-        return (times.backward_s - times.tensor_backward_s) / 2
-    if name == "shown_s":
-        return times.reduction_s
-    return np.zeros_like(times.reduction_s if name == "gather_s" else times.forward_s)

@@ -44,7 +44,6 @@ SOLVE_OPTIONS = {
 ASSUMED = (
     "expert_imbalance",
     "rank_imbalances",
-    "expert_placement",
     "unequal_microbatches",
     "other_arguments",
     "fp8_copies",

@@ -280,8 +280,6 @@ def _unmodelled_flags(options: JobOptions) -> "Iterator[NotModelled]":
 def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImbalance, ...]":
     """Return the load imbalance of ranks, by loads of experts, for each expert-parallel size that divides them."""
     if options.expert_loads is None:
-        if options.expert_placement != "listed":
-            raise InputError("--expert-placement", "needs --expert-loads.")
         return ()
     if options.expert_imbalance != 1.0:
         raise InputError("--expert-imbalance", "contradicts --expert-loads, which sets it; give one of the two.")
@@ -290,13 +288,7 @@ def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImba
 
     loads, num_experts = read_expert_loads(options.expert_loads, model), cast(int, model.num_experts)
     sizes = [size for size in range(2, num_experts + 1) if num_experts % size == 0]
-    if options.expert_placement == "listed":
-        found = [(size, listed_imbalance(loads, size)) for size in sizes]
-    else:
-        from pipette_opt.solver.expert_placement import balanced_imbalance
-
-        found = [(size, balanced_imbalance(loads, size)[0]) for size in sizes]
-    return tuple(RankImbalance(ranks=size, imbalance=imbalance) for size, imbalance in found)
+    return tuple(RankImbalance(ranks=size, imbalance=listed_imbalance(loads, size)) for size in sizes)
 
 
 def _training(
@@ -337,7 +329,6 @@ def _training(
         cuda_graph_modules=graph_modules(model) if options.cuda_graph else (),
         expert_imbalance=options.expert_imbalance,
         rank_imbalances=_rank_imbalances(options, model),
-        expert_placement=options.expert_placement,  # type: ignore[arg-type]
         unequal_microbatches=options.micro_batches == "unequal",
     )
     if arguments is not None:

@@ -8,11 +8,8 @@ some are flags. The network predicts ``log(peak / formula)``, which depends on p
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
-from pipette_opt.memory.formula import FormulaBytes, formula_bytes
+from pipette_opt.memory.formula import FormulaBytes
 from pipette_opt.memory.stage_rows import StageTable
-from pipette_opt.memory.table import stage_table
-from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import ModelSpec, TrainingSpec
 
 FEATURES: tuple[tuple[str, str], ...] = (
     ("static_share", "of formula"),
@@ -88,12 +85,3 @@ def table_features(table: StageTable, formula: FormulaBytes) -> FloatArray:
         table.hidden_dropout,
     )
     return np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1)
-
-
-def features(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stage: int, num_microbatches: int
-) -> FloatArray:
-    """Return the features of one stage of one configuration, shape ``(len(FEATURES),)``."""
-    table = stage_table(model, training, [config], stage=stage, num_microbatches=num_microbatches)
-    row: FloatArray = table_features(table, formula_bytes(table))[0]
-    return row

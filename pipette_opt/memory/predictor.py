@@ -203,7 +203,6 @@ class MemoryPredictor:
                 before,
                 spread,
                 unusable_gib=self.memory_constants.unusable_gib,
-                risk=SMALLEST_RISK / 2,
             )
             for start, end in pairwise(ends) if self.memory_constants.peaks else ():
                 predicted[start:end], spread[start:end] = as_measured(
@@ -211,7 +210,6 @@ class MemoryPredictor:
                     keys[start:end],
                     predicted[start:end],
                     spread[start:end],
-                    SMALLEST_RISK / 2,
                 )
             parts *= (predicted / before)[:, None]
         upper = predicted * np.exp(max(NormalDist().inv_cdf(1 - max_oom_risk), 0.0) * spread)

@@ -1,9 +1,6 @@
 """Table with one row for each stage, from which the memory formula and the network's features are computed."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-
-import numpy as np
+from dataclasses import dataclass
 
 from pipette_opt.base.types import FloatArray
 
@@ -161,10 +158,3 @@ class StageTable:
     def num_rows(self) -> int:
         """Number of rows."""
         return len(self.tokens)
-
-
-def join_tables(tables: Sequence[StageTable]) -> StageTable:
-    """Return one table with the rows of several tables, in order."""
-    return StageTable(
-        **{field.name: np.concatenate([getattr(table, field.name) for table in tables]) for field in fields(StageTable)}
-    )

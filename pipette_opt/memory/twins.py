@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipette_opt.base.risk import SMALLEST_RISK
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GIB
 from pipette_opt.memory.regressors import StageFacts
@@ -44,6 +45,9 @@ ALIKES = np.linspace(0.0, 0.95, 96)
 
 LEAST_SPREAD = 1e-4
 """Least standard deviation of a prediction that a measured peak has raised. Chosen."""
+
+REMAINING_RISK = SMALLEST_RISK / 2
+"""Probability that a rank which fitted in a run needs more than the memory of its GPU. Chosen."""
 
 KEY_BYTES = 6
 
@@ -117,13 +121,13 @@ def as_run(
     sizes_bytes: FloatArray,
     spread: FloatArray,
     unusable_gib: float,
-    risk: float,
 ) -> tuple[FloatArray, FloatArray]:
     """
     Return size and deviation of each row, given that equal ranks fitted in a run.
 
     The error of a prediction is log-normal. A run that fitted cuts it off at the usable memory of its GPU: the size
-    becomes the median of what is left, with a deviation that leaves the probability ``risk`` of more than that memory.
+    becomes the median of what is left, with a deviation that leaves the probability ``REMAINING_RISK`` of more than
+    that memory.
 
     Parameters
     ----------
@@ -145,12 +149,12 @@ def as_run(
     moved = spread[rows] * ndtri_exp(log_ndtr(room) - np.log(2.0))
     sizes_bytes[rows] *= np.exp(moved)
     left = room * spread[rows] - moved
-    spread[rows] = np.minimum(spread[rows], left / NormalDist().inv_cdf(1 - risk))
+    spread[rows] = np.minimum(spread[rows], left / NormalDist().inv_cdf(1 - REMAINING_RISK))
     return sizes_bytes, spread
 
 
 def as_measured(
-    memory_constants: MemoryConstants, keys: Sequence[str], sizes_bytes: FloatArray, spread: FloatArray, risk: float
+    memory_constants: MemoryConstants, keys: Sequence[str], sizes_bytes: FloatArray, spread: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """
     Return size and deviation of the stages of a configuration, whose fullest takes at least its measured peak.
@@ -161,8 +165,6 @@ def as_measured(
         Rank key of each stage.
     sizes_bytes, spread
         Predicted size of each stage, and standard deviation of ``log(real / predicted)``.
-    risk
-        Probability that remains of more than the memory of the GPU that held the stage.
     """
     fullest = int(sizes_bytes.argmax())
     least_bytes = memory_constants.peaks.get(config_key(keys), 0.0) * GIB
@@ -173,7 +175,7 @@ def as_measured(
     if keys[fullest] in memory_constants.ran:
         usable_bytes = (memory_constants.ran[keys[fullest]] - memory_constants.unusable_gib) * GIB
         room = log(max(usable_bytes / least_bytes, 1.0))
-        spread[fullest] = min(spread[fullest], max(room / NormalDist().inv_cdf(1 - risk), LEAST_SPREAD))
+        spread[fullest] = min(spread[fullest], max(room / NormalDist().inv_cdf(1 - REMAINING_RISK), LEAST_SPREAD))
     return sizes_bytes, spread
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import read_bytes, write_atomically
+from pipette_opt.base.files import read_bytes
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import MIB
 from pipette_opt.memory.features import FEATURE_NAMES
@@ -56,24 +56,6 @@ class NetworkWeights:
             x = np.tanh(x @ weight.T + bias)
         out = (x @ self.weights[-1].T + self.biases[-1])[:, 0]
         return np.clip(out, *self.log_ratio_range)
-
-
-def write_weights(path: Path, network: NetworkWeights) -> None:
-    """Write the network to a file; equal networks give equal bytes."""
-    arrays: dict[str, np.ndarray] = {
-        "format": np.array(FORMAT),
-        "feature_names": np.array(FEATURE_NAMES),
-        "mean": network.mean,
-        "scale": network.scale,
-        "lowest": network.lowest,
-        "highest": network.highest,
-        "log_ratio_range": network.log_ratio_range,
-    }
-    for index, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
-        arrays |= {f"weight_{index}": weight, f"bias_{index}": bias}
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    write_atomically(path, buffer.getvalue())
 
 
 def read_weights(path: Path) -> NetworkWeights:

@@ -227,13 +227,6 @@ class JobOptions:
             "Loads of experts: a file with a number per expert, in a single line or a line per layer; or zipf:1.2."
         ),
     ] = None
-    expert_placement: Annotated[
-        str,
-        _training(
-            "Experts on each rank: listed (as launchers place them), or balanced by --expert-loads (planned only).",
-            words=("listed", "balanced"),
-        ),
-    ] = "listed"
     moe_token_dispatcher: Annotated[
         str | None,
         _training(

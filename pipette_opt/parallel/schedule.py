@@ -173,12 +173,6 @@ def has_group(num_stages: int, num_microbatches: int, group_size: int) -> bool:
     return num_stages <= group_size <= num_microbatches and (last == 0 or last >= num_stages)
 
 
-def smallest_group(num_stages: int, num_microbatches: int) -> int | None:
-    """Return the smallest group size that :func:`has_group` allows, with fewest activations; ``None`` without one."""
-    sizes = range(num_stages, num_microbatches + 1)
-    return next((size for size in sizes if has_group(num_stages, num_microbatches, size)), None)
-
-
 @lru_cache(maxsize=256)
 def build_schedule(
     num_stages: int, num_microbatches: int, num_chunks: int = 1, group_size: int | None = None

@@ -53,13 +53,10 @@ class Progress:
         Best interval of work between two checkpoints, seconds.
     share
         Share of the time that is progress, in (0, 1).
-    losses_per_day
-        Expected failures per day among all hosts of the job.
     """
 
     interval_s: float
     share: float
-    losses_per_day: float
 
 
 def share_of_progress(rate: FailureRate, num_hosts: int, interval_s: float) -> float:
@@ -86,6 +83,4 @@ def best_progress(rate: FailureRate, num_hosts: int) -> Progress:
         else:
             high = longer
     interval_s = (low + high) / 2
-    return Progress(
-        interval_s=interval_s, share=share_of_progress(rate, num_hosts, interval_s), losses_per_day=DAY_S / mean_s
-    )
+    return Progress(interval_s=interval_s, share=share_of_progress(rate, num_hosts, interval_s))

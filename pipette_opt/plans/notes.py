@@ -55,8 +55,6 @@ def plan_notes(
     uneven = training.imbalance(config.expert_model_parallel_size)
     if instance.model.num_experts is not None and uneven > 1:
         notes.append(f"Times and memory count {uneven:.3g} times the mean tokens on the busiest rank of experts.")
-    if training.expert_placement == "balanced":
-        notes.append("Planned only: experts are on ranks so that loads are even; no launcher places them by load.")
     shares = config.microbatches_of_replicas(training.global_batch_size) if training.unequal_microbatches else (1,)
     if shares[0] > shares[-1]:
         most = shares.count(shares[0])

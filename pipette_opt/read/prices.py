@@ -13,13 +13,13 @@ MAX_PRICE = 1e6
 """Largest valid price of a GPU-hour, in any currency. Chosen to catch typing errors."""
 
 
-def parse_prices(entries: Sequence[str], hosts: Sequence[str], where: str = "--gpu-price") -> dict[str, float]:
+def parse_prices(entries: Sequence[str], hosts: Sequence[str]) -> dict[str, float]:
     """
     Return the price of a GPU-hour by host; an entry without hosts is for all other hosts.
 
     ``InputError`` for an invalid price, an unknown host, or a host with two prices.
     """
-    prices: dict[str, float] = {}
+    where, prices = "--gpu-price", dict[str, float]()
     for_all: list[float] = []
     for entry in entries:
         named, _, text = entry.rpartition("=")

@@ -12,9 +12,9 @@ from pipette_opt.specs.cluster import MAX_SPEED, MIN_SPEED
 from pipette_opt.specs.host_names import compress_hosts
 
 
-def parse_speeds(entries: Sequence[str], where: str = "--speed") -> dict[str, float]:
+def parse_speeds(entries: Sequence[str]) -> dict[str, float]:
     """Return the speed of each named host, a share of its GPU's peak, from entries such as ``gpu[03-04]=0.8``."""
-    speeds: dict[str, float] = {}
+    where, speeds = "--speed", dict[str, float]()
     for entry in entries:
         hosts, sign, text = entry.rpartition("=")
         if not sign or not hosts:

@@ -1,7 +1,7 @@
 """Reader and writer of stack files: constants of a software stack, in YAML."""
 
 import logging
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.kinds_of_files import STACK_FILE, reads
 from pipette_opt.specs import StackSpec
-from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 from pipette_opt.specs.memory_constants import MemoryConstants
 from pipette_opt.specs.stack import CONSTANTS, DEFAULT_STACK, OTHERS
 
@@ -58,15 +57,13 @@ def _read_stack_file(path: Path) -> StackSpec:
     data = Fields(str(path), stack_content(content, str(path)), (*CONSTANTS, *OTHERS))
     values = {name: value for name, value in data.data.items() if value is not None}
     values |= {"name": data.text("name", path.stem), "source": data.text("source", "")}
-    layers = values.pop("layers", None)
     if values.get("fitted") and not values.get("anchors"):
         logger.warning(
             "%s: calibrated by an older version, so bands are those of public runs with the shipped stack; run "
             "`pipette-opt calibrate` again.",
             path,
         )
-    stack = typed(StackSpec, values, str(path), closed=True)
-    return stack if layers is None else replace(stack, layers=_layers(layers, str(path)))
+    return typed(StackSpec, values, str(path), closed=True)
 
 
 def stack_content(content: object, where: str) -> object:
@@ -104,15 +101,6 @@ def _memory_content(content: object) -> object:
     return {"group_gib": 0.0, "placeholders": 0.0} | found if "unusable_gib" in found else found
 
 
-def _layers(entries: object, where: str) -> LearnedLayers:
-    """Return the factors of measured over predicted layer time in a stack file; an entry must have all fields."""
-    shapes = [
-        typed(LayerFactor, entry, where, f"layers[{index}]", closed=True, needed=("factor", "num_runs"))
-        for index, entry in enumerate(typed(list[Any], entries, where, "layers"))
-    ]
-    return LearnedLayers(shapes=tuple(shapes))
-
-
 def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
     """Write a stack as a file for :func:`read_stack`; each line of ``comment`` becomes a comment at its head."""
     given = asdict(stack)
@@ -121,8 +109,6 @@ def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
     data = first | {name: _short(given[name]) for name in CONSTANTS} | data
     if stack.memory != DEFAULT_STACK.memory:
         data["memory"] = _memory_numbers(stack.memory)
-    if stack.layers is not None:
-        data["layers"] = given["layers"]["shapes"]  # rounding would change interpolated values
     if stack.versions is not None:
         data["versions"] = {name: _short(factor) for name, factor in stack.versions.items()}
     head = "".join(f"# {line}\n" for line in comment.splitlines())

@@ -32,7 +32,6 @@ from pipette_opt.prepare import Prepared, Question, prepare
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.problem.solution import checked_solution
-from pipette_opt.replan.groups import Grouped, grouped
 from pipette_opt.replan.space import kept_configs, sizes_of, space_for, unequal_instance, void_pins
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import (
@@ -106,9 +105,6 @@ class Replanned:
     unequal
         The fastest plan found with different numbers of micro-batches per replica. ``None`` if the job allows them
         anyway, or if no such plan uses more hosts and is faster than ``chosen``.
-    groups
-        The fastest interleaved variant, with groups of more micro-batches than stages, of a plan without interleaving;
-        ``None`` if no variant is faster than the other plans.
     loosened
         Pinned options of the old plan that the number of hosts cannot satisfy.
     """
@@ -117,7 +113,6 @@ class Replanned:
     chosen: Option
     options: tuple[Option, ...]
     unequal: Option | None = None
-    groups: Grouped | None = None
     loosened: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -170,15 +165,9 @@ def replan(
     unequal = min(more, key=lambda option: option.plan.estimate.iteration_time_s, default=None)
     if unequal is not None and unequal.plan.estimate.iteration_time_s >= chosen.plan.estimate.iteration_time_s:
         unequal = None
-    plans = [(instance, option.plan) for option in options] + [(offered or instance, option.plan) for option in more]
-    pinned, is_stopped = space_for(old, instance.cluster, num_gpus), watcher.stop.is_set()
-    groups = None if is_stopped else grouped(plans, params.max_oom_risk, pinned.virtual_pipeline)
-    fastest = min(plan.estimate.iteration_time_s for _, plan in plans)
-    if groups is not None and groups.iteration_time_s >= fastest:
-        groups = None
     void = void_pins(old, sizes_of(instance.cluster) if num_gpus is None else [num_gpus])
     loosened = tuple("--" + name.replace("_", "-") for name in void)
-    return Replanned(old=old, chosen=chosen, options=tuple(front), unequal=unequal, groups=groups, loosened=loosened)
+    return Replanned(old=old, chosen=chosen, options=tuple(front), unequal=unequal, loosened=loosened)
 
 
 def _inputs_of(instance: Instance, inputs: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -36,10 +36,10 @@ def spaced(table: RenderableType) -> RenderableType:
     return Group(Text(), table)
 
 
-def hanging(rows: Iterable[tuple[str, str]], *, style: str = "") -> Table:
+def hanging(rows: Iterable[tuple[str, str]]) -> Table:
     """Table of two columns without borders; long texts wrap inside their column."""
     table = Table.grid(padding=(0, 2))
-    table.add_column(style=style, overflow="fold")
+    table.add_column(overflow="fold")
     table.add_column(overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))

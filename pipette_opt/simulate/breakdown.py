@@ -62,7 +62,7 @@ def causes_of(
     from pipette_opt.simulate._path_kernel import count_critical
 
     program = program_for(times, num_microbatches, p2p, schedule)
-    batch, (chunks, _, dp) = PlacedBatch.of([times]), times.forward_s.shape
+    batch, (chunks, _, dp) = PlacedBatch.of(times), times.forward_s.shape
     kinds = table_kinds(program, [batch])
     piece, work, links = piece_rows(program, kinds, chunks), work_table(batch, kinds)[0], link_table(batch)[0]
     ready, parts = ready_table(batch)[0], _parts(batch, kinds, work)

@@ -114,7 +114,7 @@ def critical_path(
 def walk(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None) -> Walked:
     """Return the ends of last backwards, and the earliest starts of reductions, of a schedule."""
     program = program_for(times, num_microbatches, p2p, schedule)
-    (walked,) = walk_batches(program, [PlacedBatch.of([times])], num_microbatches)
+    (walked,) = walk_batches(program, [PlacedBatch.of(times)], num_microbatches)
     return Walked(walked.launch_s[0], walked.finish_s[0])
 
 
@@ -187,7 +187,7 @@ def events(
     from pipette_opt.simulate import _kernel
 
     program = program_for(times, num_microbatches, p2p, schedule)
-    batch, columns = PlacedBatch.of([times]), slice(replica, replica + 1)
+    batch, columns = PlacedBatch.of(times), slice(replica, replica + 1)
     kinds, chunks = table_kinds(program, [batch]), len(times.forward_s)
     work = np.ascontiguousarray(work_table(batch, kinds)[0][:, :, columns])
     piece = piece_rows(program, kinds, chunks)

@@ -25,7 +25,7 @@ def simulate_times(
     The iteration ends with the stage that ends last, after its slowest replica and its reduction, plus the optimizer.
     """
     walked = walk(times, num_microbatches, p2p, schedule)
-    batch, walks = PlacedBatch.of([times]), Walked(walked.launch_s[None], walked.finish_s[None])
+    batch, walks = PlacedBatch.of(times), Walked(walked.launch_s[None], walked.finish_s[None])
     reduced = reduction_ends(batch, walks, split_backward=is_split(schedule))[-1]
     done = _with_embedding(batch, reduced)[0]
     # Tied embeddings end together on the first and last stage: take the stage that the other waits for.
@@ -49,7 +49,7 @@ def is_split(schedule: Schedule | None) -> bool:
     return schedule is not None and bool((schedule.kind == WEIGHT).any())
 
 
-def batch_done(times: PlacedBatch, walked: Walked, *, split_backward: bool = False) -> FloatArray:
+def batch_done(times: PlacedBatch, walked: Walked) -> FloatArray:
     """
     Return the end of each stage's gradient reduction, seconds without the optimizer, shape ``(n, pp)``.
 
@@ -60,10 +60,8 @@ def batch_done(times: PlacedBatch, walked: Walked, *, split_backward: bool = Fal
     ----------
     walked
         Result of executing the schedule, with the placements as first axis.
-    split_backward
-        Whether the last backward is a weight half.
     """
-    return _with_embedding(times, reduction_ends(times, walked, split_backward=split_backward)[-1])
+    return _with_embedding(times, reduction_ends(times, walked)[-1])
 
 
 def _with_embedding(times: PlacedBatch, reduced_s: FloatArray) -> FloatArray:

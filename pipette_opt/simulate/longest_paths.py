@@ -38,7 +38,7 @@ def critical_counts(
     from pipette_opt.simulate._path_kernel import count_critical
 
     chunks, pp, _ = times.forward_s.shape
-    program, batch = megatron_program(pp, num_microbatches, chunks, p2p), PlacedBatch.of([times])
+    program, batch = megatron_program(pp, num_microbatches, chunks, p2p), PlacedBatch.of(times)
     piece, stages = piece_rows(program, KINDS, chunks), np.arange(pp)
     work, links, ready = work_table(batch, KINDS)[0], link_table(batch)[0], ready_table(batch)[0]
     chunk_of = (-1, chunks - 1) if chunks > 1 else (-1,)

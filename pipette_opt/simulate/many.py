@@ -11,7 +11,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray, P2PMode
 from pipette_opt.costs.placed import KnownCosts, placed_batches
-from pipette_opt.costs.times import PlacedBatch, PlacedTimes
+from pipette_opt.costs.times import PlacedBatch
 from pipette_opt.parallel import ParallelConfig, Placement, microbatches_of
 from pipette_opt.simulate.critical_path import walk_batches
 from pipette_opt.simulate.estimate import batch_done
@@ -68,22 +68,6 @@ def simulate_batches(batches: Sequence[_Members], microbatches: IntArray, p2p: P
             if len(rows):
                 by_shape.setdefault((pp, m, chunks, batch.overlap_p2p), []).append((members[rows], batch.some(rows)))
     result = np.full(len(microbatches), np.inf)
-    for shape, parts in by_shape.items():
-        _simulate_into(result, shape, parts, p2p)
-    return result
-
-
-def simulate_many(times: Sequence[PlacedTimes], num_microbatches: Sequence[int], p2p: P2PMode) -> FloatArray:
-    """Return iteration times in 1F1B, seconds, shape ``(len(times),)``; ``num_microbatches`` has an entry for each."""
-    result = np.empty(len(times))
-    alike: dict[tuple[_Shape, int], list[int]] = {}
-    for index, (placed, m) in enumerate(zip(times, num_microbatches, strict=True)):
-        chunks, pp, dp = placed.forward_s.shape
-        alike.setdefault(((pp, m, chunks, placed.overlap_p2p), dp), []).append(index)
-    by_shape: dict[_Shape, list[_Members]] = {}
-    for (shape, _), members in alike.items():
-        batch = PlacedBatch.of([times[index] for index in members])
-        by_shape.setdefault(shape, []).append((np.array(members), batch))
     for shape, parts in by_shape.items():
         _simulate_into(result, shape, parts, p2p)
     return result

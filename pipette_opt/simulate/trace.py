@@ -183,7 +183,7 @@ def _gradients(times: PlacedTimes, walked: Walked, *, split_backward: bool) -> I
         pieces = np.full(len(ends), float(times.reduction_s[stage]) / len(ends))
         if len(ends) == len(times.forward_s) > 1:  # in the order of their starts
             order = np.argsort(walked.launch_s.max(axis=2)[:, stage], kind="stable")
-            pieces = reduction_parts_s(PlacedBatch.of([times]))[0, order, stage]
+            pieces = reduction_parts_s(PlacedBatch.of(times))[0, order, stage]
         done[stage] = ends[-1]
         for index, (at, seconds) in enumerate(zip(ends, pieces.tolist(), strict=True)):
             name = f"reduction {index}" if len(ends) > 1 else "reduction"
@@ -200,7 +200,7 @@ def _gradients(times: PlacedTimes, walked: Walked, *, split_backward: bool) -> I
 
 def _piece_ends(times: PlacedTimes, walked: Walked, stage: int, *, split_backward: bool) -> list[float]:
     """Return the ends of the parts of a stage's reduction, seconds: equal buckets, or one part for each chunk."""
-    batch, walks = PlacedBatch.of([times]), Walked(walked.launch_s[None], walked.finish_s[None])
+    batch, walks = PlacedBatch.of(times), Walked(walked.launch_s[None], walked.finish_s[None])
     ends = reduction_ends(batch, walks, split_backward=split_backward)[:, 0, stage].tolist()
     buckets = 0 if times.reduction_buckets is None else int(times.reduction_buckets[stage])
     if buckets < 1:

@@ -34,7 +34,7 @@ class RankImbalance:
             raise ValueError(f"imbalance of {self.ranks} ranks must be from 1 to {self.ranks}, got {self.imbalance}.")
 
 
-def zipf_loads(num_experts: int, topk: int, exponent: float, seed: int = 0) -> FloatArray:
+def zipf_loads(num_experts: int, topk: int, exponent: float) -> FloatArray:
     """
     Return expert loads that fall as ``1 / rank ** exponent``, shuffled over the experts, shape ``(1, num_experts)``.
 
@@ -50,7 +50,7 @@ def zipf_loads(num_experts: int, topk: int, exponent: float, seed: int = 0) -> F
         loads[over] = most
         rest = ~over & (loads < most)
         loads[rest] *= (1.0 - loads[~rest].sum()) / loads[rest].sum()
-    shuffled: FloatArray = np.random.default_rng(seed).permutation(np.minimum(loads, most))[None]
+    shuffled: FloatArray = np.random.default_rng(0).permutation(np.minimum(loads, most))[None]
     return shuffled
 
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta
 
 from pipette_opt.base.typed import Positive, check_limits
-from pipette_opt.specs.layers import LearnedLayers
 from pipette_opt.specs.memory_constants import MEGATRON_CORE, MemoryConstants
 
 MIN_SPEED, MAX_COST = 1e-9, 1e15
@@ -190,8 +189,6 @@ class StackSpec:
         Record of the fit: number of runs, ranges, cross-validation errors. Free form; ``None`` if set by hand.
     memory
         Constants of the memory prediction for the same stack; Megatron-Core's by default.
-    layers
-        Correction factors of layer times, for the shapes of measured runs.
     origins
         ``measured`` or ``interpolated`` by constant name; unnamed constants are assumed. ``memory`` names all memory
         constants, which count as measured unless they are named.
@@ -236,7 +233,6 @@ class StackSpec:
     family: Family = "megatron"
     fitted: Mapping[str, Any] | None = None
     memory: MemoryConstants = MEGATRON_CORE
-    layers: LearnedLayers | None = None
     versions: Mapping[str, Positive] | None = None
     anchors: tuple[Anchor, ...] = ()
     moved_from: Mapping[str, float] = field(default_factory=dict)

@@ -60,7 +60,6 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "cuda_graph": (False, True),
     "overlap_cpu_optimizer_d2h_h2d": (False, True),
     "unequal_microbatches": (False, True),
-    "expert_placement": ("listed", "balanced"),
 }
 """Allowed values of the fields of :class:`TrainingSpec` that have a fixed set of values."""
 
@@ -141,8 +140,6 @@ class TrainingSpec:
     rank_imbalances
         Imbalance by expert-parallel size, where loads of single experts are known; other sizes use
         ``expert_imbalance``.
-    expert_placement
-        Experts of each rank: consecutive (``listed``), as launchers place them, or ``balanced`` by their loads.
     tp_comm_overlap
         Tensor ranks with sequence parallelism send during matrix products (Transformer Engine's user buffers).
     cp_comm_type
@@ -189,7 +186,6 @@ class TrainingSpec:
     cuda_graph_modules: tuple[str, ...] = ()
     expert_imbalance: float = 1.0
     rank_imbalances: tuple[RankImbalance, ...] = ()
-    expert_placement: Literal["listed", "balanced"] = "listed"
     unequal_microbatches: bool = False
     tp_comm_overlap: bool = False
     cp_comm_type: ContextKind = "p2p"

@@ -9,7 +9,6 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GIB
-from pipette_opt.calibrate.anchored import JOB
 from pipette_opt.calibrate.cases import Case, Skipped, make_cases, why_untimed
 from pipette_opt.calibrate.described import describe_cases
 from pipette_opt.calibrate.memory import memory_run
@@ -23,6 +22,9 @@ from pipette_opt.worlds.worlds import Worlds
 
 COLUMNS = ("job", "trial", "row", "iter_time_s", "best_so_far_s", "regret_bound")
 """Columns of the file of trials."""
+
+JOB = ("source", "gpu_name", "model", "seq_len", "gbs", "num_gpus", "attention_kernel", "precision")
+"""Columns that configurations of one job share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -90,7 +90,7 @@ def _alternative_problems(
     if alternative.reason != (reason := why_slower(best, again)):
         yield f"lost because {alternative.reason!r}, but the times give {reason!r}"
     for cause in {**again.breakdown, **alternative.breakdown} if alternative.breakdown else ():
-        if not same(recorded := alternative.breakdown.get(cause), right := again.breakdown.get(cause), REPRODUCED):
+        if not same(recorded := alternative.breakdown.get(cause), right := again.breakdown.get(cause)):
             yield f"spends {recorded} s on {cause}, but the simulator gives {right}"
     yield from _risk_problems(instance, plan, alternative, placement)
 
@@ -146,7 +146,7 @@ def _risk_problems(instance: Instance, plan: Plan, alternative: Alternative, pla
     except InputError:
         return  # memory_is_reproduced says why
     recorded, right = alternative.oom_probability, max(stage.oom_probability for stage in stages)
-    if not same(recorded, right, REPRODUCED):
+    if not same(recorded, right):
         yield f"has oom_probability {recorded}, but a new prediction gives {right}"
     for stage in stages:
         if stage.upper_bytes > stage.capacity_bytes and accepted_risk(plan.inputs) < IGNORED_RISK:

@@ -38,8 +38,8 @@ def close(found: float, expected: float, tolerance: float) -> bool:
     return math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance * 1e-3)
 
 
-def same(found: object, expected: object, tolerance: float) -> bool:
-    """Return whether two numbers are equal within a tolerance, or two other values are equal."""
+def same(found: object, expected: object) -> bool:
+    """Return whether two numbers are equal within ``REPRODUCED``, or two other values are equal."""
     if is_number(found) and is_number(expected):
-        return close(found, expected, tolerance)
+        return close(found, expected, REPRODUCED)
     return found == expected

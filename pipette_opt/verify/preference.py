@@ -80,7 +80,7 @@ def _risk_levels_are_complete(plan: Plan) -> Iterator[str]:
     except InputError:
         return  # plan_is_searched says why
     recorded = {trade.max_oom_risk: trade.plan for trade in plan.risks}
-    if any(not any(same(level, right, REPRODUCED) for right in levels) for level in recorded):
+    if any(not any(same(level, right) for right in levels) for level in recorded):
         yield f"risks are at {list(recorded)}, but {list(levels)} are searched"
         return
     known = [(other.oom_probability, other.iteration_time_s) for _, other in named_alternatives(plan)]
@@ -110,5 +110,5 @@ def imbalance_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         return
     risk = max(stage.oom_probability for stage in stages)
     for name, right in (("iteration_time_s", seconds), ("oom_probability", risk)):
-        if not same(getattr(recorded, name), right, REPRODUCED):
+        if not same(getattr(recorded, name), right):
             yield f"imbalance has {name} {getattr(recorded, name)}, but a new simulation gives {right}"

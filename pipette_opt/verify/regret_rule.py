@@ -41,7 +41,7 @@ def regret_holds(searched: Searched, plan: Plan) -> Iterator[str]:
     shares = ("mean", "high", "over_found_mean", "over_found_high", "unmeasured_high")
     for name in ("worlds", "measured_runs", "groups", "quantile", "left_out_s", *shares):
         recorded, expected = getattr(found, name), getattr(right, name)
-        if not same(recorded, expected, REPRODUCED):
+        if not same(recorded, expected):
             yield f"regret.{name} is {recorded}, but the space and the worlds give {expected}"
     pairs = zip(found.lower_bounds_s, right.lower_bounds_s, strict=False)
     wrong = [number for number, (ours, other) in enumerate(pairs) if not close(ours, other, REPRODUCED)]
@@ -52,5 +52,5 @@ def regret_holds(searched: Searched, plan: Plan) -> Iterator[str]:
     elif found.experiment is not None and experiment is not None:
         for name in ("command", "run", "gpu_minutes", "regret"):
             recorded, expected = getattr(found.experiment, name), getattr(experiment, name)
-            if not same(recorded, expected, REPRODUCED):
+            if not same(recorded, expected):
                 yield f"regret.experiment.{name} is {recorded}, but the worlds give {expected}"

@@ -34,7 +34,7 @@ def robust_holds(searched: Searched, plan: Plan) -> Iterator[str]:
     right = robust_of(plan.config, plan.estimate.iteration_time_s, groups, worlds, recorded_times_s(plan))
     for name in (field.name for field in fields(Robust)):
         recorded, expected = getattr(found, name), getattr(right, name)
-        if not same(recorded, expected, REPRODUCED):
+        if not same(recorded, expected):
             yield f"robust.{name} is {recorded}, but the space and the worlds give {expected}"
     within = WITHIN if plan.inputs.get("prefer") == "simple" else 0.0
     if right.value_s > (1 + within + REPRODUCED) * right.best_s:

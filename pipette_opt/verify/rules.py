@@ -267,7 +267,7 @@ def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         if isinstance(right, Mapping):
             adds_up = close(math.fsum(recorded.values()), plan.estimate.iteration_time_s, ROUNDING)
             yield from _other_causes(field.name, recorded, right) if adds_up else ()  # else estimate_adds_up says so
-        elif field.name not in (*RATES, "band") and not same(recorded, right, REPRODUCED):
+        elif field.name not in (*RATES, "band") and not same(recorded, right):
             yield f"{field.name} is {recorded}, but the simulator gives {right}"
 
 

@@ -67,9 +67,3 @@ TRUSTED: tuple[Trusted, ...] = (
 def on_trust(plan: Plan) -> tuple[str, ...]:
     """Return the figures of a plan that are taken on trust, in words."""
     return tuple(trusted.words for trusted in TRUSTED if trusted.has(plan))
-
-
-def is_on_trust(path: str) -> bool:
-    """Return whether a field of a plan file is taken on trust, by its path with ``N`` for places in lists."""
-    fields = [field for trusted in TRUSTED for field in trusted.fields]
-    return any(path.startswith(field[:-1]) if field.endswith("*") else path == field for field in fields)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import log, log2
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -183,9 +182,9 @@ def shipped_priors() -> Priors:
     return read_priors()
 
 
-def read_priors(path: Path | None = None) -> Priors:
-    """Read a file of priors, by default the shipped one."""
-    place = path or shipped_path(*PLACE)
+def read_priors() -> Priors:
+    """Read the shipped file of priors."""
+    place = shipped_path(*PLACE)
     fields = Fields(str(place), read_yaml(place), ("terms", "runs", "all", "sources"))
     if tuple(fields.any("terms")) != TERMS:
         raise InputError(str(place), f"terms must be {', '.join(TERMS)}; make the file anew.")

@@ -9,8 +9,8 @@ import pytest
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.typed import typed
 from pipette_opt.specs import ModelSpec, StackSpec, TrainingSpec, YarnScaling
-from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 from pipette_opt.specs.memory_constants import MemoryConstants
+from pipette_opt.specs.stack import Anchor
 
 MODEL = ModelSpec(
     name="small",
@@ -32,21 +32,11 @@ LONG = replace(
     window_attn_skip_freq=2,
 )
 TRAINING = TrainingSpec(global_batch_size=8, seq_length=128)
-LAYER = LayerFactor(
-    gpu="a100-80gb",
-    kernels="bf16 flash fused",
-    tensor_model_parallel_size=2,
-    sequence_parallel=True,
-    seq_length=128,
-    hidden_size=64,
-    ffn_hidden_size=256,
-    micro_batch_size=1,
-    factor=1.1,
-)
+ANCHOR = Anchor(run="a", terms=(0.5,), log_ratio=0.1, reference=(0.25,))
 STACK = StackSpec(
     fitted={"runs": 3, "errors": [0.1]},
     memory=MemoryConstants(group_gib=0.1, errors=(0.1,), twins={"0a": 0.5}),
-    layers=LearnedLayers(shapes=(LAYER,)),
+    anchors=(ANCHOR,),
     versions={"1.0": 1.1},
 )
 
@@ -66,8 +56,7 @@ def test_specs_come_back(spec: Any) -> None:
 def test_a_stack_with_tables_comes_back() -> None:
     """Classes inside the stack are made again."""
     found = typed(StackSpec, as_read(STACK), "here", closed=True)
-    assert found.layers is not None
-    assert found.layers.shapes == (LAYER,)
+    assert found.anchors == (ANCHOR,)
     assert (found.fitted, found.memory, found.versions) == (STACK.fitted, STACK.memory, STACK.versions)
 
 
@@ -94,15 +83,15 @@ WRONG: list[tuple[Any, str, object, str]] = [
     (TRAINING, "flash_version", 2.0, "flash_version must be one of 1, 2, 3, got 2.0"),
     (STACK, "memory", 3, "memory must be a mapping of fields, got 3"),
     (STACK, "memory", {"group_gib": "much"}, "here: memory.group_gib must be a number in \\[0, 10000\\], got 'much'"),
-    (STACK, "layers", [], r"layers must be a mapping of fields or null, got \[\]"),
-    (STACK, "layers", {}, "here: layers.shapes is missing"),
-    (STACK, "layers", {"shapes": [3]}, r"here: layers.shapes\[0\] must be a mapping of fields, got 3"),
-    (STACK, "layers", {"shapes": [{"gpu": 3}]}, r"here: layers.shapes\[0\].gpu must be text, got 3"),
+    (STACK, "memory", {"late_buffers": []}, r"memory.late_buffers must be a mapping of fields or null, got \[\]"),
+    (STACK, "anchors", [{}], r"here: anchors\[0\].run is missing"),
+    (STACK, "anchors", [3], r"here: anchors\[0\] must be a mapping of fields, got 3"),
+    (STACK, "anchors", [{"run": 3}], r"here: anchors\[0\].run must be text, got 3"),
     (STACK, "matmul_speed", float("nan"), r"matmul_speed must be a number in \[1e-09, 1e\+15\], got nan"),
     (STACK, "matmul_speed", 0, r"matmul_speed must be a number in \[1e-09, 1e\+15\], got 0"),
     (STACK, "streaming", 2, r"streaming must be a number in \[1e-09, 1\], got 2"),
     (STACK, "stream", 2, r"here: unknown field 'stream'. Did you mean streaming\?"),
-    (STACK, "layers", {"shapes": [{"gpus": 3}]}, r"here: layers.shapes\[0\] unknown field 'gpus'. Did you mean gpu\?"),
+    (STACK, "anchors", [{"runs": 3}], r"here: anchors\[0\] unknown field 'runs'. Did you mean run\?"),
     (STACK, "fitted", {"errors": [1, {"of": 10**20}]}, r"fitted.errors\[1\].of must be a whole number from"),
     (STACK, "colour", 2, r"here: unknown field 'colour'. Known fields: matmul_speed, "),
 ]

@@ -7,7 +7,7 @@ import pytest
 from factories import make_run
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.calibrate.anchored import anchored
+from pipette_opt.calibrate.bands import with_bands
 from pipette_opt.calibrate.fit import calibrate_runs, usable_cases
 from pipette_opt.calibrate.held_out import HeldOut
 from pipette_opt.calibrate.metrics import Errors, measure_predictions
@@ -35,7 +35,7 @@ def runs_of(stack: StackSpec, shapes: list[dict[str, object]], noise: float = 0.
     rng = np.random.default_rng(seed)
     runs = [make_run(row=index, **shape) for index, shape in enumerate(shapes)]
     found = []
-    for run, one in zip(runs, predict_runs(runs, stack, rivals=False), strict=True):
+    for run, one in zip(runs, predict_runs(runs, stack), strict=True):
         assert one.iter_time_s is not None
         found.append(replace(run, iter_time_s=one.iter_time_s * float(np.exp(noise * rng.standard_normal()))))
     return found
@@ -55,7 +55,7 @@ def shapes(gpus: tuple[int, ...], hidden: int) -> list[dict[str, object]]:
 
 def errors_by(runs: list[MeasuredRun], stack: StackSpec) -> Errors:
     """Errors of the times that a back-test shows."""
-    errors = measure_predictions(anchored(predict_runs(runs, stack, rivals=False), stack, None)[0])
+    errors = measure_predictions(with_bands(predict_runs(runs, stack), stack, None))
     assert errors is not None
     return errors
 

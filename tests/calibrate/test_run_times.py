@@ -13,7 +13,7 @@ from pipette_opt.calibrate.run_times import RunTimes
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.unplaced import costs_of
 from pipette_opt.parallel import microbatches_of
-from pipette_opt.simulate.many import simulate_many
+from pipette_opt.simulate.estimate import simulate_times
 from pipette_opt.specs import DEFAULT_STACK
 
 MIXTURE = {"num_experts": "8", "moe_router_topk": "2", "moe_ffn_hidden_size": "1024", "ep": "2"}
@@ -43,9 +43,8 @@ CASES = jobs()
 def test_cases_costed_together_take_what_each_takes_alone() -> None:
     """To the last bit: batches only save calls."""
     alone = [placed_times(case.instance, case.config, case.placement) for case in CASES]
-    expected = simulate_many(
-        alone, [microbatches_of(case.instance.training, case.config) for case in CASES], "blocking"
-    )
+    numbers = [microbatches_of(case.instance.training, case.config) for case in CASES]
+    expected = [simulate_times(times, m, "blocking").iteration_time_s for times, m in zip(alone, numbers, strict=True)]
     np.testing.assert_array_equal(simulated_times_s(CASES), expected)
 
 

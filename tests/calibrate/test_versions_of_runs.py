@@ -23,7 +23,7 @@ def runs_of(version: str, longer: float, number: int = 9) -> list[MeasuredRun]:
         for pp in (1, 2, 4)
         for mbs in (1, 2)
     ][:number]
-    predicted = [one.iter_time_s for one in predict_runs(runs, DEFAULT_STACK, rivals=False)]
+    predicted = [one.iter_time_s for one in predict_runs(runs, DEFAULT_STACK)]
     return [replace(run, iter_time_s=longer * (time or 0.0)) for run, time in zip(runs, predicted, strict=True)]
 
 
@@ -31,11 +31,8 @@ def test_factors_by_hand() -> None:
     """Nine runs a fifth longer: 9 / (9 + 4) of it. A version of four runs says nothing, nor a single version."""
     runs = runs_of("1", 1.0) + runs_of("few", 1.0, 4) + runs_of("2", 1.0)
     residuals = np.array([0.18] * 9 + [1.0] * 4 + [0.0] * 9)
-    assert version_factors(runs, residuals, "2", None) == {"1": pytest.approx(np.exp(0.18 * 9 / 13))}
-    assert version_factors(runs[-9:], residuals[-9:], "2", None) == {}
-    again = residuals - np.log(1.1)
-    again[9:] = residuals[9:]
-    assert version_factors(runs, again, "2", {"1": 1.1}) == {"1": pytest.approx(np.exp(0.18 * 9 / 13))}
+    assert version_factors(runs, residuals, "2") == {"1": pytest.approx(np.exp(0.18 * 9 / 13))}
+    assert version_factors(runs[-9:], residuals[-9:], "2") == {}
 
 
 def test_an_older_version_does_not_spoil_the_last() -> None:

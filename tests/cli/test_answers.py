@@ -132,7 +132,7 @@ def test_a_plan_on_standard_output(command: Run) -> None:
     [
         (("import", "links", "logs", "-o", "-"), "--out: must be a file name, not -: link matrices are written beside"),
         (("backtest", "runs.csv", "-o", "-", "--json"), "and -o - both write to standard output"),
-        (("backtest", "runs.csv", "-o", "-", "--plot", "-"), "standard output takes only one"),
+        (("solve", "--example", "lab-2x8", "-o", "-", "--trace", "-"), "standard output takes only one"),
     ],
 )
 def test_where_standard_output_cannot_serve(command: Run, words: tuple[str, ...], message: str) -> None:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 
-from pipette_opt.read.backtests import read_backtests, runs_by_gpu
+from pipette_opt.read.backtests import runs_by_gpu
 from pipette_opt.read.gpus import read_gpu_catalogue
 from pipette_opt.read.model import list_models, read_model
 
@@ -32,7 +32,7 @@ def test_gpus_for_machines(command: Run) -> None:
     (row,) = json.loads(out)
     assert (row["name"], row["usual_host"]["nics"], row["peak_tflops"]["fp8"]) == ("h100-80gb", "8x400", 1978.9)
     assert "whitepaper" in row["source"]
-    assert row["public_runs"] == runs_by_gpu(read_backtests())["h100-80gb"] > 0
+    assert row["public_runs"] == runs_by_gpu()["h100-80gb"] > 0
     assert "DGX H100" in row["usual_host"]["source"]
     assert command("gpus", "h1000")[0] == 2
     code, out, _ = command("gpus", "mi250x")

@@ -51,8 +51,7 @@ TYPED = {
     "calibrate": ["calibrate runs.csv -o {}: runs.csv", "calibrate runs.csv --base s.yaml -o {}: s.yaml"],
     "backtest": [
         "backtest runs.csv -o {}: runs.csv",
-        "backtest runs.csv --plot {}: runs.csv",
-        "backtest runs.csv --calibration s.yaml -o p.csv --plot {}: s.yaml",
+        "backtest runs.csv --calibration s.yaml -o {}: s.yaml",
     ],
     "tune": ["tune --replay runs.csv -o {}: runs.csv"],
     "profile compute": [

@@ -17,7 +17,7 @@ from pipette_opt.problem.beside import chunk_seconds
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.read.model import read_model
-from pipette_opt.simulate import estimate
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import GpuSpec, Instance, LayerKind, TrainingSpec
 from pipette_opt.specs.efficiency import ProductLaw
 

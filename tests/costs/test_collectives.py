@@ -28,7 +28,7 @@ from pipette_opt.costs.work import WorkBounds
 from pipette_opt.parallel import host_tiles, identity_placement, tile_placement
 from pipette_opt.problem.beside import chunk_seconds
 from pipette_opt.read.model import read_model
-from pipette_opt.simulate import estimate
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import DEFAULT_STACK, LayerKind, TrainingSpec
 
 

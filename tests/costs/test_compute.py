@@ -21,7 +21,7 @@ from pipette_opt.parallel import identity_placement, tile_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.read.gpus import read_gpu_entry
-from pipette_opt.simulate import estimate
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import DEFAULT_STACK, ComputeProfile, ProfileKey
 
 PEAK = 312 * TFLOP

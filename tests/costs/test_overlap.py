@@ -14,8 +14,8 @@ from pipette_opt.parallel import ParallelConfig, identity_placement, tile_placem
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
-from pipette_opt.simulate import estimate
 from pipette_opt.simulate.analytical import analytical_s
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 
 

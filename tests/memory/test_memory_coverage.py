@@ -271,7 +271,7 @@ def test_memory_follows_the_schedule_that_is_timed() -> None:
 
 
 def test_ten_thousand_predictions_take_less_than_a_trace() -> None:
-    """From configurations to expected bytes, the best of five; ``benchmarks/memory/speed.py`` has the seconds."""
+    """From configurations to expected bytes, the best of five."""
     degrees = itertools.product((1, 2, 4, 8), range(1, 400), (1, 2, 4, 8), (False, True))
     configs = [
         config(tp, 1, dp, micro_batch_size=size, use_distributed_optimizer=shared)

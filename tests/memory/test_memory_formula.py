@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from factories import LLAMA_8B, make_config
 
+from models.memory.files import join_tables
 from models.memory.sample import Point, sample_point
 from models.memory.trace import StageTrace, trace_stage
 from pipette_opt.base.types import RecomputeGranularity
-from pipette_opt.memory.features import FEATURE_NAMES, FEATURES, features, table_features
+from pipette_opt.memory.features import FEATURE_NAMES, FEATURES, table_features
 from pipette_opt.memory.formula import formula_bytes, parameters
-from pipette_opt.memory.stage_rows import StageTable, join_tables
+from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.memory.table import stage_table
 from pipette_opt.specs import TrainingSpec
 
@@ -50,10 +51,13 @@ def test_formula_is_close_to_the_trace(traces: list[StageTrace]) -> None:
 
 
 def test_features_of_one_stage_are_the_row_of_the_table() -> None:
-    """Asking for one stage, or for all at once, gives the same numbers, all finite."""
+    """A table of one stage, or of all at once, gives the same numbers, all finite."""
     for point in POINTS[:10]:
         microbatches = point.config.num_microbatches(point.training.global_batch_size)
-        one = features(point.model, point.training, point.config, point.stage, microbatches)
+        alone = stage_table(
+            point.model, point.training, [point.config], stage=point.stage, num_microbatches=microbatches
+        )
+        one = table_features(alone, formula_bytes(alone))[0]
         table = stage_table(point.model, point.training, [point.config])
         rows = table_features(table, formula_bytes(table))
         assert rows.shape == (point.config.pipeline_model_parallel_size, len(FEATURES))

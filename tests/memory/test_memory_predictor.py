@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from factories import A100_80, LLAMA_8B, TINY, make_config
 
+from models.memory.files import write_weights
 from models.memory.sample import sample_point
 from models.memory.trace import trace_stage
 from pipette_opt.base.errors import InputError
@@ -17,7 +18,7 @@ from pipette_opt.base.risk import SMALLEST_RISK, USUAL_RISK
 from pipette_opt.base.units import GIB, MIB
 from pipette_opt.memory.features import FEATURE_NAMES
 from pipette_opt.memory.predictor import MemoryPredictor, oom_probability, token_buffer_bytes, user_buffer_bytes
-from pipette_opt.memory.weights import NetworkWeights, read_weights, write_weights
+from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import TrainingSpec
 from pipette_opt.specs.memory_constants import MemoryConstants
@@ -154,7 +155,7 @@ def test_an_empty_stage_needs_next_to_nothing(shipped: MemoryPredictor) -> None:
 
 
 def test_ten_thousand_predictions_are_quick() -> None:
-    """Ten thousand stages with the constants of a stack: 0.1 s on a quiet machine (`benchmarks/memory/speed.py`)."""
+    """Ten thousand stages with the constants of a stack: 0.1 s on a quiet machine."""
     predictor = MemoryPredictor.load(memory_constants=MemoryConstants())
     configs = [make_config(tp, 8, dp, mbs, 32) for tp in (1, 2, 4, 8) for dp in (1, 2, 4) for mbs in (1, 2, 4)] * 35
     start = time.process_time()

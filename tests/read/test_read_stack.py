@@ -12,7 +12,6 @@ from pipette_opt.base.shipped import shipped_path
 from pipette_opt.options.description import JobOptions, fields_of
 from pipette_opt.read.stack import MAX_ERRORS, read_stack, write_stack
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
-from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 from pipette_opt.specs.memory_constants import MemoryConstants
 from pipette_opt.specs.stack import CONSTANTS, Family, SparseRates
 
@@ -30,32 +29,6 @@ def test_round_trip(tmp_path: Path) -> None:
     stack = replace(StackSpec(), host_kernel_s=7.5e-5, name="mine", memory=memory, fitted={"runs": 12})
     write_stack(stack, tmp_path / "mine.yaml", "made by a test")
     assert read_stack(tmp_path / "mine.yaml") == stack
-
-
-LAYER = (
-    "layers: [{gpu: a, kernels: b, tensor_model_parallel_size: 1, sequence_parallel: false, seq_length: 1, "
-    "hidden_size: 1, ffn_hidden_size: 1, micro_batch_size: 1, factor: 1, num_runs: 1}]\n"
-)
-
-
-def test_layers_are_read_as_written(tmp_path: Path) -> None:
-    """What runs taught of layers, with all digits of the factors."""
-    shape = LayerFactor(
-        gpu="a100-80gb",
-        kernels="bf16 flash2",
-        tensor_model_parallel_size=2,
-        sequence_parallel=True,
-        seq_length=2048,
-        hidden_size=4096,
-        ffn_hidden_size=16384,
-        micro_batch_size=2,
-        num_runs=9,
-    )
-    written = LearnedLayers(shapes=(replace(shape, factor=1.23441234567),))
-    write_stack(replace(StackSpec(), layers=written), tmp_path / "a.yaml")
-    layers = read_stack(tmp_path / "a.yaml").layers
-    assert layers is not None
-    assert layers.shapes == written.shapes
 
 
 @pytest.mark.parametrize(
@@ -81,13 +54,6 @@ def test_layers_are_read_as_written(tmp_path: Path) -> None:
             "origins: {kernel_s: guessed}\n",
             "origins.kernel_s must be one of assumed, interpolated, measured, got 'guessed'",
         ),
-        ("layers: 3\n", "layers must be a list"),
-        ("layers: [{gpu: a100-80gb}]\n", "layers[0].factor is missing"),
-        (
-            LAYER.replace("hidden_size: 1", "hidden_size: true"),
-            "layers[0].hidden_size must be a whole number >= 1, got True",
-        ),
-        (LAYER.replace("factor: 1", "factor: -1"), "layers[0].factor must be a number in [0.05, 20], got -1"),
     ],
 )
 def test_wrong_stacks_are_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -3,7 +3,7 @@
 import copy
 import json
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 import yaml
@@ -13,7 +13,6 @@ from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read import cluster, gpu_matrices, gpus, inter_node, levels
 from pipette_opt.read.cluster import cluster_document, parse_cluster, read_cluster
 from pipette_opt.read.stack import read_stack
-from pipette_opt.specs.layers import LayerFactor
 from pipette_opt.specs.stack import CONSTANTS, OTHERS
 
 jsonschema = pytest.importorskip("jsonschema", reason="the jsonschema package is not installed")
@@ -77,7 +76,6 @@ def test_the_schema_of_stacks_has_the_readers_fields() -> None:
     parts = schema["properties"]
     assert set(parts) == {*CONSTANTS, *OTHERS}
     assert all(part["description"] for part in parts.values())
-    assert set(schema["$defs"]["LayerFactor"]["properties"]) == set(get_type_hints(LayerFactor))
     assert parts["origins"]["propertyNames"]["enum"] == [*CONSTANTS, "memory"]
 
 

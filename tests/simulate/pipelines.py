@@ -5,8 +5,9 @@ import pytest
 
 from pipette_opt.base.types import FloatArray, P2PMode
 from pipette_opt.costs.placed import PlacedTimes
-from pipette_opt.simulate import Schedule, simulate_times
+from pipette_opt.parallel.schedule import Schedule
 from pipette_opt.simulate.breakdown import Causes, causes_of
+from pipette_opt.simulate.estimate import simulate_times
 
 
 def pipeline(

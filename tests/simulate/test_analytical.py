@@ -7,7 +7,9 @@ import pytest
 from pipelines import pipeline, random_pipeline
 
 from pipette_opt.base.types import P2PMode
-from pipette_opt.simulate import analytical_s, critical_path, period_s, simulate_times
+from pipette_opt.simulate.analytical import analytical_s, period_s
+from pipette_opt.simulate.critical_path import critical_path
+from pipette_opt.simulate.estimate import simulate_times
 
 KINDS = ("equal", "near", "uneven", "wild", "binary")
 MODES: tuple[P2PMode, ...] = ("blocking", "async")

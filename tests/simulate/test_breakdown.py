@@ -8,7 +8,9 @@ import pytest
 from pipelines import causes, pipeline, random_pipeline
 
 from pipette_opt.base.types import P2PMode
-from pipette_opt.simulate import critical_path, named_schedule, simulate_times
+from pipette_opt.simulate.critical_path import critical_path
+from pipette_opt.simulate.estimate import simulate_times
+from pipette_opt.simulate.orders import named_schedule
 
 CAUSES = {"compute", "tensor_parallel", "bubble", "pipeline_parallel", "data_parallel", "optimizer"}
 MODES: tuple[P2PMode, ...] = ("blocking", "async")

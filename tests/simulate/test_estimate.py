@@ -9,7 +9,8 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.read.model import read_model
-from pipette_opt.simulate import critical_path, estimate, simulate_times
+from pipette_opt.simulate.critical_path import critical_path
+from pipette_opt.simulate.estimate import estimate, simulate_times
 from pipette_opt.specs import (
     ClusterSpec,
     GpuSpec,

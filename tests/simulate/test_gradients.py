@@ -10,10 +10,9 @@ from pipette_opt.costs.overlap import exposed
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
 from pipette_opt.parallel import ParallelConfig, Placement
-from pipette_opt.simulate import estimate, simulate_times
 from pipette_opt.simulate.analytical import analytical_s
 from pipette_opt.simulate.critical_path import Walked, walk
-from pipette_opt.simulate.estimate import reduction_ends
+from pipette_opt.simulate.estimate import estimate, reduction_ends, simulate_times
 from pipette_opt.specs import ClusterSpec, GpuSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
 
 GPU = GpuSpec(name="a", memory_bytes=80 * 10**9, peak_flops={"bf16": 300e12}, memory_bytes_per_s=2e12)
@@ -56,7 +55,7 @@ def test_chunks_are_reduced_by_their_layers() -> None:
     shares = np.array([[0.75, 0.25], [0.25, 0.75]])
     unequal = replace(bucketed(times, 1, 1), reduction_shares=shares)
     walked = walk(times, 4, "async")
-    batch, one = PlacedBatch.of([unequal]), Walked(walked.launch_s[None], walked.finish_s[None])
+    batch, one = PlacedBatch.of(unequal), Walked(walked.launch_s[None], walked.finish_s[None])
     first, last = reduction_ends(batch, one)[:, 0]
     np.testing.assert_allclose(first, walked.launch_s[1, :, 0] + [0.5, 1.5])
     np.testing.assert_allclose(last - walked.finish_s[:, 0], [1.5, 1.0])
@@ -115,7 +114,7 @@ def test_embedding_joins_the_first_and_the_last_stage() -> None:
 
 def overlapped(times: PlacedTimes, buckets: list[int], gather: list[float], slowdown: float = 0.0) -> PlacedTimes:
     """The same with gradients and parameters sent beside compute, as ``costs/overlap.py`` does it."""
-    one = PlacedBatch.of([replace(times, gather_s=np.array(gather))])
+    one = PlacedBatch.of(replace(times, gather_s=np.array(gather)))
     least = np.stack([work.sum(axis=1).min(axis=2) for work in (one.forward_s, one.backward_s)], axis=1)
     found = exposed(np.array([buckets]), one.forward_s, one.backward_s, one.reduction_s, one.gather_s, least, slowdown)
     return replace(one, **found._asdict()).one(0)

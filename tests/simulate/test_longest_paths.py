@@ -7,7 +7,7 @@ from pipelines import random_pipeline
 from pipette_opt.base.types import FloatArray, P2PMode
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
-from pipette_opt.simulate import critical_path
+from pipette_opt.simulate.critical_path import critical_path
 from pipette_opt.simulate.longest_paths import critical_counts
 
 KINDS = ("equal", "near", "uneven", "wild", "binary")

@@ -2,14 +2,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pipelines import random_pipeline
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import P2PMode
 from pipette_opt.parallel import ParallelConfig, identity_placement
 from pipette_opt.read.example import read_example
-from pipette_opt.simulate import estimate, simulate_times
-from pipette_opt.simulate.many import estimate_many, simulate_many
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
 
 
@@ -21,7 +20,7 @@ def instance() -> Instance:
 
 
 def configs(num_layers: int) -> list[ParallelConfig]:
-    """Some configurations of 32 GPUs, one interleaved."""
+    """Some configurations of 32 GPUs, one interleaved; with and without overlap of the reduction."""
     found = []
     for tp, pp, chunks in ((8, 4, None), (4, 4, None), (8, 2, None), (4, 4, 2), (2, 2, None)):
         layers, rest = divmod(num_layers, pp)
@@ -35,7 +34,7 @@ def configs(num_layers: int) -> list[ParallelConfig]:
                 virtual_pipeline_model_parallel_size=chunks,
             )
         )
-    return found
+    return [*found, *(replace(config, overlap_grad_reduce=True) for config in found)]
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
@@ -51,29 +50,6 @@ def test_many_are_as_one_by_one(instance: Instance, p2p: P2PMode) -> None:
     expected = [estimate(given, *one).iteration_time_s for one in placed]
     assert len(set(expected)) > 10
     np.testing.assert_array_equal(estimate_many(given, placed), expected)
-
-
-def test_many_gathers_and_buckets() -> None:
-    """Gathers, buckets and embeddings of one placement do not touch another."""
-    rng = np.random.default_rng(1)
-    times = []
-    for index in range(12):
-        plain = random_pipeline(rng, "near", 4, 3)
-        times.append(
-            replace(
-                plain,
-                reduction_s=rng.uniform(0, 4, 4),
-                reduction_buckets=None if index % 3 == 0 else np.full(4, index % 3),
-                ready_s=rng.uniform(0, 9, (1, 4, 3)) if index % 2 else None,
-                first_extra_s=rng.uniform(0, 9, (1, 4, 3)) if index % 4 else None,
-                last_extra_s=rng.uniform(0, 9, (1, 4, 3)) if index % 5 else None,
-                embedding_s=float(index % 5),
-                optimizer_s=0.5,
-            )
-        )
-    m = [6 + index % 2 for index in range(12)]
-    expected = [simulate_times(one, count, "async").iteration_time_s for one, count in zip(times, m, strict=True)]
-    np.testing.assert_array_equal(simulate_many(times, m, "async"), expected)
 
 
 def test_unmeasured_links_are_infinite(instance: Instance) -> None:

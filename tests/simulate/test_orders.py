@@ -10,7 +10,7 @@ from pipelines import pipeline, random_pipeline
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.parallel.schedule import FORWARD, build_schedule, max_in_flight
-from pipette_opt.simulate import critical_path
+from pipette_opt.simulate.critical_path import critical_path
 from pipette_opt.simulate.orders import SCHEDULES, ScheduleName, named_schedule, parse_order
 from pipette_opt.simulate.schedule import check_schedule
 

@@ -13,7 +13,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import P2PMode
 from pipette_opt.costs.placed import PlacedTimes
 from pipette_opt.parallel.schedule import Schedule
-from pipette_opt.simulate import simulate_times
+from pipette_opt.simulate.estimate import simulate_times
 from pipette_opt.simulate.orders import named_schedule
 from pipette_opt.simulate.trace import COMPUTE, as_json, trace_events, write_trace
 

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from modules_here import typed_benchmark
 
 from benchmarks.memory.evaluation import RISKS, SPLITS, evaluate_memory
-from benchmarks.memory.tables import method_rows, slice_rows
+from benchmarks.memory.tables import coverage_rows, method_rows
 
 pytestmark = pytest.mark.search
 
@@ -34,8 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_table_is_there(folder: Path) -> None:
-    """Methods, coverage, probabilities, slices for the two splits that have rows; the others are named as absent."""
-    found = evaluate_memory(folder, with_pipette=False)
+    """Methods, coverage, probabilities for the two splits that have rows; the others are named as absent."""
+    found = evaluate_memory(folder)
     assert len(found.notes) == len(SPLITS) - 2
     names = [one.split for one in found.methods]
     assert names == [name for name in dict.fromkeys(names) for _ in range(3)]
@@ -45,11 +44,8 @@ def test_every_table_is_there(folder: Path) -> None:
         assert one.verdicts.fitted == 6
     assert {one.risk for one in found.coverage} == set(RISKS)
     assert sum(one.num_runs for one in found.reliability) == 16
-    slices = {row["slice"] for row in slice_rows(found)}
-    assert {"mbs 1", "mbs 2", "mbs 4", "model Llama-like-2048"} <= slices
-    assert not any(name.startswith("tp") for name in slices)
     assert [row["method"] for row in method_rows(found)][:3] == ["ours", "closed formula", "formula + 20 %"]
-    assert not found.learning
+    assert {row["holds"] for row in coverage_rows(found)} <= {"yes", "no"}
 
 
 def test_jobs_that_ran_out_later_are_counted_apart(folder: Path, tmp_path: Path) -> None:
@@ -61,18 +57,9 @@ def test_jobs_that_ran_out_later_are_counted_apart(folder: Path, tmp_path: Path)
         *(f"{line},{'and then an OOM' * (i == last - 1)}" for i, line in enumerate(lines[1:])),
     ]
     (tmp_path / "hf_ultrascale_h100.csv").write_text("\n".join(marked) + "\n", encoding="utf-8")
-    found = evaluate_memory(tmp_path, with_pipette=False)
+    found = evaluate_memory(tmp_path)
     ours = found.methods[3]
     assert (ours.num_peaks, ours.verdicts.fitted, ours.verdicts.ran_out) == (6, 5, 2)
     notes = [note for note in found.notes if "no label" in note]
     assert len(notes) == 1
     assert notes[0].startswith(f"{SPLITS[1].name}: 1 jobs ran and then")
-
-
-def test_the_command_prints_what_was_asked(folder: Path, tmp_path: Path) -> None:
-    """With ``--learning`` the curve comes too, in Markdown."""
-    words = ("--folder", str(folder), "--no-pipette", "--learning")
-    code, out, err = typed_benchmark(tmp_path, "memory.evaluate", *words)
-    assert code == 0, err
-    for part in ("best kept", "attained", "ran out", "calibrated on", "measured over predicted"):
-        assert part in out

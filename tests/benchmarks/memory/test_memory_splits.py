@@ -27,7 +27,7 @@ def test_small_jobs_teach_larger_ones() -> None:
     """H100 sweep, 8-16 GPUs to 32: median error below 6 %, at most one missed; and better than the formula."""
     known, tested = split_cases(SPLITS[0], FOLDER)
     fitted = fit_with_errors([run for _, run in known], MemoryConstants())
-    ours, formula, *_ = evaluate_methods("h100", fitted, known, tested, 0.01, with_pipette=False)
+    ours, formula, *_ = evaluate_methods("h100", fitted, tested, 0.01)
     assert ours.median_error < 0.06
     assert ours.verdicts.missed <= 1
     assert ours.mean_error < 0.5 * formula.mean_error
@@ -40,8 +40,8 @@ def test_labels_of_one_size_judge_the_others() -> None:
     """WANT 13B, 64 GPUs to the rest, without one peak: nearly nothing missed, and 96 % right at even odds."""
     known, tested = split_cases(SPLITS[1], FOLDER)
     fitted = fit_with_errors([run for _, run in known], MemoryConstants())
-    at_default = evaluate_methods("want", fitted, known, tested, 0.01, with_pipette=False)[0].verdicts
-    even = evaluate_methods("want", fitted, known, tested, 0.5, with_pipette=False)[0].verdicts
+    at_default = evaluate_methods("want", fitted, tested, 0.01)[0].verdicts
+    even = evaluate_methods("want", fitted, tested, 0.5)[0].verdicts
     assert at_default.missed <= 1
     assert even.accuracy > 0.96
 
@@ -53,7 +53,7 @@ def test_stages_of_uneven_pipelines() -> None:
     known, tested = split_cases(split, FOLDER)
     fitted = fit_with_errors([run for _, run in known], MemoryConstants())
     assert len(tested) > 100
-    assert evaluate_methods("mist", fitted, known, tested, 0.01, with_pipette=False)[0].mean_error < 0.06
+    assert evaluate_methods("mist", fitted, tested, 0.01)[0].mean_error < 0.06
 
 
 @needs_measurements
@@ -63,4 +63,4 @@ def test_tuned_plans_without_any_fit() -> None:
     known, tested = split_cases(split, FOLDER)
     assert not known
     assert len(tested) >= 18
-    assert evaluate_methods("mist", MemoryConstants(), known, tested, 0.01, with_pipette=False)[0].mean_error < 0.06
+    assert evaluate_methods("mist", MemoryConstants(), tested, 0.01)[0].mean_error < 0.06

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from factories import A100_80, LLAMA_8B, TINY, make_cluster
 
+from benchmarks.slowest import slowest_pair
 from benchmarks.squares.costs import (
     SquareProduct,
     square_buffer,
@@ -16,7 +17,6 @@ from benchmarks.squares.costs import (
 )
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GB
-from pipette_opt.costs.messages import slowest_pair
 from pipette_opt.costs.products import linear_format, matmul_time_s, product_times_s
 from pipette_opt.specs import DEFAULT_STACK, TrainingSpec
 

@@ -1,6 +1,5 @@
-"""What other systems would choose: the generator, each view on small jobs, and the page."""
+"""What other systems would choose: the generator, each view on small jobs, and their table."""
 
-import threading
 from dataclasses import replace
 from itertools import permutations
 
@@ -20,7 +19,7 @@ from benchmarks.systems.methods import (
     run_case,
     saved_by_squares_s,
 )
-from benchmarks.systems.tables import markdown
+from benchmarks.systems.tables import choices_section
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
@@ -117,21 +116,13 @@ def test_a_row_for_each_system() -> None:
         assert found_s >= bound_s
 
 
-def test_page() -> None:
+def test_choices() -> None:
     """Seconds and gap of this project, the others in percent; what has no plan has a dash."""
     ours = SystemRow(
         case="three", system="this project", choice="a", iteration_time_s=2.0, lower_bound_s=1.0, seconds=1.0
     )
     other = replace(ours, system="AMP", choice="b", iteration_time_s=3.0, lower_bound_s=None)
-    page = markdown([ours, other], 0, 2.0)
+    page = choices_section([ours, other])
     assert "| three | 2 s | 50.00% | - | +50.0% |" in page
     for system in LACKS:
         assert system in page
-
-
-@pytest.mark.search
-def test_stopped_runs_have_the_rows_so_far() -> None:
-    """Nothing after this project's own plan."""
-    stop = threading.Event()
-    stop.set()
-    assert [one.system for one in run_case("x", job(), 0.5, stop=stop)] == ["this project"]

@@ -36,7 +36,7 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from pipette_opt.memory.features import FEATURE_NAMES
 from models.memory.fit import Dataset, FitParams, fit
-from pipette_opt.memory.weights import write_weights
+from models.memory.files import write_weights
 
 rng = np.random.default_rng(0)
 features = rng.normal(size=(3000, len(FEATURE_NAMES)))

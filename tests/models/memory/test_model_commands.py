@@ -33,20 +33,6 @@ def test_collect_checks_its_file_before_the_work(tmp_path: Path, out: str, messa
     assert message in err
 
 
-@pytest.mark.parametrize(
-    ("device", "message"), [("tpu", "must be one of none, cuda"), ("cuda", "torch sees no CUDA device")]
-)
-def test_collect_says_when_there_is_no_gpu(tmp_path: Path, device: str, message: str) -> None:
-    """Other devices are not known; without a GPU the message says how to do without one."""
-    import torch
-
-    if device == "cuda" and torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
-    code, _, err = typed_module(tmp_path, "models.memory.collect", "--device", device)
-    assert code == 2
-    assert message in err
-
-
 @pytest.mark.search
 def test_train_needs_enough_points(tmp_path: Path) -> None:
     """Training on two points is refused, and nothing is written."""
