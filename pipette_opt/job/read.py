@@ -396,13 +396,11 @@ def _machines(
     return functools.partial(described_cluster, path)
 
 
-def _equal_hosts(
-    *, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None
-) -> "tuple[ClusterSpec, dict[str, Any]]":
+def _equal_hosts(**options: Any) -> "tuple[ClusterSpec, dict[str, Any]]":
     from pipette_opt.read.nominal import nominal_cluster, nominal_record
 
-    spec = nominal_cluster(nodes=nodes, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node)
-    return spec, nominal_record(spec, nodes)
+    spec = nominal_cluster(**options)
+    return spec, nominal_record(spec, **options)
 
 
 def _file_record(path: Path | None) -> dict[str, str] | None:

@@ -44,7 +44,7 @@ LAYER = LayerFactor(
     factor=1.1,
 )
 STACK = StackSpec(
-    fitted={"runs": 3, "errors": [0.1]},
+    fitted={"constants": "kept", "runs": 3, "errors": [0.1]},
     memory=MemoryConstants(group_gib=0.1, errors=(0.1,), twins={"0a": 0.5}),
     layers=LearnedLayers(shapes=(LAYER,)),
     versions={"1.0": 1.1},
