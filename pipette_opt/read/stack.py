@@ -20,7 +20,7 @@ from pipette_opt.specs.memory_constants import MemoryConstants
 from pipette_opt.specs.stack import CONSTANTS, DEFAULT_STACK, OTHERS
 
 DEFAULT_NAME = "megatron-core"
-"""Shipped stack that commands use without ``--calibration``."""
+"""Shipped stack that commands use without ``--software``."""
 
 
 MAX_ERRORS = 400
