@@ -11,7 +11,7 @@ from pipette_opt.cli import options as opt
 
 def backtest(
     runs: Annotated[Path, typer.Argument(help="File of measured runs, runs.csv; data/README.md has its format.")],
-    calibration: opt.Calibration = None,
+    software: opt.Software = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="CSV file to write the predictions to.")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="SVG file to write a scatter plot to; by default next to the predictions.")
@@ -50,7 +50,7 @@ def backtest(
 
     Columns low_s and high_s: nine of ten runs like this one take a time between them.
 
-    Example: [bold]pipette-opt backtest runs.csv --calibration stack.yaml -o predictions.csv[/]
+    Example: [bold]pipette-opt backtest runs.csv --software stack.yaml -o predictions.csv[/]
     """
     from dataclasses import asdict
     from functools import partial
@@ -86,7 +86,7 @@ def backtest(
         plot = plot or out.with_suffix(".svg")
     check_place(out, plot)
     check_stdout(json, out, plot)
-    stack = read_stack(calibration) if calibration else read_stack()
+    stack = read_stack(software) if software else read_stack()
     measured, bad = read_rows(runs)
     hosts = read_cluster(cluster) if cluster else None
     memory = partial(memory_columns, memory_constants=stack.memory, max_oom_risk=max_oom_risk)
