@@ -32,8 +32,7 @@ SECTIONS: Mapping[str, str] = {
 
 SECTION_NOTES: Mapping[str, str] = {
     "cluster": "The section may be just the name of a cluster file; beside other keys, `file` names the cluster file.",
-    "software": "The section may be just the name of a stack; beside other keys, `calibration` or `stack` names "
-    "the stack.",
+    "software": "The section may be just the name of a stack; beside other keys, `software` or `name` names it.",
     "parallel": "Dimensions that the search may choose; each size is a number or a list. `estimate` takes one launch: "
     "each dimension has one value, and any option of Megatron-LM may be added, such as `sequence_parallel: true`.",
     "measured": "Runs that predictions start from ([page](measured.md)): a list of words of `--measured`, such as "
@@ -119,7 +118,7 @@ def schema() -> dict[str, Any]:
             continue
         is_open = section == "parallel"  # options of Megatron-LM may stand there
         properties[section] = {"type": "object", "properties": entries, "additionalProperties": is_open}
-    for section, other in (("cluster", "file"), ("software", "stack")):
+    for section, other in (("cluster", "file"), ("software", "name")):
         properties[section]["properties"][other] = {"type": "string"}
         properties[section] = {"anyOf": [{"type": "string"}, properties[section]]}
     runs = properties["measured"]["properties"]["measured_runs"]

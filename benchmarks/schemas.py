@@ -19,7 +19,7 @@ import msgspec
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plans.plan import Alternative, Band, Certificate, IterationTime, Plan, RiskChoice, StageMemory
+from pipette_opt.plans.plan import Alternative, Band, Certificate, IterationTime, Plan, StageMemory
 from pipette_opt.report import plan_file
 from pipette_opt.report.json_text import json_text
 from pipette_opt.specs import StackSpec
@@ -33,7 +33,6 @@ RECORDS: dict[type, type] = {
     plan_file.Estimate: IterationTime,
     plan_file.Memory: StageMemory,
     plan_file.PlanFile: Plan,
-    plan_file.Risk: RiskChoice,
 }
 """Part of a plan whose docstring describes most fields of a record, by the record."""
 
@@ -43,9 +42,7 @@ OTHER_NAMES = {"from": "source", "components_gib": "components"}
 
 def plan_schema() -> dict[str, Any]:
     """Return the schema of ``plan.json`` as it is written today, with all fields required."""
-    parts = _parts(plan_file.PlanFile, ParallelConfig, plan_file.Derived, Certificate)
-    derived = parts.pop("Derived")
-    parts["ParallelConfig"]["properties"] |= derived["properties"]
+    parts = _parts(plan_file.PlanFile, ParallelConfig, Certificate)
     gap = {"type": "number", "minimum": 0, "maximum": 1, "description": _text(Certificate.shown_gap.__doc__ or "")}
     parts["Certificate"]["properties"]["shown_gap"] = gap
     for part in parts.values():
@@ -55,7 +52,7 @@ def plan_schema() -> dict[str, Any]:
     for name in ("hosts", "placement"):
         top["properties"][name]["minItems"] = 1
     top["properties"]["hosts"]["uniqueItems"] = True
-    return {"$schema": DIALECT, "$id": "urn:pipette-opt:plan:1", "title": "pipette-opt plan", **top, "$defs": parts}
+    return {"$schema": DIALECT, "$id": "urn:pipette-opt:plan:2", "title": "pipette-opt plan", **top, "$defs": parts}
 
 
 def stack_schema() -> dict[str, Any]:

@@ -15,7 +15,6 @@ from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, Placement, host_tiles, tile_placement
 from pipette_opt.plans.plan import (
     Alternative,
-    Baseline,
     Certificate,
     Plan,
     Proof,
@@ -199,7 +198,6 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
             gap=0.03125,
             placement_dependent_s=dependent_s,
             placement_gap=0.125,
-            judge_lower_bound_s=objective_s * 0.96875,
             scope="the simulated time of every configuration searched",
             wall_time_s=12.5,
             num_candidates=120,
@@ -250,15 +248,6 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
                 iteration_time_s=None,
                 oom_probability=None,
                 reason="not simulated: its bound is above the plan",
-            ),
-        ),
-        baselines=(
-            Baseline(
-                name="megatron",
-                config=chosen,
-                iteration_time_s=simulated.iteration_time_s * 1.2,
-                objective_s=objective_s * 1.2,
-                wall_time_s=0.01,
             ),
         ),
         inputs={
@@ -336,7 +325,6 @@ def sound(given: Instance, plan: Plan) -> Plan:
         certificate=certificate,
         alternatives=_slower(given, plan),
         unused_hosts=_unused(given, plan),
-        baselines=(),
         notes=(),
         inputs={**plan.inputs, "max_oom_risk": 0.01},
     )

@@ -57,7 +57,7 @@ def times_of(job: Instance, configs: list[ParallelConfig], rng: np.random.Genera
 def bounds_of_plan(plan: Plan, config: ParallelConfig) -> dict[str, float]:
     """Bounds that a plan states for a configuration that its search covers."""
     certificate = plan.certificate
-    found = {"lower bound": certificate.lower_bound_s, "judge's bound": certificate.judge_lower_bound_s}
+    found = {"lower bound": certificate.lower_bound_s}
     found |= {
         f"bound of alternative {other.config.label()}": other.lower_bound_s
         for other in plan.alternatives

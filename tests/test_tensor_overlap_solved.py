@@ -185,14 +185,12 @@ def plan() -> Plan:
 
 
 def test_a_plan_says_it_and_is_read_again(plan: Plan) -> None:
-    """Label, file, note and Megatron-LM's words; a file from before the option has no overlap."""
+    """Label, file, note and Megatron-LM's words."""
     assert "tp-overlap" in plan.config.label().split()
     content = plan_to_dict(plan)
     assert plan_from_dict(content, "plan").config == plan.config
     assert any("--tp-comm-overlap" in note for note in plan.notes)
     assert megatron_arguments(plan).count("--tp-comm-overlap") == 1
-    del content["parallel"]["tp_comm_overlap"]
-    assert plan_from_dict(content, "plan").config == with_tensor_overlap(plan.config, False)
 
 
 def test_a_forged_choice_is_found(plan: Plan) -> None:

@@ -16,7 +16,6 @@ from pipette_opt.memory.table import stage_table
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
 from pipette_opt.plans.plan import Plan
-from pipette_opt.report.plan_file import plan_to_dict
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 
@@ -156,8 +155,3 @@ def test_launchers_refuse_it_and_say_what_would_run(planned: Plan, target: str) 
     with pytest.raises(InputError, match=r"a global batch of 24, which takes the same time; if 6 of its sequences"):
         export(planned, target, options)
     assert export(planned, "rankmap-csv")
-
-
-def test_the_plan_file_has_the_longest_share(planned: Plan) -> None:
-    """Three micro-batches of two."""
-    assert plan_to_dict(planned)["parallel"]["num_microbatches"] == 3

@@ -23,9 +23,6 @@ PINNABLE = (
 )
 """Fields that a user's options pin, in the order in which messages name them."""
 
-WITHOUT_USE = ("limits",)
-"""Fields of older versions, which nothing searches now. They are read and left out."""
-
 WORDS = ("recompute", "offload", "sequence_parallel", "use_distributed_optimizer", "data_parallel_sharding_strategy")
 """Fields whose values are texts or flags, not whole numbers."""
 
@@ -216,8 +213,7 @@ class SearchSpace(SpaceOptions):
 
 def space_of(recorded: Mapping[str, Any]) -> SearchSpace:
     """Return the search space that a plan records under ``inputs.search``; unknown fields are refused."""
-    known = {name: value for name, value in recorded.items() if name not in WITHOUT_USE}
-    return typed(SearchSpace, known, "inputs.search", closed=True)
+    return typed(SearchSpace, recorded, "inputs.search", closed=True)
 
 
 def _offloads(words: tuple[str | None, ...]) -> tuple[str | None, ...]:

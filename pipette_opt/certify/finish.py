@@ -181,7 +181,6 @@ def make_certificate(
         gap=(fastest - bound_s) / fastest,
         placement_dependent_s=dependent_s,
         placement_gap=(objective_s - bound_s) / dependent_s if dependent_s > 0 else 0.0,
-        judge_lower_bound_s=bound_s,
         scope=covered(instance),
         wall_time_s=wall_time_s,
         num_candidates=len({candidate.config for candidate in data.candidates}),

@@ -1,13 +1,12 @@
 """Parser of configurations as people type them: ``tp8 pp4``, ``tp=8,pp=4``, ``--tp 8 --pp 4``, or a table's label."""
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pipette_opt.base.degrees import DEGREES
-from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.errors import InputError, did_you_mean, shown
 from pipette_opt.base.offload import OFFLOAD_WORDS, offload_of
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
@@ -242,6 +241,6 @@ def _pins_of_word(word: str, whole: str) -> tuple[Pin, ...]:
 def _unknown(word: str, whole: str) -> InputError:
     """Return an error about an unknown word that suggests the nearest known name."""
     known = [*PINS, *OTHER_NAMES, *OF_LABELS]
-    near = difflib.get_close_matches(word.strip("0123456789=:,").replace("_", "-"), known, n=1)
-    hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(PINS)}, e.g. tp=8,pp=2."
-    return InputError(WHERE, f"{shown(word)} in {shown(whole)} is not known. {hint}")
+    near = did_you_mean(word.strip("0123456789=:,").replace("_", "-"), known)
+    hint = near or f" Known: {', '.join(PINS)}, e.g. tp=8,pp=2."
+    return InputError(WHERE, f"{shown(word)} in {shown(whole)} is not known.{hint}")

@@ -7,7 +7,7 @@ The steps and their order are :data:`ROUND`; ``plans/steps.py`` has their slices
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipette_opt.base.units import percent
+from pipette_opt.base.units import listed, percent
 from pipette_opt.certify.more_configurations import (
     bound_left_out,
     continue_joint_model,
@@ -135,7 +135,7 @@ def why_open(state: SearchState) -> tuple[str, ...]:
     ):
         if of_sentence:
             labels = [entry.candidate.config.label() for entry in of_sentence]
-            found.append(sentence.format(labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"))
+            found.append(sentence.format(listed(labels, 1)))
     if joint_model(state) is not None:
         share = percent(1 - state.other_splits_s / state.fastest_s)
         found.append(f"the joint model is done, but other layers of its stages may save up to {share}")

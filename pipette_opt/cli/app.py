@@ -1,6 +1,6 @@
 """The table of all commands, and the options of the program itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,7 +61,7 @@ def _program(
     verbose: Annotated[
         bool,
         typer.Option(
-            "--verbose", "-v", help="Show all tables, and log the solver's steps. May also follow the command."
+            "--verbose", "-v", help="Show all tables, and log the solver's steps. May also follow commands that search."
         ),
     ] = False,
 ) -> None:
@@ -97,9 +97,13 @@ OUTPUTS = ("out", "csv", "plot", "trace", "moves_out", "log")
 """Parameters of commands that name a file to write. ``trace`` is a flag in other programs."""
 
 
-def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
+SHOWS_MORE = ("estimate", "explain", "links", "recommend", "replan", "solve", "tune", "verify", "whatif")
+"""Commands with further tables or a search, for which ``-v`` may also follow the command."""
+
+
+def _with_common(command: Callable[..., Any], *, shows_more: bool) -> Callable[..., Any]:
     """
-    Return the command with the options ``-v``, ``-q`` and, if it lacks its own, ``--json``.
+    Return the command with the options ``-q``, ``-v`` if it shows more, and, if it lacks its own, ``--json``.
 
     The added ``--json`` prints the name of the written file and the messages that would go to standard error.
     """
@@ -124,21 +128,30 @@ def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
         if messages:  # of several processes one speaks
             show_json({"out": str(given["out"]), "said": messages})
 
-    added = [opt.parameter("verbose", opt.Verbose, default=False), opt.parameter("quiet", opt.Quiet, default=False)]
+    added = [opt.parameter("verbose", opt.Verbose, default=False)] if shows_more else []
+    added.append(opt.parameter("quiet", opt.Quiet, default=False))
     if not has_json:
         added.append(opt.parameter("json", opt.Json, default=False))
     return opt.with_parameters(run, command, [*parameters, *added])
 
 
-def give_common(group: typer.Typer) -> None:
-    """Add ``-v``, ``-q`` and ``--json`` to every command of a group, and format help for 80 columns."""
+def give_common(group: typer.Typer, shows_more: Collection[str] | None = None) -> None:
+    """
+    Add ``-q`` and ``--json`` to every command of a group, ``-v`` to some, and format help for 80 columns.
+
+    Parameters
+    ----------
+    shows_more
+        Functions of the commands with ``-v``; ``None`` for all.
+    """
     for command in group.registered_commands:
         command.cls = Command
         if command.callback is not None:
-            command.callback = _with_common(command.callback)
+            name = command.callback.__name__
+            command.callback = _with_common(command.callback, shows_more=shows_more is None or name in shows_more)
     for inner in group.registered_groups:
         if inner.typer_instance is not None:
-            give_common(inner.typer_instance)
+            give_common(inner.typer_instance, shows_more)
 
 
-give_common(app)
+give_common(app, SHOWS_MORE)

@@ -11,7 +11,7 @@ from pipette_opt.cli import options as opt
 
 def backtest(
     runs: Annotated[Path, typer.Argument(help="File of measured runs, runs.csv; data/README.md has its format.")],
-    calibration: opt.Calibration = None,
+    software: opt.Software = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="CSV file to write the predictions to.")] = None,
     cluster: Annotated[
         Path | None,
@@ -35,7 +35,7 @@ def backtest(
 
     Columns low_s and high_s: nine of ten runs like this one take a time between them.
 
-    Example: [bold]pipette-opt backtest runs.csv --calibration stack.yaml -o predictions.csv[/]
+    Example: [bold]pipette-opt backtest runs.csv --software stack.yaml -o predictions.csv[/]
     """
     from functools import partial
 
@@ -63,7 +63,7 @@ def backtest(
         raise InputError("--max-oom-risk", f"must be in (0, 1), got {max_oom_risk}.")
     check_place(out)
     check_stdout(json, out)
-    stack = read_stack(calibration) if calibration else read_stack()
+    stack = read_stack(software) if software else read_stack()
     measured, bad = read_rows(runs)
     hosts = read_cluster(cluster) if cluster else None
     memory = partial(memory_columns, memory_constants=stack.memory, max_oom_risk=max_oom_risk)

@@ -9,8 +9,15 @@ import typer
 from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli import options as opt
 
+WITHOUT_EFFECT = (*("measured_runs", "tp_comm_overlap", "micro_batches", "expert_loads", "expert_placement"),)
+"""Options of a job that ``benchmark solve`` does not offer: no baseline knows them, or the comparison fixes them."""
+
 FIXED = (
+    "max_gpus",
     "virtual_pipeline",
+    "context_a2a",
+    "data_parallel_sharding_strategy",
+    "num_distributed_optimizer_instances",
     "recompute",
     "offload",
     "context_parallel",
@@ -34,7 +41,7 @@ def _benchmark() -> None:
 @app.command("solve")
 @opt.spread
 def solve(
-    job_options: Annotated[opt.JobOptions, opt.Without(("measured_runs",))],
+    job_options: Annotated[opt.JobOptions, opt.Without(WITHOUT_EFFECT)],
     space_options: Annotated[opt.SpaceOptions, opt.Without(FIXED)],
     max_oom_risk: opt.MaxOomRisk = USUAL_RISK,
     time_limit: opt.TimeLimit = 30.0,

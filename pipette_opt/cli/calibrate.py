@@ -21,7 +21,6 @@ def calibrate(
     name: Annotated[str | None, typer.Option(help="Name of the stack; by default the name of the file.")] = None,
     max_runs: Annotated[int, typer.Option(help="Use at most this many runs; of more, a random sample.", min=3)] = 100,
     validate: Annotated[bool, typer.Option(help="Cross-validate over groups of runs.")] = True,
-    seed: opt.Seed = 0,
     json: opt.Json = False,
 ) -> None:
     """
@@ -29,7 +28,7 @@ def calibrate(
 
     One run is useful, fifty are good. Times and bands then start from the runs, as with --measured; constants are
     fitted only if the runs show a strange stack. solve, estimate, candidates, benchmark and backtest read the written
-    file with --calibration. Rows that cannot be used and duplicate rows are listed with the reason; if no row can be
+    file with --software. Rows that cannot be used and duplicate rows are listed with the reason; if no row can be
     used, nothing is written. Ctrl-C during cross-validation writes the stack, with exit code 4; an earlier Ctrl-C
     writes nothing.
 
@@ -52,7 +51,7 @@ def calibrate(
     check_place(out)
     check_stdout(json, out)
     found = for_commands(library_calibrate)(
-        runs, out=out, base=base, cluster=cluster, name=name, max_runs=max_runs, validate=validate, seed=seed
+        runs, out=out, base=base, cluster=cluster, name=name, max_runs=max_runs, validate=validate
     )
     fit = found.fit
     if json:

@@ -58,7 +58,6 @@ def explain(
         ),
     ] = None,
     workers: opt.Workers = None,
-    seed: opt.Seed = 0,
     json: opt.Json = False,
 ) -> None:
     """
@@ -81,7 +80,7 @@ def explain(
 
     if rules and (asked is not None or args is not None or plan is not None):
         raise InputError("--rules", "checks the whole job; leave out configurations, --args and --plan.")
-    params = params_of(time_limit or (RULE_S if rules else PLACE_S), workers, seed, max_oom_risk)
+    params = params_of(time_limit or (RULE_S if rules else PLACE_S), workers, 0, max_oom_risk)
     has_job = plan is None or any(
         opt.is_given(context, field.name) for field in fields(job_options) if field.name != "env"
     )

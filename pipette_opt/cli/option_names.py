@@ -8,7 +8,6 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.options.names import NOT_THE_SAME, names_like, usual_name
-from pipette_opt.options.number_hints import number_hint
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ def with_usual_names(parameters: Sequence[Any], words: Sequence[str], *, check: 
 
 def wrong_number(error: Exception, words: Sequence[str]) -> InputError | None:
     """
-    Return the error for an option whose value is no number, with the number that it may mean.
+    Return the error for an option whose value is no number.
 
     ``None`` for other errors of the parser: of click, or of typer's own copy of it, known by what they have.
 
@@ -83,8 +82,7 @@ def wrong_number(error: Exception, words: Sequence[str]) -> InputError | None:
         return None
     option = str(max(names, key=len))
     must = "a whole number" if kind[1] == "integer" else "a number"
-    hint = number_hint(option, typed, _value_of(words, ("--seq-length",)))
-    return InputError(option, f"must be {must}, got {shown(typed)}.{hint}")
+    return InputError(option, f"must be {must}, got {shown(typed)}.")
 
 
 def _value_of(words: Sequence[str], names: Sequence[str]) -> str | None:

@@ -32,7 +32,7 @@ VocabSize = Annotated[int | None, typer_option("vocab_size")]
 Env = Annotated[list[str] | None, typer_option("env")]
 GlobalBatchSize = Annotated[int | None, typer_option("global_batch_size")]
 SeqLength = Annotated[int | None, typer_option("seq_length")]
-Calibration = Annotated[str | None, typer_option("calibration")]
+Software = Annotated[str | None, typer_option("software")]
 MaxOomRisk = Annotated[
     float,
     typer.Option(help="Accepted probability of running out of memory; 1 ignores memory.", rich_help_panel=SEARCH),

@@ -31,7 +31,6 @@ def recommend(
         ),
     ] = None,
     workers: opt.Workers = None,
-    seed: opt.Seed = 0,
     json: opt.Json = False,
 ) -> None:
     """
@@ -66,7 +65,6 @@ def recommend(
             max_oom_risk=max_oom_risk,
             time_limit_s=time_limit,
             workers=workers,
-            seed=seed,
             on_progress=watcher,
         )
     if json:

@@ -47,7 +47,6 @@ def replan(
     max_oom_risk: opt.MaxOomRisk = USUAL_RISK,
     time_limit: opt.TimeLimit = 10.0,
     workers: opt.Workers = None,
-    seed: opt.Seed = 0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -100,7 +99,6 @@ def replan(
             max_oom_risk=max_oom_risk,
             time_limit_s=time_limit,
             workers=workers,
-            seed=seed,
             on_progress=watcher,
         )
     chosen = found.chosen.plan

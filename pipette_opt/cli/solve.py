@@ -230,7 +230,8 @@ def solve(
     paying = paying_options_of(plan, job.instance, max_oom_risk)
     changes = _changes(plan, current, today)
     if json:
-        document = plan_to_dict(plan) | {"would_pay": [asdict(option) for option in paying]}
+        paying_off = [asdict(option) for option in paying]
+        document = {"verdict": plan.verdict, **plan_to_dict(plan), "would_pay": paying_off}
         if current is not None:
             document |= {"current": current.as_dict(), "changes": [asdict(change) for change in changes]}
         show_json(document)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TRIALS, TABLE = "The trials", "A table instead of a cluster"
 """Headings of the options of trials and of the replay in the help."""
 
-OF_REPLAY = ("replay", "leave_out_source", "budget", "until", "calibration", "out", "json", "verbose", "quiet")
+OF_REPLAY = ("replay", "leave_out_source", "budget", "until", "software", "out", "json", "verbose", "quiet")
 """Parameters that have an effect on a table of runs."""
 
 
@@ -137,7 +137,7 @@ def tune(
         table = out or Path("trials.csv")
         check_stdout(json, table)
         found = replayed(
-            replay, budget=budget, until=limit, leave_out_source=leave_out_source, calibration=job_options.calibration
+            replay, budget=budget, until=limit, leave_out_source=leave_out_source, software=job_options.software
         )
         _show_replayed(found, table, json=json)
         return

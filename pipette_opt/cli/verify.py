@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.units import three_digits
+from pipette_opt.base.units import listed, three_digits
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import stop_on_interrupt
 
@@ -122,9 +122,7 @@ def _lines(plan: "Plan", checked: "Checked", proven: "Proven | None") -> list[st
     if proven is not None:
         return [*lines, f"shown for {' and '.join(others)} by solving again in {proven.seconds:.1f} s"]
     if left:
-        names = ", ".join(config.label() for config in checked.open_configs[:MAX_NAMED])
-        more = f", and {left - MAX_NAMED} more" if left > MAX_NAMED else ""
-        others[0] += f" ({names}{more})"
+        others[0] += f" ({listed([config.label() for config in checked.open_configs], MAX_NAMED)})"
     return [*lines, f"not shown for {' and '.join(others)}, which rest on the search: --prove solves again"]
 
 

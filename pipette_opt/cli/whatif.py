@@ -86,7 +86,6 @@ def whatif(
         ),
     ] = None,
     workers: opt.Workers = None,
-    seed: opt.Seed = 0,
     json: opt.Json = False,
 ) -> None:
     """
@@ -129,7 +128,6 @@ def whatif(
             max_oom_risk=max_oom_risk,
             time_limit_s=time_limit,
             workers=workers,
-            seed=seed,
             on_progress=watcher,
         )
     if json:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.typed import Size, typed
 from pipette_opt.base.units import whole_number
 
 DEFAULT_JOB_NAME = "pretrain"
@@ -77,8 +78,8 @@ class LaunchOptions:
             _check_word("container_mounts", mount)
             if ":" not in mount or "," in mount:
                 raise InputError("--container-mounts", f"must be SOURCE:TARGET without commas, got {mount!r}.")
-        if self.segment is not None and self.segment < 1:
-            raise InputError("--segment", f"must be at least 1, got {self.segment}.")
+        if self.segment is not None:
+            typed(Size, self.segment, "--segment")
         if self.shm_size is not None and not QUANTITY.fullmatch(self.shm_size):
             raise InputError("--shm-size", f"must be a number with Mi, Gi or Ti, e.g. 64Gi, got {self.shm_size!r}.")
         for resource, count in self.rdma_resource:

@@ -22,7 +22,7 @@ def recorded_training(plan: Plan) -> TrainingSpec:
     """
     Return the training settings recorded in the plan; raise ``InputError`` if none are recorded.
 
-    Plans use the fastest FlashAttention of the GPU; older plans recorded version 2 for all GPUs.
+    The installed library chooses FlashAttention 2 or 3, not an option of a format: 2 counts as the default, 3.
     """
     training = _recorded(plan, "training", TrainingSpec)
     return replace(training, flash_version=3) if training.flash_version == 2 else training

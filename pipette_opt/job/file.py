@@ -33,22 +33,17 @@ from pipette_opt.read.megatron_table import megatron_options
 SECTIONS = ("cluster", "training", "software", "parallel", "measured")
 """Sections of a job file: top-level keys with a mapping. Every other top-level key is a field."""
 
-SCALAR_FIELDS = {"cluster": "cluster", "software": "calibration", "measured": "measured_runs"}
-"""
-Field that a section stands for if its value is a text instead of a mapping; for measured runs also a list.
-
-``software`` stands for the field of that name if the text is the name of a shipped stack.
-"""
+SCALAR_FIELDS = {"cluster": "cluster", "software": "software", "measured": "measured_runs"}
+"""Field that a section stands for if its value is a text instead of a mapping; for measured runs also a list."""
 
 OTHER_KEYS = {
     ("cluster", "file"): "cluster",
     ("software", "name"): "software",
-    ("software", "stack"): "calibration",
     ("measured", "runs"): "measured_runs",
 }
 """Short keys of a section, and the field that each key stands for: ``cluster.file`` is the field ``cluster``."""
 
-FILES = ("cluster", "profile", "model", "calibration", "expert_loads", "args")
+FILES = ("cluster", "profile", "model", "software", "expert_loads", "args")
 """Fields whose value may be the path of a file, which is also looked for beside the job file."""
 
 
@@ -182,8 +177,7 @@ def _entries(path: Path, content: Mapping[Any, Any]) -> Iterator[tuple[str, str,
             for name, each in value.items():
                 yield key, OTHER_KEYS.get((key, name), str(name)), each
         elif key in SCALAR_FIELDS and isinstance(value, (str, list) if key == "measured" else str):
-            is_name = key == "software" and value in fields_of(JobOptions)["software"].option.words
-            yield key, "software" if is_name else SCALAR_FIELDS[key], value
+            yield key, SCALAR_FIELDS[key], value
         else:
             known = ", ".join(name for name, each in _declared().items() if _section(each) == key)
             raise InputError(f"{path}, {key}", f"must be a mapping of {known}; got {shown(value)}.")

@@ -148,13 +148,10 @@ def _by_pytorch(training: "TrainingSpec", options: JobOptions) -> "TrainingSpec"
 
 
 def _stack(options: JobOptions, arguments: "MegatronArgs | None") -> "StackSpec":
-    """Return the job's software stack; ``InputError`` if it is named twice, or is not that of the job's launch."""
+    """Return the job's software stack; ``InputError`` if it is not that of the job's launch."""
     from pipette_opt.read.stack import read_stack
 
-    if options.calibration and options.software:
-        raise InputError("--software", "is given beside --calibration, whose file has a software stack; give one.")
-    source = options.calibration or options.software
-    stack = read_stack(source) if source else read_stack()
+    stack = read_stack(options.software) if options.software else read_stack()
     if arguments is not None:
         check_software(stack, arguments.where)
     return stack
@@ -387,13 +384,11 @@ def _machines(
     return functools.partial(described_cluster, path)
 
 
-def _equal_hosts(
-    *, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None
-) -> "tuple[ClusterSpec, dict[str, Any]]":
+def _equal_hosts(**options: Any) -> "tuple[ClusterSpec, dict[str, Any]]":
     from pipette_opt.read.nominal import nominal_cluster, nominal_record
 
-    spec = nominal_cluster(nodes=nodes, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node)
-    return spec, nominal_record(spec, nodes)
+    spec = nominal_cluster(**options)
+    return spec, nominal_record(spec, **options)
 
 
 def _file_record(path: Path | None) -> dict[str, str] | None:

@@ -29,7 +29,7 @@ class Calibrated:
     Parameters
     ----------
     stack
-        The stack with its anchors; written to a file, the argument ``calibration`` of other functions.
+        The stack with its anchors; written to a file, the argument ``software`` of other functions.
     fit
         Errors and ranges of the fit; ``None`` if no run has a usable time, so that only memory is fitted.
     left_out

@@ -8,6 +8,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.risk import USUAL_RISK
+from pipette_opt.base.units import listed
 from pipette_opt.job.read import Job
 
 if TYPE_CHECKING:
@@ -387,11 +388,10 @@ def _with_links(instance: "Instance", nodes: "IntArray") -> "tuple[Instance, lis
         )
         for matrix in cluster.link_matrices
     )
-    first = " - ".join(cluster.hosts[node] for node in min(pairs))
-    more = f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""
+    names = [" - ".join(cluster.hosts[node] for node in pair) for pair in sorted(pairs)]
     left_out = NotModelled(
         option="links not measured",
-        value=f"{first}{more}",
+        value=listed(names, 1),
         effect="time",
         direction="either",
         why="Each is assumed as slow as the slowest measured link; a plan uses measured links only.",

@@ -153,7 +153,7 @@ def check_job_of_plan(plan: "Plan", given: "MegatronArgs") -> None:
     """
     Raise ``InputError`` if the arguments have another model, batch size or sequence length than the plan.
 
-    Plans of older versions do not record model and training, and are not checked.
+    A plan without a recorded job is not checked.
     """
     from pipette_opt.base.typed import typed
     from pipette_opt.specs import ModelSpec, TrainingSpec

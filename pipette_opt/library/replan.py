@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.risk import USUAL_RISK
+from pipette_opt.base.typed import NotNegative, Size, typed
 from pipette_opt.job.read import one_of
 from pipette_opt.library.arguments import (
     Named,
@@ -92,10 +93,10 @@ def replan(
         If no plan fits in memory, or every plan needs more moves.
     """
     for option, least in (("--max-moves", max_moves), ("--tolerance", tolerance)):
-        if least is not None and not least >= 0:
-            raise InputError(option, f"must be >= 0, got {least:g}.")
-    if num_gpus is not None and num_gpus < 1:
-        raise InputError("--num-gpus", f"must be >= 1, got {num_gpus}.")
+        if least is not None:
+            typed(NotNegative, least, option)
+    if num_gpus is not None:
+        typed(Size, num_gpus, "--num-gpus")
     if micro_batches is not None:
         one_of("--micro-batches", micro_batches, ("equal", "unequal"))
     old, instance, all_hosts, inputs = plan_on_changed_hosts(plan_or_file(plan), cluster_or_file(cluster), lost, joined)

@@ -85,7 +85,7 @@ def solve(
         Callback that gets seconds, step, best time found and lower bound, from any thread.
     job
         Other fields of :class:`~pipette_opt.options.description.JobOptions`, such as ``precision``, ``fp8``,
-        ``exclude_hosts``, ``launcher``, ``calibration`` and ``num_gpus``. Fields of
+        ``exclude_hosts``, ``launcher``, ``software`` and ``num_gpus``. Fields of
         :class:`~pipette_opt.options.description.SpaceOptions` take a value or several: ``tensor_parallel=8``,
         ``micro_batch_size=(1, 2)``. Megatron-LM's names and short names are accepted, too
         (:mod:`~pipette_opt.options.names`): ``tensor_model_parallel_size``, ``tp``, ``gbs``. A job file holds all

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.typed import Size, typed
 from pipette_opt.base.units import counted, number_of, percent
 from pipette_opt.calibrate.left_out import LeftOut, unread
 from pipette_opt.candidates import SearchSpace
@@ -153,9 +154,7 @@ def tuned(
         return search.run()
 
 
-def replayed(
-    runs: Path, *, budget: int, until: float | None, leave_out_source: bool, calibration: str | None
-) -> Replayed:
+def replayed(runs: Path, *, budget: int, until: float | None, leave_out_source: bool, software: str | None) -> Replayed:
     """
     Search each job of a table of measured runs for its fastest configuration; the table stands for the cluster.
 
@@ -168,7 +167,7 @@ def replayed(
         Stated regret at which the search of a job ends, such as 0.02; without it the budget is spent.
     leave_out_source
         Whether the sources of the table are left out of what the tool learned from public runs.
-    calibration
+    software
         Stack file or the name of a shipped stack.
 
     Raises
@@ -178,7 +177,7 @@ def replayed(
     """
     check_limits(budget, until)
     measured, bad = read_rows(runs)
-    stack = read_stack(calibration) if calibration else read_stack()
+    stack = read_stack(software) if software else read_stack()
     jobs = replay_jobs(measured, stack)
     if not jobs:
         raise InputError(str(runs), "has no row with a time or an out-of-memory error, so nothing can be tried.")
@@ -201,8 +200,7 @@ def replayed(
 
 def check_limits(budget: int, until: float | None) -> None:
     """Raise ``InputError`` for a budget or a regret that ends no search sensibly."""
-    if budget < 1:
-        raise InputError("--budget", f"must be at least 1, got {budget}.")
+    typed(Size, budget, "--budget")
     if until is not None and not 0 <= until < 10:
         raise InputError("--until", f"must be a regret such as 2% or 0.02, got {until:g}.")
 

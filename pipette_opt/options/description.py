@@ -147,13 +147,9 @@ class JobOptions:
         str | None,
         _software(
             "Software that trains: megatron-core, megatron-core-tuned (as in NVIDIA's performance recipes), torchtitan "
-            "(FSDP2), deepspeed, internevo or nanotron. [default: megatron-core]",
-            words=("megatron-core", "megatron-core-tuned", "torchtitan", "deepspeed", "internevo", "nanotron"),
+            "(FSDP2), deepspeed, internevo or nanotron; or a stack of your software, a file from `calibrate`. "
+            "[default: megatron-core]"
         ),
-    ] = None
-    calibration: Annotated[
-        str | None,
-        _software("Stack with the constants of your software: a file from `calibrate`, in place of --software."),
     ] = None
     measured_runs: Annotated[
         list[str] | None,

@@ -9,7 +9,6 @@ from typing import Any, TypeVar, get_args, get_origin
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import number_of, whole_number
 from pipette_opt.options.description import Field
-from pipette_opt.options.number_hints import number_hint
 
 T = TypeVar("T")
 
@@ -54,7 +53,7 @@ def field_value(field: Field, value: object, where: str) -> Any:
         if int in get_args(kind):
             return tuple(_size(part, value, where) for part in parts)
         return tuple(None if part in ("none", None) and field.has_none_inside else str(part) for part in parts)
-    return _number(kind, value, where, field.name)
+    return _number(kind, value, where)
 
 
 def _texts(value: object, where: str) -> list[str]:
@@ -84,7 +83,7 @@ def _size(part: object, value: object, where: str) -> int:
     return number
 
 
-def _number(kind: type, value: object, where: str, name: str) -> Any:
+def _number(kind: type, value: object, where: str) -> Any:
     import msgspec
 
     from pipette_opt.base.types import LARGEST_EXACT  # imports NumPy
@@ -92,8 +91,7 @@ def _number(kind: type, value: object, where: str, name: str) -> Any:
     try:
         found: Any = msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError:
-        hint = number_hint(name, value) if isinstance(value, str) and kind is not bool else ""
-        raise InputError(where, f"must be {KIND_WORDS[kind]}, got {shown(value)}.{hint}") from None
+        raise InputError(where, f"must be {KIND_WORDS[kind]}, got {shown(value)}.") from None
     if kind is int and abs(found) > LARGEST_EXACT:
         raise InputError(where, f"must be a whole number from -2^53 to 2^53, got {shown(value)}.")
     if kind is float and not math.isfinite(found):

@@ -48,7 +48,7 @@ class Proof:
         Lower bound on the time of plans with these configurations, seconds. ``None`` if the configurations cannot run,
         or if a configuration with less recomputation is never slower.
     named
-        Configurations by the rule, bound or engine that ruled them out, most frequent first; empty in older plan files.
+        Configurations by the rule, bound or engine that ruled them out, most frequent first.
     """
 
     by: str
@@ -239,8 +239,6 @@ class Certificate:
         Simulated time of the plan minus its time if all transfers between hosts took no time, seconds.
     placement_gap
         ``(objective_s - lower_bound_s) / placement_dependent_s``; zero if nothing depends on the placement.
-    judge_lower_bound_s
-        Same value as ``lower_bound_s``, under the name of older versions.
     scope
         Sentence that says which plans the bound covers.
     searched
@@ -266,7 +264,6 @@ class Certificate:
     gap: Share
     placement_dependent_s: float
     placement_gap: NotNegative
-    judge_lower_bound_s: NotNegative
     scope: str
     wall_time_s: NotNegative
     num_candidates: Count

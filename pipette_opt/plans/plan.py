@@ -32,7 +32,7 @@ from pipette_opt.specs.objective import Objective
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 PROVEN_WITHIN = 2e-6
 """Relative tolerance of a proven optimum, for rounding to solver ticks (integer time units) and of doubles. Chosen."""
@@ -51,7 +51,7 @@ class Alternative:
     slots
         GPU numbers of each host in rank order; ``None`` for 0, 1, ...
     breakdown
-        Seconds by cause, as in :class:`IterationTime`. Empty in plans of older versions.
+        Seconds by cause, as in :class:`IterationTime`.
     """
 
     config: ParallelConfig
@@ -68,6 +68,10 @@ class Alternative:
         """Return whether no plan with the same degrees, micro-batch and recomputation is faster, up to rounding."""
         known = self.lower_bound_s is not None and self.iteration_time_s is not None
         return known and self.lower_bound_s >= (1 - PROVEN_WITHIN) * self.iteration_time_s  # type: ignore[operator]
+
+
+Role = Literal["next best", "fastest", "listed", "overlapped", "usual", "less risk"]
+"""Role of another plan that is recorded; each stands for a field of :class:`Plan`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,17 +124,6 @@ class Imbalance:
     expert_imbalance: Positive
     iteration_time_s: Positive
     oom_probability: Share
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """Configuration that another method chooses on the same instance, with its time from our simulator."""
-
-    name: str
-    config: ParallelConfig
-    iteration_time_s: float
-    objective_s: float
-    wall_time_s: float
 
 
 SizeStatus = Literal["searched", "infeasible", "slower", "not searched"]
@@ -263,7 +256,6 @@ class Plan:
     memory: tuple[StageMemory, ...]
     unused_hosts: Mapping[str, str] = field(default_factory=dict)
     alternatives: tuple[Alternative, ...] = ()
-    baselines: tuple[Baseline, ...] = ()
     inputs: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     not_modelled: tuple[NotModelled, ...] = ()
@@ -292,6 +284,19 @@ class Plan:
             links_measured=links_measured(self.inputs, len(self.hosts)),
             not_modelled=self.not_modelled,
         )
+
+    def others(self) -> list[tuple[Role, Alternative]]:
+        """Return all other plans that are recorded, each with its role, in the order of ``plan.json``."""
+        usual = None if self.usual is None else self.usual.plan
+        single: tuple[tuple[Role, Alternative | None], ...] = (
+            ("fastest", self.fastest),
+            ("listed", self.listed),
+            ("overlapped", self.overlapped),
+            ("usual", usual),
+        )
+        found: list[tuple[Role, Alternative]] = [("next best", other) for other in self.alternatives]
+        found += [(role, other) for role, other in single if other is not None]
+        return found + [("less risk", choice.plan) for choice in self.risks]
 
     def stage_table(self) -> "DataFrame":
         """
@@ -323,8 +328,7 @@ class Plan:
         Return a table with a row for each cause of time, by the name of the cause.
 
         Columns, in simulated seconds: ``this plan`` (mean of all ranks), ``critical path``, and each alternative by the
-        label of its configuration. Each column adds up to ``iteration_time_s`` of that plan. Alternatives without
-        causes, from older versions, have no column.
+        label of its configuration. Each column adds up to ``iteration_time_s`` of that plan.
         """
         from pandas import DataFrame
 
@@ -377,7 +381,7 @@ class Plan:
 
     def proof_table(self) -> "DataFrame":
         """
-        Return a table with a row for each rule, bound or engine that ruled out configurations; empty for older plans.
+        Return a table with a row for each rule, bound or engine that ruled out configurations.
 
         Columns: ``by``, the step of the search; ``name`` of the rule, bound or engine; ``configurations``, their
         number; ``bound_s``, lower bound on the time of all plans that the step ruled out, or NaN; ``example``, a

@@ -68,18 +68,17 @@ class IterationTime:
         Attention is causal (half of the scores), and recomputation does not count.
     hfu
         Hardware FLOPs utilisation: ``mfu`` with recomputation, and attention as its kernels compute it: all scores
-        without a fused kernel, and those of an indexer; ``None`` in plans of older versions.
+        without a fused kernel, and those of an indexer.
     breakdown
         Seconds by cause, mean of all ranks, adding up to ``iteration_time_s``: ``compute``, ``waiting_for_launches``
-        (the GPU waits for the host to launch kernels; not in plans of older versions), ``tensor_parallel``,
-        ``expert_parallel`` (models with experts), ``pipeline_parallel``, ``data_parallel``, ``bubble`` (idle:
-        warm-up, flush, waiting for slower stages and replicas), ``optimizer``, ``full_memory`` (near-OOM slowdown;
-        in plans of older versions only).
+        (the GPU waits for the host to launch kernels), ``tensor_parallel``, ``expert_parallel`` (models with experts),
+        ``pipeline_parallel``, ``data_parallel``, ``bubble`` (idle: warm-up, flush, waiting for slower stages and
+        replicas), ``optimizer``.
     critical_path
         Seconds by cause along the longest chain of computations and messages, adding up to ``iteration_time_s``,
-        without ``bubble``. Empty in plans of older versions.
+        without ``bubble``.
     band
-        Range of the time; ``None`` before the range is computed, and in plans of older versions.
+        Range of the time; ``None`` before the range is computed.
     """
 
     iteration_time_s: float
@@ -139,8 +138,7 @@ class StageMemory:
     spread
         Standard deviation of ``log(real / predicted)``, with all that is unknown about the stack.
     components
-        Bytes of the predicted peak by part (:data:`~pipette_opt.memory.components.COMPONENTS`), adding up to it. Empty
-        in plans of older versions.
+        Bytes of the predicted peak by part (:data:`~pipette_opt.memory.components.COMPONENTS`), adding up to it.
     """
 
     stage: int

@@ -39,7 +39,6 @@ TYPED_ARGUMENTS = "arguments of Megatron-LM, as they are typed"
 CAPTURED_LAUNCH = "a launch that capture wrote"
 MEGATRON_LOG = "a log of Megatron-LM"
 MEGATRON_RECIPE = "a settings file of Megatron-LM"
-INI_FILE = "an Ansible inventory or another INI file"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,12 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.typed import typed
 from pipette_opt.base.types import is_number
 from pipette_opt.base.units import GB, whole_number
 from pipette_opt.read.fields import Fields
@@ -24,8 +27,8 @@ VERSION = 1
 _HEADER = ("hosts", "gpus_per_node", "device_name", "together")
 _MEASUREMENT = ("flows", "sender", "receiver", "bytes_per_s", "latency_s")
 
-MAX_GPUS = 1024
-"""Largest number of GPUs of a host, and of flows between two hosts. Chosen."""
+NumGpus = Annotated[int, Meta(ge=1, le=1024)]
+"""Number of GPUs of a host, and of flows between two hosts; the largest is chosen."""
 
 MAX_UNMEASURED = 256
 """Largest number of hosts without a measurement; more would only slow down the reader. Chosen."""
@@ -123,11 +126,9 @@ def _log_of(header: dict[str, Any], where: str) -> LinkLog:
         raise InputError(where, f"device_name must be one line of text, got {shown(header['device_name'])}.")
     if not isinstance(header["together"], bool):
         raise InputError(where, f"together must be true or false, got {shown(header['together'])}.")
-    if type(count) is not int or not 1 <= count <= MAX_GPUS:
-        raise InputError(where, f"gpus_per_node must be a whole number from 1 to {MAX_GPUS:,}, got {shown(count)}.")
     return LinkLog(
         hosts=tuple(checked_host(host, where) for host in hosts),
-        gpus_per_node=count,
+        gpus_per_node=typed(NumGpus, count, where, "gpus_per_node"),
         device_name=header["device_name"],
         together=header["together"],
     )
@@ -141,8 +142,7 @@ def _add(log: LinkLog, entry: dict[str, Any], where: str) -> None:
         latency = _measured(entry["latency_s"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(where, f"is no measurement: {error}.") from None
-    if type(flows) is not int or not 1 <= flows <= MAX_GPUS:
-        raise InputError(where, f"flows must be a whole number from 1 to {MAX_GPUS:,}, got {shown(flows)}.")
+    typed(NumGpus, flows, where, "flows")
     for host in (sender, receiver):
         if host not in log.hosts:
             raise InputError(where, f"host {shown(host)} is not in the first line.")

@@ -17,6 +17,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_bytes
+from pipette_opt.base.typed import Size, typed
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import KIB, US, counted
 from pipette_opt.read.evidence import SMALL_BYTES, LinkEvidence, Pair, Repeated
@@ -138,8 +139,8 @@ def import_links(
     """
     _check_choices(fill=fill, repeated=repeated, direction=direction)
     for option, value in (("gpus_per_node", gpus_per_node), ("nics_per_node", nics_per_node), ("only_gpus", only_gpus)):
-        if value is not None and value < 1:
-            raise InputError(option, f"must be >= 1, got {value}.")
+        if value is not None:
+            typed(Size, value, option)
     sources = [paths] if isinstance(paths, str | Path) else list(paths)
     evidence = _gather(sources, _Asked(only_gpus=only_gpus, test=_kind_asked(test), hosts=hosts))
     evidence.forget_crashes()

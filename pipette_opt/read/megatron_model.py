@@ -6,6 +6,7 @@ from typing import Any
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.read.megatron_layers import given_pattern, layer_list_fields
+from pipette_opt.read.megatron_numbers import number, option_of, required, whole
 from pipette_opt.read.tokenizers import tokenizer_of
 from pipette_opt.specs import LatentAttention, ModelSpec, YarnScaling
 from pipette_opt.specs.layer_patterns import layer_frequency
@@ -64,7 +65,7 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
     name
         Name of the model.
     """
-    hidden, heads = _required(given, "hidden_size", where), _required(given, "num_attention_heads", where)
+    hidden, heads = required(given, "hidden_size", where), required(given, "num_attention_heads", where)
     if "kv_channels" not in given and hidden % heads and not given.get("multi_latent_attention"):
         raise InputError(where, f"--num-attention-heads {heads} must divide --hidden-size {hidden}.")
     positions = given.get("max_position_embeddings") or given.get("seq_length")
@@ -76,7 +77,7 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
         latent = _latent(given, where)
         return ModelSpec(
             name=name,
-            num_layers=_required(given, "num_layers", where),
+            num_layers=required(given, "num_layers", where),
             num_layers_at_start_in_bf16=_wide_layers(given, "num_layers_at_start_in_bf16"),
             num_layers_at_end_in_bf16=_wide_layers(given, "num_layers_at_end_in_bf16"),
             hidden_size=hidden,
@@ -92,12 +93,12 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
             add_qkv_bias=bias or (bool(given.get("add_qkv_bias")) and latent is None),
             qk_layernorm=bool(given.get("qk_layernorm")),
             normalization=given.get("normalization", "LayerNorm"),
-            norm_epsilon=_number(given, "norm_epsilon", 1e-5, where),
+            norm_epsilon=number(given, "norm_epsilon", 1e-5, where),
             layernorm_zero_centered_gamma=bool(given.get("apply_layernorm_1p")),
             hidden_dropout=given.get("hidden_dropout", 0.1),
             attention_dropout=given.get("attention_dropout", 0.1),
             softmax_type=given.get("softmax_type", "vanilla"),
-            init_method_std=_number(given, "init_method_std", 0.02, where),
+            init_method_std=number(given, "init_method_std", 0.02, where),
             other_arguments=_passed_on(given),
             make_vocab_size_divisible_by=1 if padded else given.get("make_vocab_size_divisible_by", 128),
             **_activation(given, where),
@@ -140,15 +141,15 @@ def _latent(given: Mapping[str, Any], where: str) -> LatentAttention | None:
     """
     if not given.get("multi_latent_attention"):
         return None
-    sizes = {name: _whole(given, name, None, where) for name in LATENT_SIZES if name in given}
+    sizes = {name: whole(given, name, None, where) for name in LATENT_SIZES if name in given}
     kind = given.get("rope_type", "yarn")
     scaling = None
     if kind == "yarn":
         plain = YarnScaling()
         scaling = YarnScaling(
-            rotary_scaling_factor=_number(given, "rotary_scaling_factor", plain.rotary_scaling_factor, where),
-            mscale=_number(given, "mscale", plain.mscale, where),
-            mscale_all_dim=_number(given, "mscale_all_dim", plain.mscale_all_dim, where),
+            rotary_scaling_factor=number(given, "rotary_scaling_factor", plain.rotary_scaling_factor, where),
+            mscale=number(given, "mscale", plain.mscale, where),
+            mscale_all_dim=number(given, "mscale_all_dim", plain.mscale_all_dim, where),
         )
     return LatentAttention(**sizes, yarn=scaling)
 
@@ -164,9 +165,9 @@ def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...] | None:
     for name in names:
         value = given.get(name, False)
         if value is True:
-            found.append((_option(name),))
+            found.append((option_of(name),))
         elif value is not False and value != "":
-            found.append((_option(name), *map(str, value if isinstance(value, list) else [value])))
+            found.append((option_of(name), *map(str, value if isinstance(value, list) else [value])))
     return tuple(found) or None
 
 
@@ -178,8 +179,8 @@ def _activation(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {
         "gated_linear_unit": gated,
         "activation_func": "squared_relu" if relu else "quick_gelu" if geglu else None,
-        "glu_linear_offset": _number(given, "glu_linear_offset", 0.0, where) if gated else 0.0,
-        "activation_func_clamp_value": _number(given, "activation_func_clamp_value", None, where) if gated else None,
+        "glu_linear_offset": number(given, "glu_linear_offset", 0.0, where) if gated else 0.0,
+        "activation_func_clamp_value": number(given, "activation_func_clamp_value", None, where) if gated else None,
     }
 
 
@@ -195,11 +196,11 @@ def _positions(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     scaled = kind == "rope" and given.get("use_rope_scaling")
     return {
         "position_embedding_type": kind,
-        "rotary_base": _whole(given, "rotary_base", 10000, where),
-        "rotary_percent": _number(given, "rotary_percent", 1.0, where),
+        "rotary_base": whole(given, "rotary_base", 10000, where),
+        "rotary_percent": number(given, "rotary_percent", 1.0, where),
         "rotary_interleaved": bool(given.get("rotary_interleaved")),
         "rotary_seq_len_interpolation_factor": _interpolation(given, where),
-        "rope_scaling_factor": _number(given, "rope_scaling_factor", 8.0, where) if scaled else None,
+        "rope_scaling_factor": number(given, "rope_scaling_factor", 8.0, where) if scaled else None,
         "no_rope_freq": _frequency(given, "no_rope_freq", where),
         "yarn": _yarn(given, where) if kind == "yarn" else None,
     }
@@ -207,7 +208,7 @@ def _positions(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _interpolation(given: Mapping[str, Any], where: str) -> int | None:
     """Return the interpolation factor of positions; ``None`` for 1, which has no effect."""
-    factor = _whole(given, "rotary_seq_len_interpolation_factor", 1, where)
+    factor = whole(given, "rotary_seq_len_interpolation_factor", 1, where)
     return None if factor == 1 else factor
 
 
@@ -215,14 +216,14 @@ def _yarn(given: Mapping[str, Any], where: str) -> YarnScaling:
     """Return YaRN scaling without latent attention (``megatron/training/argument_utils.py``, core 0.19)."""
     unset = YarnScaling()
     return YarnScaling(
-        rotary_scaling_factor=_number(given, "rotary_scaling_factor", unset.rotary_scaling_factor, where),
-        original_max_position_embeddings=_whole(
+        rotary_scaling_factor=number(given, "rotary_scaling_factor", unset.rotary_scaling_factor, where),
+        original_max_position_embeddings=whole(
             given, "yarn_original_max_position_embeddings", unset.original_max_position_embeddings, where
         ),
-        beta_fast=_number(given, "yarn_beta_fast", unset.beta_fast, where),
-        beta_slow=_number(given, "yarn_beta_slow", unset.beta_slow, where),
-        mscale=_number(given, "mscale", unset.mscale, where),
-        mscale_all_dim=_number(given, "mscale_all_dim", unset.mscale_all_dim, where),
+        beta_fast=number(given, "yarn_beta_fast", unset.beta_fast, where),
+        beta_slow=number(given, "yarn_beta_slow", unset.beta_slow, where),
+        mscale=number(given, "mscale", unset.mscale, where),
+        mscale_all_dim=number(given, "mscale_all_dim", unset.mscale_all_dim, where),
         correction_range_round_to_int=not given.get("no_yarn_correction_range_round_to_int"),
     )
 
@@ -249,7 +250,7 @@ def _depths(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {
         "mtp_num_layers": given["mtp_num_layers"],
         "mtp_use_repeated_layer": bool(given.get("mtp_use_repeated_layer")),
-        "mtp_loss_scaling_factor": _number(given, "mtp_loss_scaling_factor", 0.1, where),
+        "mtp_loss_scaling_factor": number(given, "mtp_loss_scaling_factor", 0.1, where),
     }
 
 
@@ -262,9 +263,9 @@ def _experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         "moe_router_topk": given.get("moe_router_topk", 2),
         "moe_ffn_hidden_size": given.get("moe_ffn_hidden_size"),
         "moe_shared_expert_intermediate_size": given.get("moe_shared_expert_intermediate_size", 0),
-        "moe_latent_size": _whole(given, "moe_latent_size", None, where),
-        "moe_router_num_groups": _whole(given, "moe_router_num_groups", None, where),
-        "moe_router_group_topk": _whole(given, "moe_router_group_topk", None, where),
+        "moe_latent_size": whole(given, "moe_latent_size", None, where),
+        "moe_router_num_groups": whole(given, "moe_router_num_groups", None, where),
+        "moe_router_group_topk": whole(given, "moe_router_group_topk", None, where),
         "moe_router_pre_softmax": bool(given.get("moe_router_pre_softmax")),
         **({} if given_pattern(given) else _layers_with_experts(given, where)),
     }
@@ -289,37 +290,7 @@ def _layers_with_experts(given: Mapping[str, Any], where: str) -> dict[str, Any]
 def _frequency(given: Mapping[str, Any], field: str, where: str) -> int | tuple[int, ...] | None:
     if field not in given:
         return None
-    return layer_frequency(str(given[field]), _option(field), where)
-
-
-def _option(field: str) -> str:
-    return f"--{field.replace('_', '-')}"
-
-
-def _number(given: Mapping[str, Any], field: str, default: Any, where: str) -> Any:
-    """Return an option as a number; the default if absent."""
-    if field not in given:
-        return default
-    try:
-        return float(given[field])
-    except ValueError:
-        raise InputError(where, f"{_option(field)} must be a number, got {shown(given[field])}.") from None
-
-
-def _whole(given: Mapping[str, Any], field: str, default: Any, where: str) -> Any:
-    """Return an option as a whole number, read as Megatron does (``1e6`` is refused); the default if absent."""
-    if field not in given:
-        return default
-    try:
-        return int(given[field])
-    except ValueError:
-        raise InputError(where, f"{_option(field)} must be a whole number, got {shown(given[field])}.") from None
-
-
-def _required(given: Mapping[str, Any], field: str, where: str) -> int:
-    if field not in given:
-        raise InputError(where, f"{_option(field)} is missing.")
-    return int(given[field])
+    return layer_frequency(str(given[field]), option_of(field), where)
 
 
 def _default_ffn(hidden: int, swiglu: bool) -> int:

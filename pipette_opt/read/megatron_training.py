@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.read.megatron_numbers import number
 from pipette_opt.specs.precision import FP8_RECIPES
 from pipette_opt.specs.training import BACKENDS, CONTEXT_KINDS
 
@@ -109,10 +109,6 @@ def _offload_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     if given.get("fine_grained_activation_offloading"):
         fields["offload_modules"] = tuple(dict.fromkeys(given["offload_modules"]))
     if given.get("optimizer_cpu_offload"):
-        try:
-            fields["optimizer_offload_fraction"] = float(given.get("optimizer_offload_fraction", 1.0))
-        except ValueError:
-            problem = f"must be a number, got {given['optimizer_offload_fraction']!r}."
-            raise InputError(where, f"--optimizer-offload-fraction {problem}") from None
+        fields["optimizer_offload_fraction"] = number(given, "optimizer_offload_fraction", 1.0, where)
         fields["overlap_cpu_optimizer_d2h_h2d"] = bool(given.get("overlap_cpu_optimizer_d2h_h2d"))
     return fields

@@ -10,9 +10,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.typed import typed
 from pipette_opt.base.units import GB, US, counted, number_of, whole_number
 from pipette_opt.read.files import parse_json
 from pipette_opt.read.log_lines import Log, LogLine, by_source
@@ -88,8 +91,8 @@ _ONE_LINK_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 BUS_SLACK, BUS_SLACK_BYTES_PER_S = 0.02, 0.02 * GB
 """Largest error of a printed bus bandwidth: relative, and in bytes/s for rounding. Chosen."""
 
-MAX_GPUS = 1024
-"""Largest number of GPUs, and of threads, of a process. Chosen: no host has more."""
+NumGpus = Annotated[int, Meta(ge=1, le=1024)]
+"""Number of GPUs, and of threads, of a process; the largest is chosen: no host has more."""
 
 MAX_SIZES = 100_000
 """Largest number of sizes that a header announces and that is counted. Chosen: a log has fewer lines."""
@@ -313,10 +316,7 @@ def parse_nccl_json(text: str, source: str, test: str = "") -> NcclTest:
 
 def _count(config: Mapping[str, Any], field: str, source: str) -> int:
     """Return ``field`` of the test's settings: threads per process, or GPUs per thread."""
-    value = config.get(field) or 1
-    if type(value) is not int or not 1 <= value <= MAX_GPUS:
-        raise InputError(source, f"config.{field} must be a whole number from 1 to {MAX_GPUS:,}, got {shown(value)}.")
-    return value
+    return typed(NumGpus, config.get(field) or 1, source, f"config.{field}")
 
 
 def pair_flows(test: NcclTest) -> int | None:

@@ -1,13 +1,12 @@
 """Clusters without a cluster file: equal hosts with the nominal bandwidth of their NICs."""
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import product
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.typed import typed
 from pipette_opt.base.units import whole_number
 from pipette_opt.read.cluster import MAX_GPUS_PER_NODE, cluster_document, parse_cluster
 from pipette_opt.read.fields import Fields
@@ -123,69 +122,45 @@ def _level_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def recorded_cluster(entry: Mapping[str, Any], where: str) -> ClusterSpec:
     """Return the cluster that a plan records as a document (made with ``--nodes``)."""
-    fields = Fields(where, entry, ("document", "assumed", "named"))
+    fields = Fields(where, entry, ("document", "assumed", "options"))
     assumed = fields.any("assumed")
     if not isinstance(assumed, list) or not all(isinstance(text, str) for text in assumed):
         raise InputError(where, "assumed must be a list of texts.")
     return replace(parse_cluster(fields.any("document"), f"{where}.document", Path()), assumed=tuple(assumed))
 
 
-_NAMED_NICS = re.compile(r"nominal rate of (\S+) Gbit/s")
-_NAMED_GPU = re.compile(r"(?m)^GPU '(.*)' is taken for ")
-"""Patterns that find the given NICs and GPU name in the recorded assumptions."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NominalOptions:
+    """Arguments of :func:`nominal_cluster`, as a plan records them."""
+
+    nodes: str
+    gpu: str
+    nics: str | None
+    gpus_per_node: int | None
 
 
-def nominal_record(cluster: ClusterSpec, nodes: str) -> dict[str, Any]:
+def nominal_record(cluster: ClusterSpec, **options: Any) -> dict[str, Any]:
     """
-    Return the record of a cluster without a file for ``plan.json``: content, assumptions, and whether hosts were named.
+    Return the record of a cluster without a file for ``plan.json``: content, assumptions, and the options it is from.
 
     Parameters
     ----------
-    nodes
-        Number of hosts or their names, as for :func:`nominal_cluster`.
+    options
+        Arguments of :func:`nominal_cluster`.
     """
-    named = not is_number_of_hosts(nodes)
-    return {"document": cluster_document(cluster), "assumed": list(cluster.assumed), "named": named}
+    return {"document": cluster_document(cluster), "assumed": list(cluster.assumed), "options": options}
+
+
+def record_of_options(options: object, where: str) -> dict[str, Any]:
+    """Return the record that recorded options give; raise ``InputError`` for options that ``--nodes`` refuses."""
+    given = asdict(typed(NominalOptions, options, where, closed=True))
+    return nominal_record(nominal_cluster(**given), **given)
 
 
 def has_named_hosts(recorded: object) -> bool:
-    """
-    Return whether the user named the hosts of a recorded cluster.
-
-    Records from before 2026-11-26 do not say it; hosts with default names then count as unnamed.
-    """
-    if not isinstance(recorded, Mapping) or "document" not in recorded:
-        return True
-    if "named" in recorded:
-        return recorded["named"] is not False
-    hosts = recorded_cluster(recorded, "inputs.cluster").hosts
-    return hosts != host_names(str(len(hosts)))
-
-
-def possible_records(recorded: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """
-    Return all records that options may produce for the recorded hosts, to be compared with ``recorded``.
-
-    GPU, GPUs per host and NICs may have been given or usual, which the record does not say.
-    """
-    cluster = recorded_cluster(recorded, "inputs.cluster")
-    texts = "\n".join(cluster.assumed)
-    nics, gpu = _NAMED_NICS.search(texts), _NAMED_GPU.search(texts)
-    found: list[dict[str, Any]] = []
-    named = has_named_hosts(recorded)
-    for name, count, given in product(
-        dict.fromkeys([gpu[1] if gpu else cluster.nodes[0].gpu.name, cluster.nodes[0].gpu.name]),
-        (None, cluster.gpus_per_node),
-        (nics[1] if nics else f"{cluster.nics_per_node}x400", None),  # one host has no links, so any rate
-    ):
-        nodes = compress_hosts(cluster.hosts) if named else str(cluster.num_nodes)
-        try:
-            cluster_of_options = nominal_cluster(nodes=nodes, gpu=name, nics=given, gpus_per_node=count)
-        except InputError:
-            continue
-        record = nominal_record(cluster_of_options, nodes)
-        found.append({name: record[name] for name in record if name != "named" or name in recorded})
-    return found
+    """Return whether the user named the hosts of a recorded cluster."""
+    options = recorded.get("options") if isinstance(recorded, Mapping) else None
+    return not isinstance(options, Mapping) or not is_number_of_hosts(str(options.get("nodes")))
 
 
 def is_number_of_hosts(nodes: str) -> bool:

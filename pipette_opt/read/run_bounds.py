@@ -1,7 +1,5 @@
 """Lower bound on the time of a measured run: FLOPs of its model at the peak of its GPUs."""
 
-import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 from pipette_opt.base.errors import InputError
@@ -9,11 +7,6 @@ from pipette_opt.read.measured_run import MeasuredRun
 from pipette_opt.read.precision_words import precision_of
 from pipette_opt.read.run_models import run_model
 from pipette_opt.specs.precision import PRECISION_RECIPES
-
-USUAL_MFU, MIN_MFU, MAX_MFU = 0.4, 0.03, 0.75
-"""Usual, smallest and largest MFU of public runs. Chosen: outside, an error names a unit mistake that fits."""
-
-MINUTE_S = 60.0
 
 OF_A_LOG = "megatron-lm log"
 """Source of a run whose numbers a program printed, so that nobody mistook their units."""
@@ -23,19 +16,20 @@ def check_time(where: str, run: MeasuredRun) -> None:
     """
     Raise ``InputError`` for a time below :func:`least_time_s`.
 
-    The message has the bound, its inputs, and the unit mistake that would explain the time.
+    The message has the bound, its inputs, and the columns to check.
     """
     bound_s = least_time_s(run)
     if run.iter_time_s is None or bound_s is None or run.iter_time_s >= bound_s:
         return
     assert run.gpu is not None
     name, flops = peak_of(run)
-    slip = "check the times of the log, and its GPU" if run.source == OF_A_LOG else _slip(run, bound_s)
+    columns = "iter_time_s (seconds of one iteration), gbs (sequences), num_gpus and the shape of the model"
+    check = "the times of the log, and its GPU" if run.source == OF_A_LOG else columns
     raise InputError(
         where,
         f"iter_time_s={run.iter_time_s:g} is impossible: {run.num_gpus} {run.gpu.gpu.name} at 100 % of their "
         f"{flops / 1e12:,.4g} TFLOP/s in {name} need {bound_s:.4g} s for the model's FLOPs of gbs={run.gbs} sequences "
-        f"of {run.seq_len} tokens; {slip}.",
+        f"of {run.seq_len} tokens; check {check}.",
     )
 
 
@@ -72,23 +66,3 @@ def peak_of(run: MeasuredRun) -> tuple[str, float]:
     known = [name for name in formats if name in peaks]
     name = known[0] if known else max(peaks, key=peaks.__getitem__)
     return name, peaks[name]
-
-
-def _slip(run: MeasuredRun, bound_s: float) -> str:
-    """Return a text that names the unit mistake with the most usual MFU; if none fits, advice on what to check."""
-    excess = bound_s / (run.iter_time_s or bound_s)
-    found = [(excess / factor, words) for factor, words in _slips(run) if MIN_MFU <= excess / factor <= MAX_MFU]
-    if found:
-        return min(found, key=lambda slip: abs(math.log(slip[0] / USUAL_MFU)))[1]
-    return "check iter_time_s (seconds of one iteration), gbs (sequences), num_gpus and the shape of the model"
-
-
-def _slips(run: MeasuredRun) -> Iterator[tuple[float, str]]:
-    """Yield the factor by which each unit mistake shortens the time, with its description."""
-    assert run.seq_len is not None
-    assert run.gbs is not None
-    yield run.seq_len, "gbs seems to count tokens, and must count sequences"
-    if run.dp is not None and run.mbs is not None:
-        yield run.gbs / (run.dp * run.mbs), "iter_time_s seems to be of one micro-batch, and must be of an iteration"
-    yield run.gpus_per_node, "num_gpus seems to count hosts, and must count GPUs"
-    yield MINUTE_S, "iter_time_s seems to be in minutes, and must be in seconds"

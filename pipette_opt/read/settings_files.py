@@ -16,7 +16,6 @@ from pipette_opt.base.errors import Errors, InputError, shown, together
 from pipette_opt.read.files import parse_json, parse_yaml
 from pipette_opt.read.frameworks import Framework, framework_of_imports, frameworks_of_keys
 from pipette_opt.read.kinds_of_files import (
-    INI_FILE,
     LAUNCH_SCRIPT,
     MEGATRON_RECIPE,
     TYPED_ARGUMENTS,
@@ -202,7 +201,7 @@ def _toml(text: str, where: str) -> SettingsFile:
         return _of_content(text, "TOML", tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         problem = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "too deep"
-        hint = looks_like(text, but=(INI_FILE,) if where.endswith(".toml") else ())
+        hint = looks_like(text)
         raise InputError(where, f"is not valid TOML: {problem}.{hint}") from None
 
 

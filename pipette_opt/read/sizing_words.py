@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pipette_opt.base.errors import shown
 from pipette_opt.base.shipped import shipped_path
+from pipette_opt.base.units import listed
 from pipette_opt.read.megatron_table import megatron_options
 
 _OFF = ("", "0", "0.0", "false", "no", "none", "null", "off", "disabled", "disable")
@@ -163,9 +164,7 @@ def settings_in(words: Sequence[str]) -> list[Setting]:
 
 def named(settings: Sequence[Setting]) -> str:
     """Return the settings as a text for an error; of many, the first and how many more."""
-    texts = list(dict.fromkeys(map(str, settings)))
-    more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
-    return ", ".join(texts[:MAX_NAMED]) + more
+    return listed(list(dict.fromkeys(map(str, settings))), MAX_NAMED)
 
 
 def way_on(settings: Sequence[Setting]) -> str:

@@ -1,6 +1,5 @@
 """Reader and writer of stack files: constants of a software stack, in YAML."""
 
-import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,20 +18,9 @@ from pipette_opt.specs import StackSpec
 from pipette_opt.specs.memory_constants import MemoryConstants
 from pipette_opt.specs.stack import CONSTANTS, DEFAULT_STACK, OTHERS
 
-logger = logging.getLogger(__name__)
-
 DEFAULT_NAME = "megatron-core"
-"""Shipped stack that commands use without ``--calibration``."""
+"""Shipped stack that commands use without ``--software``."""
 
-
-UNPRICED = ("flush_s", "refill_s", "refill_s_per_billion", "refill_half_gpus")
-"""Constants of older versions for time lost near full memory, which nothing prices now. They are read and left out."""
-
-NUMBERED = {"error_": "errors", "version_": "versions", "twin_": "twins"}
-"""Lists of memory constants, by the start of the names that their numbers have in files of older versions."""
-
-LATE = ("step_bytes", "run_ahead_buffers", "pile_up_buffers")
-"""Memory constants that older versions fitted with nanotron's thresholds; today's files say their thresholds."""
 
 MAX_ERRORS = 400
 """Maximum number of errors of held-out runs that a file keeps; of more, evenly chosen ones. Chosen."""
@@ -53,52 +41,10 @@ def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
 
 @reads(STACK_FILE)
 def _read_stack_file(path: Path) -> StackSpec:
-    content = read_yaml(path)
-    data = Fields(str(path), stack_content(content, str(path)), (*CONSTANTS, *OTHERS))
+    data = Fields(str(path), read_yaml(path), (*CONSTANTS, *OTHERS))
     values = {name: value for name, value in data.data.items() if value is not None}
     values |= {"name": data.text("name", path.stem), "source": data.text("source", "")}
-    if values.get("fitted") and not values.get("anchors"):
-        logger.warning(
-            "%s: calibrated by an older version, so bands are those of public runs with the shipped stack; run "
-            "`pipette-opt calibrate` again.",
-            path,
-        )
     return typed(StackSpec, values, str(path), closed=True)
-
-
-def stack_content(content: object, where: str) -> object:
-    """
-    Return the content of a stack as today's version writes it.
-
-    Leaves out constants of ``UNPRICED``, and warns of those that are not zero. Lists of memory constants become lists.
-    """
-    if not isinstance(content, dict):
-        return content
-    dropped = [name for name in UNPRICED if content.get(name)]
-    if dropped:
-        lost = "time lost near full memory has no price any more; calibrate again, as the other constants counted on it"
-        logger.warning("%s: not used: %s; %s.", where, ", ".join(dropped), lost)
-    kept = {name: value for name, value in content.items() if name not in UNPRICED}
-    if isinstance(origins := kept.get("origins"), dict):
-        kept["origins"] = {name: origin for name, origin in origins.items() if name not in UNPRICED}
-    memory = kept.pop("memory", None)
-    return kept if memory is None else kept | {"memory": _memory_content(memory)}
-
-
-def _memory_content(content: object) -> object:
-    """Return the memory constants of a stack as today's version writes them."""
-    if not isinstance(content, dict):
-        return content
-    found = {str(name): value for name, value in content.items()}
-    for start, lists in NUMBERED.items():
-        names = sorted(name for name in found if name.startswith(start))
-        if names:
-            numbers = {name.removeprefix(start): found.pop(name) for name in names}
-            found[lists] = list(numbers.values()) if lists == "errors" else numbers
-    if any(found.get(name) for name in LATE) and "late_buffers" not in found:
-        found["late_buffers"] = read_yaml(shipped_path("data", "stacks", "nanotron.yaml"))["memory"]["late_buffers"]
-    # Files of versions without these two constants have their memory in ``unusable_gib``.
-    return {"group_gib": 0.0, "placeholders": 0.0} | found if "unusable_gib" in found else found
 
 
 def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:

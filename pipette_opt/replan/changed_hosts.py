@@ -383,7 +383,6 @@ def _plan(prepared: Prepared, simulated: SimulatedSolution, free: Plan, params: 
         gap=proven.gap,
         placement_dependent_s=proven.placement_dependent_s,
         placement_gap=proven.placement_gap,
-        judge_lower_bound_s=proven.judge_lower_bound_s,
     )
     if certificate.joint_model is not None:
         joint_model = joint_model_up_to(certificate.joint_model, certificate.best_s)

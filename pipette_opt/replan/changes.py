@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.typed import Size, typed
 from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.candidates import check_num_gpus
 from pipette_opt.read.cluster import subset_cluster
@@ -172,8 +173,7 @@ def more_hosts(instance: Instance, count: int) -> Change:
     The link of a new host with an old host is the median of the old host's links; between new hosts it is the median of
     all links. Latencies and network levels are those of the last host.
     """
-    if count < 1:
-        raise InputError("--add-hosts", f"must be >= 1, got {count}.")
+    typed(Size, count, "--add-hosts")
     cluster = instance.cluster
     if cluster.gpu_links is not None:
         raise InputError("--add-hosts", "does not support clusters with links measured between single GPUs.")

@@ -1,19 +1,20 @@
-"""Rules for fields of a plan file that only the file has: verdict, band, unknown fields, cluster."""
+"""Rules for fields of a plan file that only the file has: band, unknown fields, cluster."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.plans.plan import Band, Plan
 from pipette_opt.read.gpus import gpu_record
 from pipette_opt.read.levels import domain_record
-from pipette_opt.read.nominal import possible_records
+from pipette_opt.read.nominal import record_of_options
 from pipette_opt.report.plan_file import plan_to_dict
 from pipette_opt.specs import Instance
 from pipette_opt.verify.common import REPRODUCED, same
 from pipette_opt.worlds.bands import job_band
 
-FILE_RULES = ("verdict_is_reproduced", "band_is_reproduced", "nothing_else_is_said", "cluster_is_reproduced")
+FILE_RULES = ("band_is_reproduced", "nothing_else_is_said", "cluster_is_reproduced")
 """Names of the rules, in the order in which they are checked."""
 
 
@@ -24,22 +25,14 @@ def broken_file_rules(content: Mapping[str, Any], instance: Instance, plan: Plan
     Parameters
     ----------
     content
-        Content of the plan file. A file of an older version may lack the verdict.
+        Content of the plan file.
     """
     found = (
-        _verdict_is_reproduced(content, plan),
         _band_is_reproduced(instance, plan),
         _nothing_else_is_said(content, plan),
         _cluster_is_reproduced(instance, plan),
     )
     return [f"{rule}: {problem}" for rule, problems in zip(FILE_RULES, found, strict=True) for problem in problems]
-
-
-def _verdict_is_reproduced(content: Mapping[str, Any], plan: Plan) -> Iterator[str]:
-    """Yield a problem if the recorded verdict differs from the verdict that follows from the plan."""
-    recorded, right = content.get("verdict"), plan.verdict
-    if recorded not in (None, right):
-        yield f"verdict is {recorded!r}, but the plan says {right!r}"
 
 
 def _band_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
@@ -56,12 +49,8 @@ def _band_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
 
 def _nothing_else_is_said(content: Mapping[str, Any], plan: Plan) -> Iterator[str]:
     """Yield a problem for each field of the file that is unknown, or that differs from the plan read from the file."""
-    own_rules = ("verdict", "inputs")
-    written = plan_to_dict(plan)
     yield from _other_values(
-        {name: value for name, value in content.items() if name not in own_rules},
-        {name: value for name, value in written.items() if name not in own_rules},
-        "",
+        {name: value for name, value in content.items() if name != "inputs"}, plan_to_dict(plan), ""
     )
 
 
@@ -72,7 +61,7 @@ def _other_values(written: Any, parsed: Any, place: str) -> Iterator[str]:
             at = f"{place}.{name}" if place else name
             if name in parsed:
                 yield from _other_values(value, parsed[name], at)
-            elif value is not None:  # null says nothing: older versions had more fields
+            else:
                 yield f"{at} is no field of a plan"
     elif isinstance(written, list) and isinstance(parsed, list) and len(written) == len(parsed):
         for index, (item, other) in enumerate(zip(written, parsed, strict=True)):
@@ -97,7 +86,10 @@ def _cluster_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         yield f"inputs.domains is {plan.inputs.get('domains')}, but the cluster has {domains}"
     cluster = plan.inputs.get("cluster")
     if isinstance(cluster, Mapping) and "document" in cluster:
-        possible = possible_records(cluster)
-        if not any(dict(cluster) == record for record in possible):
-            nearest = possible[0] if possible else "nothing"
-            yield f"inputs.cluster is {dict(cluster)}, but --nodes gives {nearest}"
+        try:
+            right = record_of_options(cluster.get("options"), "inputs.cluster.options")
+        except InputError as error:
+            yield f"inputs.cluster has wrong options: {error}"
+            return
+        if dict(cluster) != right:
+            yield f"inputs.cluster is {dict(cluster)}, but its options give {right}"

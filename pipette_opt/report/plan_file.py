@@ -1,12 +1,12 @@
 """
 ``plan.json``: writing a finished plan, and reading it.
 
-Other programs read the file, too: ``data/schemas/plan.schema.json`` publishes its fields. Derived fields, such as
-coordinates of ranks and micro-batches, are written as well, and checked when the file is read.
+Other programs read the file, too: ``data/schemas/plan.schema.json`` publishes its fields. What follows from other
+fields is left out: coordinates of ranks, micro-batches, rates, and the verdict.
 """
 
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,28 +26,25 @@ from pipette_opt.plans.plan import (
     SCHEMA_VERSION,
     Alternative,
     Band,
-    Baseline,
     Certificate,
     Imbalance,
     IterationTime,
     Plan,
-    RankRow,
     RiskChoice,
+    Role,
     StageMemory,
     Target,
     Usual,
-    rank_rows,
 )
 from pipette_opt.read.files import parse_json, read_text
 from pipette_opt.read.hosts import checked_host
 from pipette_opt.read.kinds_of_files import PLAN_FILE, reads
-from pipette_opt.read.stack import stack_content
 from pipette_opt.report.json_text import json_text, plain
 from pipette_opt.specs import ModelSpec, NotModelled, StackSpec, TrainingSpec
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A mapping in the file whose fields differ from the plan's classes; defaults serve older files."""
+    """A mapping in the file whose fields differ from the plan's classes."""
 
 
 class Version(Record, frozen=True, kw_only=True):
@@ -56,16 +53,8 @@ class Version(Record, frozen=True, kw_only=True):
     schema_version: int
 
 
-class Derived(Record, frozen=True, kw_only=True):
-    """Fields beside those of :class:`~pipette_opt.parallel.ParallelConfig`: the batch, and what follows from both."""
-
-    world_size: Size
-    global_batch_size: Size
-    num_microbatches: Size
-
-
 ParallelFields = Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/$defs/ParallelConfig"})]
-"""Fields of :class:`~pipette_opt.parallel.ParallelConfig` and :class:`Derived`."""
+"""Fields of :class:`~pipette_opt.parallel.ParallelConfig`."""
 
 CertificateFields = Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/$defs/Certificate"})]
 """Fields of :class:`~pipette_opt.plans.plan.Certificate` and its ``shown_gap``."""
@@ -75,7 +64,7 @@ class Inputs(Record, frozen=True, kw_only=True):
     """
     Input of the solve: ``{path, sha256}`` for files, fields of model, training and stack, values of options.
 
-    Older plans lack some of them; values that are not listed here are of any type.
+    Values that are not listed here are of any type.
     """
 
     cluster: dict[str, Any] | None = None
@@ -95,6 +84,13 @@ class UnusedHost(Record, frozen=True, kw_only=True):
     reason: str
 
 
+class Place(Record, frozen=True, kw_only=True):
+    """Host of a rank, and number of its GPU there."""
+
+    host: str
+    local_rank: Count
+
+
 class BandFields(Record, frozen=True, kw_only=True, rename={"source": "from"}):
     """:class:`~pipette_opt.plans.plan.Band` without its middle, which is the estimate's ``expected_s``."""
 
@@ -103,24 +99,20 @@ class BandFields(Record, frozen=True, kw_only=True, rename={"source": "from"}):
     share: Share
     source: str
     runs: Count
-    unmeasured: str = ""
+    unmeasured: str
 
 
 class Estimate(Record, frozen=True, kw_only=True):
-    """:class:`~pipette_opt.plans.plan.IterationTime`, and the rates that follow from it."""
+    """:class:`~pipette_opt.plans.plan.IterationTime` without the rates that follow from it."""
 
     iteration_time_s: Positive
+    expected_s: Positive
     tokens_per_s: Positive
-    tokens_per_s_per_gpu: Positive
     mfu: NotNegative
-    expected_s: Positive | None = None
-    expected_tokens_per_s: Positive | None = None
-    expected_tokens_per_s_per_gpu: Positive | None = None
-    expected_mfu: NotNegative | None = None
-    hfu: NotNegative | None = None
+    hfu: NotNegative | None
     breakdown: dict[str, float]
-    critical_path: dict[str, float] = {}
-    band: BandFields | None = None
+    critical_path: dict[str, float]
+    band: BandFields | None
 
 
 class Memory(Record, frozen=True, kw_only=True):
@@ -134,44 +126,33 @@ class Memory(Record, frozen=True, kw_only=True):
     counted_gib: NotNegative
     spread: NotNegative
     extrapolates: bool
-    components_gib: dict[str, float] = {}
+    components_gib: dict[str, float]
 
 
 class AlternativeFields(Record, frozen=True, kw_only=True):
-    """:class:`~pipette_opt.plans.plan.Alternative`, its configuration as ``parallel``."""
+    """
+    :class:`~pipette_opt.plans.plan.Alternative`, its configuration as ``parallel``.
 
+    Parameters
+    ----------
+    role
+        ``next best``; ``fastest``: the fastest plan found, if a plainer plan was preferred; ``listed``: the plan on
+        hosts as listed; ``overlapped``: the plan with overlap of gradient reduction; ``usual``: data parallelism alone;
+        ``less risk``: the fastest plan found with a risk of at most ``max_oom_risk``.
+    max_oom_risk
+        Limit on the risk of running out of memory; null in other roles than ``less risk``.
+    """
+
+    role: Role
+    max_oom_risk: Positive | None
     parallel: ParallelFields
     hosts: tuple[str, ...]
     iteration_time_s: Positive | None
     oom_probability: Share | None
     reason: str
-    slots: tuple[tuple[Count, ...], ...] | None = None
-    breakdown: dict[str, float] = {}
-    lower_bound_s: NotNegative | None = None
-
-
-class UsualFields(Record, frozen=True, kw_only=True):
-    """:class:`~pipette_opt.plans.plan.Usual`."""
-
-    plan: AlternativeFields | None
-    problem: str = ""
-
-
-class Risk(Record, frozen=True, kw_only=True):
-    """:class:`~pipette_opt.plans.plan.RiskChoice`."""
-
-    max_oom_risk: Positive
-    plan: AlternativeFields
-
-
-class BaselineFields(Record, frozen=True, kw_only=True):
-    """:class:`~pipette_opt.plans.plan.Baseline`, its configuration as ``parallel``."""
-
-    name: str
-    parallel: ParallelFields
-    iteration_time_s: Positive
-    objective_s: Positive
-    wall_time_s: NotNegative
+    slots: tuple[tuple[Count, ...], ...] | None
+    breakdown: dict[str, float]
+    lower_bound_s: NotNegative | None
 
 
 class PlanFile(Record, frozen=True, kw_only=True):
@@ -182,9 +163,6 @@ class PlanFile(Record, frozen=True, kw_only=True):
     ----------
     created
         ISO 8601 date and time; empty if unknown.
-    verdict
-        One sentence: whether it fits, how far from the best of the searched space it can be, how far off its time may
-        be.
     rank_order
         Fastest dimension first; the second is Megatron's ``--use-tp-pp-dp-mapping``.
     p2p
@@ -200,14 +178,13 @@ class PlanFile(Record, frozen=True, kw_only=True):
     memory
         Peak of one GPU of each pipeline stage.
     alternatives
-        The next best plans of other degrees, micro-batch or recomputation, and why each lost.
-    baselines
-        Choices of other methods, timed by the same simulator.
+        Other plans, and why each lost: the next best of other degrees, micro-batch or recomputation, then others.
+    usual_problem
+        Reason why data parallelism alone cannot run; null if it can, or if the plan is that.
     """
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     created: str
-    verdict: str = ""
     inputs: dict[str, Any]
     seed: Count
     versions: dict[str, str]
@@ -217,33 +194,27 @@ class PlanFile(Record, frozen=True, kw_only=True):
     nccl_algorithm: str
     hosts: tuple[str, ...]
     gpus_per_node: Size
+    global_batch_size: Size
     parallel: ParallelFields
-    placement: tuple[RankRow, ...]
+    placement: tuple[Place, ...]
     unused_hosts: tuple[UnusedHost, ...]
     certificate: CertificateFields
-    objective: Target | None = None
+    objective: Target | None
     estimate: Estimate
     memory: tuple[Memory, ...]
-    fastest: AlternativeFields | None = None
-    listed: AlternativeFields | None = None
-    overlapped: AlternativeFields | None = None
-    usual: UsualFields | None = None
-    risks: tuple[Risk, ...] = ()
-    imbalance: Imbalance | None = None
+    imbalance: Imbalance | None
     alternatives: tuple[AlternativeFields, ...]
-    baselines: tuple[BaselineFields, ...]
-    not_modelled: tuple[NotModelled, ...] = ()
+    usual_problem: str | None
+    not_modelled: tuple[NotModelled, ...]
     notes: tuple[str, ...]
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """Return the content of ``plan.json``, in the order of the file."""
-    batch = plan.global_batch_size
     return _builtins(
         PlanFile(
-            schema_version=1,
+            schema_version=2,
             created=plan.created,
-            verdict=plan.verdict,
             inputs=dict(plan.inputs),
             seed=plan.seed,
             versions=dict(plan.versions),
@@ -253,21 +224,20 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
             nccl_algorithm=plan.nccl_algorithm,
             hosts=plan.hosts,
             gpus_per_node=plan.gpus_per_node,
-            parallel=_parallel(plan.config, batch),
-            placement=tuple(rank_rows(plan)),
+            global_batch_size=plan.global_batch_size,
+            parallel=asdict(plan.config),
+            placement=tuple(
+                Place(host=plan.hosts[node], local_rank=int(local_rank))
+                for node, local_rank in zip(plan.placement.node, plan.placement.local_rank, strict=True)
+            ),
             unused_hosts=tuple(UnusedHost(host=host, reason=reason) for host, reason in plan.unused_hosts.items()),
             certificate=asdict(plan.certificate) | {"shown_gap": plan.certificate.shown_gap},
             objective=plan.target,
             estimate=_estimate(plan.estimate),
             memory=tuple(map(_memory, plan.memory)),
-            fastest=None if plan.fastest is None else _alternative(plan.fastest, batch),
-            listed=None if plan.listed is None else _alternative(plan.listed, batch),
-            overlapped=None if plan.overlapped is None else _alternative(plan.overlapped, batch),
-            usual=None if plan.usual is None else _usual(plan.usual, batch),
-            risks=tuple(_risk(risk, batch) for risk in plan.risks),
             imbalance=plan.imbalance,
-            alternatives=tuple(_alternative(alternative, batch) for alternative in plan.alternatives),
-            baselines=tuple(_baseline(baseline, batch) for baseline in plan.baselines),
+            alternatives=_alternatives(plan),
+            usual_problem=None if plan.usual is None or plan.usual.plan is not None else plan.usual.problem,
             not_modelled=plan.not_modelled,
             notes=plan.notes,
         )
@@ -282,12 +252,6 @@ def estimate_to_dict(estimate: IterationTime) -> dict[str, Any]:
 def _builtins(record: Record) -> dict[str, Any]:
     found: dict[str, Any] = plain(msgspec.to_builtins(record, enc_hook=plain))
     return found
-
-
-def _parallel(config: ParallelConfig, batch: int) -> dict[str, Any]:
-    num_microbatches = config.num_microbatches(batch, unequal=True)
-    derived = Derived(world_size=config.world_size, global_batch_size=batch, num_microbatches=num_microbatches)
-    return asdict(config) | structs.asdict(derived)
 
 
 def _estimate(estimate: IterationTime) -> Estimate:
@@ -308,25 +272,15 @@ def _memory(stage: StageMemory) -> Memory:
     )
 
 
-def _alternative(alternative: Alternative, batch: int) -> AlternativeFields:
-    fields = asdict(alternative)
-    del fields["config"]
-    return AlternativeFields(parallel=_parallel(alternative.config, batch), **fields)
-
-
-def _usual(usual: Usual, batch: int) -> UsualFields:
-    plan = None if usual.plan is None else _alternative(usual.plan, batch)
-    return UsualFields(plan=plan, problem=usual.problem)
-
-
-def _risk(risk: RiskChoice, batch: int) -> Risk:
-    return Risk(max_oom_risk=risk.max_oom_risk, plan=_alternative(risk.plan, batch))
-
-
-def _baseline(baseline: Baseline, batch: int) -> BaselineFields:
-    fields = asdict(baseline)
-    del fields["config"]
-    return BaselineFields(parallel=_parallel(baseline.config, batch), **fields)
+def _alternatives(plan: Plan) -> tuple[AlternativeFields, ...]:
+    """Return all other plans of a plan, in the order of :meth:`~pipette_opt.plans.plan.Plan.others`."""
+    limits = iter(choice.max_oom_risk for choice in plan.risks)
+    found = []
+    for role, other in plan.others():
+        given = asdict(other)
+        limit = next(limits) if role == "less risk" else None
+        found.append(AlternativeFields(role=role, max_oom_risk=limit, parallel=given.pop("config"), **given))
+    return tuple(found)
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
@@ -388,48 +342,48 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
             where, f"schema_version is {version}, but this program reads version {SCHEMA_VERSION}; solve again."
         )
     file = typed(PlanFile, content, where)
-    inputs = file.inputs
-    if "stack" in inputs:
-        inputs = {**inputs, "stack": stack_content(inputs["stack"], f"{where}, inputs.stack")}
-    typed(Inputs, inputs, where, "inputs")
+    typed(Inputs, file.inputs, where, "inputs")
     for place, host in enumerate(file.hosts):
         checked_host(host, f"{where}, hosts[{place}]")
     if len(set(file.hosts)) < len(file.hosts):
         raise InputError(where, "hosts names a host more than once.")
-    config, global_batch_size = _read_parallel(file.parallel, where, "parallel")
+    config = _read_parallel(file.parallel, where, "parallel")
+    try:
+        config.num_microbatches(file.global_batch_size, unequal=True)
+    except ValueError as error:
+        raise InputError(where, f"global_batch_size: {error}") from None
+    others = [
+        (entry, _read_alternative(entry, where, f"alternatives[{place}]"))
+        for place, entry in enumerate(file.alternatives)
+    ]
+    by_role = {entry.role: other for entry, other in others}
     if file.objective is not None and abs(file.objective.gap - file.objective.gap_of_bound) > GAP_WITHIN:
         gap, right = file.objective.gap, file.objective.gap_of_bound
         raise InputError(where, f"objective.gap is {gap}, but value and bound give {right}.")
-    plan = Plan(
+    return Plan(
         config=config,
         placement=_read_placement(file, config, where),
         hosts=file.hosts,
         gpus_per_node=file.gpus_per_node,
-        global_batch_size=global_batch_size,
+        global_batch_size=file.global_batch_size,
         launcher=file.launcher,
         p2p=file.p2p,
-        certificate=typed(Certificate, file.certificate, where, "certificate"),
-        estimate=_read_estimate(file.estimate),
+        certificate=typed(Certificate, file.certificate, where, "certificate", needed=OF_CERTIFICATE),
+        estimate=_read_estimate(file.estimate, config.world_size),
         memory=tuple(map(_read_memory, file.memory)),
         unused_hosts={unused.host: unused.reason for unused in file.unused_hosts},
-        fastest=None if file.fastest is None else _read_alternative(file.fastest, where, "fastest"),
-        listed=None if file.listed is None else _read_alternative(file.listed, where, "listed"),
-        overlapped=None if file.overlapped is None else _read_alternative(file.overlapped, where, "overlapped"),
-        usual=None if file.usual is None else _read_usual(file.usual, where),
+        fastest=by_role.get("fastest"),
+        listed=by_role.get("listed"),
+        overlapped=by_role.get("overlapped"),
+        usual=_read_usual(by_role.get("usual"), file.usual_problem),
         risks=tuple(
-            RiskChoice(max_oom_risk=risk.max_oom_risk, plan=_read_alternative(risk.plan, where, f"risks[{index}].plan"))
-            for index, risk in enumerate(file.risks)
+            RiskChoice(max_oom_risk=entry.max_oom_risk, plan=other)
+            for entry, other in others
+            if entry.max_oom_risk is not None
         ),
         imbalance=file.imbalance,
-        alternatives=tuple(
-            _read_alternative(alternative, where, f"alternatives[{index}]")
-            for index, alternative in enumerate(file.alternatives)
-        ),
-        baselines=tuple(
-            Baseline(**_with_config(baseline, where, f"baselines[{index}]"))
-            for index, baseline in enumerate(file.baselines)
-        ),
-        inputs=inputs,
+        alternatives=tuple(other for entry, other in others if entry.role == "next best"),
+        inputs=file.inputs,
         not_modelled=file.not_modelled,
         target=file.objective,
         notes=file.notes,
@@ -438,60 +392,39 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         created=file.created,
         versions=file.versions,
     )
-    _check_coordinates(file, plan, where)
-    return plan
 
 
-FIRST_FIELDS = (
-    *("context_parallel_size", "expert_model_parallel_size", "virtual_pipeline_model_parallel_size"),
-    *("sequence_parallel", "recompute_granularity", "use_distributed_optimizer"),
-)
-"""Fields that have defaults but are required, because every version of the file has them."""
+OF_CONFIG = tuple(field.name for field in fields(ParallelConfig))
+OF_CERTIFICATE = tuple(field.name for field in fields(Certificate))
+"""Names of the fields of a configuration and of a certificate; the file has all of them."""
 
 GAP_WITHIN = 1e-6
 """Largest accepted difference between a recorded gap and the gap of value and bound, for rounding."""
 
 
-def _read_parallel(content: dict[str, Any], where: str, path: str) -> tuple[ParallelConfig, int]:
-    """Return the configuration and the global batch size; raise ``InputError`` if derived fields disagree."""
-    config = typed(ParallelConfig, content, where, path, needed=FIRST_FIELDS)
-    derived = typed(Derived, content, where, path)
-    try:
-        num_microbatches = config.num_microbatches(derived.global_batch_size, unequal=True)
-    except ValueError as error:
-        raise InputError(where, f"{path}: {error}") from None
-    for name, right in (("world_size", config.world_size), ("num_microbatches", num_microbatches)):
-        found = getattr(derived, name)
-        if found != right:
-            raise InputError(where, f"{path}.{name} is {found}, but the degrees give {right}.")
-    return config, derived.global_batch_size
+def _read_parallel(content: dict[str, Any], where: str, path: str) -> ParallelConfig:
+    return typed(ParallelConfig, content, where, path, needed=OF_CONFIG)
 
 
-def _with_config(record: AlternativeFields | BaselineFields, where: str, path: str) -> dict[str, Any]:
-    """Return the fields of a record with ``parallel`` replaced by the configuration."""
-    fields = structs.asdict(record)
-    config, _ = _read_parallel(fields.pop("parallel"), where, f"{path}.parallel")
-    return {"config": config, **fields}
+def _read_alternative(entry: AlternativeFields, where: str, path: str) -> Alternative:
+    """Return another plan; raise ``InputError`` if its configuration, or the limit on its risk, is wrong."""
+    given = structs.asdict(entry)
+    if (given.pop("max_oom_risk") is None) == (given.pop("role") == "less risk"):
+        raise InputError(where, f"{path}.max_oom_risk must be a number with the role less risk, else null.")
+    return Alternative(config=_read_parallel(given.pop("parallel"), where, f"{path}.parallel"), **given)
 
 
-def _read_alternative(alternative: AlternativeFields, where: str, path: str) -> Alternative:
-    return Alternative(**_with_config(alternative, where, path))
-
-
-def _read_usual(usual: UsualFields, where: str) -> Usual:
-    plan = None if usual.plan is None else _read_alternative(usual.plan, where, "usual.plan")
-    return Usual(plan=plan, problem=usual.problem)
+def _read_usual(plan: Alternative | None, problem: str | None) -> Usual | None:
+    return None if plan is None and problem is None else Usual(plan=plan, problem=problem or "")
 
 
 def _read_placement(file: PlanFile, config: ParallelConfig, where: str) -> Placement:
-    """Read the rank map; raise ``InputError`` unless ranks are 0, 1, ... in order and hosts are in the host list."""
+    """Read the rank map; raise ``InputError`` unless all ranks have hosts of the host list."""
     rows = file.placement
     if len(rows) != config.world_size:
         raise InputError(where, f"placement has {len(rows)} ranks, but the degrees give {config.world_size}.")
     index = {host: number for number, host in enumerate(file.hosts)}
     for rank, row in enumerate(rows):
-        if row.rank != rank:
-            raise InputError(where, f"placement[{rank}].rank is {row.rank}; the ranks must be in order, here {rank}.")
         if row.host not in index:
             problem = f"is {row.host!r}, which is not among the hosts of the file."
             raise InputError(where, f"placement[{rank}].host {problem}")
@@ -502,28 +435,14 @@ def _read_placement(file: PlanFile, config: ParallelConfig, where: str) -> Place
     )
 
 
-def _check_coordinates(file: PlanFile, plan: Plan, where: str) -> None:
-    """Raise ``InputError`` unless the coordinates of each rank follow from the rank order."""
-    for row, expected in zip(file.placement, rank_rows(plan), strict=True):
-        if row == expected:
-            continue
-        name, right = next((name, its) for name, its in structs.asdict(expected).items() if getattr(row, name) != its)
-        problem = f"is {getattr(row, name)}, but rank {row.rank} of the order {file.rank_order} has {right}."
-        raise InputError(where, f"placement[{row.rank}].{name} {problem}")
-
-
-def _read_estimate(estimate: Estimate) -> IterationTime:
-    """Read the estimate. Files of older versions lack the band's middle: the geometric mean of its ends is used."""
-    fields = {name: getattr(estimate, name) for name in _ESTIMATE}
-    if estimate.band is not None:
-        band = structs.asdict(estimate.band)
-        middle_s = estimate.expected_s or float(np.sqrt(max(band["low_s"] * band["high_s"], 0.0)))
-        fields["band"] = Band(middle_s=middle_s, **band)
-    return IterationTime(**fields)
-
-
-_ESTIMATE = tuple(name for name in Estimate.__struct_fields__ if not name.startswith("expected_"))
-"""Fields of the estimate that are not derived from other fields."""
+def _read_estimate(estimate: Estimate, num_gpus: int) -> IterationTime:
+    given = structs.asdict(estimate)
+    middle_s, band = given.pop("expected_s"), given.pop("band")
+    return IterationTime(
+        tokens_per_s_per_gpu=estimate.tokens_per_s / num_gpus,
+        band=None if band is None else Band(middle_s=middle_s, **structs.asdict(band)),
+        **given,
+    )
 
 
 def _read_memory(stage: Memory) -> StageMemory:

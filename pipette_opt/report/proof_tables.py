@@ -83,7 +83,7 @@ def robust_lines(robust: Robust | None) -> list[RenderableType]:
 
 
 def proof_tables(certificate: Certificate, estimate: IterationTime) -> list[RenderableType]:
-    """Table with the number of configurations that each reason excluded; empty for plans of older versions."""
+    """Table with the number of configurations that each reason excluded."""
     rows = [(part, reason) for part in certificate.proof for reason in part.named]
     if not rows:
         return []

@@ -83,8 +83,6 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
     parts += risks_table(plan)
     if line := imbalance_line(plan):
         parts.append(Group(Text(), Text(line)))
-    if plan.baselines:
-        parts.append(baselines_table(plan))
     parts += left_out_table(plan.not_modelled)
     if plan.notes:
         parts.append(notes(plan.notes))
@@ -230,7 +228,7 @@ def memory_table(memory: Sequence[StageMemory]) -> RenderableType:
 
 
 def components_table(memory: Sequence[StageMemory]) -> list[RenderableType]:
-    """Table of the components of each stage's predicted peak; empty for plans of older versions."""
+    """Table of the components of each stage's predicted peak; empty without them."""
     shown = [stage for stage in _fullest(memory) if stage.components]
     if not shown:
         return []
@@ -260,21 +258,6 @@ def hosts_tables(plan: Plan) -> list[RenderableType]:
             unused.add_row(Text(folded_hosts(hosts), style=FAIR), reason)
         parts.append(spaced(unused))
     return parts
-
-
-def baselines_table(plan: Plan) -> RenderableType:
-    """Table of the configurations that other methods choose."""
-    table = columns_table("instead of this plan", "configuration", "iteration >", "to the plan >", "took >")
-    for baseline in plan.baselines:
-        slower = baseline.iteration_time_s / plan.estimate.iteration_time_s - 1
-        table.add_row(
-            baseline.name,
-            baseline.config.label(),
-            expected_text(plan.estimate, baseline.iteration_time_s),
-            Text(percent(slower, "+"), style=BAD if slower < 0 else ""),
-            f"{baseline.wall_time_s:.1f} s",
-        )
-    return spaced(table)
 
 
 def estimate_tables(

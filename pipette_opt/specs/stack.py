@@ -248,6 +248,8 @@ class StackSpec:
                 raise ValueError(
                     f"origins: {name} must be a constant, measured, interpolated or assumed, got {origin}."
                 )
+        if self.fitted is not None and self.fitted.get("constants") not in (FITTED, KEPT):
+            raise ValueError(f"fitted: constants must be {FITTED} or {KEPT}; calibrate again.")
         unknown = [name for name in self.moved_from if name not in CONSTANTS]
         if unknown:
             raise ValueError(f"moved_from: {unknown[0]} is no constant of a stack.")
@@ -261,8 +263,8 @@ class StackSpec:
 
     @property
     def is_fitted(self) -> bool:
-        """True if a calibration fitted the constants; stacks of older versions do not say, and are fitted."""
-        return self.fitted is not None and self.fitted.get("constants") != KEPT
+        """True if a calibration fitted the constants."""
+        return self.fitted is not None and self.fitted["constants"] == FITTED
 
     @property
     def unmoved(self) -> "StackSpec":

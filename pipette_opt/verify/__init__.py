@@ -13,7 +13,7 @@ from pipette_opt.base.errors import InfeasibleError, InputError, PlanError
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import Instance
-from pipette_opt.verify.alternatives import alternatives_are_reproduced, baselines_are_possible
+from pipette_opt.verify.alternatives import alternatives_are_reproduced
 from pipette_opt.verify.certificate import (
     SpaceRule,
     bound_holds,
@@ -74,7 +74,6 @@ CONTENT_RULES: tuple[Rule, ...] = (
     alternatives_are_reproduced,
     risks_are_reproduced,
     imbalance_is_reproduced,
-    baselines_are_possible,
     unused_hosts_are_reproduced,
 )
 """Rules on the plan itself that read the rank map."""

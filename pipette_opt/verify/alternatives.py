@@ -155,14 +155,3 @@ def _risk_problems(instance: Instance, plan: Plan, alternative: Alternative, pla
                 f"{gib(stage.capacity_bytes):.1f}"
             )
             return
-
-
-def baselines_are_possible(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Rule: each baseline is legal, and its times are positive."""
-    for number, baseline in enumerate(plan.baselines):
-        name = f"baselines[{number}] ({baseline.name})"
-        reasons = check_legal(instance.model, instance.training, baseline.config)
-        yield from (f"{name} is not legal: {reason}" for reason in reasons)
-        time_s, objective_s, wall_time_s = baseline.iteration_time_s, baseline.objective_s, baseline.wall_time_s
-        if not (time_s > 0 and objective_s > 0 and wall_time_s >= 0):
-            yield f"{name} takes {time_s} s, objective {objective_s} s, found in {wall_time_s} s"

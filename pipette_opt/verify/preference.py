@@ -74,7 +74,7 @@ def risks_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
 def _risk_levels_are_complete(plan: Plan) -> Iterator[str]:
     """Each level of risk has the fastest plan recorded within it."""
     if not plan.risks:
-        return  # taken on trust: older files have none
+        return  # taken on trust: other objectives have none
     try:
         levels = risk_levels(accepted_risk(plan.inputs))
     except InputError:

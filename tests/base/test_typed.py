@@ -34,7 +34,7 @@ LONG = replace(
 TRAINING = TrainingSpec(global_batch_size=8, seq_length=128)
 ANCHOR = Anchor(run="a", terms=(0.5,), log_ratio=0.1, reference=(0.25,))
 STACK = StackSpec(
-    fitted={"runs": 3, "errors": [0.1]},
+    fitted={"constants": "kept", "runs": 3, "errors": [0.1]},
     memory=MemoryConstants(group_gib=0.1, errors=(0.1,), twins={"0a": 0.5}),
     anchors=(ANCHOR,),
     versions={"1.0": 1.1},

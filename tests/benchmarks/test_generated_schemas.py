@@ -24,6 +24,6 @@ def test_descriptions_come_from_docstrings(schemas: ModuleType) -> None:
     """Of the record, of the part of the plan that it stands for, and of its properties."""
     parts = schemas.plan_schema()["$defs"]
     assert parts["Memory"]["properties"]["components_gib"]["description"].startswith("Bytes of the predicted peak")
-    assert "tokens per second" in parts["Estimate"]["properties"]["expected_tokens_per_s"]["description"].lower()
+    assert "seconds of an iteration" in parts["Estimate"]["properties"]["expected_s"]["description"].lower()
     assert "``" not in str(parts)
     assert ":class:" not in str(parts)

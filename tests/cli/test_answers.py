@@ -32,6 +32,10 @@ HYBRID = (
 )
 
 
+ESTIMATED = ("--example", "lab-2x8", "--args", "--tensor-model-parallel-size 8")
+"""Options of an estimate."""
+
+
 @pytest.fixture
 def level() -> Iterator[None]:
     """The level of logging is as before."""
@@ -41,7 +45,8 @@ def level() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "words", [("-v", "import", "model", "llama-3-8b"), ("import", "model", "llama-3-8b", "-v"), ("gpus", "--verbose")]
+    "words",
+    [("-v", "import", "model", "llama-3-8b"), ("estimate", *ESTIMATED, "-v"), ("estimate", "--verbose", *ESTIMATED)],
 )
 def test_verbose_before_and_after_the_command(command: Run, level: None, words: tuple[str, ...]) -> None:
     """People add -v where they are."""
@@ -122,7 +127,7 @@ def test_a_plan_on_standard_output(command: Run) -> None:
     words = ("solve", "--example", "lab-2x8", "--tensor-parallel", "8", "--pipeline-parallel", "2")
     code, out, err = command(*words, "--micro-batch-size", "1", "--time-limit", "1", "-o", "-")
     assert code in (0, 4), err
-    assert json.loads(out)["schema_version"] == 1
+    assert json.loads(out)["schema_version"] == 2
     assert "Proof" in err
     assert list(Path().iterdir()) == []
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from pipette_opt.cli.app import app
+from pipette_opt.cli.app import SHOWS_MORE, app
 from pipette_opt.cli.output import answer, manner, say, say_progress
 
 Command = Callable[..., tuple[int, str, str]]
@@ -34,10 +34,11 @@ COMMANDS = dict(commands())
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_options_of_all(name: str) -> None:
-    """``--json``, ``--quiet`` and ``--verbose``, and a help that begins with a sentence."""
+    """``--json`` and ``--quiet``, ``--verbose`` where it shows more, and a help that begins with a sentence."""
     command = COMMANDS[name]
     options = {one for parameter in command.params for one in parameter.opts}
-    assert {"--json", "--quiet", "-q", "--verbose", "-v"} <= options
+    assert {"--json", "--quiet", "-q"} <= options
+    assert ({"--verbose", "-v"} <= options) is (name.split()[-1] in SHOWS_MORE)
     assert inspect.cleandoc(command.help).split("\n\n")[0].rstrip().endswith((".", "?"))
 
 

@@ -34,7 +34,7 @@ TYPED = {
     "solve": [
         f"solve --cluster c.yaml {JOB} -o {{}}: c.yaml m.csv",
         f"solve --cluster c.yaml {JOB} --trace {{}} -o p.json: c.yaml m.csv",
-        f"solve --cluster c.yaml {JOB} --calibration s.yaml -o {{}}: s.yaml",
+        f"solve --cluster c.yaml {JOB} --software s.yaml -o {{}}: s.yaml",
         f"solve --cluster c.yaml {JOB} --profile layers.csv -o {{}}: layers.csv",
         f"solve --cluster c.yaml {JOB} --compare-current train.sh -o {{}}: train.sh",
         "solve --cluster c.yaml --model config.json --global-batch-size 64 --seq-length 4096 -o {}: config.json",
@@ -51,7 +51,7 @@ TYPED = {
     "calibrate": ["calibrate runs.csv -o {}: runs.csv", "calibrate runs.csv --base s.yaml -o {}: s.yaml"],
     "backtest": [
         "backtest runs.csv -o {}: runs.csv",
-        "backtest runs.csv --calibration s.yaml -o {}: s.yaml",
+        "backtest runs.csv --software s.yaml -o {}: s.yaml",
     ],
     "tune": ["tune --replay runs.csv -o {}: runs.csv"],
     "profile compute": [

@@ -44,7 +44,6 @@ def test_plan_says_how_experts_are_spread(solved: Path) -> None:
     plan: dict[str, Any] = json.loads(solved.read_text())
     size = plan["parallel"]["expert_model_parallel_size"]
     assert size > 1
-    assert {row["ep"] for row in plan["placement"]} == set(range(size))
     assert plan["inputs"]["training"]["expert_imbalance"] == 1.25
     assert plan["estimate"]["breakdown"]["expert_parallel"] > 0
     assert "expert-parallel groups" in plan["certificate"]["scope"]

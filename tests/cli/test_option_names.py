@@ -98,22 +98,16 @@ def test_wrong_names_suggest_the_right_ones(words: list[str], problem: str, comm
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ("--seq-length 8k", "--seq-length: must be a whole number, got '8k'. Did you mean 8192?"),
-        ("--gbs 4M --seq-length 8k", "4M tokens are 512 sequences of 8192 tokens. Did you mean 512?"),
-        ("--gbs=4M --seq-length=4000", "4M tokens are 1000 sequences of 4000 tokens. Did you mean 1000?"),
-        ("--gbs 4M --seq-length 3000", "4M tokens are about 1333 sequences of 3000 tokens. Did you mean 1333?"),
-        ("--gbs 512k --seq-length 4096", "512k tokens are 128 sequences of 4096 tokens. Did you mean 128?"),
-        ("--gbs 4M", "got '4M'. It counts sequences, not tokens: give the tokens of a batch over --seq-length."),
-        ("--gbs 4M --seq-length long", "give the tokens of a batch over --seq-length."),
-        ("--gbs 1k", "--global-batch-size: must be a whole number, got '1k'. Did you mean 1000?"),
-        ("--gbs 1,024", "got '1,024'. Did you mean 1024?"),
-        ("--gbs 1e3", "got '1e3'. Did you mean 1000?"),
+        ("--seq-length 8k", "--seq-length: must be a whole number, got '8k'."),
+        ("--gbs=4M --seq-length=4000", "--global-batch-size: must be a whole number, got '4M'."),
+        ("--gbs 1,024", "got '1,024'."),
+        ("--gbs 1e3", "got '1e3'."),
         ("--workers four", "--workers: must be a whole number, got 'four'."),
-        ("--time-limit 10m", "--time-limit: must be a number, got '10m'. Did you mean 600?"),
+        ("--time-limit 10m", "--time-limit: must be a number, got '10m'."),
     ],
 )
 def test_numbers_with_units_are_answered_in_one_line(words: str, problem: str, command: Run) -> None:
-    """No box of the parser; the number that was meant is named."""
+    """No box of the parser."""
     code, out, err = command("explain" if "time" not in words else "solve", "--example", "lab-2x8", *words.split())
     assert code == 2
     assert out == ""
@@ -128,7 +122,7 @@ def test_numbers_with_units_in_a_job_file(command: Run, tmp_path: Path) -> None:
     )
     code, _, err = command("solve", str(tmp_path / "job.yaml"))
     assert code == 2
-    assert "must be a whole number, got '8k'. Did you mean 8192?" in " ".join(err.split())
+    assert "must be a whole number, got '8k'." in " ".join(err.split())
 
 
 @pytest.mark.parametrize(

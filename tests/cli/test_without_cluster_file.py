@@ -21,7 +21,6 @@ def test_a_plan_for_hosts_without_a_file_serves_every_command(command: Run) -> N
     assert "no link was measured" in " ".join(out.split())
     plan = json.loads(Path("plan.json").read_text())
     assert any(note.startswith(NO_LINK) for note in plan["notes"])
-    assert plan["verdict"].endswith("; no link was measured.")
     recorded = plan["inputs"]["cluster"]
     assert recorded["document"]["nodes"] == [{"hosts": "node[1-2]", "gpu": "h100-80gb", "gpus_per_node": 8}]
     assert recorded["document"]["inter_node"]["bandwidth_gb_per_s"] == 45

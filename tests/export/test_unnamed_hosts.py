@@ -73,7 +73,8 @@ done < "$rankfile"
 def unnamed(plan: Plan) -> Plan:
     """The plan on as many hosts that nobody named."""
     count = str(len(plan.hosts))
-    record = nominal_record(nominal_cluster(nodes=count, gpu="h100", nics="4x400", gpus_per_node=4), count)
+    options: dict[str, Any] = {"nodes": count, "gpu": "h100", "nics": "4x400", "gpus_per_node": 4}
+    record = nominal_record(nominal_cluster(**options), **options)
     hosts = tuple(f"node{number}" for number in range(1, len(plan.hosts) + 1))
     unused = {hosts[plan.hosts.index(host)]: why for host, why in plan.unused_hosts.items()}
     return replace(plan, hosts=hosts, unused_hosts=unused, inputs={**plan.inputs, "cluster": record})
@@ -117,21 +118,20 @@ def test_no_file_has_a_name_that_nobody_gave(target: str) -> None:
     named = re.compile("|".join(rf"\b{host}\b" for host in plan.hosts))
     for name, text in files.items():
         assert named.search(text) is None, name
-    plan = replace(plan, inputs={**plan.inputs, "cluster": {**plan.inputs["cluster"], "named": True}})
+    named_options = plan.inputs["cluster"]["options"] | {"nodes": ",".join(plan.hosts)}
+    plan = replace(plan, inputs={**plan.inputs, "cluster": {**plan.inputs["cluster"], "options": named_options}})
     has_hosts = any(named.search(text) for text in export(plan, target, options).values())
     assert has_hosts is (target not in ("megatron", "nemo"))
 
 
 def test_what_is_recorded_of_names() -> None:
-    """A number of hosts gives none, names and ranges do; older records show it by the invented names."""
-    options = {"gpu": "h100", "nics": "8x400", "gpus_per_node": None}
+    """A number of hosts gives none, names and ranges do."""
 
     def recorded(nodes: str) -> dict[str, Any]:
-        return nominal_record(nominal_cluster(nodes=nodes, **options), nodes)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"nodes": nodes, "gpu": "h100", "nics": "8x400", "gpus_per_node": None}
+        return nominal_record(nominal_cluster(**options), **options)
 
     assert [has_named_hosts(recorded(nodes)) for nodes in ("8", "gpu[01-08]", "node[1-8]")] == [False, True, True]
-    older = [{name: value for name, value in recorded(nodes).items() if name != "named"} for nodes in ("8", "gpu[1-8]")]
-    assert [has_named_hosts(one) for one in older] == [False, True]
     assert has_named_hosts({"path": "cluster.yaml", "sha256": "0", "matrices": {}})
     assert not hosts_are_named(unnamed(make_plan()))
     assert hosts_are_named(make_plan())

@@ -51,14 +51,14 @@ def test_files_are_found_beside_the_job_file(tmp_path: Path) -> None:
     """A path as written, or else beside the job file; a section may be a single text."""
     (tmp_path / "mine.yaml").write_text("x")
     path = tmp_path / "job.yaml"
-    path.write_text("cluster: mine.yaml\nsoftware: {stack: megatron-core}\n")
+    path.write_text("cluster: mine.yaml\nsoftware: {name: megatron-core}\n")
     found = read_job_file(path)
-    assert found.given == {"cluster": tmp_path / "mine.yaml", "calibration": "megatron-core"}
+    assert found.given == {"cluster": tmp_path / "mine.yaml", "software": "megatron-core"}
     assert found.place("cluster") == "cluster.cluster"
     path.write_text("software: torchtitan\n")
     assert read_job_file(path).given == {"software": "torchtitan"}
     path.write_text("software: mine.yaml\n")
-    assert read_job_file(path).given == {"calibration": str(tmp_path / "mine.yaml")}
+    assert read_job_file(path).given == {"software": str(tmp_path / "mine.yaml")}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ def certificate(listed_s: float, layers_s: float, bound_s: float) -> Certificate
         objective_s=10.0,
         fastest_s=None,
         lower_bound_s=bound_s,
-        judge_lower_bound_s=bound_s,
         proof=(memory, proof),
         joint_model=model,
     )

@@ -57,5 +57,5 @@ def test_a_fitted_stack_is_measured() -> None:
     """One without origins is assumed."""
     given = job("h100-80gb")
     assert "constants of the stack" in said(given, "Assumed")
-    fitted = replace(given, stack=replace(given.stack, name="mine", fitted={"num_runs": 12}))
+    fitted = replace(given, stack=replace(given.stack, name="mine", fitted={"constants": "fitted"}))
     assert "constants of the stack mine" in said(fitted, "Measured")

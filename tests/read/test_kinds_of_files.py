@@ -1,6 +1,5 @@
 """Files of other programs are told by what they contain, and readers say so."""
 
-import os
 import time
 from pathlib import Path
 
@@ -13,30 +12,21 @@ from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, binary_kind, file_kin
 from pipette_opt.read.model import read_model
 from pipette_opt.read.runs import read_runs
 
-FORMATS = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared")) / "formats"
-
-NOT_PRINTED = ("training-configs", "out-")
-"""Folders of formats with files to write and notes, which are no input."""
-
 
 @pytest.mark.parametrize(
     ("text", "name", "reader"),
     [
-        ('{"Instances": [{"InstanceId": "i-0", "NetworkNodes": ["nn-0"]}]}', "AWS's topology of instances", ""),
-        ('{"apiVersion": "v1", "kind": "List", "items": [{"kind": "Node"}]}', "a list of Kubernetes nodes", ""),
-        ('{"nvbandwidth": {"version": "v0.8"}}', "output of nvbandwidth", ""),
+        ('{"tokenizer_class": "LlamaTokenizer"}', "a tokenizer's settings", ""),
         ("63:   num_layers ...................... 32\n", "arguments of Megatron-LM, as it prints them", "import runs"),
         (" iteration 1/ 9 | elapsed time per iteration (ms): 5.1 |\n", "a log of Megatron-LM", "import runs"),
         (" 0: # nThread 1 nGpus 1\n", "output of nccl-tests or rccl-tests", "import links"),
         ("SwitchName=a Nodes=n[1-2]\n", "Slurm's list of switches", "import links"),
-        ("BlockName=a Nodes=n[1-2]\n", "Slurm's list of blocks", ""),
         ('{"model_type": "llama"}', "a config.json of Hugging Face", "import model"),
         ("nodes:\n  - {hosts: a, gpu: h100}\n", "a cluster file of pipette-opt", "solve --cluster"),
         ('{"schema_version": 1, "parallel": {}, "placement": []}', "a plan of pipette-opt", "verify"),
         ("#!/bin/bash\nset -e\n", "a shell script", "estimate --args"),
         ('A="--bf16"\neval torchrun $A\n', "a shell script", "estimate --args"),
         ("--num-layers 4\n", "arguments of Megatron-LM, as they are typed", "estimate --args"),
-        ("<!DOCTYPE html><html>", "a page of HTML", ""),
     ],
 )
 def test_kinds_by_their_contents(text: str, name: str, reader: str) -> None:
@@ -57,11 +47,11 @@ def test_a_text_of_nobody() -> None:
 
 def test_readers_say_what_a_file_looks_like(tmp_path: Path) -> None:
     """Each names the kind of a file of another program, and not its own kind."""
-    aws = tmp_path / "hosts.json"
-    aws.write_text('{"Instances": [{"InstanceId": "i-0", "NetworkNodes": []}]}')
+    other = tmp_path / "tokenizer_config.json"
+    other.write_text('{"tokenizer_class": "LlamaTokenizer"}')
     for reader in (read_cluster, read_model, read_runs):
-        with pytest.raises(InputError, match=r"It looks like AWS's topology of instances .* which no command reads"):
-            reader(aws)
+        with pytest.raises(InputError, match=r"It looks like a tokenizer's settings, which no command reads"):
+            reader(other)
     own = tmp_path / "cluster.yaml"
     own.write_text("nodes:\n  - {hosts: a, gpu: none-such}\n")
     with pytest.raises(InputError) as caught:
@@ -97,16 +87,6 @@ def test_kinds_that_readers_accept_are_known() -> None:
     accepted = {value for name, value in vars(kinds_of_files).items() if name.isupper() and isinstance(value, str)}
     assert LAUNCH_SCRIPT in accepted
     assert accepted <= {kind.name for kind in file_kinds()}
-
-
-@pytest.mark.skipif(not FORMATS.is_dir(), reason=f"{FORMATS} is not here")
-def test_every_format_is_known() -> None:
-    """No example of the formats around the tool is like nothing."""
-    files = [file for file in FORMATS.glob("*/*") if file.is_file() and file.name != "about.md"]
-    printed = [file for file in files if not file.parent.name.startswith(NOT_PRINTED)]
-    unknown = [file for file in printed if kind_of(file.read_text(encoding="utf-8", errors="replace")) is None]
-    assert printed
-    assert unknown == []
 
 
 def test_scripts_are_scripts_whatever_they_write() -> None:

@@ -38,7 +38,7 @@ def test_written_and_read_back() -> None:
     [
         ('{"pipette_opt_links": 9}\n', "must be a log of version 1"),
         ('{"pipette_opt_links": 1}\n', "lacks hosts, gpus_per_node, device_name, together, which every log has"),
-        (text_of().replace("2,", "-8,", 1), "gpus_per_node must be a whole number from 1 to 1,024, got -8"),
+        (text_of().replace("2,", "-8,", 1), r"gpus_per_node must be a whole number in \[1, 1024\], got -8"),
         (text_of().replace('["n2", "n10"]', '"n2"'), "hosts must be a list of names, got 'n2'"),
         (text_of().replace("n10", "n1$(id)"), "must consist of letters"),
         (text_of(link_line(1, "n2", "n10", {4: 1e9}, 10.0)), "latency_s must be seconds from 0 to 1, got 10"),

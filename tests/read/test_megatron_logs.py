@@ -412,7 +412,7 @@ def test_other_files_of_a_folder_are_named(tmp_path: Path) -> None:
     notes = " ".join(import_runs([tmp_path], gpu="h100-80gb")[1])
     assert "titan.log: left out, no Megatron arguments" in notes
     assert "It looks like a log of torchtitan, which no command reads" in notes
-    assert "history.jsonl: not read, a log ends in .log, .out, .txt, .err. It looks like a run of Weights" in notes
+    assert "history.jsonl: not read, a log ends in .log, .out, .txt, .err." in notes
     assert "metrics.prom: not read" in notes
     assert "It looks like a gzip archive" in notes
     for log_file in tmp_path.glob("*.log"):

@@ -1,4 +1,4 @@
-"""The least time of a measured run, and the slips of units that go below it."""
+"""The least time of a measured run."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from factories import make_run
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.gpus import read_gpu_entry
-from pipette_opt.read.run_bounds import check_time, least_time_s, peak_of
+from pipette_opt.read.run_bounds import OF_A_LOG, check_time, least_time_s, peak_of
 from pipette_opt.read.runs import MeasuredRun
 
 
@@ -58,25 +58,13 @@ def test_a_bf16_row_has_the_peak_of_bf16() -> None:
     assert peak_of(llama(gpu=read_gpu_entry("v100-32gb"), precision="bf16"))[0] == "fp16"
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"gbs": 1024 * 2048, "iter_time_s": 4.0}, "gbs seems to count tokens"),
-        ({"iter_time_s": 0.4}, "seems to be of one micro-batch"),
-        ({"num_gpus": 16, "dp": 8, "mbs": 1, "iter_time_s": 4.0}, "num_gpus seems to count hosts"),
-        ({"gbs": 128, "iter_time_s": 0.45 / 60}, "seems to be in minutes"),
-        (
-            {"tp": 1, "dp": 128, "gbs": 256, "gpus_per_node": 1, "iter_time_s": 0.3},
-            "check iter_time_s (seconds of one iteration), gbs (sequences)",
-        ),
-    ],
-)
-def test_the_likely_slip_is_named(changes: dict[str, object], said: str) -> None:
-    """The slip that leaves a usual utilisation; what to check where none does."""
-    with pytest.raises(InputError) as caught:
-        check_time("row", llama(**changes))
-    assert said in caught.value.problem
-    assert "\n" not in caught.value.problem
+def test_the_columns_to_check_are_named() -> None:
+    """In one line; of a log, its times and its GPU."""
+    for source, said in (("paper", "check iter_time_s (seconds of one iteration), gbs"), (OF_A_LOG, "check the times")):
+        with pytest.raises(InputError) as caught:
+            check_time("row", llama(iter_time_s=0.4, source=source))
+        assert said in caught.value.problem
+        assert "\n" not in caught.value.problem
 
 
 @pytest.mark.parametrize("unknown", ["gpu", "num_layers", "hidden", "seq_len", "gbs"])

@@ -100,7 +100,7 @@ def test_links_inside_a_domain_stay_those_of_the_domain(change: Callable[[Instan
         (lambda job: made.repaired_host(job, "n9"), "--repair: host 'n9'"),
         (lambda job: made.repaired_link(job, "n1", "n1"), "--repair: must name two hosts"),
         (lambda job: made.faster_links(job, 0.0), "--link-speed: must be > 0"),
-        (lambda job: made.more_hosts(job, 0), "--add-hosts: must be >= 1"),
+        (lambda job: made.more_hosts(job, 0), "--add-hosts: must be a whole number >= 1"),
         (lambda job: made.other_gpu(job, "h1000"), "--gpu: "),
         (lambda job: made.other_training(job, "", {"global_batch_size": 0}), "--global-batch-size: "),
     ],

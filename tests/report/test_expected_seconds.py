@@ -133,8 +133,6 @@ def test_every_recorded_second_is_shown_as_expected(pages: tuple[str, str]) -> N
         "estimate",
         "certificate",
         "alternatives",
-        "baselines",
-        "risks",
         "objective",
     }
     for value, field, text in seconds:

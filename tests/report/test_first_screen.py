@@ -98,7 +98,7 @@ def test_why_gradients_do_not_overlap() -> None:
 
 
 def test_data_parallelism_alone_is_always_a_row() -> None:
-    """With its price, or the reason why it cannot run; the plan itself may be that; older plans do not know it."""
+    """With its price, or the reason why it cannot run; the plan itself may be that."""
     plan, sharded = llama_plan(), sharded_plan()
     slower = replace(ALTERNATIVE, config=sharded.config, iteration_time_s=1.06 * plan.estimate.iteration_time_s)
     named = usual_words(replace(plan, usual=Usual(plan=slower)))

@@ -147,7 +147,7 @@ def test_without_the_job_the_page_says_what_is_missing(plan: Plan) -> None:
 @pytest.mark.search
 def test_every_number_is_that_of_the_plan_file(page: Page, plan: Plan) -> None:
     """Each names its place in plan.json, and has the value that is there."""
-    assert checked_fields(page, plan) >= {"certificate", "estimate", "memory", "alternatives", "baselines", "parallel"}
+    assert checked_fields(page, plan) >= {"certificate", "estimate", "memory", "alternatives"}
 
 
 def checked_fields(page: Page, plan: Plan) -> set[str]:
@@ -480,9 +480,9 @@ def test_what_is_beside_a_plan_is_on_the_page(plan: Plan) -> None:
     beside = replace(plan, fastest=fast, risks=(safe,), imbalance=uneven, alternatives=(fast,))
     text = page_of(beside)
     page = Page(text)
-    assert {"risks", "alternatives"} <= checked_fields(page, beside)
+    assert "alternatives" in checked_fields(page, beside)
     fields = {named["data-field"] for tag, named in page.elements if tag == "data"}
-    assert {"risks.0.plan.iteration_time_s", "alternatives.0.lower_bound_s"} <= fields
+    assert {"alternatives.2.iteration_time_s", "alternatives.0.lower_bound_s"} <= fields
     assert "The fastest found" in text
     finished = replace(beside, certificate=replace(beside.certificate, status="OPTIMAL"))
     assert f"faster than the fastest found: {fast.config.label()} is 0.806 % faster" in page_of(finished)
@@ -491,7 +491,7 @@ def test_what_is_beside_a_plan_is_on_the_page(plan: Plan) -> None:
 
 
 @pytest.mark.search
-def test_older_and_poorer_plans_have_a_page(plan: Plan) -> None:
+def test_poorer_plans_have_a_page(plan: Plan) -> None:
     """Without components, causes of alternatives, critical path, proof and memory."""
     poorer = replace(
         plan,

@@ -3,7 +3,7 @@
 import copy
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,8 @@ from factories import make_plan, plan_of, scrambled_plan, small_config, small_in
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
-from pipette_opt.base.typed import typed
-from pipette_opt.candidates import SearchSpace
-from pipette_opt.plans.plan import Band, Plan
+from pipette_opt.plans.plan import Band, Plan, RiskChoice, Usual
 from pipette_opt.report.plan_file import keep_plan, plan_from_dict, plan_to_dict, read_plan, write_plan
-from pipette_opt.specs import StackSpec
-from pipette_opt.specs.memory_constants import MemoryConstants
-from pipette_opt.verify import recorded_space
 
 
 def assert_equal(one: Any, two: Any) -> None:
@@ -80,9 +75,9 @@ def test_written_plan_is_read_back(name: str, tmp_path: Path) -> None:
 def test_named_fields() -> None:
     """The names that other programs rely on, at the top and one level down."""
     content = plan_to_dict(make_plan())
-    assert content["schema_version"] == 1
+    assert content["schema_version"] == 2
     assert {"created", "inputs", "seed", "versions", "launcher", "rank_order", "p2p", "nccl_algorithm"} <= set(content)
-    assert content["parallel"]["num_microbatches"] == 64 // (4 * 2)
+    assert content["global_batch_size"] == 64
     assert content["parallel"]["layers_per_stage"] == [4, 4]
     assert content["parallel"]["virtual_pipeline_model_parallel_size"] is None
     assert set(content["certificate"]) == {
@@ -92,7 +87,6 @@ def test_named_fields() -> None:
         "gap",
         "placement_dependent_s",
         "placement_gap",
-        "judge_lower_bound_s",
         "scope",
         "wall_time_s",
         "num_candidates",
@@ -114,76 +108,56 @@ def test_named_fields() -> None:
 def test_placement_rows() -> None:
     """By hand: tp 2, dp 4, pp 2; a host holds two replicas of one stage; hosts 3, 0, 4, 1 in grid order."""
     rows = plan_to_dict(make_plan())["placement"]
-    assert rows[0] == {"rank": 0, "host": "n3", "local_rank": 0, "tp": 0, "cp": 0, "ep": 0, "dp": 0, "pp": 0}
-    assert rows[7] == {"rank": 7, "host": "n0", "local_rank": 3, "tp": 1, "cp": 0, "ep": 0, "dp": 3, "pp": 0}
-    assert rows[8] == {"rank": 8, "host": "n4", "local_rank": 0, "tp": 0, "cp": 0, "ep": 0, "dp": 0, "pp": 1}
+    assert [rows[rank] for rank in (0, 7, 8)] == [
+        {"host": "n3", "local_rank": 0},
+        {"host": "n0", "local_rank": 3},
+        {"host": "n4", "local_rank": 0},
+    ]
 
 
 def test_file_is_for_people_too(tmp_path: Path) -> None:
-    """One rank per line; the verdict is a sentence, and no other line has hundreds of characters."""
+    """One rank per line, and no line has hundreds of characters."""
     write_plan(make_plan(), tmp_path / "plan.json")
     lines = (tmp_path / "plan.json").read_text().splitlines()
     assert sum('"local_rank"' in line for line in lines) == 16
-    assert max(len(line) for line in lines if '"verdict"' not in line) < 140
+    assert max(map(len, lines)) < 140
 
 
-def test_the_verdict_is_made_anew() -> None:
-    """A forged sentence is not believed: what is read back says what the other fields say."""
-    content = plan_to_dict(make_plan())
-    forged = {**content, "verdict": "Fits; proven optimal."}
-    assert plan_to_dict(plan_from_dict(forged))["verdict"] == content["verdict"]
-
-
-def test_older_files_lack_later_fields() -> None:
-    """Critical path, HFU, band and verdict."""
-    content = plan_to_dict(make_plan())
-    del content["verdict"]
-    rates = ("expected_tokens_per_s", "expected_tokens_per_s_per_gpu", "expected_mfu")
-    for name in ("hfu", "critical_path", "band", "expected_s", *rates):
-        del content["estimate"][name]
-    plan = plan_from_dict(content)
-    assert (plan.estimate.hfu, plan.estimate.critical_path, plan.estimate.band) == (None, {}, None)
-
-
-def test_older_plans_have_constants_without_a_price(caplog: pytest.LogCaptureFixture) -> None:
-    """Constants of time lost near full memory are left out of the recorded stack; fitted ones with a warning."""
-    plan = make_plan()
-    stack = {"matmul_speed": 0.5, "flush_s": 0.25, "refill_s": 0.0}
-    content = plan_to_dict(replace(plan, inputs={**plan.inputs, "stack": stack}))
-    assert plan_from_dict(content).inputs["stack"] == {"matmul_speed": 0.5}
-    assert "inputs.stack: not used: flush_s;" in caplog.text
-
-
-def test_older_plans_have_fields_of_another_robust() -> None:
-    """Limits of the search space, and the choice among its steps, are left out."""
-    plan = make_plan()
-    content = plan_to_dict(replace(plan, inputs={**plan.inputs, "search": asdict(SearchSpace()) | {"limits": []}}))
-    content["certificate"]["chosen_by"] = {"objective": "robust", "value": 1.0}
-    older = plan_from_dict(content)
-    assert older.certificate == plan.certificate
-    assert recorded_space(older) == SearchSpace()
-
-
-@pytest.mark.parametrize(
-    ("recorded", "read"), [(None, {}), ({"spread": 0.02, "twin_0a": 0.5}, {"spread": 0.02, "twins": {"0a": 0.5}})]
-)
-def test_older_plans_have_numbered_memory_constants(recorded: object, read: dict[str, object]) -> None:
-    """Null stood for Megatron-Core's constants, and each number of a list had a name."""
-    plan = make_plan()
-    content = plan_to_dict(replace(plan, inputs={**plan.inputs, "stack": {"memory": recorded}}))
-    stack = typed(StackSpec, plan_from_dict(content).inputs["stack"], "here", closed=True)
-    assert stack == StackSpec(memory=MemoryConstants(**read))
-
-
-def test_bands_of_older_files_have_no_middle() -> None:
-    """The geometric one stands for it; files of today keep theirs."""
+def test_a_band_has_its_middle_as_the_expected_time() -> None:
+    """Kept to the last bit, as are the rates that follow from it."""
     band = Band(low_s=2.0, middle_s=5.0, high_s=8.0, share=0.9, source="runs", runs=30)
     plan = make_plan()
     content = plan_to_dict(replace(plan, estimate=replace(plan.estimate, band=band)))
-    assert plan_from_dict(content).estimate.band == band
+    assert plan_from_dict(content).estimate == replace(plan.estimate, band=band)
     assert content["estimate"]["expected_s"] == 5.0
-    del content["estimate"]["expected_s"]
-    assert plan_from_dict(content).estimate.expected_s == pytest.approx(4.0)
+
+
+def test_other_plans_are_in_one_list_by_role() -> None:
+    """Each role is read back; data parallelism alone may have a problem in place of a plan."""
+    plan = make_plan()
+    other, safe = plan.alternatives
+    full = replace(
+        plan,
+        fastest=other,
+        listed=replace(other, reason="0.5 % slower"),
+        overlapped=replace(other, slots=((1, 0, 2, 3),) * 4),
+        usual=Usual(plan=safe),
+        risks=(RiskChoice(max_oom_risk=0.01, plan=other), RiskChoice(max_oom_risk=0.001, plan=safe)),
+    )
+    content = plan_to_dict(full)
+    singles = ["fastest", "listed", "overlapped", "usual"]
+    roles = [*["next best"] * 2, *singles, *["less risk"] * 2]
+    assert [one["role"] for one in content["alternatives"]] == roles
+    assert [one["max_oom_risk"] for one in content["alternatives"]] == [*[None] * 6, 0.01, 0.001]
+    assert_equal(plan_from_dict(content), full)
+    cannot = replace(plan, usual=Usual(plan=None, problem="does not fit"))
+    assert plan_from_dict(plan_to_dict(cannot)).usual == cannot.usual
+
+
+def test_a_plan_of_another_version_is_refused_in_a_line() -> None:
+    """Whatever else it has."""
+    with pytest.raises(InputError, match=r"^my.json: schema_version is 1, .* reads version 2; solve again.$"):
+        plan_from_dict({"schema_version": 1}, "my.json")
 
 
 def put(content: dict[str, Any], path: str, value: object) -> None:
@@ -201,7 +175,7 @@ def put(content: dict[str, Any], path: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "named"),
     [
-        ("schema_version", 2, "schema_version"),
+        ("schema_version", 1, "schema_version"),
         ("schema_version", ..., "schema_version"),
         ("certificate.gap", ..., "certificate.gap"),
         ("certificate.gap", "small", "certificate.gap"),
@@ -213,13 +187,14 @@ def put(content: dict[str, Any], path: str, value: object) -> None:
         ("rank_order", "dp-pp", "rank_order"),
         ("parallel.pipeline_model_parallel_size", 0, "parallel.pipeline_model_parallel_size"),
         ("parallel.layers_per_stage", [4, 2, 2], "parallel: layers_per_stage must have 2 entries, got 3"),
-        ("parallel.num_microbatches", 9, "parallel.num_microbatches"),
-        ("parallel.global_batch_size", 65, "parallel"),
+        ("parallel.tp_comm_overlap", ..., "parallel.tp_comm_overlap"),
+        ("global_batch_size", 65, "global_batch_size"),
+        ("estimate.band", ..., "estimate.band"),
+        ("alternatives.0.role", "best", r"alternatives\[0\].role"),
+        ("alternatives.0.max_oom_risk", 0.1, r"alternatives\[0\].max_oom_risk"),
         ("parallel.recompute_granularity", "some", "parallel.recompute_granularity"),
         ("parallel.sequence_parallel", 1, "parallel.sequence_parallel"),
         ("placement.3.host", "nowhere", r"placement\[3\].host"),
-        ("placement.3.dp", 3, r"placement\[3\].dp"),
-        ("placement.3.rank", 5, r"placement\[3\].rank"),
         ("placement.3.local_rank", -1, r"placement\[3\].local_rank"),
         ("placement.3", ..., "placement"),
         ("hosts.1", "n0", "hosts"),

@@ -15,7 +15,7 @@ INPUTS: dict[str, Any] = {
     "training": {"global_batch_size": 128, "seq_length": 8192, "precision": "bf16", "fp8": False, "optimizer": "adam"},
     "cluster": {"path": "cluster.yaml", "sha256": "a"},
 }
-NOMINAL = {"document": {"name": "2x8-h100-80gb", "nics": 8}, "named": False}
+NOMINAL = {"document": {"name": "2x8-h100-80gb", "nics": 8}, "options": {"nodes": "2"}}
 
 
 @pytest.fixture

@@ -107,6 +107,6 @@ def test_a_file_of_runs_is_replayed(tmp_path: Path) -> None:
         "mine,a100-80gb,8,8,llama-3-8b,4096,64,1,4,2,1,8.5,false",
     ]
     runs.write_text("\n".join(lines) + "\n")
-    found = replayed(runs, budget=8, until=None, leave_out_source=True, calibration=None)
+    found = replayed(runs, budget=8, until=None, leave_out_source=True, software=None)
     assert found.num_jobs == 1
     assert found.steps[-1].best_s == 8.5

@@ -29,7 +29,7 @@ import pipette_opt.verify
 from pipette_opt.base.errors import InputError, PlanError
 from pipette_opt.base.units import GIB
 from pipette_opt.parallel import Placement, RankGrid, fit_chunks, host_tiles, identity_placement, tile_placement
-from pipette_opt.plans.plan import Alternative, Baseline, Imbalance, Plan, RiskChoice
+from pipette_opt.plans.plan import Alternative, Imbalance, Plan, RiskChoice
 from pipette_opt.prepare import load_predictor
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
 from pipette_opt.simulate.estimate import estimate
@@ -183,15 +183,6 @@ def with_risk(plan: Plan, max_oom_risk: float) -> Plan:
     return replace(plan, risks=(RiskChoice(max_oom_risk=max_oom_risk, plan=plan.alternatives[0]),))
 
 
-def with_baseline(plan: Plan, micro_batch_size: int = 2, iteration_time_s: float = 10.0) -> Plan:
-    """The plan with a baseline."""
-    chosen = replace(plan.config, micro_batch_size=micro_batch_size)
-    one = Baseline(
-        name="rule", config=chosen, iteration_time_s=iteration_time_s, objective_s=iteration_time_s, wall_time_s=1.0
-    )
-    return replace(plan, baselines=(one,))
-
-
 def slower(plan: Plan, factor: float) -> Plan:
     """An estimate that adds up and a certificate of it, but ``factor`` of the simulator's."""
     time = plan.estimate
@@ -214,7 +205,6 @@ def another_objective(plan: Plan, factor: float) -> Plan:
         plan,
         objective_s=proof.objective_s * factor,
         lower_bound_s=proof.lower_bound_s * factor,
-        judge_lower_bound_s=proof.judge_lower_bound_s * factor,
         placement_dependent_s=proof.placement_dependent_s * factor,
     )
 
@@ -277,8 +267,6 @@ BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
         "unused_hosts_are_reproduced",
         lambda plan: replace(plan, unused_hosts={"n2": "an iteration would take 9.00 % more"}),
     ),
-    ("baselines_are_possible", lambda plan: with_baseline(plan, micro_batch_size=3)),
-    ("baselines_are_possible", lambda plan: with_baseline(plan, iteration_time_s=0.0)),
     ("preference_holds", lambda plan: certified(plan, fastest_s=plan.certificate.objective_s)),
     ("risks_are_reproduced", lambda plan: with_risk(plan, 1e-9)),
     (
@@ -296,14 +284,9 @@ BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
         lambda plan: certified(
             plan,
             lower_bound_s=plan.certificate.objective_s * 1.5,
-            judge_lower_bound_s=plan.certificate.objective_s * 1.5,
             gap=-0.5,
             placement_gap=-2.0,
         ),
-    ),
-    (
-        "certificate_is_consistent",
-        lambda plan: certified(plan, judge_lower_bound_s=plan.estimate.iteration_time_s * (1 + 1e-8)),
     ),
     ("certificate_is_consistent", lambda plan: certified(plan, num_pruned=-1)),
     ("certificate_is_consistent", lambda plan: certified(plan, num_pruned=plan.certificate.num_candidates + 1)),

@@ -22,8 +22,8 @@ def alternatives_table(plan: Plan) -> Element:
         )
         rows.append((*_plan_cells(plan, alternative, at), bound, alternative.reason))
     if (named := usual_words(plan)) is not None:
-        usual = plan.usual and plan.usual.plan
-        _, seconds, chance = _plan_cells(plan, usual, "usual.plan") if usual else ("", "", "")
+        cells = [_plan_cells(plan, other, at) for at, role, other in _placed(plan) if role == "usual"]
+        _, seconds, chance = cells[0] if cells else ("", "", "")
         rows.append((named[0], seconds, chance, "", named[1]))
     return table("The next best plans", headers, rows)
 
@@ -31,16 +31,14 @@ def alternatives_table(plan: Plan) -> Element:
 def risks_table(plan: Plan) -> Element:
     """Return the table of the fastest plan found for each accepted risk of running out of memory."""
     headers = ("accepted", "configuration", "iteration >", "risk >")
-    rows = []
-    for place, choice in enumerate(plan.risks):
-        at = f"risks.{place}"
-        rows.append(
-            (
-                f"{100 * choice.max_oom_risk:.2f} %",
-                *_plan_cells(plan, choice.plan, f"{at}.plan"),
-            )
-        )
+    cells = [_plan_cells(plan, other, at) for at, role, other in _placed(plan) if role == "less risk"]
+    rows = [(f"{100 * choice.max_oom_risk:.2f} %", *found) for choice, found in zip(plan.risks, cells, strict=True)]
     return table("The fastest plans by accepted risk of running out of memory", headers, rows)
+
+
+def _placed(plan: Plan) -> list[tuple[str, str, Alternative]]:
+    """Return all other plans, each with its path in the plan's file and its role."""
+    return [(f"alternatives.{place}", role, other) for place, (role, other) in enumerate(plan.others())]
 
 
 def _plan_cells(plan: Plan, alternative: Alternative, at: str) -> tuple[Child, Child, Child]:

@@ -49,8 +49,6 @@ def time_panel(plan: Plan) -> Panel:
         tables.append(alternatives_table(plan))
     if plan.risks:
         tables.append(risks_table(plan))
-    if plan.baselines:
-        tables.append(_baselines(plan))
     gone = max(estimate.breakdown, key=lambda cause: estimate.breakdown[cause], default="of unknown cause")
     body = [
         paragraph(
@@ -109,19 +107,6 @@ def _stacked(plan: Plan, bars: Sequence[tuple[str, Mapping[str, float]]], causes
         xaxis={"title": {"text": "expected seconds"}, "automargin": True, "gridcolor": "#dfe4ea"},
         yaxis={"autorange": "reversed", "automargin": True},
     )
-
-
-def _baselines(plan: Plan) -> Element:
-    rows = [
-        (
-            baseline.name,
-            baseline.config.label(),
-            expected(plan.estimate, baseline.iteration_time_s, f"baselines.{place}.iteration_time_s"),
-            percent(baseline.iteration_time_s / plan.estimate.iteration_time_s - 1, "+"),
-        )
-        for place, baseline in enumerate(plan.baselines)
-    ]
-    return table("What other methods choose", ("method", "configuration", "iteration >", "to the plan >"), rows)
 
 
 def sensitivity_panel(plan: Plan, changed: Sequence[Changed]) -> Panel:
