@@ -272,9 +272,25 @@ def one_candidate_cluster(
     ring_share
         Ring time of a link over the time its transfers take in all periods.
     """
-    n = num_nodes or grid[0] * grid[1] * grid[2]
-    ticks = np.round(1e6 / cluster_bandwidth(rng, kind, n)).astype(np.int64)
-    P, D, _ = grid
+    rates = cluster_bandwidth(rng, kind, num_nodes or grid[0] * grid[1] * grid[2])
+    np.fill_diagonal(rates, np.nan)
+    return candidate_over(
+        rates, grid, p2p=p2p, num_microbatches=num_microbatches, ring_share=ring_share, compute=compute
+    )
+
+
+def candidate_over(
+    rates: FloatArray,
+    grid: tuple[int, int, int],
+    *,
+    p2p: P2PMode = "blocking",
+    num_microbatches: int = 16,
+    ring_share: float = 1.0,
+    compute: int = 0,
+) -> ProblemData:
+    """One candidate over links of these GB/s (NaN on the diagonal), as :func:`one_candidate_cluster`."""
+    n, (P, D, _) = len(rates), grid
+    ticks = np.round(1e6 / np.nan_to_num(rates, nan=1.0)).astype(np.int64)
     weight = ring_share * 2 * (num_microbatches - 1 + P - 1)
     ring = np.round(ticks * weight).astype(np.int64)
     for matrix in (ticks, ring):

@@ -12,8 +12,8 @@ from commands_here import typed
 from pipette_opt.cli.program import program, run_command
 
 COMMANDS = (
-    *("benchmarks.annealing", "benchmarks.experts", "benchmarks.layers", "benchmarks.memory.evaluate"),
-    *("benchmarks.memory.frameworks", "benchmarks.placement", "benchmarks.slices", "benchmarks.squares"),
+    *("benchmarks.experts", "benchmarks.layers", "benchmarks.memory.evaluate"),
+    *("benchmarks.memory.frameworks", "benchmarks.slices", "benchmarks.squares"),
     *("benchmarks.stages", "benchmarks.systems"),
     *("models.memory.collect", "models.memory.trace_plan", "models.memory.train"),
 )

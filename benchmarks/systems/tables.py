@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 
-from benchmarks.placement.tables import environment
+from benchmarks.command import environment
 from benchmarks.systems.methods import LACKS, SystemRow
 
 AS_FAST = 5e-4

@@ -6,7 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conformance import given
-from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
+from instances import (
+    SMALL_SHAPES,
+    Variant,
+    best_by_enumeration,
+    candidate_over,
+    one_candidate_cluster,
+    random_problem,
+)
 
 from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.base.types import IntArray, P2PMode
@@ -205,18 +212,18 @@ def test_equal_racks(p2p: P2PMode) -> None:
 def test_hosts_that_are_alike_have_more_classes() -> None:
     """Four units with hosts that are slow in their own ways; elsewhere a few classes are told apart."""
     link_gb_per_s = pytest.importorskip("benchmarks.placement.clusters").link_gb_per_s
-    balanced_problem = pytest.importorskip("benchmarks.placement.problems").balanced_problem
-    data = balanced_problem(link_gb_per_s("rail", 128, 0), (16, 8), "async")
+    data = candidate_over(link_gb_per_s("rail", 128, 0), (16, 8, 1), p2p="async")
     classes = alike_classes(data, data.candidates[0])
     assert classes is not None
     assert FIRST_CLASSES < classes.number <= MAX_ALIKE
     assert np.sort(classes.sizes)[-4:].sum() > 100
     assert (first_classes(data, data.candidates[0]).of_host == classes.of_host).all()  # type: ignore[union-attr]
-    for cluster, hosts, grid, sends in (
-        ("rail", 128, (16, 8), "blocking"),
-        ("rail", 64, (8, 8), "async"),
-        ("tree", 128, (16, 8), "async"),
-        ("unif", 128, (16, 8), "async"),
-    ):
-        other = balanced_problem(link_gb_per_s(cluster, hosts, 0), grid, sends)
+    cases: tuple[tuple[str, int, tuple[int, int, int], P2PMode], ...] = (
+        ("rail", 128, (16, 8, 1), "blocking"),
+        ("rail", 64, (8, 8, 1), "async"),
+        ("tree", 128, (16, 8, 1), "async"),
+        ("unif", 128, (16, 8, 1), "async"),
+    )
+    for cluster, hosts, grid, sends in cases:
+        other = candidate_over(link_gb_per_s(cluster, hosts, 0), grid, p2p=sends)
         assert alike_classes(other, other.candidates[0]) is None
