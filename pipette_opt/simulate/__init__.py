@@ -1,7 +1,6 @@
 """Simulator: iteration time of a schedule on the operation times of a placement."""
 
 from pipette_opt.parallel.schedule import Schedule, build_schedule, in_flight, max_in_flight
-from pipette_opt.simulate.analytical import analytical_s, period_s
 from pipette_opt.simulate.critical_path import critical_path
 from pipette_opt.simulate.estimate import Simulated, estimate, simulate_times
 from pipette_opt.simulate.many import estimate_many, simulate_many
@@ -15,7 +14,6 @@ __all__ = [
     "Schedule",
     "build_schedule",
     "check_schedule",
-    "analytical_s",
     "critical_path",
     "estimate",
     "estimate_many",
@@ -25,7 +23,6 @@ __all__ = [
     "max_in_flight",
     "named_schedule",
     "parse_order",
-    "period_s",
     "trace_events",
     "write_trace",
 ]

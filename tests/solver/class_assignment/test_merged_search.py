@@ -35,18 +35,15 @@ pytestmark = pytest.mark.search
 
 VARIANTS = [
     Variant(
-        p2p=p2p,
         directed=directed,
         missing_share=missing,
         num_kinds=kinds,
         num_capacities=kinds,
         levels=levels,
-        exact_share=exact,
         spans=spans,
     )
-    for p2p in ("blocking", "async")
     for directed, spans in ((False, "both"), (True, "context"), (True, "tensor"))
-    for missing, kinds, levels, exact in ((0.0, 1, 0, 1.0), (0.2, 1, 2, 0.0), (0.0, 2, 3, 1.0), (0.2, 2, 0, 0.5))
+    for missing, kinds, levels in ((0.0, 1, 0), (0.2, 1, 2), (0.0, 2, 3), (0.2, 2, 0))
 ]
 
 
@@ -59,7 +56,7 @@ def random_classes(rng: np.random.Generator, data: ProblemData, candidate: Candi
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_it_ends_with_the_optimum(variant: Variant) -> None:
     """
-    Enumeration of every placement: closed forms and paths, tensor groups over hosts, stages and replicas in blocks.
+    Enumeration of every placement: tensor groups over hosts, stages and replicas in blocks.
 
     All bounds on the way are valid, whatever hosts are merged at first.
     """
@@ -90,17 +87,14 @@ def test_it_ends_with_the_optimum(variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("most_far", [0, 80], ids=["small steps", "large steps"])
-@pytest.mark.parametrize("p2p", ["blocking", "async"])
-def test_it_ends_with_the_optimum_without_minimising(
-    p2p: P2PMode, most_far: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_ends_with_the_optimum_without_minimising(most_far: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where hosts to spare stay merged: the last pattern names its hosts, and nothing is below it."""
     monkeypatch.setattr("pipette_opt.solver.class_assignment.search.MAX_MINIMISED", 0)
     monkeypatch.setattr("pipette_opt.solver.class_assignment.search.MAX_FAR", most_far)
     rng = np.random.default_rng(17)
     for number in range(4):
         shape = [(2, 1, 1), (2, 2, 1), (3, 1, 1), (1, 3, 1)][number % 4]
-        data = random_problem(rng, [shape], 6, Variant(p2p=p2p, directed=False, scale=10_000))
+        data = random_problem(rng, [shape], 6, Variant(directed=False, scale=10_000))
         candidate = data.candidates[0]
         optimum = best_by_enumeration(data, candidate)
 
