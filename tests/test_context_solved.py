@@ -59,7 +59,7 @@ def simulated_s(job: Instance, one: ParallelConfig, tile: HostTile) -> np.ndarra
     ],
 )
 def test_no_bound_is_above_a_placement(kind: str, model: str, degrees: dict[str, int]) -> None:
-    """Bound by work, bound of the lower form, and the form itself on every placement, with and without overlap."""
+    """Bounds by work and by relaxation, and the relaxation of every placement, with and without overlap."""
     job = given(3, model=MOE if model == "experts" else TINY)
     job = replace(job, training=replace(job.training, cp_comm_type=kind))
     layers = job.model.num_layers

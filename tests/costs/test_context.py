@@ -236,7 +236,7 @@ def test_kinds_of_context_groups_over_hosts(kind: str) -> None:
     """
     The ring's slowest hop says what messages and gathers take, so that integers can express it; not so all-to-alls.
 
-    Nor where tensor groups span hosts, too. No lower form, and no bound by work, is above the simulated time.
+    Nor where tensor groups span hosts, too. No relaxation, and no bound by work, is above the simulated time.
     """
     rng = np.random.default_rng(7)
     job = make_job(make_random_cluster(rng, 9, intra_node_bytes_per_s=5 * GB), LLAMA_8B, seq_length=4096)

@@ -108,8 +108,8 @@ def test_a_single_stage_hides_most_of_its_collectives() -> None:
 @pytest.mark.search
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 @pytest.mark.parametrize("bandwidth", [0.5, 25.0])
-def test_lower_forms_are_below_the_simulator(p2p: str, bandwidth: float) -> None:
-    """Slow and fast links, equal and unequal GPUs: no lower form, in ticks or seconds, is above the simulated time."""
+def test_relaxations_are_below_the_simulator(p2p: str, bandwidth: float) -> None:
+    """Slow and fast links, equal and unequal GPUs: no relaxation is above the simulated time."""
     rng = np.random.default_rng(3)
     for kinds in ((A100_80,), (A100_80, A100_40)):
         values = bandwidth * rng.uniform(0.5, 1.5, (9, 9))

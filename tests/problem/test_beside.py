@@ -61,7 +61,7 @@ def with_layout(config: ParallelConfig, rng: np.random.Generator) -> ParallelCon
 
 
 def shares(made: Instance, configs: list[ParallelConfig], rng: np.random.Generator) -> list[float]:
-    """The lower form with the placement's own critical paths as a share of the simulated time, placements at random."""
+    """The relaxation with the placement's own critical paths as a share of the simulated time, placements at random."""
     found = []
     for config in configs:
         fitting = FittingCandidate(config=config, need_bytes=np.zeros(config.pipeline_model_parallel_size, dtype=int))
