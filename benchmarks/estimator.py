@@ -17,11 +17,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.closed_form import example_instance, random_times
 from benchmarks.page import made_by, option, run_page
 from pipette_opt.base.types import P2PMode
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
+from pipette_opt.read.example import read_example
 from pipette_opt.simulate.critical_path import critical_path
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.many import estimate_many
@@ -29,6 +30,48 @@ from pipette_opt.simulate.program import megatron_program
 from pipette_opt.specs import Instance, LinkMatrix
 
 MODES: tuple[P2PMode, ...] = ("blocking", "async")
+
+
+def random_times(
+    rng: np.random.Generator,
+    stages: tuple[float, float],
+    link: float,
+    num_stages: int,
+    *,
+    chunks: int = 1,
+    replicas: int,
+) -> PlacedTimes:
+    """
+    Return the times of ``replicas`` random pipelines of ``num_stages`` stages, as one job.
+
+    Parameters
+    ----------
+    stages
+        Range of a stage's forward and backward pass, relative to the mean.
+    link
+        Maximum time of a transfer, in the unit of ``stages``.
+    chunks
+        Model chunks of each stage.
+    """
+    work = rng.uniform(*stages, (chunks, num_stages, replicas)) / chunks
+    ratio = rng.uniform(1.9, 2.1, work.shape)
+    send = rng.uniform(0, link, (num_stages, replicas))
+    return PlacedTimes(
+        forward_s=work / (1 + ratio),
+        backward_s=work * ratio / (1 + ratio),
+        tensor_forward_s=np.zeros_like(work),
+        tensor_backward_s=np.zeros_like(work),
+        send_forward_s=send,
+        send_backward_s=send * rng.uniform(0.8, 1.25, send.shape),
+        reduction_s=np.zeros(num_stages),
+        optimizer_s=0.0,
+    )
+
+
+def example_instance(name: str, p2p: P2PMode) -> Instance:
+    """Return a shipped example as an instance."""
+    example = read_example(name)
+    return Instance(model=example.model, cluster=example.cluster, training=example.training, p2p=p2p)
 
 
 def best_ms(work: Callable[[], object], runs: int = 7) -> tuple[float, float]:

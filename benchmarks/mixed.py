@@ -35,7 +35,7 @@ from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.base.units import GB, US
 from pipette_opt.baselines.amp import amp
 from pipette_opt.baselines.amp_layers import with_amp_splits
-from pipette_opt.baselines.compare import analytical_problem
+from pipette_opt.baselines.compare import simulated_plans
 from pipette_opt.baselines.megatron import megatron_rule
 from pipette_opt.baselines.varuna import varuna
 from pipette_opt.candidates import SearchSpace, enumerate_candidates, overlap_choices
@@ -49,7 +49,6 @@ from pipette_opt.prepare import Question, load_predictor, prepare
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.model import read_model
 from pipette_opt.simulate.many import estimate_many
-from pipette_opt.simulate.solutions import simulate_solution
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, TrainingSpec
 
 RISK = 0.01
@@ -441,7 +440,7 @@ def solved(case: Case, seconds: float) -> tuple[Plan, float]:
 
 def rivals(case: Case) -> dict[str, float]:
     """
-    Return the simulated iteration time of each rival's choice, seconds; infinite if it finds none.
+    Return the simulated iteration time of each rival's fastest plan, seconds; infinite if it finds none.
 
     AMP divides the layers by its own programme and swaps hosts; Varuna has no tensor groups, so its space has none.
     """
@@ -460,12 +459,8 @@ def rivals(case: Case) -> dict[str, float]:
         except (InfeasibleError, InputError):
             found[name] = float("inf")
             continue
-        solution = method(analytical_problem(prepared)).solution
-        found[name] = (
-            float("inf")
-            if solution is None
-            else simulate_solution(prepared.instance, analytical_problem(prepared), solution).estimate.iteration_time_s
-        )
+        plans = simulated_plans(instance, prepared.problem, method(prepared.problem))
+        found[name] = min((plan.estimate.iteration_time_s for plan in plans), default=float("inf"))
     return found
 
 

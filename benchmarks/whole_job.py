@@ -25,8 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.page import RESULTS, option, run_page
-from benchmarks.placement.clusters import link_gb_per_s, num_flows
-from benchmarks.placement.problems import cluster_of
+from benchmarks.placement.clusters import cluster_of, link_gb_per_s, num_flows
 from pipette_opt import __version__
 from pipette_opt.base.files import write_atomically
 from pipette_opt.read.cluster import write_cluster

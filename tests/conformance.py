@@ -24,16 +24,13 @@ from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.stoppable import TimeSlice
 
 VARIANTS = (
-    Variant(p2p="blocking"),
-    Variant(p2p="async", directed=False, levels=2),
-    Variant(p2p="async", num_kinds=2, missing_share=0.2),
-    Variant(p2p="blocking", num_capacities=2, levels=3),
-    Variant(exact_share=0.0, num_kinds=2),
+    Variant(),
+    Variant(directed=False, levels=2),
+    Variant(num_kinds=2, missing_share=0.2),
+    Variant(num_capacities=2, levels=3),
+    Variant(num_kinds=2),
 )
-"""
-Random problems: both send modes, one-way links, few levels, missing links, two kinds of hosts and of memory, closed
-forms and, last, paths.
-"""
+"""Random problems: one-way links, few levels, missing links, two kinds of hosts and of memory."""
 
 MAX_SLICES = 12
 """Slices after which an engine that closes what it says it closes has closed a problem of six hosts."""

@@ -40,12 +40,11 @@ SPANS: tuple[Spans, ...] = ("tensor", "context", "both")
 class Variant:
     """What a random problem looks like."""
 
-    p2p: P2PMode = "blocking"
     directed: bool = True
     missing_share: float = 0.0
     num_kinds: int = 1
     num_capacities: int = 1
-    exact_share: float = 1.0
+    interleaved_share: float = 0.5
     levels: int = 0
     scale: int = 100
     spans: Spans = "tensor"
@@ -71,7 +70,7 @@ def random_problem(
     candidates = tuple(random_candidate(rng, shape, slowness, missing, variant, max_block) for shape in shapes)
     return ProblemData(
         candidates=candidates,
-        p2p=variant.p2p,
+        p2p="blocking",
         tick_s=1e-6,
         kind_of_node=rng.integers(variant.num_kinds, size=num_nodes),
         capacity_mib=40 * (1 + rng.integers(variant.num_capacities, size=num_nodes)),
@@ -93,8 +92,7 @@ def random_candidate(
     pp, dp = P * stages, D * replicas
     context = {"tensor": 1, "context": K, "both": 2 if K % 2 == 0 else 1}[variant.spans]
     kinds, num_classes = variant.num_kinds, 1 + int(rng.integers(2))
-    closed = bool(rng.random() < variant.exact_share)
-    interleaved = not closed and pp > 1 and bool(rng.random() < 0.7)
+    interleaved = pp > 1 and bool(rng.random() < variant.interleaved_share)
     config = ParallelConfig(
         tensor_model_parallel_size=8 * K // context if K > 1 else max(1, 8 // (stages * replicas)),
         context_parallel_size=context,
@@ -107,7 +105,7 @@ def random_candidate(
     forward = rng.integers(1, variant.scale, size=(kinds, pp))
     backward = rng.integers(1, variant.scale, size=(kinds, pp))
     tied = pp > 1 and bool(rng.random() < 0.4)
-    overlaps = not closed and D * context > 1 and bool(rng.random() < 0.5)
+    overlaps = D * context > 1 and bool(rng.random() < 0.5)
     return CandidateData(
         config=config,
         tile=HostTile(
@@ -133,9 +131,8 @@ def random_candidate(
         embedding_ticks=_embedding(rng, slowness, 4 * variant.scale) if tied and P > 1 else np.zeros((0, 0)),
         embedding_floor_ticks=int(rng.integers(1, variant.scale)) if tied and P == 1 else 0,
         memory_need_mib=rng.integers(1, 41 + 40 * (variant.num_capacities - 1), size=pp),
-        rounding_ticks=0,
         ring_level=_ring_level(slowness, missing) if overlaps else np.zeros((0, 0)),
-        paths=None if closed else _random_paths(rng, config, kinds, K, variant.scale, P if overlaps else 0),
+        paths=_random_paths(rng, config, kinds, K, variant.scale, P if overlaps else 0),
     )
 
 
@@ -220,9 +217,9 @@ def objectives(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> 
     embedding: IntArray | int = candidate.embedding_floor_ticks
     if candidate.embedding_ticks.size:
         embedding = candidate.embedding_ticks[hosts[:, 0], hosts[:, -1]].max(axis=(1, 2))
-    done = finish_ticks(data, candidate, placed).reshape(-1, number, columns).max(axis=2).T + ring
+    done = finish_ticks(candidate.paths, placed).reshape(-1, number, columns).max(axis=2).T + ring
     finish = np.maximum(done.max(axis=1), np.maximum(done[:, 0], done[:, -1]) + embedding)
-    times = (placed.forward, placed.backward, placed.send_forward, placed.send_backward)
+    times = (placed.slot_hop, placed.send_forward, placed.send_backward)
     slowest = [part.reshape(-1, number, columns).max(axis=(0, 2), initial=0) for part in times]
     usable = np.maximum.reduce([*slowest, ring.max(axis=1)]) < UNUSABLE_TICKS
     return np.where(usable, finish + candidate.optimizer_ticks, UNUSABLE_TICKS)
@@ -272,9 +269,59 @@ def one_candidate_cluster(
     ring_share
         Ring time of a link over the time its transfers take in all periods.
     """
-    n = num_nodes or grid[0] * grid[1] * grid[2]
-    ticks = np.round(1e6 / cluster_bandwidth(rng, kind, n)).astype(np.int64)
-    P, D, _ = grid
+    rates = cluster_bandwidth(rng, kind, num_nodes or grid[0] * grid[1] * grid[2])
+    np.fill_diagonal(rates, np.nan)
+    return candidate_over(
+        rates, grid, p2p=p2p, num_microbatches=num_microbatches, ring_share=ring_share, compute=compute
+    )
+
+
+def pipeline_paths(forward: IntArray, backward: IntArray, m: int, p2p: P2PMode = "blocking") -> Paths:
+    """
+    Paths of a 1F1B pipeline whose cells are single hosts; each stage in turn has all micro-batches.
+
+    Its other micro-batches wait for both neighbours with blocking sends, and pass there and back on the link to the
+    next stage with asynchronous ones. One path ends with the first stage, one with the stage itself.
+    """
+    kinds, pp = forward.shape
+    busy, up, down = np.eye(pp, dtype=np.int64), np.zeros((2, pp, pp), np.int64), np.zeros((2, pp, pp), np.int64)
+    up[:, :, : pp - 1] = 1
+    down[0, :, : pp - 1] = 1
+    down[1, :, : pp - 1] = np.arange(pp - 1)[None, :] >= np.arange(pp)[:, None]
+    for stage in range(pp):
+        if p2p == "blocking":
+            down[:, stage, stage - 1 : stage] += m - 1
+            up[:, stage, stage : pp - 1] += (m - 1) * busy[stage, stage : pp - 1]
+        elif stage + 1 < pp:
+            up[:, stage, stage] += (m - 1) // 2
+            down[:, stage, stage] += m - 1 - (m - 1) // 2
+    reached = np.tri(pp, dtype=np.int64).T  # stages from this one on
+    passes = np.stack([np.ones((pp, pp), np.int64), reached]) + (m - 1) * busy
+    first = np.ones((2, pp, pp), np.int64) + (m - 1) * busy
+    work = first[:, :, None, :] * forward + passes[:, :, None, :] * backward
+    none = np.zeros((2 * pp, pp), np.int64)
+    return Paths(
+        stage=np.concatenate([np.zeros(pp, np.int64), np.arange(pp)]),
+        work_ticks=work.reshape(2 * pp, kinds, pp),
+        forward_layers=none,
+        backward_layers=none,
+        up=up.reshape(2 * pp, pp),
+        down=down.reshape(2 * pp, pp),
+    )
+
+
+def candidate_over(
+    rates: FloatArray,
+    grid: tuple[int, int, int],
+    *,
+    p2p: P2PMode = "blocking",
+    num_microbatches: int = 16,
+    ring_share: float = 1.0,
+    compute: int = 0,
+) -> ProblemData:
+    """One candidate over links of these GB/s (NaN on the diagonal), as :func:`one_candidate_cluster`."""
+    n, (P, D, _) = len(rates), grid
+    ticks = np.round(1e6 / np.nan_to_num(rates, nan=1.0)).astype(np.int64)
     weight = ring_share * 2 * (num_microbatches - 1 + P - 1)
     ring = np.round(ticks * weight).astype(np.int64)
     for matrix in (ticks, ring):
@@ -303,7 +350,7 @@ def one_candidate_cluster(
         tensor_backward_ticks=zeros,
         optimizer_ticks=0,
         memory_need_mib=np.ones(P),
-        rounding_ticks=0,
+        paths=pipeline_paths(work, 2 * work, num_microbatches, p2p),
     )
     return ProblemData(
         candidates=(candidate,), p2p=p2p, tick_s=1e-6, kind_of_node=np.zeros(n), capacity_mib=np.full(n, 2)

@@ -12,7 +12,7 @@ from commands_here import typed
 from pipette_opt.cli.program import program, run_command
 
 COMMANDS = (
-    *("benchmarks.annealing", "benchmarks.memory.frameworks", "benchmarks.placement"),
+    "benchmarks.memory.frameworks",
     *("models.memory.collect", "models.memory.trace_plan", "models.memory.train"),
 )
 """Modules that take the options of all commands of ``pipette-opt``."""

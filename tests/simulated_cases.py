@@ -12,7 +12,7 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.specs import Instance
 
 
-def small(seed: int = 0, num_nodes: int = 4, p2p: str = "blocking") -> tuple[Instance, ProblemData, ProblemData]:
+def small(seed: int = 0, num_nodes: int = 4, p2p: str = "blocking") -> tuple[Instance, ProblemData]:
     """Two configurations of a model on four of the hosts, plain and interleaved."""
     rng = np.random.default_rng(seed)
     job = make_job(make_random_cluster(rng, num_nodes, inter_node_latency_s=1e-5), LLAMA_8B, seq_length=4096, p2p=p2p)
@@ -25,11 +25,7 @@ def small(seed: int = 0, num_nodes: int = 4, p2p: str = "blocking") -> tuple[Ins
         FittingCandidate(config=one, need_bytes=np.full(one.pipeline_model_parallel_size, GIB)) for one in configs
     ]
     capacity = np.full(num_nodes, 80 * GIB)
-    return (
-        job,
-        build_problem_data(job, fitting, capacity),
-        build_problem_data(job, fitting, capacity, relaxed=True),
-    )
+    return job, build_problem_data(job, fitting, capacity)
 
 
 def placements(data: ProblemData, index: int) -> list[np.ndarray]:

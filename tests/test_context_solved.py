@@ -16,7 +16,7 @@ from pipette_opt.export.targets import export
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import HostTile, ParallelConfig, host_tiles, tile_placement
 from pipette_opt.plans.plan import Plan
-from pipette_opt.problem.build import FittingCandidate, build_problem_data, has_analytical_model
+from pipette_opt.problem.build import FittingCandidate, build_problem_data, links_decide
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.solver.bounds import candidate_bound
@@ -59,7 +59,7 @@ def simulated_s(job: Instance, one: ParallelConfig, tile: HostTile) -> np.ndarra
     ],
 )
 def test_no_bound_is_above_a_placement(kind: str, model: str, degrees: dict[str, int]) -> None:
-    """Bound by work, bound of the lower form, and the form itself on every placement, with and without overlap."""
+    """Bound by work, bound of the relaxation, and the relaxation on every placement, with and without overlap."""
     job = given(3, model=MOE if model == "experts" else TINY)
     job = replace(job, training=replace(job.training, cp_comm_type=kind))
     layers = job.model.num_layers
@@ -76,7 +76,7 @@ def test_no_bound_is_above_a_placement(kind: str, model: str, degrees: dict[str,
             **degrees,
         )
         fitting = FittingCandidate(config=one, need_bytes=np.zeros(one.pipeline_model_parallel_size, dtype=np.int64))
-        data = build_problem_data(job, [fitting], np.full(4, 1 << 40), relaxed=True)
+        data = build_problem_data(job, [fitting], np.full(4, 1 << 40))
         (candidate,) = data.candidates
         times = simulated_s(job, one, candidate.tile)
         forms = [objective_ticks(data, candidate, nodes) * data.tick_s for nodes in every(job, one, candidate.tile)]
@@ -84,7 +84,7 @@ def test_no_bound_is_above_a_placement(kind: str, model: str, degrees: dict[str,
         assert WorkBounds(job)(one) <= times.min()
         assert candidate_bound(data, candidate) * data.tick_s <= times.min() * (1 + 1e-9)
         spans_both = degrees["tp"] == 4
-        assert not (spans_both or kind == "a2a") or not has_analytical_model(job, one, candidate.tile)
+        assert not (spans_both or kind == "a2a") or not links_decide(job, one, candidate.tile)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ pytestmark = pytest.mark.search
     "variant",
     [
         Variant(missing_share=0.2, num_kinds=2),
-        Variant(p2p="async", directed=False, num_capacities=2),
-        Variant(exact_share=0.0, missing_share=0.1),
+        Variant(directed=False, num_capacities=2),
         Variant(scale=10_000_000),
     ],
 )

@@ -78,7 +78,7 @@ def test_order_of_building_changes_nothing() -> None:
     backwards = tuple(reversed(range(len(fitting))))
     found = build_relaxations(TWO_HOSTS, fitting, memory.capacity_bytes, order=backwards)
     assert found.built == tuple(range(len(fitting)))
-    plain = build_problem_data(TWO_HOSTS, fitting, memory.capacity_bytes, relaxed=True)
+    plain = build_problem_data(TWO_HOSTS, fitting, memory.capacity_bytes)
     assert plain.tick_s == found.problem.tick_s
     assert [(one.config, one.tile) for one in plain.candidates] == [
         (one.config, one.tile) for one in found.problem.candidates

@@ -32,7 +32,7 @@ from training_step import Job
 
 from pipette_opt import __version__
 from pipette_opt.annealing.anneal import AnnealingParams, anneal
-from pipette_opt.baselines.compare import analytical_problem
+from pipette_opt.baselines.compare import learned_problem, searched
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.placed import placed_times
@@ -41,6 +41,7 @@ from pipette_opt.export.targets import export
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, Placement, tile_placement
 from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Question, prepare
 from pipette_opt.read.cluster import read_cluster
 from pipette_opt.simulate.estimate import estimate
@@ -244,11 +245,12 @@ def on_hosts(plan: Plan, nodes: np.ndarray) -> Placement:
 
 
 def annealed(instance: Instance, seed: int) -> Placement:
-    """Return the placement that annealing finds in the search's time."""
-    prepared = prepare(Question(instance, SPACE, 0.01))
-    found = anneal(analytical_problem(prepared), AnnealingParams(time_limit_s=SEARCH_S, seed=seed)).solution
+    """Return the placement that annealing alone finds in the search's time, on the relaxations of a search."""
+    params = OptimizeParams(time_limit_s=SEARCH_S, seed=seed)
+    data = learned_problem(searched(prepare(Question(instance, SPACE, 0.01)), params, Watcher()))
+    found = anneal(data, AnnealingParams(time_limit_s=SEARCH_S, seed=seed)).solution
     assert found is not None
-    candidate = analytical_problem(prepared).candidates[found.candidate]
+    candidate = data.candidates[found.candidate]
     return tile_placement(candidate.config, candidate.tile, found.nodes)
 
 

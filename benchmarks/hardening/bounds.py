@@ -128,7 +128,7 @@ def too_high(job: Instance, configs: list[ParallelConfig], rng: np.random.Genera
             alone["compute of any partition"] = work.of_any_split(without_overlap(config))
         need_bytes = np.zeros(config.pipeline_model_parallel_size, dtype=np.int64)
         plain = FittingCandidate(config=without_overlap(config), need_bytes=need_bytes)
-        pruned = build_problem_data(job, [plain], capacity, relaxed=True, reductions=False)
+        pruned = build_problem_data(job, [plain], capacity, reductions=False)
         lower = build_relaxations(job, [FittingCandidate(config=config, need_bytes=need_bytes)], capacity).problem
         families = _families(job, config)
         for candidate, without_reductions in zip(lower.candidates, pruned.candidates, strict=True):

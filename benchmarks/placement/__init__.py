@@ -1,1 +1,1 @@
-"""Named placement instances, and the solver beside the baselines on them. Import from the modules."""
+"""Named clusters of the benchmarks. Import from the module."""

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import GB
+from pipette_opt.base.units import GB, US
+from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.links import import_links
+from pipette_opt.specs import ClusterSpec, LinkMatrix, NodeSpec
 
 SHARED_VARIABLE = "PIPETTE_OPT_SHARED"
 
@@ -113,9 +114,6 @@ test are missing.
 
 CLUSTERS = (*GENERATED, *MEASURED)
 
-STRUCTURELESS = frozenset({"unif"})
-"""Clusters without any structure that helps a proof."""
-
 
 def num_listed(cluster: str, num_used: int) -> int:
     """Return the number of listed hosts if ``num_used`` are used."""
@@ -138,11 +136,25 @@ def link_gb_per_s(cluster: str, num_used: int, seed: int) -> FloatArray:
     if cluster in MEASURED:
         return _measured(cluster)
     if cluster not in GENERATED:
-        raise InputError("--instances", f"unknown cluster {cluster!r}. Known: {', '.join(CLUSTERS)}, joint.")
+        raise ValueError(f"cluster must be one of {', '.join(CLUSTERS)}, got {cluster!r}.")
     number = list(GENERATED).index(cluster)
     rate = GENERATED[cluster](np.random.default_rng((number, seed)), num_listed(cluster, num_used))
     np.fill_diagonal(rate, np.nan)
     return rate
+
+
+def cluster_of(gb_per_s: FloatArray, flows: int, gpu: str) -> ClusterSpec:
+    """Return hosts of eight GPUs with a NIC each; ``flows`` flows of a pair share the given bandwidth."""
+    entry = read_gpu_entry(gpu)
+    return ClusterSpec(
+        name="benchmark",
+        nodes=tuple(NodeSpec(host=f"n{number}", gpu=entry.gpu, num_gpus=8) for number in range(len(gb_per_s))),
+        intra_node_bytes_per_s=entry.intra_node_bytes_per_s,
+        intra_node_latency_s=entry.intra_node_latency_s,
+        inter_node_latency_s=12 * US,
+        nics_per_node=8,
+        link_matrices=(LinkMatrix(concurrent_flows=flows, bytes_per_s=gb_per_s * GB),),
+    )
 
 
 def shared_folder() -> Path:

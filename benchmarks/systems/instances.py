@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.placement.clusters import GENERATED, link_gb_per_s
-from benchmarks.placement.problems import cluster_of
+from benchmarks.placement.clusters import GENERATED, cluster_of, link_gb_per_s
 from pipette_opt.read.gpus import read_gpu
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import Instance, TrainingSpec

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.squares.compare import square_row
-from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.base.errors import InfeasibleError, InputError, MissingLinkError
 from pipette_opt.baselines.amp import AmpParams, amp
 from pipette_opt.baselines.amp_layers import with_amp_splits
-from pipette_opt.baselines.compare import analytical_problem
+from pipette_opt.baselines.compare import learned_problem, searched, simulated_plans
 from pipette_opt.baselines.megatron import identity_order, listed_solutions, megatron_rule
+from pipette_opt.baselines.pipette import PipetteParams, pipette
 from pipette_opt.baselines.varuna import varuna
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.certify.params import OptimizeParams
@@ -27,10 +27,12 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.optimize import optimize
 from pipette_opt.parallel import ParallelConfig, microbatches_of, tile_placement
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, Question, load_predictor, prepare
 from pipette_opt.problem.data import ProblemData
-from pipette_opt.problem.solution import Result, Solution
+from pipette_opt.problem.solution import Result
 from pipette_opt.simulate.estimate import estimate, simulate_times
+from pipette_opt.simulate.solutions import best_first
 from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
 
@@ -154,31 +156,38 @@ def _prepared(instance: Instance, space: SearchSpace) -> Prepared:
     return prepare(Question(instance, space, RISK))
 
 
-def _judged(instance: Instance, data: ProblemData, solution: Solution | None) -> Choice | None:
-    if solution is None:
+def _judged(instance: Instance, data: ProblemData, result: Result, believed: Instance | None = None) -> Choice | None:
+    """
+    Return the fastest plan of a result with its simulated time; ``None`` without a plan.
+
+    ``believed``: job as the system sees it, by which it chooses its plan; by default as it is.
+    """
+    plans = simulated_plans(believed or instance, data, result)
+    if not plans:
         return None
-    candidate = data.candidates[solution.candidate]
-    placement = tile_placement(candidate.config, candidate.tile, solution.nodes)
-    return Choice(candidate.config.label(), estimate(instance, candidate.config, placement).iteration_time_s)
+    best = best_first(plans)[0]
+    config, placement = best.candidate.config, tile_placement(best.candidate.config, best.candidate.tile, best.nodes)
+    return Choice(config.label(), estimate(instance, config, placement).iteration_time_s)
 
 
 def _by_rule(instance: Instance, space: SearchSpace, rule: Callable[[ProblemData], Result]) -> Choice | None:
-    data = analytical_problem(_prepared(instance, space))
-    return _judged(instance, data, rule(data).solution)
+    data = _prepared(instance, space).problem
+    return _judged(instance, data, rule(data))
 
 
 def _pipette(instance: Instance, time_limit_s: float, seed: int) -> Choice | None:
-    """Return Pipette's choice: degrees that fit, and hosts annealed by its latency model (DATE 2024)."""
-    data = analytical_problem(_prepared(instance, REPLICATED))
-    params = AnnealingParams(variant="pipette", time_limit_s=min(time_limit_s, SEARCH_S), seed=seed)
-    return _judged(instance, data, anneal(data, params).solution)
+    """Return Pipette's choice: degrees that fit, and hosts annealed on the paths that the solver found (DATE 2024)."""
+    search = OptimizeParams(time_limit_s=min(time_limit_s, SEARCH_S), seed=seed)
+    data = learned_problem(searched(_prepared(instance, REPLICATED), search, Watcher()))
+    params = PipetteParams(time_limit_s=search.time_limit_s, seed=seed)
+    return _judged(instance, data, pipette(data, params))
 
 
 def _amp(instance: Instance, time_limit_s: float, seed: int) -> Choice | None:
     space = with_amp_splits(instance, replace(REPLICATED, uneven_layers=True), load_predictor(RISK, instance))
-    data = analytical_problem(_prepared(instance, space))
+    data = _prepared(instance, space).problem
     params = AmpParams(time_limit_s=min(time_limit_s, SEARCH_S), seed=seed)
-    return _judged(instance, data, amp(data, params).solution)
+    return _judged(instance, data, amp(data, params))
 
 
 def galvatron_view(instance: Instance) -> Choice | None:
@@ -197,8 +206,8 @@ def galvatron_view(instance: Instance) -> Choice | None:
     )
     alike = replace(instance, cluster=replace(instance.cluster, link_matrices=matrices))
     space = replace(PLAIN, use_distributed_optimizer=(False, True), recompute=(None, "full"))
-    data = analytical_problem(_prepared(alike, space))
-    return _judged(instance, data, identity_order(data).solution)
+    data = _prepared(alike, space).problem
+    return _judged(instance, data, identity_order(data), believed=alike)
 
 
 def primepar_space(instance: Instance) -> Choice | None:
@@ -210,7 +219,7 @@ def primepar_space(instance: Instance) -> Choice | None:
     whichever is faster (:func:`~benchmarks.squares.compare.square_row`). The time saved per layer is subtracted from
     each micro-batch.
     """
-    data = analytical_problem(_prepared(instance, PLAIN))
+    data = _prepared(instance, PLAIN).problem
     best: Choice | None = None
     for solution in listed_solutions(data):
         candidate = data.candidates[solution.candidate]

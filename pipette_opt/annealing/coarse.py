@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray, IntArray, P2PMode
-from pipette_opt.problem.data import CandidateData, ProblemData
-from pipette_opt.problem.neighbours import Neighbours, find_neighbours
+from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.problem.neighbours import Neighbours
 
 ALIKE, SLOW = 1.04, 1.1
 """
@@ -23,26 +22,14 @@ Ratios of hosts' usual link costs. Chosen.
 Two hosts with a ratio up to ``ALIKE`` are equally good; a host above ``SLOW`` times the median is slow.
 """
 
-EVERY: dict[P2PMode, int] = {"blocking": 2, "async": 3}
+DISTANCES = (2, 3)
 """
-Least distance between slow hosts of a column, in rows. Chosen.
+Least distances between slow hosts of a column, in rows, that are tried. Chosen.
 
 The period of blocking sends depends on a host and its two links, so every second host may be slow. Asynchronous sends
 take the mean over a run of hosts, whose links would then all be slow; with two others between, a third of the links are
 not. A larger distance was no better, as slow hosts then come into earlier rows.
 """
-
-
-def coarse_starts(data: ProblemData, candidate: CandidateData) -> list[IntArray]:
-    """
-    Return several placements of a candidate configuration whose cells are single hosts; each lists all hosts, the grid
-    first, by row.
-
-    Memory is not checked; the caller drops placements that do not fit.
-    """
-    P, D, _ = candidate.grid
-    neighbours = find_neighbours(candidate.ring_ticks[0] if D > 1 else candidate.p2p_ticks)
-    return [] if neighbours is None else starts_among(neighbours, (P, D), (EVERY[data.p2p],))
 
 
 def starts_among(neighbours: Neighbours, shape: tuple[int, int], distances: Sequence[int]) -> list[IntArray]:

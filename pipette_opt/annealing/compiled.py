@@ -11,10 +11,8 @@ import numpy as np
 
 from pipette_opt.base.jit import njit
 from pipette_opt.base.types import BoolArray, IntArray
-from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import largest_ticks
-
-BLOCKING, ASYNC, LOWER = 0, 1, 2
 
 
 class Tables(NamedTuple):
@@ -27,16 +25,13 @@ class Tables(NamedTuple):
         Rows, columns and hosts of a slot of the grid, hosts of a slot's context groups, and hosts of a ring inside a
         slot, shape ``(5,)``.
     scalars
-        Objective (``BLOCKING`` or ``ASYNC`` analytical model, or ``LOWER`` relaxation), micro-batches, transfer inside
-        a host, optimizer step, penalty, least embedding reduction, shape ``(6,)``.
+        Transfer inside a host, optimizer step, penalty, least embedding reduction, shape ``(4,)``.
     row
         Grid row of each stage, shape ``(pp,)``.
-    watched
-        Stages whose end can decide the objective, ascending, shape ``(W,)``.
-    first_watched
-        Index in ``watched`` of the first watched stage of each row, shape ``(P + 1,)``.
+    first_stage
+        First stage of each grid row, and the number of stages, shape ``(P + 1,)``.
     path_stage, path_work, path_forward, path_backward, path_up, path_down, path_least, path_ring, ring_added
-        The candidate's :class:`~pipette_opt.problem.data.Paths`; empty for the analytical 1F1B model.
+        The candidate's :class:`~pipette_opt.problem.data.Paths`.
     ring_level
         Level of each hop of overlapped rings; empty ``(0, 0)`` without such rings.
     """
@@ -44,12 +39,8 @@ class Tables(NamedTuple):
     shape: IntArray
     scalars: IntArray
     row: IntArray
-    watched: IntArray
-    first_watched: IntArray
+    first_stage: IntArray
     kind: IntArray
-    forward: IntArray
-    backward: IntArray
-    layers: IntArray
     p2p: IntArray
     tensor_forward: IntArray
     tensor_backward: IntArray
@@ -74,30 +65,17 @@ class Tables(NamedTuple):
 def tables(data: ProblemData, candidate: CandidateData) -> Tables:
     """Return the arrays of a candidate; a link that must not be used costs more than any plan without it."""
     row = np.arange(candidate.num_stages) // candidate.tile.stages
-    paths = candidate.paths or _no_paths(candidate)
-    watched = _watched_stages(candidate, row)
+    paths = candidate.paths
     penalty = largest_ticks(candidate) + 1
-    form = LOWER if not candidate.has_analytical_model else BLOCKING if data.p2p == "blocking" else ASYNC
     return Tables(
         shape=np.array([*candidate.grid, candidate.tile.context_nodes, candidate.slot_ring], dtype=np.int64),
         scalars=np.array(
-            [
-                form,
-                candidate.num_microbatches,
-                candidate.intra_p2p_ticks,
-                candidate.optimizer_ticks,
-                penalty,
-                candidate.embedding_floor_ticks,
-            ],
+            [candidate.intra_p2p_ticks, candidate.optimizer_ticks, penalty, candidate.embedding_floor_ticks],
             dtype=np.int64,
         ),
         row=row,
-        watched=watched,
-        first_watched=np.searchsorted(row[watched], np.arange(candidate.grid[0] + 1)),
+        first_stage=np.arange(candidate.grid[0] + 1) * candidate.tile.stages,
         kind=data.kind_of_node.copy(),
-        forward=candidate.forward_ticks.copy(),
-        backward=candidate.backward_ticks.copy(),
-        layers=np.array(candidate.config.layers_per_stage, dtype=np.int64),
         p2p=_penalised(candidate.p2p_ticks, penalty),
         tensor_forward=_penalised(candidate.tensor_forward_ticks, penalty),
         tensor_backward=_penalised(candidate.tensor_backward_ticks, penalty),
@@ -120,41 +98,15 @@ def tables(data: ProblemData, candidate: CandidateData) -> Tables:
     )
 
 
-def _no_paths(candidate: CandidateData) -> Paths:
-    """Return empty paths, for candidate configurations with the analytical 1F1B model."""
-    none = np.zeros((0, candidate.num_stages), dtype=np.int64)
-    return Paths(
-        stage=np.zeros(0, dtype=np.int64),
-        work_ticks=none[:, None],
-        forward_layers=none,
-        backward_layers=none,
-        up=none,
-        down=none,
-    )
-
-
-def _watched_stages(candidate: CandidateData, row: IntArray) -> IntArray:
-    """
-    Return the stages whose end can decide the objective (watched stages), ascending.
-
-    In the analytical 1F1B model, a later stage ends earlier. Of the stages of a row with equal rings, only the first
-    counts, and the last stage if it reduces tied embeddings. The first stage is always the first watched stage; with
-    tied embeddings, the last stage is the last watched stage.
-    """
-    stages = range(candidate.num_stages)
-    if not candidate.has_analytical_model:
-        return np.array(stages, dtype=np.int64)
-    ring = list(zip(row.tolist(), candidate.ring_class.tolist(), candidate.ring_floor_ticks.tolist(), strict=True))
-    tied = {stages[-1]} if candidate.has_tied_stages else set()
-    return np.array([stage for stage in stages if ring[stage] not in ring[:stage] or stage in tied], dtype=np.int64)
-
-
 def _penalised(ticks: IntArray, penalty: int) -> IntArray:
     return np.where(ticks < UNUSABLE_TICKS, ticks, penalty)
 
 
-FORWARD, BACKWARD, SEND, SEND_BACK, TENSOR_FORWARD, TENSOR_BACKWARD = range(6)
-"""Rows of a column's ``times``: compute of each stage, transfers to the next stage (cyclic), tensor hops of a layer."""
+SEND, SEND_BACK, TENSOR_FORWARD, TENSOR_BACKWARD = range(4)
+"""Rows of a column's ``times``: transfers of each stage to the next (cyclic) and back, tensor hops of a layer."""
+
+NUM_TIMES = 4
+"""Number of rows of a column's ``times``."""
 
 
 @njit(cache=True, nogil=True)
@@ -178,8 +130,7 @@ def new_lengths(t):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def finish_of_column(t, nodes, column, finish, times, lengths):  # type: ignore[no-untyped-def]
     """
-    Write the end of each watched stage (able to decide the end) of a column into ``finish[:, column]``; fill ``times``,
-    shape ``(6, pp)``.
+    Write the longest path to each stage's last backward into ``finish[:, column]``; fill ``times``, shape ``(4, pp)``.
 
     With overlapped rings, fill ``lengths[:, column]`` instead, for :func:`finish_with_rings`.
     """
@@ -187,12 +138,6 @@ def finish_of_column(t, nodes, column, finish, times, lengths):  # type: ignore[
     pp = t.row.shape[0]
     for s in range(pp):
         base = (t.row[s] * D + column) * K
-        f = np.int64(0)
-        b = np.int64(0)
-        for k in range(K):
-            kind = t.kind[nodes[base + k]]
-            f = max(f, t.forward[kind, s])
-            b = max(b, t.backward[kind, s])
         if K > 1:
             hop_f = np.int64(0)
             hop_b = np.int64(0)
@@ -201,17 +146,13 @@ def finish_of_column(t, nodes, column, finish, times, lengths):  # type: ignore[
                 u, v = nodes[base + k], nodes[base + k // size * size + (k + 1) % size]
                 hop_f = max(hop_f, t.tensor_forward[u, v])
                 hop_b = max(hop_b, t.tensor_backward[u, v])
-            f += t.layers[s] * hop_f
-            b += t.layers[s] * hop_b
             times[TENSOR_FORWARD, s] = hop_f
             times[TENSOR_BACKWARD, s] = hop_b
-        times[FORWARD, s] = f
-        times[BACKWARD, s] = b
         if s + 1 < pp or t.wraps:
             following = t.row[(s + 1) % pp]
             if following == t.row[s]:
-                times[SEND, s] = t.scalars[2]
-                times[SEND_BACK, s] = t.scalars[2]
+                times[SEND, s] = t.scalars[0]
+                times[SEND_BACK, s] = t.scalars[0]
             else:
                 following_cell = (following * D + column) * K
                 p = np.int64(0)
@@ -222,82 +163,7 @@ def finish_of_column(t, nodes, column, finish, times, lengths):  # type: ignore[
                     q = max(q, t.p2p[v, u])
                 times[SEND, s] = p
                 times[SEND_BACK, s] = q
-    if t.scalars[0] == LOWER:
-        _longest_paths(t, nodes, times, column, finish, lengths)
-    else:
-        finish_of_times(t, times, column, finish)
-
-
-@njit(cache=True, nogil=True)
-def finish_of_times(t, times, column, finish):  # type: ignore[no-untyped-def]
-    """
-    Write the end of each watched stage (able to decide the end) into ``finish[:, column]``, by the analytical 1F1B
-    model.
-
-    ``times`` has the stage and transfer times.
-    """
-    form, m = t.scalars[0], t.scalars[1]
-    pp = t.row.shape[0]
-    total = np.int64(0)
-    period = np.int64(0)
-    before = np.int64(0)
-    for s in range(pp):
-        cost = times[FORWARD, s] + times[BACKWARD, s]
-        wait = np.int64(0)
-        if s + 1 < pp:
-            wait = max(times[SEND, s], times[SEND_BACK, s])
-            total += times[SEND, s] + times[SEND_BACK, s]
-        total += cost
-        period = max(period, cost + before + wait)
-        before = wait
-    if form == ASYNC:
-        period = _largest_segment_mean(times, pp)
-    total += (m - 1) * period
-    before = np.int64(0)
-    done = 0
-    for index in range(t.watched.shape[0]):
-        stage = t.watched[index]
-        while done < stage:
-            before += times[BACKWARD, done] + times[SEND_BACK, done]
-            done += 1
-        finish[index, column] = total - before
-
-
-@njit(cache=True, nogil=True)
-def _largest_segment_mean(times, pp):  # type: ignore[no-untyped-def]
-    """
-    Return the largest mean time over runs of consecutive stages, with the transfers inside the run, rounded up.
-
-    Computed by Newton's method on the mean.
-    """
-    level = np.int64(0)
-    for s in range(pp):
-        level = max(level, times[FORWARD, s] + times[BACKWARD, s])
-    while True:
-        best = np.int64(0)
-        best_sum = np.int64(0)
-        best_length = np.int64(1)
-        excess = np.int64(0)
-        run_sum = np.int64(0)
-        length = np.int64(0)
-        for s in range(pp):
-            cost = times[FORWARD, s] + times[BACKWARD, s]
-            link = times[SEND, s - 1] + times[SEND_BACK, s - 1] if s else np.int64(0)
-            if length > 0 and excess + link > 0:
-                excess += link + cost - level
-                run_sum += link + cost
-                length = length + 1
-            else:
-                excess = cost - level
-                run_sum = cost
-                length = np.int64(1)
-            if excess > best:
-                best = excess
-                best_sum = run_sum
-                best_length = length
-        if best <= 0:
-            return level
-        level = -((-best_sum) // best_length)
+    _longest_paths(t, nodes, times, column, finish, lengths)
 
 
 @njit(cache=True, nogil=True)
@@ -311,7 +177,7 @@ def _longest_paths(t, nodes, times, column, finish, lengths):  # type: ignore[no
         finish[s, column] = 0
         for part in range(SEND, TENSOR_BACKWARD + 1):
             worst = max(worst, times[part, s])
-    if worst < t.scalars[4]:
+    if worst < t.scalars[2]:
         worst = np.int64(0)
     finish[0, column] = worst  # the paths alone may avoid a link that may not be used
     if has_rings:
@@ -366,14 +232,12 @@ def finish_with_rings(t, nodes, lengths, finish):  # type: ignore[no-untyped-def
 
 @njit(cache=True, nogil=True)
 def ring_of_row(t, nodes, row, ring):  # type: ignore[no-untyped-def]
-    """Write the gradient reduction of each watched stage (able to decide the end) of a row into ``ring``, ticks."""
+    """Write the gradient reduction of each stage of a row into ``ring``, ticks."""
     length = t.shape[1] * t.shape[3]
     parts = t.shape[2] // t.shape[3]
-    begin, end = t.first_watched[row], t.first_watched[row + 1]
     known = np.int64(-1)
     slowest = np.int64(0)
-    for index in range(begin, end):
-        stage = t.watched[index]
+    for stage in range(t.first_stage[row], t.first_stage[row + 1]):
         which = t.ring_class[stage]
         if length > 1 and which != known:
             known = which
@@ -385,7 +249,7 @@ def ring_of_row(t, nodes, row, ring):  # type: ignore[no-untyped-def]
                     v = nodes[base + place * parts + k]
                     slowest = max(slowest, t.ring[which, u, v])
                     u = v
-        ring[index] = max(slowest, t.ring_floor[stage])
+        ring[stage] = max(slowest, t.ring_floor[stage])
 
 
 @njit(cache=True, nogil=True)
@@ -394,20 +258,20 @@ def slowest_end(t, nodes, finish, ring):  # type: ignore[no-untyped-def]
     worst = np.int64(0)
     ends = np.int64(0)
     last = ring.shape[0] - 1
-    for index in range(ring.shape[0]):
+    for stage in range(ring.shape[0]):
         latest = np.int64(0)
         for column in range(finish.shape[1]):
-            latest = max(latest, finish[index, column])
-        worst = max(worst, latest + ring[index])
-        if index == 0 or index == last:
-            ends = max(ends, latest + ring[index])
-    embedding = t.scalars[5]
+            latest = max(latest, finish[stage, column])
+        worst = max(worst, latest + ring[stage])
+        if stage == 0 or stage == last:
+            ends = max(ends, latest + ring[stage])
+    embedding = t.scalars[3]
     if t.embedding.shape[0] > 0:
         width = t.shape[1] * t.shape[2]
         back = (t.shape[0] - 1) * width
         for cell in range(width):
             embedding = max(embedding, t.embedding[nodes[cell], nodes[back + cell]])
-    return max(worst, ends + embedding) + t.scalars[3]
+    return max(worst, ends + embedding) + t.scalars[1]
 
 
 @njit(cache=True, nogil=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipette_opt.annealing.compiled import evaluate, overwrite, tables
+from pipette_opt.annealing.compiled import NUM_TIMES, evaluate, overwrite, tables
 from pipette_opt.annealing.kernels import below, fits, uniform
 from pipette_opt.base.jit import njit
 from pipette_opt.base.types import IntArray
@@ -73,9 +73,9 @@ def anneal_keeping(
     best: IntArray = np.full(num_cells + 1, UNUSABLE_TICKS, dtype=np.int64)
     best_nodes = np.zeros((num_cells + 1, num_cells), dtype=np.int64)
     state = np.random.SeedSequence((seed, index)).generate_state(1, np.uint64) | np.uint64(1)
-    finish = np.zeros((len(compiled.watched), columns), dtype=np.int64)
-    ring = np.zeros(len(compiled.watched), dtype=np.int64)
-    times = np.zeros((6, candidate.num_stages), dtype=np.int64)
+    finish = np.zeros((candidate.num_stages, columns), dtype=np.int64)
+    ring = np.zeros(candidate.num_stages, dtype=np.int64)
+    times = np.zeros((NUM_TIMES, candidate.num_stages), dtype=np.int64)
     start_ticks = int(evaluate(compiled, nodes, finish, ring, times))
     scale = max(start_ticks - optimistic_ticks(data, candidate), 1)
 

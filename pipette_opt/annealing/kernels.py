@@ -1,8 +1,9 @@
-"""Compiled annealing of any candidate configuration: random placements, tuned moves, and Pipette's moves."""
+"""Compiled annealing of any candidate configuration: random placements and moves."""
 
 import numpy as np
 
 from pipette_opt.annealing.compiled import (
+    NUM_TIMES,
     evaluate_paths,
     finish_of_column,
     finish_with_rings,
@@ -176,10 +177,10 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
     """
     P, D, K = t.shape[0], t.shape[1], t.shape[2]
     width, cells, M = D * K, P * D * K, nodes.shape[0]
-    num_watched = t.watched.shape[0]
-    times = np.zeros((6, t.row.shape[0]), np.int64)
-    finish = np.zeros((num_watched, D), np.int64)
-    ring = np.zeros(num_watched, np.int64)
+    num_stages = t.row.shape[0]
+    times = np.zeros((NUM_TIMES, num_stages), np.int64)
+    finish = np.zeros((num_stages, D), np.int64)
+    ring = np.zeros(num_stages, np.int64)
     old_finish = finish.copy()
     old_ring = ring.copy()
     old_nodes = nodes.copy()
@@ -217,11 +218,11 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
             if has_rings:
                 _overwrite_rows(old_finish, finish)
                 _overwrite_rows(old_lengths, lengths)
-            for index in range(num_watched):
-                old_finish[index, col_i] = finish[index, col_i]
+            for stage in range(num_stages):
+                old_finish[stage, col_i] = finish[stage, col_i]
                 if second_column:
-                    old_finish[index, col_j] = finish[index, col_j]
-                old_ring[index] = ring[index]
+                    old_finish[stage, col_j] = finish[stage, col_j]
+                old_ring[stage] = ring[stage]
             finish_of_column(t, nodes, col_i, finish, times, lengths)
             if second_column:
                 finish_of_column(t, nodes, col_j, finish, times, lengths)
@@ -239,11 +240,11 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
                 if has_rings:
                     _overwrite_rows(finish, old_finish)
                     _overwrite_rows(lengths, old_lengths)
-                for index in range(num_watched):
-                    finish[index, col_i] = old_finish[index, col_i]
+                for stage in range(num_stages):
+                    finish[stage, col_i] = old_finish[stage, col_i]
                     if second_column:
-                        finish[index, col_j] = old_finish[index, col_j]
-                    ring[index] = old_ring[index]
+                        finish[stage, col_j] = old_finish[stage, col_j]
+                    ring[stage] = old_ring[stage]
                 continue
         else:
             overwrite(old_nodes, nodes[:cells])
@@ -268,76 +269,3 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
             best = value
             overwrite(best_nodes, nodes)
     return best
-
-
-@njit(cache=True, nogil=True)
-def _pipette_move(order, choice, state):  # type: ignore[no-untyped-def]
-    """Apply a Pipette move to a sequence of hosts: reverse a part, move or swap hosts, move a part either way."""
-    n = order.shape[0]
-    low, high = below(state, n), below(state, n)
-    low, high = min(low, high), max(low, high)
-    if choice == 2:
-        order[low], order[high] = order[high], order[low]
-        return
-    if choice == 0:
-        order[low : high + 1] = order[low : high + 1][::-1].copy()
-        return
-    if choice == 1:
-        high = low
-    part = order[low : high + 1].copy()
-    if choice == 4:
-        part = part[::-1].copy()
-    rest = np.concatenate((order[:low], order[high + 1 :]))
-    at = below(state, rest.shape[0] + 1)
-    order[:at] = rest[:at]
-    order[at : at + part.shape[0]] = part
-    order[at + part.shape[0] :] = rest[at:]
-
-
-@njit(cache=True, nogil=True)
-def anneal_pipette(t, nodes, best_nodes, state, moves, temperature, energy, best):  # type: ignore[no-untyped-def]
-    """
-    Continue Pipette's annealing for ``moves`` moves. Return temperature, energy and best objective (ticks).
-
-    The sequence of hosts runs through one replica after the other, spare hosts last. A worsening is divided by the
-    power of ten above it. The temperature starts at 1 and is multiplied by 0.999 per move.
-    """
-    P, D, K = t.shape[0], t.shape[1], t.shape[2]
-    cells = P * D * K
-    times = np.zeros((6, t.row.shape[0]), np.int64)
-    finish = np.zeros((t.watched.shape[0], D), np.int64)
-    ring = np.zeros(t.watched.shape[0], np.int64)
-    lengths = new_lengths(t)
-    order = nodes.copy()
-    position = np.empty(cells, np.int64)
-    for row in range(P):
-        for column in range(D):
-            for k in range(K):
-                position[(row * D + column) * K + k] = (column * P + row) * K + k
-    for cell in range(cells):
-        order[position[cell]] = nodes[cell]
-    trial_order = order.copy()
-    trial_nodes = nodes.copy()
-    for _ in range(moves):
-        temperature *= 0.999
-        trial_order[:] = order
-        _pipette_move(trial_order, below(state, 5), state)
-        for cell in range(cells):
-            trial_nodes[cell] = trial_order[position[cell]]
-        trial_nodes[cells:] = trial_order[cells:]
-        if not fits(t, trial_nodes):
-            continue
-        trial = evaluate_paths(t, trial_nodes, finish, ring, times, lengths)
-        worse = trial - energy
-        accepted = worse <= 0
-        if not accepted:
-            scaled = worse / 10.0 ** (np.floor(np.log10(worse)) + 1.0)
-            accepted = temperature > 0 and uniform(state) < np.exp(-scaled / temperature)
-        if accepted:
-            energy = trial
-            order[:] = trial_order
-            nodes[:] = trial_nodes
-            if energy < best:
-                best = energy
-                best_nodes[:] = nodes
-    return temperature, energy, best

@@ -96,7 +96,7 @@ def amp(data: ProblemData, params: AmpParams | None = None) -> Result:
     """
     Return the candidate and placement with the least cost by AMP's formula.
 
-    The result's objective is by our analytical 1F1B model. AMP chooses tensor, pipeline and data size, micro-batch
+    The result's objective is that of our relaxation. AMP chooses tensor, pipeline and data size, micro-batch
     size, layer partition and tiling; its tensor groups stay inside a host. It has no memory model and knows no single
     links. A choice that does not fit or uses an unmeasured link is skipped, since the release's trial run would reject
     it too.
@@ -158,9 +158,13 @@ def amp_cost(view: AmpView, nodes: IntArray) -> float:
 
 
 def _is_known(data: ProblemData, candidate: CandidateData) -> bool:
-    """Return whether AMP can express the candidate: no interleaving, no context parallelism, one host per cell."""
+    """
+    Return whether AMP can express the candidate: no interleaving, no context parallelism, one host per cell.
+
+    Gradients are reduced in one ring, so neither ZeRO 2 nor 3.
+    """
     config = candidate.config
-    plain = config.num_chunks == 1 and config.context_parallel_size == 1
+    plain = config.num_chunks == 1 and config.context_parallel_size == 1 and config.reduces_in_one_ring
     return plain and candidate.grid[2] == 1 and candidate.num_cells <= data.num_nodes
 
 

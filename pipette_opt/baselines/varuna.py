@@ -24,7 +24,7 @@ def varuna(data: ProblemData) -> Result:
     """
     Return the pipeline depth with the least time in Varuna's simulator, each with the largest micro-batch that fits.
 
-    The result's objective is by our analytical 1F1B model. Varuna has no tensor or context parallelism and equal
+    The result's objective is that of our relaxation. Varuna has no tensor or context parallelism and equal
     stages. It recomputes where a candidate does, and shards the optimizer only where every candidate does. Consecutive
     ranks form a pipeline. Hosts are used in listed order if they have the memory and links; no other hosts are tried.
     """
@@ -198,6 +198,7 @@ def _is_known(data: ProblemData, candidate: CandidateData) -> bool:
     """Return whether Varuna can express the candidate: no tensor parallelism, hosts of consecutive stages."""
     config, tile = candidate.config, candidate.tile
     plain = config.tensor_model_parallel_size == config.context_parallel_size == config.num_chunks == 1
+    plain &= config.reduces_in_one_ring  # neither ZeRO 2 nor 3
     along = tile.replicas == 1 or tile.stages == candidate.num_stages
     return plain and along and candidate.num_cells <= data.num_nodes
 

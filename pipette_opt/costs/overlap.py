@@ -16,9 +16,7 @@ stage's rank (``forward_step_helper_preprocess``, for all stages to start togeth
 **Slowdown.** Collectives take multiprocessors and memory bandwidth: overlapped compute takes ``overlap_slowdown``
 longer.
 
-**In the analytical 1F1B model**, the compute that hides a stage's reduction is the least over all hosts. Every later
-stage waits for parameters as long as the last stage. Relaxations have both in their paths
-(:mod:`pipette_opt.problem.beside`).
+In relaxations, waits for parameters and the slowdown are in the paths (:mod:`pipette_opt.problem.beside`).
 """
 
 from collections.abc import Callable
@@ -27,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
-from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, gradient_traffic, parameter_traffic
+from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, gradient_traffic
 from pipette_opt.costs.compute import StageCompute
 from pipette_opt.costs.context import inside_stages_s
 from pipette_opt.costs.stage import expert_block, stage_parameters
@@ -51,7 +49,6 @@ class Exposed(NamedTuple):
     ready_s: FloatArray | None
     first_extra_s: FloatArray | None
     last_extra_s: FloatArray | None
-    shown_s: FloatArray
     reduction_shares: FloatArray | None = None
 
 
@@ -61,31 +58,18 @@ class StageRing(NamedTuple):
 
     Parameters
     ----------
-    parameters
-        Traffic of the parameter gather that overlaps with the forwards; ``None`` without.
-    experts, expert_parameters
-        Traffic of routed experts over their own rings, after the dense rings; reduction and gather.
+    experts
+        Traffic of routed experts over their own rings, after the dense rings.
     buckets
-        Number of buckets of reduction and gather; 0 without overlap.
-    forward_s, backward_s
-        Seconds of the stage's first forward and last backward: for the analytical model the least over all placements;
-        for a relaxation the largest, slowed down (its paths have the waits for parameters and the slowdown).
-    others
-        Number of other stages, which also wait for their parameters.
-    slowdown
-        Relative additional time of compute during collectives.
+        Number of buckets of the reduction; 0 without overlap.
+    backward_s
+        Largest seconds of the stage's last backward over all placements, slowed down by collectives.
     """
 
     reduction: RingTraffic
-    parameters: RingTraffic | None = None
     experts: RingTraffic | None = None
-    expert_parameters: RingTraffic | None = None
     buckets: int = 0
-    forward_s: float = 0.0
     backward_s: float = 0.0
-    first: bool = False
-    others: int = 0
-    slowdown: float = 0.0
 
     def shown_s(
         self,
@@ -100,38 +84,17 @@ class StageRing(NamedTuple):
         reduction = time_s(self.reduction)
         if self.experts is not None:
             reduction = reduction + experts_s(self.experts)
-        if not self.buckets:
-            return reduction
-        shown = shown_reduction_s(reduction, self.buckets, self.backward_s, self.slowdown)
-        if self.parameters is None:
-            return shown
-        gather = time_s(self.parameters)
-        if self.expert_parameters is not None:
-            gather = gather + experts_s(self.expert_parameters)
-        waits = self.others * gather
-        if self.first:
-            waits = waits + shown_gather_s(gather, self.buckets, self.forward_s, self.slowdown)
-        return shown + waits
+        return shown_reduction_s(reduction, self.buckets, self.backward_s) if self.buckets else reduction
 
 
-def stage_rings(
-    instance: Instance, config: ParallelConfig, compute: StageCompute, *, analytical: bool
-) -> list[StageRing]:
-    """
-    Return the rings of each stage, length ``pp``.
-
-    Parameters
-    ----------
-    analytical
-        ``True`` for the analytical model, with the least compute time of all GPU types; ``False`` for a relaxation.
-    """
+def stage_rings(instance: Instance, config: ParallelConfig, compute: StageCompute) -> list[StageRing]:
+    """Return the rings of each stage, length ``pp``."""
     model, training, stack = instance.model, instance.training, instance.stack
     if not config.reduces_in_one_ring:  # the simulator counts the messages of ZeRO 2 and 3, and of instances
         return [StageRing(NO_TRAFFIC)] * config.pipeline_model_parallel_size
     traffic = gradient_traffic(model, training, config)
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
-    nobody: list[RingTraffic | None] = [None] * pp
-    experts = nobody
+    experts: list[RingTraffic | None] = [None] * pp
     if model.num_experts is not None:
         experts = [*gradient_traffic(model, training, config, experts=True)]
     both = list(zip(traffic, experts, strict=True))
@@ -142,28 +105,11 @@ def stage_rings(
         return [
             StageRing(_part(dense, share), experts=expert and _part(expert, share)) for (dense, expert), share in parts
         ]
-    buckets, (forward, backward) = num_buckets(model, config), hiding_s(instance, config, compute, least=analytical)
-    if not analytical:
-        backward = backward * (1.0 + stack.overlap_slowdown * (1.0 - 1.0 / buckets))
-    gathers = expert_gathers = nobody
-    if config.overlap_param_gather and analytical:
-        gathers = [*parameter_traffic(model, training, config)]
-        if model.num_experts is not None:
-            expert_gathers = [*parameter_traffic(model, training, config, experts=True)]
+    buckets, (_, backward) = num_buckets(model, config), hiding_s(instance, config, compute)
+    backward = backward * (1.0 + stack.overlap_slowdown * (1.0 - 1.0 / buckets))
     return [
-        StageRing(
-            reduction=traffic[stage],
-            parameters=gathers[stage],
-            experts=experts[stage],
-            expert_parameters=expert_gathers[stage],
-            buckets=int(buckets[stage]),
-            forward_s=float(forward[stage]),
-            backward_s=float(backward[stage]),
-            first=stage == 0,
-            others=pp - 1,
-            slowdown=stack.overlap_slowdown if analytical else 0.0,
-        )
-        for stage in range(pp)
+        StageRing(dense, experts=expert, buckets=int(buckets[stage]), backward_s=float(backward[stage]))
+        for stage, (dense, expert) in enumerate(both)
     ]
 
 
@@ -172,42 +118,29 @@ def _part(traffic: RingTraffic, share: float) -> RingTraffic:
     return RingTraffic(traffic.hop_bytes * share, traffic.num_steps * share, traffic.num_calls * share)
 
 
-def hiding_s(
-    instance: Instance, config: ParallelConfig, compute: StageCompute, *, least: bool
-) -> tuple[FloatArray, FloatArray]:
+def hiding_s(instance: Instance, config: ParallelConfig, compute: StageCompute) -> tuple[FloatArray, FloatArray]:
     """
-    Return the least (or largest) forward and backward time of one micro-batch on each stage, seconds, ``(pp,)`` each.
+    Return the largest forward and backward time of one micro-batch on each stage, seconds, ``(pp,)`` each.
 
-    The least is on the fastest GPU type, with tensor communication if groups stay inside hosts. The largest is on the
-    slowest type; unlimited if tensor groups span hosts, or experts send tokens.
+    It is that of the slowest GPU type; unlimited if tensor groups span hosts, or experts send tokens.
     """
-    inside = config.tensor_model_parallel_size * config.context_parallel_size <= instance.cluster.gpus_per_node
-    if not least and instance.model.num_experts is not None and expert_block(config) > 1:
-        inside = False
     works = (compute.forward_s.sum(axis=1), compute.backward_s.sum(axis=1))
-    if not least and not inside:
+    inside = config.tensor_model_parallel_size * config.context_parallel_size <= instance.cluster.gpus_per_node
+    if not inside or (instance.model.num_experts is not None and expert_block(config) > 1):
         return np.full(works[0].shape[1], UNLIMITED_S), np.full(works[0].shape[1], UNLIMITED_S)
-    kinds = range(len(works[0]))
-    if inside:
-        hidden = [[kind] for kind in kinds] if least else [list(kinds)]
-        sent = np.stack([inside_stages_s(instance, config, compute, each).sum(axis=1) for each in hidden], axis=1)
-        works = (works[0] + sent[0], works[1] + sent[1])
-    forward, backward = (work.min(axis=0) if least else work.max(axis=0) for work in works)
+    sent = inside_stages_s(instance, config, compute, list(range(len(works[0])))).sum(axis=1)
+    forward, backward = ((work + passed).max(axis=0) for work, passed in zip(works, sent, strict=True))
     return forward, backward
 
 
-def shown_reduction_s(
-    reduction_s: FloatArray, buckets: IntArray | int, backward_s: FloatArray | float, slowdown: float
-) -> FloatArray:
+def shown_reduction_s(reduction_s: FloatArray, buckets: IntArray | int, backward_s: FloatArray | float) -> FloatArray:
     """
-    Return the exposed time of a reduction in buckets after the last backward, and the backward's slowdown, seconds.
+    Return the exposed time of a reduction in buckets after the last backward, seconds.
 
-    Of ``K`` buckets, the last follows the backward; the others overlap with its last ``1 - 1 / K``. Without slowdown,
-    the exposed time falls as the backward grows. With slowdown, it is never below that, which relaxations use.
+    Of ``K`` buckets, the last follows the backward; the others overlap with its last ``1 - 1 / K``.
     """
     later = 1.0 - 1.0 / np.asarray(buckets)
-    slower = slowdown * later * np.minimum(reduction_s, backward_s)
-    left: FloatArray = np.maximum(reduction_s / buckets, reduction_s - later * (backward_s + slower)) + slower
+    left: FloatArray = np.maximum(reduction_s / buckets, reduction_s - later * backward_s)
     return left
 
 
@@ -237,7 +170,6 @@ def exposed(
     backward_s: FloatArray,
     reduction_s: FloatArray,
     gather_s: FloatArray | None,
-    least_s: FloatArray,
     slowdown: float,
     shares: FloatArray | None = None,
 ) -> Exposed:
@@ -254,9 +186,6 @@ def exposed(
         Gradient reduction of each stage, seconds, shape ``(n, pp)``.
     gather_s
         Parameter gather of each stage, seconds, shape ``(n, pp)``, if it overlaps with the forwards.
-    least_s
-        Least seconds of forward and backward of one micro-batch over all placements of a stage, shape ``(n, 2, pp)``;
-        used by the analytical model only.
     slowdown
         Relative additional time of compute during collectives.
     shares
@@ -268,13 +197,8 @@ def exposed(
     if chunks == 1:
         pieces = buckets[:, None, :, None]
         last = slowdown * (1.0 - 1.0 / pieces) * np.minimum(whole, backward_s)
-        shown = shown_reduction_s(reduction_s, buckets, least_s[:, 1], slowdown)
-        first = None
-        if gather_s is not None and gather is not None:
-            first = shown_gather_s(gather, pieces, forward_s, slowdown)
-            shown = shown + (pp - 1) * gather_s
-            shown[:, 0] += shown_gather_s(gather_s[:, 0], buckets[:, 0], least_s[:, 0, 0], slowdown)
-        return Exposed(buckets, None, first, last, shown)
+        first = None if gather is None else shown_gather_s(gather, pieces, forward_s, slowdown)
+        return Exposed(buckets, None, first, last)
     if shares is None:
         shares = np.full((len(whole), chunks, pp), 1.0 / chunks)
     part = shares[..., None]
@@ -288,7 +212,7 @@ def exposed(
         follows = forward_s + first
         follows[:, 0] /= buckets[:, :, None]
         ready = _arrivals(forward_s, gather) + follows
-    return Exposed(np.ones_like(buckets), ready, first, last, reduction_s, shares)
+    return Exposed(np.ones_like(buckets), ready, first, last, shares)
 
 
 def _arrivals(forward_s: FloatArray, gather_s: FloatArray) -> FloatArray:

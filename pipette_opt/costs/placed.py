@@ -221,9 +221,8 @@ class _Batch:
         if self.config.overlap_grad_reduce:
             buckets = np.stack([costs.buckets for costs in self.costs])
             slowdown = self.instance.stack.overlap_slowdown
-            least = np.stack([np.stack(costs.least) for costs in self.costs])
             shares = np.stack([config.chunk_shares for config in self.configs])
-            beside = exposed(buckets, forward, backward, reduction, gather, least, slowdown, shares)
+            beside = exposed(buckets, forward, backward, reduction, gather, slowdown, shares)
         return PlacedBatch(
             forward_s=forward,
             backward_s=backward,

@@ -46,9 +46,6 @@ class StageTimes:
     first_extra_s, last_extra_s
         Additional time of the first forward, and of the last backward, of each chunk, shape of ``forward_s``: waits for
         parameters, and slowdown by collectives.
-    shown_s
-        Exposed reduction that the analytical 1F1B model counts instead of ``reduction_s`` with overlap, shape
-        ``(pp,)``; see ``costs/overlap.py``.
     expert_forward_s, expert_backward_s
         Exchange of tokens with experts, included in ``tensor_forward_s`` and ``tensor_backward_s``; the rest is tensor
         and context communication.
@@ -73,7 +70,6 @@ class StageTimes:
     ready_s: FloatArray | None = None
     first_extra_s: FloatArray | None = None
     last_extra_s: FloatArray | None = None
-    shown_s: FloatArray | None = None
     reduction_shares: FloatArray | None = None
     expert_forward_s: FloatArray | None = None
     expert_backward_s: FloatArray | None = None

@@ -24,7 +24,7 @@ from pipette_opt.costs.exchange import Beside, beside_exchange, expert_rings, pa
 from pipette_opt.costs.experts import expert_traffic
 from pipette_opt.costs.layer_kinds import CountedLayers, counted_layers
 from pipette_opt.costs.messages import p2p_bytes
-from pipette_opt.costs.overlap import hiding_s, num_buckets
+from pipette_opt.costs.overlap import num_buckets
 from pipette_opt.costs.sharded import ShardedCosts, once_traffic, outer_traffic, sharded_costs
 from pipette_opt.costs.stage import stage_parameters
 from pipette_opt.parallel import ParallelConfig
@@ -97,7 +97,6 @@ class Costs(NamedTuple):
     beside_head: tuple[BesideProduct, ...]
     sharded: ShardedCosts | None
     buckets: IntArray
-    least: tuple[FloatArray, FloatArray]
     experts: ExpertCosts | None
     head_stage: int = -1
     """Stage with the output head: the last, or the first in a V."""
@@ -127,16 +126,14 @@ def costs_of(
     """
     model, training = instance.model, instance.training
     kinds = tuple(range(len(instance.cluster.gpu_kinds))) if kinds is None else kinds
-    compute, overlap = stage_compute(instance, config), config.overlap_grad_reduce
-    none = np.zeros(config.pipeline_model_parallel_size)
-    least = hiding_s(instance, config, compute, least=True) if overlap else (none, none)
+    compute = stage_compute(instance, config)
     layers = {
         (counted.kind, counted.is_recomputed): _layer_costs(instance, counted, compute, kinds)
         for counted in counted_layers(model, config)
     }
     optimizer_s, head = float(compute.optimizer_s[list(kinds)].max()), beside_head(instance, config, kinds)
     if known is not None:
-        return known._replace(compute=compute, layers=layers, optimizer_s=optimizer_s, least=least, beside_head=head)
+        return known._replace(compute=compute, layers=layers, optimizer_s=optimizer_s, beside_head=head)
     return Costs(
         compute=compute,
         message_bytes=p2p_bytes(model, training, config),
@@ -151,8 +148,9 @@ def costs_of(
         embedding=embedding_traffic(model, training, config),
         ends=end_traffic(model, training, config),
         beside_head=head,
-        buckets=num_buckets(model, config) if overlap else none.astype(np.int64),
-        least=least,
+        buckets=num_buckets(model, config)
+        if config.overlap_grad_reduce
+        else np.zeros(config.pipeline_model_parallel_size, dtype=np.int64),
         experts=None if model.num_experts is None else _expert_costs(instance, config),
     )
 

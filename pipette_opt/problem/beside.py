@@ -216,7 +216,6 @@ def _beside(
         np.tile(backward[None, :, :, None], (each, 1, 1, 1)),
         reduction,
         gather,
-        np.zeros((each, 2, len(buckets))),
         slowdown,
         np.tile(config.chunk_shares, (each, 1, 1)),
     )
@@ -227,7 +226,7 @@ def _beside(
     first = least(beside.first_extra_s)
     if chunks == 1 and gather is not None:
         # A longer forward hides more of a gather in buckets: its wait is shortest where the forward is longest.
-        most = hiding_s(instance, config, compute, least=False)[0]
+        most = hiding_s(instance, config, compute)[0]
         slower = slowdown * (1.0 - 1.0 / buckets) * np.minimum(gather, forward[0])
         first = (shown_gather_s(gather, buckets, most, 0.0) + slower)[:, None, :]
     return Beside(
@@ -248,7 +247,7 @@ def later_share(instance: Instance, config: ParallelConfig) -> float:
     """
     if not config.overlap_grad_reduce or config.num_chunks > 1 or not config.reduces_in_one_ring:
         return 0.0
-    _, backward = hiding_s(instance, config, stage_compute(instance, config), least=False)
+    _, backward = hiding_s(instance, config, stage_compute(instance, config))
     return 0.0 if backward[0] < UNLIMITED_S else 1.0 - 1.0 / float(num_buckets(instance.model, config)[0])
 
 

@@ -52,20 +52,17 @@ def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:
     if candidate.ring_length > 1:
         classes = np.array([_best_link(ticks) for ticks in candidate.ring_ticks], dtype=np.int64)
         ring = np.maximum(ring, classes[candidate.ring_class])
-    layers = np.array(candidate.config.layers_per_stage, dtype=np.int64)
     hop = [_best_link(ticks) for ticks in (candidate.tensor_forward_ticks, candidate.tensor_backward_ticks)]
     if (pp > 1 and candidate.grid[0] > 1 and link >= UNUSABLE_TICKS) or max(*hop, *ring.tolist()) >= UNUSABLE_TICKS:
         return UNUSABLE_TICKS
     placed = PlacedTicks(
-        forward=best_kind(candidate.forward_ticks, usable) + (layers * hop[0])[:, None],
-        backward=best_kind(candidate.backward_ticks, usable) + (layers * hop[1])[:, None],
         send_forward=send,
         send_backward=send,
         ring=ring,
         embedding=max(candidate.embedding_floor_ticks, _best_link(candidate.embedding_ticks)),
         path_work=best_path_work(candidate, usable, hop),
     )
-    return max(candidate.least_ticks, placed_objective_ticks(data, candidate, placed))
+    return max(candidate.least_ticks, placed_objective_ticks(candidate, placed))
 
 
 def best_path_work(candidate: CandidateData, usable: BoolArray, hop: Sequence[int]) -> IntArray:
@@ -79,8 +76,6 @@ def best_path_work(candidate: CandidateData, usable: BoolArray, hop: Sequence[in
     hop
         Least ticks of one layer's tensor communication between hosts, forward and backward.
     """
-    if candidate.paths is None:
-        return np.zeros((0, 1), dtype=np.int64)
     by_stage = np.where(usable, candidate.paths.work_ticks, UNUSABLE_TICKS).min(axis=1)  # (num_paths, pp)
     hops = [np.full((candidate.num_stages, 1), ticks, dtype=np.int64) for ticks in hop]
     return path_work(candidate.paths, by_stage[:, :, None], hops[0], hops[1])
@@ -88,9 +83,3 @@ def best_path_work(candidate: CandidateData, usable: BoolArray, hop: Sequence[in
 
 def _best_link(ticks: IntArray) -> int:
     return int(ticks.min()) if ticks.size else 0
-
-
-def best_kind(ticks: IntArray, usable: np.ndarray) -> IntArray:
-    """Return the least ticks of each stage over the GPU types that it may use, shape ``(pp, 1)``."""
-    best: IntArray = np.where(usable, ticks, UNUSABLE_TICKS).min(axis=0)
-    return best[:, None]

@@ -29,7 +29,6 @@ from pipette_opt.problem.data import CandidateData, Paths, ProblemData
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.problem.ticks import (
     TICKS_PER_ROUND_TRIP,
-    Rounding,
     SharedLinks,
     embedding_floor,
     embedding_key,
@@ -69,8 +68,7 @@ def with_paths(
     chunk_s, beside = pass_seconds(instance, config, compute, tile), least_beside(instance, config, tile)
     levels, later = ring_levels(instance, config, tile), later_share(instance, config)
     for further in counts:
-        more = _paths(config, tile, further, chunk_s, data.tick_s, beside, levels)
-        paths = more if paths is None else paths.joined(more)
+        paths = paths.joined(_paths(config, tile, further, chunk_s, data.tick_s, beside, levels))
         if later > 0:
             to_first = further.take(further.stage == 0)
             paths = paths.joined(_paths(config, tile, to_first, chunk_s, data.tick_s, beside, levels, later))
@@ -84,24 +82,19 @@ def build_problem_data(
     fitting: Sequence[FittingCandidate],
     capacity_bytes: IntArray,
     *,
-    relaxed: bool = False,
     reductions: bool = True,
     links: SharedLinks | None = None,
 ) -> ProblemData:
     """
     Build the integer placement problem: seconds become ticks (integer time units) and bytes become MiB.
 
-    With blocking sends, two stages exchange an activation and a gradient together and wait for the slower of the two.
-    So the analytical 1F1B model uses the slower direction of each link both ways. Times of relaxations are rounded
-    down.
+    Each candidate gets a relaxation. Its paths exist in every schedule and bound both send modes from below;
+    :func:`with_paths` adds more. Times are rounded down.
 
     Parameters
     ----------
     capacity_bytes
         Usable memory of one GPU of each host, shape ``(num_nodes,)``.
-    relaxed
-        Give every candidate a relaxation instead of the analytical 1F1B model; interleaved candidates always have one.
-        Its paths exist in every schedule and bound both send modes from below; :func:`with_paths` adds more.
     reductions
         ``False`` leaves out the reductions of gradients and tied embeddings: a relaxation for every choice of overlap.
     links
@@ -118,15 +111,7 @@ def build_problem_data(
     compute = [stage_compute(instance, candidate.config) for candidate in fitting]
     links = links or SharedLinks(_tick_s(compute))
     candidates = [
-        _candidate(
-            instance,
-            candidate,
-            times,
-            tile,
-            links,
-            analytical=not relaxed and has_analytical_model(instance, candidate.config, tile),
-            reductions=reductions,
-        )
+        _candidate(instance, candidate, times, tile, links, reductions=reductions)
         for candidate, times in zip(fitting, compute, strict=True)
         for tile in host_tiles(candidate.config, instance.cluster.gpus_per_node, instance.launcher)
     ]
@@ -179,7 +164,7 @@ def build_relaxations(
             break
         fits = fitting[index]
         built[index] = [
-            _candidate(instance, fits, compute[index], tile, links, analytical=False, reductions=True)
+            _candidate(instance, fits, compute[index], tile, links, reductions=True)
             for tile in host_tiles(fits.config, instance.cluster.gpus_per_node, instance.launcher)
         ]
     candidates = [candidate for index in sorted(built) for candidate in built[index]]
@@ -218,15 +203,6 @@ def _tick_s(compute: Sequence[StageCompute]) -> float:
     """Return the seconds of a tick: a fixed fraction of the shortest forward and backward through all stages."""
     round_trips = [float((times.forward_s + times.backward_s).sum(axis=(1, 2)).min()) for times in compute]
     return min(round_trips, default=1.0) / TICKS_PER_ROUND_TRIP
-
-
-def has_analytical_model(instance: Instance, config: ParallelConfig, tile: HostTile) -> bool:
-    """
-    Return whether the analytical 1F1B model describes a candidate configuration well enough to replace a relaxation.
-
-    It needs a schedule without interleaving.
-    """
-    return config.num_chunks == 1 and links_decide(instance, config, tile)
 
 
 def links_decide(instance: Instance, config: ParallelConfig, tile: HostTile) -> bool:
@@ -274,21 +250,14 @@ def _candidate(
     tile: HostTile,
     links: "SharedLinks",
     *,
-    analytical: bool,
     reductions: bool,
 ) -> CandidateData:
     config, cluster, tick_s = fitting.config, instance.cluster, links.tick_s
-    rounding: Rounding = np.ceil if analytical else np.floor
     gpus, shape = gpus_of_a_host(config, tile), dense_shape(config, tile)
     message = p2p_bytes(instance.model, instance.training, config)
-    both_ways = analytical and instance.p2p == "blocking"
     linked = links.links(instance)
 
-    def link_s() -> FloatArray:
-        one_way = inter_node_message_s(cluster, message, gpus // tile.stages)
-        return np.maximum(one_way, one_way.T) if both_ways else one_way
-
-    rings = stage_rings(instance, config, compute, analytical=analytical) if reductions else []
+    rings = stage_rings(instance, config, compute) if reductions else []
     distinct = list(dict.fromkeys(rings))
     num_microbatches = microbatches_of(instance.training, config)
     forward, backward = pass_seconds(instance, config, compute, tile)
@@ -296,52 +265,49 @@ def _candidate(
 
     def tensor(way: int) -> IntArray:
         return links.shared(
-            ("tensor", way, *tensor_of, analytical),
-            lambda: tensor_ticks(instance, config, compute, tile, linked, tick_s, rounding)[way],
+            ("tensor", way, *tensor_of),
+            lambda: tensor_ticks(instance, config, compute, tile, linked, tick_s)[way],
         )
 
     reduced = Reductions(instance, config, tile, linked)
     num_hosts = int(np.prod(tile.node_grid(config)))
     optimizer_s = compute.optimizer_s[forced_kinds(cluster, num_hosts, compute.optimizer_s)]
-    paths = None
-    if not analytical:
-        counts = plain_counts(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
-        paths = _paths(config, tile, counts, (forward, backward), tick_s)  # with_paths adds overlapped communication
+    counts = plain_counts(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
     none = np.zeros(config.pipeline_model_parallel_size, dtype=np.int64)
     return CandidateData(
         config=config,
         tile=tile,
         grid=tile.node_grid(config),
         num_microbatches=num_microbatches,
-        forward_ticks=ticks_of(forward.sum(axis=1), tick_s, rounding),
-        backward_ticks=ticks_of(backward.sum(axis=1), tick_s, rounding),
-        intra_p2p_ticks=int(ticks_of(intra_node_message_s(cluster, message), tick_s, rounding)),
+        forward_ticks=ticks_of(forward.sum(axis=1), tick_s),
+        backward_ticks=ticks_of(backward.sum(axis=1), tick_s),
+        intra_p2p_ticks=int(ticks_of(intra_node_message_s(cluster, message), tick_s)),
         p2p_ticks=links.shared(
-            ("p2p", message, gpus // tile.stages, both_ways, analytical), lambda: link_ticks(link_s(), tick_s, rounding)
+            ("p2p", message, gpus // tile.stages),
+            lambda: link_ticks(inter_node_message_s(cluster, message, gpus // tile.stages), tick_s),
         ),
         ring_class=np.array([distinct.index(ring) for ring in rings]) if reductions else none,
         ring_ticks=links.shared(
-            ("rings", *distinct, shape, analytical, *expert_key(instance, config, tile)),
-            lambda: np.array([ring_ticks(reduced, ring, tick_s, rounding) for ring in distinct]),
+            ("rings", *distinct, shape, *expert_key(instance, config, tile)),
+            lambda: np.array([ring_ticks(reduced, ring, tick_s) for ring in distinct]),
         )
         if shape.num_hosts > 1 and reductions
         else np.zeros((max(len(distinct), 1), 0, 0), dtype=np.int64),
-        ring_floor_ticks=np.array([ring_floor(instance, config, tile, ring, tick_s, rounding) for ring in rings])
+        ring_floor_ticks=np.array([ring_floor(instance, config, tile, ring, tick_s) for ring in rings])
         if reductions
         else none,
         tensor_forward_ticks=tensor(0),
         tensor_backward_ticks=tensor(1),
         embedding_ticks=links.shared(
-            ("embedding", *embedding_key(instance, config, tile, gpus), analytical),
-            lambda: embedding_ticks(instance, config, tile, gpus, tick_s, rounding),
+            ("embedding", *embedding_key(instance, config, tile, gpus)),
+            lambda: embedding_ticks(instance, config, tile, gpus, tick_s),
         )
         if reductions
         else np.zeros((0, 0), dtype=np.int64),
-        embedding_floor_ticks=embedding_floor(instance, config, tile, tick_s, rounding) if reductions else 0,
-        optimizer_ticks=int(ticks_of(optimizer_s.max() if analytical else optimizer_s.min(), tick_s, rounding)),
+        embedding_floor_ticks=embedding_floor(instance, config, tile, tick_s) if reductions else 0,
+        optimizer_ticks=int(ticks_of(optimizer_s.min(), tick_s)),
         memory_need_mib=-(-np.asarray(fitting.need_bytes) // MIB),
-        rounding_ticks=_rounding_ticks(config, tile, num_microbatches) if analytical else 0,
-        paths=paths,
+        paths=_paths(config, tile, counts, (forward, backward), tick_s),  # with_paths adds overlapped communication
     )
 
 
@@ -392,18 +358,3 @@ def _paths(
         down=counts.down,
         **rings,
     )
-
-
-def _rounding_ticks(config: ParallelConfig, tile: HostTile, num_microbatches: int) -> int:
-    """
-    Return an upper bound on the rounding error of the analytical objective, integer ticks.
-
-    Every rounded term adds less than one tick. A round trip has four terms per stage. A period has at most four terms
-    per stage in its average, and is rounded itself. Tensor rings between hosts add two terms per layer. Reduction, tied
-    embeddings and optimizer add one each.
-    """
-    stages, layers = config.pipeline_model_parallel_size, config.layers_per_stage
-    tensor = 2 if tile.nodes_per_slot > 1 else 0
-    round_trip = 4 * stages + tensor * sum(layers)
-    period = 5 + tensor * max(layers)
-    return round_trip + num_microbatches * period + 3

@@ -2,12 +2,8 @@
 Data of the integer placement problem; :mod:`pipette_opt.problem.objective` computes the cost of a placement.
 
 The data holds everything that solvers and baselines need: candidate configurations with their costs in ticks, hosts
-with their capacities. A candidate has one of two objectives.
-
-- The analytical 1F1B model. Times are rounded up to ticks, so the integer objective is never below the real one.
-  ``CandidateData.rounding_ticks`` limits the excess, which every certificate subtracts from its bound.
-- A relaxation: the longest of a set of :class:`Paths` through the schedule, interleaved or not. The simulated time is
-  never below it. Times are rounded down, so nothing has to be subtracted.
+with their capacities. The objective of a candidate is a relaxation: the longest of a set of :class:`Paths` through the
+schedule, interleaved or not. The simulated time is never below it, as times are rounded down to ticks.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -168,10 +164,8 @@ class CandidateData:
         Optimizer step of the slowest stage.
     memory_need_mib
         Upper bound on the peak memory of one GPU of each stage, MiB, shape ``(pp,)``.
-    rounding_ticks
-        Upper bound on the excess of the integer objective over the real one.
     paths
-        Paths whose longest is the objective; ``None`` for the analytical 1F1B model.
+        Paths whose longest is the objective.
     least_ticks
         Known lower bound on the objective of every placement.
     """
@@ -191,11 +185,10 @@ class CandidateData:
     tensor_backward_ticks: IntArray
     optimizer_ticks: int
     memory_need_mib: IntArray
-    rounding_ticks: int
+    paths: Paths
     embedding_ticks: IntArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     embedding_floor_ticks: int = 0
     ring_level: IntArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
-    paths: Paths | None = None
     least_ticks: int = 0
 
     def __post_init__(self) -> None:
@@ -213,11 +206,6 @@ class CandidateData:
             "memory_need_mib",
         ):
             object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
-
-    @property
-    def has_analytical_model(self) -> bool:
-        """Return whether the objective is the analytical 1F1B model; otherwise it is a relaxation."""
-        return self.paths is None
 
     @property
     def num_stages(self) -> int:

@@ -202,10 +202,10 @@ class LayerFamily:
         )
         beside: dict[str, Any] = {}
         if self.config.overlap_grad_reduce:
-            none, one_bucket = np.zeros((1, 2, pp)), np.ones((1, pp), dtype=np.int64)
+            one_bucket = np.ones((1, pp), dtype=np.int64)
             shown = exposed(
                 one_bucket, forward[None], backward[None], reduction[None], None if gather is None else gather[None],
-                none, self.slowdown,
+                self.slowdown,
             )  # fmt: skip
             beside = {name: None if value is None else value[0] for name, value in shown._asdict().items()}
         return PlacedTimes(

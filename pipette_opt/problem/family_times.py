@@ -191,7 +191,7 @@ def _layer_and_fixed_s(instance: Instance, timed: _Timed, tile: HostTile) -> tup
     fixed_s = seconds(*least) + more_s
     if tile.nodes_per_slot > 1:
         best = BestLinks(instance.cluster, instance.stack)
-        for way, ticks in enumerate(tensor_ticks(instance, *least, tile, best, FINE_TICK_S, np.floor)):
+        for way, ticks in enumerate(tensor_ticks(instance, *least, tile, best, FINE_TICK_S)):
             layer_s[way] += ticks.min() * FINE_TICK_S
     return layer_s, fixed_s
 
@@ -239,7 +239,7 @@ def _family(
 def _slots_cross(instance: Instance, family: LayerFamily, timed: _Timed, far: BoolArray) -> LayerFamily:
     """Return the family whose slots span several groups of hosts; ``far`` masks pairs in different groups."""
     best, each = (
-        tensor_ticks(instance, *timed.sized[0], family.tile, links, FINE_TICK_S, np.floor)
+        tensor_ticks(instance, *timed.sized[0], family.tile, links, FINE_TICK_S)
         for links in (BestLinks(instance.cluster, instance.stack), EachLink(instance.cluster, instance.stack))
     )
     added = np.array([max(int(hop[far].min()) - int(least.min()), 0) for least, hop in zip(best, each, strict=True)])
@@ -314,10 +314,10 @@ def _shares(model: ModelSpec, config: ParallelConfig) -> tuple[dict[LayerKind, f
 
 def _embedding_s(instance: Instance, config: ParallelConfig, tile: HostTile) -> float:
     """Return the seconds of the all-reduce of tied word embeddings over the best link; 0 without tied embeddings."""
-    between = embedding_ticks(instance, config, tile, gpus_of_a_host(config, tile), FINE_TICK_S, np.floor)
+    between = embedding_ticks(instance, config, tile, gpus_of_a_host(config, tile), FINE_TICK_S)
     if between.size:
         return float(between.min()) * FINE_TICK_S
-    return embedding_floor(instance, config, tile, FINE_TICK_S, np.floor) * FINE_TICK_S
+    return embedding_floor(instance, config, tile, FINE_TICK_S) * FINE_TICK_S
 
 
 def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> FloatArray:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipette_opt.base.types import IntArray, P2PMode
+from pipette_opt.base.types import IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
 
 
@@ -17,8 +17,6 @@ class PlacedTicks:
 
     Parameters
     ----------
-    forward, backward
-        Time of one micro-batch on one stage, tensor communication included, shape ``(pp, D)``.
     send_forward, send_backward
         Transfer from stage s to s+1 (cyclic), and from s+1 to s, shape ``(num_links, D)``.
     ring
@@ -27,37 +25,33 @@ class PlacedTicks:
         All-reduce of tied word embeddings, after the reductions of the first and the last stage.
     path_work
         Compute of each path, with tensor communication between hosts and overlapped rings, shape ``(num_paths, D)``.
+    slot_hop
+        Slowest hop inside the slots of each stage, forward or backward, shape ``(pp, D)``; part of ``path_work``.
     """
 
-    forward: IntArray
-    backward: IntArray
     send_forward: IntArray
     send_backward: IntArray
     ring: IntArray
+    path_work: IntArray
     embedding: int = 0
-    path_work: IntArray = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
+    slot_hop: IntArray = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
 
 
 def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> PlacedTicks:
     """
     Return the times of a candidate configuration on the hosts ``nodes``, shape ``candidate.grid``.
 
-    With an unusable link, ``forward`` or ``backward`` is at least ``UNUSABLE_TICKS`` and ``path_work`` is meaningless.
+    With an unusable link inside a slot, ``path_work`` is meaningless.
     """
-    stages, layers = candidate.tile.stages, np.array(candidate.config.layers_per_stage, dtype=np.int64)
-    stage = np.arange(candidate.num_stages)
+    stages, stage, paths = candidate.tile.stages, np.arange(candidate.num_stages), candidate.paths
     hosts = nodes[stage // stages]  # (pp, D, K)
     kinds = data.kind_of_node[hosts]
-    forward = candidate.forward_ticks[kinds, stage[:, None, None]].max(axis=2)
-    backward = candidate.backward_ticks[kinds, stage[:, None, None]].max(axis=2)
-    hop_forward = hop_backward = np.zeros_like(forward)
+    hop_forward = hop_backward = np.zeros(hosts.shape[:2], dtype=np.int64)
     if candidate.grid[2] > 1:
         rings = hosts.reshape(*hosts.shape[:2], -1, candidate.slot_ring)
         following = np.roll(rings, -1, axis=3)
         hop_forward = candidate.tensor_forward_ticks[rings, following].max(axis=(2, 3))
         hop_backward = candidate.tensor_backward_ticks[rings, following].max(axis=(2, 3))
-        forward = forward + layers[:, None] * hop_forward
-        backward = backward + layers[:, None] * hop_backward
     here, receiving = hosts[: candidate.num_links], np.roll(hosts, -1, axis=0)[: candidate.num_links]
     inside = (here == receiving).all(axis=2)
     send_forward = np.where(inside, candidate.intra_p2p_ticks, candidate.p2p_ticks[here, receiving].max(axis=2))
@@ -70,19 +64,15 @@ def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> Place
     embedding = candidate.embedding_floor_ticks
     if candidate.embedding_ticks.size:
         embedding = int(candidate.embedding_ticks[hosts[0], hosts[-1]].max())
-    work = np.zeros((0, hosts.shape[1]), dtype=np.int64)
-    if candidate.paths is not None:
-        by_host = candidate.paths.work_ticks[:, kinds, stage[:, None, None]]  # (num_paths, pp, D, K)
-        work = path_work(candidate.paths, by_host.max(axis=3), hop_forward, hop_backward)
-        work = work + candidate.paths.added_ticks(ring_levels(candidate, nodes))[:, None]
+    by_host = paths.work_ticks[:, kinds, stage[:, None, None]]  # (num_paths, pp, D, K)
+    work = path_work(paths, by_host.max(axis=3), hop_forward, hop_backward)
     return PlacedTicks(
-        forward=forward,
-        backward=backward,
         send_forward=send_forward,
         send_backward=send_backward,
         ring=ring,
         embedding=embedding,
-        path_work=work,
+        path_work=work + paths.added_ticks(ring_levels(candidate, nodes))[:, None],
+        slot_hop=np.maximum(hop_forward, hop_backward),
     )
 
 
@@ -106,35 +96,35 @@ def objective_ticks(data: ProblemData, candidate: CandidateData, nodes: IntArray
     """
     Return the integer objective of a placement, ticks; ``UNUSABLE_TICKS`` or more with an unusable link.
 
-    The analytical 1F1B model takes the round trip plus ``m - 1`` periods of each column. It subtracts the work that
-    earlier stages still do when a stage has finished, and adds the reduction of that stage. The relaxation takes the
-    longest path to a stage's last backward plus that stage's reduction. Both take the maximum over stages and columns.
+    It is the longest path to a stage's last backward plus that stage's reduction, the maximum over stages and columns.
     The hosts must be distinct.
     """
     placed = place(data, candidate, nodes)
-    slowest = [placed.forward, placed.backward, placed.send_forward, placed.send_backward, placed.ring]
+    slowest = [placed.slot_hop, placed.send_forward, placed.send_backward, placed.ring]
     if max(int(ticks.max(initial=0)) for ticks in slowest) >= UNUSABLE_TICKS:
         return UNUSABLE_TICKS  # products with the number of micro-batches would leave 64 bits
-    return placed_objective_ticks(data, candidate, placed)
+    return placed_objective_ticks(candidate, placed)
 
 
-def placed_objective_ticks(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> int:
+def placed_objective_ticks(candidate: CandidateData, placed: PlacedTicks) -> int:
     """
     Return the integer objective for given stage times, ticks; it never falls when a time grows.
 
     The arrays set the number of columns. So minima over hosts, given as one column, yield a lower bound.
     """
-    finish = finish_ticks(data, candidate, placed)
+    finish = finish_ticks(candidate.paths, placed)
     done = finish.max(axis=1) + placed.ring
     done[[0, -1]] += placed.embedding
     return int(done.max()) + candidate.optimizer_ticks
 
 
-def finish_ticks(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:
-    """Return the end of each stage's last backward, before its reduction, integer ticks, shape ``(pp, D)``."""
-    if candidate.paths is None:
-        return _finish_closed(data, candidate, placed)
-    return _finish_paths(candidate.paths, placed)
+def finish_ticks(paths: Paths, placed: PlacedTicks) -> IntArray:
+    """Return the earliest end of each stage's last backward, before its reduction, integer ticks, shape ``(pp, D)``."""
+    links = len(placed.send_forward)
+    length = placed.path_work + paths.up[:, :links] @ placed.send_forward + paths.down[:, :links] @ placed.send_backward
+    finish = np.zeros((paths.up.shape[1], length.shape[1]), dtype=np.int64)
+    np.maximum.at(finish, paths.stage, length)
+    return finish
 
 
 def ring_levels(candidate: CandidateData, nodes: IntArray) -> IntArray:
@@ -152,60 +142,12 @@ def largest_ticks(candidate: CandidateData) -> int:
     layer = _largest_usable(candidate.tensor_forward_ticks) + _largest_usable(candidate.tensor_backward_ticks)
     ring = _largest_usable(candidate.ring_ticks) + int(candidate.ring_floor_ticks.max())
     ring += int(candidate.embedding_ticks.max(initial=candidate.embedding_floor_ticks))
-    if candidate.paths is None:
-        compute = int(candidate.forward_ticks.max() + candidate.backward_ticks.max())
-        stage = compute + max(candidate.config.layers_per_stage) * layer + 2 * link
-        schedule = 2 * (candidate.num_microbatches + candidate.num_stages) * stage
-    else:
-        paths = candidate.paths
-        work = paths.work_ticks.max(axis=1) + (paths.forward_layers + paths.backward_layers) * layer
-        slowest = np.full(candidate.grid[0], paths.shape_of_rings[0] - 1)
-        schedule = int(((work + (paths.up + paths.down) * link).sum(axis=1) + paths.added_ticks(slowest)).max())
+    paths = candidate.paths
+    work = paths.work_ticks.max(axis=1) + (paths.forward_layers + paths.backward_layers) * layer
+    slowest = np.full(candidate.grid[0], paths.shape_of_rings[0] - 1)
+    schedule = int(((work + (paths.up + paths.down) * link).sum(axis=1) + paths.added_ticks(slowest)).max())
     return schedule + ring + candidate.optimizer_ticks
 
 
 def _largest_usable(ticks: IntArray) -> int:
     return int(ticks[ticks < UNUSABLE_TICKS].max(initial=0))
-
-
-def period_ticks(placed: PlacedTicks, p2p: P2PMode) -> IntArray:
-    """Return the time between two micro-batches in steady state of each column, ticks rounded up, shape ``(D,)``."""
-    cost = placed.forward + placed.backward
-    if p2p == "blocking":
-        wait = np.zeros((len(cost) + 1, cost.shape[1]), dtype=np.int64)
-        wait[1:-1] = np.maximum(placed.send_forward, placed.send_backward)
-        period: IntArray = (cost + wait[:-1] + wait[1:]).max(axis=0)
-        return period
-    best = np.zeros(cost.shape[1], dtype=np.int64)
-    transfer = placed.send_forward + placed.send_backward
-    for first in range(len(cost)):
-        total = np.cumsum(cost[first:], axis=0)
-        total[1:] += np.cumsum(transfer[first:], axis=0)
-        lengths = np.arange(1, len(total) + 1)[:, None]
-        best = np.maximum(best, (-(-total // lengths)).max(axis=0))
-    return best
-
-
-def _finish_closed(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:
-    """Return the end of each stage's last backward by the analytical 1F1B model, integer ticks, shape ``(pp, D)``."""
-    round_trip = (placed.forward + placed.backward).sum(axis=0)
-    round_trip = round_trip + (placed.send_forward + placed.send_backward).sum(axis=0)
-    total = round_trip + (candidate.num_microbatches - 1) * period_ticks(placed, data.p2p)
-    finish: IntArray = total[None, :] - _before(placed.backward, placed.send_backward)
-    return finish
-
-
-def _finish_paths(paths: Paths, placed: PlacedTicks) -> IntArray:
-    """Return the earliest end of each stage's last backward by the relaxation's paths, ticks, shape ``(pp, D)``."""
-    links = len(placed.send_forward)
-    length = placed.path_work + paths.up[:, :links] @ placed.send_forward + paths.down[:, :links] @ placed.send_backward
-    finish = np.zeros((paths.up.shape[1], length.shape[1]), dtype=np.int64)
-    np.maximum.at(finish, paths.stage, length)
-    return finish
-
-
-def _before(work: IntArray, transfer: IntArray) -> IntArray:
-    """Return the work and transfers of all stages before each stage, summed, integer ticks, shape ``(pp, D)``."""
-    before: IntArray = np.zeros_like(work)
-    before[1:] = np.cumsum(work[:-1] + transfer, axis=0)
-    return before

@@ -32,9 +32,6 @@ It is about 100,000 times the shortest round trip.
 
 NO_TICKS = np.zeros((0, 0), dtype=np.int64)
 
-Rounding = Callable[[FloatArray], FloatArray]
-"""Rounding of times to ticks: ``np.ceil`` for analytical models, ``np.floor`` for relaxations."""
-
 
 class SharedLinks:
     """
@@ -105,7 +102,6 @@ def tensor_ticks(
     tile: HostTile,
     links: Links,
     tick_s: float,
-    rounding: Rounding,
 ) -> tuple[IntArray, IntArray]:
     """
     Return the forward and backward ticks of one layer's tensor or context ring over links.
@@ -117,27 +113,25 @@ def tensor_ticks(
         return NO_TICKS, NO_TICKS
     rings = _spanning_rings(instance, config, compute, tile)
     forward, backward = (
-        reduce(np.minimum, [link_ticks(ring.shown_s(links, way), tick_s, rounding) for ring in rings]) for way in (0, 1)
+        reduce(np.minimum, [link_ticks(ring.shown_s(links, way), tick_s) for ring in rings]) for way in (0, 1)
     )
     return forward, backward
 
 
-def ring_ticks(rings: Reductions, ring: StageRing, tick_s: float, rounding: Rounding) -> IntArray:
+def ring_ticks(rings: Reductions, ring: StageRing, tick_s: float) -> IntArray:
     """
     Return the ticks of a stage's gradient rings over links between hosts, in the shape of a link matrix.
 
     With experts, two rings follow one another over the same hosts. Both run at the rate of the slowest hop, or of the
     fabric inside a host if it is slower.
     """
-    return link_ticks(ring.shown_s(rings.dense_s, rings.experts_s), tick_s, rounding)
+    return link_ticks(ring.shown_s(rings.dense_s, rings.experts_s), tick_s)
 
 
-def ring_floor(
-    instance: Instance, config: ParallelConfig, tile: HostTile, ring: StageRing, tick_s: float, rounding: Rounding
-) -> int:
+def ring_floor(instance: Instance, config: ParallelConfig, tile: HostTile, ring: StageRing, tick_s: float) -> int:
     """Return ticks of a stage's gradient rings if links between hosts take no time; expert rings at their least."""
     rings = Reductions(instance, config, tile, NoLinks(instance.cluster, instance.stack))
-    return int(ticks_of(ring.shown_s(rings.dense_s, rings.experts_s)[0], tick_s, rounding))
+    return int(ticks_of(ring.shown_s(rings.dense_s, rings.experts_s)[0], tick_s))
 
 
 def embedding_key(instance: Instance, config: ParallelConfig, tile: HostTile, gpus: int) -> tuple[Hashable, ...]:
@@ -147,9 +141,7 @@ def embedding_key(instance: Instance, config: ParallelConfig, tile: HostTile, gp
     return embedding_traffic(instance.model, instance.training, config), gpus // tile.stages
 
 
-def embedding_ticks(
-    instance: Instance, config: ParallelConfig, tile: HostTile, gpus: int, tick_s: float, rounding: Rounding
-) -> IntArray:
+def embedding_ticks(instance: Instance, config: ParallelConfig, tile: HostTile, gpus: int, tick_s: float) -> IntArray:
     """
     Return the ticks of the tied-embedding reduction between each pair of hosts of the first and the last stage.
 
@@ -164,23 +156,25 @@ def embedding_ticks(
         return np.zeros(both.shape, dtype=np.int64)
     known = np.where(np.isnan(both), np.nanmax(time), both)
     # One tick less, since the quotient of a product may round up.
-    return ticks_of(np.minimum(known, (LONGEST_TICKS - 2) * tick_s), tick_s, rounding)
+    return ticks_of(np.minimum(known, (LONGEST_TICKS - 2) * tick_s), tick_s)
 
 
-def embedding_floor(
-    instance: Instance, config: ParallelConfig, tile: HostTile, tick_s: float, rounding: Rounding
-) -> int:
+def embedding_floor(instance: Instance, config: ParallelConfig, tile: HostTile, tick_s: float) -> int:
     """Return the ticks of the tied-embedding reduction if one host has all stages; otherwise 0."""
     if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size > tile.stages:
         return 0
     traffic = embedding_traffic(instance.model, instance.training, config)
     seconds = NoLinks(instance.cluster, instance.stack).ring_s(RingShape(2), traffic)
-    return int(ticks_of(seconds[0], tick_s, rounding))
+    return int(ticks_of(seconds[0], tick_s))
 
 
-def ticks_of(seconds: FloatArray | float, tick_s: float, rounding: Rounding) -> IntArray:
-    """Convert seconds to whole ticks; raise ``InputError`` if products with the result could exceed 64 bits."""
-    ticks = rounding(np.asarray(seconds) / tick_s)
+def ticks_of(seconds: FloatArray | float, tick_s: float) -> IntArray:
+    """
+    Convert seconds to whole ticks, rounded down.
+
+    Raises ``InputError`` if products with the result could exceed 64 bits.
+    """
+    ticks = np.floor(np.asarray(seconds) / tick_s)
     if not (ticks < LONGEST_TICKS).all():
         raise InputError(
             "intra_node (or the profile)",
@@ -190,10 +184,10 @@ def ticks_of(seconds: FloatArray | float, tick_s: float, rounding: Rounding) -> 
     return ticks.astype(np.int64)
 
 
-def link_ticks(seconds: FloatArray, tick_s: float, rounding: Rounding) -> IntArray:
+def link_ticks(seconds: FloatArray, tick_s: float) -> IntArray:
     """Return a link matrix in integer ticks; ``UNUSABLE_TICKS`` if unmeasured, too slow, or from a host to itself."""
     seconds = np.atleast_2d(seconds)
     ticks = np.full(seconds.shape, UNUSABLE_TICKS, dtype=np.int64)
     known = np.ceil(seconds / tick_s) < LONGEST_TICKS  # false for NaN
-    ticks[known] = ticks_of(seconds[known], tick_s, rounding)
+    ticks[known] = ticks_of(seconds[known], tick_s)
     return ticks

@@ -17,20 +17,15 @@ that each row needs and each host has.
 
 **Decided**: one candidate, and a host for each cell of its grid.
 
-**Minimised**: :func:`~pipette_opt.problem.objective.objective_ticks`, tick for tick. With the analytical 1F1B model, it
-is the largest over stages ``s`` and columns of
+**Minimised**: :func:`~pipette_opt.problem.objective.objective_ticks`, tick for tick. It is the largest over columns and
+paths through the schedule of
 
-    ``round_trip + (m - 1) * period - before(s) + ring(s) [+ embedding, first and last stage] + optimizer``
+    ``work + transfers + hops inside slots + ring(s) [+ embedding, first and last stage] + optimizer``
 
-where
-
-- ``period`` with blocking sends is the largest ``work + both waits`` of a stage in the column. With asynchronous sends,
-  it is the largest mean time, rounded up, of any interval of the column's stages;
-- ``before(s)`` is the work that earlier stages still have when ``s`` is finished;
-- ``ring(s)`` is the slowest hop of the stage's ring, or the time of the ring inside hosts.
-
-Period and rings are bottlenecks over links; round trip and ``before`` are sums along one column. For other schedules,
-the longest of a set of paths replaces the first three terms.
+where ``s`` is the stage whose last backward ends the path, and ``ring(s)`` is the slowest hop of the stage's ring, or
+the time of the ring inside hosts. A path counts the passes on each stage and the transfers of each link. Rings that
+overlap with compute add ticks to a path by the level of their slowest hop. So rings are bottlenecks over links, and the
+rest are sums along one column.
 
 **Subject to** (:data:`~pipette_opt.solver.constraints.CONSTRAINTS`, one function for each rule):
 
@@ -59,8 +54,7 @@ single hops or merge hosts.
   best assignment shows which classes to split. On few hosts, it splits until each class is a single host.
 
 **Primal solutions**: the engines find placements, but most good ones come from simulated annealing
-(:mod:`pipette_opt.annealing`), which proves nothing and runs before. ``certify`` and the comparisons with baselines
-(:mod:`pipette_opt.baselines.rounds`) alternate annealing and proof.
+(:mod:`pipette_opt.annealing`), which proves nothing and runs before. ``certify`` alternates annealing and proof.
 
 **Certificate**: the least bound over all candidates. A candidate is closed when its bound reaches the incumbent. A
 bound that one engine proves counts for all engines. :data:`~pipette_opt.solver.portfolio.TABLE` lists which engine

@@ -20,7 +20,7 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.base.units import ceil_div
 from pipette_opt.plans.clock import Clock
-from pipette_opt.problem.best_links import best_kind, best_path_work, has_room, optimistic_ticks, scarce_kinds
+from pipette_opt.problem.best_links import best_path_work, has_room, optimistic_ticks, scarce_kinds
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import PlacedTicks, finish_ticks
 from pipette_opt.solver.matching import bottleneck_level
@@ -64,7 +64,7 @@ def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
     for placed in _path_scenarios(data, candidate):
         if placed is None:
             return UNUSABLE_TICKS
-        finish = finish_ticks(data, candidate, placed)  # (pp, scenarios)
+        finish = finish_ticks(candidate.paths, placed)  # (pp, scenarios)
         ends = (finish[:, :, None] + rings[:, None, :]).max(axis=0)
         best = max(best, int(ends.min()))
     return best + candidate.optimizer_ticks
@@ -75,8 +75,8 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
     Yield sets of scenarios, one array column for each scenario; every placement satisfies at least one of each set.
 
     ``None`` is yielded if no placement exists. In the first set, each boundary between rows in turn has the slowest
-    transfer. For paths, two further sets follow: each boundary in turn has the slowest pair of transfers there and
-    back; and one column's transfers take as long as the mean over columns. If hosts of fast GPU types cannot fill the
+    transfer. Two further sets follow: each boundary in turn has the slowest pair of transfers there and back; and one
+    column's transfers take as long as the mean over columns. If hosts of fast GPU types cannot fill the
     grid, the last sets choose the rows in which a column has its mean number of slow hosts.
     """
     allowed = data.allowed(candidate)
@@ -88,10 +88,7 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
         return
     kinds = [_kinds_of(data, candidate, allowed[rows])]
     placed = _placed(candidate, kinds, hops, *transfers.at_level(transfers.level))
-    if candidate.paths is None:
-        yield placed
-    else:
-        yield from _path_transfers(data, candidate, transfers, placed)
+    yield from _path_transfers(data, candidate, transfers, placed)
     for scarce in scarce_kinds(data, candidate):
         is_scarce = np.isin(data.kind_of_node, scarce)
         scarce_hosts = allowed & is_scarce
@@ -108,7 +105,7 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
             for scarce_rows in chosen
         ]
         placed = _placed(candidate, kinds, hops, *(side[:, None] for side in transfers.least))
-        if candidate.paths is not None and listed < count:
+        if listed < count:
             more = _least_more(data, candidate, scarce_hosts, allowed, chosen, count - listed)
             placed = replace(placed, path_work=placed.path_work + more)
         yield placed
@@ -125,7 +122,6 @@ def _path_transfers(
     placed
         Scenarios in which each boundary in turn has the slowest transfer.
     """
-    assert candidate.paths is not None
     _, D, K = candidate.grid
     forth, home = candidate.p2p_ticks, candidate.p2p_ticks.T
     both = np.where(np.maximum(forth, home) < UNUSABLE_TICKS, forth + home, UNUSABLE_TICKS)
@@ -155,8 +151,6 @@ def _path_transfers(
         send_forward=send,
         send_backward=back,
         path_work=placed.path_work[:, :1] + often * raised[None, :],
-        forward=np.repeat(placed.forward[:, :1], count, axis=1),
-        backward=np.repeat(placed.backward[:, :1], count, axis=1),
     )
     yield adding_up(slowest, passes * raised[None, :], 1)
     if D * K > 1:
@@ -204,7 +198,6 @@ def _placed(
     hops
         Ticks of tensor communication of one layer between hosts, forward and backward.
     """
-    layers = np.array(candidate.config.layers_per_stage, dtype=np.int64)[:, None]
     number = max(len(kinds), send.shape[1])
 
     def columns(parts: list[IntArray]) -> IntArray:
@@ -212,8 +205,6 @@ def _placed(
         return np.broadcast_to(together, (len(together), number))
 
     return PlacedTicks(
-        forward=columns([best_kind(candidate.forward_ticks, possible) + layers * hops[0] for possible in kinds]),
-        backward=columns([best_kind(candidate.backward_ticks, possible) + layers * hops[1] for possible in kinds]),
         send_forward=columns([send]),
         send_backward=columns([send_back]),
         ring=np.zeros(candidate.num_stages, dtype=np.int64),
@@ -239,7 +230,6 @@ def _least_more(
     chosen
         Rows of each scenario that have slow hosts already.
     """
-    assert candidate.paths is not None
     rows = candidate.grid[0]
     row = np.arange(candidate.num_stages) // candidate.tile.stages
     usable = [_kinds_of(data, candidate, hosts[row]) for hosts in (scarce_hosts, allowed)]

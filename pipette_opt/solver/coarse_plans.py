@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from pipette_opt.annealing.coarse import EVERY, starts_among
+from pipette_opt.annealing.coarse import DISTANCES, starts_among
 from pipette_opt.base.types import IntArray
 from pipette_opt.parallel import tile_placement
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
@@ -28,7 +28,7 @@ def coarse_placement(instance: Instance, data: ProblemData, candidate: Candidate
     if neighbours is None:
         return None
     rows, columns = candidate.grid[0], prod(candidate.grid[1:])
-    starts = starts_among(neighbours, (rows, columns), sorted(set(EVERY.values())))
+    starts = starts_among(neighbours, (rows, columns), DISTANCES)
     grids = [nodes[: rows * columns].reshape(candidate.grid) for nodes in starts]
     grids = [nodes for nodes in grids if has_room(data, candidate, nodes)]
     config, tile = candidate.config, candidate.tile

@@ -6,7 +6,6 @@ for each of its terms.
 """
 
 import itertools
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -28,16 +27,6 @@ def add_objective(model: CpModel, data: ProblemData, variables: Variables) -> No
     model.minimize(variables.objective)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Transfer:
-    """Transfer between two rows of a column, ticks: forward, backward, sum of both, wait with blocking sends."""
-
-    send: Expr
-    back: Expr
-    both: Expr
-    wait: Expr
-
-
 class _CandidateObjective:
     """Times of one candidate configuration as expressions over the variables of its grid."""
 
@@ -45,7 +34,6 @@ class _CandidateObjective:
         self.model, self.data, self.variables, self.index = model, data, variables, index
         self.candidate: CandidateData = data.candidates[index]
         self.grid: GridVariables = variables.grid_of(index)
-        self.ceiling: int = variables.ceiling
         self._known: dict[tuple[int, int, int], Expr] = {}
         self._largest: dict[int, int] = {}
         self._tied: Expr | None = None
@@ -54,39 +42,12 @@ class _CandidateObjective:
         self.rows: list[int] = (np.arange(self.candidate.num_stages) // self.candidate.tile.stages).tolist()
 
     def add(self) -> None:
-        """Add constraints: the objective is at least the end of every stage of every column."""
-        rings = [self._ring(stage) for stage in range(self.candidate.num_stages)]
-        if self.candidate.paths is not None:
-            self._add_paths(self.candidate.paths, rings)
-            return
-        for column in range(self.grid.shape[1]):
-            hops = [self._tensor_hop(row, column) for row in range(self.grid.shape[0])]
-            forward = self._work(column, self.candidate.forward_ticks, [hop[0] for hop in hops])
-            backward = self._work(column, self.candidate.backward_ticks, [hop[1] for hop in hops])
-            self._add_closed(forward, backward, self._transfers(column), rings)
-
-    def _add_closed(
-        self, forward: list[Expr], backward: list[Expr], transfers: list[_Transfer], rings: list[Expr]
-    ) -> None:
-        """
-        Add the end of each stage by the analytical 1F1B model.
-
-        It is the round trip plus m - 1 periods, minus the work of earlier stages that is left, plus the stage's
-        reduction.
-        """
-        period = self._period(forward, backward, transfers)
-        periods = (self.candidate.num_microbatches - 1) * period
-        for stage in self._stages_that_end_last():
-            still = [*backward[stage:], *(transfer.both for transfer in transfers[stage:])]
-            passed = [*forward, *(transfer.send for transfer in transfers[:stage])]
-            self._ends([*passed, *still, periods, rings[stage], self._embedding(stage), self.candidate.optimizer_ticks])
-
-    def _add_paths(self, paths: Paths, rings: list[Expr]) -> None:
         """
         Add constraints of the relaxation: no stage of any column ends before the longest of its paths.
 
         Paths that stay below the candidate configuration's bound even on the slowest hosts and links are left out.
         """
+        paths, rings = self.candidate.paths, [self._ring(stage) for stage in range(self.candidate.num_stages)]
         known = self.variables.bounds[self.index] - self.candidate.optimizer_ticks
         columns = [self._links(column) for column in range(self.grid.shape[1])]
         most_added = paths.added_ticks(np.full(self.grid.shape[0], paths.shape_of_rings[0] - 1)).tolist()
@@ -184,45 +145,6 @@ class _CandidateObjective:
     def _ends(self, times: list[Expr]) -> None:
         self._at_least(self.variables.objective, LinearExpr.sum(times))
 
-    def _stages_that_end_last(self) -> list[int]:
-        """
-        Return the stages that can decide the end of the iteration.
-
-        Of the stages of a row with equal rings, only the first can, as later stages end earlier. The last stage also
-        can if it has tied embeddings to reduce.
-        """
-        candidate = self.candidate
-        tied = {candidate.num_stages - 1} if candidate.has_tied_stages else set()
-        keys = list(zip(self.rows, candidate.ring_class.tolist(), candidate.ring_floor_ticks.tolist(), strict=True))
-        return [stage for stage, key in enumerate(keys) if key not in keys[:stage] or stage in tied]
-
-    def _period(self, forward: list[Expr], backward: list[Expr], transfers: list[_Transfer]) -> Expr:
-        """Return the time between two micro-batches of a column in steady state."""
-        if self.candidate.num_microbatches == 1:
-            return 0
-        period = self._time("period", 0, self.ceiling // (self.candidate.num_microbatches - 1))
-        last = self.candidate.num_stages - 1
-        if self.data.p2p == "blocking":
-            for stage in range(last + 1):
-                waits = [transfer.wait for transfer in transfers[max(stage - 1, 0) : stage + 1]]
-                self._at_least(period, LinearExpr.sum([forward[stage], backward[stage], *waits]))
-            return period
-        for first in range(last + 1):
-            for end in range(first, last + 1):
-                work = [*forward[first : end + 1], *backward[first : end + 1]]
-                between = [transfer.both for transfer in transfers[first:end]]
-                self._at_least((end - first + 1) * period, LinearExpr.sum([*work, *between]))
-        return period
-
-    def _work(self, column: int, ticks: IntArray, hops: list[Expr]) -> list[Expr]:
-        """Return the time of each stage: its slowest host, plus tensor communication between hosts for each layer."""
-        layers = self.candidate.config.layers_per_stage
-        times: list[Expr] = []
-        for stage, row in enumerate(self.rows):
-            tensor = layers[stage] * hops[row]
-            times.append(self._slowest_host(row, column, ticks[:, stage]) + tensor)
-        return times
-
     def _slowest_host(self, row: int, column: int, by_kind: IntArray) -> Expr:
         hosts = [self.grid.hosts_of((row, column, k)) for k in range(self.grid.shape[2])]
         by_host = by_kind[self.data.kind_of_node]
@@ -237,28 +159,6 @@ class _CandidateObjective:
         for part in parts:
             self._at_least(slowest, part)
         return slowest
-
-    def _transfers(self, column: int) -> list[_Transfer]:
-        """Return the transfers at each boundary between stages of a column."""
-        inside = self.candidate.intra_p2p_ticks
-        here = _Transfer(send=inside, back=inside, both=2 * inside, wait=inside)
-        return [
-            here if self.rows[stage] == self.rows[stage + 1] else self._transfer(self.rows[stage], column)
-            for stage in range(len(self.rows) - 1)
-        ]
-
-    def _transfer(self, row: int, column: int) -> _Transfer:
-        forth = self.candidate.p2p_ticks
-        hops = [((row, column, k), (row + 1, column, k)) for k in range(self.grid.shape[2])]
-        send = self._slowest_hop(hops, forth)
-        if (forth == forth.T).all():
-            return _Transfer(send=send, back=send, both=2 * send, wait=send)
-        back = self._slowest_hop(hops, forth.T)
-        both = self._slowest_hop(hops, forth + forth.T) if len(hops) == 1 else send + back
-        wait: Expr = 0
-        if self.data.p2p == "blocking":
-            wait = self._slowest_hop(hops, np.maximum(forth, forth.T))
-        return _Transfer(send=send, back=back, both=both, wait=wait)
 
     def _ring(self, stage: int) -> Expr:
         """Return the gradient reduction of a stage: slowest hop of its row's rings, or the time inside hosts."""

@@ -276,7 +276,6 @@ class BoundedCandidates:
             build_problem_data,
             instance,
             capacity_bytes=capacity_bytes,
-            relaxed=True,
             reductions=False,
             links=links,
         )
@@ -380,7 +379,7 @@ def _annealed(
     Return the fastest coarse plan of the candidates, or the fastest that annealing from these finds for the
     candidates' relaxations; ``best`` if it is faster.
     """
-    data, begun = build_problem_data(instance, candidates, capacity_bytes, relaxed=True), clock.after(seconds)
+    data, begun = build_problem_data(instance, candidates, capacity_bytes), clock.after(seconds)
     with clock.loading():
         anneal(data, AnnealingParams(time_limit_s=None, max_moves=1))
     coarse: list[Solution] = []

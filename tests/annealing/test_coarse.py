@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from instances import one_candidate_cluster
 
-from pipette_opt.annealing.anneal import AnnealingParams, anneal
-from pipette_opt.annealing.coarse import EVERY, coarse_starts
-from pipette_opt.base.types import BoolArray, FloatArray, IntArray, P2PMode
+from pipette_opt.annealing.coarse import DISTANCES, starts_among
+from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
+from pipette_opt.problem.neighbours import find_neighbours
 from pipette_opt.problem.objective import objective_ticks
 
 ACROSS, SLOW = 1.2, 1 / 0.6
@@ -17,7 +17,7 @@ ACROSS, SLOW = 1.2, 1 / 0.6
 
 
 def in_racks(
-    shape: tuple[int, int, int], sizes: list[int], slow: list[int], *, across: float = ACROSS, p2p: P2PMode = "blocking"
+    shape: tuple[int, int, int], sizes: list[int], slow: list[int], *, across: float = ACROSS
 ) -> tuple[ProblemData, IntArray, BoolArray]:
     """Racks of so many hosts, so many of them slow, in random order; with the rack of each host, and which are slow."""
     random = np.random.default_rng(0)
@@ -28,7 +28,15 @@ def in_racks(
     noise = random.uniform(1, 1.04, (number, number))
     cost = np.where(rack[:, None] == rack[None, :], 1.0, across) * np.maximum(noise, noise.T)
     cost *= np.where(is_slow, SLOW, 1.0)[:, None] * np.where(is_slow, SLOW, 1.0)[None, :]
-    return with_links(one_candidate_cluster(random, "unif", shape, num_nodes=number, p2p=p2p), cost), rack, is_slow
+    return with_links(one_candidate_cluster(random, "unif", shape, num_nodes=number), cost), rack, is_slow
+
+
+def coarse_starts(data: ProblemData, distances: tuple[int, ...] = DISTANCES[:1]) -> list[IntArray]:
+    """Of the only candidate; none if a host has no link."""
+    candidate = data.candidates[0]
+    rows, columns, _ = candidate.grid
+    neighbours = find_neighbours(candidate.ring_ticks[0] if columns > 1 else candidate.p2p_ticks)
+    return [] if neighbours is None else starts_among(neighbours, (rows, columns), distances)
 
 
 def with_links(data: ProblemData, cost: FloatArray) -> ProblemData:
@@ -44,7 +52,7 @@ def with_links(data: ProblemData, cost: FloatArray) -> ProblemData:
 def test_every_host_once(shape: tuple[int, int, int], listed: int) -> None:
     """The grid first, then the spare hosts."""
     data = one_candidate_cluster(np.random.default_rng(0), "tree", shape, num_nodes=listed)
-    starts = coarse_starts(data, data.candidates[0])
+    starts = coarse_starts(data)
     assert starts
     for nodes in starts:
         assert sorted(nodes.tolist()) == list(range(listed))
@@ -54,9 +62,7 @@ def test_far_better_than_random_on_racks() -> None:
     """The best of them on four racks with slow hosts; spare hosts are the slow ones."""
     data = one_candidate_cluster(np.random.default_rng(1), "tree", (16, 16, 1))
     candidate = data.candidates[0]
-    values = [
-        objective_ticks(data, candidate, nodes[:256].reshape(16, 16, 1)) for nodes in coarse_starts(data, candidate)
-    ]
+    values = [objective_ticks(data, candidate, nodes[:256].reshape(16, 16, 1)) for nodes in coarse_starts(data)]
     random = [
         objective_ticks(data, candidate, np.random.default_rng(seed).permutation(256).reshape(16, 16, 1))
         for seed in range(20)
@@ -64,22 +70,22 @@ def test_far_better_than_random_on_racks() -> None:
     assert min(values) < 0.8 * min(random)
     spare = one_candidate_cluster(np.random.default_rng(1), "tree", (8, 7, 1), num_nodes=64)
     usual = np.median(spare.candidates[0].p2p_ticks, axis=1)
-    for nodes in coarse_starts(spare, spare.candidates[0]):
+    for nodes in coarse_starts(spare):
         assert set(nodes[56:].tolist()) == set(np.argsort(usual, kind="stable")[56:].tolist())
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("p2p", ["blocking", "async"])
+@pytest.mark.parametrize("every", DISTANCES)
 @pytest.mark.parametrize("across", [1.1, 1.2, 2.0])
 @pytest.mark.parametrize(("sizes", "few"), [([144] * 4, [10, 14, 12, 16]), ([240, 192, 144], [20, 14, 10])])
 def test_slow_hosts_are_apart_and_inside_their_racks(
-    p2p: P2PMode, across: float, sizes: list[int], few: list[int]
+    every: int, across: float, sizes: list[int], few: list[int]
 ) -> None:
     """In one start every column is in one rack; no link of it or of a ring costs what two slow hosts, or racks, do."""
     P, D = 24, 24
-    data, rack, is_slow = in_racks((P, D, 1), sizes, few, across=across, p2p=p2p)
-    grids = [nodes[: P * D].reshape(P, D) for nodes in coarse_starts(data, data.candidates[0])]
-    assert any(_is_apart(grid, rack, is_slow, EVERY[p2p]) for grid in grids)
+    data, rack, is_slow = in_racks((P, D, 1), sizes, few, across=across)
+    grids = [nodes[: P * D].reshape(P, D) for nodes in coarse_starts(data, (every,))]
+    assert any(_is_apart(grid, rack, is_slow, every) for grid in grids)
 
 
 def _is_apart(grid: IntArray, rack: IntArray, is_slow: BoolArray, every: int) -> bool:
@@ -95,7 +101,7 @@ def _is_apart(grid: IntArray, rack: IntArray, is_slow: BoolArray, every: int) ->
 def test_racks_fill_whole_rows_where_hosts_are_spare() -> None:
     """Slow hosts and what is left of each rack are spare, as long as there are whole rows enough."""
     data, rack, is_slow = in_racks((16, 16, 1), [100, 104, 92, 88], [12, 12, 12, 12])
-    starts = coarse_starts(data, data.candidates[0])
+    starts = coarse_starts(data)
     assert any((rack[nodes[:256:16]] == rack[nodes[:256].reshape(16, 16)].T).all() for nodes in starts)
     for nodes in starts:
         assert not is_slow[nodes[:256]].any()
@@ -104,21 +110,21 @@ def test_racks_fill_whole_rows_where_hosts_are_spare() -> None:
 def test_no_more_slow_hosts_than_needed() -> None:
     """Where some are, the fastest fill the grid."""
     data, _, is_slow = in_racks((16, 16, 1), [72] * 4, [12] * 4)
-    for nodes in coarse_starts(data, data.candidates[0]):
+    for nodes in coarse_starts(data):
         assert is_slow[nodes[:256]].sum() == 256 - 4 * 60
 
 
 def test_slow_racks_have_the_last_rows() -> None:
     """A late row's reduction has the most time."""
     data, rack, _ = in_racks((16, 16, 1), [64] * 4, [12, 0, 16, 4])
-    grids = [nodes.reshape(16, 16) for nodes in coarse_starts(data, data.candidates[0])]
+    grids = [nodes.reshape(16, 16) for nodes in coarse_starts(data)]
     assert any(rack[grid][:, 0].tolist() == [1] * 4 + [3] * 4 + [0] * 4 + [2] * 4 for grid in grids)
 
 
 def test_racks_smaller_than_a_row_stay_together() -> None:
     """Each is a run of hosts, row by row."""
     data, rack, _ = in_racks((8, 32, 1), [8] * 32, [0] * 32)
-    runs = [np.count_nonzero(np.diff(rack[nodes])) for nodes in coarse_starts(data, data.candidates[0])]
+    runs = [np.count_nonzero(np.diff(rack[nodes])) for nodes in coarse_starts(data)]
     assert min(runs) == 31
 
 
@@ -128,29 +134,16 @@ def test_links_that_are_missing() -> None:
     cost = data.candidates[0].p2p_ticks / 1e4
     lost = np.random.default_rng(1).random(cost.shape) < 0.02
     some = with_links(data, np.where(lost, np.inf, cost))
-    assert len(coarse_starts(some, some.candidates[0])) > 4
+    assert len(coarse_starts(some)) > 4
     cost[5] = np.inf
     none = with_links(data, cost)
-    assert coarse_starts(none, none.candidates[0]) == []
-
-
-@pytest.mark.search
-def test_annealing_refines_them() -> None:
-    """On large grids annealing starts there, and is never worse."""
-    data = one_candidate_cluster(np.random.default_rng(2), "tree", (16, 16, 1))
-    candidate = data.candidates[0]
-    values = [
-        objective_ticks(data, candidate, nodes[:256].reshape(16, 16, 1)) for nodes in coarse_starts(data, candidate)
-    ]
-    result = anneal(data, AnnealingParams(time_limit_s=None, max_moves=200_000))
-    assert result.solution is not None
-    assert result.solution.objective_ticks < min(values)
+    assert coarse_starts(none) == []
 
 
 def test_they_differ() -> None:
     """Whole columns one after the other and whole rows at once are the same placement."""
     data = one_candidate_cluster(np.random.default_rng(0), "tree", (16, 16, 1))
-    starts = coarse_starts(data, data.candidates[0])
+    starts = coarse_starts(data)
     assert len({nodes.tobytes() for nodes in starts}) == len(starts) > 5
     plain = one_candidate_cluster(np.random.default_rng(0), "unif", (16, 16, 1))
-    assert len(coarse_starts(plain, plain.candidates[0])) == 2
+    assert len(coarse_starts(plain)) == 2

@@ -4,29 +4,27 @@ import numpy as np
 import pytest
 from instances import SMALL_SHAPES, SPANS, Variant, random_problem
 
-from pipette_opt.annealing.compiled import evaluate, tables
-from pipette_opt.base.types import P2PMode
+from pipette_opt.annealing.compiled import NUM_TIMES, evaluate, tables
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.problem.objective import objective_ticks
 
 pytestmark = pytest.mark.search
 
 
-@pytest.mark.parametrize("p2p", ["blocking", "async"])
-def test_compiled_objective_is_the_plain_one(p2p: P2PMode) -> None:
-    """Both forms, rings in slots, blocks, several kinds; a placement on a missing link costs more than any other."""
+def test_compiled_objective_is_the_plain_one() -> None:
+    """Rings in slots, blocks, several kinds; a placement on a missing link costs more than any other."""
     rng = np.random.default_rng(0)
     equal = worse = 0
     for trial in range(280):
         shape = SMALL_SHAPES[trial % len(SMALL_SHAPES)]
         spans = SPANS[trial // len(SMALL_SHAPES) % len(SPANS)]
-        variant = Variant(p2p=p2p, missing_share=0.1 * (trial % 3), num_kinds=2, exact_share=0.6, spans=spans)
+        variant = Variant(missing_share=0.1 * (trial % 3), num_kinds=2, spans=spans)
         data = random_problem(rng, [shape], 6, variant, max_block=3)
         candidate = data.candidates[0]
         t = tables(data, candidate)
-        finish = np.zeros((len(t.watched), shape[1]), dtype=np.int64)
-        ring = np.zeros(len(t.watched), dtype=np.int64)
-        times = np.zeros((6, candidate.num_stages), dtype=np.int64)
+        finish = np.zeros((candidate.num_stages, shape[1]), dtype=np.int64)
+        ring = np.zeros(candidate.num_stages, dtype=np.int64)
+        times = np.zeros((NUM_TIMES, candidate.num_stages), dtype=np.int64)
         values = []
         for _ in range(4):
             nodes = rng.permutation(6)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from instances import Variant, one_candidate_cluster, placements, random_problem
+from instances import Variant, one_candidate_cluster, pipeline_paths, placements, random_problem
 
 from pipette_opt.base.types import IntArray
 from pipette_opt.baselines.amp import AmpParams, amp, amp_cost, amp_view
@@ -15,17 +15,19 @@ from pipette_opt.problem.objective import objective_ticks
 LISTED = AmpParams(placement="listed")
 
 
-def two_by_two(times: IntArray | None = None) -> ProblemData:
+def two_by_two(times: IntArray | None = None, num_microbatches: int = 5) -> ProblemData:
     """Four hosts as 2 x 2; work 10 and 30 of the two stages, links of 1 tick, 7 on and to host 3."""
     if times is None:
         times = np.ones((4, 4), dtype=np.int64)
         times[3] = times[:, 3] = 7
     np.fill_diagonal(times, UNUSABLE_TICKS)
-    data = one_candidate_cluster(np.random.default_rng(0), "unif", (2, 2, 1), num_microbatches=5)
+    data = one_candidate_cluster(np.random.default_rng(0), "unif", (2, 2, 1), num_microbatches=num_microbatches)
+    forward, backward = np.array([[4, 10]]), np.array([[6, 20]])
     candidate = replace(
         data.candidates[0],
-        forward_ticks=np.array([[4, 10]]),
-        backward_ticks=np.array([[6, 20]]),
+        forward_ticks=forward,
+        backward_ticks=backward,
+        paths=pipeline_paths(forward, backward, num_microbatches),
         p2p_ticks=times,
         ring_ticks=np.stack([times * 100]),
     )
@@ -43,8 +45,7 @@ def test_cost_by_hand() -> None:
 
 def test_number_of_micro_batches_does_not_weigh_transfers() -> None:
     """The hidden critical path: AMP counts a transfer once, ours in every period."""
-    few = two_by_two()
-    many = replace(few, candidates=(replace(few.candidates[0], num_microbatches=105),))
+    few, many = two_by_two(), two_by_two(num_microbatches=105)
     nodes = np.array([[0, 1], [2, 3]])
     costs = [amp_cost(amp_view(data, data.candidates[0]), nodes) for data in (few, many)]
     assert costs[1] - costs[0] == 100 * 30
@@ -93,7 +94,9 @@ def plainly(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> flo
 def test_least_cost_in_listed_order(seed: int) -> None:
     """Without annealing, the choice is the least of AMP's costs over the candidates, whatever our objective says."""
     rng = np.random.default_rng(seed)
-    data = random_problem(rng, [(2, 2, 1), (4, 1, 1), (1, 4, 1), (2, 1, 2)], 5, Variant(num_kinds=2))
+    data = random_problem(
+        rng, [(2, 2, 1), (4, 1, 1), (1, 4, 1), (2, 1, 2)], 5, Variant(num_kinds=2, interleaved_share=0.0)
+    )
     result = amp(data, LISTED)
     assert result.solution is not None
     known = [index for index, one in enumerate(data.candidates) if one.grid[2] == 1]
@@ -108,7 +111,7 @@ def test_least_cost_in_listed_order(seed: int) -> None:
 def test_annealing_finds_the_least_of_its_own_cost(seed: int) -> None:
     """On four of five hosts annealing reaches what enumeration of AMP's cost gives."""
     rng = np.random.default_rng(seed)
-    data = random_problem(rng, [(2, 2, 1)], 5, Variant(num_kinds=2))
+    data = random_problem(rng, [(2, 2, 1)], 5, Variant(num_kinds=2, interleaved_share=0.0))
     candidate = data.candidates[0]
     view = amp_view(data, candidate)
     least = min(amp_cost(view, nodes[:, :, 0]) for nodes in placements(data, candidate))
@@ -134,7 +137,7 @@ def test_annealing_leaves_slow_hosts_out() -> None:
 
 def test_same_seed_same_choice() -> None:
     """Nothing but the seed decides as long as time does not run out."""
-    data = random_problem(np.random.default_rng(3), [(2, 2, 1), (4, 1, 1)], 6, Variant(directed=True))
+    data = random_problem(np.random.default_rng(3), [(2, 2, 1), (4, 1, 1)], 6, Variant(interleaved_share=0.0))
     first, second = (amp(data, AmpParams(moves=300, time_limit_s=60, seed=5)) for _ in range(2))
     assert first.solution is not None
     assert second.solution is not None
@@ -143,7 +146,7 @@ def test_same_seed_same_choice() -> None:
 
 def test_what_does_not_fit_is_left_out() -> None:
     """The cheapest by AMP's cost needs more memory than the hosts have: the next one is taken; none: no solution."""
-    data = random_problem(np.random.default_rng(1), [(2, 2, 1), (2, 2, 1)], 4, Variant())
+    data = random_problem(np.random.default_rng(1), [(2, 2, 1), (2, 2, 1)], 4, Variant(interleaved_share=0.0))
     first = amp(data, LISTED).solution
     assert first is not None
     too_big = [

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from instances import one_candidate_cluster
+from instances import one_candidate_cluster, pipeline_paths
 
 from pipette_opt.baselines.megatron import identity_nodes, identity_order, megatron_rule
 from pipette_opt.parallel import HostTile, ParallelConfig, identity_placement, tile_placement
@@ -24,6 +24,7 @@ def listed(*shapes: tuple[int, int, int], capacity: tuple[int, ...] = (2,) * 8) 
 def candidate_of(like: CandidateData, tp: int, pp: int, dp: int) -> CandidateData:
     """As many whole replicas of a stage on a host as fit."""
     replicas = 8 // tp
+    forward, backward = np.full((1, pp), 100 * 8 // tp), np.full((1, pp), 200 * 8 // tp)
     return replace(
         like,
         config=ParallelConfig(
@@ -35,8 +36,9 @@ def candidate_of(like: CandidateData, tp: int, pp: int, dp: int) -> CandidateDat
         ),
         tile=HostTile(stages=1, replicas=replicas, nodes_per_slot=1, order="tp-cp-ep-dp-pp", contiguous=True),
         grid=(pp, dp // replicas, 1),
-        forward_ticks=np.full((1, pp), 100 * 8 // tp),
-        backward_ticks=np.full((1, pp), 200 * 8 // tp),
+        forward_ticks=forward,
+        backward_ticks=backward,
+        paths=pipeline_paths(forward, backward, like.num_microbatches),
         ring_class=np.zeros(pp),
         ring_floor_ticks=np.zeros(pp),
         memory_need_mib=np.full(pp, 1),

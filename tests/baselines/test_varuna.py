@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from instances import one_candidate_cluster
+from instances import one_candidate_cluster, pipeline_paths
 
 from pipette_opt.baselines.varuna import simulate, varuna, varuna_nodes, varuna_ticks
 from pipette_opt.parallel import HostTile, ParallelConfig
@@ -71,6 +71,7 @@ def candidate(
     """A candidate on the hosts of ``data`` with work 10 a stage and micro-batch, links as they are."""
     given = data.candidates[0]
     P, D = pp // stages, dp // replicas
+    forward, backward = (np.full((1, pp), work * mbs * 16 // pp) for work in (10, 20))
     config: dict[str, object] = {
         "tensor_model_parallel_size": tp,
         "pipeline_model_parallel_size": pp,
@@ -84,8 +85,9 @@ def candidate(
         "tile": HostTile(stages=stages, replicas=replicas, nodes_per_slot=1, order="tp-cp-ep-pp-dp", contiguous=True),
         "grid": (P, D, 1),
         "num_microbatches": 64 // (dp * mbs),
-        "forward_ticks": np.full((1, pp), 10 * mbs * 16 // pp),
-        "backward_ticks": np.full((1, pp), 20 * mbs * 16 // pp),
+        "forward_ticks": forward,
+        "backward_ticks": backward,
+        "paths": pipeline_paths(forward, backward, given.num_microbatches),
         "ring_class": np.zeros(pp),
         "ring_floor_ticks": np.zeros(pp),
         "memory_need_mib": np.ones(pp),

@@ -57,7 +57,7 @@ def prepared_for(job: Instance, configs: Sequence[ParallelConfig]) -> Prepared:
         enumeration=Enumeration.__new__(Enumeration),
         predictor=MemoryPredictor.__new__(MemoryPredictor),
         memory=MemoryCheck.__new__(MemoryCheck),
-        problem=build_problem_data(job, fitting, capacity, relaxed=True),
+        problem=build_problem_data(job, fitting, capacity),
         work=WorkBounds(job),
     )
 

@@ -82,7 +82,7 @@ def test_a_tree_without_faster_placements_gets_no_time() -> None:
     job = make_job(make_random_cluster(np.random.default_rng(2), 4, gpus=2), TINY, global_batch_size=16)
     config = make_config(dp=8, zero_stage=3, use_distributed_optimizer=True)
     fitting = FittingCandidate(config=config, need_bytes=np.zeros(1, dtype=np.int64))
-    data = build_problem_data(job, [fitting], np.zeros(4, dtype=np.int64), relaxed=True)
+    data = build_problem_data(job, [fitting], np.zeros(4, dtype=np.int64))
     tree, clock = HostTree(job, data, data.candidates[0]), Clock().after(60.0)
     tree.go_on(np.inf, clock, 1)
     assert not tree.is_done

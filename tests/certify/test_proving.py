@@ -17,7 +17,7 @@ from pipette_opt.plans.steps import PROVERS
 @pytest.mark.parametrize(("rising", "rounds"), [(0, 2), (3, 4)])
 def test_engines_that_can_do_nothing_more_end_it(rising: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round with all the time there is that returns without a better bound is the last, whatever time is left."""
-    data = random_problem(np.random.default_rng(0), [(2, 1, 1)], 4, Variant(p2p="blocking"))
+    data = random_problem(np.random.default_rng(0), [(2, 1, 1)], 4, Variant())
     prepared = bare_problem(data)
     state = SearchState(prepared, [], OptimizeParams(time_limit_s=60.0), Clock().after(60.0))
     deciding = np.ones(data.candidates[0].num_stages, dtype=np.bool_)

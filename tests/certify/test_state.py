@@ -15,7 +15,7 @@ from pipette_opt.plans.clock import Clock
 @pytest.fixture
 def state() -> SearchState:
     """Two open candidates with bounds of 300 and 200 ticks."""
-    data = random_problem(np.random.default_rng(0), [(2, 1, 1), (3, 1, 1)], 4, Variant(p2p="blocking"))
+    data = random_problem(np.random.default_rng(0), [(2, 1, 1), (3, 1, 1)], 4, Variant())
     state = SearchState(bare_problem(data), [], OptimizeParams(), Clock())
     for index, (candidate, ticks) in enumerate(zip(data.candidates, (300, 200), strict=True)):
         deciding = np.ones(candidate.num_stages, dtype=np.bool_)

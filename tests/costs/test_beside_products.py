@@ -186,9 +186,7 @@ def test_no_bound_is_above_the_simulation(seed: int) -> None:
     """Random jobs with tensor groups in hosts and over them, on mixed hosts and on those of each type alone."""
     job, config, rng = random_job(seed)
     need = np.full(config.pipeline_model_parallel_size, 1 << 30)
-    problem = build_problem_data(
-        job, [FittingCandidate(config=config, need_bytes=need)], np.full(NUM_HOSTS, 1 << 36), relaxed=True
-    )
+    problem = build_problem_data(job, [FittingCandidate(config=config, need_bytes=need)], np.full(NUM_HOSTS, 1 << 36))
     bound_s = WorkBounds(job)(config)
     assert problem.candidates
     for candidate in problem.candidates:

@@ -272,7 +272,7 @@ def test_bounds_hold_for_any_types_in_use(seed: int) -> None:
     )
     need = np.full(one.pipeline_model_parallel_size, 1 << 30)
     fitting = [FittingCandidate(config=one, need_bytes=need)]
-    problem = build_problem_data(job, fitting, np.full(6, 1 << 36), relaxed=True)
+    problem = build_problem_data(job, fitting, np.full(6, 1 << 36))
     for candidate in problem.candidates:
         for _ in range(5):
             nodes = rng.permutation(6)[: candidate.num_cells].reshape(candidate.grid)

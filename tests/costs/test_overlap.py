@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from factories import A100_40, A100_80, LLAMA_8B, TINY, make_cluster, make_config, make_job, make_random_cluster
+from factories import A100_40, A100_80, LLAMA_8B, TINY, make_cluster, make_config, make_job
 
 from pipette_opt.base.units import GIB
 from pipette_opt.costs.overlap import num_buckets, shown_gather_s, shown_reduction_s
@@ -14,7 +14,6 @@ from pipette_opt.parallel import ParallelConfig, identity_placement, tile_placem
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
-from pipette_opt.simulate.analytical import analytical_s
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 
@@ -35,13 +34,13 @@ CONFIGS = [
 ]
 
 
-def problem_of(job: Instance, *, relaxed: bool) -> ProblemData:
+def problem_of(job: Instance) -> ProblemData:
     """All packings of all configurations, with room for everything."""
     fitting = [
         FittingCandidate(config=one, need_bytes=np.full(one.pipeline_model_parallel_size, GIB)) for one in CONFIGS
     ]
     capacity = np.array([node.gpu.memory_bytes for node in job.cluster.nodes])
-    return build_problem_data(job, fitting, capacity, relaxed=relaxed)
+    return build_problem_data(job, fitting, capacity)
 
 
 def test_buckets_are_megatrons() -> None:
@@ -61,29 +60,29 @@ def test_what_a_reduction_leaves() -> None:
     """
     Four buckets of 4 s, backward 2 s: three quarters of the backward hide, 2.5 are left.
 
-    With a slowdown of a half the hidden 1.5 s become 2.25, and the longer backward hides more.
+    A gather in four buckets delays the forward by its first bucket and what the forward does not hide.
     """
-    assert shown_reduction_s(np.array(4.0), 4, 2.0, 0.0) == pytest.approx(2.5)
-    longer = 0.5 * 0.75 * 2.0
-    assert shown_reduction_s(np.array(4.0), 4, 2.0, 0.5) == pytest.approx(4.0 - 0.75 * (2.0 + longer) + longer)
-    assert shown_reduction_s(np.array(1.0), 4, 2.0, 0.0) == pytest.approx(0.25)
+    assert shown_reduction_s(np.array(4.0), 4, 2.0) == pytest.approx(2.5)
+    assert shown_reduction_s(np.array(1.0), 4, 2.0) == pytest.approx(0.25)
     assert shown_gather_s(np.array(4.0), 4, 2.0, 0.0) == pytest.approx(1.0 + 0.75 * 2.0)
     assert shown_gather_s(np.array(1.0), 4, 2.0, 0.1) == pytest.approx(0.25 + 0.1 * 0.75)
 
 
 @pytest.mark.parametrize("slowdown", [0.0, 0.125, 0.5])
 def test_what_the_forms_rely_on(slowdown: float) -> None:
-    """What is shown grows with the collective; without slowdown it falls with the work beside, and it is never less."""
+    """What is shown grows with the collective, falls with the work beside, and is never less with a slowdown."""
     rng = np.random.default_rng(0)
     for _ in range(200):
         whole, work = np.sort(rng.uniform(0, 5, 2)), np.sort(rng.uniform(0, 5, 2))
         buckets = int(rng.integers(1, 9))
-        for shown in (shown_reduction_s, shown_gather_s):
-            fast, slow = (shown(whole, buckets, float(one), 0.0) for one in work)
-            assert (slow <= fast + 1e-12).all()
-            found = shown(whole, buckets, float(work[0]), slowdown)
-            assert (found >= fast - 1e-12).all()
-            assert found[0] <= found[1] + 1e-12
+        left, less = (shown_reduction_s(whole, buckets, float(one)) for one in work)
+        fast, slow = (shown_gather_s(whole, buckets, float(one), 0.0) for one in work)
+        assert (less <= left + 1e-12).all()
+        assert (slow <= fast + 1e-12).all()
+        found = shown_gather_s(whole, buckets, float(work[0]), slowdown)
+        assert (found >= fast - 1e-12).all()
+        assert found[0] <= found[1] + 1e-12
+        assert left[0] <= left[1] + 1e-12
 
 
 def test_nothing_changes_without_the_flags() -> None:
@@ -92,7 +91,7 @@ def test_nothing_changes_without_the_flags() -> None:
     one = make_config(tp=4, pp=4, dp=4, num_layers=32)
     times = placed_times(job, one, identity_placement(one, 8, np.arange(8), "tp-cp-ep-dp-pp"))
     assert times.reduction_buckets is None
-    assert times.first_extra_s is times.last_extra_s is times.ready_s is times.gather_s is times.shown_s is None
+    assert times.first_extra_s is times.last_extra_s is times.ready_s is times.gather_s is None
 
 
 def test_a_single_stage_hides_most_of_its_collectives() -> None:
@@ -108,32 +107,14 @@ def test_a_single_stage_hides_most_of_its_collectives() -> None:
 
 @pytest.mark.search
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
-@pytest.mark.parametrize("kinds", [(A100_80,), (A100_80, A100_40)])
-def test_solvers_form_in_ticks_and_seconds(p2p: str, kinds: tuple) -> None:
-    """The integer objective exceeds the closed form by its rounding at most, and never falls short."""
-    rng = np.random.default_rng(2)
-    for _ in range(6):
-        job = make_job(make_random_cluster(rng, 9, kinds=kinds), LLAMA_8B, seq_length=4096, p2p=p2p)
-        data = problem_of(job, relaxed=False)
-        for candidate in data.candidates:
-            if not candidate.has_analytical_model:
-                continue
-            nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
-            times = placed_times(job, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
-            form = analytical_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
-            assert -1e-3 < objective_ticks(data, candidate, nodes) - form < candidate.rounding_ticks
-
-
-@pytest.mark.search
-@pytest.mark.parametrize("p2p", ["blocking", "async"])
 @pytest.mark.parametrize("bandwidth", [0.5, 25.0])
-def test_lower_forms_are_below_the_simulator(p2p: str, bandwidth: float) -> None:
-    """Slow and fast links, equal and unequal GPUs: no lower form, in ticks or seconds, is above the simulated time."""
+def test_relaxations_are_below_the_simulator(p2p: str, bandwidth: float) -> None:
+    """Slow and fast links, equal and unequal GPUs: no relaxation is above the simulated time."""
     rng = np.random.default_rng(3)
     for kinds in ((A100_80,), (A100_80, A100_40)):
         values = bandwidth * rng.uniform(0.5, 1.5, (9, 9))
         job = make_job(make_cluster(9, values, kinds=kinds), LLAMA_8B, seq_length=4096, p2p=p2p)
-        data = problem_of(job, relaxed=True)
+        data = problem_of(job)
         for candidate in data.candidates:
             nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
             placement = tile_placement(candidate.config, candidate.tile, nodes)

@@ -18,7 +18,7 @@ from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.formula import _static_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement, tile_placement
-from pipette_opt.problem.build import FittingCandidate, build_problem_data
+from pipette_opt.problem.build import FittingCandidate, build_problem_data, links_decide
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.simulate.breakdown import causes_of
 from pipette_opt.simulate.estimate import estimate, simulate_times
@@ -253,7 +253,7 @@ def test_no_bound_is_above_instances_on_random_hosts(seed: int) -> None:
     )
     assert problem.candidates
     for candidate in problem.candidates:
-        assert not candidate.has_analytical_model
+        assert not links_decide(given, chosen, candidate.tile)
         nodes = rng.permutation(16)[: candidate.num_cells].reshape(candidate.grid)
         seconds = estimate(given, chosen, tile_placement(chosen, candidate.tile, nodes)).iteration_time_s
         assert objective_ticks(problem, candidate, nodes) * problem.tick_s <= seconds
@@ -280,9 +280,7 @@ def test_the_lower_form_is_below_the_simulator() -> None:
         chosen = sharded(stage)
         given = job()
         need = np.full(1, 1 << 30)
-        problem = build_problem_data(
-            given, [FittingCandidate(config=chosen, need_bytes=need)], np.full(2, 1 << 36), relaxed=True
-        )
+        problem = build_problem_data(given, [FittingCandidate(config=chosen, need_bytes=need)], np.full(2, 1 << 36))
         (candidate,) = problem.candidates
         least = (candidate.forward_ticks + candidate.backward_ticks).sum() * problem.tick_s
         found = times(given, chosen)

@@ -90,7 +90,7 @@ def test_never_above_the_form_over_the_best_links(model: ModelSpec, seed: int) -
     job = job_of(model, seed)
     work, configs = WorkBounds(job), [one for one in some_configs(job, seed) if not one.overlap_grad_reduce]
     nothing = [FittingCandidate(config=one, need_bytes=np.zeros(len(one.layers_per_stage))) for one in configs]
-    data = build_problem_data(job, nothing, np.full(4, 1 << 40), relaxed=True)
+    data = build_problem_data(job, nothing, np.full(4, 1 << 40))
     assert len(data.candidates) > 10
     for candidate in data.candidates:
         if candidate.tile.nodes_per_slot > 1 and candidate.config.recomputation == "block":

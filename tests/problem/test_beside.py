@@ -61,11 +61,11 @@ def with_layout(config: ParallelConfig, rng: np.random.Generator) -> ParallelCon
 
 
 def shares(made: Instance, configs: list[ParallelConfig], rng: np.random.Generator) -> list[float]:
-    """The lower form with the placement's own critical paths as a share of the simulated time, placements at random."""
+    """The relaxation with the placement's own critical paths as a share of the simulated time, placements at random."""
     found = []
     for config in configs:
         fitting = FittingCandidate(config=config, need_bytes=np.zeros(config.pipeline_model_parallel_size, dtype=int))
-        data = build_problem_data(made, [fitting], np.full(8, 1 << 40), relaxed=True)
+        data = build_problem_data(made, [fitting], np.full(8, 1 << 40))
         for candidate in data.candidates:
             nodes = rng.permutation(8)[: candidate.num_cells].reshape(candidate.grid)
             times = placed_times(made, config, tile_placement(config, candidate.tile, nodes))

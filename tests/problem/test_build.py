@@ -5,16 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from factories import A100_40, A100_80, LLAMA_8B, make_cluster, make_config, make_job, make_random_cluster
+from learned import TICKS, learned
 
 from pipette_opt.base.units import GIB
 from pipette_opt.costs.collectives import end_traffic
 from pipette_opt.costs.links import EachLink, RingShape
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.parallel import identity_placement, tile_placement
-from pipette_opt.problem.build import FittingCandidate, build_problem_data
+from pipette_opt.problem.build import FittingCandidate, build_problem_data, links_decide
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import objective_ticks, place
-from pipette_opt.simulate.analytical import analytical_s
+from pipette_opt.problem.path_counts import plain_counts
 from pipette_opt.specs import Instance
 
 CONFIGS = [
@@ -53,10 +54,9 @@ def ends_on_slowest_links_s(job: Instance, candidate: CandidateData) -> float:
 @pytest.mark.parametrize("chosen", CONFIGS, ids=lambda one: one.label())
 def test_ticks_agree_with_seconds(chosen: object, p2p: str) -> None:
     """
-    Every time of every packing on random hosts: ticks are the seconds, rounded up for a closed form, else down.
+    Every time of every packing on random hosts: ticks are the seconds, rounded down.
 
-    Blocking transfers of a schedule with a closed form take the slower direction. Embeddings and head of tensor groups
-    over hosts have the best links.
+    Embeddings and head of tensor groups over hosts have the best links, the optimizer step the fastest GPU type.
     """
     rng = np.random.default_rng(1)
     job = make_job(
@@ -73,24 +73,24 @@ def test_ticks_agree_with_seconds(chosen: object, p2p: str) -> None:
         times = placed_times(job, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
         columns = slice(0, None, candidate.tile.replicas)
         links = slice(candidate.num_links)
-        forth, back = times.send_forward_s[links, columns], times.send_backward_s[links, columns]
-        if p2p == "blocking" and candidate.has_analytical_model:
-            forth = back = np.maximum(forth, back)
-        tolerance = 3 + 2 * max(candidate.config.layers_per_stage)
+        counts = plain_counts(candidate.num_stages, candidate.num_microbatches, candidate.config.num_chunks)
+        on_paths = np.einsum("kcs,csd->kd", counts.forward, times.forward_s[:, :, columns])
+        on_paths += np.einsum("kcs,csd->kd", counts.backward, times.backward_s[:, :, columns])
+        layers = int((candidate.paths.forward_layers + candidate.paths.backward_layers).sum(axis=1).max())
+        tolerance = 3 + candidate.num_stages + layers
         if candidate.tile.tensor_nodes > 1:
-            tolerance += ends_on_slowest_links_s(job, candidate) / data.tick_s
-        for exact, rounded in [
-            (times.forward_s.sum(axis=0)[:, columns], ticks.forward),
-            (times.backward_s.sum(axis=0)[:, columns], ticks.backward),
-            (forth, ticks.send_forward),
-            (back, ticks.send_backward),
-            (times.reduction_s, ticks.ring),
+            passes = int((counts.forward + counts.backward).sum(axis=(1, 2)).max())
+            tolerance += passes * ends_on_slowest_links_s(job, candidate) / data.tick_s
+        for exact, rounded, most in [
+            (on_paths, ticks.path_work, tolerance),
+            (times.send_forward_s[links, columns], ticks.send_forward, 1),
+            (times.send_backward_s[links, columns], ticks.send_backward, 1),
+            (times.reduction_s, ticks.ring, 3),
         ]:
-            excess = (rounded - exact / data.tick_s) * (1 if candidate.has_analytical_model else -1)
-            assert (excess > -1e-3).all()
-            assert (excess < tolerance).all()
-        excess = candidate.optimizer_ticks - times.optimizer_s / data.tick_s
-        assert 0 <= (excess if candidate.has_analytical_model else -excess) < 1
+            lacking = exact / data.tick_s - rounded
+            assert (lacking > -1e-3).all()
+            assert (lacking < most + 1e-3).all()
+        assert candidate.optimizer_ticks <= times.optimizer_s / data.tick_s
 
 
 def test_ticks_are_fine() -> None:
@@ -126,21 +126,18 @@ def test_identity_of_whole_hosts_is_a_block_placement() -> None:
 @pytest.mark.search
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
-def test_the_integer_objective_is_the_solvers_form(p2p: str, tied: bool) -> None:
-    """Directed links, slow and fast: ticks exceed the closed form by their rounding at most, and never fall short."""
+def test_critical_paths_in_ticks_are_the_simulated_time(p2p: str, tied: bool) -> None:
+    """Directed links, slow and fast: with a placement's critical paths, where hops decide; elsewhere it is not more."""
     model = replace(LLAMA_8B, untie_embeddings_and_output_weights=not tied)
     rng = np.random.default_rng(7)
-    for _ in range(20):
+    exact = 0
+    for _ in range(10):
         values = rng.uniform(1.0, 25.0, (9, 9)) ** rng.uniform(0.2, 1.5)
-        job = make_job(make_cluster(9, values, kinds=(A100_80, A100_40)), model, seq_length=4096, p2p=p2p)
+        job = make_job(make_cluster(9, values), model, seq_length=4096, p2p=p2p)
         data = problem_of(job, CONFIGS)
         for candidate in data.candidates:
-            if not candidate.has_analytical_model:
-                continue
             nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
-            times = placed_times(job, candidate.config, tile_placement(candidate.config, candidate.tile, nodes))
-            excess = (
-                objective_ticks(data, candidate, nodes)
-                - analytical_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
-            )
-            assert -1e-3 < excess < candidate.rounding_ticks
+            decided = links_decide(job, candidate.config, candidate.tile)
+            assert (1 - TICKS if decided else 0.0) < learned(job, data, candidate, nodes) <= 1 + 1e-9
+            exact += decided
+    assert exact > 50

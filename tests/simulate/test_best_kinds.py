@@ -48,7 +48,7 @@ def mixed(seed: int, kinds: tuple[int, ...], p2p: P2PMode, need_gib: int = 1) ->
     needs = [np.array([1] * (one.pipeline_model_parallel_size - 1) + [need_gib]) * GIB for one in configs]
     fitting = [FittingCandidate(config=one, need_bytes=need) for one, need in zip(configs, needs, strict=True)]
     capacity = np.array([80 * GIB, 30 * GIB])[list(kinds)]
-    return job, build_problem_data(job, fitting, capacity, relaxed=True)
+    return job, build_problem_data(job, fitting, capacity)
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])

@@ -128,7 +128,7 @@ def test_async_is_the_longest_path(kind: str, seed: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(6))
 def test_blocking_is_the_recursion_of_exchanges(kind: str, seed: int) -> None:
-    """Blocking 1F1B: the calls of Megatron-Core, matched in pairs, give the recursion the closed form rests on."""
+    """Blocking 1F1B: the calls of Megatron-Core, matched in pairs, give a recursion over rounds."""
     rng = np.random.default_rng(seed)
     for num_stages, m in itertools.product((2, 3, 5), (1, 2, 3, 4, 9)):
         times = random_pipeline(rng, kind, num_stages)

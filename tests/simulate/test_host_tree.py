@@ -70,7 +70,7 @@ def problem(job: Instance, config: ParallelConfig) -> ProblemData:
     need[-1] = 2 << 20
     capacity = np.full(job.cluster.num_nodes, 2 << 20)
     capacity[-1] = 1 << 20 if pp > 1 else 2 << 20
-    return build_problem_data(job, [FittingCandidate(config=config, need_bytes=need)], capacity, relaxed=True)
+    return build_problem_data(job, [FittingCandidate(config=config, need_bytes=need)], capacity)
 
 
 def every_time(job: Instance, data: ProblemData, candidate: CandidateData) -> FloatArray:

@@ -35,7 +35,7 @@ def racks(*, missing: float = 0.0) -> Instance:
 def problem(job: Instance, need_bytes: int = 0) -> ProblemData:
     """The relaxed problem of the configuration; hosts have memory for 100 bytes."""
     fitting = FittingCandidate(config=CONFIG, need_bytes=np.full(4, need_bytes << 20))
-    return build_problem_data(job, [fitting], np.full(32, 100 << 20), relaxed=True)
+    return build_problem_data(job, [fitting], np.full(32, 100 << 20))
 
 
 def test_slow_hosts_share_a_row() -> None:

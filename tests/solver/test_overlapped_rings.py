@@ -39,7 +39,7 @@ def learned(made: Instance, config: ParallelConfig, rng: np.random.Generator, pl
     """Return the relaxation of a configuration, with the critical paths of random placements."""
     fitting = FittingCandidate(config=config, need_bytes=np.zeros(config.pipeline_model_parallel_size, dtype=int))
     num_nodes = made.cluster.num_nodes
-    data = build_problem_data(made, [fitting], np.full(num_nodes, 1 << 40), relaxed=True)
+    data = build_problem_data(made, [fitting], np.full(num_nodes, 1 << 40))
     (candidate,) = data.candidates
     for _ in range(placements):
         nodes = rng.permutation(num_nodes)[: candidate.num_cells].reshape(candidate.grid)

@@ -65,7 +65,7 @@ def test_nothing_is_proven_wrongly_without_an_engine(without: str) -> None:
     params = replace(PARAMS, engines=tuple(name for name in ENGINES if name != without))
     for trial in range(4):
         shape = [one for one in SMALL_SHAPES if one[2] == 1][trial]
-        data = random_problem(rng, [shape], 5, Variant(p2p="async" if trial % 2 else "blocking"))
+        data = random_problem(rng, [shape], 5, Variant())
         result = solve(data, params)
         best = best_by_enumeration(data, data.candidates[0])
         assert result.lower_bound_ticks <= best

@@ -5,7 +5,6 @@ import pytest
 from instances import SMALL_SHAPES, SPANS, Variant, random_problem
 from ortools.sat.python import cp_model
 
-from pipette_opt.base.types import P2PMode
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.model import build
@@ -13,14 +12,13 @@ from pipette_opt.solver.model import build
 pytestmark = pytest.mark.search
 
 
-@pytest.mark.parametrize("p2p", ["blocking", "async"])
-def test_value_of_fixed_placements(p2p: P2PMode) -> None:
+def test_value_of_fixed_placements() -> None:
     """Hosts fixed, two candidates in the model: the least objective is that of the plain function."""
     rng = np.random.default_rng(6)
     checked = 0
     for trial, shape in enumerate(SMALL_SHAPES * 3):
         spans = SPANS[trial // len(SMALL_SHAPES)]
-        variant = Variant(p2p=p2p, missing_share=0.05, num_kinds=2, exact_share=0.6, spans=spans)
+        variant = Variant(missing_share=0.05, num_kinds=2, spans=spans)
         data = random_problem(rng, [shape, shape], 6, variant)
         index = int(rng.integers(2))
         nodes = rng.permutation(6)[: int(np.prod(shape))].reshape(shape)

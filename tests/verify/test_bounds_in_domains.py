@@ -86,7 +86,7 @@ def searched_s(job: Instance, configs: list[ParallelConfig]) -> dict[ParallelCon
     bases = list(dict.fromkeys(map(without_overlap, configs)))
     pruned = BoundedCandidates(WorkBounds(job), [fitting(base) for base in bases], anywhere)
     assert list(pruned)
-    data = build_problem_data(job, [fitting(config) for config in configs], anywhere, relaxed=True)
+    data = build_problem_data(job, [fitting(config) for config in configs], anywhere)
     of_tiles: dict[ParallelConfig, list[float]] = {}
     for candidate in data.candidates:
         times = best_links_times(job, candidate)

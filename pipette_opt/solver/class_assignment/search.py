@@ -234,7 +234,7 @@ class MergedSearch:
     def _keep(self, pattern: IntArray) -> int:
         """Return the cost of a pattern in ticks, and keep it if it is the best so far."""
         placed = place_classes(self.merged, pattern)
-        value = placed_objective_ticks(self.merged.data, self.merged.candidate, placed)
+        value = placed_objective_ticks(self.merged.candidate, placed)
         if self._best is None or value < self._best[0]:
             self._best = value, pattern
         return value
@@ -254,7 +254,7 @@ class MergedSearch:
         classes: HostClasses | None = self.merged.classes
         if self.tolerance == 0.0:
             ceiling = max(self.ceiling, self._best[0])
-            classes = finer(self.data, self.candidate, self.merged, self._best[1], ceiling)
+            classes = finer(self.candidate, self.merged, self._best[1], ceiling)
         if classes is None:
             return False
         self.tolerance = 0.0

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, IntArray
-from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
 from pipette_opt.problem.objective import PlacedTicks, placed_objective_ticks
 from pipette_opt.solver.class_assignment.problem import Merged, place_classes
 from pipette_opt.solver.class_assignment.twins import HostClasses
-from pipette_opt.solver.variables import ring_hops, slot_hops
+from pipette_opt.solver.variables import ring_hops
 
 SHARES = (1.0, 0.5, 0.25, 0.125)
 """
@@ -52,9 +52,7 @@ class _Hop:
     raised: Callable[[int, int], PlacedTicks]
 
 
-def finer(
-    data: ProblemData, candidate: CandidateData, merged: Merged, pattern: IntArray, ceiling: int
-) -> HostClasses | None:
+def finer(candidate: CandidateData, merged: Merged, pattern: IntArray, ceiling: int) -> HostClasses | None:
     """
     Return a finer partition in which the pattern costs more; ``None`` if all classes of the pattern are single hosts.
 
@@ -66,12 +64,12 @@ def finer(
         Largest objective to look for, integer ticks.
     """
     placed = place_classes(merged, pattern)
-    value = placed_objective_ticks(merged.data, merged.candidate, placed)
-    hops = list(_hops(data, candidate, placed, pattern))
+    value = placed_objective_ticks(merged.candidate, placed)
+    hops = list(_hops(candidate, placed, pattern))
     of_host = merged.classes.of_host
     for share in SHARES:
         limit = value + int((ceiling - value) * share)
-        lucky = sorted(_lucky(data, merged, hops, limit), key=lambda vote: (vote[0], vote[1].classes))
+        lucky = sorted(_lucky(merged, hops, limit), key=lambda vote: (vote[0], vote[1].classes))
         if lucky:
             return _split(merged.classes, [(hop.classes, good) for _, hop, good in lucky])
     sizes = merged.classes.sizes
@@ -82,7 +80,7 @@ def finer(
     return _split(merged.classes, [((largest, largest), good)])
 
 
-def _hops(data: ProblemData, candidate: CandidateData, placed: PlacedTicks, pattern: IntArray) -> Iterator[_Hop]:
+def _hops(candidate: CandidateData, placed: PlacedTicks, pattern: IntArray) -> Iterator[_Hop]:
     """Yield all links between cells of a pattern (host class of each cell), with their costs between hosts."""
     P, D, K = pattern.shape
     forth = candidate.p2p_ticks
@@ -99,11 +97,6 @@ def _hops(data: ProblemData, candidate: CandidateData, placed: PlacedTicks, patt
             cost = np.minimum(candidate.ring_ticks[np.unique(of_row[row])].sum(axis=0), UNUSABLE_TICKS)
             ends = (int(pattern[tail]), int(pattern[head]))
             yield _Hop(classes=ends, cost=cost, raised=_ring(candidate, placed, row))
-        for column in range(D):
-            for tail, head in slot_hops(candidate, row, column):
-                cost = np.minimum(candidate.tensor_forward_ticks + candidate.tensor_backward_ticks, UNUSABLE_TICKS)
-                ends = (int(pattern[tail]), int(pattern[head]))
-                yield _Hop(classes=ends, cost=cost, raised=_tensor(candidate, placed, row, column))
     if candidate.embedding_ticks.size:
         for first, last in zip(pattern[0].ravel().tolist(), pattern[-1].ravel().tolist(), strict=True):
             yield _Hop(classes=(first, last), cost=candidate.embedding_ticks, raised=_embedding(candidate, placed))
@@ -132,24 +125,6 @@ def _ring(candidate: CandidateData, placed: PlacedTicks, row: int) -> Callable[[
     return raised
 
 
-def _tensor(candidate: CandidateData, placed: PlacedTicks, row: int, column: int) -> Callable[[int, int], PlacedTicks]:
-    """
-    Return a function that adds a tensor hop between two hosts to the times of the pattern (host class of each cell).
-
-    The hop counts as the slowest of its group, although the pattern already includes the group's own time.
-    """
-    here = slice(row * candidate.tile.stages, (row + 1) * candidate.tile.stages)
-    layers = np.array(candidate.config.layers_per_stage[here])
-
-    def raised(i: int, j: int) -> PlacedTicks:
-        forward, backward = placed.forward.copy(), placed.backward.copy()
-        forward[here, column] += layers * candidate.tensor_forward_ticks[i, j]
-        backward[here, column] += layers * candidate.tensor_backward_ticks[i, j]
-        return replace(placed, forward=forward, backward=backward)
-
-    return raised
-
-
 def _embedding(candidate: CandidateData, placed: PlacedTicks) -> Callable[[int, int], PlacedTicks]:
     def raised(i: int, j: int) -> PlacedTicks:
         return replace(placed, embedding=max(placed.embedding, int(candidate.embedding_ticks[i, j])))
@@ -157,9 +132,7 @@ def _embedding(candidate: CandidateData, placed: PlacedTicks) -> Callable[[int, 
     return raised
 
 
-def _lucky(
-    data: ProblemData, merged: Merged, hops: Sequence[_Hop], limit: int
-) -> Iterator[tuple[float, _Hop, BoolArray]]:
+def _lucky(merged: Merged, hops: Sequence[_Hop], limit: int) -> Iterator[tuple[float, _Hop, BoolArray]]:
     """Yield the links for which not all host pairs are fast: fraction of fast pairs, link, mask of fast pairs."""
     of_host = merged.classes.of_host
     for hop in hops:
@@ -172,7 +145,7 @@ def _lucky(
 
         def is_low(number: int, hop: _Hop = hop, pairs: IntArray = pairs) -> bool:
             placed = hop.raised(*pairs[number].tolist())
-            return placed_objective_ticks(data, merged.candidate, placed) <= limit
+            return placed_objective_ticks(merged.candidate, placed) <= limit
 
         low, high = 0, usable  # pairs below low are fast enough, those from high on are not
         if usable and is_low(usable - 1):

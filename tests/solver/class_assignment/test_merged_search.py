@@ -6,7 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conformance import given
-from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
+from instances import (
+    SMALL_SHAPES,
+    Variant,
+    best_by_enumeration,
+    candidate_over,
+    one_candidate_cluster,
+    random_problem,
+)
 
 from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.base.types import IntArray, P2PMode
@@ -28,18 +35,15 @@ pytestmark = pytest.mark.search
 
 VARIANTS = [
     Variant(
-        p2p=p2p,
         directed=directed,
         missing_share=missing,
         num_kinds=kinds,
         num_capacities=kinds,
         levels=levels,
-        exact_share=exact,
         spans=spans,
     )
-    for p2p in ("blocking", "async")
     for directed, spans in ((False, "both"), (True, "context"), (True, "tensor"))
-    for missing, kinds, levels, exact in ((0.0, 1, 0, 1.0), (0.2, 1, 2, 0.0), (0.0, 2, 3, 1.0), (0.2, 2, 0, 0.5))
+    for missing, kinds, levels in ((0.0, 1, 0), (0.2, 1, 2), (0.0, 2, 3), (0.2, 2, 0))
 ]
 
 
@@ -52,7 +56,7 @@ def random_classes(rng: np.random.Generator, data: ProblemData, candidate: Candi
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_it_ends_with_the_optimum(variant: Variant) -> None:
     """
-    Enumeration of every placement: closed forms and paths, tensor groups over hosts, stages and replicas in blocks.
+    Enumeration of every placement: tensor groups over hosts, stages and replicas in blocks.
 
     All bounds on the way are valid, whatever hosts are merged at first.
     """
@@ -83,17 +87,14 @@ def test_it_ends_with_the_optimum(variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("most_far", [0, 80], ids=["small steps", "large steps"])
-@pytest.mark.parametrize("p2p", ["blocking", "async"])
-def test_it_ends_with_the_optimum_without_minimising(
-    p2p: P2PMode, most_far: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_ends_with_the_optimum_without_minimising(most_far: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where hosts to spare stay merged: the last pattern names its hosts, and nothing is below it."""
     monkeypatch.setattr("pipette_opt.solver.class_assignment.search.MAX_MINIMISED", 0)
     monkeypatch.setattr("pipette_opt.solver.class_assignment.search.MAX_FAR", most_far)
     rng = np.random.default_rng(17)
     for number in range(4):
         shape = [(2, 1, 1), (2, 2, 1), (3, 1, 1), (1, 3, 1)][number % 4]
-        data = random_problem(rng, [shape], 6, Variant(p2p=p2p, directed=False, scale=10_000))
+        data = random_problem(rng, [shape], 6, Variant(directed=False, scale=10_000))
         candidate = data.candidates[0]
         optimum = best_by_enumeration(data, candidate)
 
@@ -205,18 +206,18 @@ def test_equal_racks(p2p: P2PMode) -> None:
 def test_hosts_that_are_alike_have_more_classes() -> None:
     """Four units with hosts that are slow in their own ways; elsewhere a few classes are told apart."""
     link_gb_per_s = pytest.importorskip("benchmarks.placement.clusters").link_gb_per_s
-    balanced_problem = pytest.importorskip("benchmarks.placement.problems").balanced_problem
-    data = balanced_problem(link_gb_per_s("rail", 128, 0), (16, 8), "async")
+    data = candidate_over(link_gb_per_s("rail", 128, 0), (16, 8, 1), p2p="async")
     classes = alike_classes(data, data.candidates[0])
     assert classes is not None
     assert FIRST_CLASSES < classes.number <= MAX_ALIKE
     assert np.sort(classes.sizes)[-4:].sum() > 100
     assert (first_classes(data, data.candidates[0]).of_host == classes.of_host).all()  # type: ignore[union-attr]
-    for cluster, hosts, grid, sends in (
-        ("rail", 128, (16, 8), "blocking"),
-        ("rail", 64, (8, 8), "async"),
-        ("tree", 128, (16, 8), "async"),
-        ("unif", 128, (16, 8), "async"),
-    ):
-        other = balanced_problem(link_gb_per_s(cluster, hosts, 0), grid, sends)
+    cases: tuple[tuple[str, int, tuple[int, int, int], P2PMode], ...] = (
+        ("rail", 128, (16, 8, 1), "blocking"),
+        ("rail", 64, (8, 8, 1), "async"),
+        ("tree", 128, (16, 8, 1), "async"),
+        ("unif", 128, (16, 8, 1), "async"),
+    )
+    for cluster, hosts, grid, sends in cases:
+        other = candidate_over(link_gb_per_s(cluster, hosts, 0), grid, p2p=sends)
         assert alike_classes(other, other.candidates[0]) is None

@@ -31,7 +31,7 @@ def values(merged: Merged) -> dict[tuple[int, ...], int]:
         hosts = rng.permutation(len(merged.classes.of_host))[:8]
         pattern = merged.classes.of_host[hosts].reshape(4, 2, 1)
         placed = place_classes(merged, pattern)
-        found[tuple(pattern.ravel().tolist())] = placed_objective_ticks(merged.data, merged.candidate, placed)
+        found[tuple(pattern.ravel().tolist())] = placed_objective_ticks(merged.candidate, placed)
     return found
 
 
@@ -66,4 +66,4 @@ def test_swaps_change_no_cost() -> None:
         for pattern, value in values(merged).items():
             swapped = image[np.array(pattern)].reshape(4, 2, 1)
             placed = place_classes(merged, swapped)
-            assert placed_objective_ticks(merged.data, merged.candidate, placed) == value
+            assert placed_objective_ticks(merged.candidate, placed) == value
