@@ -19,7 +19,7 @@ from pipette_opt.read.launches import (
     takes_value,
 )
 from pipette_opt.read.sbatch_header import first_process_variables, made_up_note, submitted_variables
-from pipette_opt.read.shell import INSTEAD, Evaluation, ExternalCommand, evaluate, missing_variables
+from pipette_opt.read.shell import Evaluation, ExternalCommand, evaluate, missing_variables
 from pipette_opt.read.shell.unknowns import Unknown, Unknowns, is_marker, may_split
 
 if TYPE_CHECKING:
@@ -354,7 +354,7 @@ def _without_launch(found: Evaluation, reader: _Reader, where: str, notes: Seque
     if found.unset:
         unset = ", ".join(f"{name} (line {line})" for name, line in list(found.unset.items())[:_MAX_NAMED])
         more += f"; not set, and taken for empty: {unset}; --env NAME=VALUE sets a variable"
-    hint = f" {INSTEAD}" if any("$" in command for command in reader.others) else ""
+    hint = " Record it with `pipette-opt capture`." if any("$" in command for command in reader.others) else ""
     raise InputError(where, f"starts no training program; {instead}{more}.{hint}")
 
 

@@ -10,11 +10,12 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<number>[0-9]+#[0-9A-Za-z]+|0[xX][0-9A-Fa-f]+|[0-9]+)(?![0-9A-Za-z_.])"
     r"|(?P<name>[A-Za-z_]\w*)"
     r"|(?P<unknown>[\U000f0000-\U0010ffff])"
-    r"|(?P<sign>\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%<>!~&^|?:,()]))",
+    r"|(?P<sign>\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%<>!~&^|?:()]))",
     re.ASCII,
 )
 _CHANGE = re.compile(
-    r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\])?\s*(?:(?:<<|>>|[-+*/%&^|])?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII
+    r"(?<!\w)([A-Za-z_]\w*)\s*(?:\[[^\]]*\])?\s*(?:(?:<<|>>|[-+*/%&^|])?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)",
+    re.ASCII,
 )
 _LEVELS: Mapping[str, int] = {
     "||": 1, "&&": 2, "|": 3, "^": 4, "&": 5, "==": 6, "!=": 6, "<": 7, ">": 7, "<=": 7, ">=": 7,
@@ -58,7 +59,7 @@ def changed_names(text: str) -> list[str]:
 
 def evaluate_arithmetic(text: str, value_of: Callable[[str], str]) -> int:
     """
-    Return the value of an arithmetic expression without assignments.
+    Return the value of an arithmetic expression without assignments and commas.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ class _Expression:
         """Return the value; 0 for an empty expression."""
         if not self.tokens:
             return 0
-        result = self._comma()
+        result = self._condition()
         if self.index < len(self.tokens):
             self._fail()
         return result()
@@ -112,17 +113,11 @@ class _Expression:
         self.index += 1
         return sign
 
-    def _comma(self) -> Number:
-        result = self._condition()
-        while self._take(","):
-            result = self._condition()
-        return result
-
     def _condition(self) -> Number:
         condition = self._binary(1)
         if not self._take("?"):
             return condition
-        first = self._comma()
+        first = self._condition()
         if not self._take(":"):
             self._fail()
         second = self._condition()
@@ -180,7 +175,7 @@ class _Expression:
             return lambda: evaluate_arithmetic(self.value_of(text), self.value_of)
         if text != "(":
             self._fail()
-        result = self._comma()
+        result = self._condition()
         if not self._take(")"):
             self._fail()
         return result

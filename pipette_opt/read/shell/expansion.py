@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from pipette_opt.read.shell.arithmetic import UnknownNumberError, changed_names, evaluate_arithmetic
-from pipette_opt.read.shell.limits import RefusalError
+from pipette_opt.read.shell.limits import WORD_WORK, RefusalError
 from pipette_opt.read.shell.state import Variables
 from pipette_opt.read.shell.syntax import NAME, Arithmetic, Parameter, Substitution, Text, Word
 from pipette_opt.read.shell.unknowns import is_known, may_split
@@ -32,7 +32,7 @@ class Field(NamedTuple):
     is_pattern: bool
 
 
-_BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
+_BRACES = re.compile(r"\{[^{}]*\}")
 _FILES = re.compile(r"[^*?\[]*(?:[*?]|\[.*[*?\]])", re.DOTALL)
 _PATH = re.compile(r"/|\.\w+$|^\*|\*$")
 _ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)(.*)", re.ASCII | re.DOTALL)
@@ -48,7 +48,7 @@ class Expander(Variables):
     def fields(self, word: Word) -> list[Field]:
         """Return the words to which a word expands. ``RefusalError`` for ``{a,b}`` and ``{1..3}``."""
         plain = "".join(part.text if isinstance(part, Text) and not part.quoted else "$" for part in word.parts)
-        if _BRACES.search(plain):
+        if any("," in inside or ".." in inside for inside in _BRACES.findall(plain)):
             raise RefusalError(f"has {word.source[:40]!r}, whose braces make several words, which is not evaluated.")
         found: list[Field] = []
         current: str | None = None
@@ -57,6 +57,7 @@ class Expander(Variables):
             runs = [text]
             if kind == "expanded" and text:
                 runs = re.split(f"[{self.separators()}]+", self.unknowns.split(text))
+            self.budget.work(WORD_WORK * len(runs))
             for number, run in enumerate(runs):
                 if (number or kind == "break") and current is not None:
                     found.append(Field(current, _FILES.match(pattern) is not None))
@@ -122,6 +123,9 @@ class Expander(Variables):
 
     def arithmetic(self, text: str) -> int | None:
         """Return the value of an expanded arithmetic expression; ``None`` if unknown. ``x = 1`` sets a variable."""
+        *before, text = text.split(",")
+        for part in before:
+            self.arithmetic(part)
         assigned = _ASSIGNED.fullmatch(text)
         changed = changed_names(text)
         if assigned is not None and len(changed) == 1:
@@ -266,7 +270,7 @@ class Expander(Variables):
 
     def _replaced(self, value: str, pieces: Sequence[Piece], operator: str, new: str) -> str:
         """Return a value with the matches of a pattern replaced."""
-        expression = pattern_of(pieces).pattern.removesuffix(r"\Z")
+        expression = re.sub(r"\\[Zz]$", "", pattern_of(pieces).pattern)
         if ".*" in expression:
             raise RefusalError("replaces a pattern with * in a value, which is not evaluated.")
         if not pieces:

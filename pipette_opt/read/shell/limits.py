@@ -11,8 +11,8 @@ MAX_TEXT = 500_000
 MAX_WORK = 20_000_000
 """Most characters that expansions make and patterns compare, about a second of work. Chosen."""
 
-COMMAND_WORK = 1000
-"""Work of a command, in characters. Chosen: it takes about as long."""
+COMMAND_WORK, WORD_WORK = 1000, 50
+"""Work of a command, and of a word, in characters. Chosen: they take about as long."""
 
 
 class RefusalError(Exception):
