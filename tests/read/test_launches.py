@@ -3,6 +3,7 @@
 import shlex
 
 import pytest
+from tables import table
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.launchers import known_launchers
@@ -107,38 +108,7 @@ def test_modules(line: str, program: str, names: tuple[str, ...]) -> None:
     assert tuple(starter.name for starter in found.launchers) == names
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "python -c 'import torch; print(1)'",
-        "python -uc print()",
-        "python -m pip install x",
-        "python -m http.server",
-        "python --version",
-        "python",
-        "python -",
-        "python setup.py install",
-        "python tools/preprocess_data.py --input a --tokenizer-type b",
-        "torchrun tools/checkpoint/convert.py --model-type GPT",
-        "python get_port.py",
-        "python train_tokenizer.py --vocab-size 5",
-        "python infer.py --model_name_or_path m",
-        "command -v torchrun",
-        "torchrun --help",
-        "srun --version",
-        "srun hostname",
-        "mpirun -np 16 all_reduce_perf -b 8 -e 1G",
-        "srun nvidia-smi",
-        "ray start --head",
-        "ray stop",
-        "accelerate config",
-        "taskset -p 12",
-        "numactl --show",
-        "echo torchrun pretrain_gpt.py --num-layers 3",
-        "pip install torch",
-        "",
-    ],
-)
+@pytest.mark.parametrize("line", table(__file__, "other_commands"))
 def test_other_commands(line: str) -> None:
     """Commands beside a training are none."""
     assert isinstance(launch_of(shlex.split(line)), OtherCommand)
