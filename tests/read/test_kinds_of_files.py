@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tables import table
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read import kinds_of_files
@@ -20,7 +19,26 @@ NOT_PRINTED = ("training-configs", "out-")
 """Folders of formats with files to write and notes, which are no input."""
 
 
-@pytest.mark.parametrize(("text", "name", "reader"), table(__file__, "kinds_by_their_contents"))
+@pytest.mark.parametrize(
+    ("text", "name", "reader"),
+    [
+        ('{"Instances": [{"InstanceId": "i-0", "NetworkNodes": ["nn-0"]}]}', "AWS's topology of instances", ""),
+        ('{"apiVersion": "v1", "kind": "List", "items": [{"kind": "Node"}]}', "a list of Kubernetes nodes", ""),
+        ('{"nvbandwidth": {"version": "v0.8"}}', "output of nvbandwidth", ""),
+        ("63:   num_layers ...................... 32\n", "arguments of Megatron-LM, as it prints them", "import runs"),
+        (" iteration 1/ 9 | elapsed time per iteration (ms): 5.1 |\n", "a log of Megatron-LM", "import runs"),
+        (" 0: # nThread 1 nGpus 1\n", "output of nccl-tests or rccl-tests", "import links"),
+        ("SwitchName=a Nodes=n[1-2]\n", "Slurm's list of switches", "import links"),
+        ("BlockName=a Nodes=n[1-2]\n", "Slurm's list of blocks", ""),
+        ('{"model_type": "llama"}', "a config.json of Hugging Face", "import model"),
+        ("nodes:\n  - {hosts: a, gpu: h100}\n", "a cluster file of pipette-opt", "solve --cluster"),
+        ('{"schema_version": 1, "parallel": {}, "placement": []}', "a plan of pipette-opt", "verify"),
+        ("#!/bin/bash\nset -e\n", "a shell script", "estimate --args"),
+        ('A="--bf16"\neval torchrun $A\n', "a shell script", "estimate --args"),
+        ("--num-layers 4\n", "arguments of Megatron-LM, as they are typed", "estimate --args"),
+        ("<!DOCTYPE html><html>", "a page of HTML", ""),
+    ],
+)
 def test_kinds_by_their_contents(text: str, name: str, reader: str) -> None:
     """Words that a program always prints tell its files; tags before lines do not matter."""
     kind = kind_of(text)

@@ -207,30 +207,6 @@ def test_counted_layers_that_megatron_refuses(more: str, message: str) -> None:
         args.parallel_config(32, 8)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("--num-layers", r"--num-layers must be followed by a value"),
-        ("--num-layers --hidden-size 3", r"--num-layers must be followed by a value"),
-        ("--num-layers many", r"--num-layers must be a whole number >= 1, got 'many'"),
-        ("--num-layers $LAYERS", r"--num-layers is the shell variable \$LAYERS"),
-        ("--num-layers 4", r"--hidden-size is missing"),
-        ("--tensor-model-paralel-size 4", r"Did you mean --tensor-model-parallel-size"),
-        ("--fp4-format e3m0", r"--fp4-format must be e2m1, got"),
-        ("--num-layers 4 --hidden-size 8 --num-attention-heads 2 --seq-length 8", r"--vocab-size .* is missing"),
-        ("--num-layers 4 --hidden-size 8 --num-attention-heads 3 --seq-length 8 --vocab-size 9", r"must divide"),
-        ("--recompute-method some", r"must be uniform or block, got 'some'"),
-        ("--recompute-granularity some", r"must be selective or full, got 'some'"),
-        ("--fp8-format none", r"--fp8-format must be e4m3 or hybrid, got 'none'"),
-        ("--tensor-model-parallel-size 8", r"has no --num-layers"),
-    ],
-)
-def test_wrong_megatron_arguments(text: str, message: str) -> None:
-    """Each names the option."""
-    with pytest.raises(InputError, match=message):
-        read_model(text)
-
-
 def test_degrees_that_do_not_fit_the_gpus() -> None:
     """Tensor x pipeline must divide the GPUs."""
     args = parse_megatron_args("--tensor-model-parallel-size 8 --pipeline-model-parallel-size 3")
